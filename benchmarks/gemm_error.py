@@ -49,7 +49,7 @@ def ratios(rows: pd.DataFrame, model: TimeModel) -> np.ndarray:
     """Predicted over measured."""
     device = find_device(rows["device"].iloc[0])
     predicted = [
-        time_gemms(int(m), int(n), int(k), precision, model, machine=Machine(device)).ways[0].time_s
+        time_gemms(int(m), int(n), int(k), precision, model, machine=Machine(device)).variants[0].time_s
         for m, n, k, precision in zip(rows["M"], rows["N"], rows["K"], rows["precision"])
     ]
     return np.array(predicted) / rows["time_s"].to_numpy()

@@ -19,15 +19,15 @@ from paleo_lite.counting.kinds import MATRIX_KINDS, class_of, count_layer
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.counting.layer import Layer, Op, trace_flow
 from paleo_lite.errors import PaleoError
-from paleo_lite.executor import cores
+from paleo_lite.executor import count_cores
 from paleo_lite.machines import Device, Machine, find_device, list_devices
-from paleo_lite.sweeps.cases import network_of, stack_of
-from paleo_lite.sweeps.space import Sized
+from paleo_lite.sweeps.cases import build_stack, resolve_network
+from paleo_lite.sweeps.space import SizedNetwork
 from paleo_lite.timing import RooflineModel, TimeModel, Workload, predict
-from paleo_lite.timing.broadcast import keep_memory
+from paleo_lite.timing.broadcast import keep_freed_memory
 from paleo_lite.timing.calibrated import NAMES, POWER, CalibratedModel, rates_of
-from paleo_lite.timing.features import CLASSES, sizes_of
-from paleo_lite.timing.models import Want
+from paleo_lite.timing.features import CLASSES, padding_and_tiles
+from paleo_lite.timing.models import RequestedOutputs
 from paleo_lite.units import PRECISION_BYTES
 
 from .turns import Turns, take_turns
@@ -56,8 +56,8 @@ def device_of(name: str) -> Device:
 
 @lru_cache(2)
 def laid(networks: tuple[str, ...], number_bytes: int, first: int, last: int):
-    stacked = stack_of(tuple((Sized(name), "inference") for name in networks), number_bytes, "sgd")
-    return stacked.at(np.arange(first, last))
+    stacked = build_stack(tuple((SizedNetwork(name), "inference") for name in networks), number_bytes, "sgd")
+    return stacked.at_batch_sizes(np.arange(first, last))
 
 
 def predict_blocks(tasks: list[Task]) -> int:
@@ -67,7 +67,9 @@ def predict_blocks(tasks: list[Task]) -> int:
         model = model_of(device, precision, name)
         assert model is not None
         stacked = laid(networks, PRECISION_BYTES[precision], first, last)
-        made += model.evaluate_many(stacked, Machine(device_of(device)), precision, Want(interval=interval)).time_s.size
+        made += model.evaluate_many(
+            stacked, Machine(device_of(device)), precision, RequestedOutputs(interval=interval)
+        ).time_s.size
     return made
 
 
@@ -86,7 +88,7 @@ def tasks_of(size: int, platforms: list[tuple[str, str]], name: str, interval: b
 
 def start(platforms: list[tuple[str, str]]) -> None:
     """What a process looks up once."""
-    keep_memory()
+    keep_freed_memory()
     for device, precision in platforms:
         for name in ("roofline", "calibrated"):
             model_of(device, precision, name)
@@ -114,7 +116,7 @@ class LayerObject:
 
     def calibrated_s(self, rates, values: dict[str, float], precision: str) -> float:
         layer, name = self.op.layer, class_of(self.op.layer)
-        padding, tiles = sizes_of(layer, "inference", self.op.batch_size)
+        padding, tiles = padding_and_tiles(layer, "inference", self.op.batch_size)
         matrix = CLASSES.index(name) < len(MATRIX_CLASSES)
         per_s = rates.vector_per_s
         if matrix:
@@ -130,12 +132,12 @@ class LayerObject:
 
 def ops_of(layers: Sequence[Layer], batch_size: int) -> list[Op]:
     """What rules see of layers."""
-    return [Op(layer, batch_size, *seen) for layer, seen in zip(layers, trace_flow(layers).seen)]
+    return [Op(layer, batch_size, *seen) for layer, seen in zip(layers, trace_flow(layers).op_arguments)]
 
 
 def loop_roofline(network: str, device: Device, precision: str, batch_size: int, model: TimeModel) -> float:
     """One prediction, one object at a time."""
-    layers = network_of(Sized(network)).layers
+    layers = resolve_network(SizedNetwork(network)).layers
     objects = [LayerObject(op) for op in ops_of(layers, batch_size)]
     machine = Machine(device)
     peaks = machine.peak(precision).per_s, machine.vector_peak(precision).per_s
@@ -145,7 +147,7 @@ def loop_roofline(network: str, device: Device, precision: str, batch_size: int,
 
 def loop_calibrated(network: str, device: Device, precision: str, batch_size: int, model: CalibratedModel) -> float:
     """One prediction, one object at a time; without its interval."""
-    layers = network_of(Sized(network)).layers
+    layers = resolve_network(SizedNetwork(network)).layers
     rates, values = rates_of(Machine(device), precision), dict(zip(NAMES, np.exp(model.theta).tolist()))
     objects = [LayerObject(op) for op in ops_of(layers, batch_size)]
     device_s = sum(layer.calibrated_s(rates, values, precision) for layer in objects)
@@ -155,7 +157,7 @@ def loop_calibrated(network: str, device: Device, precision: str, batch_size: in
 
 @lru_cache(None)
 def work_of(network: str):
-    return count(network_of(Sized(network)).layers, "fp32")
+    return count(resolve_network(SizedNetwork(network)).layers, "fp32")
 
 
 def check_loop(loop, network: str, name: str) -> None:
@@ -163,7 +165,7 @@ def check_loop(loop, network: str, name: str) -> None:
     device = find_device("v100-sxm2")
     model = model_of(device.id, "fp32", name)
     for batch_size in (1, 7):
-        workload = Workload(network_of(Sized(network)), "fp32", batch_size).doing(work_of(network))
+        workload = Workload(resolve_network(SizedNetwork(network)), "fp32", batch_size).with_work(work_of(network))
         one = predict(workload, Machine(device), model)
         assert isclose(loop(network, device, "fp32", batch_size, model), one.time_s, rel_tol=1e-12)
 
@@ -190,11 +192,11 @@ def measure(repeats: int) -> list[Turns]:
             for batch_size in range(1, 1 + LOOPED):
                 loops[name](network, device, "fp32", batch_size, model_of(device.id, "fp32", name))
 
-    with ProcessPoolExecutor(cores(), initializer=start, initargs=(platforms,)) as pool:
+    with ProcessPoolExecutor(count_cores(), initializer=start, initargs=(platforms,)) as pool:
 
         def swept(name: str, interval: bool) -> None:
             tasks = list(tasks_of(PREDICTIONS, platforms, name, interval))
-            shares = np.array_split(np.arange(len(tasks)), 8 * cores())
+            shares = np.array_split(np.arange(len(tasks)), 8 * count_cores())
             made = sum(pool.map(predict_blocks, [[tasks[index] for index in share] for share in shares]))
             assert made >= PREDICTIONS
 
@@ -207,5 +209,5 @@ def measure(repeats: int) -> list[Turns]:
         }
         seconds = take_turns(contestants, repeats)
     amount = {name: LOOPED * len(NETWORKS) if "loop" in name else PREDICTIONS for name in contestants}
-    what = f"{', '.join(NETWORKS)}: predictions a second, on {cores()} cores, the loop on one"
+    what = f"{', '.join(NETWORKS)}: predictions a second, on {count_cores()} cores, the loop on one"
     return [Turns(what, seconds, amount, unit="/s", wanted={"calibrated, a loop over objects": 1000})]

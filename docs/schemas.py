@@ -145,7 +145,7 @@ _BESIDE = {"pass": str, "measured_s predicted_s difference_s ratio ppp share_of_
 
 ANSWERS: dict[str, list[Any]] = {
     "predict": [Prediction, Predictions],
-    "layers": [Counts, record("CountsBeside", {"networks": list[Counts]})],
+    "layers": [Counts, record("CountsComparison", {"networks": list[Counts]})],
     "scale": [Scale],
     "gemm": [Gemm],
     "feeding": [Feeding],

@@ -1,6 +1,6 @@
-"""paleo-lite: how long a neural network takes on a machine, and why.
+"""Predict how long a neural network takes on a machine, and explain why.
 
-Every command is a function of the same name here, which the command calls, and returns what the command prints.
+Every command is also a function of the same name in this module, which returns the result that the command prints.
 
 >>> import paleo_lite as pl
 >>> prediction = pl.predict("vgg16", gpu="k80", precision="fp64")  # doctest: +SKIP
@@ -15,7 +15,7 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .api.calibrations import calibrate, calibrations, validate
-    from .api.catalogue import audit, devices, export, hardware, links, networks
+    from .api.catalogue import audit, devices, export, hardware, links, network_names, networks
     from .api.counts import layers, rule, trace
     from .api.feeding import feeding
     from .api.gemm import gemm
@@ -27,53 +27,109 @@ if TYPE_CHECKING:
     from .api.scaling import scale
     from .api.serving import ui
     from .api.sweeps import best, sweep
-    from .architectures import network_names
     from .architectures.inputs import Values
     from .calibration.store import Calibration
-    from .distributed.job import Settings, Split
+    from .distributed.job import ParallelConfig, Settings
     from .errors import PaleoError
     from .machines import Machine
     from .timing import Workload
     from .timing.workload import TrainingOptions
 
 __all__ = [
-    "Calibration", "Machine", "PaleoError", "Settings", "Split", "TrainingOptions", "Values", "Workload", "__version__",
-    "audit", "best", "calibrate", "calibrations", "compare", "devices", "efficiency", "export", "feeding", "gemm",
-    "hardware", "kernels", "layers", "links", "measure", "network_names", "networks", "plot", "predict",
-    "predict_several", "report", "rule", "scale", "sweep", "trace", "ui", "validate",
-]  # fmt: skip
+    "Calibration",
+    "Machine",
+    "PaleoError",
+    "ParallelConfig",
+    "Settings",
+    "TrainingOptions",
+    "Values",
+    "Workload",
+    "__version__",
+    "audit",
+    "best",
+    "calibrate",
+    "calibrations",
+    "compare",
+    "devices",
+    "efficiency",
+    "export",
+    "feeding",
+    "gemm",
+    "hardware",
+    "kernels",
+    "layers",
+    "links",
+    "measure",
+    "network_names",
+    "networks",
+    "plot",
+    "predict",
+    "predict_several",
+    "report",
+    "rule",
+    "scale",
+    "sweep",
+    "trace",
+    "ui",
+    "validate",
+]
 
-_NAMES = {
-    "api.calibrations": "calibrate calibrations validate",
-    "api.catalogue": "audit devices export hardware links networks",
-    "api.counts": "layers rule trace",
-    "api.feeding": "feeding",
-    "api.gemm": "gemm",
-    "api.measuring": "measure",
-    "api.plotting": "plot",
-    "api.prediction": "predict predict_several",
-    "api.profiles": "compare efficiency kernels",
-    "api.reporting": "report",
-    "api.scaling": "scale",
-    "api.serving": "ui",
-    "api.sweeps": "best sweep",
-    "calibration.store": "Calibration",
-    "distributed.job": "Settings Split",
-    "errors": "PaleoError",
-    "machines": "Machine",
-    "architectures": "network_names",
-    "architectures.inputs": "Values",
-    "timing": "Workload",
-    "timing.workload": "TrainingOptions",
+_MODULES = {
+    "Calibration": "calibration.store",
+    "Machine": "machines",
+    "PaleoError": "errors",
+    "ParallelConfig": "distributed.job",
+    "Settings": "distributed.job",
+    "TrainingOptions": "timing.workload",
+    "Values": "architectures.inputs",
+    "Workload": "timing",
+    "audit": "api.catalogue",
+    "best": "api.sweeps",
+    "calibrate": "api.calibrations",
+    "calibrations": "api.calibrations",
+    "compare": "api.profiles",
+    "devices": "api.catalogue",
+    "efficiency": "api.profiles",
+    "export": "api.catalogue",
+    "feeding": "api.feeding",
+    "gemm": "api.gemm",
+    "hardware": "api.catalogue",
+    "kernels": "api.profiles",
+    "layers": "api.counts",
+    "links": "api.catalogue",
+    "measure": "api.measuring",
+    "network_names": "api.catalogue",
+    "networks": "api.catalogue",
+    "plot": "api.plotting",
+    "predict": "api.prediction",
+    "predict_several": "api.prediction",
+    "report": "api.reporting",
+    "rule": "api.counts",
+    "scale": "api.scaling",
+    "sweep": "api.sweeps",
+    "trace": "api.counts",
+    "ui": "api.serving",
+    "validate": "api.calibrations",
 }
-_WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
-"""The modules of these names, imported at first use: the command line's help and completion need none of them."""
+"""Module of each public name, which is imported when the name is first used."""
+
+_DEPRECATED = {"Split": "ParallelConfig"}
+"""Earlier names that are still accepted, with the current name of each."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name in _DEPRECATED:
+        import warnings
+
+        current_name = _DEPRECATED[name]
+        warnings.warn(
+            f"paleo_lite.{name} is deprecated: use paleo_lite.{current_name}", DeprecationWarning, stacklevel=2
+        )
+        return __getattr__(current_name)
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
+    module = importlib.import_module(f".{_MODULES[name]}", __name__)
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

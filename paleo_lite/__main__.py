@@ -1,4 +1,4 @@
-"""``python -m paleo_lite``."""
+"""Entry point of ``python -m paleo_lite``."""
 
 from .cli import main
 

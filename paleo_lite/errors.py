@@ -1,141 +1,163 @@
-"""What can go wrong, one class per failure, each with one clear sentence.
+"""Exceptions raised by paleo-lite, one class per kind of failure.
 
-Everything paleo-lite raises on purpose derives from `PaleoError`. `UsageProblem` marks the failures that the
-caller mends by asking differently (the command line exits with 2 for those and with 1 for the rest).
+Every exception that paleo-lite raises on purpose derives from `PaleoError`. `UsageProblem` groups the failures that the
+caller can correct by changing the arguments: the command line exits with 2 for these and with 1 for all others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .text import sentence
+from .text import clean_message
+
+_LISTED_AT_MOST = 12  # a longer list of valid names is not printed in full
 
 
 class PaleoError(Exception):
-    """The root of every error that paleo-lite raises on purpose."""
+    """Base class of all exceptions that paleo-lite raises on purpose."""
 
     def __str__(self) -> str:
-        return sentence(super().__str__())  # what it quotes may be a file's
+        return clean_message(super().__str__())  # a message may quote the content of a file
 
 
 class UsageProblem(PaleoError):
-    """What was asked cannot be answered as asked: a name, a value, a combination."""
+    """An invalid argument: an unknown name, an impossible value, or a combination that is not supported."""
 
 
 class BadValue(UsageProblem):
-    """A value outside what is possible: a batch of 0, a PPP below 0, an image size of text."""
+    """A value outside its valid range, such as a batch size of 0 or a negative PPP."""
 
 
 class BadQuantity(UsageProblem):
-    """A text that does not read as a number with a unit, such as ``"8.73 TFLOP/s"``."""
+    """A text that is not a number with a unit, such as ``"8.73 TFLOP/s"``."""
 
 
 class UnknownName(UsageProblem):
-    """A network, device, layer, kind, convention or time model that is unknown.
+    """An unknown network, device, layer, layer kind, convention, time model, ...
+
+    Parameters
+    ----------
+    category : str
+        Kind of object, as the message names it (``"network"``).
+    name : str
+        The unknown name.
+    valid_names : iterable of str
+        All valid names.
+    hint : str
+        A further sentence for the message.
 
     Attributes
     ----------
-    what : str
-        What sort of thing was asked for (``"network"``).
+    category : str
+        Kind of object.
     name : str
-        The name as given.
+        The unknown name.
     near : list of str
-        Known names that look like it, nearest first.
+        Valid names that look similar, nearest first.
     """
 
-    def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
+    def __init__(self, category: str, name: str, valid_names: Iterable[str], hint: str = "") -> None:
         from difflib import get_close_matches
 
-        known = sorted(set(known))
-        self.what, self.name = what, name
-        lowered = {candidate.lower(): candidate for candidate in known}
-        self.near = [lowered[match] for match in get_close_matches(name[:200].lower(), lowered, n=4, cutoff=0.5)]
-        several = name.split(",")
-        if len(several) > 1 and lowered.keys() >= {part.strip().lower() for part in several}:
-            rest, hint = f"this takes one {what}: say {_either([part.strip() for part in several])}.", ""
+        names = sorted(set(valid_names))
+        self.category = category
+        self.name = name
+        by_lower_case = {candidate.lower(): candidate for candidate in names}
+        matches = get_close_matches(name[:200].lower(), by_lower_case, n=4, cutoff=0.5)
+        self.near = [by_lower_case[match] for match in matches]
+        parts = [part.strip() for part in name.split(",")]
+        is_valid_list = len(parts) > 1 and all(part.lower() in by_lower_case for part in parts)
+        if is_valid_list:
+            suggestion = f"only one {category} is allowed here: use {_join_with_or(parts)}."
+            hint = ""
         elif self.near:
-            rest = f"did you mean {_either(self.near)}?"
-        elif len(known) <= 12:
-            rest = f"known: {', '.join(known)}."
+            suggestion = f"did you mean {_join_with_or(self.near)}?"
+        elif len(names) <= _LISTED_AT_MOST:
+            suggestion = f"valid names: {', '.join(names)}."
         else:
-            rest = f"none of the {len(known)} that are known is similar."
-        super().__init__(f"no {what} is called {name!r}: {rest}" + (f" {hint}" if hint else ""))
+            suggestion = f"none of the {len(names)} valid names is similar."
+        message = f"no {category} is called {name!r}: {suggestion}"
+        if hint:
+            message = f"{message} {hint}"
+        super().__init__(message)
 
 
 class AmbiguousName(UsageProblem):
-    """A name that could mean several things; the message lists them."""
+    """A name that matches several objects; the message lists them."""
 
-    def __init__(self, what: str, name: str, candidates: list[str]) -> None:
+    def __init__(self, category: str, name: str, candidates: list[str]) -> None:
         self.candidates = candidates
-        super().__init__(f"{name!r} could be more than one {what}: say {_either(candidates)}")
+        super().__init__(f"{name!r} matches more than one {category}: use {_join_with_or(candidates)}")
 
 
 class UnknownPrecision(UsageProblem):
-    """The device has no peak for the precision (and unit) that was asked for."""
+    """A precision (with an arithmetic unit) for which the device has no peak."""
 
 
 class UnsupportedPhase(UsageProblem):
-    """A convention counts only a forward pass and was asked for another."""
+    """A phase that a convention or an execution mode does not support."""
 
 
 class BadFile(PaleoError):
-    """A file that cannot be used as it is: the sentence names file, field and what was expected."""
+    """A file that cannot be used; the message names the file, the field and the expected content."""
 
 
 class BadDevice(BadFile):
-    """A hardware TOML that is malformed, misspelt or incomplete."""
+    """A hardware TOML that is malformed, incomplete or has an unknown field."""
 
 
 class BadDescriptor(BadFile):
-    """A network descriptor that is malformed, misspelt or of a newer format."""
+    """A network descriptor that is malformed, has an unknown field or a newer format version."""
 
 
 class BadProfile(BadFile):
-    """A profile that is truncated, corrupted or not what it claims: file, place, and what was expected."""
+    """A profile that is truncated, corrupted or in another format; the message names the file and the position."""
 
 
 class NothingOnDevice(BadProfile):
-    """A profile of the host alone, where what ran on a device was asked for."""
+    """A profile without device activity where device activity is required."""
 
 
 class UnknownFormat(BadFile):
-    """A file that no reader knows as a profile; the sentence lists what is read."""
+    """A file that no profile reader recognizes; the message lists the supported formats."""
 
 
 class CountFailed(PaleoError):
-    """A layer whose shapes do not fit its kind, so that no rule can count it."""
+    """A layer whose shapes do not match its kind, so that no counting rule applies."""
 
 
 class CalibrationFailed(PaleoError):
-    """Measurements that cannot be fitted as they are, or a calibration that does not fit what it is used for."""
+    """Measurements that cannot be fitted, or a calibration for another device, precision or execution mode."""
 
 
 class DoesNotFit(PaleoError):
-    """Not even one sample fits into the device's memory; the sentence says what is needed and what would help."""
+    """Not even one sample fits into the device memory; the message gives the required size and possible remedies."""
 
 
 class TraceFailed(PaleoError):
-    """The module could not be run on the meta device; the sentence carries the module's own error."""
+    """A module that could not be run on the meta device; the message contains the original error."""
 
 
 class FactoryFailed(PaleoError):
-    """``package.module:factory`` could not be imported, raised, or returned no module."""
+    """A ``package.module:factory`` that could not be imported, raised an error or returned no module."""
 
 
 class Interrupted(PaleoError):
-    """Somebody stopped it; the message says what is kept."""
+    """An interrupted computation; the message lists the results that were saved."""
 
 
 class SweepStopped(PaleoError):
-    """A sweep that could not go on; the sentence says what is kept, and that the same command goes on from there."""
+    """A sweep that stopped early; the message lists the saved results and explains how to resume."""
 
 
 class MissingExtra(PaleoError):
-    """An optional library is needed and absent; the sentence gives the pip line that adds it."""
+    """A missing optional dependency; the message gives the pip command that installs it."""
 
     def __init__(self, purpose: str, extra: str) -> None:
         super().__init__(f"{purpose} needs the {extra!r} extra: pip install 'paleo-lite[{extra}]'")
 
 
-def _either(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+def _join_with_or(names: list[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,7 +1,7 @@
-"""The same work on many files or other tasks: in this process, in a pool of one process per core, or on a Dask cluster.
+"""Parallel execution of independent tasks: in this process, in a process pool, or on a Dask cluster.
 
-Each task gives one small result, so that memory does not grow with the input, a worker that dies loses no task, and
-none counts twice.
+Every task returns one small result, so memory does not grow with the size of the input. A task whose worker process
+dies is run again, and no result is returned twice.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import BadProfile, BadValue, PaleoError
-from .extras import need
+from .extras import require
 
 _T = TypeVar("_T")
 _Task = TypeVar("_Task")
 Work = Callable[[_Task], _T]
 
-_ROUNDS = 2  # pools that are tried before every file left gets a process of its own
-_ANSWER_S = 10  # what a scheduler is given to answer
+_POOL_ATTEMPTS = 2  # pools that are tried before every remaining task gets a process of its own
+_SCHEDULER_TIMEOUT_S = 10
 
 
 def run_tasks(
@@ -36,38 +36,42 @@ def run_tasks(
     scheduler: str | None = None,
     died: Callable[[_Task, PaleoError], _T] | None = None,
 ) -> Generator[tuple[_Task, _T], None, None]:
-    """Do some work on every file or other task; results come as they are done, each with its task.
+    """Run a function on every task and yield pairs of task and result, in order of completion.
 
     Parameters
     ----------
+    tasks : sequence
+        Arguments of `work`, usually paths of files.
     work : callable
-        From a task to a result; both travel between processes. It answers for what is wrong with a file itself.
+        Function from a task to a result; both must be picklable. It handles the errors of a single file itself.
     jobs : int, optional
-        Processes, one per core without it; 1 stays in this process.
+        Number of processes; by default one per core. With 1 the tasks run in this process.
     scheduler : str, optional
-        Address of a Dask scheduler, ``tcp://host:8786``, whose workers see the same files.
+        Address of a Dask scheduler, ``tcp://host:8786``; its workers must see the same files.
     died : callable, optional
-        From a task of which a process dies, tried alone, and the error that says so, to what is its result.
+        Function from a task and an error to a result, called for a task that kills its process even when it runs
+        alone. By default the error is raised.
     """
     if scheduler is not None:
-        yield from _on_cluster(tasks, work, scheduler)
+        yield from _run_on_cluster(tasks, work, scheduler)
         return
-    jobs = min(jobs or cores(), len(tasks))
+    jobs = min(jobs or count_cores(), len(tasks))
     if jobs <= 1:
         for task in tasks:
             yield task, work(task)
         return
-    left = list(tasks)
-    for _ in range(_ROUNDS):
-        with closing(_in_pool(left, work, jobs)) as results:
+    remaining = list(tasks)
+    for _ in range(_POOL_ATTEMPTS):
+        with closing(_run_in_pool(remaining, work, jobs)) as results:
             for task, result in results:
-                left.remove(task)
+                remaining.remove(task)
                 yield task, result
-        if not left:
+        if not remaining:
             return
-    for task in left:
-        if (alone := next(_in_pool([task], work, 1), None)) is not None:
-            yield alone
+    for task in remaining:
+        completed = next(_run_in_pool([task], work, 1), None)
+        if completed is not None:
+            yield completed
             continue
         error = BadProfile(f"{task}: the process that read it died (out of memory?)")
         if died is None:
@@ -75,25 +79,25 @@ def run_tasks(
         yield task, died(task, error)
 
 
-def cores() -> int:
-    """Cores that this process may use."""
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _in_pool(tasks: Sequence[_Task], work: Work[_Task, _T], jobs: int) -> Generator[tuple[_Task, _T], None, None]:
-    """Results of a pool; where a process dies it ends early, and the tasks without a result are left over."""
-    before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(jobs, mp_context=_context(work), initializer=_live_with_the_parent)
+def _run_in_pool(tasks: Sequence[_Task], work: Work[_Task, _T], jobs: int) -> Generator[tuple[_Task, _T], None, None]:
+    """Yield the results of a process pool; stop early if a process dies."""
+    processes_before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(jobs, mp_context=_process_context(work), initializer=_follow_parent)
     try:
-        with closing(_collect(pool, tasks, work)) as results:
+        with closing(_collect_results(pool, tasks, work)) as results:
             yield from results
     except BrokenProcessPool:
-        # A process started while the pool broke was never told to end: the shutdown would wait for it for ever.
-        _kill(set(multiprocessing.active_children()) - before)
-    except BaseException:  # interrupted, or the rest is not wanted: what runs is stopped at once
-        _kill(set(multiprocessing.active_children()) - before)
+        # A process started while the pool broke never receives the signal to end: the shutdown would hang.
+        _kill(set(multiprocessing.active_children()) - processes_before)
+    except BaseException:  # interrupted, or the caller does not need the remaining results: stop at once
+        _kill(set(multiprocessing.active_children()) - processes_before)
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -104,29 +108,29 @@ def _kill(processes: Iterable[multiprocessing.process.BaseProcess]) -> None:
         process.kill()
 
 
-def _collect(
+def _collect_results(
     executor: Executor, tasks: Sequence[_Task], work: Work[_Task, _T]
 ) -> Generator[tuple[_Task, _T], None, None]:
     futures: dict[Future[_T], _Task] = {executor.submit(work, task): task for task in tasks}
-    broken: BrokenProcessPool | None = None
+    pool_error: BrokenProcessPool | None = None
     for future in as_completed(futures):
         try:
             result = future.result()
-        except BrokenProcessPool as error:  # others may have been done before
-            broken = error
+        except BrokenProcessPool as error:  # other tasks may have completed before
+            pool_error = error
             continue
-        task = futures.pop(future)  # with the result that it holds
+        task = futures.pop(future)  # release the result that the future holds
         del future
         yield task, result
-    if broken is not None:
-        raise broken
+    if pool_error is not None:
+        raise pool_error
 
 
-def _context(work: Work[Any, Any]) -> multiprocessing.context.BaseContext:
-    """How processes start: forked from this one where that is safe, which saves them all their imports.
+def _process_context(work: Work[Any, Any]) -> multiprocessing.context.BaseContext:
+    """Return how worker processes start: by fork where that is safe, as it saves repeating all imports.
 
-    A fork of a process with several threads could copy locks that are held: then they are forked from a clean process,
-    which imports what the work needs once.
+    Forking a process with several threads may copy locked locks. In this case the workers are forked from a server
+    process with a single thread, which imports the module of `work` once.
     """
     methods = multiprocessing.get_all_start_methods()
     if sys.platform == "linux" and threading.active_count() == 1:
@@ -138,32 +142,34 @@ def _context(work: Work[Any, Any]) -> multiprocessing.context.BaseContext:
     return context
 
 
-def _live_with_the_parent() -> None:
-    """Interrupts are the parent's business; a process ends with it, also where it was killed."""
+def _follow_parent() -> None:
+    """Leave interrupts to the parent process, and end this process when the parent ends, even if it was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_after_the_parent, daemon=True).start()
+    threading.Thread(target=_exit_after_parent, daemon=True).start()
 
 
-def _end_after_the_parent() -> None:
+def _exit_after_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
-        parent.join()  # its end of a pipe closes whatever it dies of, however this process was started
+        parent.join()  # returns when the parent's end of a pipe closes, for every start method
         os._exit(1)
 
 
 @contextmanager
-def _cluster(address: str) -> Iterator[Executor]:
-    distributed = need("distributed", "a scheduler", "cluster")
+def _connect_to_cluster(address: str) -> Iterator[Executor]:
+    distributed = require("distributed", "a scheduler", "cluster")
     try:
-        client = distributed.Client(address, timeout=_ANSWER_S, set_as_default=False)
+        client = distributed.Client(address, timeout=_SCHEDULER_TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise BadValue(f"no Dask scheduler answers at {address!r} ({error})") from None
     with client, client.get_executor(pure=False) as executor:
         yield executor
 
 
-def _on_cluster(tasks: Sequence[_Task], work: Work[_Task, _T], address: str) -> Generator[tuple[_Task, _T], None, None]:
-    """A task whose worker dies is done again by another worker: the scheduler sees to it."""
+def _run_on_cluster(
+    tasks: Sequence[_Task], work: Work[_Task, _T], address: str
+) -> Generator[tuple[_Task, _T], None, None]:
+    """Run tasks on a Dask cluster. The scheduler reruns tasks whose worker died."""
     absolute = [task.absolute() if isinstance(task, Path) else task for task in tasks]
-    with _cluster(address) as executor, closing(_collect(executor, absolute, work)) as results:
+    with _connect_to_cluster(address) as executor, closing(_collect_results(executor, absolute, work)) as results:
         yield from results

@@ -1,4 +1,4 @@
-"""Optional libraries: imported when they are needed, and missed in one sentence."""
+"""Import of optional dependencies, with an error message that names the pip extra to install."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ from typing import Any
 from .errors import MissingExtra
 
 
-def need(module: str, purpose: str, extra: str) -> Any:
-    """An optional library.
+def require(module: str, purpose: str, extra: str) -> Any:
+    """Import an optional dependency.
 
     Parameters
     ----------
     module : str
-        What to import.
+        Name of the module.
     purpose : str
-        What it is needed for, in a user's words.
+        Subject of the error message, such as ``"drawing charts"``.
     extra : str
-        The extra of paleo-lite that brings it.
+        Name of the extra of paleo-lite that installs it.
+
+    Returns
+    -------
+    module
+        The imported module.
 
     Raises
     ------
     MissingExtra
-        If the library itself is absent; that something it imports is absent passes through.
+        If the module is not installed. A module missing *inside* the dependency raises its own ModuleNotFoundError.
     """
     try:
         return importlib.import_module(module)

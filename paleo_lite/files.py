@@ -1,4 +1,4 @@
-"""Files: written aside and renamed, found beside the package or in the repository, cached under the user's folder."""
+"""Reading and writing of files: atomic writes, locks, shipped data, the cache folder and typed TOML or JSON."""
 
 from __future__ import annotations
 
@@ -16,61 +16,69 @@ from .errors import BadFile, BadValue, PaleoError
 _T = TypeVar("_T")
 
 
-def write_aside(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all: aside, flushed, renamed."""
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file completely or not at all: write a temporary file, flush it and rename it."""
     import tempfile
 
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    aside = Path(name)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        aside.chmod(0o644)
-        aside.replace(path)
+        temporary.chmod(0o644)
+        temporary.replace(path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def save(path: Path, data: bytes) -> None:
-    """Write what a user asked for; see `write_aside`.
+    """Write an output file that the user requested, with `write_atomically`.
 
     Raises
     ------
     BadFile
-        If it cannot be written.
+        If the file cannot be written.
     """
     try:
-        write_aside(path, data)
+        write_atomically(path, data)
     except OSError as error:
         raise BadFile(f"{path}: cannot be written ({error.strerror})") from None
 
 
 @contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a file, in a folder that is made for it, so that no other process does what it stands for.
+def lock_file(path: Path, activity: str) -> Iterator[None]:
+    """Hold an exclusive lock on a file, to keep other processes from doing the same work.
 
-    The system frees it when the process ends, of whatever. Processes forked in the meantime hold it, too. Afterwards
-    it is gone, and so is the folder if it is empty.
+    The folder of the file is created if necessary. The operating system releases the lock when the process ends for any
+    reason; processes forked in the meantime hold it, too. On exit the file is removed, and its folder if it is empty.
+
+    Parameters
+    ----------
+    path : Path
+        The lock file.
+    activity : str
+        Description of the work for the error message, such as ``"a sweep is being written"``.
 
     Raises
     ------
     BadValue
-        If another process holds it; the sentence names `what` is going on there and who does it.
+        If another process holds the lock.
     """
     file = None
     try:
         while file is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("a+")
-            if not _lock(file.fileno()):
+            if not _try_lock(file.fileno()):
                 file.seek(0)
-                raise BadValue(f"{path.parent}: {what} by {file.read(200).strip() or 'another process'}")
+                owner = file.read(200).strip() or "another process"
+                raise BadValue(f"{path.parent}: {activity} by {owner}")
             if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
-                file.close()  # whoever held it was done and took it away
+                file.close()  # the previous owner has just removed the file: open a new one
                 file = None
         file.truncate(0)
         host = os.uname().nodename if hasattr(os, "uname") else "this machine"
@@ -79,28 +87,29 @@ def locked(path: Path, what: str) -> Iterator[None]:
         try:
             yield
         finally:
-            if sys.platform == "win32":  # where what is open stays
+            if sys.platform == "win32":  # where an open file cannot be removed
                 file.close()
             path.unlink(missing_ok=True)
-            with suppress(OSError):  # there is something in it
+            with suppress(OSError):  # the folder is not empty
                 path.parent.rmdir()
     finally:
         if file is not None:
             file.close()
 
 
-def _lock(number: int) -> bool:
-    """Whether a file became this process's."""
+def _try_lock(descriptor: int) -> bool:
+    """Try to lock an open file; return whether this succeeded."""
     try:
         if sys.platform == "win32":
             import msvcrt
 
-            os.lseek(number, 2**30, os.SEEK_SET)  # what is locked cannot be read there, and others read who holds it
-            msvcrt.locking(number, msvcrt.LK_NBLCK, 1)
+            # A locked byte cannot be read: lock one far behind the text that names the owner.
+            os.lseek(descriptor, 2**30, os.SEEK_SET)
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
 
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except PermissionError:
@@ -110,75 +119,100 @@ def _lock(number: int) -> bool:
     return True
 
 
-def shipped(folder: str) -> Path:
-    """The folder of shipped data: ``models``, ``hardware`` or ``calibrations``.
+def shipped_folder(folder: str) -> Path:
+    """Return the path of a folder of shipped data: ``models``, ``hardware`` or ``calibrations``.
 
-    In the wheel they lie inside the package, in a checkout beside it.
+    In the wheel these folders are inside the package, in a checkout next to it.
     """
     package = Path(__file__).parent
     inside = package / "data" / folder
     return inside if inside.is_dir() else package.parent / folder
 
 
-def is_there(path: str | Path, kind: Callable[[Path], bool] = Path.is_file) -> bool:
-    """Whether there is such a file (or what else `kind` asks), also of a text that can be no name of one: too long."""
+def file_exists(path: str | Path, test: Callable[[Path], bool] = Path.is_file) -> bool:
+    """Return whether a file exists; False also for a text that is too long to be a file name.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    test : callable
+        `Path.is_file`, or another test such as `Path.exists`.
+    """
     try:
-        return kind(Path(path))
+        return test(Path(path))
     except OSError:
         return False
 
 
 def cache_folder() -> Path:
-    """Where derived files are kept: ``PALEO_LITE_CACHE``, else ``paleo-lite`` in ``XDG_CACHE_HOME`` or ``~/.cache``."""
-    named = os.environ.get("PALEO_LITE_CACHE")
-    if named:
-        return Path(named)
+    """Return the folder of derived files.
+
+    This is ``PALEO_LITE_CACHE`` if set, else ``paleo-lite`` in ``XDG_CACHE_HOME`` or ``~/.cache``.
+    """
+    configured = os.environ.get("PALEO_LITE_CACHE")
+    if configured:
+        return Path(configured)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "paleo-lite"
+    parent = Path(base) if base else Path.home() / ".cache"
+    return parent / "paleo-lite"
 
 
-def read_typed(path: Path, kind: type[_T], what: str, bytes_at_most: int, raised: type[PaleoError] = BadFile) -> _T:
-    """Read a TOML or JSON file (by its ending) into a type that says what it must hold.
+def read_typed(
+    path: Path, struct: type[_T], description: str, max_bytes: int, error_class: type[PaleoError] = BadFile
+) -> _T:
+    """Read and validate a TOML or JSON file; the suffix selects the format.
 
     Parameters
     ----------
-    kind : type
-        A msgspec struct.
-    what : str
-        What such a file is, for the message: ``"calibration"``.
-    raised : type
-        The class of the error.
+    path : Path
+        The file.
+    struct : type
+        A msgspec struct that defines the fields.
+    description : str
+        Kind of file for error messages, such as ``"calibration"``.
+    max_bytes : int
+        Size limit.
+    error_class : type
+        Class of the raised error.
     """
     decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
     try:
-        if path.stat().st_size > bytes_at_most:
-            raise raised(f"{path}: larger than {bytes_at_most} bytes, too large for a {what}")
-        return decode(path.read_bytes(), type=kind)
+        if path.stat().st_size > max_bytes:
+            raise error_class(f"{path}: larger than {max_bytes} bytes, too large for a {description}")
+        return decode(path.read_bytes(), type=struct)
     except OSError as error:
-        raise raised(f"{path}: cannot be read ({error.strerror})") from None
-    except (msgspec.DecodeError, ValueError) as error:  # also NUL in a name
-        raise raised(f"{path}: {error}") from None
+        raise error_class(f"{path}: cannot be read ({error.strerror})") from None
+    except (msgspec.DecodeError, ValueError) as error:  # ValueError: a null byte in the name
+        raise error_class(f"{path}: {error}") from None
     except RecursionError:
-        raise raised(f"{path}: nested too deeply for a {what}") from None
+        raise error_class(f"{path}: nested too deeply for a {description}") from None
 
 
-def check_new(*paths: Path | None, force: bool) -> None:
-    """Refuse before any work what could not be written, or would replace a file unasked. Folders are made.
+def check_outputs(*paths: Path | None, force: bool) -> None:
+    """Check that output files can be written, before the computation starts.
+
+    Parameters
+    ----------
+    *paths : Path or None
+        Output files; None is skipped.
+    force : bool
+        Whether existing files may be replaced.
 
     Raises
     ------
     BadValue
-        If it is a folder, or a file is there and not to be replaced.
+        If a path is a folder, or a file exists and `force` is False.
     BadFile
-        If its folder cannot be written, or is a file.
+        If the folder of a file is not writable or not a folder.
     """
     for path in paths:
         if path is None:
             continue
         if path.is_dir():
-            raise BadValue(f"{path} is a folder: name a file in it")
+            raise BadValue(f"{path} is a folder: give a file name inside it")
         if path.exists() and not force:
-            raise BadValue(f"{path} already exists: choose another name, or --force to replace it")
+            raise BadValue(f"{path} already exists: choose another name, or `--force` to replace it")
         folder = next(parent for parent in path.absolute().parents if parent.exists())
         if not folder.is_dir():
             raise BadFile(f"{path} cannot be written: {folder} is not a folder")

@@ -1,64 +1,112 @@
-"""`Result`: what every answer can do, whatever was asked."""
+"""`Result`, the methods shared by everything that the functions of paleo-lite return, and `ResultList`."""
 
 from __future__ import annotations
 
-from pkgutil import resolve_name
-from typing import Any, ClassVar
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from .extras import need
+from .extras import require
 
-BOUND = "at least"
-"""What documents call the fact that says the bound."""
+LOWER_BOUND_FACT = "at least"
+"""Name of the fact of a document that gives the lower bound of a time."""
+
+_Item = TypeVar("_Item")
 
 
 class Result:
-    """An answer: as a dict, as a data frame, as a document, in a notebook. A mixin; what answers differ in they define.
+    """Mixin that converts a result to a dict, a data frame, a document or the output of a notebook.
 
-    A class says in `_page` which function of a floor above makes its document, as ``"package.module:function"``.
+    A subclass either overrides `document` or names the function that makes the document in `_page`, as
+    ``"package.module:function"``: that function is in a module that imports the subclass.
     """
 
     __slots__ = ()
     _page: ClassVar[str]
 
-    def document(self, **how: Any) -> Any:
-        """The `paleo_lite.reporting.document.Document` that the command prints.
+    def document(self, **options: Any) -> Any:
+        """Return the `paleo_lite.reporting.document.Document` that the command prints.
 
         Parameters
         ----------
-        **how
-            How much of it, as the command's options of printing say: ``top=20``.
+        **options
+            Output options of the command, such as ``top=20``.
         """
-        return resolve_name(self._page)(self, **how)
+        module, _, name = self._page.partition(":")
+        make_document = getattr(importlib.import_module(module), name)
+        return make_document(self, **options)
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON: stable names, SI units."""
+        """Return the documented JSON: stable names, SI units."""
         return dict(msgspec.to_builtins(self))
 
     def to_frame(self) -> Any:
-        """What the command prints as CSV, as a pandas DataFrame; title and facts are in its ``attrs``.
+        """Return the table that the command prints as CSV, as a pandas DataFrame.
+
+        The title and the facts of the document are in its ``attrs``.
 
         Raises
         ------
         MissingExtra
             If pandas is not installed.
         """
-        pandas = need("pandas", "a data frame", "profiles")
+        pandas = require("pandas", "a data frame", "profiles")
         document = self.document()
         table = document.csv_table
         keys = [column.key for column in table.columns]
-        frame = pandas.DataFrame([[row.get(key) for key in keys] for row in table.rows], columns=keys)
+        rows = [[row.get(key) for key in keys] for row in table.rows]
+        frame = pandas.DataFrame(rows, columns=keys)
         frame.attrs = {"title": document.title, **dict(document.facts)}
         return frame
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        text: str = self.document()._repr_html_()
-        return text
+        """Return the document as HTML, for notebooks."""
+        html: str = self.document()._repr_html_()
+        return html
 
     def __repr__(self) -> str:
-        """The document's title, which has the answer with its interval, and the bound where it has one."""
+        """Return the title of the document, with the lower bound of the time if it has one."""
         document = self.document()
-        bound = dict(document.facts).get(BOUND)
-        return f"<{type(self).__name__}: {document.title}{f'; {BOUND} {bound}' if bound else ''}>"
+        text = document.title
+        bound = dict(document.facts).get(LOWER_BOUND_FACT)
+        if bound:
+            text = f"{text}; {LOWER_BOUND_FACT} {bound}"
+        return f"<{type(self).__name__}: {text}>"
+
+
+class ResultList(Result, list[_Item]):
+    """A list that a notebook shows as a table, with the methods of `Result`.
+
+    Parameters
+    ----------
+    items : iterable
+        Items of the list.
+    name : str
+        Plural noun for the items, the key of the rows in `to_dict`.
+    make_document : callable
+        Function from a list of items to a `paleo_lite.reporting.document.Document` with one row per item.
+    """
+
+    def __init__(self, items: Iterable[_Item], name: str, make_document: Callable[[list[_Item]], Any]) -> None:
+        super().__init__(items)
+        self._name = name
+        self._make_document = make_document
+
+    def __getitem__(self, index: Any) -> Any:
+        item = super().__getitem__(index)
+        if isinstance(index, slice):
+            return ResultList(item, self._name, self._make_document)
+        return item
+
+    def document(self, **options: Any) -> Any:
+        """Return the list as a `paleo_lite.reporting.document.Document`."""
+        return self._make_document(list(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rows of the table under the name of the list."""
+        return {self._name: list(self.document().csv_table.rows)}
+
+    def __reduce__(self) -> Any:
+        return ResultList, (list(self), self._name, self._make_document)

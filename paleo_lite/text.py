@@ -1,49 +1,56 @@
-"""Text from elsewhere: names of layers, kernels and files are data, whatever they hold. Every format cleans it here."""
+"""Cleaning of text from outside, such as names of layers, kernels and files, before it is displayed or written."""
 
 from __future__ import annotations
 
 import re
 
-LETTERS_AT_MOST = 300
-"""Longer names are cut on pages: a kernel's may run to thousands of letters."""
+MAX_NAME_LENGTH = 300
+"""Characters of a name that pages show; names of templated kernels can have thousands."""
 
-_LONG = re.compile(r"[^\s/]{200,}")
-_SENTENCE_AT_MOST = 4000
+_MAX_MESSAGE_LENGTH = 4000
+_LONG_WORD = re.compile(r"[^\s/]{200,}")
 _FORMULA = re.compile(r"[=+\-@].")
 
 
-def printable(text: str) -> str:
-    """Text on one line, without control characters and halves of surrogate pairs."""
+def make_printable(text: str) -> str:
+    """Return the text on one line, without control characters and lone surrogates."""
     if text.isprintable():
         return text
-    return "".join(
-        letter if letter.isprintable() or letter == "\xa0" else "\N{REPLACEMENT CHARACTER}" if _lone(letter) else " "
-        for letter in text
-    )
+    return "".join(_printable_character(character) for character in text)
 
 
-def _lone(letter: str) -> bool:
-    return "\ud800" <= letter <= "\udfff"
+def _printable_character(character: str) -> str:
+    if character.isprintable() or character == "\xa0":
+        return character
+    if "\ud800" <= character <= "\udfff":  # half of a surrogate pair
+        return "\N{REPLACEMENT CHARACTER}"
+    return " "
 
 
-def short(text: str, letters: int = LETTERS_AT_MOST) -> str:
-    """Text of at most so many letters."""
-    return text if len(text) <= letters else text[: letters - 1] + "…"
+def truncate(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Return the text cut to `max_length` characters, with an ellipsis where it was cut."""
+    if len(text) <= max_length:
+        return text
+    return text[: max_length - 1] + "…"
 
 
-def sentence(text: str) -> str:
-    """What is said of something from elsewhere: on one line, with words of more than 200 letters cut."""
-    text = printable(text)
+def clean_message(text: str) -> str:
+    """Return a message on one line, with very long words and very long messages cut."""
+    text = make_printable(text)
     if len(text) < 200:
         return text
-    text = _LONG.sub(lambda word: short(word[0], 120), text)
-    return text if len(text) <= _SENTENCE_AT_MOST else f"{text[: _SENTENCE_AT_MOST // 2]} … {text[-500:]}"
+    text = _LONG_WORD.sub(lambda word: truncate(word[0], 120), text)
+    if len(text) <= _MAX_MESSAGE_LENGTH:
+        return text
+    return f"{text[: _MAX_MESSAGE_LENGTH // 2]} … {text[-500:]}"
 
 
-def cell(text: str) -> str:
-    """Text as a cell of CSV, which no spreadsheet takes for a formula."""
-    text = printable(text)
-    return f"'{text}" if _FORMULA.match(text) and not _is_number(text) else text
+def escape_csv_cell(text: str) -> str:
+    """Return the text as a CSV cell that no spreadsheet evaluates as a formula."""
+    text = make_printable(text)
+    if _FORMULA.match(text) and not _is_number(text):
+        return f"'{text}"
+    return text
 
 
 def _is_number(text: str) -> bool:

@@ -1,6 +1,6 @@
-"""Quantities: reading "8.73 TFLOP/s", writing 8.73e12 back; the size of a number in each precision; ranges.
+"""Quantities with units ("8.73 TFLOP/s"), sizes of number formats, shapes, durations and integer ranges.
 
-A prefix is decimal (1 GB = 10^9 B) unless it is written binary (1 GiB = 2^30 B).
+A prefix is decimal (1 GB = 10^9 B) unless it is written as a binary prefix (1 GiB = 2^30 B).
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from numbers import Integral
 from .errors import BadQuantity, BadValue
 
 PREFIXES = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18, "m": -3, "u": -6, "µ": -6, "n": -9}
-BINARY_PREFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+"""Decimal exponents of the SI prefixes."""
 
-# Spellings that people use for the same unit, towards the one that paleo-lite writes.
+BINARY_PREFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+"""Factors of the binary prefixes."""
+
+# Accepted spellings of each unit, mapped to the spelling that paleo-lite writes.
 SPELLINGS = {
     "FLOP": "FLOP", "FLOPs": "FLOP", "MAC": "MAC", "MACs": "MAC",
     "FLOP/s": "FLOP/s", "FLOPs/s": "FLOP/s", "FLOPS": "FLOP/s", "OP/s": "OP/s", "OPS": "OP/s",
@@ -25,36 +28,36 @@ SPELLINGS = {
 }  # fmt: skip
 
 PRECISION_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
-"""Bytes that one number of each precision takes in memory (tf32 is a way to multiply: it is stored as fp32)."""
+"""Bytes per number in memory for each precision; tf32 is only a multiplication format and is stored as fp32."""
 
 WEIGHT_BYTES = {**PRECISION_BYTES, "int4": 0.5}
-"""The same of weights that are kept narrower than what they are computed with; scales of groups are not counted."""
+"""Bytes per weight for each format of quantized weights; the scales of weight groups are not counted."""
 
-LENGTH_AT_MOST = 100_000
-FORM = "numbers such as 1,2,4, a series such as 1,2,4,...,128, or a range such as 1:128:x2 or 8:64:8"
+MAX_RANGE_LENGTH = 100_000
+RANGE_FORMATS = "numbers such as 1,2,4, a series such as 1,2,4,...,128, or a range such as 1:128:x2 or 8:64:8"
 
 _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ/]*)\s*")
 
 
 def parse_quantity(text: str | int | float, unit: str) -> float:
-    """Read a number with a prefix and a unit.
+    """Parse a number with an optional prefix and unit.
 
     Parameters
     ----------
     text : str, int or float
-        ``"480 GB/s"``, ``"15503M"``, ``"24 GiB"``. A bare number, or a bare prefix, is taken to be in `unit`.
+        ``"480 GB/s"``, ``"15503M"``, ``"24 GiB"``. A number without unit, or with a prefix only, is in `unit`.
     unit : str
-        The unit expected, as paleo-lite writes it (``"B/s"``, ``"FLOP/s"``, ``"Hz"``, ``"W"``, ...).
+        Expected unit, as paleo-lite writes it (``"B/s"``, ``"FLOP/s"``, ``"Hz"``, ``"W"``, ...).
 
     Returns
     -------
     float
-        The value in `unit` without prefix.
+        Value in `unit`, without prefix.
 
     Raises
     ------
     BadQuantity
-        If the text is not such a quantity, or one of another unit.
+        If the text is not a quantity, or has another unit.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         return float(text)
@@ -62,38 +65,44 @@ def parse_quantity(text: str | int | float, unit: str) -> float:
     if match is None:
         raise BadQuantity(f"{text!r} is not a quantity: expected a number and a unit, such as '1.5 G{unit}'")
     number, suffix = match.groups()
-    value = float(number) if suffix == "" or SPELLINGS.get(suffix) == unit else None
-    for length in (2, 1) if value is None else ():
-        prefix, rest = suffix[:length], suffix[length:]
-        if rest and SPELLINGS.get(rest) != unit:
-            continue
-        if length == 2 and prefix in BINARY_PREFIXES:
-            value = float(number) * BINARY_PREFIXES[prefix]
-            break
-        if len(prefix) == length == 1 and prefix in PREFIXES:
-            # Through the decimal text, so that "8.73T" is the float nearest to 8.73e12.
-            mantissa, _, exponent = number.lower().partition("e")
-            value = float(f"{mantissa}e{int(exponent or 0) + PREFIXES[prefix]}")
+    value = _parse_number_with_suffix(number, suffix, unit)
     if value is None:
-        raise BadQuantity(f"{text!r} is not in {unit}: expected something like '1.5 G{unit}'")
+        raise BadQuantity(f"{text!r} is not in {unit}: expected a quantity such as '1.5 G{unit}'")
     if not math.isfinite(value):
         raise BadQuantity(f"{text!r} is larger than any number that can be computed with")
     return value
 
 
-def format_si(value: float | None, unit: str = "", digits: int = 4) -> str:
-    """Write a value with an SI prefix: ``format_si(2.91e12, "FLOP/s")`` is ``"2.91 TFLOP/s"``.
+def _parse_number_with_suffix(number: str, suffix: str, unit: str) -> float | None:
+    """Return the value in `unit`, or None if the suffix is not a prefix, the unit, or both."""
+    if suffix == "" or SPELLINGS.get(suffix) == unit:
+        return float(number)
+    for length in (2, 1):
+        prefix, rest = suffix[:length], suffix[length:]
+        if rest and SPELLINGS.get(rest) != unit:
+            continue
+        if length == 2 and prefix in BINARY_PREFIXES:
+            return float(number) * BINARY_PREFIXES[prefix]
+        if len(prefix) == length == 1 and prefix in PREFIXES:
+            # Shift the decimal exponent of the text, so that "8.73T" is the float nearest to 8.73e12.
+            mantissa, _, exponent = number.lower().partition("e")
+            return float(f"{mantissa}e{int(exponent or 0) + PREFIXES[prefix]}")
+    return None
 
-    Nobody says kiloseconds: ``format_si(5241, "s")`` is ``"5,241 s"``.
+
+def format_si(value: float | None, unit: str = "", digits: int = 4) -> str:
+    """Format a value with an SI prefix: ``format_si(2.91e12, "FLOP/s")`` is ``"2.91 TFLOP/s"``.
+
+    Seconds get no prefix above 1: ``format_si(5241, "s")`` is ``"5,241 s"``.
 
     Parameters
     ----------
     value : float or None
-        The value in `unit`; None (absent) is written ``"-"``.
+        Value in `unit`; None (absent) is written ``"-"``.
     unit : str
-        Put behind the prefix.
+        Unit after the prefix.
     digits : int
-        Significant digits at most; trailing zeros go.
+        Maximum number of significant digits; trailing zeros are dropped.
     """
     if value is None:
         return "-"
@@ -111,61 +120,63 @@ def format_si(value: float | None, unit: str = "", digits: int = 4) -> str:
     return f"{scaled} {prefix}{unit}".rstrip()
 
 
-def say_number(value: float) -> str:
-    """Four digits, and all before the point: ``0.1235``, ``12.35``, ``15,250``; never with an exponent above 1."""
+def format_number(value: float) -> str:
+    """Format a number with four digits, or all digits before the point: ``0.1235``, ``12.35``, ``15,250``."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def say_interval(ends_s: Sequence[float]) -> str:
-    """From when to when, in seconds: ``say_interval((0.018, 0.0214))`` is ``"18 ms to 21.4 ms"``."""
-    low, high = ends_s
+def format_interval(interval_s: Sequence[float]) -> str:
+    """Format an interval of seconds: ``format_interval((0.018, 0.0214))`` is ``"18 ms to 21.4 ms"``."""
+    low, high = interval_s
     return f"{format_si(low, 's', 3)} to {format_si(high, 's', 3)}"
 
 
-_SPANS = (
+_TIME_UNITS = (
     ("year", 365.25 * 86400), ("month", 365.25 / 12 * 86400), ("week", 604800.0), ("day", 86400.0), ("hour", 3600.0),
     ("minute", 60.0), ("second", 1.0),
 )  # fmt: skip
 
 
-def say_duration(seconds: float) -> str:
-    """A duration as people say it: ``say_duration(33_333)`` is ``"9 hours"``; shorter than a second it is exact.
+def format_duration(seconds: float) -> str:
+    """Format a duration in everyday units: ``format_duration(33_333)`` is ``"9 hours"``.
 
-    The largest span that fits at least once, in whole numbers; what would round to the next larger span is that.
+    The result is a whole number of the largest unit that fits at least once; a number that rounds up to the next larger
+    unit is given in that unit. Durations below a second are written by `format_si`.
     """
     if not math.isfinite(seconds) or seconds < 1:
         return format_si(seconds, "s", 3)
-    smaller = [*(span for _, span in _SPANS[1:]), 1.0]
-    name, span = next(
-        (name, span)
-        for (name, span), below in zip(_SPANS, smaller)
-        if seconds >= span or round(seconds / below) * below >= span
-    )
-    number = max(round(seconds / span), 1)
-    return f"{number} {name}{'s' if number > 1 else ''}"
+    name, length_s = "second", 1.0
+    for (unit, unit_s), (_, smaller_s) in pairwise(_TIME_UNITS):
+        rounded_s = round(seconds / smaller_s) * smaller_s
+        if seconds >= unit_s or rounded_s >= unit_s:
+            name, length_s = unit, unit_s
+            break
+    number = max(round(seconds / length_s), 1)
+    plural = "s" if number > 1 else ""
+    return f"{number} {name}{plural}"
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """Read ``"3x224x224"`` as ``(3, 224, 224)``.
+    """Parse ``"3x224x224"`` into ``(3, 224, 224)``.
 
     Raises
     ------
     BadValue
-        If a dimension is missing, zero, negative or not a whole number.
+        If a dimension is missing or not an integer >= 1.
     """
     parts = text.lower().replace("×", "x").split("x")
     if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-        raise BadValue(f"{text!r} is not a shape: expected whole numbers above 0 joined by x, such as 3x224x224")
+        raise BadValue(f"{text!r} is not a shape: expected integers >= 1 joined by x, such as 3x224x224")
     return tuple(int(part) for part in parts)
 
 
 def format_shape(shape: tuple[int, ...]) -> str:
-    """Write a shape the way `parse_shape` reads it; a scalar is ``"scalar"``."""
+    """Format a shape in the notation of `parse_shape`; a scalar is ``"scalar"``."""
     return "x".join(str(size) for size in shape) or "scalar"
 
 
 def element_bytes(precision: str) -> int:
-    """Bytes of one number in `precision`.
+    """Return the bytes of one number in `precision`.
 
     Raises
     ------
@@ -173,87 +184,113 @@ def element_bytes(precision: str) -> int:
         If the precision is not one of `PRECISION_BYTES`.
     """
     if precision not in PRECISION_BYTES:
-        raise BadValue(f"no precision is called {precision!r}: known are {', '.join(PRECISION_BYTES)}")
+        raise BadValue(f"no precision is called {precision!r}: valid names are {', '.join(PRECISION_BYTES)}")
     return PRECISION_BYTES[precision]
 
 
-def parse_range(given: str | int | Sequence[int], what: str = "numbers") -> list[int]:
-    """Read a range.
+def parse_range(value: str | int | Sequence[int], name: str = "numbers") -> list[int]:
+    """Parse one or several integers >= 1.
 
     Parameters
     ----------
-    given : str, int or sequence of int
-        One number or several; as text with commas; two or more, ``...`` and a last one, which go on in equal steps
-        (``1,2,...,8``) or, from three on, in equal ratios (``1,2,4,...,128``); or ``first:last:step`` with ``x2`` for
-        a factor, ``first:last`` for steps of 1.
-    what : str
-        What is counted, for the message: ``"workers"``.
+    value : str, int or sequence of int
+        An integer, a sequence of integers, or a text: integers separated by commas (``1,2,4``); a series with an
+        ellipsis that continues with equal steps (``1,2,...,8``) or, from three numbers on, with equal ratios
+        (``1,2,4,...,128``); or ``first:last:step``, where a step such as ``x2`` is a factor and ``first:last`` has a
+        step of 1.
+    name : str
+        Plural noun for the error message: ``"workers"``.
 
     Returns
     -------
     list of int
-        In the order given.
+        The numbers in the given order.
 
     Raises
     ------
     BadValue
-        If a number is below 1 or none, a series has no one continuation or misses its last number, or the range is
-        longer than `LENGTH_AT_MOST`.
+        If there is no number or one below 1, a series is inconsistent or does not reach its last number, or the range
+        is longer than `MAX_RANGE_LENGTH`.
     """
-    if not isinstance(given, str):
-        numbers = list(given) if isinstance(given, Iterable) else [given]
-        if not numbers or any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in numbers):
-            raise BadValue(f"{what} must be whole numbers of 1 or more, not {given!r}")
-        return numbers
-    text = given
-    parts = [part.strip() for part in text.replace("…", "...").split(",")]
-    if len(parts) == 1 and ":" in parts[0]:
-        return _span(parts[0], what)
-    if "..." not in parts:
-        return [_whole(part, text, what) for part in parts]
-    at = parts.index("...")
-    if at < 2 or at != len(parts) - 2:
-        raise BadValue(f"{what} {text!r}: '...' stands between two or more numbers and a last one, as in 1,2,4,...,128")
-    given, last = [_whole(part, text, what) for part in parts[:at]], _whole(parts[-1], text, what)
-    step, ratio, pairs = given[1] - given[0], given[1] // given[0], list(pairwise(given))
-    if all(b - a == step for a, b in pairs) and step > 0:
-        ratio = 0
-    elif not (all(b == a * ratio for a, b in pairs) and ratio > 1):
-        raise BadValue(f"{what} {text!r}: the numbers before '...' have neither equal steps nor equal ratios")
-    numbers = _until(given[0], last, step, ratio, text, what)
-    if not numbers or numbers[-1] != last:
-        end = f"ends at {numbers[-1]}" if numbers else "begins beyond it"
-        raise BadValue(f"{what} {text!r}: the series does not meet {last}, it {end}")
+    if isinstance(value, str):
+        return _parse_range_text(value, name)
+    numbers = list(value) if isinstance(value, Iterable) else [value]
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, Integral) or number < 1:
+            raise BadValue(f"{name} must be integers >= 1 (got {value!r})")
+    if not numbers:
+        raise BadValue(f"{name} must be integers >= 1 (got {value!r})")
     return numbers
 
 
-def _whole(part: str, text: str, what: str) -> int:
+def _parse_range_text(text: str, name: str) -> list[int]:
+    parts = [part.strip() for part in text.replace("…", "...").split(",")]
+    if len(parts) == 1 and ":" in parts[0]:
+        return _parse_span(parts[0], name)
+    if "..." in parts:
+        return _parse_series(parts, text, name)
+    return [_parse_integer(part, text, name) for part in parts]
+
+
+def _parse_integer(part: str, text: str, name: str) -> int:
     if not (part.isascii() and part.isdecimal() and len(part) <= 15 and int(part) >= 1):
-        raise BadValue(f"{what} {text!r}: {part!r} is not a whole number of 1 or more; expected {FORM}")
+        raise BadValue(f"{name} {text!r}: {part!r} is not an integer >= 1; expected {RANGE_FORMATS}")
     return int(part)
 
 
-def _until(number: int, last: int, step: int, ratio: int, text: str, what: str) -> list[int]:
-    """Numbers as far as the last one, by a ratio, or where that is 0 by steps."""
-    numbers: list[int] = []
-    while number <= last:
-        if len(numbers) >= LENGTH_AT_MOST:
-            raise BadValue(f"{what} {text!r}: more than {LENGTH_AT_MOST} numbers")
-        numbers.append(number)
-        number = number * ratio if ratio else number + step
+def _parse_series(parts: list[str], text: str, name: str) -> list[int]:
+    """Parse a series such as ``1,2,4,...,128``."""
+    ellipsis = parts.index("...")
+    if ellipsis < 2 or ellipsis != len(parts) - 2:
+        raise BadValue(
+            f"{name} {text!r}: '...' must be between at least two numbers and the last one, as in 1,2,4,...,128"
+        )
+    first_numbers = [_parse_integer(part, text, name) for part in parts[:ellipsis]]
+    last = _parse_integer(parts[-1], text, name)
+    step = first_numbers[1] - first_numbers[0]
+    ratio = first_numbers[1] // first_numbers[0]
+    pairs = list(pairwise(first_numbers))
+    if step > 0 and all(b - a == step for a, b in pairs):
+        numbers = _continue_series(first_numbers[0], last, text, name, step=step)
+    elif ratio > 1 and all(b == a * ratio for a, b in pairs):
+        numbers = _continue_series(first_numbers[0], last, text, name, factor=ratio)
+    else:
+        raise BadValue(f"{name} {text!r}: the numbers before '...' have neither equal steps nor equal ratios")
+    if not numbers:
+        raise BadValue(f"{name} {text!r}: the series starts above its last number {last}")
+    if numbers[-1] != last:
+        raise BadValue(f"{name} {text!r}: the series does not reach {last}, it ends at {numbers[-1]}")
     return numbers
 
 
-def _span(part: str, what: str) -> list[int]:
-    fields = part.split(":")
+def _parse_span(text: str, name: str) -> list[int]:
+    """Parse a range such as ``1:128:x2`` or ``8:64:8``."""
+    fields = [field.strip() for field in text.split(":")]
     if len(fields) not in (2, 3):
-        raise BadValue(f"{what} {part!r}: expected {FORM}")
-    first, last = (_whole(field.strip(), part, what) for field in fields[:2])
-    step = fields[2].strip() if len(fields) == 3 else "1"
-    factor = step.lower().startswith(("x", "*"))
-    by = _whole(step[1:] if factor else step.removeprefix("+"), part, what)
-    if factor and by < 2:
-        raise BadValue(f"{what} {part!r}: a factor must be 2 or more")
+        raise BadValue(f"{name} {text!r}: expected {RANGE_FORMATS}")
+    first = _parse_integer(fields[0], text, name)
+    last = _parse_integer(fields[1], text, name)
+    increment = fields[2] if len(fields) == 3 else "1"
+    if increment.lower().startswith(("x", "*")):
+        factor = _parse_integer(increment[1:], text, name)
+        if factor < 2:
+            raise BadValue(f"{name} {text!r}: the factor must be >= 2")
+        step = 0
+    else:
+        factor = 1
+        step = _parse_integer(increment.removeprefix("+"), text, name)
     if last < first:
-        raise BadValue(f"{what} {part!r}: the range ends before it begins")
-    return _until(first, last, by, by if factor else 0, part, what)
+        raise BadValue(f"{name} {text!r}: the last number is below the first")
+    return _continue_series(first, last, text, name, step=step, factor=factor)
+
+
+def _continue_series(first: int, last: int, text: str, name: str, step: int = 0, factor: int = 1) -> list[int]:
+    """Return the numbers from `first` up to `last`, each the previous one times `factor` plus `step`."""
+    numbers: list[int] = []
+    number = first
+    while number <= last:
+        if len(numbers) >= MAX_RANGE_LENGTH:
+            raise BadValue(f"{name} {text!r}: more than {MAX_RANGE_LENGTH} numbers")
+        numbers.append(number)
+        number = number * factor + step
+    return numbers

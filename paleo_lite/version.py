@@ -1,3 +1,3 @@
-"""The version, in the one place where it stands: the wheel takes it from here."""
+"""Version of the package; the build reads it from this file."""
 
 __version__ = "0.1.0"

@@ -32,7 +32,7 @@ def _a_core_each():
     from paleo_lite import executor
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executor, "cores", lambda: 1)
+        patch.setattr(executor, "count_cores", lambda: 1)
         yield
 
 

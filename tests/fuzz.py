@@ -373,7 +373,7 @@ def wrong_with(words: list[str]) -> str | None:
         return f"{type(said.exception).__name__}: {said.exception}"[:300]
     if said.exit_code not in (0, 1, 2):
         return f"exit {said.exit_code}"
-    if "a defect of paleo-lite" in said.stderr or "a defect of paleo-lite" in said.stdout:
+    if "internal error" in said.stderr or "internal error" in said.stdout:
         return (said.stderr + said.stdout)[said.output.find("a defect") :][:300]
     for line in (said.stdout + said.stderr).replace("\xa0", " ").split("\n"):
         if not line.isprintable():

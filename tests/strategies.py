@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from paleo_lite.counting import CONSTANT, INPUT, KINDS, Layer
 from paleo_lite.distributed.collectives import COLLECTIVES
 from paleo_lite.distributed.links import LinkRate
-from paleo_lite.input_pipeline.feeding import Feeding, Store
+from paleo_lite.input_pipeline.feeding import InputPipeline, Store
 from paleo_lite.timing import PeakModel, PppModel, RooflineModel
 
 costly = settings(max_examples=max(1, settings().max_examples // 10))
@@ -52,7 +52,7 @@ MODELS = st.one_of(
     st.just(PeakModel()), st.just(RooflineModel()), st.builds(PppModel, ppp=PPP, concurrent=st.booleans())
 )
 FEEDINGS = st.builds(
-    Feeding,
+    InputPipeline,
     device_per_s=st.floats(1e-2, 1e6),
     batch_size=st.integers(1, 1000),
     sample_bytes=st.floats(1, 1e8),

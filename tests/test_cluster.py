@@ -17,7 +17,7 @@ import pytest
 from paleo_lite.errors import BadValue, MissingExtra
 from paleo_lite.executor import run_tasks
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis.analysis import ReadAs, measure_efficiency
+from paleo_lite.profile_analysis.analysis import ReadOptions, measure_efficiency
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
 
 def test_as_in_this_process(cluster, folder):
     device = find_device("k40m")
-    options = {"reading": ReadAs("notebook", r"nodes_(?P<nodes>\d+)"), "group_by": ["nodes"]}
+    options = {"reading": ReadOptions("notebook", r"nodes_(?P<nodes>\d+)"), "group_by": ["nodes"]}
     there = measure_efficiency([folder], device, scheduler=cluster.scheduler_address, **options)
     here = measure_efficiency([folder], device, jobs=1, **options)
     assert there.to_dict() == here.to_dict()

@@ -24,9 +24,9 @@ ARGUMENTS = {
     [
         ("resnet5O", ["resnet50", "resnet101", "vgg16"], "resnet50", "did you mean resnet50 or resnet101?"),
         ("K40M", ["p100", "k40m"], "k40m", "did you mean k40m?"),
-        ("transformer", ["vgg16", "alexnet"], None, "known: alexnet, vgg16."),
-        ("k80,K40m", ["k40m", "k80", "k40c"], None, "this takes one network: say k80 or K40m."),
-        ("transformer", [f"vgg{n}" for n in range(13)], None, "none of the 13 that are known is similar."),
+        ("transformer", ["vgg16", "alexnet"], None, "valid names: alexnet, vgg16."),
+        ("k80,K40m", ["k40m", "k80", "k40c"], None, "only one network is allowed here: use k80 or K40m."),
+        ("transformer", [f"vgg{n}" for n in range(13)], None, "none of the 13 valid names is similar."),
     ],
 )
 def test_an_unknown_name_comes_with_those_that_help(name, known, near, sentence) -> None:
@@ -40,7 +40,7 @@ def test_an_unknown_name_comes_with_those_that_help(name, known, near, sentence)
 def test_what_a_name_may_mean_is_listed() -> None:
     error = AmbiguousName("device", "titan x", ["titan-x-maxwell", "titan-x-pascal", "titan-xp"])
     assert str(error) == (
-        "'titan x' could be more than one device: say titan-x-maxwell, titan-x-pascal or titan-xp"
+        "'titan x' matches more than one device: use titan-x-maxwell, titan-x-pascal or titan-xp"
     )  # fmt: skip
     assert error.candidates[-1] == "titan-xp"
 
@@ -54,7 +54,7 @@ def test_the_command_line_says_it_in_a_line_and_exits(kind, monkeypatch) -> None
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(cli._Commands, "get_command", fail)
+    monkeypatch.setattr(cli._LazyCommands, "get_command", fail)
     found = CliRunner().invoke(main, ["predict"])
     assert found.exit_code == (130 if kind is Interrupted else 2 if issubclass(kind, UsageProblem) else 1)
     assert found.stderr == f"paleo-lite: {error}\n"
@@ -66,7 +66,7 @@ def test_the_command_line_says_it_in_a_line_and_exits(kind, monkeypatch) -> None
     [
         (["predict", "x" * 300, "--gpu", "k80"], "no network is called 'xxx"),
         (["predict", "alexnet", "--gpu", "y" * 300], "no GPU is called 'yyy"),
-        (["predict", "alexnet", "--gpu", "k80", "--batch-size", "9" * 5000], "must be a whole number of 1 or more"),
+        (["predict", "alexnet", "--gpu", "k80", "--batch-size", "9" * 5000], "must be an integer >= 1"),
     ],
 )
 def test_no_text_is_too_long_for_a_sentence(words, said) -> None:

@@ -66,7 +66,7 @@ def test_every_file_once(work, files, jobs):
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_without_a_number_of_jobs_every_core_has_a_process(work, files, cores, monkeypatch):
-    monkeypatch.setattr(executor, "cores", lambda: cores)
+    monkeypatch.setattr(executor, "count_cores", lambda: cores)
     own = {pid == os.getpid() for _, pid in run_tasks(files, work.process)}
     assert own == {cores == 1}
 
@@ -115,7 +115,7 @@ def test_processes_are_forked_where_that_is_safe(platform, threads, method, monk
     """Python's documentation of multiprocessing: not with several threads, and not on macOS."""
     monkeypatch.setattr(executor.sys, "platform", platform)
     monkeypatch.setattr(executor.threading, "active_count", lambda: threads)
-    assert executor._context(find_files).get_start_method() == method
+    assert executor._process_context(find_files).get_start_method() == method
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def sleeping(work, files, tmp_path):
             f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
             "import multiprocessing, pathlib, pool_work\n"
             "from paleo_lite import executor\n"
-            f"executor._context = lambda work: multiprocessing.get_context({method!r})\n"
+            f"executor._process_context = lambda work: multiprocessing.get_context({method!r})\n"
             f"files = sorted(pathlib.Path({str(files[0].parent)!r}).iterdir())\n"
             "if __name__ == '__main__':\n"
             "    try: list(executor.run_tasks(files, pool_work.sleeps, 2))\n"

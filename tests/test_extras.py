@@ -7,17 +7,17 @@ import sys
 import pytest
 
 from paleo_lite.errors import MissingExtra
-from paleo_lite.extras import need
+from paleo_lite.extras import require
 
 
 def test_what_is_installed_is_handed_out() -> None:
-    assert need("xml.dom", "reading", "profiles") is sys.modules["xml.dom"]
+    assert require("xml.dom", "reading", "profiles") is sys.modules["xml.dom"]
 
 
 @pytest.mark.parametrize("module", ["nobody_has_this", "nobody_has_this.inside"])
 def test_what_is_absent_is_named_with_what_adds_it(module) -> None:
     with pytest.raises(MissingExtra) as caught:
-        need(module, "drawing a chart", "plots")
+        require(module, "drawing a chart", "plots")
     assert str(caught.value) == "drawing a chart needs the 'plots' extra: pip install 'paleo-lite[plots]'"
 
 
@@ -25,4 +25,4 @@ def test_a_library_that_is_there_and_broken_is_not_called_absent(tmp_path, monke
     (tmp_path / "half_installed.py").write_text("import something_of_its_own_that_is_absent")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="something_of_its_own_that_is_absent"):
-        need("half_installed", "drawing a chart", "plots")
+        require("half_installed", "drawing a chart", "plots")

@@ -1,4 +1,4 @@
-"""The Python face: what `import paleo_lite as pl` gives, and that it costs nothing until it is used.
+"""The public Python interface: its names, its import time, its lists and the length of its reprs.
 
 Tests: __init__.py.
 """
@@ -14,7 +14,7 @@ import pytest
 import paleo_lite as pl
 
 
-def test_every_name_is_there_and_no_other() -> None:
+def test_every_public_name_exists_and_no_other() -> None:
     for name in pl.__all__:
         assert getattr(pl, name) is not None and name in dir(pl)
     with pytest.raises(AttributeError, match="no attribute 'prediction'"):
@@ -30,6 +30,81 @@ def test_no_submodule_has_the_name_of_a_public_function() -> None:
 def test_importing_the_package_imports_no_library() -> None:
     code = "import sys, paleo_lite; print(sorted({'numpy', 'msgspec', 'click', 'torch'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_an_earlier_name_is_deprecated() -> None:
+    with pytest.warns(DeprecationWarning, match=r"paleo_lite\.Split is deprecated: use paleo_lite\.ParallelConfig"):
+        assert pl.Split is pl.ParallelConfig
+    assert "Split" not in dir(pl)
+
+
+def test_the_earlier_name_of_3d_parallelism_is_accepted() -> None:
+    arguments = {"platform": "dgx-a100", "workers": 8, "precision": "bf16"}
+    tables = [pl.scale("gpt2", strategy=strategy, **arguments).to_dict() for strategy in ("together", "3d")]
+    assert tables[0] == tables[1]
+
+
+LISTS = {
+    "devices": pl.devices,
+    "hardware": pl.hardware,
+    "network_names": pl.network_names,
+    "networks": pl.networks,
+    "links": pl.links,
+    "calibrations": pl.calibrations,
+    "scale": lambda: pl.scale("alexnet", gpu="k80-die", link="ethernet20", workers="1:64:x2"),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_is_a_sequence_and_a_table(name: str) -> None:
+    items = LISTS[name]()
+    assert len(items) > 3 and items[-1] is items[len(items) - 1] and len(list(items)) == len(items)
+    html = items._repr_html_()
+    assert html.count("<tr>") > len(items)  # and the header
+    first_three = items[:3]
+    assert len(first_three) == 3 and first_three._repr_html_().count("<tr>") < html.count("<tr>")
+    assert is_short(first_three) and is_short(items[0])
+    pytest.importorskip("pandas")
+    assert len(items.to_frame()) == len(items)
+
+
+def is_short(result: object) -> bool:
+    """Return whether a repr fits on a screen."""
+    text = repr(result)
+    return 0 < len(text) <= 4000 and text.count("\n") < 40
+
+
+RESULTS = {
+    **LISTS,
+    "predict": lambda: pl.predict("vgg16", gpu="k80", precision="fp64"),
+    "predict's workload": lambda: pl.predict("vgg16", gpu="k80", precision="fp64").workload,
+    "predict's machine": lambda: pl.predict("vgg16", gpu="k80", precision="fp64").machine,
+    "predict_several": lambda: pl.predict_several(["alexnet", "vgg16"], gpus=["k80", "k40m"]),
+    "rows of scale": lambda: LISTS["scale"]().rows,
+    "layers": lambda: pl.layers("densenet201"),
+    "layers of several": lambda: pl.layers(["alexnet", "densenet201"]),
+    "one network": lambda: pl.networks("densenet201"),
+    "one device": lambda: pl.hardware("k80"),
+    "one calibration": lambda: pl.calibrations("k40m-fp32"),
+    "transfers": lambda: pl.links(move="1PB"),
+    "audit": pl.audit,
+    "feeding": lambda: pl.feeding("alexnet", gpu="p100-sxm2"),
+    "gemm": lambda: pl.gemm(512, 64, 512, gpu="k40m", count=8),
+    "Machine": lambda: pl.Machine(pl.devices()[0]),
+    "Settings": lambda: pl.Settings(parallel=pl.ParallelConfig(tensor=8)),
+    "TrainingOptions": lambda: pl.TrainingOptions("adamw"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_repr_fits_on_a_screen(name: str) -> None:
+    assert is_short(RESULTS[name]())
+
+
+def test_a_traced_network_fits_on_a_screen() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(200)))
+    assert is_short(pl.trace(module, (1, 8)))
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True], ids=repr)
@@ -48,9 +123,11 @@ def test_importing_the_package_imports_no_library() -> None:
     ],
     ids=["predict", "layers", "scale", "feeding", "report", "calibrate", "plot", "plot batch", "sweep"],
 )
-def test_a_batch_size_that_is_none_is_refused(ask, wrong, tmp_path, monkeypatch):
-    """Nought is not taken for what was left out."""
+def test_an_invalid_batch_size_is_refused(ask, wrong, tmp_path, monkeypatch):
+    """Zero is not treated as a missing value."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(pl.PaleoError, match=r"whole numbers? of 1 or more, not \[?" + str(wrong)):
+    with pytest.raises(
+        pl.PaleoError, match=r"(whole numbers? of 1 or more, not|integers? >= 1 \(got) \[?" + str(wrong)
+    ):
         ask(wrong)
     assert not list(tmp_path.iterdir())

@@ -11,7 +11,7 @@ import pytest
 
 from paleo_lite import files
 from paleo_lite.errors import BadDevice, BadFile
-from paleo_lite.files import cache_folder, read_typed, shipped, write_aside
+from paleo_lite.files import cache_folder, read_typed, shipped_folder, write_atomically
 
 
 class Point(msgspec.Struct, forbid_unknown_fields=True):
@@ -21,8 +21,8 @@ class Point(msgspec.Struct, forbid_unknown_fields=True):
 
 def test_a_file_appears_whole_and_everybody_may_read_it(tmp_path) -> None:
     path = tmp_path / "new" / "point.json"
-    write_aside(path, b"old")
-    write_aside(path, b"new")
+    write_atomically(path, b"old")
+    write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o644 or os.name == "nt"
     assert [file.name for file in path.parent.iterdir()] == ["point.json"]
@@ -37,7 +37,7 @@ def test_where_writing_fails_the_old_file_stays_and_nothing_is_left(tmp_path, mo
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write_aside(path, b"new")
+        write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -46,9 +46,9 @@ def test_shipped_files_lie_in_the_package_or_beside_it(tmp_path, monkeypatch) ->
     package = tmp_path / "paleo_lite"
     package.mkdir()
     monkeypatch.setattr(files, "__file__", str(package / "files.py"))
-    assert shipped("hardware") == tmp_path / "hardware"  # a checkout
+    assert shipped_folder("hardware") == tmp_path / "hardware"  # a checkout
     (package / "data" / "hardware").mkdir(parents=True)
-    assert shipped("hardware") == package / "data" / "hardware"  # a wheel
+    assert shipped_folder("hardware") == package / "data" / "hardware"  # a wheel
 
 
 @pytest.mark.parametrize(
@@ -104,5 +104,5 @@ def test_a_name_that_no_system_takes_is_a_bad_file() -> None:
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "absent"])
 def test_what_can_be_no_name_of_a_file_is_not_there(name) -> None:
-    assert not files.is_there(name)
-    assert not files.is_there(name, Path.exists)
+    assert not files.file_exists(name)
+    assert not files.file_exists(name, Path.exists)

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.counting import GENERATING, PHASES
+from paleo_lite.counting import GENERATION_PHASES, PHASES
 from paleo_lite.distributed.strategies import STRATEGIES
 from paleo_lite.errors import PaleoError
 from paleo_lite.machines import Device, list_devices
@@ -43,7 +43,7 @@ def drawn(seed: int, many: int = QUESTIONS, **fixed) -> Iterator[Prediction]:
         device = choose.choice(devices())
         question = {
             "gpu": device, "precision": choose.choice(sorted(device.precisions)),
-            "batch_size": choose.choice([1, 3, 16, 100]), "phase": choose.choice([*PHASES, "training", *GENERATING]),
+            "batch_size": choose.choice([1, 3, 16, 100]), "phase": choose.choice([*PHASES, "training", *GENERATION_PHASES]),
             "execution": choose.choice([None, None, "autocast", "channels-last", "folded", "compiled"]),
             **choose.choice([{}, {}, {"time_model": "peak"}, {"time_model": "roofline"}, {"ppp": 0.5}]), **fixed,
         }  # fmt: skip
@@ -91,7 +91,7 @@ def test_a_forecast_lies_in_its_intervals_and_above_its_bound_or_says_why(seed: 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_larger_batch_takes_longer_and_a_sample_less(seed: int) -> None:
     for found in drawn(seed):
-        twice = evaluate(found.workload.but(batch_size=2 * found.batch_size), found.machine, found.model)
+        twice = evaluate(found.workload.with_changes(batch_size=2 * found.batch_size), found.machine, found.model)
         assert found.time_s <= twice.time_s * (1 + 1e-9)
         assert twice.time_s <= 2 * found.time_s * (1 + 1e-9)
 
@@ -127,7 +127,7 @@ def test_passes_are_those_of_other_phases_but_for_waiting(seed: int) -> None:
     """Launches of the update join the host's time: without what waits for the host passes are the same."""
     for found in drawn(seed, 4, phase="training", execution=None):
         alone = {
-            name: evaluate(found.workload.but(phase=name), found.machine, found.model)
+            name: evaluate(found.workload.with_changes(phase=name), found.machine, found.model)
             for name in ("forward", "backward")
         }
         for name, phase in alone.items():
@@ -158,7 +158,7 @@ def _value(arithmetic: str) -> float:
         return sum(_number(term) ** 4 for term in terms) ** 0.25 * float(fourth[2] or 1)
     if scaled := re.fullmatch(r"\((.*)\) / ([\d.]+)", arithmetic):
         return sum(map(_number, scaled[1].split(" + "))) / float(scaled[2])
-    first, *others = (re.sub(r" reached$", "", term) for term in arithmetic.split(" / "))
+    first, *others = (re.sub(r" of peak$", "", term) for term in arithmetic.split(" / "))
     return _number(first) / math.prod(map(_number, others))
 
 

@@ -1,6 +1,6 @@
-"""Every command and the function of its name take the same options, are asked the same, and give the same answer.
+"""Every command and the function of the same name have the same options, and return the same results.
 
-Tests: api/calibrations.py, api/catalogue.py, api/feeding.py, api/gemm.py, api/question.py, api/scaling.py,
+Tests: api/calibrations.py, api/catalogue.py, api/feeding.py, api/gemm.py, api/arguments.py, api/scaling.py,
 api/sweeps.py.
 """
 
@@ -26,7 +26,7 @@ import paleo_lite as pl
 from paleo_lite.api.plotting import KINDS
 from paleo_lite.calibration.measurements import TEMPLATE
 from paleo_lite.cli import main
-from paleo_lite.cli.options import Printing
+from paleo_lite.cli.options import OutputOption
 from test_schemas import check
 
 K40M = {"gpu": "k40m"}
@@ -35,9 +35,9 @@ STEPS = {"alexnet": 0.030, "resnet18": 0.060, "resnet34": 0.110, "resnet50": 0.2
 
 
 class Ask(NamedTuple):
-    """The words of a command, and the function and arguments that ask the same.
+    """The arguments of a command, and the function with the same arguments.
 
-    `known` says what an option is in Python where it is not an argument of its own name.
+    `known` maps the name of an option to the parameter of the function, where the names differ.
     """
 
     words: str
@@ -61,7 +61,7 @@ ASKED = {
                  {"gpu": "k80-die", "link": "ethernet20", "workers": [1, 2],
                   "settings": pl.Settings(bucket_bytes=2**20)},
                  {**TRAINING, **dict.fromkeys(SETTINGS.split(), "settings")}),
-    "sweep": Ask("--networks alexnet --gpus k80-die,k40m --batch-sizes 1:4:x2 -o {output}.csv --jobs 1", "sweep",
+    "sweep": Ask("--network alexnet --gpu k80-die,k40m --batch-size 1:4:x2 -o {output}.csv --jobs 1", "sweep",
                  ("alexnet", ["k80-die", "k40m"], "{output}.csv"), {"batch_sizes": "1:4:x2", "jobs": 1}),
     "best": Ask("{sweep} --maximise throughput_per_s --top 2", "best", ("{sweep}",),
                 {"maximise": "throughput_per_s", "top": 2}),
@@ -103,7 +103,7 @@ ASKED = {
            "layers": ("alexnet --gpu k40m", ("alexnet",), K40M),
            "kinds": ("alexnet --gpu k40m", ("alexnet",), K40M),
            "passes": ("alexnet --gpu k40m --phase training", ("alexnet",), {"phase": "training", **K40M}),
-           "batch": ("alexnet --gpu k40m --gpu v100-sxm2 --batch-sizes 1,2,4", ("alexnet",),
+           "batch": ("alexnet --gpu k40m,v100-sxm2 --batch-size 1,2,4", ("alexnet",),
                      {"gpus": ["k40m", "v100-sxm2"], "batch_sizes": [1, 2, 4]}),
            "devices": ("alexnet,vgg16 --gpu k40m,v100-sxm2", (["alexnet", "vgg16"],), {"gpus": ["k40m", "v100-sxm2"]}),
            "scaling": ("alexnet --gpu k40m --link ethernet20 --workers 1,2,4", ("alexnet",),
@@ -132,17 +132,17 @@ ASKED_TOO = {
     "scale": Ask("paleo_alex_v2 --gpu TITAN_X --link ethernet20 --workers 1,2 --compat paleo", "scale",
                  ("paleo_alex_v2",), {"gpu": "TITAN_X", "link": "ethernet20", "workers": "1,2", "compat": "paleo"}),
 }  # fmt: skip
-"""Commands that answer more than one kind of question."""
+"""Further arguments of commands that return several kinds of results."""
 
 IN_A_FILE = {"networks export", "report", *(f"plot {kind}" for kind in KINDS)}
-"""Whose answer is what they write."""
+"""Commands that write a file instead of printing a result."""
 
 APART = {"seconds", "output"}
-"""Of a sweep's answer: what differs between two of them."""
+"""Fields of the result of a sweep that differ between runs."""
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> dict[str, click.Command]:
-    """Every command that does something, by its words."""
+    """Return all commands, without groups, by their full names."""
     if not isinstance(command, click.Group):
         return {" ".join(path): command}
     context, found = click.Context(command), dict[str, click.Command]()
@@ -157,7 +157,7 @@ COMMANDS = leaves(main)
 
 
 def asked(command: str, *further: str) -> Any:
-    """What a command prints as JSON."""
+    """Return the JSON that a command prints."""
     return json.loads(run(command, *further, "--format", "json"))
 
 
@@ -167,21 +167,14 @@ def run(command: str, *further: str) -> str:
     return result.stdout
 
 
-def parameters(function: Any, module: str = "") -> set[str]:
-    """The names that a function takes, with those of the typed dict that its ``**question`` unpacks."""
-    if not inspect.isfunction(function):  # a folder that is called like the command
-        function = pl.__getattr__(function.__name__.rpartition(".")[2])
-    found = inspect.signature(function).parameters
-    names = {name for name, each in found.items() if each.kind is not inspect.Parameter.VAR_KEYWORD}
-    unpacked = str(function.__annotations__.get("question", ""))
-    if unpacked.startswith("Unpack["):
-        names |= set(getattr(importlib.import_module(function.__module__), unpacked[7:-1]).__annotations__)
-    return names | {name for name, each in found.items() if each.kind is inspect.Parameter.VAR_KEYWORD}
+def parameters(function: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function by name."""
+    return dict(inspect.signature(function).parameters)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> dict[str, str]:
-    """What commands are asked about: measurements, a sweep, two profiles, a trace, a network."""
+    """Input files of commands: measurements, a sweep, two profiles, a trace, a network."""
     pytest.importorskip("pandas")
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 
@@ -219,7 +212,7 @@ layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
 
 
 def filled(value: Any, places: dict[str, str]) -> Any:
-    """Texts with the names of files in their places."""
+    """Return texts with the placeholders of files filled in."""
     if isinstance(value, str):
         return value.format_map(places)
     if isinstance(value, (list, tuple)):
@@ -234,57 +227,100 @@ def question_of(ask: Ask, places: dict[str, str]) -> tuple[tuple[Any, ...], dict
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_a_function(name: str) -> None:
-    """With its options: those that say how to print, or what else to write, are not among them."""
+def test_every_command_is_a_function_with_the_same_options(name: str) -> None:
+    """Except for output options, which the function does not have."""
     assert name in ASKED or not name.startswith("plot "), (
-        f"nothing draws `paleo-lite {name}`: say in ASKED here, at its chart, how a command and Python are asked for it"
+        f"no test draws `paleo-lite {name}`: add the arguments of the command and of the function to ASKED"
     )
     assert name in ASKED, (
-        f"`paleo-lite {name}` is no function: write it in paleo_lite/api/, name it in _NAMES of "
-        "paleo_lite/__init__.py, and say in ASKED here how both are asked the same"
+        f"`paleo-lite {name}` is no function: write it in paleo_lite/api/, add it to _MODULES in "
+        "paleo_lite/__init__.py, and add the arguments of the command and of the function to ASKED"
     )
     ask = ASKED[name]
-    assert ask.function in pl.__all__, f"paleo_lite.{ask.function} is not among paleo_lite.__all__"
-    taken = parameters(getattr(pl, ask.function))
+    assert ask.function in pl.__all__, f"paleo_lite.{ask.function} is not in paleo_lite.__all__"
+    if ask.function == "plot":  # takes the arguments of the function whose result is drawn
+        assert name.removeprefix("plot ") in KINDS
+        return
+    accepted = parameters(getattr(pl, ask.function))
+    assert all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
     for option in COMMANDS[name].params:
-        if isinstance(option, Printing) or not option.expose_value:
+        if isinstance(option, OutputOption) or not option.expose_value:
             continue
-        said = ask.known.get(option.name or "", option.name)
-        kind = KINDS.get(name.removeprefix("plot "))
-        if name.startswith("plot ") and "question" in taken:  # what the command takes whose answer is drawn
-            assert kind is not None
-            continue
-        assert said in taken, (
-            f"`paleo-lite {name}` takes {option.opts[0]}, paleo_lite.{ask.function} no {said}: "
-            "add the argument, or say in ASKED (known) what it is in Python"
+        argument = ask.known.get(option.name or "", option.name)
+        assert argument in accepted, (
+            f"`paleo-lite {name}` has {option.opts[0]}, but paleo_lite.{ask.function} has no {argument}: "
+            "add the argument, or name it in `known` of ASKED"
         )
 
 
+OTHER_DEFAULTS = {
+    ("feeding", "decode_rate"),  # None stands for 100
+    ("sweep", "samples"),  # 1M is 1e6
+    ("gemm", "tile"),  # 64x64 is (64, 64)
+    ("ui", "port"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if not name.startswith("plot ")])
+def test_options_and_parameters_have_the_same_defaults(name: str) -> None:
+    ask = ASKED[name]
+    accepted = parameters(getattr(pl, ask.function))
+    empty = (None, (), "", False)
+    compared = 0
+    for option in COMMANDS[name].params:
+        if isinstance(option, OutputOption) or option.name not in accepted or option.required:
+            continue
+        if option.name in ask.known or (name, option.name) in OTHER_DEFAULTS:
+            continue
+        default = option.get_default(click.Context(COMMANDS[name]))
+        if str(default) == "Sentinel.UNSET":  # of recent versions of click
+            default = None
+        expected = accepted[option.name].default
+        if expected is inspect.Parameter.empty:  # the command checks that it is given
+            continue
+        if default in empty:
+            assert expected in empty, (name, option.name)
+        else:
+            assert str(default) == str(expected), (name, option.name)
+        compared += 1
+    assert compared > 0 or len(COMMANDS[name].params) < 8
+
+
 @pytest.mark.parametrize(
-    ("call", "sentence"),
+    ("call", "message"),
     [
         (lambda: pl.sweep("alexnet", "k80", "a.csv", batch_size=8),
-         "sweep() has no argument 'batch_size': did you mean batch_sizes?"),
-        (lambda: pl.kernels("a.json", gpu="k80", tile=2),
-         "kernels() has no argument 'tile': it takes paths, gpu, precision, hardware_files, name_pattern, direction, "
-         "full_names"),
+         "sweep() got an unexpected keyword argument 'batch_size'"),
+        (lambda: pl.kernels("a.json", gpu="k80", tile=2), "kernels() got an unexpected keyword argument 'tile'"),
         (lambda: pl.predict("alexnet", gpu="k80", batchsize=2),
-         "predict() has no argument 'batchsize': did you mean batch_size?"),
-        (lambda: pl.scale("alexnet", gpu="k80", worker=2), "scale() has no argument 'worker': did you mean workers?"),
-        (lambda: pl.feeding("alexnet"), "feeding() cannot be asked so: missing a required argument: 'gpu'"),
-        (lambda: pl.gemm(1, 2, 3, "k80"), "gemm() cannot be asked so: too many positional arguments"),
+         "predict() got an unexpected keyword argument 'batchsize'"),
+        (lambda: pl.scale("alexnet", gpu="k80", worker=2), "scale() got an unexpected keyword argument 'worker'"),
+        (lambda: pl.feeding("alexnet"), "feeding() missing 1 required keyword-only argument: 'gpu'"),
+        (lambda: pl.gemm(1, 2, 3, "k80"), "gemm() takes 3 positional arguments but 4 were given"),
     ],
 )  # fmt: skip
-def test_a_wrong_argument_is_said_in_one_sentence(call: Any, sentence: str) -> None:
+def test_a_wrong_argument_is_a_type_error(call: Any, message: str) -> None:
     with pytest.raises(TypeError) as error:
         call()
-    assert str(error.value) == sentence
+    assert str(error.value).startswith(message)
 
 
-def test_help_shows_what_a_question_takes() -> None:
+def test_help_shows_the_parameters_with_their_defaults() -> None:
     text = pydoc.plain(pydoc.render_doc(pl.compare))
-    assert "compare(a: 'Paths', b: 'Paths' = (), *, repeats: 'bool' = False" in text
+    assert "b: 'Paths' = ()" in text and "repeats: 'bool' = False" in text
     assert "-> 'Comparison | PredictedBeside'" in text and "Also read the repeats" in text
+
+
+def test_every_parameter_is_documented() -> None:
+    for name in pl.__all__:
+        function = getattr(pl, name)
+        if not inspect.isfunction(function):
+            continue
+        text = function.__doc__ or ""
+        entries = re.findall(r"^    (\S.*)$", text, re.MULTILINE)
+        documented = set(re.findall(r"\w+", " ".join(entries))) | set(re.findall(r"`(\w+)`", text))
+        missing = [parameter for parameter in parameters(function) if parameter not in documented]
+        assert not missing, f"paleo_lite.{name} does not document {missing}"
 
 
 @pytest.mark.slow
@@ -307,6 +343,7 @@ def test_a_command_and_its_function_agree(name: str, ask: Ask, files: dict[str, 
         said, answer = ({**each, **dict.fromkeys(APART)} for each in (said, answer))
     assert answer == said
     assert found._repr_html_().startswith(("<b>", "<table>")) and type(found).__name__ in repr(found)
+    assert len(repr(found)) < 4000 and repr(found).count("\n") < 40
     assert len(found.to_frame().columns) > 0
     assert {path.suffix: path.read_bytes() for path in tmp_path.glob("function*")} == {
         path.suffix: path.read_bytes() for path in tmp_path.glob("command*")
@@ -341,7 +378,7 @@ def test_a_command_and_its_function_write_the_same(
 @pytest.mark.slow
 @pytest.mark.usefixtures("listed_once")
 def test_measuring_is_asked_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two measurements are never the same: what is compared is what is asked for."""
+    """Two measurements differ: compare the arguments of the function instead of its results."""
     heard = []
 
     def listen(**question: Any) -> Any:
@@ -370,7 +407,7 @@ def test_the_page_is_served_as_by_the_command(monkeypatch: pytest.MonkeyPatch) -
     assert run(f"ui {ask.words}") == "The page is at http://127.0.0.1:8643 until Ctrl-C.\n"
     page = pl.ui(**ask.question)
     try:
-        assert heard == [page.words] and page.to_dict() == {"url": "http://127.0.0.1:8643"}
+        assert heard == [page.arguments] and page.to_dict() == {"url": "http://127.0.0.1:8643"}
         assert page.process.poll() is None and page.url in page._repr_html_() and page.url in repr(page)
     finally:
         page.stop()

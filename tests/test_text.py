@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, UnknownName
 from paleo_lite.reporting.document import Column, Document, Table
-from paleo_lite.text import cell, sentence
+from paleo_lite.text import clean_message, escape_csv_cell
 
 HOSTILE = "=1+cmd|' /C calc'!A0\x1b[31m\x00\n| a | b |\r<img src=x onerror=alert(1)>[y](javascript:alert(1))\ud800"
 
@@ -29,24 +29,24 @@ def test_an_error_is_one_line_whatever_it_quotes() -> None:
 @given(st.text(max_size=50))
 def test_no_cell_is_a_formula(text) -> None:
     """OWASP's "CSV Injection": what begins with one of these is computed when the file is opened."""
-    shown = cell(text)
+    shown = escape_csv_cell(text)
     assert shown.isprintable() or "\xa0" in shown
     assert shown[:1] not in ("=", "+", "-", "@") or len(shown) == 1 or float(shown) == float(shown)
 
 
 @pytest.mark.parametrize("number", ["-1.5", "+3", "-1e-9"])
 def test_numbers_stay_numbers(number) -> None:
-    assert cell(number) == number
+    assert escape_csv_cell(number) == number
 
 
 def test_short_sentences_stay_as_they_are() -> None:
-    assert sentence("--batch-size must be a whole number of 1 or more, not 0.").endswith("not 0.")
+    assert clean_message("`--batch-size` must be an integer >= 1 (got 0)").endswith("(got 0)")
 
 
 def page() -> Document:
     columns = [Column("name", "name", left=True), Column(HOSTILE, HOSTILE)]
     table = Table("of " + HOSTILE, columns, [{"name": HOSTILE}])
-    return Document(HOSTILE, [("fact", HOSTILE)], [table, HOSTILE], [HOSTILE], lead=[HOSTILE])
+    return Document(HOSTILE, [("fact", HOSTILE)], [table, HOSTILE], [HOSTILE], introduction=[HOSTILE])
 
 
 def test_markdown_has_no_row_link_or_tag_of_a_name() -> None:

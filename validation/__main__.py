@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
-from paleo_lite.cli import OneSentence, options
+from paleo_lite.cli import ErrorHandlingGroup, options
 from paleo_lite.cli.options import Answer, AnswerCommand
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.reporting.document import Document
@@ -238,7 +238,7 @@ SPLITS: dict[str, Callable[[Asked], Truth]] = {
 """What can be held out, and who does it."""
 
 
-@click.group(cls=OneSentence, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=ErrorHandlingGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def main() -> None:
     """Published measurements: how true predictions of them are, and the calibrations that are learnt from them."""
 

@@ -18,7 +18,7 @@ import numpy as np
 from paleo_lite.calibration.choose import FORMAT, Pool, pooled_model
 from paleo_lite.calibration.prior import KEPLER, Evidence
 from paleo_lite.errors import UnknownPrecision
-from paleo_lite.files import write_aside
+from paleo_lite.files import write_atomically
 from paleo_lite.machines import Device, Machine
 from paleo_lite.timing.calibrated import NAMES, CalibratedModel, Rates, rates_of
 
@@ -151,7 +151,7 @@ def write_pool(pool: Pool, path: Path) -> None:
     lines = ",\n".join(msgspec.json.encode(other).decode() for other in pool.fits)  # a line per fit, for people's diffs
     order = ",\n".join(f'"{name}":{msgspec.json.encode(shifts).decode()}' for name, shifts in pool.order.items())
     text = f'{{"format":{pool.format},"parameters":{head},"fits":[\n{lines}\n],"order":{{\n{order}\n}}}}\n'
-    write_aside(path, text.encode())
+    write_atomically(path, text.encode())
 
 
 def _rounded(one: Evidence) -> Evidence:

@@ -23,7 +23,7 @@ from paleo_lite.calibration.measurements import Measurement, provenance_of
 from paleo_lite.calibration.prior import KERNELS, expect, traits_of
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import Point, validate
-from paleo_lite.files import write_aside
+from paleo_lite.files import write_atomically
 from paleo_lite.machines import find_device, list_devices
 from paleo_lite.units import PRECISION_BYTES
 
@@ -135,7 +135,7 @@ def ship_links(measured: Path, folder: Path) -> Written:
     """Fit and write a TOML of each platform whose collectives were measured."""
     for name, calibration in link_calibrations(published_exchanges(measured).exchanges, inputs_of(measured)).items():
         head = b"# Fitted by paleo-lite; every parameter is explained in docs/topology.md.\n"
-        write_aside(folder / f"{name}.toml", head + msgspec.toml.encode(calibration))
+        write_atomically(folder / f"{name}.toml", head + msgspec.toml.encode(calibration))
         errors = ", ".join(f"{name} {fit.held_out_sizes:.1%}" for name, fit in calibration.operations.items())
         yield name, f"held-out error {errors}"
 
@@ -144,5 +144,5 @@ def ship_platforms(data: Path, folder: Path) -> Written:
     """Fit and write a TOML of each platform on which training on several devices was measured."""
     for name, platform in platforms_of(validate_scaling(data)).items():
         head = b"# Fitted by paleo-lite; every field is explained in docs/scale.md.\n"
-        write_aside(folder / f"{name}.toml", head + msgspec.toml.encode(platform))
+        write_atomically(folder / f"{name}.toml", head + msgspec.toml.encode(platform))
         yield name, platform.held_out

@@ -1,1 +1,1 @@
-"""Floor 7: the Python face. Every command calls a function of this room; `paleo_lite` gives them by name."""
+"""The functions of the public Python interface, which `paleo_lite` exports and the commands call."""

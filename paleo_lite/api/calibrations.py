@@ -1,14 +1,12 @@
-"""What is learnt from measurements: `calibrate`, `calibrations`, `validate`."""
+"""`calibrate`, `calibrations` and `validate`: fit the time model to measurements and check it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import structs
 
 from ..architectures import find_network
 from ..calibration.choose import NotPooled, pool_prior, pooled_model
@@ -30,22 +28,32 @@ from ..calibration.suggest import suggest as suggest_steps
 from ..calibration.validate import BYTES_AT_MOST, Validation
 from ..calibration.validate import validate as hold_out
 from ..errors import BadValue
-from ..extras import need
-from ..files import check_new, read_typed
+from ..extras import require
+from ..files import check_outputs, read_typed
 from ..machines import Device, Machine, find_device
 from ..reporting.calibrations import calibrations_page
-from ..reporting.document import Document, Shown
-from ..result import Result
+from ..reporting.document import Document
+from ..result import Result, ResultList
 from ..timing import Workload
 from ..timing.calibrated import CalibratedModel
-from ..timing.models import LEARNT, TIME_MODELS
+from ..timing.models import CALIBRATED, TIME_MODELS
 from ..version import __version__
-from .profiles import READING
-from .question import OnDevice, Paths, asked, paths_of
+from .arguments import Paths, to_paths
+from .profiles import PROFILE_READER
 
 
-class Learnt(Result, msgspec.Struct, frozen=True, eq=False):
-    """A calibration of a device; of all parameters also what they were fitted to, in the order of the residuals."""
+class FittedCalibration(Result, msgspec.Struct, frozen=True, eq=False):
+    """A calibration of a device, with the measurements and the fit that it comes from.
+
+    Attributes
+    ----------
+    calibration : Calibration or PppCalibration
+    device : Device
+    measurements : sequence of Measurement
+        Fitted measurements, in the order of the residuals; empty for a PPP.
+    fit : Fit or None
+        None for a PPP.
+    """
 
     calibration: AnyCalibration
     device: Device
@@ -53,176 +61,219 @@ class Learnt(Result, msgspec.Struct, frozen=True, eq=False):
     fit: Fit | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The calibration's."""
+        """Return the JSON of the calibration."""
         return self.calibration.to_dict()
 
-    def document(self, **how: Any) -> Document:
-        """The calibration's."""
-        page: Document = self.calibration.document(**how)
+    def document(self, **options: Any) -> Document:
+        """Return the document of the calibration."""
+        page: Document = self.calibration.document(**options)
         return page
 
     def pairs(self) -> list[Any]:
-        """What the chart of the fit draws: measured steps beside fitted ones, a title and what is said below it."""
+        """Return the arguments of the chart of the fit: pairs of measured and fitted times, title and subtitle."""
         from ..reporting.charts.accuracy import fitted_pairs
 
-        made = self.calibration
-        if self.fit is None or not isinstance(made, Calibration):
-            raise BadValue("a PPP alone has no chart of its fit: learn all parameters, --time-model calibrated")
-        off = "" if made.held_out_error is None else f"; {made.held_out_error:.1%} off on held-out networks"
+        calibration = self.calibration
+        if self.fit is None or not isinstance(calibration, Calibration):
+            raise BadValue("a PPP has no chart of its fit: fit all parameters with `--time-model calibrated`")
+        subtitle = f"scatter of single measurements around the fit: {calibration.scatter:.1%}"
+        if calibration.held_out_error is not None:
+            subtitle = f"{subtitle}; mean error on held-out networks: {calibration.held_out_error:.1%}"
         return [
             fitted_pairs(self.measurements, self.fit),
-            f"Fit of {self.device.name}, {made.precision}",
-            f"single measurements scatter {made.scatter:.1%} around the fit{off}",
+            f"Fit of {self.device.name}, {calibration.precision}",
+            subtitle,
         ]
 
 
-class _OfMeasurements(OnDevice, frozen=True):
-    measured: Paths | Sequence[Measurement] = ()
+def calibrate(
+    measured: Paths | Sequence[Measurement] = (),
+    *,
+    gpu: str | Device,
+    precision: str = "fp32",
+    network: str | None = None,
+    time_model: str = CALIBRATED,
+    batch_size: int | None = None,
+    phase: str | None = None,
+    suggest: int | None = None,
+    name_pattern: str | None = None,
+    output: str | Path | None = None,
+    force: bool = False,
+    date: str = "",
+    hardware_files: Paths = (),
+) -> AnyCalibration | Suggestions:
+    """Fit the parameters of a device to measured steps.
 
-
-class CalibrateQuestion(_OfMeasurements, frozen=True, kw_only=True):
-    """What `calibrate` is asked; see there."""
-
-    network: str | None = None
-    time_model: str = LEARNT
-    batch_size: int | None = None
-    phase: str | None = None
-    suggest: int | None = None
-    name_pattern: str | None = None
-    output: str | Path | None = None
-    force: bool = False
-    date: str = ""
-
-    def __post_init__(self) -> None:
-        able = [name for name, model in TIME_MODELS.items() if model.learns]
-        if self.time_model not in able:
-            raise BadValue(f"the {self.time_model} model has nothing to learn: --time-model takes {' or '.join(able)}")
-        if self.suggest is None and self.phase is not None:
-            raise BadValue("--phase is what --suggest is asked about: give --suggest, too")
-        if self.suggest is not None and (self.time_model != LEARNT or self.output is not None):
-            raise BadValue("--suggest learns nothing and writes no file: leave --time-model and -o out")
-
-
-@partial(asked, CalibrateQuestion)
-def calibrate(question: CalibrateQuestion) -> AnyCalibration | Suggestions:
-    """Learn a device's parameters from measured steps.
-
-    Of a profile the forward and the backward pass of a steady iteration are taken. The fit starts from the best that is
-    known of the device: what was measured of it and of others, under the software that the CSV names.
+    From a profile, the forward and backward pass of a steady iteration are taken. The fit starts from a prior: earlier
+    measurements of this device and of others, under the software that the CSV names.
 
     Parameters
     ----------
     measured : path, sequence of paths, or sequence of Measurement
-        Measurements CSVs, profiles, folders of profiles; may be left out with `suggest`.
+        CSV files of measurements, profiles, or folders of profiles; optional with `suggest`.
     gpu : str or Device
-        The device that was measured.
+        Device that was measured.
     precision : str
+        Precision of the measurements.
     network : str, optional
-        What was profiled; needed for profiles.
+        Network of the profiles; required for profiles.
     time_model : {"calibrated", "ppp"}
-        What to learn: all parameters, or PALEO's one, the platform percent of peak.
+        Model to fit: all parameters, or the platform percent of peak of PALEO.
     batch_size : int, optional
-        Only profiles of this batch size; with `suggest` that of the step asked about, 1 without it.
+        Use only profiles with this batch size; with `suggest` the batch size of the prediction (default 1).
     phase : str, optional
-        With `suggest`: the phase asked about, inference without it.
+        With `suggest`: phase of the prediction (default ``inference``).
     suggest : int, optional
-        Name so many measurements that would narrow the answer most, the time of `network` or of a typical set of
-        networks, and learn nothing. `measured` is what was measured already.
+        Instead of fitting, suggest this number of measurements that would most reduce the prediction interval of
+        `network`, or of a typical set of networks. `measured` are the existing measurements.
     name_pattern : str, optional
-        How to read a run's settings from file names: a regular expression with named groups.
+        Regular expression with named groups that reads the settings of a run from its file name.
     output : path, optional
-        A TOML to write; `force` replaces one that is there.
+        TOML file of the calibration; an existing file is replaced only with `force`.
     date : str
-        When it was measured, for the record.
+        Date of the measurements, for the record.
     hardware_files : path, or sequence of paths
-        Further hardware TOMLs.
+        TOML files of further devices.
 
     Returns
     -------
     Calibration or PppCalibration
-        What `paleo_lite.predict` and others take as `calibration`; with `suggest` a `Suggestions`.
+        Accepted as `calibration` by `paleo_lite.predict` and others. With `suggest` a `Suggestions`.
 
     Raises
     ------
     PaleoError
-        One of its classes: nothing measured of that device and precision, a bad file, an unknown network.
+        If there is no measurement of this device and precision, a file is malformed or the network is unknown.
     """
-    if question.suggest is None:
-        return learn(question).calibration
-    precision, phase = question.precision, question.phase or "inference"
-    machine = Machine.one_of(find_device(question.gpu, paths_of(question.hardware_files)))
-    if question.measured:  # of whatever batch size
-        model: Any = learn(structs.replace(question, batch_size=None)).calibration.model()
+    _check_time_model(time_model)
+    if suggest is None:
+        if phase is not None:
+            raise BadValue("`--phase` requires `--suggest`: it is the phase of the prediction")
+        fitted = fit_calibration(
+            measured,
+            gpu=gpu,
+            precision=precision,
+            network=network,
+            time_model=time_model,
+            batch_size=batch_size,
+            name_pattern=name_pattern,
+            output=output,
+            force=force,
+            date=date,
+            hardware_files=hardware_files,
+        )
+        return fitted.calibration
+    if time_model != CALIBRATED or output is not None:
+        raise BadValue("`--suggest` fits nothing and writes no file: leave `--time-model` and `--output` out")
+    phase = phase or "inference"
+    machine = Machine.one_of(find_device(gpu, to_paths(hardware_files)))
+    if measured:
+        # Existing measurements count with all batch sizes.
+        fitted = fit_calibration(
+            measured,
+            gpu=gpu,
+            precision=precision,
+            network=network,
+            name_pattern=name_pattern,
+            date=date,
+            hardware_files=hardware_files,
+        )
+        model: Any = fitted.calibration.model()
     else:
-        machine.peak(precision)  # refused where the device has none
+        machine.peak(precision)  # raises UnknownPrecision if the device has no peak in this precision
         model = pooled_model(machine.device, precision)
     if not isinstance(model, CalibratedModel):
-        why = model.reason if isinstance(model, NotPooled) else "a PPP"
+        reason = model.reason if isinstance(model, NotPooled) else "a PPP"
         raise BadValue(
-            f"nothing is known of {machine.device.id} in {precision} that measurements could narrow ({why}): "
-            "'paleo-lite measure' chooses by itself"
+            f"there is no prior for {machine.device.id} in {precision} that measurements could improve ({reason}): "
+            "use 'paleo-lite measure', which chooses its measurements itself"
         )
-    if question.network is None:
-        steps = typical_steps(precision, phase, question.batch_size)
+    if network is None:
+        steps = typical_steps(precision, phase, batch_size)
     else:
-        batch_size = 1 if question.batch_size is None else question.batch_size
-        steps = [Workload(find_network(question.network), precision, batch_size, phase)]
-    return suggest_steps(model, machine, steps, question.suggest)
+        step_batch_size = 1 if batch_size is None else batch_size
+        steps = [Workload(find_network(network), precision, step_batch_size, phase)]
+    return suggest_steps(model, machine, steps, suggest)
 
 
-def learn(question: CalibrateQuestion) -> Learnt:
-    """What `calibrate` learns, with what the parameters were fitted to."""
-    output = None if question.output is None else Path(question.output)
-    check_new(output, force=question.force)
-    further, precision = paths_of(question.hardware_files), question.precision
-    device = find_device(question.gpu, further)
-    network = question.network
-    steps, files, profiles = read_given(question.measured)
+def _check_time_model(time_model: str) -> None:
+    fittable = [name for name, model in TIME_MODELS.items() if model.is_fitted]
+    if time_model not in fittable:
+        raise BadValue(f"the {time_model} model has no parameters to fit: `--time-model` takes {' or '.join(fittable)}")
+
+
+def fit_calibration(
+    measured: Paths | Sequence[Measurement] = (),
+    *,
+    gpu: str | Device,
+    precision: str = "fp32",
+    network: str | None = None,
+    time_model: str = CALIBRATED,
+    batch_size: int | None = None,
+    name_pattern: str | None = None,
+    output: str | Path | None = None,
+    force: bool = False,
+    date: str = "",
+    hardware_files: Paths = (),
+) -> FittedCalibration:
+    """Fit a calibration as `calibrate` does, and return it with the measurements and the fit."""
+    _check_time_model(time_model)
+    output_path = None if output is None else Path(output)
+    check_outputs(output_path, force=force)
+    hardware_paths = to_paths(hardware_files)
+    device = find_device(gpu, hardware_paths)
+    steps, files, profiles = read_given(measured)
     if profiles:
         if network is None:
-            raise BadValue(f"{profiles[0]} is not a measurements CSV: for profiles give --network")
-        need(*READING)
+            raise BadValue(f"{profiles[0]} is not a measurements CSV: for profiles give `--network`")
+        require(*PROFILE_READER)
         from ..profiles.detect import find_files
 
         files += find_files(profiles)
-    only = question.batch_size, question.name_pattern
-    if question.time_model != LEARNT:
-        steps, machine = measurements_of(steps, device, precision, further) if steps else [], Machine(device)
-        runs, shares = list[PppRun](), list[PppShare]()
-        if network is not None and profiles:
-            from ..calibration.from_profiles import beside_profiles, run_beside, shares_of
-
-            beside = beside_profiles(profiles, Workload(find_network(network), precision), machine, *only)
-            runs, shares = [run_beside(profile) for profile in beside], shares_of(beside)
-        learnt = Learnt(
-            calibrate_ppp(steps, machine, precision, runs, shares, inputs=files, date=question.date,
-                          version=__version__),
-            device,
-        )  # fmt: skip
-    else:
+    if time_model == CALIBRATED:
         if network is not None and profiles:
             from ..calibration.from_profiles import measure_profiles
 
-            steps += measure_profiles(profiles, device.id, find_network(network).name, precision, *only, further)
-        steps = measurements_of(steps, device, precision, further)
-        provenance = provenance_of(steps, files, question.date, __version__)
+            network_name = find_network(network).name
+            steps += measure_profiles(
+                profiles, device.id, network_name, precision, batch_size, name_pattern, hardware_paths
+            )
+        steps = measurements_of(steps, device, precision, hardware_paths)
+        provenance = provenance_of(steps, files, date, __version__)
         prior = pool_prior(device, precision, steps[0].execution, steps[0].software)
         measurements, fit = fit_device(steps, device, precision, prior)
         error = held_out_error(measurements, device, precision, prior)
-        made = make_calibration(device.id, precision, measurements, fit, provenance, error)
-        learnt = Learnt(made, device, measurements, fit)
-    if output is not None:
-        write_calibration(learnt.calibration, output, question.force)
-    return learnt
+        calibration = make_calibration(device.id, precision, measurements, fit, provenance, error)
+        fitted = FittedCalibration(calibration, device, measurements, fit)
+    else:
+        machine = Machine(device)
+        if steps:
+            steps = measurements_of(steps, device, precision, hardware_paths)
+        runs: list[PppRun] = []
+        shares: list[PppShare] = []
+        if network is not None and profiles:
+            from ..calibration.from_profiles import beside_profiles, run_beside, shares_of
+
+            workload = Workload(find_network(network), precision)
+            compared = beside_profiles(profiles, workload, machine, batch_size, name_pattern)
+            runs = [run_beside(profile) for profile in compared]
+            shares = shares_of(compared)
+        ppp_calibration = calibrate_ppp(
+            steps, machine, precision, runs, shares, inputs=files, date=date, version=__version__
+        )
+        fitted = FittedCalibration(ppp_calibration, device)
+    if output_path is not None:
+        write_calibration(fitted.calibration, output_path, force)
+    return fitted
 
 
-def calibrations(name: str | None = None) -> Shown | AnyCalibration:
-    """List the shipped calibrations with their held-out error, or show what one learnt.
+def calibrations(name: str | None = None) -> ResultList[AnyCalibration] | AnyCalibration:
+    """List the shipped calibrations, or load one.
 
     Parameters
     ----------
     name : str, optional
-        A shipped calibration's name, or a file.
+        Name of a shipped calibration, or path of a file.
 
     Returns
     -------
@@ -235,26 +286,34 @@ def calibrations(name: str | None = None) -> Shown | AnyCalibration:
     """
     if name is not None:
         return find_calibration(name)
-    page = calibrations_page({name: read_calibration(path) for name, path in shipped_calibrations().items()})
-    return Shown({"calibrations": list(page.tables[0].rows)}, page)
+    shipped = {calibration_name: read_calibration(path) for calibration_name, path in shipped_calibrations().items()}
+    return ResultList(shipped.values(), "calibrations", _calibrations_document)
+
+
+def _calibrations_document(calibrations: list[AnyCalibration]) -> Document:
+    return calibrations_page({f"{each.device}-{each.precision}": each for each in calibrations})
 
 
 def validate(
-    data: str | Path | Sequence[Measurement], *, split: str = "network", gpus: Sequence[str] = (),
-    precisions: Sequence[str] = (), on_done: Callable[[int, int], None] = lambda done, groups: None,
-) -> Validation:  # fmt: skip
-    """Hold measurements out, predict them from the rest, and say how far off that is.
+    data: str | Path | Sequence[Measurement],
+    *,
+    split: str = "network",
+    gpus: Sequence[str] = (),
+    precisions: Sequence[str] = (),
+    on_done: Callable[[int, int], None] | None = None,
+) -> Validation:
+    """Cross-validate the time model: hold measurements out, predict them from the others, and report the errors.
 
     Parameters
     ----------
     data : path, or sequence of Measurement
-        A measurements CSV; or a ``.json`` that holds what this said before (`to_dict`), with the split it had.
+        A measurements CSV, or a ``.json`` file with an earlier result (`to_dict`), which keeps its split.
     split : {"network", "family", "gpu", "source"}
-        What is held out at a time: see `paleo_lite.calibration.validate.validate`.
+        Groups that are held out one at a time: see `paleo_lite.calibration.validate.validate`.
     gpus, precisions : sequence of str
-        Only these devices and precisions; all where empty. The others are learnt from all the same.
-    on_done : callable
-        Called with how many devices of how many are done.
+        Report only these devices and precisions; by default all. The others are still used for fitting.
+    on_done : callable, optional
+        Called with the number of completed devices and the number of all devices.
 
     Returns
     -------
@@ -265,16 +324,26 @@ def validate(
     BadValue
         If the split is unknown or there is nothing to hold out.
     """
+    selection = ", ".join((*gpus, *precisions))
     if isinstance(data, (str, Path)) and Path(data).suffix == ".json":
         stored = read_typed(Path(data), Validation, "stored validation", BYTES_AT_MOST).only(gpus, precisions)
         if not stored.points:
-            raise BadValue(f"no measurement of {', '.join((*gpus, *precisions))} in {data}")
+            raise BadValue(f"no measurement of {selection} in {data}")
         return stored
     measurements = read_measurements(Path(data)) if isinstance(data, (str, Path)) else data
-    if not any((not gpus or m.gpu in gpus) and (not precisions or m.precision in precisions) for m in measurements):
-        where = f" in {data}" if isinstance(data, (str, Path)) else ""
-        raise BadValue(f"no measurement of {', '.join((*gpus, *precisions))}{where}")
-    return Validation(split, *hold_out(measurements, split, gpus, precisions, on_done=on_done))
+    is_selected = [
+        (not gpus or measurement.gpu in gpus) and (not precisions or measurement.precision in precisions)
+        for measurement in measurements
+    ]
+    if not any(is_selected):
+        source = f" in {data}" if isinstance(data, (str, Path)) else ""
+        raise BadValue(f"no measurement of {selection}{source}")
+    rows, points = hold_out(measurements, split, gpus, precisions, on_done=on_done or _ignore_progress)
+    return Validation(split, rows, points)
 
 
-__all__ = ["Learnt", "PppCalibration", "calibrate", "calibrations", "learn", "validate"]
+def _ignore_progress(completed: int, total: int) -> None:
+    pass
+
+
+__all__ = ["FittedCalibration", "PppCalibration", "calibrate", "calibrations", "fit_calibration", "validate"]

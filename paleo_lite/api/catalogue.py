@@ -1,40 +1,60 @@
-"""What predictions know: `networks`, `export`, `hardware`, `devices`, `links`, `audit`."""
+"""`networks`, `network_names`, `export`, `hardware`, `devices`, `links` and `audit`: the shipped data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..architectures import (
     Network,
     find_network,
     is_network_file,
-    network_names,
     read_network_file,
     trace_factory,
     trace_named,
     write_descriptor,
 )
+from ..architectures import network_names as shipped_network_names
 from ..architectures.catalog import network_rows
 from ..errors import BadValue
-from ..files import check_new
+from ..files import check_outputs
 from ..machines import Device, find_device, list_devices, read_links
-from ..reporting.devices import audit_page, device_dict, device_page, device_row, devices_page, links_page, moving_page
-from ..reporting.document import Shown
+from ..reporting.devices import (
+    audit_page,
+    calibrated_links_table,
+    device_dict,
+    device_page,
+    devices_page,
+    links_page,
+    transfer_page,
+)
+from ..reporting.document import Column, Document, StaticResult, Table
 from ..reporting.networks import network_dict, network_page, networks_page
+from ..result import ResultList
 from ..units import parse_quantity
-from .question import Paths, paths_of
+from .arguments import InputShapes, Paths, to_paths
 
 
-def networks(network: str | Network | None = None, *, image_size: int | None = None) -> Shown:
-    """List the shipped networks with image size, parameters and MACs, or show the layers of one.
+class LinkList(ResultList[dict[str, Any]]):
+    """The links, one row each, and the measured collectives."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rows of the links and of the measured collectives."""
+        links_table, measured_table = self.document().tables
+        return {"links": list(links_table.rows), "measured": list(measured_table.rows)}
+
+
+def networks(
+    network: str | Network | None = None, *, image_size: int | None = None
+) -> ResultList[dict[str, Any]] | StaticResult:
+    """List the shipped networks with input shape, parameters and MACs, or show the layers of one network.
 
     Parameters
     ----------
     network : str or Network, optional
         As for `paleo_lite.predict`.
     image_size : int, optional
-        Another image size than the network's own; needs torch once.
+        Image size in pixels, if it differs from the network's own; needs torch once.
 
     Raises
     ------
@@ -42,10 +62,19 @@ def networks(network: str | Network | None = None, *, image_size: int | None = N
         If there is no such network.
     """
     if network is None:
-        rows = network_rows(network_names())
-        return Shown({"networks": rows}, networks_page(rows))
+        return ResultList(network_rows(shipped_network_names()), "networks", networks_page)
     shown = find_network(network, image_size) if isinstance(network, str) else network
-    return Shown(network_dict(shown), network_page(shown))
+    return StaticResult(network_dict(shown), network_page(shown))
+
+
+def network_names() -> ResultList[str]:
+    """List the names of the shipped networks."""
+    return ResultList(shipped_network_names(), "networks", _names_page)
+
+
+def _names_page(names: list[str]) -> Document:
+    table = Table("", [Column("name", "name", left=True)], [{"name": name} for name in names])
+    return Document(f"{len(names)} networks", (), [table])
 
 
 def export(
@@ -53,107 +82,123 @@ def export(
     output: str | Path,
     *,
     image_size: int | None = None,
-    inputs: Sequence[str | Sequence[int]] = (),
+    inputs: InputShapes = (),
     force: bool = False,
-) -> Shown:
-    """Write the descriptor of a network: traced with torch, or read from a file.
+) -> StaticResult:
+    """Write the descriptor of a network that is traced with torch or read from a file.
 
     Parameters
     ----------
     network : str or Network
         A torchvision classification model, ``googlenet-caffe``, ``resnet50-caffe``, ``package.module:factory`` (which
-        is imported and called), a Caffe prototxt, a JSON network file of PALEO's, or a traced network.
+        is imported and called), a Caffe prototxt, a JSON network file of PALEO, or a traced network.
     output : path
-        The JSON to write; `force` replaces one that is there.
+        JSON file of the descriptor; an existing file is replaced only with `force`.
     image_size : int, optional
-        Another image size than the network's own.
+        Image size in pixels, if it differs from the network's own.
     inputs : sequence of shapes
-        For a factory: the shape of one sample per input, without the batch dimension.
+        For a factory: the shape of one sample for each input, without the batch dimension.
 
     Returns
     -------
-    Shown
-        What was written, as `networks` shows it.
+    StaticResult
+        The layers of the network, as from `networks`.
 
     Raises
     ------
     PaleoError
-        One of its classes.
+        If the network cannot be traced or read, or the file cannot be written.
     """
     path = Path(output)
-    check_new(path, force=force)
+    check_outputs(path, force=force)
     if isinstance(network, Network):
         exported = network
     elif is_network_file(network):
         if inputs:
-            raise BadValue("--input is for package.module:factory; a file says its own, and takes --image-size")
+            raise BadValue("`--input` is for package.module:factory; a file defines its own inputs")
         exported = read_network_file(Path(network), image_size)
     elif ":" in network:
         exported = trace_factory(network, inputs, image_size)
     else:
         exported = trace_named(network, image_size)
     write_descriptor(exported, path)
-    return Shown(network_dict(exported), network_page(exported))
+    return StaticResult(network_dict(exported), network_page(exported))
 
 
-def hardware(device: str | Device | None = None, *, hardware_files: Paths = ()) -> Shown:
-    """List all devices with their peaks and memory, or show all figures of one, each with its source.
+def hardware(device: str | Device | None = None, *, hardware_files: Paths = ()) -> ResultList[Device] | StaticResult:
+    """List all devices with their peaks and memory, or show all figures of one device with their sources.
 
     Parameters
     ----------
     device : str or Device, optional
+        Device, by name or alias.
     hardware_files : path, or sequence of paths
-        Further hardware TOMLs.
+        TOML files of further devices.
 
     Raises
     ------
     PaleoError
         If there is no such device, or a file is malformed.
     """
-    further = paths_of(hardware_files)
     if device is None:
-        devices = list_devices(further)
-        return Shown({"devices": [device_row(listed) for listed in devices]}, devices_page(devices))
-    shown = find_device(device, further)
-    return Shown(device_dict(shown), device_page(shown))
+        return devices(hardware_files)
+    shown = find_device(device, to_paths(hardware_files))
+    return StaticResult(device_dict(shown), device_page(shown))
 
 
-def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:
-    """All devices that predictions know, by id."""
-    return list_devices([Path(file) for file in hardware_files])
+def devices(hardware_files: Paths = ()) -> ResultList[Device]:
+    """List all devices, ordered by id.
+
+    Parameters
+    ----------
+    hardware_files : path, or sequence of paths
+        TOML files of further devices.
+    """
+    return ResultList(list_devices(to_paths(hardware_files)), "devices", devices_page)
 
 
-def links(*, move: float | str | None = None) -> Shown:
-    """List the links between devices, hosts, nodes and storage, and what was measured of collectives over them.
+def links(*, move: float | str | None = None) -> LinkList | StaticResult:
+    """List the links between devices, hosts, nodes and storage, and the measured collectives over them.
 
     Parameters
     ----------
     move : float or str, optional
-        Say instead how long it takes to move this much data over each link: bytes, or ``"1PB"``.
+        Instead, give the time to transfer this amount of data over each link: bytes, or ``"1PB"``.
     """
-    known = read_links().link
+    registered = read_links().link
     if move is not None:
         size = parse_quantity(move, "B")
-        moving = moving_page(known, size)
-        return Shown({"move_bytes": size, "links": list(moving.tables[0].rows)}, moving)
+        page = transfer_page(registered, size)
+        return StaticResult({"move_bytes": size, "links": list(page.tables[0].rows)}, page)
+    rows = list(links_page(registered).tables[0].rows)
+    return LinkList(rows, "links", _links_document)
+
+
+def _links_document(rows: list[dict[str, Any]]) -> Document:
     from ..distributed.links import shipped_link_calibrations
-    from ..reporting.devices import calibrated_links_table
 
-    listed = links_page(known)
-    page = listed.but(content=[*listed.tables, calibrated_links_table(shipped_link_calibrations())])
-    return Shown({name: list(table.rows) for name, table in zip(("links", "measured"), page.tables)}, page)
+    registered = read_links().link
+    page = links_page({row["id"]: registered[row["id"]] for row in rows})
+    measured_table = calibrated_links_table(shipped_link_calibrations())
+    return page.replace(content=[*page.tables, measured_table])
 
 
-def audit(*, hardware_files: Paths = ()) -> Shown:
-    """Check every hardware file: sources, units, peaks against cores x clock, bandwidth against bus x rate, names.
+def audit(*, hardware_files: Paths = ()) -> StaticResult:
+    """Check all hardware files: sources, units, peak = cores x clock, bandwidth = bus width x data rate, names.
+
+    Parameters
+    ----------
+    hardware_files : path, or sequence of paths
+        TOML files of further devices.
 
     Returns
     -------
-    Shown
-        Its ``findings`` say their ``severity``; what a file explains is listed and is not an error.
+    StaticResult
+        Each of its ``findings`` has a ``severity``; a deviation that the file explains is no error.
     """
     from ..machines.audit import audit_registry
 
-    devices = list_devices([Path(path) for path in paths_of(hardware_files)])
-    page = audit_page(len(devices), audit_registry(devices, read_links()))
-    return Shown({"devices": len(devices), "findings": [row for table in page.tables for row in table.rows]}, page)
+    all_devices = list_devices(to_paths(hardware_files))
+    page = audit_page(len(all_devices), audit_registry(all_devices, read_links()))
+    findings = [row for table in page.tables for row in table.rows]
+    return StaticResult({"devices": len(all_devices), "findings": findings}, page)

@@ -1,116 +1,160 @@
-"""`layers`, `rule` and `trace`: networks counted and traced."""
+"""`layers`, `rule` and `trace`: count the operations of a network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from msgspec import structs
 
-from ..architectures import CountsBeside, LayerCounts, Network, count_network
-from ..architectures.network import Tokens
+from ..architectures import CountsComparison, LayerCounts, Network, count_network
+from ..architectures.network import SequenceOptions
 from ..counting import find_convention
-from ..counting.kinds import OwnRule, add_rule
-from ..counting.kinds.products import half_causal
-from ..counting.work import MIXED, check_execution
+from ..counting.kinds import UserRule, add_rule
+from ..counting.kinds.products import count_half_of_causal
+from ..counting.work import MIXED_EXECUTIONS, check_execution
 from ..errors import BadValue, UnknownName
-from .prediction import resolve
+from .arguments import InputShapes
+from .prediction import resolve_network
 
 if TYPE_CHECKING:
     from torch import nn
-    from typing_extensions import Unpack
 
 CAUSAL = ("full", "half")
-"""Whether attention that is called as causal counts all scores, or half of them."""
+"""How causal attention counts: all scores, or half of them."""
 
-_HALF = (
-    "causal attention counts by half in {} layer{}; where a mask is a tensor, or attention is not one kernel, in full"
+_HALF_NOTE = (
+    "causal attention counts by half in {}; it counts in full where the mask is a tensor, "
+    "or attention is not a single kernel"
 )
 
 
-class Counting(TypedDict, total=False):
-    """What `layers` may be told; see there."""
-
-    convention: str
-    phase: str
-    batch_size: int
-    image_size: int | None
-    sequence_length: int | None
-    inputs: Sequence[str | Sequence[int]]
-    ignore: Sequence[str]
-    execution: str
-    causal: str
-
-
 @overload
-def layers(network: str | Network | nn.Module, **question: Unpack[Counting]) -> LayerCounts: ...
+def layers(
+    network: str | Network | nn.Module,
+    *,
+    convention: str = "flops",
+    phase: str = "inference",
+    batch_size: int = 1,
+    image_size: int | None = None,
+    sequence_length: int | None = None,
+    inputs: InputShapes = (),
+    ignore: Sequence[str] = (),
+    execution: str = "eager",
+    causal: str = "full",
+) -> LayerCounts: ...
 @overload
-def layers(network: Sequence[str | Network | nn.Module], **question: Unpack[Counting]) -> CountsBeside: ...
+def layers(
+    network: Sequence[str | Network | nn.Module],
+    *,
+    convention: str = "flops",
+    phase: str = "inference",
+    batch_size: int = 1,
+    image_size: int | None = None,
+    sequence_length: int | None = None,
+    inputs: InputShapes = (),
+    ignore: Sequence[str] = (),
+    execution: str = "eager",
+    causal: str = "full",
+) -> CountsComparison: ...
 
 
-def layers(network: Any, **question: Unpack[Counting]) -> LayerCounts | CountsBeside:
-    """Count a network layer by layer, or several beside each other.
+def layers(
+    network: Any,
+    *,
+    convention: str = "flops",
+    phase: str = "inference",
+    batch_size: int = 1,
+    image_size: int | None = None,
+    sequence_length: int | None = None,
+    inputs: InputShapes = (),
+    ignore: Sequence[str] = (),
+    execution: str = "eager",
+    causal: str = "full",
+) -> LayerCounts | CountsComparison:
+    """Count FLOPs, bytes and parameters of a network layer by layer, or compare the totals of several networks.
 
     Parameters
     ----------
-    network, image_size, sequence_length, inputs
-        As for `predict`; or a list of networks.
-    convention : str
-        ``flops``, ``macs``, ``pthflops``, ``lu2017`` or ``paleo``.
+    network : str, Network or nn.Module, or a sequence of these
+        As for `predict`.
+    convention : {"flops", "macs", "pthflops", "lu2017", "paleo"}
+        Convention of the FLOP count.
     phase : str
-        ``inference``, ``forward``, ``backward``, ``training``, or one pass of it.
+        ``inference``, ``forward``, ``backward``, ``training``, or a single pass of training.
     batch_size : int
+        Samples per pass.
+    image_size, sequence_length, inputs
+        As for `predict`.
     ignore : sequence of str
-        Names of layers to leave out, or globs.
+        Names or glob patterns of layers to leave out.
     execution : {"eager", "autocast", "channels-last", "megatron", "compiled", "folded"}
-        What is cast or fused; folding changes FLOPs.
+        Kernel fusion and casts, as for `predict`; folding changes the FLOP count.
     causal : {"full", "half"}
-        Whether causal attention counts in full, or by half: about what its mask leaves.
+        Whether causal attention counts in full, or by half as its mask leaves about half of the scores.
 
     Returns
     -------
-    LayerCounts
-        Of one network; of a list `CountsBeside`. Both have ``rows()``, ``to_dict()``, ``to_frame()``.
+    LayerCounts or CountsComparison
+        A `CountsComparison` for a sequence of networks. Both have ``rows()``, ``to_dict()``, ``to_frame()``.
 
     Raises
     ------
     PaleoError
-        One of its classes.
+        For an unknown name, an invalid value or a malformed file.
     """
-    if isinstance(network, (list, tuple)) and not isinstance(network, Network):
-        if not network:
-            raise BadValue("name one network at least")
-        return CountsBeside(tuple(_count(counted, **question) for counted in network))
-    return _count(network, **question)
+    is_sequence = isinstance(network, (list, tuple)) and not isinstance(network, Network)
+    networks = network if is_sequence else [network]
+    if not networks:
+        raise BadValue("give at least one network")
+    counts = [
+        _count_one(
+            each_network,
+            convention=convention,
+            phase=phase,
+            batch_size=batch_size,
+            image_size=image_size,
+            sequence_length=sequence_length,
+            inputs=inputs,
+            ignore=ignore,
+            execution=execution,
+            causal=causal,
+        )
+        for each_network in networks
+    ]
+    if is_sequence:
+        return CountsComparison(tuple(counts))
+    return counts[0]
 
 
-def _count(
+def _count_one(
     network: str | Network | nn.Module,
-    convention: str = "flops",
-    execution: str = "eager",
-    phase: str = "inference",
-    image_size: int | None = None,
-    sequence_length: int | None = None,
-    inputs: Sequence[str | Sequence[int]] = (),
-    causal: str = "full",
-    **counting: Any,
+    *,
+    convention: str,
+    phase: str,
+    batch_size: int,
+    image_size: int | None,
+    sequence_length: int | None,
+    inputs: InputShapes,
+    ignore: Sequence[str],
+    execution: str,
+    causal: str,
 ) -> LayerCounts:
-    """The counts of one network."""
+    """Count one network."""
     find_convention(convention)
     check_execution(execution, phase)
     if causal not in CAUSAL:
-        raise UnknownName("way to count causal attention", causal, CAUSAL)
-    resolved = resolve(network, image_size, inputs, Tokens(sequence_length))
+        raise UnknownName("count of causal attention", causal, CAUSAL)
+    resolved = resolve_network(network, image_size, inputs, SequenceOptions(sequence_length))
     if causal == "half":
-        halved, number = half_causal(resolved.layers)
-        resolved = resolved._replace(
-            layers=tuple(halved), notes=(*resolved.notes, _HALF.format(number, "" if number == 1 else "s"))
-        )
-    if execution in MIXED:
-        from ..counting.autocast import autocast
+        halved_layers, number = count_half_of_causal(resolved.layers)
+        note = _HALF_NOTE.format(f"{number} layer{'' if number == 1 else 's'}")
+        resolved = resolved._replace(layers=tuple(halved_layers), notes=(*resolved.notes, note))
+    if execution in MIXED_EXECUTIONS:
+        from ..counting.autocast import insert_casts
 
-        resolved = resolved._replace(layers=autocast(resolved.layers))
-    counts = count_network(resolved, convention, phase=phase, **counting)
+        resolved = resolved._replace(layers=insert_casts(resolved.layers))
+    counts = count_network(resolved, convention, phase=phase, batch_size=batch_size, ignore=ignore)
     if execution == "eager":
         return counts
     from ..counting.fusion import fuse
@@ -119,31 +163,31 @@ def _count(
 
 
 @overload
-def rule(operation: str | type, function: OwnRule, *, macs: bool = False) -> OwnRule: ...
+def rule(operation: str | type, function: UserRule, *, macs: bool = False) -> UserRule: ...
 @overload
-def rule(operation: str | type, *, macs: bool = False) -> Callable[[OwnRule], OwnRule]: ...
+def rule(operation: str | type, *, macs: bool = False) -> Callable[[UserRule], UserRule]: ...
 
 
-def rule(operation: str | type, function: OwnRule | None = None, *, macs: bool = False) -> Any:
-    """Count an operation, or a class of modules, by a rule of your own.
+def rule(operation: str | type, function: UserRule | None = None, *, macs: bool = False) -> Any:
+    """Register a counting rule for an operation or a class of modules.
 
     Parameters
     ----------
     operation : str or class
-        An operation as notes name it (``"aten.erfinv"``, ``"my_library.my_operation"``), a kind of docs/counting.md
-        (``"softmax"``), whose rule it replaces; or a class of modules: each that is of this very class counts as one
-        layer, whatever is inside.
+        Name of an operation as notes give it (``"aten.erfinv"``, ``"my_library.my_operation"``); a layer kind of
+        docs/counting.md (``"softmax"``), whose rule is replaced; or a class of modules: every module of exactly this
+        class counts as one layer, regardless of its submodules.
     function : callable, optional
-        From a `Layer`, with the shapes of one sample (``inputs``, ``outputs``, ``weights``), to the FLOPs of its
-        forward pass: then each gradient that is wanted takes as much. Or to three numbers: forward pass, data
+        Function from a `Layer`, with the shapes of one sample (``inputs``, ``outputs``, ``weights``), to the FLOPs of
+        its forward pass; each gradient then counts the same. Or a function to three numbers: forward pass, data
         gradient, weight gradient. Without it `rule` is a decorator.
     macs : bool
-        The function gives multiply-accumulates, 2 FLOPs each, which tensor cores can do.
+        Whether the function returns multiply-accumulates, 2 FLOPs each, which can run on tensor cores.
 
     Notes
     -----
-    Bytes are those of one kernel that reads operands and weights once and writes its result. Answers name what a rule
-    of yours has counted. A later rule takes the place of an earlier one.
+    The bytes are those of one kernel that reads operands and weights once and writes its result. Results name the
+    layers that a registered rule counted. A later rule replaces an earlier one.
 
     Examples
     --------
@@ -156,13 +200,24 @@ def rule(operation: str | type, function: OwnRule | None = None, *, macs: bool =
     if function is None:
         return lambda function: rule(operation, function, macs=macs)
     if not callable(function):
-        raise BadValue(f"a rule is a function from a layer to a number, not {function!r}")
+        raise BadValue(f"a rule must be a function from a layer to a number (got {function!r})")
     add_rule(operation, function, macs)
     return function
 
 
 def trace(module: nn.Module, *inputs: Any, **named_inputs: Any) -> Network:
     """Trace a module on the meta device; see `paleo_lite.architectures.trace.trace`.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Module to trace; it is not changed.
+    *inputs, **named_inputs
+        Arguments of its ``forward``, as tensors or shapes; the first dimension is the batch.
+
+    Returns
+    -------
+    Network
 
     Raises
     ------

@@ -1,10 +1,6 @@
-"""Matrix products: `gemm`."""
+"""`gemm`: the time of matrix products."""
 
 from __future__ import annotations
-
-from functools import partial
-
-import msgspec
 
 from ..calibration.choose import choose_model
 from ..calibration.store import Calibration
@@ -14,54 +10,44 @@ from ..timing import find_model
 from ..timing.gemm import GemmTimes, time_gemms
 from ..timing.models import PeakModel
 from ..units import parse_quantity, parse_shape
-from .question import Paths, asked, paths_of
+from .arguments import Paths, to_paths
 
 
-class _Product(msgspec.Struct, frozen=True):
-    m: int
-    n: int
-    k: int
-
-
-class GemmQuestion(_Product, frozen=True, kw_only=True):
-    """What `gemm` is asked; see there."""
-
-    gpu: str | Device | None = None
-    peak: float | str | None = None
-    precision: str = "fp32"
-    count: int = 1
-    into: int = 1
-    tile: str | tuple[int, ...] = (64, 64)
-    time_model: str | None = None
-    calibration: str | Calibration | None = None
-    clock: str | None = None
-    unit: str | None = None
-    hardware_files: Paths = ()
-
-    def __post_init__(self) -> None:
-        if self.peak is not None and (
-            self.calibration or self.clock or self.unit or self.time_model not in (None, PeakModel.name)
-        ):
-            raise BadValue("a bare peak takes no calibration, clock or unit, and no time model but peak")
-
-
-@partial(asked, GemmQuestion)
-def gemm(question: GemmQuestion) -> GemmTimes:
-    """Time the product of an M x K and a K x N matrix, or several, and say what putting them into one gains.
+def gemm(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    gpu: str | Device | None = None,
+    peak: float | str | None = None,
+    precision: str = "fp32",
+    count: int = 1,
+    into: int = 1,
+    tile: str | tuple[int, ...] = (64, 64),
+    time_model: str | None = None,
+    calibration: str | Calibration | None = None,
+    clock: str | None = None,
+    unit: str | None = None,
+    hardware_files: Paths = (),
+) -> GemmTimes:
+    """Predict the time of matrix products (M x K) @ (K x N), and the gain of batching several into one.
 
     Parameters
     ----------
     m, n, k : int
+        Sizes of the matrices.
     gpu : str or Device, optional
+        Device, by name or alias.
     peak : float or str, optional
-        A bare peak in FLOP/s, such as ``"6000 GFLOP/s"``, in place of a device.
+        Peak in FLOP/s instead of a device, such as ``"6000 GFLOP/s"``.
     precision : str
+        Precision of the arithmetic.
     count : int
-        How many such products.
+        Number of products.
     into : int
-        Stack them into this many: products that share their right operand become one with more rows.
+        Number of products after batching: products that share their right operand become one with more rows.
     tile : (int, int) or str
-        Rows and columns of the tiles that waves consist of.
+        Rows and columns of the output tiles that form waves.
     time_model, calibration, clock, unit, hardware_files
         As for `paleo_lite.predict`.
 
@@ -72,15 +58,25 @@ def gemm(question: GemmQuestion) -> GemmTimes:
     Raises
     ------
     PaleoError
-        One of its classes.
+        For an unknown name, an invalid value, or a combination of arguments that is not supported.
     """
-    precision, tile = question.precision, question.tile
-    machine, model = None, find_model(PeakModel.name)
-    if question.gpu is not None:
-        machine = Machine(find_device(question.gpu, paths_of(question.hardware_files)), question.clock, question.unit)
-        model = choose_model(machine.device, precision, question.time_model, calibration=question.calibration)
+    has_device_options = calibration or clock or unit or time_model not in (None, PeakModel.name)
+    if peak is not None and has_device_options:
+        raise BadValue("`--peak` cannot be combined with a calibration, clock, unit or time model other than peak")
+    machine = None
+    model = find_model(PeakModel.name)
+    if gpu is not None:
+        machine = Machine(find_device(gpu, to_paths(hardware_files)), clock, unit)
+        model = choose_model(machine.device, precision, time_model, calibration=calibration)
     return time_gemms(
-        question.m, question.n, question.k, precision, model, machine=machine,
-        peak_per_s=None if question.peak is None else parse_quantity(question.peak, "FLOP/s"),
-        products=question.count, into=question.into, tile=parse_shape(tile) if isinstance(tile, str) else tile,
-    )  # fmt: skip
+        m,
+        n,
+        k,
+        precision,
+        model,
+        machine=machine,
+        peak_per_s=None if peak is None else parse_quantity(peak, "FLOP/s"),
+        products=count,
+        into=into,
+        tile=parse_shape(tile) if isinstance(tile, str) else tile,
+    )

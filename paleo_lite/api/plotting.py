@@ -1,4 +1,4 @@
-"""Charts of what commands answer: `plot`."""
+"""`plot`: charts of the results of the other functions."""
 
 from __future__ import annotations
 
@@ -11,70 +11,87 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import BadValue, UnknownName
-from ..extras import need
-from ..files import check_new, save
+from ..extras import require
+from ..files import check_outputs, save
 from ..result import Result
 
 
 class ChartKind(NamedTuple):
-    """A chart: the command whose answer it draws, the function of `report.charts` that draws it, and what it shows.
+    """A kind of chart.
 
-    What it shows stands inside a sentence; `sentence` is one.
+    Attributes
+    ----------
+    command : str
+        Command whose result is drawn; empty for a chart with a computation of its own.
+    module, function : str
+        Module of `paleo_lite.reporting.charts` and the function in it that draws the chart.
+    description : str
+        Noun phrase for help texts, without capital letter and period.
     """
 
     command: str
     module: str
     function: str
-    shows: str
+    description: str
 
     @property
     def sentence(self) -> str:
-        """What it shows."""
-        return f"{self.shows[0].upper()}{self.shows[1:]}."
+        """The description with a capital letter and a period."""
+        return f"{self.description[0].upper()}{self.description[1:]}."
 
 
 KINDS: dict[str, ChartKind] = {
-    "roofline": ChartKind("predict", "roofline", "prediction_roofline", "layers of a network under a device's peaks"),
+    "roofline": ChartKind(
+        "predict", "roofline", "prediction_roofline", "layers of a network under the peaks of a device"
+    ),
     "layers": ChartKind("predict", "layers", "layer_chart", "time, FLOPs and bytes of each layer in order"),
-    "kinds": ChartKind("predict", "layers", "kind_chart", "shares of time, FLOPs and bytes by kind of layer"),
-    "passes": ChartKind("predict", "layers", "pass_chart", "time of each pass by kind of layer"),
-    "batch": ChartKind("", "devices", "batch_chart", "throughput and time over the batch size, for several devices"),
+    "kinds": ChartKind("predict", "layers", "kind_chart", "fractions of time, FLOPs and bytes by layer kind"),
+    "passes": ChartKind("predict", "layers", "pass_chart", "time of each pass by layer kind"),
+    "batch": ChartKind(
+        "", "devices", "batch_chart", "throughput and time over the batch size, for one or several devices"
+    ),
     "devices": ChartKind(
-        "predict", "devices", "devices_chart", "a time and its interval for each of several devices and networks"
+        "predict", "devices", "devices_chart", "predicted times with intervals, for several devices and networks"
     ),
-    "scaling": ChartKind("scale", "scaling", "scale_chart", "speed-up, shares of a step and cost over the workers"),
-    "pareto": ChartKind(
-        "best", "pareto", "pareto_chart", "the Pareto front of a sweep: rows that no other beats in both columns"
+    "scaling": ChartKind(
+        "scale", "scaling", "scale_chart", "speed-up, parts of a step and cost over the number of workers"
     ),
+    "pareto": ChartKind("best", "pareto", "pareto_chart", "Pareto front of a sweep: rows that no other row dominates"),
     "accuracy": ChartKind(
-        "validate", "accuracy", "accuracy_chart", "predicted over measured time of what was held out"
+        "validate", "accuracy", "accuracy_chart", "predicted over measured time of held-out measurements"
     ),
     "fit": ChartKind("calibrate", "accuracy", "accuracy_chart", "fitted over measured time of a calibration"),
-    "timeline": ChartKind("", "profiles", "timeline_chart", "what ran when in a profile"),
-    "classes": ChartKind("kernels", "profiles", "class_chart", "shares of the classes of kernels of a profile"),
-    "kernels": ChartKind("kernels", "profiles", "kernel_roofline", "kernels of a profile under a device's peaks"),
+    "timeline": ChartKind("", "profiles", "timeline_chart", "device activity over time in a profile"),
+    "classes": ChartKind("kernels", "profiles", "class_chart", "fractions of time by kernel class in a profile"),
+    "kernels": ChartKind("kernels", "profiles", "kernel_roofline", "kernels of a profile under the peaks of a device"),
     "efficiency": ChartKind(
-        "efficiency", "efficiency", "efficiency_chart", "shares of a device's peaks, by configuration"
+        "efficiency", "efficiency", "efficiency_chart", "fractions of the peaks of a device, by configuration"
     ),
     "compare": ChartKind(
-        "compare", "beside", "comparison_chart", "two profiles, or a prediction and one, side by side"
+        "compare", "comparison", "comparison_chart", "two profiles, or a prediction and a profile, compared"
     ),
-    "ppp": ChartKind("compare", "beside", "ppp_chart", "what one PPP predicts beside the measured shares of peak"),
+    "ppp": ChartKind(
+        "compare",
+        "comparison",
+        "ppp_chart",
+        "prediction with a single PPP, compared with the measured fractions of peak",
+    ),
 }
-"""Every chart that can be drawn; without a command it has arguments of its own."""
+"""All kinds of charts."""
 
-ROWS_BEHIND_A_FRONT = 3000
-"""Rows of a sweep that a chart of its front shows beside it."""
+BACKGROUND_ROWS = 3000
+"""Number of other rows of a sweep that a chart shows behind its Pareto front."""
 
 
 class Plot(Result, msgspec.Struct, frozen=True, eq=False):
-    """An answer as a chart; in a notebook the chart itself.
+    """A result as a chart, which a notebook displays.
 
     Attributes
     ----------
     kind : str
+        Name in `KINDS`.
     answer : Result
-        What is drawn.
+        The result that is drawn.
     theme : {"light", "dark"}
     """
 
@@ -84,34 +101,35 @@ class Plot(Result, msgspec.Struct, frozen=True, eq=False):
 
     @property
     def chart(self) -> Any:
-        """The Altair chart, to change as you like.
+        """The Altair chart, which can be modified.
 
         Raises
         ------
         BadValue
-            If the answer has nothing to draw.
+            If the result has nothing to draw.
         """
         kind = KINDS[self.kind]
         module = importlib.import_module(f"...reporting.charts.{kind.module}", __name__)
-        return getattr(module, kind.function)(*_drawn(self.kind, self.answer))
+        draw = getattr(module, kind.function)
+        return draw(*_chart_arguments(self.kind, self.answer))
 
     def render(self, suffix: str) -> bytes:
-        """The bytes of a file with that ending."""
+        """Return the content of an image file with this suffix: ``.png``, ``.svg`` or ``.html``."""
         from ..reporting.charts.render import render
 
         return render(self.chart, suffix, self.theme)
 
     def save(self, path: str | Path, force: bool = False) -> None:
-        """Draw it into a file: ``.png``, ``.svg`` or ``.html``; `force` replaces one that is there."""
-        path, suffix = Path(path), check_chart_file(path, self.kind, force)
-        save(path, self.render(suffix))
+        """Write a ``.png``, ``.svg`` or ``.html`` file; an existing file is replaced only with `force`."""
+        suffix = check_chart_file(path, self.kind, force)
+        save(Path(path), self.render(suffix))
 
-    def document(self, **how: Any) -> Any:
-        """What the command prints whose answer it draws."""
-        return self.answer.document(**how)
+    def document(self, **options: Any) -> Any:
+        """Return the document of the result."""
+        return self.answer.document(**options)
 
     def to_dict(self) -> dict[str, Any]:
-        """The kind, and the documented JSON of the answer."""
+        """Return the kind, the theme and the JSON of the result."""
         return {"kind": self.kind, "theme": self.theme, "answer": self.answer.to_dict()}
 
     def _repr_html_(self) -> str:
@@ -121,32 +139,32 @@ class Plot(Result, msgspec.Struct, frozen=True, eq=False):
         return f"<Plot: {self.kind} of {self.answer!r}>"
 
 
-_WITHOUT_POOL = ("predict", "scale", "")
-"""Commands whose answers are computed in this process alone."""
+_COMMANDS_IN_ONE_PROCESS = ("predict", "scale", "")
 
 
 def check_chart_file(path: str | Path, kind: str, force: bool = False) -> str:
-    """The ending of a chart's file; what cannot be drawn into is refused, as before anything is computed.
+    """Check that a chart can be written to a file, and return the suffix of the file.
 
     Raises
     ------
     BadValue
-        If it has another ending than ``.png``, ``.svg`` or ``.html``, is a folder, or is there and not to be replaced.
+        If the suffix is not ``.png``, ``.svg`` or ``.html``, the path is a folder, or the file exists and `force` is
+        False.
     BadFile
-        If its folder cannot be written.
+        If the folder is not writable.
     MissingExtra
-        If the libraries that draw are not installed.
+        If the plotting libraries are not installed.
     """
-    from ..reporting.charts.render import begin, chart_suffix
+    from ..reporting.charts.render import chart_suffix, warm_up_renderer
 
     path = Path(path)
     suffix = chart_suffix(path)
-    check_new(path, force=force)
-    need("vl_convert", "drawing charts", "plots")
-    # Other processes start fastest from one with a single thread.
-    if suffix != ".html" and KINDS[kind].command in _WITHOUT_POOL:
-        begin()
-    need("altair", "drawing charts", "plots")
+    check_outputs(path, force=force)
+    require("vl_convert", "drawing charts", "plots")
+    # The renderer starts in a thread; commands with a process pool fork faster from a process with a single thread.
+    if suffix != ".html" and KINDS[kind].command in _COMMANDS_IN_ONE_PROCESS:
+        warm_up_renderer()
+    require("altair", "drawing charts", "plots")
     return suffix
 
 
@@ -156,42 +174,46 @@ def plot(
     output: str | Path | None = None,
     theme: str = "light",
     force: bool = False,
-    **question: Any,
+    **arguments: Any,
 ) -> Plot:
-    """Draw a chart of what a command answers.
+    """Draw a chart of the result of another function.
 
     Parameters
     ----------
     kind : str
         One of `paleo_lite.api.plotting.KINDS`: ``roofline``, ``layers``, ``scaling``, ``timeline``, ...
-    *subject, **question
-        What the function takes whose answer is drawn: for ``roofline`` a network and the options of
-        `paleo_lite.predict`. ``batch`` takes a network, ``gpus``, ``batch_sizes`` and what else `predict` takes,
-        ``devices`` one network or several and what `paleo_lite.api.prediction.predict_several` takes, ``timeline`` a
-        profile and ``slices``.
+    *subject, **arguments
+        Arguments of the function whose result is drawn: for ``roofline`` a network and the arguments of
+        `paleo_lite.predict`. ``batch`` takes a network, ``gpus``, ``batch_sizes`` and the other arguments of `predict`;
+        ``devices`` one network or several and the arguments of `paleo_lite.predict_several`; ``timeline`` a profile and
+        ``slices``.
     output : path, optional
-        A ``.png``, ``.svg`` or ``.html`` file to draw into; `force` replaces one that is there.
+        A ``.png``, ``.svg`` or ``.html`` file to write; an existing file is replaced only with `force`.
     theme : {"light", "dark"}
+        Colours of the chart.
 
     Returns
     -------
     Plot
-        A notebook shows the chart; ``chart`` is Altair's, ``save(path)`` writes it, ``answer`` is what it draws.
+        A notebook displays the chart; ``chart`` is the Altair chart, ``save(path)`` writes it,
+        ``answer`` is the result.
 
     Raises
     ------
     PaleoError
-        One of its classes; also if the answer has nothing to draw.
+        As for the other function, or if the result has nothing to draw.
     """
     if kind not in KINDS:
         raise UnknownName("chart", kind, KINDS)
     if output is not None:
         check_chart_file(output, kind, force)
-    ask = _OWN.get(kind) or resolve_name(f"paleo_lite:{KINDS[kind].command}")
-    drawn = Plot(kind, ask(*subject, **question), theme)
+    function = _FUNCTIONS.get(kind)
+    if function is None:
+        function = resolve_name(f"paleo_lite:{KINDS[kind].command}")
+    chart = Plot(kind, function(*subject, **arguments), theme)
     if output is not None:
-        drawn.save(output, force)
-    return drawn
+        chart.save(output, force)
+    return chart
 
 
 def batch(
@@ -199,75 +221,89 @@ def batch(
     *,
     gpus: Sequence[Any] | str,
     batch_sizes: str | Sequence[int] = "1:256:x2",
-    **question: Any,
+    precision: str = "fp32",
+    phase: str = "inference",
+    **arguments: Any,
 ) -> Any:
-    """A network at several batch sizes on one device or several: what the chart of that name draws."""
+    """Predict a network for several batch sizes on one or several devices, for the chart ``batch``."""
     from ..units import parse_range
     from .prediction import predict_several
 
-    sizes = parse_range(batch_sizes, "batch sizes")
-    devices = list(dict.fromkeys([gpus] if isinstance(gpus, str) else gpus))
-    kept = {name: [question.pop(name)] for name in ("precision", "phase") if name in question}
-    several = {f"{name}s": value for name, value in kept.items()}
-    return predict_several([network], gpus=devices, batch_sizes=sizes, memory=False, **several, **question)
+    devices = [gpus] if isinstance(gpus, str) else list(dict.fromkeys(gpus))
+    return predict_several(
+        [network],
+        gpus=devices,
+        precisions=[precision],
+        phases=[phase],
+        batch_sizes=parse_range(batch_sizes, "batch sizes"),
+        memory=False,
+        **arguments,
+    )
 
 
 def timeline(path: str | Path, *, slices: int = 500) -> Any:
-    """What ran when in a profile: what the chart of that name draws."""
-    from .profiles import READING
+    """Read the device activity over time from a profile, for the chart ``timeline``."""
+    from .profiles import PROFILE_READER
 
-    need(*READING)
+    require(*PROFILE_READER)
     from ..profile_analysis.timeline import read_timeline
     from ..profiles.detect import open_profile
 
     return read_timeline(open_profile(Path(path)), slices)
 
 
-def _fit(*subject: Any, **question: Any) -> Any:
-    from .calibrations import CalibrateQuestion, learn
+def _fit(*subject: Any, **arguments: Any) -> Any:
+    """Fit a calibration, for the chart ``fit``."""
+    from .calibrations import fit_calibration
 
-    return learn(CalibrateQuestion(*subject, **question))
+    return fit_calibration(*subject, **arguments)
 
 
-def _front(*subject: Any, **question: Any) -> Any:
-    from ..sweeps.best import FRONT_AT_MOST
+def _pareto(file: str | Path, *, pareto: str | Sequence[str] = (), top: int | None = None, **arguments: Any) -> Any:
+    """Find the Pareto front of a sweep, for the chart ``pareto``."""
+    from ..sweeps.best import MAX_FRONT_ROWS
+    from ..sweeps.space import parse_names
     from .sweeps import best
 
-    if len(question.get("pareto") or ()) < 2:
+    columns = parse_names(pareto, "columns") if pareto else ()
+    if len(columns) < 2:
         from ..reporting.charts.pareto import NO_FRONT
 
         raise BadValue(NO_FRONT)
-    return best(*subject, **{"top": FRONT_AT_MOST, "sample": ROWS_BEHIND_A_FRONT, **question})
+    if top is None:
+        top = MAX_FRONT_ROWS
+    return best(file, pareto=columns, top=top, sample=BACKGROUND_ROWS, **arguments)
 
 
-def _several(networks: Any, **question: Any) -> Any:
+def _devices(networks: Any, **arguments: Any) -> Any:
+    """Predict one or several networks on several devices, for the chart ``devices``."""
     from .prediction import predict_several
 
-    return predict_several([networks] if isinstance(networks, str) else networks, **question)
+    return predict_several([networks] if isinstance(networks, str) else networks, **arguments)
 
 
-_OWN: dict[str, Callable[..., Any]] = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "batch": batch,
-    "devices": _several,
+    "devices": _devices,
     "timeline": timeline,
     "fit": _fit,
-    "pareto": _front,
+    "pareto": _pareto,
 }
-"""What is asked for a chart that no command has, or that shows more than a command prints."""
+"""Functions of the charts that no command computes, or that show more than a command prints."""
 
 
-def _drawn(kind: str, answer: Any) -> list[Any]:
-    """What the function of a chart takes, out of an answer."""
+def _chart_arguments(kind: str, answer: Any) -> list[Any]:
+    """Return the arguments of the function that draws a chart."""
     if kind == "batch":
         return [answer.predictions, (), answer.left_out]
     if kind == "timeline":
-        return [answer, f"What ran when in {answer.name}"]
+        return [answer, f"Device activity over time in {answer.name}"]
     if kind == "accuracy":
-        if isinstance(answer, list):  # pairs and titles of what is held out beside the package
+        if isinstance(answer, list):  # pairs and titles from the validation outside the package
             return answer
         from ..reporting.charts.accuracy import network_pairs
 
-        title = f"Predicted beside measured: one {answer.split} left out at a time"
+        title = f"Predicted and measured times, one {answer.split} held out at a time"
         return [network_pairs(answer.points), title]
     if kind == "fit":
         return list(answer.pairs())

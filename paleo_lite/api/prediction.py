@@ -1,140 +1,124 @@
-"""`predict`, and what of a question it shares with `scale`."""
+"""`predict` and `predict_several`: the time of a network on one device."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING
 
-# First of all: where typing_extensions is installed msgspec imports it, and numpy behind it takes 60 ms longer.
+# Import numpy before msgspec: with typing_extensions installed, the other order makes the import of numpy 60 ms slower.
 import numpy  # noqa: F401
 
 from ..architectures import Network, find_network, trace_factory
-from ..architectures.catalog import HUGGING_FACE, networks_of_macs
-from ..architectures.network import Tokens
+from ..architectures.catalog import HUGGING_FACE, networks_with_macs
+from ..architectures.network import SequenceOptions
 from ..calibration.choose import choose_model
-from ..counting import GENERATING
+from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
 from ..errors import BadValue, PaleoError
 from ..machines import Device, Machine, find_device
 from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
-from ..timing.models import LEARNT
+from ..timing.models import CALIBRATED
 from ..units import element_bytes, parse_quantity
-from .question import refuse_unknown
+from .arguments import InputShapes, Paths, to_paths
 
 if TYPE_CHECKING:
     from torch import nn
-    from typing_extensions import Unpack
 
     from ..calibration.several import Predictions
     from ..calibration.store import Calibration
     from ..timing.workload import TrainingOptions
 
 
-class Common(TypedDict, total=False):
-    """What `predict` and `scale` both may be told; see `predict`."""
-
-    precision: str
-    training: TrainingOptions | None
-    image_size: int | None
-    sequence_length: int | None
-    inputs: Sequence[str | Sequence[int]]
-    clock: str | None
-    unit: str | None
-    hardware_files: Sequence[str | Path]
-    time_model: str | None
-    ppp: float | None
-    calibration: str | Calibration | None
-
-
-class Question(Common, total=False):
-    """What `predict` may be told besides; see there."""
-
-    batch_size: int
-    phase: str
-    context: int | None
-    weights: str | None
-    execution: str | None
-    convention: str
-    concurrent: bool
-
-
-_OF_MODELS = ("time_model", "ppp", "concurrent", "calibration")
-
-
 def predict(
     network: str | Network | nn.Module | None = None,
     *,
     gpu: str | Device,
+    precision: str = "fp32",
+    batch_size: int = 1,
+    phase: str = "inference",
+    time_model: str | None = None,
+    ppp: float | None = None,
+    concurrent: bool = False,
+    convention: str = "flops",
+    clock: str | None = None,
+    unit: str | None = None,
+    image_size: int | None = None,
+    sequence_length: int | None = None,
+    context: int | None = None,
+    inputs: InputShapes = (),
     flops: float | str | None = None,
     macs: float | str | None = None,
+    hardware_files: Paths = (),
+    calibration: str | Calibration | None = None,
+    training: TrainingOptions | None = None,
     fit_batch: bool = False,
     memory: bool = False,
-    **question: Unpack[Question],
+    execution: str | None = None,
+    weights: str | None = None,
 ) -> Prediction:
     """Predict how long a network takes on a device.
 
     Parameters
     ----------
     network : str, Network or nn.Module
-        A shipped network's name, a descriptor's path, ``package.module:factory`` (imported and
-        called: it runs that module's code), a traced network, or a module.
+        Name of a shipped network, path of a descriptor, ``package.module:factory`` (imported and called, which runs the
+        code of that module), a traced network, or a module.
     gpu : str or Device
         Device, by name or alias, such as ``"k80"`` or ``"v100-sxm2"``.
     precision : {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"}
         Precision of the arithmetic.
     batch_size : int
         Samples per pass.
-    phase : {"inference", "forward", "backward", "training", "prefill", "decode"}
-        The last two are of networks that write text: the prompt at once, then a token of each sequence.
+    phase : {"inference", "forward", "backward", "forward+backward", "training", "prefill", "decode"}
+        ``training`` is forward, backward and update; ``forward`` alone is the forward pass of a training step.
+        ``prefill`` and ``decode`` are the phases of text generation: the prompt at once, then one token per sequence.
     time_model : {"peak", "ppp", "roofline", "calibrated"}, optional
-        How times are predicted: without it ``ppp`` where `ppp` is given, ``peak`` of a FLOP count, else ``calibrated``,
-        from fits of the device or of others; ``roofline`` where no fit covers it.
+        Time model. By default ``ppp`` if `ppp` is given, ``peak`` for a FLOP count, otherwise ``calibrated``, with fits
+        for this device or for others; ``roofline`` if no fit covers the device.
     ppp : float, optional
-        Share of peak that the platform reaches, for the model ``ppp``; may exceed 1.
+        Platform percent of peak as a fraction, for the time model ``ppp``; may exceed 1.
     concurrent : bool
-        With `ppp`: the larger of arithmetic and memory time, not the sum.
+        With `ppp`: take the larger of arithmetic and memory time instead of their sum.
     convention : {"flops", "macs", "pthflops", "lu2017", "paleo"}
-        How FLOPs are counted.
+        Convention of the FLOP count.
     clock : {"base", "boost"}, optional
-        Clock of the device; without it the device's own.
+        Clock of the device; by default the one in its data file.
     unit : {"vector", "tensor"}, optional
-        Arithmetic units; without it the faster ones.
+        Arithmetic units; by default the faster ones.
     image_size : int, optional
-        Another image size than the network's own; needs torch once.
+        Image size in pixels, if it differs from the network's own; needs torch once.
     sequence_length : int, optional
-        Tokens of a sequence, of networks that read them, in ``prefill`` of the prompt; without it what the model knows,
-        2048 at most.
+        Tokens per sequence of a language model, in ``prefill`` the length of the prompt. By default the maximum of the
+        model, but at most 2048.
     context : int, optional
-        For the phase ``decode``: tokens in the cache already.
+        Tokens in the KV cache, for the phase ``decode``.
     inputs : sequence of shapes or str
-        For a factory or module: the shape of one sample per input, without the batch dimension; as text with a type
-        (``"int64:128"``) and the argument's name (``"input_ids=int64:128"``).
+        For a factory or module: the shape of one sample for each input, without the batch dimension; as text with a
+        data type (``"int64:128"``) and the name of the argument (``"input_ids=int64:128"``).
     flops : float or str, optional
-        FLOPs of one sample in place of a network, such as ``"30.97G"``; a multiply-accumulate counts as 2.
+        FLOPs per sample instead of a network, such as ``"30.97G"``; a multiply-accumulate counts as 2.
     macs : float or str, optional
-        Multiply-accumulates of one sample in place of a network, such as ``"15503M"``: 2 FLOPs each.
-    hardware_files : sequence of paths
-        Further hardware TOMLs.
+        Multiply-accumulates per sample instead of a network, such as ``"15503M"``; each is 2 FLOPs.
+    hardware_files : path, or sequence of paths
+        TOML files of further devices.
     calibration : str or Calibration, optional
-        A calibration's path or shipped name, with the host that it was measured on; without it what the shipped ones
-        say of the device under PyTorch.
+        Name of a shipped calibration, or path of a file. By default the shipped calibrations under PyTorch are used.
     training : TrainingOptions, optional
-        Optimizer, mixed precision, checkpointing and accumulation; for the phase ``training`` only. Without it plain
-        gradient descent.
+        Optimizer, mixed precision, activation checkpointing and gradient accumulation, for the phase ``training``. By
+        default plain SGD.
     fit_batch : bool
-        Take the largest batch that fits into the device's memory.
+        Use the largest batch size that fits into the device memory.
     memory : bool
-        Also work out the peak memory at inference; of training it always is.
+        Estimate the peak memory at inference, too; for training it is always estimated.
     execution : {"eager", "autocast", "channels-last", "megatron", "compiled", "folded", "engine"}, optional
-        What is cast or fused: nothing; casts of mixed precision; images as channels last; attention's softmax and
-        residuals, as Megatron-LM; at inference pointwise chains; also batch norms into convolutions; as engines do.
-        Without it ``engine`` for prefill and decode, else ``eager``.
+        Kernel fusion and casts: ``eager`` has none; ``autocast`` casts for mixed precision; ``channels-last`` stores
+        images as NHWC; ``megatron`` fuses softmax and residuals as Megatron-LM; ``compiled`` fuses pointwise chains at
+        inference; ``folded`` also folds batch norms into convolutions; ``engine`` is an inference engine. By default
+        ``engine`` for prefill and decode, otherwise ``eager``.
     weights : {"bf16", "fp8", "int8", "int4", ...}, optional
-        What matrices are kept in at inference; without it the precision.
+        Format in which matrices are stored at inference; by default the precision.
 
     Returns
     -------
@@ -144,117 +128,249 @@ def predict(
     Raises
     ------
     PaleoError
-        One of its classes: an unknown name, an impossible value, a precision that the device lacks, a bad file.
+        For an unknown name, an invalid value, a precision that the device lacks, or a malformed file.
 
     Examples
     --------
     >>> import paleo_lite as pl
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
-    if not question.keys() <= Question.__annotations__.keys():
-        refuse_unknown("predict", question, (*inspect.signature(predict).parameters, *Question.__annotations__))
     if (network, flops, macs).count(None) != 2:
-        raise BadValue("a prediction takes a network, a FLOP count or a MAC count: one of the three")
+        raise BadValue("give a network, `flops` or `macs`: exactly one of the three")
     if network is None:
-        if question.get("calibration") is not None or fit_batch or memory:
+        if calibration is not None or fit_batch or memory:
             raise BadValue(
-                "calibrations and memory need the layers of a network, which a bare FLOP count does not have"
+                "`--calibration`, `--fit-batch` and `--memory` require a network; "
+                "they cannot be used with `--flops` or `--macs`"
             )
-        return _of_count(flops, macs, gpu, dict(question))
-    if fit_batch and question.get("batch_size", 1) != 1:
-        raise BadValue("fitting the batch chooses its size: leave the batch size out")
-    # Whoever names a model of the data sheet's figures asks about the whole board.
-    is_whole = question.get("ppp") is not None or question.get("time_model") not in (None, LEARNT)
-    workload, machine, model = nouns(network, gpu, dict(question), is_whole)
-    if (
-        workload.training is None
-        and not fit_batch
-        and not memory
-        and workload.phase in ("inference", "forward", "prefill")
-    ):
+        return _predict_count(
+            flops=flops,
+            macs=macs,
+            gpu=gpu,
+            precision=precision,
+            batch_size=batch_size,
+            phase=phase,
+            time_model=time_model,
+            ppp=ppp,
+            concurrent=concurrent,
+            convention=convention,
+            clock=clock,
+            unit=unit,
+            image_size=image_size,
+            sequence_length=sequence_length,
+            context=context,
+            inputs=inputs,
+            hardware_files=hardware_files,
+            training=training,
+            execution=execution,
+            weights=weights,
+        )
+    if fit_batch and batch_size != 1:
+        raise BadValue("`--fit-batch` chooses the batch size: leave `--batch-size` out")
+    # The time models that need only the data sheet describe the whole board, the calibrated model one of its devices.
+    whole_board = ppp is not None or time_model not in (None, CALIBRATED)
+    workload, machine, model = resolve_question(
+        network,
+        gpu,
+        precision=precision,
+        batch_size=batch_size,
+        phase=phase,
+        time_model=time_model,
+        ppp=ppp,
+        concurrent=concurrent,
+        convention=convention,
+        clock=clock,
+        unit=unit,
+        image_size=image_size,
+        sequence_length=sequence_length,
+        context=context,
+        inputs=inputs,
+        hardware_files=hardware_files,
+        calibration=calibration,
+        training=training,
+        execution=execution,
+        weights=weights,
+        whole_board=whole_board,
+    )
+    is_forward_only = workload.phase in ("inference", "forward", "prefill")
+    if is_forward_only and workload.training is None and not fit_batch and not memory:
         return predict_workload(workload, machine, model)
     from ..timing.capacity import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=fit_batch)
 
 
-def nouns(
-    network: str | Network | nn.Module, gpu: str | Device, asked: dict[str, Any], is_whole: bool = False
+def resolve_question(
+    network: str | Network | nn.Module,
+    gpu: str | Device,
+    *,
+    precision: str = "fp32",
+    batch_size: int = 1,
+    phase: str = "inference",
+    time_model: str | None = None,
+    ppp: float | None = None,
+    concurrent: bool = False,
+    convention: str = "flops",
+    clock: str | None = None,
+    unit: str | None = None,
+    image_size: int | None = None,
+    sequence_length: int | None = None,
+    context: int | None = None,
+    inputs: InputShapes = (),
+    hardware_files: Paths = (),
+    calibration: str | Calibration | None = None,
+    training: TrainingOptions | None = None,
+    execution: str | None = None,
+    weights: str | None = None,
+    whole_board: bool = False,
 ) -> tuple[Workload, Machine, TimeModel]:
-    """What is computed, where, and the model that answers of it, out of what was asked; of a board one device."""
-    known = {name: asked.pop(name) for name in _OF_MODELS if name in asked}
-    device = find_device(gpu, asked.pop("hardware_files", ()))
-    make = Machine if is_whole else Machine.one_of
-    machine = make(device, asked.pop("clock", None), asked.pop("unit", None))
-    precision, phase = asked.setdefault("precision", "fp32"), asked.setdefault("phase", "inference")
+    """Build the workload, the machine and the time model from the arguments of `predict`.
+
+    Parameters
+    ----------
+    network, gpu, precision, ...
+        Arguments of `predict`.
+    whole_board : bool
+        Whether a board with several devices counts as one machine; otherwise the machine is one of its devices.
+    """
+    device = find_device(gpu, to_paths(hardware_files))
+    machine = Machine(device, clock, unit) if whole_board else Machine.one_of(device, clock, unit)
     element_bytes(precision)
-    asked["execution"] = asked.get("execution") or (ENGINE if phase in GENERATING else "eager")
-    if (training := asked.get("training")) is not None:
-        asked["precision"], asked["training"] = training.split_precision(precision)
-        known["products"] = asked["training"].products
-    model = choose_model(machine.device, asked["precision"], **known, execution=asked["execution"])
-    tokens = Tokens(asked.pop("sequence_length", None), asked.pop("context", None), phase)
-    resolved = resolve(network, asked.pop("image_size", None), asked.pop("inputs", ()), tokens)
-    return Workload(resolved, **asked), machine, model
+    if not execution:
+        execution = _default_execution(phase)
+    multiplied_in = None
+    if training is not None:
+        precision, training = training.split_precision(precision)
+        multiplied_in = training.products
+    model = choose_model(
+        machine.device,
+        precision,
+        time_model=time_model,
+        execution=execution,
+        ppp=ppp,
+        concurrent=concurrent,
+        calibration=calibration,
+        products=multiplied_in,
+    )
+    sequence = SequenceOptions(sequence_length, context, phase)
+    workload = Workload(
+        resolve_network(network, image_size, inputs, sequence),
+        precision=precision,
+        batch_size=batch_size,
+        phase=phase,
+        execution=execution,
+        convention=convention,
+        training=training,
+        weights=weights,
+    )
+    return workload, machine, model
 
 
-def resolve(
-    network: str | Network | nn.Module, image_size: int | None, inputs: Sequence[str | Sequence[int]],
-    tokens: Tokens | None = None,
-) -> Network:  # fmt: skip
-    """The network that a name, factory or module stands for."""
-    given = list(inputs)
-    tokens = tokens or Tokens()
-    if isinstance(network, str) and ":" not in network and not given:
-        return find_network(network, image_size, tokens)
-    if isinstance(network, Network) and network.remade is not None:
-        return network if _is_made_for(network, tokens) else network.remade(tokens)
-    hugging_face = isinstance(network, str) and network.startswith(HUGGING_FACE)
-    if (tokens.context and not hugging_face) or (tokens.length and isinstance(network, Network)):
-        raise BadValue("--sequence-length and --context are for networks by name or config: others have their inputs")
+def _default_execution(phase: str) -> str:
+    return ENGINE if phase in GENERATION_PHASES else "eager"
+
+
+def resolve_network(
+    network: str | Network | nn.Module,
+    image_size: int | None,
+    inputs: InputShapes,
+    sequence: SequenceOptions | None = None,
+) -> Network:
+    """Return the network that a name, a path, a factory or a module stands for."""
+    shapes = list(inputs)
+    sequence = sequence or SequenceOptions()
+    if isinstance(network, str) and ":" not in network and not shapes:
+        return find_network(network, image_size, sequence)
+    if isinstance(network, Network) and network.rebuild is not None:
+        return network if _matches_sequence(network, sequence) else network.rebuild(sequence)
+    is_hugging_face = isinstance(network, str) and network.startswith(HUGGING_FACE)
+    if (sequence.context and not is_hugging_face) or (sequence.length and isinstance(network, Network)):
+        raise BadValue(
+            "`--sequence-length` and `--context` are for networks given by name or config; "
+            "the length of any other network is that of its inputs"
+        )
     if isinstance(network, Network):
         return network
     if not isinstance(network, str):
         from ..architectures.inputs import read_input
-        from ..architectures.lengths import trace_inputs
+        from ..architectures.sequence_lengths import trace_inputs
 
-        if not given:
+        if not shapes:
             raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")
-        return trace_inputs(network, [read_input(one) for one in given], tokens.length)
+        return trace_inputs(network, [read_input(shape) for shape in shapes], sequence.length)
     if ":" in network:
-        return trace_factory(network, given, image_size, tokens)
-    raise BadValue("--input is for package.module:factory; a shipped network takes --image-size")
+        return trace_factory(network, shapes, image_size, sequence)
+    raise BadValue("`--input` is for package.module:factory; a shipped network takes `--image-size`")
 
 
-def _is_made_for(network: Network, tokens: Tokens) -> bool:
-    """Whether a network from a config has the layers of a phase, for as many tokens as are asked."""
-    if network.lengths is None or tokens.length or tokens.context:
+def _matches_sequence(network: Network, sequence: SequenceOptions) -> bool:
+    """Return whether a network from a config already has the layers for this phase and sequence length."""
+    if network.lengths is None or sequence.length or sequence.context:
         return False
-    writes = network.lengths.keys > network.lengths.queries  # to tokens that are in the cache already
-    return network.lengths.cached == (tokens.phase in GENERATING) and writes == (tokens.phase == "decode")
+    has_cached_tokens = network.lengths.keys > network.lengths.queries
+    is_generating = sequence.phase in GENERATION_PHASES
+    is_decode = sequence.phase == "decode"
+    return network.lengths.uses_cache == is_generating and has_cached_tokens == is_decode
 
 
-def _of_count(
-    flops: float | str | None, macs: float | str | None, gpu: str | Device, asked: dict[str, Any]
+def _predict_count(
+    *,
+    flops: float | str | None,
+    macs: float | str | None,
+    gpu: str | Device,
+    precision: str,
+    batch_size: int,
+    phase: str,
+    time_model: str | None,
+    ppp: float | None,
+    concurrent: bool,
+    convention: str,
+    clock: str | None,
+    unit: str | None,
+    image_size: int | None,
+    sequence_length: int | None,
+    context: int | None,
+    inputs: InputShapes,
+    hardware_files: Paths,
+    training: TrainingOptions | None,
+    execution: str | None,
+    weights: str | None,
 ) -> Prediction:
-    """Predict a bare count, of the whole board; one that looks like MACs given as FLOPs is questioned."""
-    known = {name: asked.pop(name) for name in ("time_model", "ppp", "concurrent") if name in asked}
-    asked.pop("calibration", None)
-    if not asked.get("execution"):
-        asked["execution"] = ENGINE if asked.get("phase") in GENERATING else "eager"
-    device = find_device(gpu, asked.pop("hardware_files", ()))
-    machine = Machine(device, asked.pop("clock", None), asked.pop("unit", None))
-    if known.get("ppp") is None and not known.get("concurrent"):
-        known["time_model"] = known.get("time_model") or "peak"
-    model = find_model(known.pop("time_model", None), **known)
+    """Predict the time of a FLOP or MAC count on the whole board.
+
+    A FLOP count equal to the MAC count of a shipped network gets a note, as it probably is a MAC count.
+    """
+    machine = Machine(find_device(gpu, to_paths(hardware_files)), clock, unit)
+    if ppp is None and not concurrent:
+        time_model = time_model or "peak"
+    model = find_model(time_model, ppp=ppp, concurrent=concurrent)
     if macs is not None:
-        return predict_workload(Workload.of_flops(2 * parse_quantity(macs, "MAC"), **asked), machine, model)
-    given = parse_quantity(flops or 0, "FLOP")
-    notes = tuple(
-        f"{name} has about as many multiply-accumulates, of 2 FLOPs each: for a MAC count say --macs {flops}"
-        for name in networks_of_macs(given)[:1]
+        count = 2 * parse_quantity(macs, "MAC")
+        notes: tuple[str, ...] = ()
+    else:
+        count = parse_quantity(flops or 0, "FLOP")
+        notes = tuple(
+            f"{name} has about this number of multiply-accumulates, of 2 FLOPs each: "
+            f"if this is a MAC count, use `--macs {flops}`"
+            for name in networks_with_macs(count)[:1]
+        )
+    workload = Workload.from_flops(
+        count,
+        precision=precision,
+        batch_size=batch_size,
+        notes=notes,
+        # The remaining arguments need layers: `of_flops` rejects everything but their defaults.
+        phase=phase,
+        execution=execution or _default_execution(phase),
+        convention=convention,
+        training=training,
+        image_size=image_size,
+        inputs=inputs,
+        sequence_length=sequence_length,
+        context=context,
+        weights=weights,
     )
-    return predict_workload(Workload.of_flops(given, notes=notes, **asked), machine, model)
+    return predict_workload(workload, machine, model)
 
 
 def predict_several(
@@ -264,16 +380,40 @@ def predict_several(
     precisions: Sequence[str] = ("fp32",),
     phases: Sequence[str] = ("inference",),
     batch_sizes: Sequence[int] = (1,),
-    **question: Any,
+    time_model: str | None = None,
+    ppp: float | None = None,
+    concurrent: bool = False,
+    convention: str = "flops",
+    clock: str | None = None,
+    unit: str | None = None,
+    image_size: int | None = None,
+    sequence_length: int | None = None,
+    context: int | None = None,
+    inputs: InputShapes = (),
+    flops: float | str | None = None,
+    macs: float | str | None = None,
+    hardware_files: Paths = (),
+    calibration: str | Calibration | None = None,
+    training: TrainingOptions | None = None,
+    fit_batch: bool = False,
+    memory: bool = True,
+    execution: str | None = None,
+    weights: str | None = None,
 ) -> Predictions:
-    """Predict every combination, beside each other: networks first, then devices, precisions, phases, batch sizes.
+    """Predict every combination of networks, devices, precisions, phases and batch sizes.
+
+    The order is that of nested loops over networks, devices, precisions, phases and batch sizes.
 
     Parameters
     ----------
     networks, gpus, precisions, phases, batch_sizes : sequence
-        One or more of what `predict` takes one of.
-    **question
-        What else `predict` takes, of all alike.
+        Values of the arguments of `predict` with the corresponding singular names.
+    time_model, ppp, concurrent, convention, clock, unit, image_size, sequence_length, context, inputs, flops, macs
+        As for `predict`, the same for all combinations.
+    hardware_files, calibration, training, fit_batch, execution, weights
+        As for `predict`, the same for all combinations.
+    memory : bool
+        Whether the peak memory of networks is estimated at inference, too.
 
     Returns
     -------
@@ -283,28 +423,53 @@ def predict_several(
     Raises
     ------
     PaleoError
-        One of its classes: of names, and of a combination that cannot be predicted where none can.
+        For an unknown name, or if no combination can be predicted.
     """
     from ..calibration.several import Predictions
 
-    refuse_unknown("predict", question, (*inspect.signature(predict).parameters, *Question.__annotations__))
-    shapes = question.pop("image_size", None), question.pop("inputs", ())
-    lengths = question.pop("sequence_length", None), question.pop("context", None)
-    devices = [find_device(gpu, question.get("hardware_files", ())) for gpu in gpus]
+    devices = [find_device(gpu, to_paths(hardware_files)) for gpu in gpus]
+    resolved_networks: dict[tuple[int, str], Network | None] = {}
+    for index, network in enumerate(networks):
+        for phase in phases:
+            if network is None:
+                resolved_networks[index, phase] = None
+            else:
+                sequence = SequenceOptions(sequence_length, context, phase)
+                resolved_networks[index, phase] = resolve_network(network, image_size, inputs, sequence)
     predictions: list[Prediction] = []
     failures: dict[str, PaleoError] = {}
-    resolved = {
-        (number, phase): None if network is None else resolve(network, *shapes, Tokens(*lengths, phase))
-        for number, network in enumerate(networks) for phase in phases
-    }  # fmt: skip
-    numbers = range(len(networks))
-    for number, device, precision, phase, batch_size in product(numbers, devices, precisions, phases, batch_sizes):
-        network = resolved[number, phase]
+    indices = range(len(networks))
+    for index, device, precision, phase, batch_size in product(indices, devices, precisions, phases, batch_sizes):
+        resolved = resolved_networks[index, phase]
         try:
-            asked = {"precision": precision, "phase": phase, "batch_size": batch_size, **question}
-            predictions.append(predict(network, gpu=device, **{"memory": network is not None, **asked}))
+            prediction = predict(
+                resolved,
+                gpu=device,
+                precision=precision,
+                batch_size=batch_size,
+                phase=phase,
+                time_model=time_model,
+                ppp=ppp,
+                concurrent=concurrent,
+                convention=convention,
+                clock=clock,
+                unit=unit,
+                flops=flops,
+                macs=macs,
+                calibration=calibration,
+                training=training,
+                fit_batch=fit_batch,
+                memory=memory and resolved is not None,
+                execution=execution,
+                weights=weights,
+            )
         except PaleoError as error:
-            failures[f"{network.name if network else 'the count'} on {device.id} in {precision}: {error}"] = error
+            name = resolved.name if resolved is not None else "the FLOP count"
+            failures[f"{name} on {device.id} in {precision}: {error}"] = error
+        else:
+            predictions.append(prediction)
     if not predictions:
-        raise next(iter(failures.values()), BadValue("name a network, a device, a precision, a phase and a batch size"))
+        if failures:
+            raise next(iter(failures.values()))
+        raise BadValue("give at least one network, device, precision, phase and batch size")
     return Predictions(predictions, tuple(failures))

@@ -1,11 +1,10 @@
-"""What profiles say: `efficiency`, `kernels`, `compare`."""
+"""`efficiency`, `kernels` and `compare`: the analysis of profiles."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,11 @@ import msgspec
 
 from ..calibration.choose import used_calibration
 from ..errors import BadProfile, BadValue, NothingOnDevice
-from ..extras import need
+from ..extras import require
 from ..machines import Device, find_device
 from ..timing.models import TIME_MODELS
+from .arguments import Paths, to_paths
 from .prediction import predict as run_prediction
-from .question import OnDevice, Paths, asked, paths_of
 
 if TYPE_CHECKING:
     from ..calibration.beside import PredictedBeside
@@ -28,79 +27,73 @@ if TYPE_CHECKING:
     from ..profile_analysis.kernels import KernelReport
 
 
-READING = ("pyarrow", "reading profiles", "profiles")
-"""What is needed, what for, and the extra that has it."""
+PROFILE_READER = ("pyarrow", "reading profiles", "profiles")
+"""Arguments of `require` for the library that reads profiles."""
+
+_FITTED_TO_PROFILE = [name for name, model in TIME_MODELS.items() if model.is_fitted and model.options]
+"""Time models with one parameter, which `compare` can fit to a profile."""
 
 
-FITTED = [name for name, model in TIME_MODELS.items() if model.learns and model.takes]
-"""Time models whose one parameter a profile tells."""
-
-
-class _OfProfiles(OnDevice, frozen=True):
-    paths: Paths
-
-
-class _Read(_OfProfiles, frozen=True, kw_only=True):
-    name_pattern: str | None = None
-
-
-class EfficiencyQuestion(_Read, frozen=True, kw_only=True):
-    """What `efficiency` is asked; see there."""
-
-    method: Method = "steady"
-    group_by: Sequence[str] = ()
-    steps: str | None = None
-    by: str = "op"
-    durations: Paths = ()
-    batches: int = 25
-    tau_init: str | os.PathLike[str] | None = None
-    tau_batches: int = 50
-    jobs: int | None = None
-    scheduler: str | None = None
-    keep_going: bool = False
-    on_done: Callable[[int, int], None] | None = None
-
-
-@partial(asked, EfficiencyQuestion)
-def efficiency(question: EfficiencyQuestion) -> Efficiency:
-    r"""Say how well a device was used, from profiles.
+def efficiency(
+    paths: Paths,
+    *,
+    gpu: str | Device,
+    method: Method = "steady",
+    precision: str = "fp32",
+    group_by: Sequence[str] = (),
+    name_pattern: str | None = None,
+    steps: str | None = None,
+    by: str = "op",
+    durations: Paths = (),
+    batches: int = 25,
+    tau_init: str | os.PathLike[str] | None = None,
+    tau_batches: int = 50,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    keep_going: bool = False,
+    hardware_files: Paths = (),
+    on_done: Callable[[int, int], None] | None = None,
+) -> Efficiency:
+    r"""Measure how well a device was used, from profiles.
 
     Parameters
     ----------
     paths : path, or sequence of paths
-        Profiles, or folders of them; several are read in parallel.
+        Profiles, or folders of profiles; several are read in parallel.
     gpu : str or Device
+        Device on which the profiles were taken.
     method : {"steady", "notebook"}
-        One steady iteration with all that it computes, or all rows as SURFBoard's notebook counts them.
+        ``steady`` analyzes one steady iteration, ``notebook`` all rows as the notebook of SURFBoard does.
     precision : str
-        Of the peak, where a PyTorch trace does not say what it multiplies in.
+        Precision of the peak, where a PyTorch trace does not record the precision of its matrix products.
     group_by : sequence of str
-        Means too, over columns of the configuration: ``["batch_size", "nodes"]``.
+        Columns of the configuration over which means are reported, too: ``["batch_size", "nodes"]``.
     name_pattern : str, optional
-        How to read a run's settings from file names: named groups, ``(?P<nodes>[0-9]+)``.
+        Regular expression with named groups that reads the settings of a run from its file name:
+        ``(?P<nodes>[0-9]+)``.
     steps : str, optional
-        Only these iterations, by their marks' numbers: ``"3"``, or ``"2:5"``.
+        Analyze only these iterations, by the numbers of their step markers: ``"3"``, or ``"2:5"``.
     by : {"op", "shape", "module", "kernel"}
-        Sum the time of an iteration by operation, with its shapes, by module (and marked range), or by kernel.
+        Sum the time of an iteration by operation, by operation and shapes, by module (or marked range), or by kernel.
     durations : path, or sequence of paths
-        Measured batch durations, which rates are over instead of kernel times: CSV tables, CSVs of markers, TAU
-        intervals, or folders of these; the shortest counts.
+        Measured batch durations, used for rates instead of kernel times: CSV tables, CSVs of markers, TAU intervals, or
+        folders of these; the shortest duration is used.
     batches : int
-        With `durations` and the notebook's method: how many batches the profiles are of.
+        With `durations` and the method ``notebook``: number of batches in the profiles.
     tau_init : path, optional
-        TAU intervals of runs of one batch, whose median is taken for the initialisation.
+        TAU intervals of runs with one batch; their median is subtracted as the initialization time.
     tau_batches : int
-        Batches of the TAU runs.
+        Number of batches of the TAU runs.
     jobs : int, optional
-        Processes; without it one per core.
+        Number of processes; by default one per core.
     scheduler : str, optional
-        A Dask scheduler, ``tcp://host:8786``, whose workers compute.
+        Address of a Dask scheduler, ``tcp://host:8786``, on whose workers the profiles are read.
     keep_going : bool
-        Whether files that cannot be read are listed in `failed` rather than raised.
+        List unreadable files in `failed` instead of raising an error.
     hardware_files : path, or sequence of paths
-        Further hardware TOMLs.
+        TOML files of further devices.
     on_done : callable, optional
-        Called with the number of files done and of all.
+        Called with the number of completed files and the number of all files.
 
     Returns
     -------
@@ -109,58 +102,65 @@ def efficiency(question: EfficiencyQuestion) -> Efficiency:
     Raises
     ------
     PaleoError
-        One of its classes: a bad profile, an unknown device, column or precision.
+        For a malformed profile, or an unknown device, column or precision.
     """
-    need(*READING)
-    from ..profile_analysis.analysis import ReadAs, measure_efficiency
+    require(*PROFILE_READER)
+    from ..profile_analysis.analysis import ReadOptions, measure_efficiency
 
-    device, durations = find_device(question.gpu, paths_of(question.hardware_files)), None
-    device.find_peak(question.precision)  # before any work
-    first = None if question.tau_init is None else Path(question.tau_init)
-    if question.durations:
+    device = find_device(gpu, to_paths(hardware_files))
+    device.find_peak(precision)  # raises UnknownPrecision before any file is read
+    batch_durations = None
+    initialization_path = None if tau_init is None else Path(tau_init)
+    if durations:
         from ..profile_analysis.durations import read_durations
 
-        durations = read_durations(
-            paths_of(question.durations), initialisation=first, tau_batches=question.tau_batches,
-            name_pattern=question.name_pattern,
-        )  # fmt: skip
-    elif first is not None:
-        raise BadValue("--tau-init is the initialisation of the TAU runs that --durations names: give both")
-    reading = ReadAs(
-        question.method, question.name_pattern, question.steps, durations, question.batches, question.keep_going,
-        question.by,
-    )  # fmt: skip
-    return measure_efficiency(
-        paths_of(question.paths), device, reading, question.precision, question.group_by, question.jobs,
-        question.scheduler, question.on_done,
-    )  # fmt: skip
+        batch_durations = read_durations(
+            to_paths(durations),
+            initialisation=initialization_path,
+            tau_batches=tau_batches,
+            name_pattern=name_pattern,
+        )
+    elif initialization_path is not None:
+        raise BadValue("`--tau-init` requires `--durations`: it is the initialization of these TAU runs")
+    reading = ReadOptions(
+        method=method,
+        name_pattern=name_pattern,
+        steps=steps,
+        durations=batch_durations,
+        batches=batches,
+        keep_going=keep_going,
+        by=by,
+    )
+    return measure_efficiency(to_paths(paths), device, reading, precision, group_by, jobs, scheduler, on_done)
 
 
-class KernelsQuestion(_Read, frozen=True, kw_only=True):
-    """What `kernels` is asked; see there."""
+def kernels(
+    paths: Paths,
+    *,
+    gpu: str | Device | None = None,
+    precision: str = "fp32",
+    direction: str = "all",
+    full_names: bool = False,
+    name_pattern: str | None = None,
+    hardware_files: Paths = (),
+) -> KernelReport | HostReport:
+    """Break the time of a profile down by kernel, and rank the kernels by optimization potential.
 
-    gpu: str | Device | None = None  # type: ignore[assignment]  # a profile of the host needs none
-    direction: str = "all"
-    full_names: bool = False
-
-
-@partial(asked, KernelsQuestion)
-def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
-    """Say where the time of a profile went, kernel by kernel, and what to optimise first.
-
-    Of a profile in which nothing ran on a device (a trace of the CPU, VTune's hotspots): function by function.
+    A profile without device activity (a trace of the CPU, hotspots of VTune) is broken down by function.
 
     Parameters
     ----------
     paths : path, or sequence of paths
-        A profile; or several, and folders of them, whose kernels are summed: the ranks of a job.
-    direction : str
-        Kernels of which pass: one of `paleo_lite.profile_analysis.DIRECTIONS`.
-    full_names : bool
-        One row per name as the profiler has it, with templates and parameters.
+        A profile; or several, or folders of them, whose kernels are added up, such as the ranks of a job.
     gpu : str or Device, optional
-        Device that the kernels ran on; not needed where nothing ran on one.
-    precision, name_pattern, hardware_files
+        Device on which the kernels ran; not required for a profile without device activity.
+    precision : str
+        Precision of the peak, as for `efficiency`.
+    direction : str
+        Pass of the kernels: one of `paleo_lite.profile_analysis.DIRECTIONS`.
+    full_names : bool
+        One row per full kernel name, with template arguments and parameters.
+    name_pattern, hardware_files
         As for `efficiency`.
 
     Returns
@@ -170,100 +170,79 @@ def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
     Raises
     ------
     PaleoError
-        One of its classes.
+        For a malformed profile, or an unknown device or precision.
     """
-    need(*READING)
-    from ..profile_analysis.evidence import doubts, evidence_of
+    require(*PROFILE_READER)
+    from ..profile_analysis.evidence import device_warnings, gather_evidence
     from ..profile_analysis.host import report_host
     from ..profile_analysis.kernels import report_kernels
     from ..profile_analysis.totals import total_kernels
     from ..profiles.detect import open_profile
 
-    device = None if question.gpu is None else find_device(question.gpu, paths_of(question.hardware_files))
-    if device is not None:
-        device.find_peak(question.precision)  # before any work
-    profiles = [open_profile(file, question.name_pattern) for file in _files(question.paths)]
+    device = None
+    if gpu is not None:
+        device = find_device(gpu, to_paths(hardware_files))
+        device.find_peak(precision)  # raises UnknownPrecision before any file is read
+    profiles = [open_profile(file, name_pattern) for file in _list_files(paths)]
     try:
         if device is None:
-            total_kernels(profiles[0], question.direction)
-            raise BadValue(f"{profiles[0].path} has kernels of a device: --gpu DEVICE says which it is")
-        report = report_kernels(
-            profiles, device, question.precision, direction=question.direction, full_names=question.full_names
-        )
+            total_kernels(profiles[0], direction)
+            raise BadValue(f"{profiles[0].path} has kernels of a device: name it with `--gpu DEVICE`")
+        report = report_kernels(profiles, device, precision, direction=direction, full_names=full_names)
     except NothingOnDevice:
         if len(profiles) > 1:
             raise
         return report_host(profiles[0])
-    questioned = doubts(evidence_of(profiles[0], report.raw_s), device)
-    return msgspec.structs.replace(report, notes=(*questioned, *report.notes))
+    contradictions = device_warnings(gather_evidence(profiles[0], report.raw_s), device)
+    return msgspec.structs.replace(report, notes=(*contradictions, *report.notes))
 
 
-def _files(paths: Paths) -> list[Path]:
-    """The files that are meant; those in folders, where there are any."""
+def _list_files(paths: Paths) -> list[Path]:
+    """Return the given files, with folders replaced by their files."""
     from ..profiles.detect import find_files
 
-    given = paths_of(paths)
-    return find_files(given) if len(given) > 1 or given[0].is_dir() else given
+    listed = to_paths(paths)
+    if len(listed) > 1 or listed[0].is_dir():
+        return find_files(listed)
+    return listed
 
 
-class _Sides(msgspec.Struct, frozen=True):
-    a: Paths
-    b: Paths = ()
-
-
-class CompareQuestion(_Sides, frozen=True, kw_only=True):
-    """What `compare` is asked; see there."""
-
-    repeats: bool = False
-    direction: str = "all"
-    by: str = "kernel"
-    predict: str | None = None
-    gpu: str | Device | None = None
-    precision: str = "fp32"
-    batch_size: int | None = None
-    time_model: str | None = None
-    ppp: float | None = None
-    calibration: str | Calibration | None = None
-    name_pattern: str | None = None
-    hardware_files: Paths = ()
-
-    def __post_init__(self) -> None:
-        of_prediction = (self.gpu, self.batch_size, self.time_model, self.ppp, self.calibration)
-        if self.predict is None:
-            if any(said is not None for said in of_prediction):
-                raise BadValue("--gpu, --batch-size, --time-model, --ppp and --calibration go with --predict")
-            if not all(self.sides):
-                raise BadValue("compare takes two profiles, A and B (or --predict NETWORK and one)")
-        elif self.gpu is None or sum(map(len, self.sides)) != 1:
-            raise BadValue("--predict takes one profile and the device it was taken on: --gpu DEVICE")
-
-    @property
-    def sides(self) -> tuple[list[Path], list[Path]]:
-        """The profiles of either side."""
-        return paths_of(self.a), paths_of(self.b)
-
-
-@partial(asked, CompareQuestion)
-def compare(question: CompareQuestion) -> Comparison | PredictedBeside:
-    """Lay the kernels of two profiles side by side, or a prediction beside one.
+def compare(
+    a: Paths,
+    b: Paths = (),
+    *,
+    repeats: bool = False,
+    direction: str = "all",
+    by: str = "kernel",
+    predict: str | None = None,
+    gpu: str | Device | None = None,
+    precision: str = "fp32",
+    batch_size: int | None = None,
+    time_model: str | None = None,
+    ppp: float | None = None,
+    calibration: str | Calibration | None = None,
+    name_pattern: str | None = None,
+    hardware_files: Paths = (),
+) -> Comparison | PredictedBeside:
+    """Compare the kernels of two profiles, or a prediction with a profile.
 
     Parameters
     ----------
     a, b : path, or sequence of paths
-        A profile, or its repeats: then every difference is judged against the spread between them. Without `b` a
-        prediction is laid beside `a`.
+        A profile, or repeated profiles: every difference is then compared with the spread of the repeats. With
+        `predict`, `b` is omitted.
     repeats : bool
-        Also read the repeats that lie beside A and B, by their names.
+        Also read the repeats in the folders of A and B, which are recognized by their names.
     direction : str
-        Kernels of which pass: one of `paleo_lite.profile_analysis.DIRECTIONS`.
+        Pass of the kernels: one of `paleo_lite.profile_analysis.DIRECTIONS`.
     by : {"kernel", "op", "shape", "module"}
-        Sum the times of two profiles by kernel, operation, operation with its shapes, or module.
+        Sum the times by kernel, by operation, by operation and shapes, or by module.
     predict : str, optional
-        The network to predict.
+        Network to predict.
     gpu, precision, time_model, ppp, calibration, hardware_files
-        With `predict`: as for `paleo_lite.predict`. The time model ``ppp`` without a PPP is fitted to the profile.
+        With `predict`: as for `paleo_lite.predict`. The time model ``ppp`` without `ppp` is fitted to the profile.
     batch_size : int, optional
-        With `predict`: without it what the profile's name says.
+        With `predict`: samples per pass; by default the batch size in the file name of the profile.
     name_pattern : str, optional
         As for `efficiency`.
 
@@ -274,48 +253,89 @@ def compare(question: CompareQuestion) -> Comparison | PredictedBeside:
     Raises
     ------
     PaleoError
-        One of its classes; also where the profile contradicts the question.
+        For a malformed profile, or if the profile contradicts the arguments.
     """
-    need(*READING)
+    profiles_a = to_paths(a)
+    profiles_b = to_paths(b)
+    if predict is None:
+        prediction_arguments = (gpu, batch_size, time_model, ppp, calibration)
+        if any(argument is not None for argument in prediction_arguments):
+            raise BadValue(
+                "`--gpu`, `--batch-size`, `--time-model`, `--ppp` and `--calibration` can be used only with `--predict`"
+            )
+        if not profiles_a or not profiles_b:
+            raise BadValue("`compare` needs two profiles, A and B (or `--predict NETWORK` and one profile)")
+    elif gpu is None or len(profiles_a) + len(profiles_b) != 1:
+        raise BadValue("`--predict` needs one profile and the device on which it was taken: `--gpu DEVICE`")
+    require(*PROFILE_READER)
     from ..profile_analysis.compare import compare as compare_profiles
     from ..profile_analysis.compare import find_repeats
     from ..profiles.detect import open_profile
 
-    if question.predict is not None:
-        return _beside(question)
-    pattern, sides = question.name_pattern, list(question.sides)
-    if question.repeats:
-        sides = [[repeat for path in side for repeat in find_repeats(path, pattern)] for side in sides]
-    profiles = [[open_profile(path, pattern) for path in dict.fromkeys(side)] for side in sides]
-    return compare_profiles(profiles[0], profiles[1], question.direction, question.by)
+    if predict is not None and gpu is not None:
+        (path,) = (*profiles_a, *profiles_b)
+        return _compare_prediction(
+            path,
+            predict,
+            find_device(gpu, to_paths(hardware_files)),
+            precision=precision,
+            batch_size=batch_size,
+            time_model=time_model,
+            ppp=ppp,
+            calibration=calibration,
+            name_pattern=name_pattern,
+        )
+    sides = []
+    for paths in (profiles_a, profiles_b):
+        if repeats:
+            paths = [repeat for path in paths for repeat in find_repeats(path, name_pattern)]  # noqa: PLW2901
+        unique_paths = dict.fromkeys(paths)
+        sides.append([open_profile(path, name_pattern) for path in unique_paths])
+    return compare_profiles(sides[0], sides[1], direction, by)
 
 
-def _beside(question: CompareQuestion) -> PredictedBeside:
+def _compare_prediction(
+    path: Path,
+    network: str,
+    device: Device,
+    *,
+    precision: str,
+    batch_size: int | None,
+    time_model: str | None,
+    ppp: float | None,
+    calibration: str | Calibration | None,
+    name_pattern: str | None,
+) -> PredictedBeside:
+    """Compare a prediction with a profile."""
     from ..calibration.beside import lay_beside, learnt_from
     from ..calibration.from_profiles import fit_beside
-    from ..profile_analysis.by_kind import measure_passes
-    from ..profile_analysis.evidence import question as doubt
+    from ..profile_analysis.evidence import check_evidence
+    from ..profile_analysis.pass_times import measure_passes
     from ..profiles.detect import open_profile
 
-    (path,) = (*question.sides[0], *question.sides[1])
-    profile, calibration = open_profile(path, question.name_pattern), question.calibration
-    batch_size = question.batch_size
+    profile = open_profile(path, name_pattern)
     if batch_size is None:
         batch_size = profile.configuration.get("batch_size")
     if not isinstance(batch_size, int):
-        raise BadProfile(f"{path}: its name does not give the batch size: use --batch-size")
-    is_fitted = question.time_model in FITTED and question.ppp is None and calibration is None
-    predict = functools.partial(
-        run_prediction, question.predict, gpu=find_device(question.gpu or "", paths_of(question.hardware_files)),
-        precision=question.precision, batch_size=batch_size, time_model=question.time_model, calibration=calibration,
-        ppp=1.0 if is_fitted else question.ppp,
-    )  # fmt: skip
-    expected = predict()  # an unknown network or device is said before the profile is read
-    doubt(profile, expected.device, expected.network, expected.precision)
+        raise BadProfile(f"{path}: the file name does not give the batch size: use `--batch-size`")
+    is_fitted = time_model in _FITTED_TO_PROFILE and ppp is None and calibration is None
+    predict_phase = functools.partial(
+        run_prediction,
+        network,
+        gpu=device,
+        precision=precision,
+        batch_size=batch_size,
+        time_model=time_model,
+        calibration=calibration,
+        ppp=1.0 if is_fitted else ppp,
+    )
+    prediction = predict_phase()  # an unknown network raises before the profile is read
+    check_evidence(profile, prediction.device, prediction.network, prediction.precision)
     measured = measure_passes(profile)
-    beside = lay_beside(str(path), measured, predict(phase=measured.phase))
+    comparison = lay_beside(str(path), measured, predict_phase(phase=measured.phase))
     if is_fitted:
-        return fit_beside(beside)
-    if (learnt := used_calibration(beside.prediction, calibration)) is not None:
-        return msgspec.structs.replace(beside, remarks=learnt_from(beside, learnt.provenance))
-    return beside
+        return fit_beside(comparison)
+    used = used_calibration(comparison.prediction, calibration)
+    if used is not None:
+        return msgspec.structs.replace(comparison, remarks=learnt_from(comparison, used.provenance))
+    return comparison

@@ -1,4 +1,4 @@
-"""Reports to send: `report`; and how one came about: the command line, the version, the date, files with hashes."""
+"""`report`: HTML reports, with the command line, version, date and hashes of input files that reproduce them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime
 import hashlib
 import os
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,70 +14,64 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..architectures import Network, is_network_file
-from ..counting import GENERATING
+from ..counting import GENERATION_PHASES
 from ..errors import BadFile, BadValue, PaleoError
-from ..extras import need
-from ..files import check_new, save, shipped
+from ..extras import require
+from ..files import check_outputs, save, shipped_folder
 from ..machines import Device, find_device
-from ..reporting.document import Document, Made, Source
+from ..reporting.document import Document, Provenance, Source
 from ..result import Result
 from ..timing import Prediction
 from ..timing.workload import TrainingOptions
 from ..units import format_shape
 from ..version import __version__
-from .profiles import READING
-from .question import Paths, asked, option, paths_of
+from .arguments import InputShapes, Paths, option_name, to_paths
+from .profiles import PROFILE_READER
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ..calibration.store import Calibration
-
-_OF_EITHER = ("gpu", "precision", "hardware_files", "output", "force")
-_OF_A_PROFILE = ("profile", "name_pattern", "program")
-_OF_WORKERS = ("workers", "link", "topology", "platform", "scaling", "strategy", "collective", "advise", "images",
-               "epochs", "price")  # fmt: skip
+    from ..distributed.table import ScaleTable
 
 
 class Report(Result, msgspec.Struct, frozen=True, eq=False):
-    """A report that was written.
+    """A written report.
 
     Attributes
     ----------
     path : Path
+        The HTML file.
     page : Document
-        What it says, with its charts.
+        Its content, with charts.
     bytes : int
-        Size of the file.
+        Size of the file in bytes.
     """
 
     path: Path
     page: Document
     bytes: int
 
-    def document(self, **how: Any) -> Document:
-        """What it says."""
+    def document(self, **options: Any) -> Document:
+        """Return the content of the report."""
         return self.page
 
     def to_dict(self) -> dict[str, Any]:
-        """File, title, how to get it again, and size."""
-        assert self.page.made is not None
-        command, version = self.page.made.command, self.page.made.version
+        """Return file, title, the command that reproduces it, version and size."""
+        assert self.page.provenance is not None
+        command, version = self.page.provenance.command, self.page.provenance.version
         return {"file": str(self.path), "title": self.page.title, "command": command, "version": version,
                 "bytes": self.bytes}  # fmt: skip
 
 
-class _Subject(msgspec.Struct, frozen=True):
-    network: str | Network | nn.Module | None = None
+class ReportArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """Checked arguments of `report`."""
 
-
-class ReportQuestion(_Subject, frozen=True, kw_only=True):
-    """What `report` is asked; see there."""
-
-    profile: str | os.PathLike[str] | None = None
+    network: str | Network | nn.Module | None
+    profile: str | os.PathLike[str] | None
     gpu: str | Device
     output: str | Path
-    force: bool = False
+    force: bool
     precision: str = "fp32"
     batch_size: int | None = None
     phase: str | None = None
@@ -106,43 +100,106 @@ class ReportQuestion(_Subject, frozen=True, kw_only=True):
     sequence_length: int | None = None
     context: int | None = None
     weights: str | None = None
-    inputs: Sequence[str | Sequence[int]] = ()
+    inputs: InputShapes = ()
     hardware_files: Paths = ()
 
     def __post_init__(self) -> None:
         if (self.network is None) == (self.profile is None):
-            raise BadValue("a report is of a network or of a profile (--profile PATH): one of the two")
-        of_a_network = set(self.__struct_fields__).difference(_OF_EITHER, _OF_A_PROFILE)
+            raise BadValue("`report` needs a network or a profile (`--profile PATH`): exactly one of them")
+        used = self.used_arguments()
         if self.profile is not None:
-            self._refuse(of_a_network, "is for the report of a network, not of a profile")
+            for name in used:
+                if name not in _COMMON_ARGUMENTS and name not in _PROFILE_ARGUMENTS:
+                    raise BadValue(f"`{option_name(name)}` is for the report of a network, not of a profile")
             return
-        self._refuse(_OF_A_PROFILE, "is for the report of a profile: --profile PATH")
-        if not self.several:
-            self._refuse(_OF_WORKERS, "is for several devices: say how many, --workers 8")
-        elif self.phase not in (None, "training", *GENERATING):
+        for name in used:
+            if name in _PROFILE_ARGUMENTS:
+                raise BadValue(f"`{option_name(name)}` is for the report of a profile: `--profile PATH`")
+            if name in _WORKERS_ARGUMENTS and not self.has_workers:
+                raise BadValue(
+                    f"`{option_name(name)}` is for several devices: give their number, such as `--workers 8`"
+                )
+        if self.has_workers and self.phase not in (None, "training", *GENERATION_PHASES):
             raise BadValue(
-                f"several devices train, or write text: --phase training, prefill or decode, not {self.phase}"
+                f"several devices support `--phase` training, prefill and decode (got {self.phase}): "
+                "leave `--workers` out, or choose another phase"
             )
         if self.fit_batch and self.batch_size is not None:
-            raise BadValue("fitting the batch chooses its size: leave the batch size out")
-
-    def _refuse(self, names: Collection[str], why: str) -> None:
-        for name in _given(self):
-            if name in names:
-                raise BadValue(f"{option(name)} {why}")
+            raise BadValue("`--fit-batch` chooses the batch size: leave `--batch-size` out")
 
     @property
-    def several(self) -> bool:
-        """Whether it asks of several devices, too."""
-        return any(said is not None for said in (self.workers, self.topology, self.platform))
+    def has_workers(self) -> bool:
+        """Whether the report includes several devices."""
+        return self.workers is not None or self.topology is not None or self.platform is not None
 
-    def named(self, *names: str) -> dict[str, Any]:
-        """What is asked of these names."""
-        return {name: getattr(self, name) for name in names}
+    @property
+    def hardware_paths(self) -> list[Path]:
+        """Paths of the hardware files."""
+        return to_paths(self.hardware_files)
+
+    def used_arguments(self) -> list[str]:
+        """Return the names of the arguments that differ from their defaults."""
+        names = self.__struct_fields__
+        defaults = dict(zip(reversed(names), reversed(self.__struct_defaults__)))
+        used = []
+        for name in names:
+            value = getattr(self, name)
+            is_default = value in (defaults.get(name), None, (), [])
+            if not is_default and name != "force":
+                used.append(name)
+        return used
 
 
-@partial(asked, ReportQuestion)
-def report(question: ReportQuestion) -> Report:
+_COMMON_ARGUMENTS = ("gpu", "precision", "hardware_files", "output", "force")
+_PROFILE_ARGUMENTS = ("profile", "name_pattern", "program")
+_WORKERS_ARGUMENTS = (
+    "workers", "link", "topology", "platform", "scaling", "strategy", "collective", "advise", "images", "epochs",
+    "price",
+)  # fmt: skip
+_PREDICTION_ARGUMENTS = (
+    "network", "gpu", "precision", "time_model", "ppp", "calibration", "clock", "unit", "image_size",
+    "sequence_length", "context", "inputs", "hardware_files", "training", "weights",
+)  # fmt: skip
+
+
+def report(
+    network: str | Network | nn.Module | None = None,
+    *,
+    profile: str | os.PathLike[str] | None = None,
+    gpu: str | Device,
+    output: str | Path,
+    force: bool = False,
+    precision: str = "fp32",
+    batch_size: int | None = None,
+    phase: str | None = None,
+    time_model: str | None = None,
+    ppp: float | None = None,
+    calibration: str | Calibration | None = None,
+    clock: str | None = None,
+    unit: str | None = None,
+    execution: str | None = None,
+    fit_batch: bool = False,
+    training: TrainingOptions | None = None,
+    workers: int | str | Sequence[int] | None = None,
+    link: str | None = None,
+    topology: str | None = None,
+    platform: str | None = None,
+    scaling: str | None = None,
+    strategy: str = "data",
+    collective: str | None = None,
+    advise: bool = False,
+    images: float | str | None = None,
+    epochs: float | None = None,
+    price: float | str | None = None,
+    name_pattern: str | None = None,
+    program: str | None = None,
+    image_size: int | None = None,
+    sequence_length: int | None = None,
+    context: int | None = None,
+    weights: str | None = None,
+    inputs: InputShapes = (),
+    hardware_files: Paths = (),
+) -> Report:
     """Write a report of a prediction or a profile: one HTML file that opens offline.
 
     Parameters
@@ -150,19 +207,19 @@ def report(question: ReportQuestion) -> Report:
     network, gpu, precision, time_model, ppp, calibration, clock, unit, execution, weights, fit_batch, training
         As for `paleo_lite.predict`.
     profile : path, optional
-        Report on this profile instead of a network.
+        Profile to report on, instead of a network.
     output : path
-        The HTML file; `force` replaces one that is there.
+        The HTML file; an existing file is replaced only with `force`.
     batch_size : int, optional
-        Samples per pass; without it 1, in training on several workers 32 for each.
+        Samples per pass; by default 1, or 32 per worker for training on several workers.
     phase : str, optional
-        What is predicted: without it ``inference``, with several workers ``training``.
+        Phase of the prediction; by default ``inference``, with several workers ``training``.
     workers, link, topology, platform, scaling, strategy, collective, advise, images, epochs, price
-        On several devices, too: as for `paleo_lite.scale`.
+        Prediction on several devices: as for `paleo_lite.scale`.
     name_pattern : str, optional
-        Of a profile: as for `paleo_lite.efficiency`.
+        For a profile: as for `paleo_lite.efficiency`.
     program : str, optional
-        What to profile next; without it ``python train.py``.
+        For a profile: the program in the suggested profiler commands; by default ``python train.py``.
     image_size, sequence_length, context, inputs, hardware_files
         As for `paleo_lite.predict`.
 
@@ -173,19 +230,58 @@ def report(question: ReportQuestion) -> Report:
     Raises
     ------
     PaleoError
-        One of its classes: a file that is there already, options that do not go together, and as for predictions.
+        For an existing output file, a combination of arguments that is not supported, and as for `paleo_lite.predict`.
     """
-    path = Path(question.output)
-    check_new(path, force=question.force)
+    arguments = ReportArguments(
+        network=network,
+        profile=profile,
+        gpu=gpu,
+        output=output,
+        force=force,
+        precision=precision,
+        batch_size=batch_size,
+        phase=phase,
+        time_model=time_model,
+        ppp=ppp,
+        calibration=calibration,
+        clock=clock,
+        unit=unit,
+        execution=execution,
+        fit_batch=fit_batch,
+        training=training,
+        workers=workers,
+        link=link,
+        topology=topology,
+        platform=platform,
+        scaling=scaling,
+        strategy=strategy,
+        collective=collective,
+        advise=advise,
+        images=images,
+        epochs=epochs,
+        price=price,
+        name_pattern=name_pattern,
+        program=program,
+        image_size=image_size,
+        sequence_length=sequence_length,
+        context=context,
+        weights=weights,
+        inputs=inputs,
+        hardware_files=hardware_files,
+    )
+    path = Path(output)
+    check_outputs(path, force=force)
     if path.suffix.lower() not in (".html", ".htm"):
-        raise BadValue(f"{path}: a report is an .html file")
-    for name in ("vl_convert", "altair", "jinja2"):
-        need(name, "writing a report", "plots")
-    if question.profile is None:
-        from ..reporting.charts.render import begin
+        raise BadValue(f"{path}: the file name of a report must end in .html")
+    for library in ("vl_convert", "altair", "jinja2"):
+        require(library, "writing a report", "plots")
+    if profile is not None:
+        page = _profile_page(arguments, Path(profile))
+    else:
+        from ..reporting.charts.render import warm_up_renderer
 
-        begin()
-    page = _of_network(question) if question.profile is None else _of_profile(question, Path(question.profile))
+        warm_up_renderer()  # in a thread, during the prediction
+        page = _network_page(arguments)
     from ..reporting.page.html import to_html
 
     content = to_html(page).encode()
@@ -193,174 +289,257 @@ def report(question: ReportQuestion) -> Report:
     return Report(path, page, len(content))
 
 
-def _of_profile(question: ReportQuestion, path: Path) -> Document:
-    need(*READING)
+def _profile_page(arguments: ReportArguments, path: Path) -> Document:
+    """Return the report of a profile."""
+    require(*PROFILE_READER)
     from ..profile_analysis import TOOLS
-    from ..profile_analysis.analysis import ReadAs, measure_efficiency
+    from ..profile_analysis.analysis import ReadOptions, measure_efficiency
     from ..profile_analysis.kernels import report_kernels
     from ..profile_analysis.next_command import next_command
     from ..profile_analysis.timeline import read_timeline
     from ..profiles.detect import open_profile
     from ..reporting.page.profile import profile_report
 
-    pattern, precision = question.name_pattern, question.precision
-    device = find_device(question.gpu, paths_of(question.hardware_files))
-    device.find_peak(precision)  # before any work
+    pattern = arguments.name_pattern
+    precision = arguments.precision
+    device = find_device(arguments.gpu, arguments.hardware_paths)
+    device.find_peak(precision)  # raises UnknownPrecision before the file is read
     kernels = report_kernels(open_profile(path, pattern), device, precision)
 
-    def attempt(call: Any) -> Any:
-        """What a card says, or the sentence why this profile cannot tell."""
+    def result_or_message(function: Callable[[], Any]) -> Any:
+        """Return the result of a function, or the message of its error without the file name."""
         try:
-            return call()
+            return function()
         except PaleoError as error:
             return str(error).removeprefix(f"{path}: ")
 
-    further, program = [], question.program or "python train.py"
+    program = arguments.program or "python train.py"
+    next_commands: list[tuple[str, str]] = []
     for tool in TOOLS:
-        commands = attempt(lambda tool=tool: next_command(kernels.kernels, tool, program))
+        commands = result_or_message(partial(next_command, kernels.kernels, tool, program))
         if isinstance(commands, list):
-            further += [(f"With {tool}" if first else "and then", line) for first, line in zip((True, False), commands)]
-    sources = [_source("profile", path), *_device_sources(device, paths_of(question.hardware_files))]
+            purposes = [f"With {tool}", "and then"]
+            next_commands += zip(purposes, commands)
+    sources = [_file_source("profile", path), *_device_sources(device, arguments.hardware_paths)]
     return profile_report(
         kernels,
-        _made_from(question, sources),
-        efficiency=attempt(lambda: measure_efficiency([path], device, ReadAs(name_pattern=pattern), precision, jobs=1)),
-        timeline=attempt(lambda: read_timeline(open_profile(path, pattern), 300)),
-        next_commands=further,
+        _make_provenance(arguments, sources),
+        efficiency=result_or_message(
+            lambda: measure_efficiency([path], device, ReadOptions(name_pattern=pattern), precision, jobs=1)
+        ),
+        timeline=result_or_message(lambda: read_timeline(open_profile(path, pattern), 300)),
+        next_commands=next_commands,
     )
 
 
-def _of_network(question: ReportQuestion) -> Document:
-    from ..architectures.network import Tokens
+def _network_page(arguments: ReportArguments) -> Document:
+    """Return the report of a prediction."""
+    from ..architectures.network import SequenceOptions
     from ..calibration.alternatives import try_alternatives
     from ..calibration.choose import used_calibration
     from ..reporting.page.prediction import prediction_report
-    from .prediction import predict, resolve
+    from .prediction import predict, resolve_network
 
-    phase = question.phase or ("training" if question.several else "inference")
-    is_shared = question.several and phase == "training"  # every device has samples of its own
-    assert question.network is not None
-    tokens = Tokens(question.sequence_length, question.context, phase)
-    network = resolve(question.network, question.image_size, question.inputs, tokens)
-    files = paths_of(question.hardware_files)
-    same = {"gpu": question.gpu, "hardware_files": files, "training": question.training, **question.named(
-        "precision", "time_model", "ppp", "clock", "unit", "calibration",
-    )}  # fmt: skip
-    batch_size = question.batch_size
+    phase = arguments.phase
+    if phase is None:
+        phase = "training" if arguments.has_workers else "inference"
+    assert arguments.network is not None
+    sequence = SequenceOptions(arguments.sequence_length, arguments.context, phase)
+    network = resolve_network(arguments.network, arguments.image_size, arguments.inputs, sequence)
+    batch_size = arguments.batch_size
     if batch_size is None:
-        batch_size = 32 if is_shared and not question.fit_batch else 1
+        is_batch_per_worker = arguments.has_workers and phase == "training"
+        batch_size = 32 if is_batch_per_worker and not arguments.fit_batch else 1
     prediction = predict(
-        network, **same, **question.named("weights", "execution", "fit_batch"), phase=phase, memory=True,
+        network,
+        gpu=arguments.gpu,
+        precision=arguments.precision,
         batch_size=batch_size,
-    )  # fmt: skip
-    calibration = used_calibration(prediction, question.calibration)
-    sources = _network_sources(question, prediction, calibration)
+        phase=phase,
+        time_model=arguments.time_model,
+        ppp=arguments.ppp,
+        clock=arguments.clock,
+        unit=arguments.unit,
+        hardware_files=arguments.hardware_paths,
+        calibration=arguments.calibration,
+        training=arguments.training,
+        fit_batch=arguments.fit_batch,
+        memory=True,
+        execution=arguments.execution,
+        weights=arguments.weights,
+    )
+    scaling = None
+    if arguments.has_workers:
+        scaling = _predict_scaling(arguments, network, prediction.batch_size)
+    calibration = used_calibration(prediction, arguments.calibration)
+    sources = _network_sources(arguments, prediction, calibration)
     return prediction_report(
         prediction,
-        _made_from(question, sources, _same_figures(question, prediction)),
-        alternatives=try_alternatives(prediction, question.time_model, files),
-        scaling=_scaled(question, network, {**same, "batch_size": prediction.batch_size}),
+        _make_provenance(arguments, sources, _json_commands(arguments, prediction)),
+        alternatives=try_alternatives(prediction, arguments.time_model, arguments.hardware_paths),
+        scaling=scaling,
         calibration=calibration,
     )
 
 
-def _scaled(question: ReportQuestion, network: Network, same: dict[str, Any]) -> Any:
-    if not question.several:
-        return None
+def _predict_scaling(arguments: ReportArguments, network: Network, batch_size: int) -> ScaleTable:
+    """Return the prediction on several devices."""
     from ..distributed.job import Settings
     from .scaling import scale
 
-    own = question.named(*(name for name in _OF_WORKERS if name != "collective"))
-    if question.phase in GENERATING:
-        own |= question.named("phase", "weights", "execution")
-    return scale(network, **same, **own, settings=Settings(collective=question.collective))
+    is_generating = arguments.phase in GENERATION_PHASES
+    return scale(
+        network,
+        gpu=arguments.gpu,
+        workers=arguments.workers,
+        link=arguments.link,
+        topology=arguments.topology,
+        platform=arguments.platform,
+        batch_size=batch_size,
+        scaling=arguments.scaling,
+        strategy=arguments.strategy,
+        advise=arguments.advise,
+        settings=Settings(collective=arguments.collective),
+        precision=arguments.precision,
+        phase=arguments.phase if is_generating and arguments.phase else "training",
+        training=arguments.training,
+        weights=arguments.weights if is_generating else None,
+        execution=arguments.execution if is_generating else None,
+        time_model=arguments.time_model,
+        ppp=arguments.ppp,
+        calibration=arguments.calibration,
+        clock=arguments.clock,
+        unit=arguments.unit,
+        images=arguments.images,
+        epochs=arguments.epochs,
+        price=arguments.price,
+        hardware_files=arguments.hardware_paths,
+    )
 
 
-def _given(question: ReportQuestion) -> list[str]:
-    """The names of what is not as it would be unasked."""
-    fields = question.__struct_fields__
-    unasked = dict(zip(reversed(fields), reversed(question.__struct_defaults__)))
-    return [name for name in fields if getattr(question, name) not in (unasked.get(name), None, (), [])]
+def _command_line(arguments: ReportArguments, command: str, names: Collection[str] | None = None) -> list[str]:
+    """Return a command line with the arguments that differ from their defaults.
 
-
-def _words(question: ReportQuestion, command: str, names: Collection[str] | None = None) -> list[str]:
-    """The words of a command line that asks the same: of all that was given, or of what is called `names`."""
-    said: list[tuple[str, Any]] = []
-    for name in _given(question):
-        value = getattr(question, name)
-        if name == "force" or (names is not None and name not in names):
-            continue
-        if name == "training":
-            plain = TrainingOptions("sgd")
-            parts = ("optimizer", "mixed_precision", "checkpointing", "accumulation")
-            said += [(part, getattr(value, part)) for part in parts if getattr(value, part) != getattr(plain, part)]
-        elif name == "hardware_files":
-            said += [(name, path) for path in paths_of(value)]
-        elif name == "inputs":
-            said += [(name, format_shape(shape)) for shape in value]
-        else:
-            said.append((name, value))
+    Parameters
+    ----------
+    command : str
+        Name of the command.
+    names : collection of str, optional
+        Use only these arguments; by default all.
+    """
     line = ["paleo-lite", command]
-    for name, value in said:
-        if isinstance(value, (tuple, list)):
-            word = ",".join(map(str, value))
-        elif isinstance(value, float):
-            word = repr(value).removesuffix(".0")
+    for name in arguments.used_arguments():
+        if names is not None and name not in names:
+            continue
+        value = getattr(arguments, name)
+        if name == "network":
+            line.append(_format_argument(value))
+        elif name == "training":
+            line += _training_options(value)
+        elif name == "hardware_files":
+            for path in to_paths(value):
+                line += [option_name(name), str(path)]
+        elif name == "inputs":
+            for shape in value:
+                line += [option_name(name), format_shape(shape)]
+        elif value is True:
+            line.append(option_name(name))
         else:
-            word = value.id if isinstance(value, Device) else value.name if isinstance(value, Network) else str(value)
-        line += [*([] if name == "network" else [option(name)]), *([] if value is True else [word])]
+            line += [option_name(name), _format_argument(value)]
     return line
 
 
-def _made_from(question: ReportQuestion, sources: Sequence[Source], further: Sequence[tuple[str, str]] = ()) -> Made:
-    """How this call makes its report; the date is SOURCE_DATE_EPOCH's where it is set, as for reproducible builds."""
+def _training_options(training: TrainingOptions) -> list[str]:
+    """Return the command-line options of the training options that differ from their defaults."""
+    default = TrainingOptions("sgd")
+    options = []
+    for name in ("optimizer", "mixed_precision", "checkpointing", "accumulation"):
+        value = getattr(training, name)
+        if value == getattr(default, name):
+            continue
+        options.append(option_name(name))
+        if value is not True:
+            options.append(_format_argument(value))
+    return options
+
+
+def _format_argument(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return ",".join(str(item) for item in value)
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    if isinstance(value, Device):
+        return value.id
+    if isinstance(value, Network):
+        return value.name
+    return str(value)
+
+
+def _make_provenance(
+    arguments: ReportArguments, sources: Sequence[Source], next_commands: Sequence[tuple[str, str]] = ()
+) -> Provenance:
+    """Return the provenance of a report; the date is SOURCE_DATE_EPOCH if set, as for reproducible builds."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    now = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc) if epoch.isdecimal() else None
-    date = (now or datetime.datetime.now(datetime.timezone.utc)).date().isoformat()
-    return Made(shlex.join(_words(question, "report")), __version__, date, sources, further)
+    if epoch.isdecimal():
+        now = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc)
+    else:
+        now = datetime.datetime.now(datetime.timezone.utc)
+    command = shlex.join(_command_line(arguments, "report"))
+    return Provenance(command, __version__, now.date().isoformat(), sources, next_commands)
 
 
-def _same_figures(question: ReportQuestion, prediction: Prediction) -> list[tuple[str, str]]:
-    """Commands that give a report's figures as JSON."""
-    shared = ["network", "gpu", "precision", "time_model", "ppp", "calibration", "clock", "unit", "image_size",
-              "sequence_length", "context", "inputs", "hardware_files", "training", "weights"]  # fmt: skip
-    rest = ["--batch-size", str(prediction.batch_size), "--phase", prediction.phase, "--format", "json"]
-    lines = [("The prediction as JSON", [*_words(question, "predict", [*shared, "execution"]), *rest])]
-    if question.several:
-        writes = ["phase", "execution"] if question.phase in GENERATING else []
-        several = _words(question, "scale", [*shared, *_OF_WORKERS, *writes])
-        lines.append(("Several devices as JSON", [*several, *rest[:2], *rest[4:]]))
-    return [(what, shlex.join(line)) for what, line in lines]
+def _json_commands(arguments: ReportArguments, prediction: Prediction) -> list[tuple[str, str]]:
+    """Return the commands that give the numbers of a report as JSON."""
+    batch_size = ["--batch-size", str(prediction.batch_size)]
+    predict_line = _command_line(arguments, "predict", (*_PREDICTION_ARGUMENTS, "execution"))
+    predict_line += [*batch_size, "--phase", prediction.phase, "--format", "json"]
+    commands = [("The prediction as JSON", shlex.join(predict_line))]
+    if arguments.has_workers:
+        names = [*_PREDICTION_ARGUMENTS, *_WORKERS_ARGUMENTS]
+        if arguments.phase in GENERATION_PHASES:
+            names += ["phase", "execution"]
+        scale_line = [*_command_line(arguments, "scale", names), *batch_size, "--format", "json"]
+        commands.append(("Several devices as JSON", shlex.join(scale_line)))
+    return commands
 
 
-def _network_sources(question: ReportQuestion, prediction: Prediction, calibration: Calibration | None) -> list[Source]:
-    """The files behind a prediction: descriptor, device, calibration or pool."""
-    files, name, known = list[Source](), question.network, shipped("calibrations")
-    if isinstance(name, str) and is_network_file(name):
-        files.append(_source("network", Path(name)))
-    elif (path := shipped("models") / f"{prediction.network}.json").is_file() and question.image_size is None:
-        files.append(_source("network", path))
-    files += _device_sources(prediction.device, paths_of(question.hardware_files))
-    named = question.calibration
+def _network_sources(
+    arguments: ReportArguments, prediction: Prediction, calibration: Calibration | None
+) -> list[Source]:
+    """Return the input files of a prediction: descriptor, device, and calibration or pool of calibrations."""
+    sources: list[Source] = []
+    network = arguments.network
+    shipped_descriptor = shipped_folder("models") / f"{prediction.network}.json"
+    if isinstance(network, str) and is_network_file(network):
+        sources.append(_file_source("network", Path(network)))
+    elif shipped_descriptor.is_file() and arguments.image_size is None:
+        sources.append(_file_source("network", shipped_descriptor))
+    sources += _device_sources(prediction.device, arguments.hardware_paths)
+    calibrations = shipped_folder("calibrations")
+    named = arguments.calibration
     if calibration is not None and (named is None or isinstance(named, str)):
-        is_file = named and named.endswith(".toml")
-        path = Path(named or "") if is_file else known / f"{calibration.device}-{calibration.precision}.toml"
-        files.append(_source("calibration", path))
+        if named and named.endswith(".toml"):
+            path = Path(named)
+        else:
+            path = calibrations / f"{calibration.device}-{calibration.precision}.toml"
+        sources.append(_file_source("calibration", path))
     elif calibration is None and prediction.model.label:
         from ..calibration.choose import POOL_FILE
 
-        files.append(_source("fits of other devices", known / POOL_FILE))
-    return files
+        sources.append(_file_source("fits of other devices", calibrations / POOL_FILE))
+    return sources
 
 
-def _device_sources(device: Device, hardware_files: Sequence[Path]) -> Iterator[Source]:
-    own = [path for path in hardware_files if path.stem == device.id]
-    for path in own or [shipped("hardware") / f"{device.id}.toml"]:
-        if path.is_file():
-            yield _source("device", path)
+def _device_sources(device: Device, hardware_paths: Sequence[Path]) -> list[Source]:
+    """Return the file that describes a device."""
+    paths = [path for path in hardware_paths if path.stem == device.id]
+    if not paths:
+        paths = [shipped_folder("hardware") / f"{device.id}.toml"]
+    return [_file_source("device", path) for path in paths if path.is_file()]
 
 
-def _source(what: str, path: Path) -> Source:
+def _file_source(description: str, path: Path) -> Source:
+    """Return name and SHA-256 of a file."""
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
@@ -368,4 +547,4 @@ def _source(what: str, path: Path) -> Source:
                 digest.update(block)
     except OSError as error:
         raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
-    return Source(what, path.name, digest.hexdigest())
+    return Source(description, path.name, digest.hexdigest())

@@ -1,130 +1,141 @@
-"""How a network trains on many devices: `scale`."""
+"""`scale`: the time of a network on many devices."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from ..architectures import Network
-from ..counting import GENERATING
+from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
 from ..errors import BadQuantity, BadValue, UnknownName
 from ..machines import Device
 from ..units import parse_quantity
-from .prediction import Common, nouns
-from .question import option, refuse_unknown
+from .arguments import InputShapes, Paths, option_name, to_paths
+from .prediction import resolve_question
 
 if TYPE_CHECKING:
     from torch import nn
-    from typing_extensions import Unpack
 
-    from ..distributed.job import Inputs, Settings
+    from ..calibration.store import Calibration
+    from ..distributed.job import InputSettings, Settings
     from ..distributed.table import ScaleTable
+    from ..timing.workload import TrainingOptions
 
-
-class ManyDevices(Common, total=False):
-    """What `scale` may be told besides; see there."""
-
-    workers: int | str | Sequence[int] | None
-    link: str | None
-    topology: str | None
-    platform: str | None
-    measured: Sequence[str]
-    batch_size: int | None
-    scaling: str | None
-    strategy: str
-    phase: str
-    context: int | None
-    weights: str | None
-    execution: str | None
-    ppp_comm: float | None
-    images: float | str | None
-    epochs: float | None
-    price: float | str | None
-    cost: bool
-    concurrent: bool
-    storage: str | None
-    decode: float | str | None
-    pageable: bool
+PARALLEL_3D = "3d"
+"""Strategy that combines tensor, pipeline and data parallelism."""
 
 
 def scale(
     network: str | Network | nn.Module,
     *,
     gpu: str | Device | None = None,
+    workers: int | str | Sequence[int] | None = None,
+    link: str | None = None,
+    topology: str | None = None,
+    platform: str | None = None,
+    measured: Sequence[str] = (),
+    batch_size: int | None = None,
+    scaling: str | None = None,
+    strategy: str = "data",
     advise: bool = False,
     settings: Settings | None = None,
+    precision: str = "fp32",
+    phase: str = "training",
+    training: TrainingOptions | None = None,
+    context: int | None = None,
+    weights: str | None = None,
+    execution: str | None = None,
+    time_model: str | None = None,
+    ppp: float | None = None,
+    concurrent: bool = False,
+    ppp_comm: float | None = None,
+    calibration: str | Calibration | None = None,
+    clock: str | None = None,
+    unit: str | None = None,
+    images: float | str | None = None,
+    epochs: float | None = None,
+    price: float | str | None = None,
+    cost: bool = False,
+    storage: str | None = None,
+    decode: float | str | None = None,
+    pageable: bool = False,
+    image_size: int | None = None,
+    sequence_length: int | None = None,
+    inputs: InputShapes = (),
+    hardware_files: Paths = (),
     compat: str | None = None,
     revision: str = "first",
-    **question: Unpack[ManyDevices],
 ) -> ScaleTable:
-    """Predict how a network trains on many devices, or how a language model reads and writes on those of a node.
+    """Predict the training of a network, or the text generation of a language model, on many devices.
 
     Parameters
     ----------
     network, precision, time_model, ppp, calibration, clock, unit, image_size, sequence_length, inputs, hardware_files
         As for `predict`.
-    phase : {"training", "prefill", "decode"}
-        In prefill and decode all devices share every matrix, or as many as ``settings.split.tensor`` says.
-    context, weights, execution
-        Of prefill and decode, as for `predict`.
-    workers : int, str or sequence of int, optional
-        ``8``, ``[1, 2, 4]`` or a range: ``"1,2,4,...,128"``, ``"1:128:x2"``; without any all of the topology.
     gpu : str or Device, optional
-        May be left out where the topology names it.
+        Device; may be omitted if the topology or platform names it.
+    workers : int, str or sequence of int, optional
+        Numbers of devices: ``8``, ``[1, 2, 4]`` or a range: ``"1,2,4,...,128"``, ``"1:128:x2"``. By default all devices
+        of the topology.
     link : str, optional
-        Between all workers: ``"ethernet20"``, ``"infiniband-fdr"``, ``"25 GB/s"``.
+        Link between all workers: ``"ethernet20"``, ``"infiniband-fdr"``, ``"25 GB/s"``.
     topology : str, optional
-        In place of `link`: ``"2x k40m @ pcie3, 16 nodes @ infiniband"``, or a TOML's path.
+        Hierarchical topology instead of `link`: ``"2x k40m @ pcie3, 16 nodes @ infiniband"``, or the path of a TOML.
     platform : str, optional
-        In place of both: a computer by name, ``"p4d.24xlarge"`` or ``"dgx-h100"``, or one whose scaling was measured,
-        ``"ec2-p2-k80"`` or ``"dgx1-p100"``.
+        Computer instead of `link` or `topology`: by name, ``"p4d.24xlarge"`` or ``"dgx-h100"``, or one with measured
+        scaling, ``"ec2-p2-k80"`` or ``"dgx1-p100"``.
     measured : sequence of str
-        What was measured of this network, batch and strategy on this cluster: ``["16 workers: 5,900 samples/s"]``.
+        Your own measurements of this network, batch size and strategy on this cluster:
+        ``["16 workers: 5,900 samples/s"]``.
     batch_size : int, optional
-        Samples per worker for weak scaling (32 without one), of all workers for strong (32 for each of the most); in
-        prefill and decode one sequence without one.
+        Samples per worker for weak scaling (default 32), global batch size for strong scaling (default 32 per worker at
+        the largest number of workers); number of sequences in prefill and decode (default 1).
     scaling : {"weak", "strong"}
-        weak: the batch per worker stays; strong: the batch of all together. By default weak, in prefill and decode
-        strong.
+        ``weak`` keeps the batch size per worker, ``strong`` the global batch size. By default ``weak`` for training and
+        ``strong`` for prefill and decode.
     strategy : str
-        One of `paleo_lite.distributed.strategies.STRATEGIES`.
+        Parallelism, one of `paleo_lite.distributed.strategies.STRATEGIES`.
     advise : bool
-        Try every strategy and collective on the one number of workers, best first.
+        Rank all strategies and collectives for one number of workers.
     settings : Settings, optional
-        Collective, buckets, gradient precision: `paleo_lite.distributed.job.Settings`.
+        Collective, gradient buckets, gradient precision, parallel configuration:
+        `paleo_lite.distributed.job.Settings`.
+    phase : {"training", "prefill", "decode"}
+        In prefill and decode all devices use tensor parallelism, or as many as the parallel configuration in `settings`
+        gives.
     training : TrainingOptions, optional
-        Optimizer, mixed precision, checkpointing, accumulation.
-    ppp_comm : float, optional
-        Share of the links' bandwidth that is reached, instead of the calibrated one, or 1.
-    images, epochs, price
-        For hours, cost and energy: samples per epoch, or ``"300B tokens"``; epochs; USD per hour of one device (else
-        what it rents for).
-    cost : bool
-        Insist on a cost: an error where no price is known.
-    storage, decode, pageable
-        What feeds each node, where a step may wait for it: storage as in `feeding`, samples per second that a node
-        decodes, and whether one process copies them from pageable memory.
+        Optimizer, mixed precision, activation checkpointing, gradient accumulation.
+    context, weights, execution
+        For prefill and decode, as for `predict`.
     concurrent : bool
-        With `ppp`, or `compat`: the larger of arithmetic and memory time, not the sum.
+        With `ppp` or `compat`: take the larger of arithmetic and memory time instead of their sum.
+    ppp_comm : float, optional
+        Fraction of the link bandwidth that is reached, instead of the calibrated one (or 1).
+    images, epochs, price
+        For hours, cost and energy: samples per epoch, or ``"300B tokens"``; number of epochs; US dollars per hour of
+        one device (by default its rental price on record).
+    cost : bool
+        Raise an error if no price is known.
+    storage, decode, pageable
+        Input pipeline of each node: storage as in `feeding`; samples per second that a node decodes; whether one
+        process copies the samples from pageable memory.
     compat : {"paleo"}, optional
-        Compute as the released PALEO does, defects and all.
+        Reproduce the released PALEO, including its defects.
     revision : {"first", "last"}
         Revision of PALEO, with `compat`.
 
     Returns
     -------
     ScaleTable
-        Rows with ``time_s``, ``speedup``, ``efficiency``; ``to_dict()``.
+        Rows with ``time_s``, ``speedup``, ``efficiency``; ``to_dict()``, ``to_frame()``.
 
     Raises
     ------
     PaleoError
-        One of its classes.
+        For an unknown name, an invalid value, or a combination of arguments that is not supported.
 
     Examples
     --------
@@ -132,95 +143,179 @@ def scale(
     >>> pl.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,4,...,128")[-1].speedup  # doctest: +SKIP
     """
     from ..distributed.job import Settings
-    from ..distributed.run import Request, run
+    from ..distributed.run import Request, predict_scaling
+    from ..distributed.strategies import resolve_strategy
     from ..timing.workload import TrainingOptions
 
-    if not question.keys() <= ManyDevices.__annotations__.keys():
-        refuse_unknown("scale", question, (*inspect.signature(scale).parameters, *ManyDevices.__annotations__))
-    asked: dict[str, Any] = dict(question)
     if compat is not None:
-        return _as_paleo(network, gpu, settings, revision, {**asked, "advise": advise})
-    if settings is not None and settings.split is not None:
-        if (strategy := asked.get("strategy", "data")) not in ("data", "together"):
-            raise BadValue(f"--tensor, --pipeline and what goes with them are of --strategy together, not {strategy}")
-        asked["strategy"] = "together"
-    phase = asked.setdefault("phase", "training")
-    if phase in GENERATING:
-        asked = _generating(asked)
-    elif phase != "training":
-        raise UnknownName("phase of several devices", phase, ("training", *GENERATING))
-    elif refused := [name for name in ("context", "weights", "execution") if asked.pop(name, None) is not None]:
-        raise BadValue(f"{option(refused[0])} is of --phase prefill and decode, not of training")
+        unsupported = {
+            "topology": topology,
+            "platform": platform,
+            "measured": measured,
+            "advise": advise,
+            "precision": precision,
+            "phase": phase,
+            "training": training,
+            "context": context,
+            "weights": weights,
+            "execution": execution,
+            "time_model": time_model,
+            "calibration": calibration,
+            "clock": clock,
+            "unit": unit,
+            "storage": storage,
+            "decode": decode,
+            "pageable": pageable,
+            "image_size": image_size,
+            "sequence_length": sequence_length,
+            "inputs": inputs,
+            "hardware_files": hardware_files,
+        }
+        _refuse_unknown_to_paleo(unsupported, settings)
+        request = Request(
+            workers=workers,
+            link=link,
+            batch_size=batch_size,
+            scaling=scaling or "weak",
+            strategy=strategy,
+            ppp_comm=ppp_comm,
+            images=images,
+            epochs=epochs,
+            price=price,
+            require_cost=cost,
+        )
+        return _reproduce_paleo(request, network, gpu, settings, revision, ppp=ppp, concurrent=concurrent)
+    strategy = resolve_strategy(strategy)
+    if settings is not None and settings.parallel is not None:
+        if strategy not in ("data", PARALLEL_3D):
+            raise BadValue(
+                f"`--tensor`, `--pipeline` and related options are for `--strategy {PARALLEL_3D}`, not for {strategy}"
+            )
+        strategy = PARALLEL_3D
+    if phase in GENERATION_PHASES:
+        if training is not None:
+            raise BadValue(f"training options are for `--phase training`, not for {phase}")
+        if strategy not in ("data", PARALLEL_3D):
+            raise BadValue(f"{phase} uses tensor parallelism, set by `--tensor`: leave `--strategy` out")
+        strategy = PARALLEL_3D
+        scaling = scaling or "strong"
+        batch_size = batch_size or 1
+        execution = execution or ENGINE
+    elif phase == "training":
+        for name, value in {"context": context, "weights": weights, "execution": execution}.items():
+            if value is not None:
+                raise BadValue(f"`{option_name(name)}` is for `--phase prefill` and `decode`, not for training")
+        scaling = scaling or "weak"
+        training = training or TrainingOptions("sgd")
     else:
-        asked["training"] = asked.get("training") or TrainingOptions("sgd")
-    asked["scaling"] = asked.get("scaling") or "weak"
+        raise UnknownName("phase of several devices", phase, ("training", *GENERATION_PHASES))
     request = Request(
-        cost_asked=asked.pop("cost", False),
-        **{name: asked.pop(name) for name in Request.__struct_fields__ if name in asked},
+        workers=workers,
+        link=link,
+        topology=topology,
+        batch_size=batch_size,
+        scaling=scaling,
+        strategy=strategy,
+        ppp_comm=ppp_comm,
+        images=images,
+        epochs=epochs,
+        price=price,
+        require_cost=cost,
+        platform=platform,
+        measured=measured,
     )
-    topology = request.machine([Path(file) for file in asked.get("hardware_files", ())])
-    gpu = gpu or topology.device
+    machines = request.build_topology(to_paths(hardware_files))
+    gpu = gpu or machines.device
     if gpu is None:
         raise BadValue(
-            "which device? Give a GPU, or a topology that names it: '2x k40m @ pcie3, 16 nodes @ infiniband'"
+            "`scale` needs a device: give `--gpu`, or a topology that names it, such as "
+            "'2x k40m @ pcie3, 16 nodes @ infiniband'"
         )
-    fed = {name: asked.pop(name) for name in ("storage", "decode", "pageable") if name in asked}
-    workload, machine, model = nouns(network, gpu, asked)
-    if any(fed.values()):
-        settings = structs.replace(settings or Settings(), inputs=_inputs(machine.device, **fed))
-    return run(request, topology, workload, machine, model, settings, advise=advise)
+    workload, machine, model = resolve_question(
+        network,
+        gpu,
+        precision=precision,
+        phase=phase,
+        time_model=time_model,
+        ppp=ppp,
+        concurrent=concurrent,
+        clock=clock,
+        unit=unit,
+        image_size=image_size,
+        sequence_length=sequence_length,
+        context=context,
+        inputs=inputs,
+        hardware_files=hardware_files,
+        calibration=calibration,
+        training=training,
+        execution=execution,
+        weights=weights,
+    )
+    if storage is not None or decode is not None or pageable:
+        input_pipeline = _make_inputs(machine.device, storage, decode, pageable)
+        settings = structs.replace(settings or Settings(), inputs=input_pipeline)
+    return predict_scaling(request, machines, workload, machine, model, settings, advise=advise)
 
 
-def _generating(asked: dict[str, Any]) -> dict[str, Any]:
-    """What is asked of prefill or decode, with what stands for what was left out."""
-    if asked.get("training") is not None:
-        raise BadValue(f"training options are of --phase training, not of {asked['phase']}")
-    if asked.get("strategy", "data") not in ("data", "together"):
-        raise BadValue(f"in {asked['phase']} devices share matrices, by --tensor: leave --strategy out")
-    return {
-        **asked,
-        "strategy": "together",
-        "scaling": asked.get("scaling") or "strong",
-        "batch_size": asked.get("batch_size") or 1,
-        "execution": asked.get("execution") or ENGINE,
-    }
+def _make_inputs(device: Device, storage: str | None, decode: float | str | None, pageable: bool) -> InputSettings:
+    """Return the input pipeline of a node."""
+    from ..distributed.job import InputSettings
+    from ..input_pipeline.feeding import find_host_link, find_store
+
+    decoded_per_s = None
+    if decode is not None:
+        decoded_per_s = _parse_decode_rate(decode)
+    link, link_bytes_per_s = find_host_link(device)
+    return InputSettings(find_store(storage or "memory"), decoded_per_s, pageable, link, link_bytes_per_s)
 
 
-def _inputs(
-    device: Device, storage: str | None = None, decode: float | str | None = None, pageable: bool = False
-) -> Inputs:
-    """What feeds a node's devices."""
-    from ..distributed.job import Inputs
-    from ..input_pipeline.feeding import find_store, link_of_host
-
+def _parse_decode_rate(decode: float | str) -> float:
+    """Return the samples per second of a rate such as ``"3,000/s"``."""
+    text = str(decode).replace(",", "").removesuffix("/s")
     try:
-        per_s = None if decode is None else parse_quantity(str(decode).replace(",", "").removesuffix("/s"), "")
+        rate_per_s = parse_quantity(text, "")
     except BadQuantity:
-        per_s = 0.0
-    if per_s is not None and not 0 < per_s < float("inf"):
-        raise BadValue(f"--decode must be samples a second of a node, above 0, such as '3,000/s', not {decode!r}")
-    return Inputs(find_store(storage or "memory"), per_s, pageable, *link_of_host(device))
+        rate_per_s = 0.0
+    if not 0 < rate_per_s < float("inf"):
+        raise BadValue(f"`--decode` must be a number of samples per second > 0, such as '3,000/s' (got {decode!r})")
+    return rate_per_s
 
 
-_PALEO_KNOWS = ("workers", "link", "batch_size", "scaling", "strategy", "ppp", "ppp_comm", "images", "epochs", "price",
-                "cost", "concurrent")  # fmt: skip
-
-
-def _as_paleo(network: Any, gpu: Any, settings: Settings | None, revision: str, asked: dict[str, Any]) -> ScaleTable:
-    """What the released PALEO says, in the same table; what it does not know is refused."""
+def _refuse_unknown_to_paleo(arguments: dict[str, Any], settings: Settings | None) -> None:
+    """Raise BadValue if an argument or a setting is used that PALEO does not have."""
     from ..distributed.job import Settings
-    from ..distributed.run import Request
+
+    defaults: tuple[Any, ...] = (None, False, (), [], "fp32", "training")
+    unsupported = [name for name, value in arguments.items() if value not in defaults]
+    if settings is not None:
+        default_settings = Settings(collective=settings.collective)
+        for name in Settings.__struct_fields__:
+            if getattr(settings, name) != getattr(default_settings, name):
+                unsupported.append(name)
+    if unsupported:
+        option = option_name(unsupported[0])
+        raise BadValue(f"PALEO has no `{option}`: leave it out, or leave `--compat paleo` out")
+
+
+def _reproduce_paleo(
+    request: Any,
+    network: Any,
+    gpu: Any,
+    settings: Settings | None,
+    revision: str,
+    *,
+    ppp: float | None,
+    concurrent: bool,
+) -> ScaleTable:
+    """Return the results of the released PALEO as a `ScaleTable`."""
     from ..paleo.scale import paleo_table
 
-    settings = settings or Settings()
-    plain = Settings(collective=settings.collective)
-    further = {name: getattr(settings, name) for name in Settings.__struct_fields__}
-    changed = {name: value for name, value in further.items() if value != getattr(plain, name)}
-    unsaid = (None, False, (), "fp32", "training")
-    for name, value in {**asked, **changed}.items():
-        if name not in _PALEO_KNOWS and (name in changed or value not in unsaid):
-            raise BadValue(f"PALEO has no {option(name)}: leave it out, or leave out --compat paleo")
-    known = {name: asked[name] for name in _PALEO_KNOWS if asked.get(name) is not None}
-    how = {name: known.pop(name) for name in ("ppp", "concurrent") if name in known}
-    request = Request(cost_asked=known.pop("cost", False), **known)
-    return paleo_table(request, network, gpu, collective=settings.collective or "tree", revision=revision, **how)
+    collective = "tree"
+    if settings is not None and settings.collective is not None:
+        collective = settings.collective
+    options: dict[str, Any] = {}
+    if ppp is not None:
+        options["ppp"] = ppp
+    if concurrent:
+        options["concurrent"] = concurrent
+    return paleo_table(request, network, gpu, collective=collective, revision=revision, **options)

@@ -1,4 +1,4 @@
-"""The page to explore: `ui`."""
+"""`ui`: the interactive page in a browser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ..errors import BadValue
-from ..extras import need
+from ..extras import require
 from ..reporting.document import Document
 from ..result import Result
 
@@ -25,33 +25,34 @@ UPLOAD_MB = 200
 
 
 class ServedPage(Result, msgspec.Struct, frozen=True, eq=False):
-    """A page that is served to this computer.
+    """A page that a local server shows.
 
     Attributes
     ----------
     url : str
-    words : sequence of str
-        What Streamlit is called with.
+        Address of the page.
+    arguments : sequence of str
+        Command-line arguments of Streamlit.
     process : subprocess.Popen, optional
-        That serves it, until `stop`.
+        Process of the server.
     """
 
     url: str
-    words: Sequence[str]
+    arguments: Sequence[str]
     process: Any = None
 
     def stop(self) -> None:
-        """End the process that serves it."""
+        """Stop the server."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             self.process.wait()
 
     def to_dict(self) -> dict[str, Any]:
-        """Its address."""
+        """Return the address."""
         return {"url": self.url}
 
-    def document(self, **how: Any) -> Document:
-        """Its address."""
+    def document(self, **options: Any) -> Document:
+        """Return the address as a document."""
         return Document(f"The page is at {self.url}", [("url", self.url)])
 
     def _repr_html_(self) -> str:
@@ -59,14 +60,15 @@ class ServedPage(Result, msgspec.Struct, frozen=True, eq=False):
 
 
 def ui(*, port: int | None = None, browser: bool = True) -> ServedPage:
-    """Open a page to explore: networks, devices, batch sizes, many devices, and profiles that are dropped in.
+    """Open an interactive page: networks, devices, batch sizes, many devices, and profiles to upload.
 
-    It is served to this computer only, at 127.0.0.1, by a process of its own: until `stop`, or this one ends.
+    A separate process serves the page at 127.0.0.1, for this computer only, until `stop` is called or this process
+    ends.
 
     Parameters
     ----------
     port : int, optional
-        Of the page; without it 8501 or the next that is free.
+        Port of the page; by default 8501 or the next free one.
     browser : bool
         Whether to open a browser.
 
@@ -78,28 +80,31 @@ def ui(*, port: int | None = None, browser: bool = True) -> ServedPage:
     Raises
     ------
     BadValue
-        If the port is taken.
+        If the port is not available.
     MissingExtra
         If the libraries of the page are not installed.
     """
-    page = page_at(port, browser)
-    process = subprocess.Popen([sys.executable, "-m", "paleo_lite.web.serve", *page.words], stdout=subprocess.DEVNULL)
+    page = prepare_page(port, browser)
+    command = [sys.executable, "-m", "paleo_lite.web.serve", *page.arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     atexit.register(process.terminate)
     return msgspec.structs.replace(page, process=process)
 
 
-def page_at(port: int | None, browser: bool) -> ServedPage:
-    """The page before it is served, at that port or a free one."""
+def prepare_page(port: int | None, browser: bool) -> ServedPage:
+    """Return the address of the page and the arguments of its server, without starting the server."""
     for module in ("streamlit", "altair", "pyarrow", "scipy"):
-        need(module, "the page", "ui")
-    app = Path(__file__).parent.parent / "ui" / "app.py"
+        require(module, "the page", "ui")
+    app = Path(__file__).parent.parent / "web" / "app.py"
     port = free_port(port)
-    os.environ.setdefault("STREAMLIT_LOGGER_HIDE_WELCOME_MESSAGE", "true")  # an option that older ones do not know
-    return ServedPage(f"http://{ADDRESS}:{port}", ("run", str(app), *server_options(port, not browser)))
+    # An environment variable, as older versions of Streamlit refuse an unknown option.
+    os.environ.setdefault("STREAMLIT_LOGGER_HIDE_WELCOME_MESSAGE", "true")
+    arguments = ("run", str(app), *server_options(port, not browser))
+    return ServedPage(f"http://{ADDRESS}:{port}", arguments)
 
 
 def server_options(port: int, no_browser: bool) -> list[str]:
-    """Streamlit's options: loopback only, nothing reported to anybody, uploads of a bounded size."""
+    """Return the options of Streamlit: loopback address only, no usage statistics, uploads of limited size."""
     options = {
         "server.address": ADDRESS,
         "server.port": port,
@@ -111,22 +116,24 @@ def server_options(port: int, no_browser: bool) -> list[str]:
         "browser.gatherUsageStats": "false",
         "client.toolbarMode": "minimal",
         "client.showErrorDetails": "none",
-        # Indigo, as the documentation: chips in red look like errors. Of both themes, or the dark one would be lost.
+        # Indigo, as in the documentation: the default red of chips looks like an error. Both themes need a colour,
+        # or the dark theme would disappear.
         "theme.light.primaryColor": "#3F51B5",
         "theme.dark.primaryColor": "#7986CB",
     }
     return [f"--{name}={value}" for name, value in options.items()]
 
 
-def free_port(asked: int | None) -> int:
-    """The port that was asked for, else the first free one.
+def free_port(requested: int | None) -> int:
+    """Return the requested port, or the first free one.
 
     Raises
     ------
     BadValue
-        If it, or every one of a hundred, is taken.
+        If the requested port, or each of a hundred ports, is not available.
     """
-    for port in range(FIRST_PORT, FIRST_PORT + 100) if asked is None else [asked]:
+    candidates = range(FIRST_PORT, FIRST_PORT + 100) if requested is None else [requested]
+    for port in candidates:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -134,6 +141,6 @@ def free_port(asked: int | None) -> int:
             except OSError:
                 continue
             return port
-    if asked is None:
-        raise BadValue(f"no port from {FIRST_PORT} on is free: choose one with --port")
-    raise BadValue(f"port {asked} is unavailable (another program uses it, or it is reserved): choose another --port")
+    if requested is None:
+        raise BadValue(f"no port from {FIRST_PORT} on is free: choose one with `--port`")
+    raise BadValue(f"port {requested} is not available (in use or reserved): choose another with `--port`")

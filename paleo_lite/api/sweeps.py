@@ -1,153 +1,148 @@
-"""Whole design spaces: `sweep` and `best`."""
+"""`sweep` and `best`: predictions of all combinations of a design space."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-
-import msgspec
 
 from ..architectures import network_names
 from ..calibration.choose import choose_model
 from ..counting import PHASES
 from ..distributed.collectives import COLLECTIVES
+from ..distributed.strategies import resolve_strategy
 from ..errors import BadValue
 from ..machines import list_devices
 from ..sweeps.best import Best, find_best
 from ..sweeps.run import Sweep, run_sweep
-from ..sweeps.space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
+from ..sweeps.space import AUTOMATIC, MAX_UNCONFIRMED_ROWS, Space, parse_names, parse_numbers
 from ..units import PRECISION_BYTES, parse_quantity
-from .question import Paths, asked, paths_of
+from .arguments import Paths, to_paths
 
 Names = str | Sequence[str]
-"""Names, or one text with commas; ``"all"`` where there is a list of them."""
+"""A sequence of names, or a text of names separated by commas; ``"all"`` where there is a list of valid names."""
 
 Numbers = str | int | Sequence[int]
-"""Numbers, one, or a range: ``"1,2,4"``, ``"1:1024:x2"``."""
+"""An integer, a sequence of integers, or a range: ``"1,2,4"``, ``"1:1024:x2"``."""
 
 
-class _Written(msgspec.Struct, frozen=True):
-    networks: Names
-    gpus: Names
-    output: str | Path
+def sweep(
+    networks: Names,
+    gpus: Names,
+    output: str | Path,
+    *,
+    precisions: Names = "fp32",
+    phases: Names = "inference",
+    batch_sizes: Numbers = 1,
+    sequence_lengths: Numbers | None = None,
+    time_models: Names = AUTOMATIC,
+    ppp: float | None = None,
+    workers: Numbers = 1,
+    strategies: Names = "data",
+    scalings: Names = "strong",
+    links: Names = (),
+    collectives: Names = (),
+    optimizer: str = "sgd",
+    samples: float | str = 1e6,
+    price: float | str | None = None,
+    power: float | str | None = None,
+    hardware_files: Paths = (),
+    force: bool = False,
+    yes: bool = False,
+    dry_run: bool = False,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    on_done: Callable[[int, int], None] | None = None,
+) -> Sweep | Space:
+    """Predict every combination of networks, devices, batch sizes, ... and write the results to a file.
 
-
-class SweepQuestion(_Written, frozen=True, kw_only=True):
-    """What `sweep` is asked; see there."""
-
-    precisions: Names = "fp32"
-    phases: Names = "inference"
-    batch_sizes: Numbers = 1
-    sequence_lengths: Numbers = ()
-    time_models: Names = AUTOMATIC
-    ppp: float | None = None
-    workers: Numbers = 1
-    strategies: Names = "data"
-    scalings: Names = "strong"
-    links: Names = ()
-    collectives: Names = ()
-    optimizer: str = "sgd"
-    samples: float | str = 1e6
-    price: float | str | None = None
-    power: float | str | None = None
-    hardware_files: Paths = ()
-    force: bool = False
-    yes: bool = False
-    dry_run: bool = False
-    jobs: int | None = None
-    scheduler: str | None = None
-    on_done: Callable[[int, int], None] | None = None
-
-
-@partial(asked, SweepQuestion)
-def sweep(question: SweepQuestion) -> Sweep | Space:
-    """Predict every combination of networks, devices, batch sizes, ... into a file.
-
-    What is infeasible is kept with its reason. What is interrupted goes on from where it was: give the same call.
+    An infeasible combination gets a row with the reason. An interrupted sweep resumes when it is called again with the
+    same arguments.
 
     Parameters
     ----------
     networks, gpus, precisions, phases : names
-        A sequence, a text with commas, or ``"all"``.
+        A sequence of names, a text with commas, or ``"all"``.
     output : path
-        ``.parquet`` or ``.csv``; `force` replaces one that is there.
+        ``.parquet`` or ``.csv`` file; an existing file is replaced only with `force`.
     batch_sizes, workers : numbers
-        A number, a sequence, or a range such as ``"1:1024:x2"``. A batch size is that of all workers together, or per
-        worker for weak scaling.
-    sequence_lengths : numbers
-        Tokens of a sequence, of networks that read them: shipped, from a config, or exported for many lengths. Without
-        any, as many as each network says. In ``decode`` the tokens in the cache.
+        An integer, a sequence, or a range such as ``"1:1024:x2"``. The batch size is the global one for strong scaling
+        and per worker for weak scaling.
+    sequence_lengths : numbers, optional
+        Tokens per sequence, for language models that are shipped, from a config, or exported for several lengths; in
+        ``decode`` the tokens in the KV cache. By default the length of each network.
     time_models : names
-        ``auto`` (what `paleo_lite.predict` takes), or of `paleo_lite.timing.TIME_MODELS`.
+        ``default`` (as chosen by `paleo_lite.predict`) or names of `paleo_lite.timing.TIME_MODELS`.
     ppp : float, optional
-        For the model ``ppp``.
+        Platform percent of peak as a fraction, for the time model ``ppp``.
     strategies, scalings, links, collectives : names
-        How several workers share the work; without collectives the fastest.
+        Parallelism, scaling, links between workers and collectives, as for `paleo_lite.scale`; by default the fastest
+        collective.
     optimizer : str
-        Update rule of training.
+        Optimizer of training.
     samples : float or str
-        What hours, cost and energy are for.
+        Number of samples for hours, cost and energy.
     price, power : float or str, optional
-        USD per hour and watts of one device, in place of those on record.
+        US dollars per hour and watts of one device, instead of the values on record.
     hardware_files : path, or sequence of paths
+        TOML files of further devices.
     yes : bool
-        Run also what has more combinations than `paleo_lite.sweeps.space.ROWS_UNASKED`.
+        Run even with more than `paleo_lite.sweeps.space.ROWS_UNASKED` combinations.
     dry_run : bool
-        Only say how many combinations there are.
+        Only return the number of combinations.
     jobs : int, optional
-        Processes, one per core without it.
+        Number of processes; by default one per core.
     scheduler : str, optional
-        A Dask scheduler's address, whose workers compute.
+        Address of a Dask scheduler, ``tcp://host:8786``, on whose workers the sweep runs.
     on_done : callable, optional
-        Called with the number of chunks done and of all.
+        Called with the number of completed chunks and the number of all chunks.
 
     Returns
     -------
-    Sweep, or for a dry run Space
+    Sweep, or Space for a dry run
 
     Raises
     ------
     PaleoError
-        One of its classes: an impossible space, an output that is there already, a missing extra.
+        For an unknown name, an existing output file, a sweep that is too large, or a missing extra.
     """
-    further, workers = paths_of(question.hardware_files), parse_numbers(question.workers, "workers")
-    if question.links and workers == (1,):
-        raise BadValue("--links join several workers: give --workers, such as --workers 1,2,4,8")
-    lengths = parse_numbers(question.sequence_lengths, "sequence lengths") if question.sequence_lengths else (None,)
-    collectives = parse_names(question.collectives, "collectives", list(COLLECTIVES)) if question.collectives else ("",)
+    hardware_paths = to_paths(hardware_files)
+    worker_counts = parse_numbers(workers, "workers")
+    if links and worker_counts == (1,):
+        raise BadValue("`--link` needs several workers: give `--workers`, such as `--workers 1,2,4,8`")
+    if sequence_lengths:
+        lengths: tuple[int | None, ...] = parse_numbers(sequence_lengths, "sequence lengths")
+    else:
+        lengths = (None,)
+    strategy_names = tuple(resolve_strategy(name) for name in parse_names(strategies, "strategies"))
     space = Space(
-        networks=parse_names(question.networks, "networks", network_names()),
-        gpus=parse_names(question.gpus, "GPUs", [device.id for device in list_devices(further)]),
-        precisions=parse_names(question.precisions, "precisions", list(PRECISION_BYTES)),
-        phases=parse_names(question.phases, "phases", list(PHASES)),
-        batch_sizes=parse_numbers(question.batch_sizes, "batch sizes"),
+        networks=parse_names(networks, "networks", network_names()),
+        gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
+        precisions=parse_names(precisions, "precisions", list(PRECISION_BYTES)),
+        phases=parse_names(phases, "phases", list(PHASES)),
+        batch_sizes=parse_numbers(batch_sizes, "batch sizes"),
         sequence_lengths=lengths,
-        time_models=parse_names(question.time_models, "time models"),
-        workers=workers,
-        strategies=parse_names(question.strategies, "strategies"),
-        scalings=parse_names(question.scalings, "scalings"),
-        links=parse_names(question.links, "links") if question.links else ("",),
-        collectives=collectives,
-        ppp=question.ppp,
-        optimizer=question.optimizer,
-        samples=parse_quantity(question.samples, ""),
-        price_usd_per_h=None if question.price is None else parse_quantity(question.price, "USD/h"),
-        power_w=None if question.power is None else parse_quantity(question.power, "W"),
-        hardware_files=tuple(str(path.absolute()) for path in further),
-    ).resolved()
+        time_models=parse_names(time_models, "time models"),
+        workers=worker_counts,
+        strategies=strategy_names,
+        scalings=parse_names(scalings, "scalings"),
+        links=parse_names(links, "links") if links else ("",),
+        collectives=parse_names(collectives, "collectives", list(COLLECTIVES)) if collectives else ("",),
+        ppp=ppp,
+        optimizer=optimizer,
+        samples=parse_quantity(samples, ""),
+        price_usd_per_h=None if price is None else parse_quantity(price, "USD/h"),
+        power_w=None if power is None else parse_quantity(power, "W"),
+        hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
+    ).resolve_names()
     space.check()
-    if question.dry_run:
+    if dry_run:
         return space
-    if space.size > ROWS_UNASKED and not question.yes:
+    if space.size > MAX_UNCONFIRMED_ROWS and not yes:
         raise BadValue(
             f"the sweep has {space.size:,} combinations ({space.describe()}), which take about {space.hours():,.3g} "
-            f"core hours and {space.gigabytes():,.3g} GB: narrow it, or say --yes"
+            f"core hours and {space.gigabytes():,.3g} GB: reduce it, or confirm with `--yes`"
         )
-    return run_sweep(
-        space, Path(question.output), choose_model, jobs=question.jobs, scheduler=question.scheduler,
-        force=question.force, progress=question.on_done,
-    )  # fmt: skip
+    return run_sweep(space, Path(output), choose_model, jobs=jobs, scheduler=scheduler, force=force, progress=on_done)
 
 
 def best(
@@ -161,23 +156,24 @@ def best(
     top: int = 10,
     sample: int = 0,
 ) -> Best:
-    """Find the best rows of a sweep's file: of those that are feasible, and forecasts.
+    """Find the best feasible rows of a sweep, or its Pareto front.
 
     Parameters
     ----------
     file : path
+        Output file of `sweep`.
     minimise, maximise : str, optional
         A column: ``cost``, ``time_s``, ``hours``, ``throughput_per_s``, ...
     pareto : names
-        Columns of a Pareto front: rows that no other beats in all of them.
+        Columns of a Pareto front: rows that no other row dominates in all of these columns.
     where : str, optional
-        A condition, such as ``"time_s < 0.1 and (gpu == k80 or workers >= 4)"``.
+        Filter condition, such as ``"time_s < 0.1 and (gpu == k80 or workers >= 4)"``.
     bounds : bool
-        Rank bounds of the data sheet among forecasts, too.
+        Include rows whose times are lower bounds; by default only forecasts are ranked.
     top : int
-        How many rows at most.
+        Maximum number of rows.
     sample : int
-        How many of the other rows a chart shows behind a front.
+        Number of other rows that a chart shows behind the front.
 
     Returns
     -------
@@ -186,10 +182,16 @@ def best(
     Raises
     ------
     PaleoError
-        One of its classes: not a sweep's file, an unknown column, no row that fits.
+        If the file is not the output of a sweep, a column is unknown, or no row matches.
     """
     columns = parse_names(pareto, "columns") if pareto else ()
     return find_best(
-        Path(file), minimise=minimise, maximise=maximise, where=where, pareto=columns, bounds=bounds, top=top,
+        Path(file),
+        minimise=minimise,
+        maximise=maximise,
+        where=where,
+        pareto=columns,
+        bounds=bounds,
+        top=top,
         sample=sample,
-    )  # fmt: skip
+    )

@@ -1,12 +1,12 @@
-"""Floor 3: what is computed."""
+"""Floor 3: networks, their layers, and the files and modules they are read from."""
 
 from .catalog import find_network, is_network_file, network_names, read_network_file, trace_factory, trace_named
-from .counts import CountsBeside, LayerCounts, count_network
+from .counts import CountsComparison, LayerCounts, count_network
 from .descriptor import read_descriptor, write_descriptor
 from .network import Network
 
 __all__ = [
-    "CountsBeside",
+    "CountsComparison",
     "LayerCounts",
     "Network",
     "count_network",

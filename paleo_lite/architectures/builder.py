@@ -1,7 +1,8 @@
-"""Putting a network together from what a file says: shapes are worked out here, once for all file formats.
+"""`Builder`: assembles a network from the layers of a file, computing output shapes for all file formats.
 
-Sizes: a convolution has ``floor((size + 2 pad - reach) / stride) + 1`` positions with ``reach = dilation (kernel - 1) +
-1`` (Caffe and PyTorch); TensorFlow's SAME has ``ceil(size / stride)`` and puts the smaller half of the padding first.
+A convolution has ``floor((size + 2 padding - reach) / stride) + 1`` output positions with ``reach = dilation (kernel -
+1) + 1`` (Caffe and PyTorch); TensorFlow's SAME padding gives ``ceil(size / stride)`` and puts the smaller half of the
+padding first.
 """
 
 from __future__ import annotations
@@ -14,37 +15,37 @@ from ..counting import INPUT, KINDS, Layer, Shape
 from ..errors import BadDescriptor
 from .network import Network
 
-_LAYERS_AT_MOST = 100_000
-_ELEMENTS_AT_MOST = 2**40
+_MAX_LAYERS = 100_000
+_MAX_ELEMENTS = 2**40
 _ORIGINS = {kind.name: f"module:{kind.module}" for kind in KINDS.values() if kind.module}
-"""What the layer would be in PyTorch, for conventions that look at that."""
+"""Class of ``torch.nn`` for each kind, for conventions that depend on it."""
 
 Pair = tuple[int, int]
 
 
 class Blob(NamedTuple):
-    """A tensor on its way: its shape at batch 1, and the layer that made it."""
+    """A tensor between layers: its shape at batch size 1 and the index of the layer that produces it."""
 
     shape: Shape
     parent: int = INPUT
 
 
 class Builder:
-    """Collects layers in the order in which they are added.
+    """Layers in the order in which they are added.
 
     Parameters
     ----------
     where : str
-        The file, for messages.
+        Path of the file, for error messages.
     """
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.layers: list[Layer] = []
-        self._names: dict[str, int] = {}
+        self._name_counts: dict[str, int] = {}
 
     def fail(self, layer: str, problem: str) -> BadDescriptor:
-        """The error of a layer that cannot be."""
+        """Return the error for an invalid layer."""
         return BadDescriptor(f"{self.where}: layer {layer!r}: {problem}")
 
     def add(
@@ -56,15 +57,16 @@ class Builder:
         weights: tuple[Shape, ...] = (),
         attributes: dict[str, Any] | None = None,
     ) -> Blob:
-        """Append a layer and hand out its output."""
-        if len(self.layers) >= _LAYERS_AT_MOST:
-            raise self.fail(name, f"more than {_LAYERS_AT_MOST} layers")
+        """Append a layer and return its output."""
+        if len(self.layers) >= _MAX_LAYERS:
+            raise self.fail(name, f"more than {_MAX_LAYERS} layers")
         if any(type(size) is not int for shape in (output, *weights) for size in shape):
-            raise self.fail(name, f"its output {output} or weights {weights} are not whole numbers")
+            raise self.fail(name, f"sizes of its output {output} and weights {weights} must be integers")
         elements = [prod(shape) for shape in (output, *weights)]
-        if min(elements) < 1 or max(elements) > _ELEMENTS_AT_MOST:
+        if min(elements) < 1 or max(elements) > _MAX_ELEMENTS:
             raise self.fail(name, f"its output {output} or weights {weights} are empty or too large")
-        count = self._names[name] = self._names.get(name, 0) + 1
+        count = self._name_counts.get(name, 0) + 1
+        self._name_counts[name] = count
         self.layers.append(
             Layer(
                 name if count == 1 else f"{name}#{count}",
@@ -80,10 +82,10 @@ class Builder:
         )
         return Blob(output, len(self.layers) - 1)
 
-    def images(self, name: str, blob: Blob) -> tuple[int, int, int]:
-        """Channels, height and width of a blob of images."""
+    def image_shape(self, name: str, blob: Blob) -> tuple[int, int, int]:
+        """Return channels, height and width of a blob of images."""
         if len(blob.shape) != 4:
-            raise self.fail(name, f"needs images (channels, height, width), its input is {blob.shape[1:]}")
+            raise self.fail(name, f"needs an input of shape (channels, height, width) (got {blob.shape[1:]})")
         return blob.shape[1], blob.shape[2], blob.shape[3]
 
     def convolution(
@@ -100,16 +102,20 @@ class Builder:
         bias: bool = True,
         transposed: bool = False,
     ) -> Blob:
-        """A 2-D convolution, or a transposed one; `padding` in elements, or ``"same"`` as TensorFlow has it."""
-        channels, *size = self.images(name, blob)
-        self._whole(name, kernel, stride, dilation, (groups, channels_out))
+        """Add a 2-D convolution or transposed convolution.
+
+        `padding` is in elements, or ``"same"`` for TensorFlow's SAME padding.
+        """
+        channels, *size = self.image_shape(name, blob)
+        self._check_positive(name, kernel, stride, dilation, (groups, channels_out))
         if groups < 1 or channels % groups or channels_out % groups:
-            raise self.fail(name, f"{channels} to {channels_out} channels do not divide into {groups} groups")
+            raise self.fail(name, f"{channels} and {channels_out} channels are not divisible by {groups} groups")
         reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation)]
         attributes: dict[str, Any] = {"stride": list(stride)}
         if padding == "same":
-            pads, out = self._same(size, reach, stride)
-            attributes |= {"padding": pads, "same": True}
+            pads, out = self._same_padding(size, reach, stride)
+            attributes["padding"] = pads
+            attributes["same"] = True
         else:
             assert not isinstance(padding, str)
             attributes["padding"] = list(padding)
@@ -123,14 +129,15 @@ class Builder:
             attributes["groups"] = groups
         if dilation != (1, 1):
             attributes["dilation"] = list(dilation)
-        first, second = (channels, channels_out) if transposed else (channels_out, channels)
-        weights: tuple[Shape, ...] = ((first, second // groups, *kernel),)
         if transposed:
             attributes["transposed"] = True
+            weights: tuple[Shape, ...] = ((channels, channels_out // groups, *kernel),)
+        else:
+            weights = ((channels_out, channels // groups, *kernel),)
+        if bias:
+            weights += ((channels_out,),)
         kind = "conv_transpose2d" if transposed else "conv2d"
-        return self.add(
-            name, kind, [blob], (1, channels_out, *out), weights + (((channels_out,),) if bias else ()), attributes
-        )
+        return self.add(name, kind, [blob], (1, channels_out, *out), weights, attributes)
 
     def pooling(
         self,
@@ -142,90 +149,101 @@ class Builder:
         padding: Pair | str = (0, 0),
         ceil: bool = False,
     ) -> Blob:
-        """Maxima or means of windows; with `ceil` sizes are rounded up and windows all in the padding dropped."""
-        channels, *size = self.images(name, blob)
-        self._whole(name, kernel, stride)
+        """Add max or average pooling.
+
+        With `ceil` output sizes are rounded up, and windows that lie entirely in the padding are dropped.
+        """
+        channels, *size = self.image_shape(name, blob)
+        self._check_positive(name, kernel, stride)
         attributes: dict[str, Any] = {"kernel": list(kernel), "stride": list(stride)}
         if padding == "same":
-            pads, out = self._same(size, kernel, stride)
+            pads, out = self._same_padding(size, kernel, stride)
             attributes["same"] = True
         else:
             assert not isinstance(padding, str)
             pads = list(padding)
             room = [n + 2 * p - k for n, k, p in zip(size, kernel, padding)]
-            out = [(-(-r // s) if ceil else r // s) + 1 for r, s in zip(room, stride)]
             if ceil:
+                out = [-(-r // s) + 1 for r, s in zip(room, stride)]
                 out = [o - (p > 0 and (o - 1) * s >= n + p) for o, n, s, p in zip(out, size, stride, padding)]
                 attributes["ceil_mode"] = True
-        if min(out) < 1 or any(k > n + 2 * p for n, k, p in zip(size, kernel, pads) if padding != "same"):
+            else:
+                out = [r // s + 1 for r, s in zip(room, stride)]
+        is_too_large = padding != "same" and any(k > n + 2 * p for n, k, p in zip(size, kernel, pads))
+        if min(out) < 1 or is_too_large:
             raise self.fail(name, f"a {kernel[0]}x{kernel[1]} window does not fit into {size[0]}x{size[1]}")
         if any(pads):
             attributes["padding"] = pads
-        return self.add(name, "max_pool" if maximum else "avg_pool", [blob], (1, channels, *out), (), attributes)
+        kind = "max_pool" if maximum else "avg_pool"
+        return self.add(name, kind, [blob], (1, channels, *out), (), attributes)
 
     def linear(self, name: str, blob: Blob, outputs: int, bias: bool = True) -> Blob:
-        """A fully connected layer over all elements of a sample."""
-        self._whole(name, (outputs, 1))
+        """Add a fully connected layer over all elements of a sample, flattening its input."""
+        self._check_positive(name, (outputs, 1))
         if len(blob.shape) != 2:
             flat = (1, prod(blob.shape[1:]))
             blob = self.add(f"{name}.flatten", "view", [blob], flat, (), {"function": "flatten"})
         weights: tuple[Shape, ...] = ((outputs, blob.shape[1]),)
-        return self.add(name, "linear", [blob], (1, outputs), weights + (((outputs,),) if bias else ()))
+        if bias:
+            weights += ((outputs,),)
+        return self.add(name, "linear", [blob], (1, outputs), weights)
 
     def concat(self, name: str, blobs: Sequence[Blob], axis: int = 1) -> Blob:
-        """Blobs one after the other along an axis."""
+        """Concatenate blobs along an axis."""
         if not blobs:
-            raise self.fail(name, "nothing to concatenate")
+            raise self.fail(name, "has no inputs to concatenate")
         rank = len(blobs[0].shape)
-        axis = axis + rank if axis < 0 else axis
-        rests = {(*blob.shape[:axis], *blob.shape[axis + 1 :]) for blob in blobs}
-        if not 0 < axis < rank or any(len(blob.shape) != rank for blob in blobs) or len(rests) > 1:
+        if axis < 0:
+            axis += rank
+        other_sizes = {(*blob.shape[:axis], *blob.shape[axis + 1 :]) for blob in blobs}
+        if not 0 < axis < rank or any(len(blob.shape) != rank for blob in blobs) or len(other_sizes) > 1:
             shapes = ", ".join(str(blob.shape[1:]) for blob in blobs)
-            raise self.fail(name, f"its inputs do not go together along axis {axis}: {shapes}")
+            raise self.fail(name, f"its inputs cannot be concatenated along axis {axis}: {shapes}")
         shape = list(blobs[0].shape)
         shape[axis] = sum(blob.shape[axis] for blob in blobs)
         return self.add(name, "concat", blobs, tuple(shape))
 
     def elementwise(self, name: str, kind: str, blobs: Sequence[Blob]) -> Blob:
-        """``add``, ``mul`` or ``maximum`` of two and more blobs of one shape, two at a time."""
+        """Add ``add``, ``mul`` or ``maximum`` of two or more blobs of one shape, two at a time."""
         if len(blobs) < 2 or len({blob.shape for blob in blobs}) > 1:
-            raise self.fail(name, f"needs inputs of one shape, has {[blob.shape[1:] for blob in blobs]}")
+            raise self.fail(name, f"needs two or more inputs of one shape (got {[blob.shape[1:] for blob in blobs]})")
         result = blobs[0]
         for blob in blobs[1:]:
             result = self.add(name, kind, [result, blob], blob.shape)
         return result
 
     def network(self, name: str, inputs: tuple[Shape, ...], source: str, notes: tuple[str, ...] = ()) -> Network:
-        """What has been put together."""
+        """Return the network of all layers added so far."""
         if not self.layers:
             raise BadDescriptor(f"{self.where}: has no layers")
         parameters = sum(layer.parameters for layer in self.layers)
         return Network(name, inputs, tuple(self.layers), parameters, source, notes)
 
-    def _same(self, size: list[int], reach: Sequence[int], stride: Pair) -> tuple[list[int], list[int]]:
+    def _same_padding(self, size: list[int], reach: Sequence[int], stride: Pair) -> tuple[list[int], list[int]]:
+        """Return the padding before, and the output sizes, of TensorFlow's SAME padding."""
         out = [-(-n // s) for n, s in zip(size, stride)]
-        return [max((o - 1) * s + r - n, 0) // 2 for n, r, s, o in zip(size, reach, stride, out)], out
+        pads = [max((o - 1) * s + r - n, 0) // 2 for n, r, s, o in zip(size, reach, stride, out)]
+        return pads, out
 
-    def _whole(self, name: str, *pairs: Sequence[int]) -> None:
-        for number in (value for pair in pairs for value in pair):
-            if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 2**31:
-                raise self.fail(name, f"{number!r} is not a whole number of 1 or more")
+    def _check_positive(self, name: str, *pairs: Sequence[int]) -> None:
+        for pair in pairs:
+            for number in pair:
+                if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 2**31:
+                    raise self.fail(name, f"sizes must be integers >= 1 (got {number!r})")
 
 
-def check_input(where: str, shape: Any) -> Shape:
-    """A shape of the network's input as a file gives it, without the batch dimension.
+def check_input_shape(where: str, shape: Any) -> Shape:
+    """Check an input shape without the batch dimension, and return it with a batch dimension of 1.
 
     Raises
     ------
     BadDescriptor
-        If it is not a list of 1 to 4 whole numbers above 0.
+        If it is not a list of 1 to 4 positive integers.
     """
-    fits = isinstance(shape, (list, tuple)) and 1 <= len(shape) <= 4
-    if not fits or any(isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 2**20 for n in shape):
-        raise BadDescriptor(
-            f"{where}: {shape!r} is not the shape of an input: expected whole numbers such as 3, 224, 224"
-        )
+    is_valid = isinstance(shape, (list, tuple)) and 1 <= len(shape) <= 4
+    if not is_valid or any(isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 2**20 for n in shape):
+        raise BadDescriptor(f"{where}: an input shape must be integers such as 3, 224, 224 (got {shape!r})")
     return (1, *shape)
 
 
-__all__ = ["Blob", "Builder", "check_input"]
+__all__ = ["Blob", "Builder", "check_input_shape"]

@@ -1,8 +1,8 @@
-"""The networks that Lu et al. (2017) counted, as Caffe released them; torchvision's of the same name differ.
+"""Caffe's GoogLeNet and ResNet-50, which Lu et al. (2017) counted; torchvision's networks of these names differ.
 
-GoogLeNet: BVLC's bvlc_googlenet, with 5x5 branches and local response normalisation, without batch norm.
-ResNet-50: He et al.'s release, stride on the first 1x1 convolution ("v1"), batch norm and scale as two layers.
-Caffe rounds pooled sizes up.
+GoogLeNet: BVLC's bvlc_googlenet, with 5x5 branches and local response normalization, without batch normalization.
+ResNet-50: the release of He et al., with the stride in the first 1x1 convolution ("v1"), and batch normalization and
+scale as two layers. Caffe rounds pooled sizes up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Inception(nn.Module):
-    """Four branches: 1x1, 3x3 and 5x5 convolution behind 1x1, and 1x1 behind pooling."""
+    """Inception module: 1x1, 3x3 and 5x5 convolutions, the latter two after a 1x1 convolution, and pooling with 1x1."""
 
     def __init__(self, channels: int, one: int, three_in: int, three: int, five_in: int, five: int, pool: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ def _conv_relu(channels_in: int, channels_out: int, kernel: int, stride: int = 1
 
 
 def googlenet() -> nn.Module:
-    """BVLC GoogLeNet without its two auxiliary classifiers."""
+    """Build BVLC GoogLeNet without its two auxiliary classifiers."""
     return nn.Sequential(
         _conv_relu(3, 64, 7, 2, 3),
         nn.MaxPool2d(3, 2, ceil_mode=True),
@@ -62,7 +62,7 @@ def googlenet() -> nn.Module:
 
 
 class Scale(nn.Module):
-    """One factor and one offset per channel."""
+    """Scale and shift per channel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -70,12 +70,12 @@ class Scale(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x * weight + bias``."""
+        """Return ``x * weight + bias``."""
         return torch.addcmul(self.bias, x, self.weight)
 
 
 class Bottleneck(nn.Module):
-    """1x1 (with the stride), 3x3, 1x1, and a projection where the size changes."""
+    """Bottleneck block: 1x1 (with the stride), 3x3 and 1x1 convolutions, and a projection where the size changes."""
 
     def __init__(self, channels: int, width: int, stride: int, project: bool) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Bottleneck(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Sum of the two branches."""
+        """Return the rectified sum of the two branches."""
         shortcut: Tensor = self.branch1(x)
         out: Tensor = self.relu(shortcut + self.branch2(x))
         return out
@@ -105,7 +105,7 @@ def _conv_norm(channels_in: int, channels_out: int, kernel: int, stride: int = 1
 
 
 def resnet50() -> nn.Module:
-    """He et al.'s Caffe ResNet-50."""
+    """Build the Caffe ResNet-50 of He et al."""
     layers: list[nn.Module] = [
         _conv_norm(3, 64, 7, 2, 3),
         nn.ReLU(inplace=True),
@@ -115,11 +115,13 @@ def resnet50() -> nn.Module:
     for stage, blocks in enumerate((3, 4, 6, 3)):
         width = 64 * 2**stage
         for block in range(blocks):
-            layers.append(Bottleneck(channels, width, 2 if stage and not block else 1, not block))
+            is_first = block == 0
+            stride = 2 if is_first and stage > 0 else 1
+            layers.append(Bottleneck(channels, width, stride, project=is_first))
             channels = 4 * width
     layers += [nn.AvgPool2d(7, 1), nn.Flatten(), nn.Linear(channels, 1000), nn.Softmax(1)]
     return nn.Sequential(*layers)
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {"googlenet-caffe": googlenet, "resnet50-caffe": resnet50}
-"""Name of the descriptor, and what builds it; both take 224 x 224 images."""
+"""Builders by name of the descriptor; both networks take 224 x 224 images."""

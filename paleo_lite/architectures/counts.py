@@ -1,4 +1,4 @@
-"""`LayerCounts`: the layerwise report of a network in one convention, also as the tree of its modules."""
+"""`LayerCounts`: counts of a network per layer in one convention, and their sums per module."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from ..counting import KINDS, Work, count
-from ..counting.kinds import own_note
+from ..counting.kinds import user_rules_note
 from ..errors import UnknownName
-from ..extras import need
+from ..extras import require
 from ..result import Result
 from ..units import format_si
 from .network import Network
@@ -23,8 +23,14 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
 
     Attributes
     ----------
+    network : Network
+        The counted network.
     work : Work
-        All its layers, the ignored ones too.
+        Work of all layers, including the ignored ones.
+    phase : str
+        Phase or pass that is counted.
+    batch_size : int
+        Samples.
     reported : tuple of int
         Indices of the layers that are reported.
     """
@@ -39,48 +45,60 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
 
     @property
     def total(self) -> int:
-        """Sum over the reported layers that have a rule."""
-        return sum(self.work.counts(self.phase, self.batch_size)[list(self.reported)].tolist())
+        """Sum over the reported layers that the convention has a rule for."""
+        counts = self.work.counts(self.phase, self.batch_size)
+        return sum(counts[list(self.reported)].tolist())
 
     @property
     def convolution_count(self) -> int:
-        """The part of the total that convolutions have."""
-        counts, kinds = self.work.counts(self.phase, self.batch_size), self.work.kinds
-        return int(sum(int(counts[index]) for index in self.reported if is_convolution(kinds[index])))
+        """Count of all convolutions."""
+        counts = self.work.counts(self.phase, self.batch_size)
+        kinds = self.work.kinds
+        return sum(int(counts[index]) for index in self.reported if is_convolution(kinds[index]))
 
     @property
     def convolution_share(self) -> float | None:
-        """Convolutions' share of the total; None where that is 0."""
-        return self.convolution_count / self.total if self.total else None
+        """Fraction of the total that is due to convolutions; None where the total is 0."""
+        total = self.total
+        return self.convolution_count / total if total else None
 
     @property
     def frozen_parameters(self) -> int:
-        """Parameters of the whole network that no gradient reaches, by its descriptor."""
+        """Frozen parameters of the whole network."""
         return sum(layer.parameters for layer in self.network.layers if layer.attributes.get("frozen", False))
 
     @property
     def kernels(self) -> int:
-        """Kernels that the reported layers launch."""
-        return int(self.work.column("kernels", self.phase, self.batch_size)[:, list(self.reported)].sum())
+        """Number of kernels that the reported layers launch."""
+        kernels = self.work.column("kernels", self.phase, self.batch_size)
+        return int(kernels[:, list(self.reported)].sum())
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Reported layers whose kind the convention has no rule for."""
-        return tuple(f"{self.work.names[i]} ({self.work.kinds[i]})" for i in self.reported if not self.work.counted[i])
+        """Reported layers of a kind that the convention has no rule for."""
+        work = self.work
+        return tuple(f"{work.names[i]} ({work.kinds[i]})" for i in self.reported if not work.counted[i])
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the counts should know."""
-        own = own_note([self.work.kinds[index] for index in self.reported])
-        notes = (*self.network.notes, own) if own else self.network.notes
-        if not self.unknown:
-            return notes
-        shown = ", ".join(self.unknown[:10]) + (f" and {len(self.unknown) - 10} more" if len(self.unknown) > 10 else "")
-        missing = f"not counted, the {self.work.convention.name} convention has no rule for: {shown}"
-        return (*notes, missing)
+        """Remarks about the counts: those of the network, user-defined rules, and layers without a rule."""
+        notes = list(self.network.notes)
+        custom_rules = user_rules_note([self.work.kinds[index] for index in self.reported])
+        if custom_rules:
+            notes.append(custom_rules)
+        unknown = self.unknown
+        if unknown:
+            listed = ", ".join(unknown[:10])
+            if len(unknown) > 10:
+                listed += f" and {len(unknown) - 10} more"
+            notes.append(f"not counted, the {self.work.convention.name} convention has no rule for: {listed}")
+        return tuple(notes)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """One dict per reported layer; count is None where no rule counts it; shapes are those of one sample."""
+        """Iterate over one dict per reported layer.
+
+        ``count`` is None where the convention has no rule; shapes are those of one sample.
+        """
         counts = self.work.counts(self.phase, self.batch_size)
         macs = self.work.column("macs", self.phase, self.batch_size).sum(axis=0)
         for index in self.reported:
@@ -97,23 +115,32 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
             }
 
     def modules(self, depth: int | None = None) -> list[dict[str, Any]]:
-        """Layers and the sums of their modules down to a depth: see `paleo_lite.architectures.counts.module_rows`."""
+        """Return layers and sums per module down to a depth; see `paleo_lite.architectures.counts.module_rows`."""
         return module_rows(self.rows(), depth)
 
     def by_kind(self) -> dict[str, dict[str, Any]]:
-        """Per kind its layers, count and share of the total, largest first; the count is None where no rule has it."""
+        """Return layers, count and share of the total per kind, largest first.
+
+        The count is None for a kind that the convention has no rule for.
+        """
         kinds: dict[str, dict[str, Any]] = {}
         for row in self.rows():
             entry = kinds.setdefault(row["kind"], {"layers": 0, "count": 0})
             entry["layers"] += 1
-            entry["count"] = None if row["count"] is None or entry["count"] is None else entry["count"] + row["count"]
+            if row["count"] is None or entry["count"] is None:
+                entry["count"] = None
+            else:
+                entry["count"] += row["count"]
         total = self.total
         for entry in kinds.values():
-            entry["share"] = None if entry["count"] is None else (entry["count"] / total if total else 0.0)
+            if entry["count"] is None:
+                entry["share"] = None
+            else:
+                entry["share"] = entry["count"] / total if total else 0.0
         return dict(sorted(kinds.items(), key=lambda item: (-(item[1]["count"] or 0), item[0])))
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON: stable names."""
+        """Return the JSON representation; its keys are stable."""
         return {
             "network": self.network.name,
             "convention": self.work.convention.name,
@@ -134,8 +161,8 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
         }
 
     def to_frame(self) -> Any:
-        """The layers as a pandas DataFrame."""
-        return need("pandas", "a data frame", "profiles").DataFrame(list(self.rows()))
+        """Return the layers as a pandas DataFrame."""
+        return require("pandas", "a data frame", "profiles").DataFrame(list(self.rows()))
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [
@@ -149,21 +176,21 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
         return f"LayerCounts({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
-class CountsBeside(Result, msgspec.Struct, frozen=True, eq=False):
-    """Counts of several networks in one convention, beside each other.
+class CountsComparison(Result, msgspec.Struct, frozen=True, eq=False):
+    """Counts of several networks in one convention.
 
     Attributes
     ----------
     counts : tuple of LayerCounts
-        In the order asked for; one or more.
+        One or more, in the order of the networks in the question.
     """
 
-    _page: ClassVar[str] = "paleo_lite.reporting.networks:counts_beside_page"
+    _page: ClassVar[str] = "paleo_lite.reporting.networks:counts_comparison_page"
 
     counts: tuple[LayerCounts, ...]
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """One dict per network: layers, parameters, macs, the count, and what of it convolutions have."""
+        """Iterate over one dict per network: layers, parameters, MACs, count and the count of convolutions."""
         for counts in self.counts:
             yield {
                 "network": counts.network.name,
@@ -177,15 +204,15 @@ class CountsBeside(Result, msgspec.Struct, frozen=True, eq=False):
             }
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON: that of each network, with all its layers."""
+        """Return the JSON representation: that of each network, with all its layers."""
         return {"networks": [counts.to_dict() for counts in self.counts]}
 
     def __repr__(self) -> str:
-        return f"CountsBeside({', '.join(map(repr, self.counts))})"
+        return f"CountsComparison({', '.join(map(repr, self.counts))})"
 
 
 def is_convolution(kind: str) -> bool:
-    """Whether layers of this kind are convolutions, transposed ones included."""
+    """Return whether layers of this kind are convolutions, including transposed ones."""
     return kind in KINDS and KINDS[kind].group == "convolution"
 
 
@@ -202,26 +229,33 @@ def count_network(
 
     Parameters
     ----------
+    network : Network
+        The network to count.
     convention : str
         One of `paleo_lite.counting.CONVENTIONS`.
     phase : str
         One of `PHASES` or `PASSES`.
+    batch_size : int
+        Samples.
     ignore : sequence of str
-        Layer names or globs to leave out; ``_`` may stand for ``.``, as pthflops prints names.
+        Names of layers to leave out, or glob patterns; ``_`` matches ``.`` too, as pthflops prints names.
+    precision : str
+        Name of the precision, which decides the bytes per element.
 
     Raises
     ------
     UnknownName
-        If convention or phase are unknown, or a pattern matches no layer.
+        If the convention or phase is unknown, or a pattern matches no layer.
     """
     work = count(network.layers, precision, convention)
-    work.counts(phase, batch_size)  # refuse an impossible phase or batch before anything is reported
+    work.counts(phase, batch_size)  # raise for an invalid phase or batch size before anything is reported
     ignored: set[int] = set()
     for pattern in ignore:
         matches = {
-            index for index, name in enumerate(work.names)
+            index
+            for index, name in enumerate(work.names)
             if fnmatchcase(name, pattern) or fnmatchcase(name.replace(".", "_"), pattern)
-        }  # fmt: skip
+        }
         if not matches:
             raise UnknownName(f"layer of {network.name}", pattern, work.names)
         ignored |= matches
@@ -229,65 +263,82 @@ def count_network(
     return LayerCounts(network, work, phase, batch_size, reported)
 
 
-READABLE = 60
-"""Rows that a person reads: a tree is shown as deep as it has no more."""
+MAX_READABLE_ROWS = 60
+"""Number of rows up to which a tree of modules is shown at a deeper level."""
 
-_SUMMED = ("macs", "parameters")
+_SUMMED_COLUMNS = ("macs", "parameters")
 
 
 def module_rows(layers: Iterable[dict[str, Any]], depth: int | None = None) -> list[dict[str, Any]]:
-    """Layers and the sums of the modules that they belong to, each module before what it holds.
+    """Return layers and sums per module, each module before its contents.
 
-    A layer ``layer1.0.conv1`` belongs to ``layer1`` and ``layer1.0``; Caffe's names have ``/`` for ``.``.
+    A layer ``layer1.0.conv1`` belongs to the modules ``layer1`` and ``layer1.0``; names from Caffe separate levels by
+    ``/`` instead of ``.``.
 
     Parameters
     ----------
     layers : iterable of dict
         Rows of `LayerCounts.rows`.
     depth : int, optional
-        Levels to go down to; without it as many as `READABLE` rows hold, and one at least.
+        Number of levels; by default as many as give at most `MAX_READABLE_ROWS` rows, and at least one.
 
     Returns
     -------
     list of dict
-        The layers' own rows where they lie no deeper, and a row per module with its name, the sums of count, macs and
-        parameters, and None for the kind; ``level``, from 0, and how many ``layers`` belong to it. A sum is of what was
-        counted, and None where nothing was.
+        Rows of layers above the depth, and one row per module with its name, the sums of count, macs and parameters,
+        and None for the kind. Each row also has its ``level``, from 0, and its number of ``layers``. The count of a
+        module is the sum over its counted layers, and None where none is counted.
     """
     rows = _tree(layers)
     if depth is None:
-        levels = [row["level"] for row in rows]
-        fits = (deep for deep in range(max(levels, default=0) + 1, 1, -1) if sum(n < deep for n in levels) <= READABLE)
-        depth = next(fits, 1)
+        depth = _readable_depth([row["level"] for row in rows])
     return [row for row in rows if row["level"] < depth]
 
 
+def _readable_depth(levels: Sequence[int]) -> int:
+    """Return the largest depth that shows at most `MAX_READABLE_ROWS` rows, at least 1."""
+    for depth in range(max(levels, default=0) + 1, 1, -1):
+        if sum(level < depth for level in levels) <= MAX_READABLE_ROWS:
+            return depth
+    return 1
+
+
 def _tree(layers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All rows; a module stands where its first layer does, although others may run in between."""
+    """Return rows of all layers and modules; a module comes where its first layer does."""
     modules: dict[str, dict[str, Any]] = {}
-    inside: dict[str, list[dict[str, Any]]] = {"": []}
+    children: dict[str, list[dict[str, Any]]] = {"": []}
     for layer in layers:
-        cuts = [match.start() for match in re.finditer(r"[./]", layer["name"])]
-        above = ""
-        for level, cut in enumerate(cuts):
-            name = layer["name"][:cut]
+        separators = [match.start() for match in re.finditer(r"[./]", layer["name"])]
+        parent = ""
+        for level, end in enumerate(separators):
+            name = layer["name"][:end]
             if name not in modules:
-                modules[name] = {"name": name, "kind": None, "level": level, "layers": 0, "count": None,
-                                 **dict.fromkeys(_SUMMED, 0)}  # fmt: skip
-                inside[above].append(modules[name])
-                inside[name] = []
-            module, above = modules[name], name
+                modules[name] = {
+                    "name": name,
+                    "kind": None,
+                    "level": level,
+                    "layers": 0,
+                    "count": None,
+                    **dict.fromkeys(_SUMMED_COLUMNS, 0),
+                }
+                children[parent].append(modules[name])
+                children[name] = []
+            module = modules[name]
             module["layers"] += 1
-            for key in _SUMMED:
-                module[key] += layer[key]
+            for column in _SUMMED_COLUMNS:
+                module[column] += layer[column]
             if layer["count"] is not None:
                 module["count"] = (module["count"] or 0) + layer["count"]
-        inside[above].append({**layer, "level": len(cuts), "layers": 1})
+            parent = name
+        children[parent].append({**layer, "level": len(separators), "layers": 1})
 
-    def below(name: str) -> list[dict[str, Any]]:
-        held = []
-        for row in inside[name]:
-            held += [row, *(below(row["name"]) if row["kind"] is None else ())]
-        return held
+    def descendants(name: str) -> list[dict[str, Any]]:
+        rows = []
+        for row in children[name]:
+            rows.append(row)
+            is_module = row["kind"] is None
+            if is_module:
+                rows += descendants(row["name"])
+        return rows
 
-    return below("")
+    return descendants("")

@@ -1,8 +1,8 @@
-"""torchvision's detectors: how many boxes are left depends on data, so that the most which a detector keeps are taken,
-or as many proposals as are asked for.
+"""Tracing of torchvision's detectors with a fixed number of boxes.
 
-What chooses among boxes (sorting, suppression of overlaps) is left out, which a note says. The module's own attributes
-are replaced for the length of a trace, within `trace.left_as_found`.
+The number of boxes that a detector keeps depends on data. The trace assumes the most that the detector may keep, or a
+given number of proposals. Selection among boxes (sorting, non-maximum suppression) is not counted, which a note states.
+Methods of the module are replaced during the trace, within `trace.preserve_state`.
 """
 
 from __future__ import annotations
@@ -14,52 +14,68 @@ import torch
 from torch import nn
 
 from ..errors import TraceFailed
-from .readings import Reading
+from .call_readers import TorchCall
 from .recorder import Recorder
 
-_ONE_STAGE = frozenset(("RetinaNet", "FCOS", "SSD"))
+_ONE_STAGE_DETECTORS = frozenset(("RetinaNet", "FCOS", "SSD"))
 
 
-class Enough(BaseException):
-    """All that is counted has been seen: what follows places key points one by one."""
+class StopForward(BaseException):
+    """Ends a forward pass in which all counted operations have run; keypoints would then be placed one by one."""
 
 
-def _submodules(module: nn.Module) -> dict[str, Any]:
-    """Of torchvision's models, by class."""
-    own = (known for known in module.modules() if type(known).__module__.startswith("torchvision.models"))
-    return {type(submodule).__name__: submodule for submodule in own}
+def _torchvision_submodules(module: nn.Module) -> dict[str, Any]:
+    """Return the submodules that are classes of torchvision's models, by class name."""
+    submodules = {}
+    for submodule in module.modules():
+        if type(submodule).__module__.startswith("torchvision.models"):
+            submodules[type(submodule).__name__] = submodule
+    return submodules
 
 
-def take_proposals(module: nn.Module, named: dict[str, Any]) -> int | None:
-    """How many proposals a detector shall keep, taken out of what it is called with: a number, or a shape's last."""
-    if "RegionProposalNetwork" not in _submodules(module) or "proposals" not in named:
+def pop_proposals(module: nn.Module, named_inputs: dict[str, Any]) -> int | None:
+    """Remove the argument ``proposals`` of a detector from its inputs and return it.
+
+    It is a number, or a tensor or shape with the number as its last size.
+    """
+    if "RegionProposalNetwork" not in _torchvision_submodules(module) or "proposals" not in named_inputs:
         return None
-    given = named.pop("proposals")
-    number = given if isinstance(given, int) else given.shape[-1]
+    proposals = named_inputs.pop("proposals")
+    number = proposals if isinstance(proposals, int) else proposals.shape[-1]
     if number < 1:
-        raise TraceFailed(f"the proposals of an image must be a whole number of 1 or more, not {number}")
+        raise TraceFailed(f"`proposals`, the number of proposals per image, must be an integer >= 1 (got {number})")
     return int(number)
 
 
-def with_most_boxes(module: nn.Module, recorder: Recorder, proposals: int | None = None) -> Iterator[str]:
-    """Let a detector keep the most boxes that it may; what somebody who reads the counts should know."""
-    submodules = _submodules(module)
-    transform, proposing, heads = (
-        submodules.get(n) for n in ("GeneralizedRCNNTransform", "RegionProposalNetwork", "RoIHeads")
-    )
+def keep_most_boxes(module: nn.Module, recorder: Recorder, proposals: int | None = None) -> Iterator[str]:
+    """Make a detector keep a fixed number of boxes, and yield notes for readers of the counts.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The module; nothing happens unless it is a torchvision detector.
+    recorder : Recorder
+        Records the pooling of regions of interest.
+    proposals : int, optional
+        Proposals per image; the most that the detector keeps by default.
+    """
+    submodules = _torchvision_submodules(module)
+    transform = submodules.get("GeneralizedRCNNTransform")
+    region_proposal_network = submodules.get("RegionProposalNetwork")
+    heads = submodules.get("RoIHeads")
     if transform is not None:
         transform.postprocess = lambda result, *_: result
-    for name in _ONE_STAGE & submodules.keys():
+    for name in _ONE_STAGE_DETECTORS & submodules.keys():
         submodules[name].postprocess_detections = lambda outputs, anchors, shapes: [{} for _ in shapes]
-        yield f"the boxes that {name} chooses after its heads are not counted"
-    if proposing is None or heads is None:
+        yield f"the selection of boxes after the heads of {name} is not counted"
+    if region_proposal_network is None or heads is None:
         return
-    most = proposing._post_nms_top_n["testing"]
-    proposed, detections = proposals or most, min(heads.detections_per_img, proposals or most)
+    kept_proposals = proposals or region_proposal_network._post_nms_top_n["testing"]
+    detections = min(heads.detections_per_img, kept_proposals)
 
     def filter_proposals(proposals: Any, objectness: Any, shapes: Any, *_: Any) -> tuple[list[Any], list[Any]]:
         scores = objectness.reshape(len(shapes), -1)
-        return [image[:proposed] for image in proposals], [image[:proposed] for image in scores]
+        return [image[:kept_proposals] for image in proposals], [image[:kept_proposals] for image in scores]
 
     def postprocess(
         logits: Any, regression: Any, proposals: Any, shapes: Any
@@ -68,32 +84,39 @@ def with_most_boxes(module: nn.Module, recorder: Recorder, proposals: int | None
         labels = [torch.empty(len(image), dtype=torch.int64, device="meta") for image in boxes]
         return boxes, [image[:, 0] for image in boxes], labels
 
-    proposing.filter_proposals, heads.postprocess_detections = filter_proposals, postprocess
+    region_proposal_network.filter_proposals = filter_proposals
+    heads.postprocess_detections = postprocess
     for head in heads.children():
         if type(head).__name__ == "MultiScaleRoIAlign":
-            head.forward = _aligned(head, recorder)
+            head.forward = _recorded_roi_align(head, recorder)
     if heads.keypoint_predictor is not None:
-        heads.keypoint_predictor.forward = _last(heads.keypoint_predictor.forward)
-    further = "" if heads.mask_head is None and heads.keypoint_head is None else f" and {detections:,} detections"
-    why = "as asked" if proposals else "the most that it keeps (rpn_post_nms_top_n_test, box_detections_per_img)"
-    yield f"counted for {proposed:,} proposals{further} of each image, {why}; what chooses among boxes is not counted"
+        heads.keypoint_predictor.forward = _stop_after(heads.keypoint_predictor.forward)
+    counted = f"{kept_proposals:,} proposals"
+    if heads.mask_head is not None or heads.keypoint_head is not None:
+        counted += f" and {detections:,} detections"
+    reason = "as given" if proposals else "the most that it keeps (rpn_post_nms_top_n_test, box_detections_per_img)"
+    yield f"counted for {counted} per image, {reason}; the selection of boxes is not counted"
 
 
-def _aligned(pool: Any, recorder: Recorder) -> Any:
+def _recorded_roi_align(pool: Any, recorder: Recorder) -> Any:
+    """Return a forward of ``MultiScaleRoIAlign`` that records one layer and returns a tensor of its output shape."""
+
     def forward(features: dict[str, Any], boxes: list[Any], shapes: Any) -> Any:
         levels = [features[name] for name in pool.featmap_names if name in features]
         rows = sum(len(image) for image in boxes)
-        made = torch.empty((rows, levels[0].shape[1], *pool.output_size), device="meta")
+        output = torch.empty((rows, levels[0].shape[1], *pool.output_size), device="meta")
         attributes = {"samples": max(pool.sampling_ratio, 1) ** 2}
-        recorder.record(Reading("roi_align", [*levels, *boxes], [], attributes), [made], "roi_align", "function")
-        return made
+        recorder.record(TorchCall("roi_align", [*levels, *boxes], [], attributes), [output], "roi_align", "function")
+        return output
 
     return forward
 
 
-def _last(call: Any) -> Any:
+def _stop_after(call: Any) -> Any:
+    """Return a function that makes a call and then ends the forward pass."""
+
     def forward(*args: Any) -> Any:
         call(*args)
-        raise Enough
+        raise StopForward
 
     return forward

@@ -6,28 +6,31 @@ from typing import Any
 
 from ..counting import CONSTANT
 from .builder import Blob
-from .decoders import embedded
 from .tape import ACTIVATIONS, Config, Tape
 
 
 def bert(tape: Tape, config: Config, head: bool) -> None:
     """BERT: every token attends to every token; with the head of masked words, or with the pooler."""
     root = "bert." if head else ""
-    hidden, tokens = config.whole("hidden_size"), tape.lengths.queries
-    dropped = config.share("hidden_dropout_prob", 0.1)
-    config.divided("num_attention_heads", hidden, "hidden_size")
-    positions, rows, at = config.whole("max_position_embeddings", 512), config.whole("vocab_size"), f"{root}embeddings"
+    hidden, tokens = config.positive_integer("hidden_size"), tape.lengths.queries
+    dropped = config.fraction("hidden_dropout_prob", 0.1)
+    config.size_per_head("num_attention_heads", hidden, "hidden_size")
+    positions, rows, at = (
+        config.positive_integer("max_position_embeddings", 512),
+        config.positive_integer("vocab_size"),
+        f"{root}embeddings",
+    )
     constant = Blob((1, positions), CONSTANT)
     index = tape.view(at, constant, (1, tokens), "getitem", "slice")
     kinds = tape.view(at, constant, (1, positions), "expand")
     kinds = tape.op(f"{at}.gather", "gather", kinds, index, out=(1, tokens), origin="function")
     kinds = tape.view(at, kinds, (1, tokens), "expand", scales=True)
-    words = embedded(tape, f"{at}.word_embeddings", Blob((1, tokens)), rows, hidden)
-    kinds = embedded(tape, f"{at}.token_type_embeddings", kinds, config.whole("type_vocab_size", 2), hidden)
+    words = tape.embedding(f"{at}.word_embeddings", Blob((1, tokens)), rows, hidden)
+    kinds = tape.embedding(f"{at}.token_type_embeddings", kinds, config.positive_integer("type_vocab_size", 2), hidden)
     x = tape.op(f"{at}.add", "add", words, kinds)
-    x = tape.op(f"{at}.add", "add", x, embedded(tape, f"{at}.position_embeddings", index, positions, hidden))
+    x = tape.op(f"{at}.add", "add", x, tape.embedding(f"{at}.position_embeddings", index, positions, hidden))
     x = tape.dropout(f"{at}.dropout", tape.layer_norm(f"{at}.LayerNorm", x), dropped)
-    for number in range(config.whole("num_hidden_layers")):
+    for number in range(config.positive_integer("num_hidden_layers")):
         x = _bert_block(tape, config, f"{root}encoder.layer.{number}", x)
     if not head:
         first = tape.op("pooler.getitem", "slice", x, out=(1, hidden), function="getitem")
@@ -35,25 +38,29 @@ def bert(tape: Tape, config: Config, head: bool) -> None:
         return
     at = "cls.predictions"
     x = tape.linear(f"{at}.transform.dense", x, hidden)
-    x = tape.activation(f"{at}.transform.transform_act_fn", x, config.function("hidden_act", "gelu"))
+    x = tape.activation(f"{at}.transform.transform_act_fn", x, config.activation_name("hidden_act", "gelu"))
     x = tape.layer_norm(f"{at}.transform.LayerNorm", x)
-    tied = config.flag("tie_word_embeddings", True)
-    tape.linear(f"{at}.decoder", x, rows, own=rows if tied else None)
+    tied = config.boolean("tie_word_embeddings", True)
+    tape.linear(f"{at}.decoder", x, rows, new_parameters=rows if tied else None)
 
 
 def _bert_block(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
-    hidden, heads = x.shape[-1], config.whole("num_attention_heads")
-    dropped = config.share("hidden_dropout_prob", 0.1)
+    hidden, heads = x.shape[-1], config.positive_integer("num_attention_heads")
+    dropped = config.fraction("hidden_dropout_prob", 0.1)
     attn = f"{at}.attention.self"
-    states = [tape.heads(attn, tape.linear(f"{attn}.{name}", x, hidden), heads) for name in ("query", "key", "value")]
-    made = tape.attended(attn, *states, causal=False, dropout=config.share("attention_probs_dropout_prob", 0.1))
+    states = [
+        tape.split_heads(attn, tape.linear(f"{attn}.{name}", x, hidden), heads) for name in ("query", "key", "value")
+    ]
+    made = tape.attention(attn, *states, causal=False, dropout=config.fraction("attention_probs_dropout_prob", 0.1))
     made = tape.dropout(
         f"{at}.attention.output.dropout", tape.linear(f"{at}.attention.output.dense", made, hidden), dropped
     )
     made = tape.op(f"{at}.attention.output.add", "add", made, x)
     x = tape.layer_norm(f"{at}.attention.output.LayerNorm", made)
-    inner = tape.linear(f"{at}.intermediate.dense", x, config.whole("intermediate_size"))
-    inner = tape.activation(f"{at}.intermediate.intermediate_act_fn", inner, config.function("hidden_act", "gelu"))
+    inner = tape.linear(f"{at}.intermediate.dense", x, config.positive_integer("intermediate_size"))
+    inner = tape.activation(
+        f"{at}.intermediate.intermediate_act_fn", inner, config.activation_name("hidden_act", "gelu")
+    )
     inner = tape.dropout(f"{at}.output.dropout", tape.linear(f"{at}.output.dense", inner, hidden), dropped)
     return tape.layer_norm(f"{at}.output.LayerNorm", tape.op(f"{at}.output.add", "add", inner, x))
 
@@ -61,12 +68,12 @@ def _bert_block(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
 def vit(tape: Tape, config: Config, head: bool) -> None:
     """The vision transformer: patches of an image are its tokens."""
     root = "vit." if head else ""
-    hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
-    config.divided("num_attention_heads", hidden, "hidden_size")
-    pixels, patch = config.whole("image_size", 224), config.whole("patch_size", 16)
-    dropped, bias = config.share("hidden_dropout_prob", 0.0), config.flag("qkv_bias", True)
+    hidden, heads = config.positive_integer("hidden_size"), config.positive_integer("num_attention_heads")
+    config.size_per_head("num_attention_heads", hidden, "hidden_size")
+    pixels, patch = config.positive_integer("image_size", 224), config.positive_integer("patch_size", 16)
+    dropped, bias = config.fraction("hidden_dropout_prob", 0.0), config.boolean("qkv_bias", True)
     at = f"{root}embeddings"
-    image = Blob((1, config.whole("num_channels", 3), pixels, pixels))
+    image = Blob((1, config.positive_integer("num_channels", 3), pixels, pixels))
     x = tape.convolution(f"{at}.patch_embeddings.projection", image, hidden, (patch, patch), (patch, patch))
     tokens = x.shape[2] * x.shape[3]
     x = tape.view(f"{at}.patch_embeddings", x, (1, hidden, tokens), "flatten")
@@ -76,35 +83,35 @@ def vit(tape: Tape, config: Config, head: bool) -> None:
     x = tape.op(f"{at}.cls_token", "concat", x, out=out, weights=((1, 1, hidden),), origin="function")
     x = tape.op(f"{at}.position_embeddings", "add", x, weights=(out,))
     x = tape.dropout(f"{at}.dropout", x, dropped)
-    for index in range(config.whole("num_hidden_layers")):
+    for index in range(config.positive_integer("num_hidden_layers")):
         at = f"{root}layers.{index}"
         normal, attn = tape.layer_norm(f"{at}.layernorm_before", x), f"{at}.attention"
         projected = (tape.linear(f"{attn}.{letter}_proj", normal, hidden, bias) for letter in "qkv")
-        states = [tape.heads(attn, blob, heads) for blob in projected]
-        made = tape.attended(attn, *states, causal=False, dropout=config.share("attention_probs_dropout_prob", 0.0))
+        states = [tape.split_heads(attn, blob, heads) for blob in projected]
+        made = tape.attention(attn, *states, causal=False, dropout=config.fraction("attention_probs_dropout_prob", 0.0))
         made = tape.dropout(f"{at}.dropout", tape.linear(f"{attn}.o_proj", made, hidden), dropped)
         x = tape.op(f"{at}.add", "add", made, x)
         inner = tape.linear(
-            f"{at}.mlp.fc1", tape.layer_norm(f"{at}.layernorm_after", x), config.whole("intermediate_size")
+            f"{at}.mlp.fc1", tape.layer_norm(f"{at}.layernorm_after", x), config.positive_integer("intermediate_size")
         )
-        inner = tape.activation(f"{at}.mlp.activation_fn", inner, config.function("hidden_act", "gelu"))
+        inner = tape.activation(f"{at}.mlp.activation_fn", inner, config.activation_name("hidden_act", "gelu"))
         inner = tape.dropout(f"{at}.dropout", tape.linear(f"{at}.mlp.fc2", inner, hidden), dropped)
         x = tape.op(f"{at}.add", "add", inner, x)
     x = tape.layer_norm(f"{root}layernorm", x)
     if head:
         x = tape.op("getitem", "slice", x, out=(1, hidden), function="getitem")
-        tape.linear("classifier", x, config.whole("num_labels", len(config.fields.get("id2label", ())) or 2))
+        tape.linear("classifier", x, config.positive_integer("num_labels", len(config.fields.get("id2label", ())) or 2))
 
 
 def t5(tape: Tape, config: Config, head: bool) -> None:
     """T5: an encoder and a decoder, positions as a bias of the scores that all layers share."""
-    hidden, tokens = config.whole("d_model"), tape.lengths.queries
-    rows, dropped = config.whole("vocab_size"), config.share("dropout_rate", 0.1)
-    depth = config.whole("num_layers")
+    hidden, tokens = config.positive_integer("d_model"), tape.lengths.queries
+    rows, dropped = config.positive_integer("vocab_size"), config.fraction("dropout_rate", 0.1)
+    depth = config.positive_integer("num_layers")
     encoded = None
-    for stack, blocks in (("encoder", depth), ("decoder", config.whole("num_decoder_layers", depth))):
+    for stack, blocks in (("encoder", depth), ("decoder", config.positive_integer("num_decoder_layers", depth))):
         own = None if stack == "encoder" else 0
-        x = embedded(tape, f"{stack}.embed_tokens", Blob((1, tokens)), rows, hidden, own=own)
+        x = tape.embedding(f"{stack}.embed_tokens", Blob((1, tokens)), rows, hidden, new_parameters=own)
         x = tape.dropout(f"{stack}.dropout", x, dropped)
         bias = across = None
         for index in range(blocks):
@@ -118,10 +125,10 @@ def t5(tape: Tape, config: Config, head: bool) -> None:
         x = tape.dropout(f"{stack}.dropout", tape.rms_norm(f"{stack}.final_layer_norm", x), dropped)
         encoded = x
     if head:
-        tied = config.flag("tie_word_embeddings", True)
+        tied = config.boolean("tie_word_embeddings", True)
         if tied:
             x = tape.op("mul", "mul", x)
-        tape.linear("lm_head", x, rows, bias=False, own=0 if tied else None)
+        tape.linear("lm_head", x, rows, bias=False, new_parameters=0 if tied else None)
 
 
 def _t5_attention(
@@ -129,10 +136,10 @@ def _t5_attention(
 ) -> tuple[Blob, Blob]:
     """From what is added to, queries' and keys' source: the sum, and the bias of the scores for the next layers."""
     x, normal, source = blobs
-    heads, size, inside = config.whole("num_heads"), config.whole("d_kv"), f"{at}.{name}"
+    heads, size, inside = config.positive_integer("num_heads"), config.positive_integer("d_kv"), f"{at}.{name}"
     sources = {"q": normal, "k": source, "v": source}
     states = [
-        tape.heads(inside, tape.linear(f"{inside}.{letter}", blob, heads * size, bias=False), heads)
+        tape.split_heads(inside, tape.linear(f"{inside}.{letter}", blob, heads * size, bias=False), heads)
         for letter, blob in sources.items()
     ]
     shape = (1, heads, normal.shape[1], source.shape[1])
@@ -143,9 +150,9 @@ def _t5_attention(
     mask = _only_before(tape, inside, bias) if name == "SelfAttention" and "decoder" in at else bias
     if tape.fused and name == "SelfAttention":
         mask = tape.view(inside, mask, shape, "contiguous", "copy")
-    made = tape.attended(inside, *states, mask=mask, causal=False)
+    made = tape.attention(inside, *states, mask=mask, causal=False)
     made = tape.dropout(f"{at}.dropout", tape.linear(f"{inside}.o", made, x.shape[-1], bias=False),
-                        config.share("dropout_rate", 0.1))  # fmt: skip
+                        config.fraction("dropout_rate", 0.1))  # fmt: skip
     return tape.op(f"{at}.add", "add", x, made), bias
 
 
@@ -175,7 +182,7 @@ def _relative_bias(tape: Tape, config: Config, at: str, shape: tuple[int, ...], 
     large = op("minimum", large, most, origin="function")
     which = op("where", small, near, large, origin="function")
     which = op("add", which) if ahead is None else op("add", ahead, which)
-    table = (config.whole("relative_attention_num_buckets", 32), heads)
+    table = (config.positive_integer("relative_attention_num_buckets", 32), heads)
     bias = tape.module(f"{at}.relative_attention_bias", "embedding", which, out=(*square, heads), weights=(table,))
     return tape.view(at, tape.view(at, bias, (heads, *square), "permute"), shape, "unsqueeze")
 
@@ -197,7 +204,7 @@ def _counted(tape: Tape, at: str, shape: tuple[int, ...]) -> Blob:
 
 
 def _t5_feed(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
-    inner, dropped = config.whole("d_ff"), config.share("dropout_rate", 0.1)
+    inner, dropped = config.positive_integer("d_ff"), config.fraction("dropout_rate", 0.1)
     projection = str(config.fields.get("feed_forward_proj", "relu"))
     gated, function = projection.startswith("gated-"), projection.rpartition("-")[2]
     if function not in ACTIVATIONS:

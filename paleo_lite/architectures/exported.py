@@ -1,4 +1,4 @@
-"""Exported programs (``.pt2``): what ``torch.export.save`` wrote, traced with the inputs that it was exported with."""
+"""Exported programs (``.pt2`` files of ``torch.export.save``), traced with their example inputs."""
 
 from __future__ import annotations
 
@@ -10,29 +10,36 @@ from typing import Any
 from zipfile import is_zipfile
 
 from ..errors import BadDescriptor, BadValue, TraceFailed
-from .network import Network, Tokens
+from .network import Network, SequenceOptions
 from .torch_import import import_torch
 
 _TENSORS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
-def read_exported(path: Path, image_size: int | None = None, tokens: Tokens | None = None) -> Network:
-    """The network of an exported program.
+def read_exported(path: Path, image_size: int | None = None, options: SequenceOptions | None = None) -> Network:
+    """Read the network of an exported program.
+
+    Parameters
+    ----------
+    path : Path
+        The ``.pt2`` file.
+    image_size, options : optional
+        Not supported: the sizes of a program are fixed.
 
     Raises
     ------
     BadDescriptor
-        If it is none, or holds what is not a tensor.
+        If the file is not an exported program, or contains objects other than tensors.
     BadValue
-        If another size is asked for than it was exported with.
+        If an image size or sequence options are given.
     """
     torch = import_torch(f"reading {path}")
-    if image_size is not None or (tokens is not None and tokens.asked):
-        raise BadValue(f"{path}: a program has the sizes that it was exported with: leave other sizes out")
+    if image_size is not None or (options is not None and options.needs_sequences):
+        raise BadValue(f"{path}: the sizes of an exported program are fixed: remove image size and sequence options")
     try:
         if not is_zipfile(path):
             raise BadDescriptor(f"{path}: not an exported program, which torch.export.save writes")
-        with _no_pickles():
+        with _tensors_only():
             program = torch.export.load(str(path))
     except OSError as error:
         raise BadDescriptor(f"{path}: cannot be read ({error.strerror})") from None
@@ -41,29 +48,36 @@ def read_exported(path: Path, image_size: int | None = None, tokens: Tokens | No
     except Exception as error:  # zip, pickle and schema errors of torch's loader
         raise BadDescriptor(f"{path}: not an exported program ({type(error).__name__}: {_short(error)})") from None
     if not program.example_inputs:
-        raise BadDescriptor(f"{path}: exported without example inputs, which say what it is called with")
+        raise BadDescriptor(f"{path}: exported without example inputs, which are needed to trace it")
     from .trace import trace
 
     args, kwargs = program.example_inputs
-    names = {"name": path.stem, "source": "torch.export"}
-    rows = next((value.shape[0] for value in (*args, *kwargs.values()) if _is_batch(value)), 1)
+    labels = {"name": path.stem, "source": "torch.export"}
+    samples = 1
+    for value in (*args, *kwargs.values()):
+        if _has_batch_dimension(value):
+            samples = value.shape[0]
+            break
 
-    def one(value: Any) -> Any:
-        return value[:1] if _is_batch(value) and value.shape[0] == rows else value
+    def first_sample(value: Any) -> Any:
+        return value[:1] if _has_batch_dimension(value) and value.shape[0] == samples else value
 
     module = program.module()
-    if rows > 1:
-        try:
-            return trace(module, *map(one, args), **names, **{key: one(value) for key, value in kwargs.items()})
-        except TraceFailed:  # exported for that many samples and no other
-            traced = trace(module, *args, **names, **kwargs)
-            return traced._replace(notes=(*traced.notes, f"exported for {rows} samples: a sample here is all of them"))
-    return trace(module, *args, **names, **kwargs)
+    if samples <= 1:
+        return trace(module, *args, **labels, **kwargs)
+    try:
+        first_args = [first_sample(value) for value in args]
+        first_kwargs = {key: first_sample(value) for key, value in kwargs.items()}
+        return trace(module, *first_args, **labels, **first_kwargs)
+    except TraceFailed:  # exported for exactly this number of samples
+        network = trace(module, *args, **labels, **kwargs)
+        note = f"exported for {samples} samples, which are counted as one sample"
+        return network._replace(notes=(*network.notes, note))
 
 
 @contextmanager
-def _no_pickles() -> Iterator[None]:
-    """torch's loader unpickles what it cannot read as tensors, and runs code of the file; its switch forbids it."""
+def _tensors_only() -> Iterator[None]:
+    """Forbid unpickling: torch's loader would otherwise unpickle unknown entries and run code from the file."""
     before = os.environ.get(_TENSORS_ONLY)
     os.environ[_TENSORS_ONLY] = "1"
     try:
@@ -74,7 +88,7 @@ def _no_pickles() -> Iterator[None]:
             os.environ[_TENSORS_ONLY] = before
 
 
-def _is_batch(value: Any) -> bool:
+def _has_batch_dimension(value: Any) -> bool:
     return bool(getattr(value, "shape", ()))
 
 

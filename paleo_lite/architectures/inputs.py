@@ -1,15 +1,15 @@
-"""What a module is called with: the shape and type of one sample of each input, by place or by name."""
+"""Inputs of a module: shape and type of one sample of each, positional or by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import BadValue, UnknownName
 from ..units import parse_shape
 
 Size = int | tuple[int, int]
-"""A size; or the sequence length, of which it is said between which two it lies."""
+"""A size; or the shortest and longest sequence length."""
 
 TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
 
@@ -20,13 +20,13 @@ class Input(NamedTuple):
     Attributes
     ----------
     shape : tuple of int or (int, int)
-        Of one sample, without the batch dimension. Two numbers are a span of sequence lengths.
+        Shape of one sample, without the batch dimension. A pair of numbers is a range of sequence lengths.
     dtype : str
         One of `TYPES`.
     name : str
-        The argument of forward; empty for the next one in order.
+        Name of the argument of ``forward``; empty for a positional argument.
     values : tuple of float
-        What every sample holds, where forward needs to know: the length of a padded sequence. Else empty.
+        Values of every sample, where ``forward`` depends on them, such as the length of a padded sequence.
     """
 
     shape: tuple[Size, ...]
@@ -36,102 +36,128 @@ class Input(NamedTuple):
 
 
 class Values:
-    """A tensor whose numbers forward needs to know: in a trace it stands for them, not for its shape alone.
+    """A tensor whose values are used in a trace, for inputs on which the control flow or shapes of ``forward`` depend.
 
     >>> pl.trace(tagger, torch.zeros(3, 10, dtype=torch.int64), pl.Values([10, 6, 3]))  # doctest: +SKIP
 
     Parameters
     ----------
-    given : tensor, array or sequence of numbers
+    values : tensor, array or sequence of numbers
         The first dimension is the batch.
     """
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, values: Any) -> None:
         import torch
 
-        self.tensor = torch.as_tensor(given).detach().cpu()
+        self.tensor = torch.as_tensor(values).detach().cpu()
 
 
-def read_input(given: str | Sequence[int] | Input) -> Input:
-    """Read ``"3x224x224"``, ``"int64:128"``, ``"input_ids=int64:1-4096"``, values ``"lengths=int64:=128"``, or a shape.
+def read_input(text: str | Sequence[int] | Input) -> Input:
+    """Parse the description of an input.
 
-    Raises
-    ------
-    BadValue, UnknownName
-        If it is none of these.
-    """
-    if isinstance(given, Input):
-        return given
-    if not isinstance(given, str):
-        return Input(tuple(given))
-    given, with_values, said = given.partition(":=")
-    name, equals, rest = given.rpartition("=")
-    rest += ":" * bool(with_values)
-    dtype, _, shape = rest.rpartition(":")
-    if equals and not name.isidentifier():
-        raise BadValue(f"{given!r}: {name!r} is not the name of an argument, as in input_ids=int64:128")
-    if dtype and dtype not in TYPES:
-        raise UnknownName("type of an input", dtype, TYPES)
-    if with_values:
-        values = _values(said)
-        dtype = dtype or ("float32" if any(isinstance(number, float) for number in values) else "int64")
-        return Input((len(values),) * (len(values) > 1), dtype, name, values)
-    return Input(tuple(_spanned(shape)) if "-" in shape else parse_shape(shape), dtype or "float32", name)
-
-
-def _values(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(number) if "." in number else int(number) for number in text.split(","))
-    except ValueError:
-        raise BadValue(f"{text!r} are no numbers, as in lengths=int64:=128 or size=int64:=224,224") from None
-
-
-def _spanned(text: str) -> Iterator[Size]:
-    """Sizes of which some are spans: ``1-4096x768``."""
-    for size in text.lower().replace("×", "x").split("x"):
-        ends = [parse_shape(end)[0] for end in size.split("-")] if size.count("-") == 1 and size[0] != "-" else []
-        if "-" not in size:
-            yield parse_shape(size)[0]
-        elif len(ends) == 2 and ends[0] < ends[1]:
-            yield ends[0], ends[1]
-        else:
-            raise BadValue(f"{text!r} is not a shape: a sequence length lies between two, as in int64:1-4096")
-
-
-def span_of(inputs: Iterable[Input]) -> tuple[int, int] | None:
-    """Between which two the sequence length lies, where the inputs have one.
+    Parameters
+    ----------
+    text : str, sequence of int or Input
+        ``"3x224x224"``, ``"int64:128"``, ``"input_ids=int64:1-4096"`` (a range of sequence lengths),
+        ``"lengths=int64:=128"`` (values), or a shape.
 
     Raises
     ------
     BadValue
-        If they differ.
+        If the shape, a value or the name is malformed.
+    UnknownName
+        If the type is not one of `TYPES`.
     """
-    spans = {size for one in inputs for size in one.shape if isinstance(size, tuple)}
-    if len(spans) > 1:
-        said = " and ".join(f"{least}-{most}" for least, most in sorted(spans))
-        raise BadValue(f"inputs have one sequence length between them, not {said}")
-    return spans.pop() if spans else None
+    if isinstance(text, Input):
+        return text
+    if not isinstance(text, str):
+        return Input(tuple(text))
+    description, has_values, values_text = text.partition(":=")
+    name, equals, type_and_shape = description.rpartition("=")
+    if has_values:
+        type_and_shape += ":"
+    dtype, _, shape = type_and_shape.rpartition(":")
+    if equals and not name.isidentifier():
+        raise BadValue(f"{description!r}: {name!r} is not the name of an argument, as in input_ids=int64:128")
+    if dtype and dtype not in TYPES:
+        raise UnknownName("type of an input", dtype, TYPES)
+    if has_values:
+        values = _parse_values(values_text)
+        if not dtype:
+            dtype = "float32" if any(isinstance(number, float) for number in values) else "int64"
+        values_shape = (len(values),) if len(values) > 1 else ()
+        return Input(values_shape, dtype, name, values)
+    sizes = _parse_sizes(shape) if "-" in shape else parse_shape(shape)
+    return Input(sizes, dtype or "float32", name)
 
 
-def arguments(inputs: Iterable[Input], length: int | None = None) -> tuple[list[Any], dict[str, Any]]:
-    """One sample of each input as tensors without memory, at a sequence length: those by place, and those by name."""
+def _parse_values(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(number) if "." in number else int(number) for number in text.split(","))
+    except ValueError:
+        raise BadValue(f"{text!r} are not numbers, as in lengths=int64:=128 or size=int64:=224,224") from None
+
+
+def _parse_sizes(text: str) -> tuple[Size, ...]:
+    """Parse a shape with ranges of sequence lengths, such as ``1-4096x768``."""
+    sizes: list[Size] = []
+    for size in text.lower().replace("×", "x").split("x"):
+        if "-" not in size:
+            sizes.append(parse_shape(size)[0])
+            continue
+        shortest, longest = 0, 0
+        if size.count("-") == 1 and size[0] != "-":
+            shortest, longest = (parse_shape(end)[0] for end in size.split("-"))
+        if not shortest < longest:
+            raise BadValue(f"{text!r} is not a shape: a range of sequence lengths must rise, as in int64:1-4096")
+        sizes.append((shortest, longest))
+    return tuple(sizes)
+
+
+def sequence_length_range(inputs: Iterable[Input]) -> tuple[int, int] | None:
+    """Return the shortest and longest sequence length, or None where no input has a range.
+
+    Raises
+    ------
+    BadValue
+        If inputs have different ranges.
+    """
+    ranges = {size for item in inputs for size in item.shape if isinstance(size, tuple)}
+    if len(ranges) > 1:
+        listed = " and ".join(f"{shortest}-{longest}" for shortest, longest in sorted(ranges))
+        raise BadValue(f"all inputs must have the same range of sequence lengths (got {listed})")
+    return ranges.pop() if ranges else None
+
+
+def make_arguments(inputs: Iterable[Input], length: int | None = None) -> tuple[list[Any], dict[str, Any]]:
+    """Return one sample of each input on the meta device: positional arguments and keyword arguments.
+
+    Parameters
+    ----------
+    inputs : iterable of Input
+        Inputs of the module.
+    length : int, optional
+        Sequence length, in place of ranges.
+    """
     import torch
 
-    args, kwargs = [], {}
-    for one in inputs:
-        shape = [size if isinstance(size, int) else length for size in one.shape]
-        dtype = getattr(torch, one.dtype)
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for item in inputs:
+        shape = [size if isinstance(size, int) else length for size in item.shape]
+        dtype = getattr(torch, item.dtype)
         tensor: Any = torch.empty((1, *shape), dtype=dtype, device="meta")
-        if one.values:
-            broken = [number for number in one.values if not isinstance(number, int)]
+        if item.values:
+            fractions = [number for number in item.values if not isinstance(number, int)]
             try:
-                if broken and not dtype.is_floating_point:
+                if fractions and not dtype.is_floating_point:
                     raise ValueError
-                tensor = Values(torch.tensor(one.values, dtype=dtype).reshape(1, *shape))
+                tensor = Values(torch.tensor(item.values, dtype=dtype).reshape(1, *shape))
             except (RuntimeError, ValueError):
-                raise BadValue(f"{one.dtype} cannot hold {(broken or [max(one.values, key=abs)])[0]:.6g}") from None
-        if one.name:
-            kwargs[one.name] = tensor
+                value = fractions[0] if fractions else max(item.values, key=abs)
+                raise BadValue(f"{item.dtype} cannot represent {value:.6g}") from None
+        if item.name:
+            kwargs[item.name] = tensor
         else:
             args.append(tensor)
     return args, kwargs

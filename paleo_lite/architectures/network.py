@@ -1,4 +1,4 @@
-"""`Network`: layers in order, and what holds for all of them."""
+"""`Network`: layers in execution order, with the properties of the whole network; and options for sequences."""
 
 from __future__ import annotations
 
@@ -6,90 +6,93 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from ..counting import GENERATING, Layer, Shape
+from ..counting import GENERATION_PHASES, Layer, Shape
 from ..errors import UnknownName
 
 
 class Lengths(NamedTuple):
-    """How many tokens a pass takes.
+    """Number of tokens that one pass processes.
 
     Attributes
     ----------
     queries : int
-        Tokens of a sequence that are computed.
+        Tokens per sequence that are computed.
     keys : int
-        Tokens that they attend to: those before them that are in the cache, and themselves.
-    cached : bool
-        Whether keys and values are kept for the tokens to come, and only the last token's logits are computed.
+        Tokens per sequence that are attended to: the computed ones and those in the KV cache.
+    uses_cache : bool
+        Whether keys and values are written to a KV cache and only the logits of the last token are computed.
     """
 
     queries: int
     keys: int
-    cached: bool = False
+    uses_cache: bool = False
 
 
-class Tokens(NamedTuple):
-    """What is asked of a network that reads sequences.
+class SequenceOptions(NamedTuple):
+    """Options of a network that reads sequences: lengths, phase and degrees of parallelism.
 
     Attributes
     ----------
     length : int or None
-        Tokens of a sequence; in ``prefill`` those of the prompt.
+        Tokens per sequence; in the ``prefill`` phase, tokens of the prompt.
     context : int or None
-        In ``decode`` the tokens that are in the cache already.
+        Tokens already in the KV cache, in the ``decode`` phase.
     phase : str
-        Those of `GENERATING` keep keys and values and compute the logits of the last token only.
-    tensor : int
-        Devices that share every matrix (Shoeybi et al. 2019, Megatron-LM): the layers are those of one of them.
-    sequence : bool
-        Whether those devices also share the sequence outside of the matrices (Korthikanti et al. 2022).
-    ring : int
-        Devices that share every sequence, keys and values going around a ring of them (Liu et al. 2023).
-    experts : int
-        Devices that share the experts of a mixture, to which tokens are sent (Lepikhin et al. 2021, GShard).
+        Phases in `GENERATION_PHASES` fill the KV cache and compute the logits of the last token only.
+    tensor_parallel : int
+        Tensor-parallel degree (Shoeybi et al. 2019, Megatron-LM); the layers are those of one device.
+    sequence_parallel : bool
+        Whether activations outside the tensor-parallel regions are split along the sequence (Korthikanti et al. 2022).
+    context_parallel : int
+        Context-parallel degree: devices that split each sequence and pass keys and values around a ring (Liu et al.
+        2023).
+    expert_parallel : int
+        Expert-parallel degree: devices that split the experts of a mixture (Lepikhin et al. 2021, GShard).
     blocks : int or None
-        Only so many of the model's equal blocks.
-    fused : bool or None
-        Whether attention is one kernel; None: as the config says.
+        Number of transformer blocks to build; all by default.
+    fused_attention : bool or None
+        Whether attention is one fused kernel; None takes the config's setting.
     """
 
     length: int | None = None
     context: int | None = None
     phase: str = "inference"
-    tensor: int = 1
-    sequence: bool = False
-    ring: int = 1
-    experts: int = 1
+    tensor_parallel: int = 1
+    sequence_parallel: bool = False
+    context_parallel: int = 1
+    expert_parallel: int = 1
     blocks: int | None = None
-    fused: bool | None = None
+    fused_attention: bool | None = None
 
     @property
-    def asked(self) -> bool:
-        """Whether anything is asked that only a network that reads sequences has."""
-        return self.length is not None or self.context is not None or self.phase in GENERATING
+    def needs_sequences(self) -> bool:
+        """Whether an option is set that only a network that reads sequences supports."""
+        return self.length is not None or self.context is not None or self.phase in GENERATION_PHASES
 
 
 class Network(NamedTuple):
-    """What is computed, at batch 1.
+    """Layers of a network at batch size 1.
 
     Attributes
     ----------
+    name : str
+        Name of the network.
     inputs : tuple of shapes
-        What the network is given, the batch dimension of 1 first.
+        Shapes of the inputs, starting with the batch dimension of 1.
     layers : tuple of Layer
-        In order of execution.
+        Layers in execution order.
     parameters : int
-        Elements of all the module's parameters, shared ones once, those it never uses included.
+        Number of parameters; shared ones are counted once, unused ones are included.
     source : str
-        Where the layers come from: ``torchvision 0.28.0`` or the factory's name.
+        Origin of the layers, such as ``torchvision 0.28.0`` or the name of a factory.
     notes : tuple of str
-        What somebody who reads a number of this network should know.
+        Remarks that apply to every result computed from this network.
     lengths : Lengths or None
-        How many tokens a pass takes, of a network that reads sequences.
+        Tokens per pass; None for a network that does not read sequences.
     blocks : int
-        Equal blocks that it has one after another; 0 where nobody says.
-    remade : callable or None
-        Makes the same network for other `Tokens`; None where it is not made from a config.
+        Number of identical blocks; 0 where it is unknown.
+    rebuild : callable or None
+        Function from `SequenceOptions` to the same network with these options; None where the layers are fixed.
     """
 
     name: str
@@ -100,7 +103,10 @@ class Network(NamedTuple):
     notes: tuple[str, ...] = ()
     lengths: Lengths | None = None
     blocks: int = 0
-    remade: Callable[[Tokens], Network] | None = None
+    rebuild: Callable[[SequenceOptions], Network] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Network {self.name}: {len(self.layers)} layers, {self.parameters:,} parameters>"
 
     @property
     def input_elements(self) -> int:
@@ -109,19 +115,21 @@ class Network(NamedTuple):
 
     @property
     def tokens(self) -> int | None:
-        """Numbers of one sample that embeddings look up, as language models do; None where there is no embedding."""
+        """Tokens per sample of a language model; None for a network without an embedding of its inputs."""
         if self.lengths is not None:
             return self.lengths.queries if self.lengths.keys > 1 else None
-        looked_up = {layer.inputs[0] for layer in self.layers if layer.kind == "embedding" and -1 in layer.parents}
-        return max(map(prod, looked_up)) if looked_up else None
+        embedded_shapes = [
+            layer.inputs[0] for layer in self.layers if layer.kind == "embedding" and -1 in layer.parents
+        ]
+        return max((prod(shape) for shape in embedded_shapes), default=None)
 
     def layer(self, name: str) -> Layer:
-        """The layer of that name.
+        """Return the layer with the given name.
 
         Raises
         ------
         UnknownName
-            If there is none.
+            If no layer has this name.
         """
         for layer in self.layers:
             if layer.name == name:

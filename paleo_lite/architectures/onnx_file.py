@@ -1,7 +1,7 @@
-"""ONNX files: operators become the layers that torch's are, by the shapes that ``onnx.shape_inference`` finds.
+"""Reader of ONNX files: operators become layers, with the shapes of ``onnx.shape_inference``.
 
-What follows from initializers alone is a constant, as it is where a runtime folds it; an operator that has no kind here
-keeps its name (``onnx.NonZero``), and is reported as not counted.
+Values that depend only on initializers are constants, as a runtime folds them. An operator without a layer kind keeps
+its name (``onnx.NonZero``) and is reported as not counted.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from ..counting import INPUT, KINDS, Layer, Shape
 from ..errors import BadDescriptor, BadValue
-from ..extras import need
-from .network import Lengths, Network, Tokens
+from ..extras import require
+from .network import Lengths, Network, SequenceOptions
 
 _QUOTED = re.compile(r"'([^']*)'")
-"""A name in torch's list of them, which is text of the file's."""
+"""A name in the list of module scopes that torch's exporter writes as text."""
 
 
 class Value(NamedTuple):
@@ -27,37 +27,42 @@ class Value(NamedTuple):
     Attributes
     ----------
     shape : tuple of int
+        Its shape.
     parent : int or None
-        The layer that made it, or `INPUT`; None for a constant.
-    root : str
-        Of a constant that is an initializer, or one in another order: the initializer.
-    numbers : bool
-        Whether it holds floating-point numbers.
+        Index of the layer that produces it, or `INPUT`; None for a constant.
+    initializer : str
+        Name of the initializer that a constant is, or is computed from; else empty.
+    is_floating : bool
+        Whether its elements are floating-point numbers.
     """
 
     shape: Shape
     parent: int | None
-    root: str = ""
-    numbers: bool = True
+    initializer: str = ""
+    is_floating: bool = True
 
 
-def read_onnx(path: Path, image_size: int | None = None, tokens: Tokens | None = None) -> Network:
-    """The network of an ONNX file; weights that lie in files beside it are not needed.
+def read_onnx(path: Path, image_size: int | None = None, options: SequenceOptions | None = None) -> Network:
+    """Read the network of an ONNX file; external files with weights are not needed.
 
     Parameters
     ----------
+    path : Path
+        The ``.onnx`` file.
     image_size : int, optional
-        For sizes of images that the file leaves open.
-    tokens : Tokens, optional
-        Their length is that of the size that the file leaves open.
+        Value of symbolic image sizes.
+    options : SequenceOptions, optional
+        Its length is the value of symbolic sequence lengths.
 
     Raises
     ------
     BadDescriptor
-        If the file is malformed, or shapes do not follow from it.
+        If the file is malformed, or shapes cannot be inferred.
+    BadValue
+        If a symbolic size has no value, or an image size is given for a file with fixed sizes.
     """
-    onnx = need("onnx", "reading ONNX files", "onnx")
-    from google.protobuf.message import DecodeError  # which onnx brings
+    onnx = require("onnx", "reading ONNX files", "onnx")
+    from google.protobuf.message import DecodeError  # a dependency of onnx
 
     try:
         model = onnx.load(str(path), load_external_data=False)
@@ -71,257 +76,320 @@ def read_onnx(path: Path, image_size: int | None = None, tokens: Tokens | None =
         from onnx.inliner import inline_local_functions
 
         model = inline_local_functions(model)
-    length, notes = _close(model.graph, path, image_size, tokens.length if tokens else None)
+    length, notes = _set_symbolic_sizes(model.graph, path, image_size, options.length if options else None)
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception as error:  # InferenceError, whose place differs between versions
-        raise BadDescriptor(f"{path}: its shapes do not fit ({' '.join(str(error).split())[:200]})") from None
-    network = _Graph(model.graph, path, onnx).network(notes)
+    except Exception as error:  # InferenceError, which is in different modules in different versions of onnx
+        raise BadDescriptor(f"{path}: inconsistent shapes ({' '.join(str(error).split())[:200]})") from None
+    network = _GraphReader(model.graph, path, onnx).network(notes)
     return network if length is None else network._replace(lengths=Lengths(length, length))
 
 
-def _close(graph: Any, path: Path, image_size: int | None, length: int | None) -> tuple[int | None, list[str]]:
-    """Give sizes that the file leaves open: one sample, the sequence length, the size of images."""
-    given = {initializer.name for initializer in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in given and value.type.HasField("tensor_type")]
-    opened, notes, taken = False, [], False
+def _set_symbolic_sizes(
+    graph: Any, path: Path, image_size: int | None, length: int | None
+) -> tuple[int | None, list[str]]:
+    """Set the symbolic sizes of inputs: one sample, the sequence length, and the image size.
+
+    Returns
+    -------
+    length : int or None
+        The sequence length, if an input has this symbolic size.
+    notes : list of str
+        Notes about fixed batch sizes.
+    """
+    initializers = {initializer.name for initializer in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in initializers and value.type.HasField("tensor_type")]
+    has_symbolic_sizes = False
+    uses_length = False
+    notes = []
     for value in inputs:
         sizes = value.type.tensor_type.shape.dim
         for axis, size in enumerate(sizes):
             if size.HasField("dim_value") and size.dim_value > 0:
                 if axis == 0 and size.dim_value > 1 and value is inputs[0]:
-                    notes.append(f"the file has {size.dim_value} samples in {value.name}: a sample here is all of them")
+                    notes.append(
+                        f"{value.name} has a fixed batch of {size.dim_value} samples, which are counted as one sample"
+                    )
                 continue
-            name, opened = size.dim_param or "?", True
-            image = image_size if len(sizes) == 4 and axis > 1 else None
-            number = 1 if axis == 0 else image or length
-            if number is None:
+            has_symbolic_sizes = True
+            is_image_size = len(sizes) == 4 and axis > 1
+            if axis == 0:
+                size.dim_value = 1
+            elif is_image_size and image_size:
+                size.dim_value = image_size
+            elif length:
+                size.dim_value = length
+                uses_length = True
+            else:
                 option = "--image-size" if len(sizes) == 4 else "--sequence-length"
-                raise BadValue(f"{path}: size {axis + 1} of input {value.name} is open ({name}): {option} says it")
-            taken = taken or (axis > 0 and image is None)
-            size.dim_value = number
-    if image_size is not None and not opened:
-        raise BadValue(f"{path}: its sizes are fixed: leave --image-size out")
-    if opened:  # what was said of the sizes in between speaks of names
+                name = size.dim_param or "?"
+                raise BadValue(f"{path}: set size {axis + 1} ({name}) of input {value.name} with {option}")
+    if image_size is not None and not has_symbolic_sizes:
+        raise BadValue(f"{path}: the sizes of this file are fixed: remove --image-size")
+    if has_symbolic_sizes:  # stored shapes of intermediate values contain the symbols
         del graph.value_info[:]
         for value in graph.output:
             value.type.tensor_type.ClearField("shape")
-    return length if taken else None, notes
+    return length if uses_length else None, notes
 
 
-class _Graph:
-    """The operators of a graph in their order, which becomes that of the layers."""
+class _GraphReader:
+    """Layers of a graph, in the order of its operators."""
 
     def __init__(self, graph: Any, path: Path, onnx: Any) -> None:
-        self.graph, self.path = graph, path
+        self.graph = graph
+        self.path = path
         self._attribute: Callable[[Any], Any] = onnx.helper.get_attribute_value
-        self._floating = {getattr(onnx.TensorProto, name) for name in
-                          ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2")}  # fmt: skip
+        floating_types = ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2")
+        self._floating = {getattr(onnx.TensorProto, name) for name in floating_types}
         self.types = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
         self.values: dict[str, Value] = {}
         self.layers: list[Layer] = []
-        self._names: dict[str, int] = {}
-        self._used: set[str] = set()
+        self._name_counts: dict[str, int] = {}
+        self._counted_initializers: set[str] = set()
         for initializer in graph.initializer:
-            numbers = initializer.data_type in self._floating
-            shape = tuple(initializer.dims)
-            self.values[initializer.name] = Value(shape, None, initializer.name if numbers else "", numbers)
+            is_floating = initializer.data_type in self._floating
+            name = initializer.name if is_floating else ""
+            self.values[initializer.name] = Value(tuple(initializer.dims), None, name, is_floating)
         self.inputs = [value for value in graph.input if value.name not in self.values]
         for value in self.inputs:
             shape = tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
-            self.values[value.name] = Value(shape, INPUT, "", value.type.tensor_type.elem_type in self._floating)
+            is_floating = value.type.tensor_type.elem_type in self._floating
+            self.values[value.name] = Value(shape, INPUT, "", is_floating)
 
     def network(self, notes: list[str]) -> Network:
-        """All of it."""
+        """Read all operators and return the network."""
         for node in self.graph.node:
-            self._add(node)
+            self._add_operator(node)
         inputs = tuple(self.values[value.name].shape for value in self.inputs)
         parameters = sum(layer.parameters for layer in self.layers)
         return Network(self.path.stem, inputs, tuple(self.layers), parameters, "ONNX", tuple(notes))
 
-    def _made(self, node: Any, parent: int | None, root: str = "") -> list[Shape]:
-        """Note what an operator makes; its shapes."""
+    def _add_outputs(self, node: Any, parent: int | None, initializer: str = "") -> list[Shape]:
+        """Register the outputs of an operator and return their shapes."""
         shapes: list[Shape] = []
-        for name in filter(None, node.output):  # those that are left out have no name
-            kind = self.types.get(name)
-            if (
-                kind is not None
-                and kind.HasField("shape")
-                and all(size.HasField("dim_value") for size in kind.shape.dim)
-            ):
-                shapes.append(tuple(size.dim_value for size in kind.shape.dim))
+        for name in node.output:
+            if not name:  # an omitted optional output
+                continue
+            value_type = self.types.get(name)
+            has_shape = (
+                value_type is not None
+                and value_type.HasField("shape")
+                and all(size.HasField("dim_value") for size in value_type.shape.dim)
+            )
+            if has_shape:
+                assert value_type is not None
+                shape = tuple(size.dim_value for size in value_type.shape.dim)
             elif parent is None:
-                shapes.append(())
+                shape = ()
             else:
-                raise BadDescriptor(f"{self.path}: the shape of {name}, which {node.op_type} makes, is not known")
-            self.values[name] = Value(shapes[-1], parent, root, kind is not None and kind.elem_type in self._floating)
+                raise BadDescriptor(f"{self.path}: the shape of {name}, an output of {node.op_type}, is unknown")
+            is_floating = value_type is not None and value_type.elem_type in self._floating
+            self.values[name] = Value(shape, parent, initializer, is_floating)
+            shapes.append(shape)
         return shapes
 
-    def _add(self, node: Any) -> None:
+    def _add_operator(self, node: Any) -> None:
         operands = [self.values[name] for name in node.input if name in self.values]
         data = [value for value in operands if value.parent is not None]
         if not data or node.op_type in ("Shape", "Size"):
-            roots = {value.root for value in operands if value.root}
-            self._made(node, None, roots.pop() if len(roots) == 1 else "")
+            initializers = {value.initializer for value in operands if value.initializer}
+            self._add_outputs(node, None, initializers.pop() if len(initializers) == 1 else "")
             return
         if node.op_type in ("Identity", "Dropout"):
             self.values[node.output[0]] = operands[0]
             return
-        attributes = {one.name: self._attribute(one) for one in node.attribute}
-        if node.op_type in RECURRENT and [len(one.shape) for one in operands[:3]] == [3, 3, 3]:
-            self._recur(node, operands, attributes)
+        attributes = {attribute.name: self._attribute(attribute) for attribute in node.attribute}
+        if node.op_type in RECURRENT and [len(operand.shape) for operand in operands[:3]] == [3, 3, 3]:
+            self._add_recurrent(node, operands, attributes)
             return
-        shapes = self._made(node, len(self.layers))
+        shapes = self._add_outputs(node, len(self.layers))
         if node.op_type == "Gemm" and operands[1].parent is not None:
-            self._layer(node, "matmul", data[:2], [], shapes, {"inner": operands[0].shape[-1]})
+            self._add_layer(node, "matmul", data[:2], [], shapes, {"inner": operands[0].shape[-1]})
             return
-        kind, extra = KINDS_OF.get(node.op_type, f"onnx.{node.op_type}"), dict[str, Any]()
+        kind = KINDS_OF.get(node.op_type, f"onnx.{node.op_type}")
+        layer_attributes: dict[str, Any] = {}
         if node.op_type in READERS and node.domain in ("", "ai.onnx"):
-            kind, extra = READERS[node.op_type](Operator(attributes, [value.shape for value in operands], shapes, kind))
-        weights = [value for value in operands if value.parent is None and value.numbers]
+            operator = Operator(attributes, [operand.shape for operand in operands], shapes, kind)
+            kind, layer_attributes = READERS[node.op_type](operator)
+        weights = [value for value in operands if value.parent is None and value.is_floating]
         if kind in LIKE_WEIGHTS:
             weights = weights[: LIKE_WEIGHTS[kind]]
         elif kind != "matmul":
             weights = [value for value in weights if prod(value.shape) > 1]
         if node.op_type == "Gather" and operands[0].parent is None:
-            kind, weights = "embedding", operands[:1]
+            kind = "embedding"
+            weights = operands[:1]
         elif node.op_type == "Gather" and operands[1].parent is None:
             kind = "slice"
         if node.op_type == "Gemm" and attributes.get("transB", 0) == 0:
             weights[0] = weights[0]._replace(shape=weights[0].shape[::-1])
-        self._layer(node, kind, data, weights, shapes, extra)
+        self._add_layer(node, kind, data, weights, shapes, layer_attributes)
 
-    def _recur(self, node: Any, operands: list[Value], attributes: dict[str, Any]) -> None:
-        """A recurrent layer, all its steps together: the product with what comes in, that with the state, the gates."""
+    def _add_recurrent(self, node: Any, operands: list[Value], attributes: dict[str, Any]) -> None:
+        """Add a recurrent operator, all steps at once: products with the input and with the state, and the gates."""
         gates, elementwise = RECURRENT[node.op_type]
-        (x, weight, recurrence), biases = operands[:3], [one for one in operands[3:] if len(one.shape) == 2][:1]
-        (ways, _, state), (steps, samples) = recurrence.shape, x.shape[:-1][:: -1 if attributes.get("layout") else 1]
-        rows = (ways, steps, samples)
-        made = (*rows, gates * state)
-        self._layer(
-            node, "linear", [x], [weight._replace(shape=(ways * gates * state, x.shape[-1])), *biases], [made], {}
-        )
-        of = Value(made, len(self.layers) - 1)
-        product = recurrence._replace(shape=(gates * state, state))
-        self._layer(node, "linear", [of._replace(shape=(*rows, state))], [product], [made], {})
-        for kind, often in zip(("sigmoid", "tanh", "mul", "add"), elementwise):
-            if often:
-                of = Value((*rows, often * state), len(self.layers) - 1)
-                self._layer(node, kind, [of], [], [of.shape], {})
-        shapes = self._made(node, len(self.layers))
-        self._layer(node, "copy", [Value(of.shape, len(self.layers) - 1)], [], shapes, {})
+        x, weight, recurrence = operands[:3]
+        biases = [operand for operand in operands[3:] if len(operand.shape) == 2][:1]
+        directions, _, state = recurrence.shape
+        if attributes.get("layout"):
+            samples, steps = x.shape[:-1]
+        else:
+            steps, samples = x.shape[:-1]
+        gates_shape = (directions, steps, samples, gates * state)
+        input_weight = weight._replace(shape=(directions * gates * state, x.shape[-1]))
+        self._add_layer(node, "linear", [x], [input_weight, *biases], [gates_shape], {})
+        hidden = Value((directions, steps, samples, state), len(self.layers) - 1)
+        state_weight = recurrence._replace(shape=(gates * state, state))
+        self._add_layer(node, "linear", [hidden], [state_weight], [gates_shape], {})
+        last = Value(gates_shape, len(self.layers) - 2)
+        for kind, times in zip(("sigmoid", "tanh", "mul", "add"), elementwise):
+            if times:
+                last = Value((directions, steps, samples, times * state), len(self.layers) - 1)
+                self._add_layer(node, kind, [last], [], [last.shape], {})
+        shapes = self._add_outputs(node, len(self.layers))
+        self._add_layer(node, "copy", [Value(last.shape, len(self.layers) - 1)], [], shapes, {})
 
-    def _layer(
-        self, node: Any, kind: str, data: list[Value], weights: list[Value], shapes: list[Shape], extra: dict[str, Any]
+    def _add_layer(
+        self,
+        node: Any,
+        kind: str,
+        data: list[Value],
+        weights: list[Value],
+        shapes: list[Shape],
+        attributes: dict[str, Any],
     ) -> None:
-        new = {value.root for value in weights if value.root} - self._used
-        self._used |= new
-        sizes = {value.root: prod(self.values[value.root].shape) for value in weights if value.root in new}
+        parameters = 0
+        for name in {value.initializer for value in weights if value.initializer}:
+            if name not in self._counted_initializers:
+                self._counted_initializers.add(name)
+                parameters += prod(self.values[name].shape)
         self.layers.append(
             Layer(
-                self._name(node), kind, tuple(value.shape for value in data), tuple(shapes),
+                self._layer_name(node),
+                kind,
+                tuple(value.shape for value in data),
+                tuple(shapes),
                 tuple(value.shape for value in weights),
                 tuple(INPUT if value.parent is None else value.parent for value in data),
-                sum(sizes.values()), extra,
+                parameters,
+                attributes,
             )
-        )  # fmt: skip
+        )
 
-    def _name(self, node: Any) -> str:
-        """The module that torch's exporter names; else the operator's own name."""
-        scopes = [one.value for one in node.metadata_props if one.key == "pkg.torch.onnx.name_scopes"]
-        module = _QUOTED.findall(scopes[0])[-2:-1] if scopes else []
-        name = (module[0] if module else "") or node.name.strip("/") or node.op_type
-        count = self._names[name] = self._names.get(name, 0) + 1
+    def _layer_name(self, node: Any) -> str:
+        """Return the module path that torch's exporter stores, else the operator's own name."""
+        name = node.name.strip("/") or node.op_type
+        for property_ in node.metadata_props:
+            if property_.key == "pkg.torch.onnx.name_scopes":
+                scopes = _QUOTED.findall(property_.value)
+                if len(scopes) > 1 and scopes[-2]:  # the last scope is the operator
+                    name = scopes[-2]
+                break
+        count = self._name_counts.get(name, 0) + 1
+        self._name_counts[name] = count
         return name if count == 1 else f"{name}#{count}"
 
 
 class Operator(NamedTuple):
-    """What an operator says: its attributes, the shapes that it reads and writes, and what kind of layer it is."""
+    """Attributes of an operator, the shapes of its operands and results, and its layer kind."""
 
     attributes: dict[str, Any]
-    reads: Sequence[Shape]
-    writes: Sequence[Shape]
+    inputs: Sequence[Shape]
+    outputs: Sequence[Shape]
     kind: str
 
 
-Made = tuple[str, dict[str, Any]]
-"""The kind and attributes of the layer that it becomes."""
+KindAndAttributes = tuple[str, dict[str, Any]]
+"""Kind and attributes of the layer of an operator."""
 
 KINDS_OF = {operator: kind.name for kind in KINDS.values() for operator in kind.onnx.split()}
 LIKE_WEIGHTS = {kind.name: kind.onnx_weights for kind in KINDS.values() if kind.onnx_weights is not None}
 
 
-def _convolution(operator: Operator) -> Made:
-    rank = len(operator.reads[1]) - 2
-    made: dict[str, Any] = {
+def _convolution(operator: Operator) -> KindAndAttributes:
+    rank = len(operator.inputs[1]) - 2
+    attributes: dict[str, Any] = {
         "stride": list(operator.attributes.get("strides", [1] * rank)),
         "padding": list(operator.attributes.get("pads", [0] * rank))[:rank],
     }
     if any(step != 1 for step in operator.attributes.get("dilations", ())):
-        made["dilation"] = list(operator.attributes["dilations"])
+        attributes["dilation"] = list(operator.attributes["dilations"])
     if operator.attributes.get("group", 1) != 1:
-        made["groups"] = operator.attributes["group"]
+        attributes["groups"] = operator.attributes["group"]
     if "transpose" in operator.kind:
-        made["transposed"] = True
-    return f"{operator.kind.removesuffix('2d')}{rank}d", made
+        attributes["transposed"] = True
+    return f"{operator.kind.removesuffix('2d')}{rank}d", attributes
 
 
-def _pool(operator: Operator) -> Made:
+def _pool(operator: Operator) -> KindAndAttributes:
     kernel = list(operator.attributes["kernel_shape"])
-    made = {"kernel": kernel, "stride": list(operator.attributes.get("strides", [1] * len(kernel)))}
+    attributes = {"kernel": kernel, "stride": list(operator.attributes.get("strides", [1] * len(kernel)))}
     padding = list(operator.attributes.get("pads", []))[: len(kernel)]
-    return operator.kind, made | ({"padding": padding} if any(padding) else {})
+    if any(padding):
+        attributes["padding"] = padding
+    return operator.kind, attributes
 
 
-def _mean(operator: Operator) -> Made:
-    """The mean of images is what torch computes it as: an adaptive pooling to one position."""
+def _mean(operator: Operator) -> KindAndAttributes:
+    """Read a mean; over images it is an adaptive pooling to one position, as in torch."""
     if (
-        len(operator.reads[0]) == len(operator.writes[0]) == 4
-        and prod(operator.writes[0][2:]) == 1
-        and operator.reads[0][:2] == operator.writes[0][:2]
+        len(operator.inputs[0]) == len(operator.outputs[0]) == 4
+        and prod(operator.outputs[0][2:]) == 1
+        and operator.inputs[0][:2] == operator.outputs[0][:2]
     ):
         return "adaptive_avg_pool", {}
     return operator.kind, {"function": "mean"}
 
 
-def _resize(operator: Operator) -> Made:
+def _resize(operator: Operator) -> KindAndAttributes:
     mode = str(operator.attributes.get("mode", b"nearest"), "utf-8")
     return operator.kind, {"mode": "linear" if mode == "bilinear" else mode}
 
 
-def _attention(operator: Operator) -> Made:
-    """Of queries with heads apart; those whose heads lie side by side keep their name."""
-    if len(operator.reads[0]) != 4:
+def _attention(operator: Operator) -> KindAndAttributes:
+    """Read attention over queries of shape (1, heads, tokens, size); other layouts are not counted."""
+    if len(operator.inputs[0]) != 4:
         return "onnx.Attention", {}
-    return operator.kind, {"causal": True} if operator.attributes.get("is_causal") else {}
+    attributes = {"causal": True} if operator.attributes.get("is_causal") else {}
+    return operator.kind, attributes
 
 
-def _einsum(operator: Operator) -> Made:
-    """Of two operands a matrix product: what is in neither the result nor alike in both is summed over."""
-    before, _, after = str(operator.attributes["equation"], "utf-8").replace(" ", "").partition("->")
-    terms = before.replace("...", "").split(",")
-    after = after.replace("...", "") or "".join(one for one in before if before.count(one) == 1)
+def _einsum(operator: Operator) -> KindAndAttributes:
+    """Read an einsum of two operands as a matrix product, which sums over the labels that the result does not have."""
+    equation = str(operator.attributes["equation"], "utf-8").replace(" ", "").replace("...", "")
+    operands, _, result = equation.partition("->")
+    if not result:  # implicit form: the labels that occur once
+        result = "".join(label for label in operands if operands.count(label) == 1)
+    terms = operands.split(",")
     if len(terms) != 2:
         return operator.kind, {}
-    # What an ellipsis stands for comes first, as in the result.
-    sizes = {
-        one: size for term, shape in zip(terms, operator.reads) for one, size in zip(reversed(term), reversed(shape))
-    }
-    return "matmul", {"inner": prod(sizes[one] for one in set("".join(terms)) - set(after))}
+    sizes = {}
+    for term, shape in zip(terms, operator.inputs):
+        # Dimensions of an ellipsis come first, so labels are matched from the last dimension.
+        for label, size in zip(reversed(term), reversed(shape)):
+            sizes[label] = size
+    summed = set(terms[0] + terms[1]) - set(result)
+    return "matmul", {"inner": prod(sizes[label] for label in summed)}
 
 
 RECURRENT = {"LSTM": (4, (3, 2, 3, 5)), "GRU": (3, (2, 1, 2, 5)), "RNN": (1, (0, 1, 0, 1))}
-"""Gates; and of each step so many times the state in sigmoids, tanhs, products, and sums (ONNX's formulas)."""
+"""Number of gates, and sigmoids, tanhs, products and sums per element of the state (formulas of ONNX)."""
 
 
-READERS: dict[str, Callable[[Operator], Made]] = {
-    "Conv": _convolution, "ConvTranspose": _convolution, "MaxPool": _pool, "AveragePool": _pool,
-    "ReduceMean": _mean, "Resize": _resize, "Upsample": _resize, "GridSample": _resize, "Attention": _attention,
+READERS: dict[str, Callable[[Operator], KindAndAttributes]] = {
+    "Conv": _convolution,
+    "ConvTranspose": _convolution,
+    "MaxPool": _pool,
+    "AveragePool": _pool,
+    "ReduceMean": _mean,
+    "Resize": _resize,
+    "Upsample": _resize,
+    "GridSample": _resize,
+    "Attention": _attention,
     "Einsum": _einsum,
-    "MatMul": lambda operator: (operator.kind, {"inner": operator.reads[0][-1]}),
+    "MatMul": lambda operator: (operator.kind, {"inner": operator.inputs[0][-1]}),
     "LRN": lambda operator: (operator.kind, {"size": operator.attributes["size"]}),
     "GroupNormalization": lambda operator: (operator.kind, {"num_groups": operator.attributes["num_groups"]}),
-    "Gelu": lambda operator: (
-        "gelu_tanh" if operator.attributes.get("approximate") == b"tanh" else operator.kind, {}
-    ),
-}  # fmt: skip
+    "Gelu": lambda operator: ("gelu_tanh" if operator.attributes.get("approximate") == b"tanh" else operator.kind, {}),
+}

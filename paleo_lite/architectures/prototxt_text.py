@@ -1,8 +1,8 @@
-"""The text format of protocol buffers, as far as Caffe's network files use it: fields, messages, lists, scalars.
+"""Parser of the protocol buffer text format, as far as Caffe's network files use it.
 
-A parser of its own: the protobuf library needs Caffe's schema (a thousand lines, another one in every fork) to read a
-file, and this grammar has a dozen productions. What a file says is data: nothing is looked up or evaluated, depth and
-size are bounded, and errors name the line. https://protobuf.dev/reference/protobuf/textformat-spec/
+The protobuf library would need Caffe's schema (a thousand lines, different in every fork), whereas this grammar has a
+dozen productions: fields, messages, lists and scalars. Nothing is evaluated, depth and size are bounded, and errors
+name the line. https://protobuf.dev/reference/protobuf/textformat-spec/
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ..errors import BadDescriptor
 
 Scalar = int | float | bool | str
 Message = dict[str, list[Any]]
-"""Field to all its values in order: scalars and messages."""
+"""All values of each field in order: scalars and messages."""
 
-_DEPTH_AT_MOST = 32
-_VALUES_AT_MOST = 2_000_000
+_MAX_DEPTH = 32
+_MAX_VALUES = 2_000_000
 _TOKEN = re.compile(
     r"""(?P<skip>[\s,;]+|\#[^\n]*)
       | (?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
@@ -26,24 +26,26 @@ _TOKEN = re.compile(
       | (?P<mark>[{}<>\[\]:])""",
     re.VERBOSE,
 )
-_CLOSE = {"{": "}", "<": ">"}
+_CLOSING_BRACKETS = {"{": "}", "<": ">"}
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
-_WORDS: dict[str, Scalar] = {"true": True, "false": False}
+_CONTROL_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r"}
+_BOOLEANS: dict[str, Scalar] = {"true": True, "false": False}
 
 
 def parse_text(data: bytes, where: str) -> Message:
-    """The message that a file holds.
+    """Parse a file in text format.
 
     Parameters
     ----------
+    data : bytes
+        Contents of the file.
     where : str
-        The file, for messages.
+        Path of the file, for error messages.
 
     Raises
     ------
     BadDescriptor
-        If it is not such a text: the message says in which line.
+        If the text is malformed; the message names the line.
     """
     try:
         text = data.decode()
@@ -52,20 +54,29 @@ def parse_text(data: bytes, where: str) -> Message:
     return _Parser(text, where).message("", 0)
 
 
+def _unescape(match: re.Match[str]) -> str:
+    return _CONTROL_CHARACTERS.get(match[1], match[1])
+
+
 class _Parser:
-    """Takes token after token."""
+    """Recursive-descent parser with one token of lookahead."""
 
     def __init__(self, text: str, where: str) -> None:
-        self.text, self.where = text, where
-        self.position, self.values = 0, 0
-        self.kind, self.token = "", ""
+        self.text = text
+        self.where = where
+        self.position = 0
+        self.value_count = 0
+        self.kind = ""
+        self.token = ""
         self.advance()
 
     def fail(self, problem: str) -> BadDescriptor:
+        """Return the error for a problem at the current token."""
         line = self.text.count("\n", 0, max(self.position - len(self.token), 0)) + 1
         return BadDescriptor(f"{self.where}: line {line}: {problem}")
 
     def advance(self) -> None:
+        """Read the next token; its kind is empty at the end of the file."""
         while True:
             if self.position >= len(self.text):
                 self.kind = self.token = ""
@@ -80,24 +91,24 @@ class _Parser:
                 return
 
     def take(self) -> str:
+        """Return the current token and advance."""
         token = self.token
         self.advance()
         return token
 
     def message(self, close: str, depth: int) -> Message:
-        """Fields up to the closing bracket, or the end of the file."""
-        if depth > _DEPTH_AT_MOST:
-            raise self.fail(f"messages nested more than {_DEPTH_AT_MOST} deep")
+        """Parse fields up to the closing bracket, or up to the end of the file if `close` is empty."""
+        if depth > _MAX_DEPTH:
+            raise self.fail(f"messages nested more than {_MAX_DEPTH} deep")
         fields: Message = {}
         while self.token != close or self.kind not in ("mark", ""):
             if self.kind != "word":
-                missing = (
-                    f"{close!r} is missing" if not self.token else f"expected the name of a field, not {self.token!r}"
-                )
-                raise self.fail(missing)
+                if not self.token:
+                    raise self.fail(f"{close!r} is missing")
+                raise self.fail(f"expected the name of a field (got {self.token!r})")
             name = self.take()
-            colon = self.token == ":" and self.kind == "mark"
-            if colon:
+            has_colon = self.token == ":" and self.kind == "mark"
+            if has_colon:
                 self.advance()
             values = fields.setdefault(name, [])
             if self.kind == "mark" and self.token == "[":
@@ -105,8 +116,8 @@ class _Parser:
                 while not (self.kind == "mark" and self.token == "]"):
                     values.append(self.value(depth))
                 self.advance()
-            elif not colon and not (self.kind == "mark" and self.token in _CLOSE):
-                raise self.fail(f"expected ':' or a message after {name!r}, not {self.token!r}")
+            elif not has_colon and not (self.kind == "mark" and self.token in _CLOSING_BRACKETS):
+                raise self.fail(f"expected ':' or a message after {name!r} (got {self.token!r})")
             else:
                 values.append(self.value(depth))
         if close:
@@ -114,26 +125,27 @@ class _Parser:
         return fields
 
     def value(self, depth: int) -> Any:
-        self.values += 1
-        if self.values > _VALUES_AT_MOST:
-            raise self.fail(f"more than {_VALUES_AT_MOST} values")
+        """Parse a scalar or a message."""
+        self.value_count += 1
+        if self.value_count > _MAX_VALUES:
+            raise self.fail(f"more than {_MAX_VALUES} values")
         kind = self.kind
-        if kind == "mark" and self.token in _CLOSE:
-            close = _CLOSE[self.take()]
+        if kind == "mark" and self.token in _CLOSING_BRACKETS:
+            close = _CLOSING_BRACKETS[self.take()]
             return self.message(close, depth + 1)
         if kind == "text":
             parts = []
-            while self.kind == "text":  # texts side by side are one
-                parts.append(_ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), self.take()[1:-1]))
+            while self.kind == "text":  # adjacent strings are concatenated
+                parts.append(_ESCAPE.sub(_unescape, self.take()[1:-1]))
             return "".join(parts)
         if kind == "number":
             return _number(self.take().replace(" ", ""))
         if kind == "word":
             word = self.take()
-            return _WORDS.get(word, word)
-        raise self.fail(
-            f"expected a value, not {self.token!r}" if self.token else "the file ends where a value should be"
-        )
+            return _BOOLEANS.get(word, word)
+        if not self.token:
+            raise self.fail("the file ends where a value is expected")
+        raise self.fail(f"expected a value (got {self.token!r})")
 
 
 def _number(token: str) -> int | float:
@@ -142,7 +154,8 @@ def _number(token: str) -> int | float:
     try:
         return int(token[:400])
     except ValueError:
-        return float(token.rstrip("fF")) if token.lower().lstrip("-")[:3] != "inf" else float(token)
+        is_infinity = token.lower().lstrip("-").startswith("inf")
+        return float(token) if is_infinity else float(token.rstrip("fF"))
 
 
 __all__ = ["Message", "Scalar", "parse_text"]

@@ -1,4 +1,4 @@
-"""`Recorder`: the layers so far, who made each tensor, whose values are known, and which module is being called."""
+"""`Recorder`: layers of a trace, the layer that produced each tensor, tensors with known values, and module calls."""
 
 from __future__ import annotations
 
@@ -13,78 +13,79 @@ from torch import nn
 from torch.nn.modules import module as nn_module
 
 from ..counting import CONSTANT, INPUT, MATRIX_KINDS, Layer
-from ..counting.kinds import MODULES
+from ..counting.kinds import USER_MODULES
 from ..counting.layer import trace_flow
 from ..errors import TraceFailed
-from .operations import words
-from .readings import Reading, tensors_in
-from .user_code import place_in_user_code
+from .call_readers import TorchCall, tensors_in
+from .operations import name_set
+from .user_code import user_code_location
 
-_LAYERS_AT_MOST = 1_000_000
-_ASSUMED_AT_MOST = 1_000  # answers to one data-dependent question before it is taken for an endless loop
-_KINDS_OF_MANY_CALLS = words(
+_MAX_LAYERS = 1_000_000
+_MAX_ASSUMPTIONS = 1_000  # answers to one data-dependent condition before it is considered an endless loop
+_KINDS_OF_MANY_CALLS = name_set(
     "add sub mul div matmul reduce copy gather view slice fill compare logical round scan fourier scatter sort select"
 )
 
-_KEEPS_RESULT_IN_PLACE = words("leaky_relu elu selu celu scatter")  # for their gradient; else their operand
+_KEEPS_RESULT_IN_PLACE = name_set("leaky_relu elu selu celu scatter")
+"""Kinds that save their result for the gradient in place, and their operand out of place."""
 
 
 class Tensors:
-    """What a trace knows of tensors, by their ids.
+    """Tensors of a trace, by their ids.
 
     Attributes
     ----------
     inputs : list of tensor
-        What the network is given.
+        Inputs of the network.
     """
 
     def __init__(self) -> None:
         self.inputs: list[torch.Tensor] = []
-        self._owned: set[int] = set()  # the module's parameters and buffers
-        self._expanded: set[int] = set()
-        self._makers: dict[int, int] = {}
-        self._born: set[int] = set()  # real tensors that forward made from nothing
-        self._written: set[int] = set()  # real tensors whose values are no longer what forward believes
+        self._owned: set[int] = set()  # parameters and buffers of the module
+        self._expanded: set[int] = set()  # parameters and views of them that were expanded to a given size
+        self._producers: dict[int, int] = {}  # index of the layer that produced each tensor
+        self._created: set[int] = set()  # real tensors that forward created
+        self._written: set[int] = set()  # real tensors with values that differ from those of a real run
         self._stand_ins: dict[int, torch.Tensor] = {}
-        self._alive: list[Any] = []  # an id stays taken as long as its tensor lives
-        self._roots: dict[int, int] = {}  # parameters, their views and stand-ins, each to its parameter
+        self._alive: list[Any] = []  # keeps tensors alive, so that their ids are not reused
+        self._parameter_of: dict[int, int] = {}  # parameters, their views and stand-ins, each to its parameter
 
-    def made_by(self, tensor: Any, maker: int) -> None:
-        """Remember who made a tensor; a write into a view is a write into what it views."""
-        self._makers[id(tensor)] = maker
+    def set_producer(self, tensor: Any, layer: int) -> None:
+        """Set the layer that produced a tensor; a write into a view is also a write into its base."""
+        self._producers[id(tensor)] = layer
         self._alive.append(tensor)
         base = tensor._base
-        if base is not None and maker >= 0 and id(base) in self._makers:
-            self._makers[id(base)] = maker
+        if base is not None and layer >= 0 and id(base) in self._producers:
+            self._producers[id(base)] = layer
 
     def add_input(self, tensor: torch.Tensor) -> None:
-        """Note what the network is given."""
+        """Add an input of the network."""
         self.inputs.append(tensor)
-        self.made_by(tensor, INPUT)
+        self.set_producer(tensor, INPUT)
 
-    def born(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Note real tensors that forward made from nothing: it may write into them."""
-        self._born.update(map(id, tensors))
+    def add_created(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Add real tensors that forward created, and into which it may write."""
+        self._created.update(map(id, tensors))
         self._alive += tensors
 
     def is_own(self, tensor: torch.Tensor) -> bool:
-        """Whether forward itself made a real tensor, so that writing into it changes no other."""
-        return id(tensor if tensor._base is None else tensor._base) in self._born
+        """Return whether forward created a real tensor, so that writing into it has no effect outside."""
+        return id(tensor if tensor._base is None else tensor._base) in self._created
 
     def is_known(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor's values are those of a real run."""
-        return not tensor.is_meta and id(tensor) not in self._written and id(tensor) not in self._roots
+        """Return whether a tensor has the values of a real run."""
+        return not tensor.is_meta and id(tensor) not in self._written and id(tensor) not in self._parameter_of
 
     def is_pristine(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is one of the module's own, real and not written to: its values are what they are."""
+        """Return whether a tensor is a real parameter or buffer that forward has not written to."""
         return id(tensor) in self._owned and not tensor.is_meta and id(tensor) not in self._written
 
     def needs_stand_in(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is real, or the module's own."""
+        """Return whether a tensor is real, or a parameter or buffer of the module."""
         return not tensor.is_meta or id(tensor) in self._owned
 
     def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The meta tensor that plays the part of a real one, or of one of the module's own."""
+        """Return the meta tensor that replaces a real tensor, parameter or buffer; return other tensors as they are."""
         if not self.needs_stand_in(tensor):
             return tensor
         key = id(tensor)
@@ -92,51 +93,68 @@ class Tensors:
         if on_meta is None:
             on_meta = self._stand_ins[key] = meta_like(tensor)
             self._alive.append(tensor)
-            if key in self._roots:
-                self._roots[id(on_meta)] = self._roots[key]
-            elif key in self._makers:
-                self.made_by(on_meta, self._makers[key])
+            if key in self._parameter_of:
+                self._parameter_of[id(on_meta)] = self._parameter_of[key]
+            elif key in self._producers:
+                self.set_producer(on_meta, self._producers[key])
         return on_meta
 
     def stand_in_of_numbers(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same, but for whole numbers that are known: a call may ask for them."""
-        return tensor if not tensor.is_floating_point() and self.is_known(tensor) else self.stand_in(tensor)
+        """Return an integer tensor with known values as it is, for calls that read it; else its `stand_in`."""
+        if not tensor.is_floating_point() and self.is_known(tensor):
+            return tensor
+        return self.stand_in(tensor)
 
-    def written(self, tensor: torch.Tensor) -> None:
-        """Note that a write went to the stand-in: the real values are no longer what forward believes."""
+    def mark_written(self, tensor: torch.Tensor) -> None:
+        """Mark a real tensor as written. The write goes to its stand-in, so its own values are no longer valid."""
         self._written.add(id(tensor))
         if tensor._base is not None:
             self._written.add(id(tensor._base))
 
-    def alias(self, tensors: Sequence[torch.Tensor], of: Sequence[torch.Tensor], root: int, expanded: bool) -> None:
-        """A view of a parameter is that parameter; `expanded` to a size that may be the batch's."""
-        self._roots.update((id(tensor), root) for tensor in tensors)
-        if expanded or any(id(tensor) in self._expanded for tensor in of):
-            self._expanded.update(map(id, tensors))
-        self._alive += tensors
+    def add_parameter_view(
+        self, views: Sequence[torch.Tensor], bases: Sequence[torch.Tensor], parameter: int, is_expanded: bool
+    ) -> None:
+        """Register views of a parameter, which count as the parameter itself.
+
+        Parameters
+        ----------
+        views : sequence of tensor
+            The views.
+        bases : sequence of tensor
+            Operands of the call that made them.
+        parameter : int
+            The id of the parameter.
+        is_expanded : bool
+            Whether the call expands to a given size, which may be the batch size.
+        """
+        self._parameter_of.update((id(tensor), parameter) for tensor in views)
+        if is_expanded or any(id(tensor) in self._expanded for tensor in bases):
+            self._expanded.update(map(id, views))
+        self._alive += views
 
     def parameter_of(self, tensors: Sequence[torch.Tensor]) -> int | None:
-        """The parameter that all the tensors are views of, if there is one."""
-        roots = {self._roots.get(id(tensor)) for tensor in tensors}
-        return roots.pop() if len(roots) == 1 else None
+        """Return the id of the parameter that all the tensors are views of, or None."""
+        parameters = {self._parameter_of.get(id(tensor)) for tensor in tensors}
+        return parameters.pop() if len(parameters) == 1 else None
 
 
 def meta_like(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same shape and type without values.
+    """Return a meta tensor of the same shape, strides and type.
 
     Raises
     ------
     TraceFailed
-        If it is not dense.
+        If the tensor is not dense.
     """
     if tensor.layout != torch.strided:
-        raise TraceFailed(f"a {str(tensor.layout).removeprefix('torch.')} tensor cannot be traced: only dense ones can")
-    with torch._C._DisableTorchDispatch():  # which takes most of its time, and would hear nothing
+        layout = str(tensor.layout).removeprefix("torch.")
+        raise TraceFailed(f"only dense tensors can be traced (got a {layout} tensor)")
+    with torch._C._DisableTorchDispatch():  # dispatch would take most of the time, and there is nothing to record
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-class _Call:
-    """A module that is being called."""
+class _ModuleCall:
+    """A call of a module that is in progress."""
 
     __slots__ = ("first", "has_children", "leaf", "module", "path")
 
@@ -146,23 +164,28 @@ class _Call:
 
 
 class Recorder(Tensors):
-    """What a trace has seen so far.
+    """Layers, parameters and module calls of a trace.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The traced module.
 
     Attributes
     ----------
     rows : tuple of int or None
-        First dimension of the first of them.
+        First dimension of the first input.
     parameters : int
-        Elements of the module's parameters, shared ones once.
+        Number of parameters of the module; shared ones count once.
     gradients : bool
-        False inside a ``torch.no_grad()`` of the module's own.
-    elsewhere : str
-        A submodule that was called in another thread.
-    asks_for_two : bool
-        Whether only a trace of two samples can tell what grows with the batch: an input has other rows than the first,
-        or a layer has no operands but parameters, one of them expanded.
-    said : list of str
-        What a reader of the layers should know, beside what the recorder itself has seen.
+        Whether gradients are enabled; false inside ``torch.no_grad()`` in the module's code.
+    threaded_module : str
+        A submodule that was called in another thread; empty if there is none.
+    needs_two_samples : bool
+        Whether a trace of two samples is needed to decide which outputs grow with the batch: an input has a different
+        first dimension from the first input, or all operands of a layer are parameters, one of them expanded.
+    extra_notes : list of str
+        Notes for readers of the layers, in addition to those of the recorder itself.
     path_of_failure : str
         The innermost module that was being called when forward raised.
     """
@@ -172,13 +195,13 @@ class Recorder(Tensors):
         self.rows: tuple[int, ...] | None = None
         self.gradients = True
         self._inference = torch.is_inference_mode_enabled()
-        self.elsewhere = ""
+        self.threaded_module = ""
         self.path_of_failure = ""
-        self.asks_for_two = False
-        self.said: list[str] = []
+        self.needs_two_samples = False
+        self.extra_notes: list[str] = []
         self._layers: list[Layer] = []
         self._flow = trace_flow(())
-        self._assumed: dict[str, int] = {}
+        self._assumptions: dict[str, int] = {}
         self._paths: dict[int, list[str]] = {}
         self._parameters: dict[int, tuple[str, nn.Parameter]] = {}
         for path, submodule in _every_path(module):
@@ -191,27 +214,27 @@ class Recorder(Tensors):
                     self._parameters.setdefault(id(tensor), (_join(path, key), tensor))
             self._owned.update(map(id, submodule._buffers.values()))
         self._owned.update(self._parameters)
-        self._roots.update((key, key) for key in self._parameters)
+        self._parameter_of.update((key, key) for key in self._parameters)
         self.parameters = sum(parameter.numel() for _, parameter in self._parameters.values())
         self._used: set[int] = set()
-        self._complex = 0  # layers that multiply complex numbers
-        self._calls: list[_Call] = []
-        self._whole: nn.Module | None = None  # being called: one layer, as a rule of the user's own says
+        self._complex_products = 0
+        self._calls: list[_ModuleCall] = []
+        self._single_layer: nn.Module | None = None  # module in progress that is one layer by a user-defined rule
         self._thread = threading.get_ident()
 
     # Modules
 
     @property
     def path(self) -> str:
-        """Path of the module that is being called."""
+        """Path of the innermost module that is being called."""
         return self._calls[-1].path if self._calls else ""
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Be told when a module is called; torch's own global hooks, taken out again, so that no module is touched."""
+    def module_hooks(self) -> Iterator[None]:
+        """Follow module calls with torch's global hooks, which leave the modules unchanged."""
         handles = [
-            nn_module.register_module_forward_pre_hook(self._enter),
-            nn_module.register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
+            nn_module.register_module_forward_pre_hook(self._before_module),
+            nn_module.register_module_forward_hook(self._after_module, with_kwargs=True, always_call=True),
         ]
         try:
             yield
@@ -219,143 +242,165 @@ class Recorder(Tensors):
             for handle in handles:
                 handle.remove()
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
+    def _before_module(self, module: nn.Module, args: Any) -> None:
         paths = self._paths.get(id(module))
         if threading.get_ident() != self._thread:
             if paths is not None:
-                self.elsewhere = paths[0] or type(module).__name__
-                raise TraceFailed(f"{self.elsewhere} is called in another thread")
+                self.threaded_module = paths[0] or type(module).__name__
+                raise TraceFailed(f"{self.threaded_module} is called in another thread")
             return
         if isinstance(module, torch.jit.ScriptModule):
             name = paths[0] if paths and paths[0] else type(module).__name__
-            raise TraceFailed(f"{name} is TorchScript, which hides its operations: trace the module it was made from")
+            raise TraceFailed(f"{name} is TorchScript, which hides its operations: trace the original module")
         parent = self._calls[-1] if self._calls else None
-        if parent is None or paths is None:
-            path = paths[0] if paths else _join(self.path, type(module).__name__)
-        elif len(paths) == 1:
-            path = paths[0]
+        if paths is None:
+            path = _join(self.path, type(module).__name__)
         else:
-            inside = f"{parent.path}." if parent.path else ""
-            path = next((p for p in paths if p.startswith(inside)), paths[0])
+            path = paths[0]
+            if parent is not None and len(paths) > 1:  # a shared module: prefer its path inside the calling module
+                prefix = f"{parent.path}." if parent.path else ""
+                path = next((candidate for candidate in paths if candidate.startswith(prefix)), path)
         leaf = parent.leaf if parent else ""
-        # torch.fx does not look into the modules of torch.nn, containers apart.
+        # torch.fx does not trace into the modules of torch.nn, except containers.
         if not leaf and type(module).__module__.startswith("torch.nn") and not isinstance(module, nn.Sequential):
             leaf = type(module).__name__
         if parent:
             parent.has_children = True
-        self._calls.append(_Call(module, path, leaf, len(self._layers)))
-        if self._whole is None and type(module) in MODULES:
-            self._whole = module
+        self._calls.append(_ModuleCall(module, path, leaf, len(self._layers)))
+        if self._single_layer is None and type(module) in USER_MODULES:
+            self._single_layer = module
 
-    def _leave(self, module: nn.Module, args: Any, *rest: Any) -> None:
+    def _after_module(self, module: nn.Module, args: Any, *rest: Any) -> None:
         if threading.get_ident() != self._thread or not self._calls or self._calls[-1].module is not module:
             return
         call = self._calls.pop()
         if sys.exc_info()[0] is not None and not self.path_of_failure:
             self.path_of_failure = call.path
-        if self._whole is not None and module is self._whole:
-            self._whole, call.has_children = None, False
-            if len(rest) < 2:  # where forward has raised, torch passes no named arguments
+        if self._single_layer is not None and module is self._single_layer:
+            self._single_layer = None
+            call.has_children = False
+            if len(rest) < 2:  # torch passes no keyword arguments if forward has raised
                 return
             kwargs, result = rest
-            reading = Reading(MODULES[type(module)], tensors_in(args, kwargs), list(module.parameters()), {})
-            self.record(reading, tensors_in(result), reading.kind, "function")
-        made = len(self._layers) - call.first
-        if made == 1 and not call.has_children and call.path:  # the module is this one operation: it gives the name
+            torch_call = TorchCall(USER_MODULES[type(module)], tensors_in(args, kwargs), list(module.parameters()), {})
+            self.record(torch_call, tensors_in(result), torch_call.kind, "function")
+        new_layers = len(self._layers) - call.first
+        if new_layers == 1 and not call.has_children and call.path:  # a module of one operation names its layer
             self._layers[-1] = self._layers[-1]._replace(name=call.path)
 
     # Tensors
 
-    def _adopt(self, tensor: nn.Parameter) -> None:
-        """A parameter that took another's place while its module is called, as where FSDP puts shards together."""
-        names = {id(own): name for name, own in self._calls[-1].module._parameters.items()} if self._calls else {}
-        path = _join(self.path, names.get(id(tensor), ""))
-        root = next((key for key, (known, _) in self._parameters.items() if known == path), None)
-        if root is not None:
-            self._roots[id(tensor)] = root
+    def _register_replacement(self, tensor: nn.Parameter) -> None:
+        """Register a parameter that replaces another while its module is called, as when FSDP gathers shards."""
+        key = ""
+        if self._calls:
+            for name, parameter in self._calls[-1].module._parameters.items():
+                if parameter is tensor:
+                    key = name
+        path = _join(self.path, key)
+        for parameter_id, (original_path, _) in self._parameters.items():
+            if original_path == path:
+                self._parameter_of[id(tensor)] = parameter_id
+                return
 
     # Layers
 
     def record(
-        self, reading: Reading, outputs: Sequence[torch.Tensor], function: str, called_as: str, written: Any = None
+        self, call: TorchCall, outputs: Sequence[torch.Tensor], function: str, call_form: str, written: Any = None
     ) -> None:
-        """Append a layer; `written` is the tensor that an in-place call wrote into."""
-        if self._whole is not None:
+        """Append a layer.
+
+        Parameters
+        ----------
+        call : TorchCall
+            Kind, operands and attributes.
+        outputs : sequence of tensor
+            Results of the call.
+        function : str
+            Plain name of the torch function.
+        call_form : str
+            How it was called, see `user_code.call_form`.
+        written : tensor, optional
+            The tensor into which an in-place call writes.
+        """
+        if self._single_layer is not None:
             return
-        if len(self._layers) >= _LAYERS_AT_MOST:
-            raise TraceFailed(f"more than {_LAYERS_AT_MOST} operations: the module does not seem to end")
-        roots, makers = self._roots, self._makers
-        operands = [tensor for tensor in reading.tensors if tensor is not None]
-        for tensor in (*operands, *reading.weights):
-            if type(tensor) is nn.Parameter and id(tensor) not in roots:
-                self._adopt(tensor)
-        if not reading.alike:
-            operands = [self._as_data(tensor) if id(tensor) in roots else tensor for tensor in operands]
-        inputs = [tensor for tensor in operands if id(tensor) not in roots]
-        weights = [tensor for tensor in operands if id(tensor) in roots]
-        weights += [tensor for tensor in reading.weights if tensor is not None]
-        self.asks_for_two |= not inputs and any(id(tensor) in self._expanded for tensor in weights)
-        attributes = dict(reading.attributes)
-        if function != reading.kind and reading.kind in _KINDS_OF_MANY_CALLS:
+        if len(self._layers) >= _MAX_LAYERS:
+            raise TraceFailed(f"more than {_MAX_LAYERS} operations: the module may not terminate")
+        parameter_of, producers = self._parameter_of, self._producers
+        operands = [tensor for tensor in call.tensors if tensor is not None]
+        for tensor in (*operands, *call.weights):
+            if type(tensor) is nn.Parameter and id(tensor) not in parameter_of:
+                self._register_replacement(tensor)
+        if not call.parameters_are_weights:
+            operands = [self._as_data(tensor) if id(tensor) in parameter_of else tensor for tensor in operands]
+        inputs = [tensor for tensor in operands if id(tensor) not in parameter_of]
+        weights = [tensor for tensor in operands if id(tensor) in parameter_of]
+        weights += [tensor for tensor in call.weights if tensor is not None]
+        self.needs_two_samples |= not inputs and any(id(tensor) in self._expanded for tensor in weights)
+        attributes = dict(call.attributes)
+        if function != call.kind and call.kind in _KINDS_OF_MANY_CALLS:
             attributes["function"] = function
-        new, trainable, label = 0, False, ""
+        new_parameters = 0
+        is_trainable = False
+        label = ""
         for tensor in weights:
-            root = roots.get(id(tensor))
-            if root is None:
-                maker = makers.get(id(tensor), CONSTANT)
-                trainable = trainable or (maker >= 0 and self._flow.output_wants_gradient[maker])
+            parameter_id = parameter_of.get(id(tensor))
+            if parameter_id is None:
+                producer = producers.get(id(tensor), CONSTANT)
+                is_trainable = is_trainable or (producer >= 0 and self._flow.output_wants_gradient[producer])
                 continue
-            path, parameter = self._parameters[root]
+            path, parameter = self._parameters[parameter_id]
             label = label or path
-            trainable = trainable or parameter.requires_grad
-            if root not in self._used:
-                self._used.add(root)
-                new += parameter.numel()
+            is_trainable = is_trainable or parameter.requires_grad
+            if parameter_id not in self._used:
+                self._used.add(parameter_id)
+                new_parameters += parameter.numel()
         gradients = self.gradients and torch.is_inference_mode_enabled() == self._inference
-        if weights and not (trainable and gradients):
+        if weights and not (is_trainable and gradients):
             attributes["frozen"] = True
         if not gradients:
             attributes["no_gradient"] = True
-        if reading.kind in MATRIX_KINDS and any(tensor.is_complex() for tensor in operands):
-            self._complex += 1
+        if call.kind in MATRIX_KINDS and any(tensor.is_complex() for tensor in operands):
+            self._complex_products += 1
             attributes["complex"] = True
-        if reading.kind in _KEEPS_RESULT_IN_PLACE and any(tensor is reading.tensors[0] for tensor in outputs):
+        if call.kind in _KEEPS_RESULT_IN_PLACE and any(tensor is call.tensors[0] for tensor in outputs):
             attributes["in_place"] = True
         leaf = self._calls[-1].leaf if self._calls else ""
         self._layers.append(
             Layer(
-                self._label(label, attributes.get("function", reading.kind.rpartition(".")[2])),
-                reading.kind,
+                self._layer_name(label, attributes.get("function", call.kind.rpartition(".")[2])),
+                call.kind,
                 tuple([tuple(tensor.shape) for tensor in inputs]),
                 tuple([tuple(tensor.shape) for tensor in outputs]),
                 tuple([tuple(tensor.shape) for tensor in weights]),
-                tuple([makers.get(id(tensor), CONSTANT) for tensor in inputs]),
-                new,
+                tuple([producers.get(id(tensor), CONSTANT) for tensor in inputs]),
+                new_parameters,
                 attributes,
-                f"module:{leaf}" if leaf else called_as,
+                f"module:{leaf}" if leaf else call_form,
             )
         )
         index = len(self._layers) - 1
         self._flow.add(self._layers[-1])
         for tensor in outputs:
-            self.made_by(tensor, index)
+            self.set_producer(tensor, index)
         if written is not None:
-            self.made_by(written, index)
+            self.set_producer(written, index)
 
     def _as_data(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A parameter where data is expected, such as a learned query: what a view of it hands on."""
+        """Record a view of a parameter that is used as data, such as a learned query, and return the view."""
         view = meta_like(tensor)
-        self.record(Reading("view", [tensor], [], {}, alike=True), [view], "view", "function")
+        self.record(TorchCall("view", [tensor], [], {}, parameters_are_weights=True), [view], "view", "function")
         return view
 
-    def _label(self, parameter: str, call: str) -> str:
-        """Within a module that does several things: the parameter's name, else what was called."""
+    def _layer_name(self, parameter: str, call: str) -> str:
+        """Return the name of a layer in a module of several operations: of its parameter, otherwise of the call."""
         if parameter in ("", "weight", "bias"):
             return _join(self.path, call)
         return parameter.removesuffix(".weight").removesuffix("_weight").removesuffix(".bias")
 
     def layers(self) -> tuple[Layer, ...]:
-        """All layers, each with a name of its own."""
+        """Return all layers with unique names."""
         names: set[str] = set()
         uses: dict[str, int] = {}
         layers = []
@@ -370,21 +415,21 @@ class Recorder(Tensors):
 
     # Values
 
-    def assume(self) -> bool:
-        """Answer a question that depends on data with yes, and say so."""
-        place = place_in_user_code()
-        self._assumed[place] = self._assumed.get(place, 0) + 1
-        if self._assumed[place] > _ASSUMED_AT_MOST:
-            raise TraceFailed(f"a loop at {place} goes on for as long as the data says: it cannot be traced")
+    def assume_true(self) -> bool:
+        """Answer a data-dependent condition with true, for which `notes` has a note."""
+        location = user_code_location()
+        self._assumptions[location] = self._assumptions.get(location, 0) + 1
+        if self._assumptions[location] > _MAX_ASSUMPTIONS:
+            raise TraceFailed(f"the loop at {location} has a data-dependent number of iterations: it cannot be traced")
         return True
 
     def notes(self) -> Iterator[str]:
-        """What a reader of the layers should know."""
-        yield from self.said
-        for place in self._assumed:
-            yield f"a condition that depends on data was taken to be true at {place}"
-        if self._complex:
-            yield f"products of complex numbers, {self._complex} of them, are counted as four of real ones each"
+        """Iterate over notes for readers of the layers."""
+        yield from self.extra_notes
+        for location in self._assumptions:
+            yield f"a data-dependent condition at {location} was assumed to be true"
+        if self._complex_products:
+            yield f"{self._complex_products} products of complex numbers are counted as four real products each"
         unused = self.parameters - sum(layer.parameters for layer in self._layers)
         if unused:
             yield f"{unused:,} of the parameters are not used in evaluation mode"
@@ -395,7 +440,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _every_path(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every submodule under every name it has, outermost first; a module within itself is not entered again."""
+    """Iterate over every submodule under every path, outermost first; a module inside itself is not visited again."""
     stack: list[tuple[str, nn.Module, tuple[int, ...]]] = [("", module, ())]
     while stack:
         path, submodule, above = stack.pop()

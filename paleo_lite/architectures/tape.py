@@ -1,8 +1,8 @@
-"""What transformers are made of, operation by operation, as an eager framework runs them: a `Tape` writes them down.
+"""Operations of transformers, layer by layer, as an eager framework runs them; and checked access to their configs.
 
-Each function adds the layers that tracing the module of Hugging Face's ``transformers`` 5 of that name gives. In the
-phases `prefill` and `decode` keys and values go into a cache, and attention reads them from there. A `Config` is what
-says how large all of it is.
+`Tape` adds to a network the layers that tracing the module of the same name in Hugging Face's ``transformers`` 5 gives.
+In the phases ``prefill`` and ``decode`` keys and values are written to a KV cache, and attention reads them from it.
+`Config` reads sizes and options from a ``config.json``.
 """
 
 from __future__ import annotations
@@ -14,72 +14,98 @@ from typing import Any
 from ..counting import CONSTANT, Shape
 from ..errors import BadDescriptor
 from .builder import Blob, Builder
-from .network import Lengths, Tokens
+from .network import Lengths, SequenceOptions
 
-TOKENS = Tokens()
+DEFAULT_OPTIONS = SequenceOptions()
 
 ACTIVATIONS = {
-    "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu", "tanh": "tanh",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_new",
+    "gelu_python": "gelu",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
     "gelu_new": "gelu_new",
-}  # fmt: skip
-"""Activation functions of configs, and the kind of layer that each is; ``gelu_new`` is written out in eight."""
+}
+"""Activation functions of configs and their layer kinds; ``gelu_new`` runs as eight elementwise operations."""
 
 
-_MODULES = {"layer_norm": "module:LayerNorm", "embedding": "module:Embedding", "linear": "module:Linear"}
+_MODULE_ORIGINS = {"layer_norm": "module:LayerNorm", "embedding": "module:Embedding", "linear": "module:Linear"}
 
 
-def _within(name: str, what: str) -> str:
-    """The name of an operation inside a module; the outermost has none."""
-    return f"{name}.{what}" if name else what
+def _join(name: str, operation: str) -> str:
+    """Return the name of an operation inside a module; the outermost module has no name."""
+    return f"{name}.{operation}" if name else operation
 
 
 class Tape(Builder):
-    """Collects the layers of a transformer in the order in which they run.
+    """Layers of a transformer in the order in which they run, on one device.
 
     Parameters
     ----------
     where : str
-        The file, for messages.
+        Path of the file, for error messages.
+    lengths : Lengths
+        Query and key tokens of a pass.
     fused : bool
-        Whether attention is one kernel, or a product, a softmax and a product.
-    tokens : Tokens
-        How many devices share what; the layers are those of one.
+        Whether attention is one fused kernel; otherwise it is a matrix product, a softmax and a matrix product.
+    options : SequenceOptions
+        Degrees of tensor, sequence, context and expert parallelism.
     """
 
-    def __init__(self, where: str, lengths: Lengths, fused: bool = True, tokens: Tokens = TOKENS) -> None:
+    def __init__(
+        self, where: str, lengths: Lengths, fused: bool = True, options: SequenceOptions = DEFAULT_OPTIONS
+    ) -> None:
         super().__init__(where)
-        self.lengths, self.fused, self.ranks, self.split = lengths, fused, tokens.tensor, tokens
-        self.sequence = tokens.sequence and self.ranks > 1
+        self.lengths = lengths
+        self.fused = fused
+        self.ranks = options.tensor_parallel
+        self.options = options
+        self.is_sequence_parallel = options.sequence_parallel and self.ranks > 1
 
-    def share(self, number: int) -> int:
-        """What one device has of so many columns, heads or rows, rounded up."""
-        return -(-number // self.ranks)
+    def shard_size(self, size: int) -> int:
+        """Return the number of columns, heads or rows per tensor-parallel rank, rounded up."""
+        return -(-size // self.ranks)
 
     @property
     def tokens(self) -> int:
-        """Tokens of a sequence outside of the matrices, on one device."""
-        return self.lengths.queries // (self.ranks if self.sequence else 1)
+        """Tokens of a sequence per device outside the tensor-parallel regions."""
+        if self.is_sequence_parallel:
+            return self.lengths.queries // self.ranks
+        return self.lengths.queries
 
-    def enter(self, name: str, blob: Blob) -> Blob:
-        """What every device needs whole to multiply its columns by: nothing is sent, or shares are gathered.
+    def column_parallel_input(self, name: str, blob: Blob) -> Blob:
+        """Return the input of a column-parallel linear layer.
 
-        Backward the gradients are added up, and with a shared sequence each device keeps its share.
+        Forward it is the identity, backward an all-reduce of the gradients (Shoeybi et al. 2019). With sequence
+        parallelism it is an all-gather forward and a reduce-scatter backward (Korthikanti et al. 2022).
         """
         if self.ranks == 1:
             return blob
-        out = (1, self.lengths.queries, *blob.shape[2:]) if self.sequence else blob.shape
-        return self._exchange(name, "gather" if self.sequence else "copy", blob, out)
+        if self.is_sequence_parallel:
+            return self._exchange(name, "gather", blob, (1, self.lengths.queries, *blob.shape[2:]))
+        return self._exchange(name, "copy", blob, blob.shape)
 
-    def leave(self, name: str, blob: Blob) -> Blob:
-        """The sum of what every device has from its rows; with a shared sequence each keeps its share of it."""
+    def row_parallel_output(self, name: str, blob: Blob) -> Blob:
+        """Reduce the output of a row-parallel linear layer.
+
+        It is an all-reduce, or a reduce-scatter with sequence parallelism.
+        """
         if self.ranks == 1:
             return blob
-        out = (1, self.tokens, *blob.shape[2:])
-        return self._exchange(name, "scatter" if self.sequence else "sum", blob, out)
+        function = "scatter" if self.is_sequence_parallel else "sum"
+        return self._exchange(name, function, blob, (1, self.tokens, *blob.shape[2:]))
 
-    def routed(self, name: str, blob: Blob) -> Blob:
-        """Rows sent to the devices that hold their experts, or back: as many come as go where experts are balanced."""
-        if self.split.experts == 1:
+    def all_to_all(self, name: str, blob: Blob) -> Blob:
+        """Dispatch tokens to the devices that hold their experts, or combine the results (Lepikhin et al. 2021).
+
+        The load is assumed to be balanced: each device receives as many rows as it sends.
+        """
+        if self.options.expert_parallel == 1:
             return blob
         return self._exchange(name, "all_to_all", blob, blob.shape)
 
@@ -87,295 +113,495 @@ class Tape(Builder):
         return self.op(f"{name}.{function}", "exchange", blob, out=out, function=function, ranks=self.ranks)
 
     def op(
-        self, name: str, kind: str, *inputs: Blob, out: Shape | None = None, weights: tuple[Shape, ...] = (),
-        origin: str = "operator", own: int | None = None, **attributes: Any,
-    ) -> Blob:  # fmt: skip
-        """One operation, whose result has the shape of its first operand unless `out` says otherwise.
+        self,
+        name: str,
+        kind: str,
+        *inputs: Blob,
+        out: Shape | None = None,
+        weights: tuple[Shape, ...] = (),
+        origin: str = "operator",
+        new_parameters: int | None = None,
+        **attributes: Any,
+    ) -> Blob:
+        """Add one operation.
 
-        `own` is how many of its parameters no earlier layer has, where that is not all.
+        Parameters
+        ----------
+        name, kind : str
+            Name and kind of the layer.
+        *inputs : Blob
+            Operands.
+        out : tuple of int, optional
+            Shape of the result; the shape of the first operand by default.
+        weights : tuple of shapes
+            Shapes of the parameters.
+        origin : str
+            How PyTorch code calls the operation: ``operator``, ``function``, ``method`` or ``module:NAME``.
+        new_parameters : int, optional
+            Number of parameters not already counted with an earlier layer; all of them by default.
+        **attributes
+            Attributes of the layer.
         """
-        blob = self.add(name, kind, inputs, inputs[0].shape if out is None else out, weights, attributes)
+        shape = inputs[0].shape if out is None else out
+        blob = self.add(name, kind, inputs, shape, weights, attributes)
         layer = self.layers[-1]
-        parameters = layer.parameters if own is None else own
+        parameters = layer.parameters if new_parameters is None else new_parameters
         self.layers[-1] = layer._replace(parameters=parameters, origin=origin)
         return blob
 
-    def module(self, name: str, kind: str, *inputs: Blob, **rest: Any) -> Blob:
-        """An operation that is a layer class of ``torch.nn``."""
-        return self.op(name, kind, *inputs, **{"origin": _MODULES[kind], **rest})
+    def module(self, name: str, kind: str, *inputs: Blob, **options: Any) -> Blob:
+        """Add an operation that is a class of ``torch.nn``; `options` are those of `op`."""
+        options.setdefault("origin", _MODULE_ORIGINS[kind])
+        return self.op(name, kind, *inputs, **options)
 
-    def parts(
+    def split_tensor(
         self, name: str, blob: Blob, function: str, shapes: Sequence[Shape], origin: str = "function"
     ) -> list[Blob]:
-        """A tensor taken apart."""
-        made = self.op(name, "slice", blob, out=shapes[0], origin=origin, function=function)
+        """Split a tensor into parts of the given shapes, or return several results of one call (``topk``)."""
+        result = self.op(name, "slice", blob, out=shapes[0], origin=origin, function=function)
         self.layers[-1] = self.layers[-1]._replace(outputs=tuple(shapes))
-        return [Blob(shape, made.parent) for shape in shapes]
+        return [Blob(shape, result.parent) for shape in shapes]
 
     def view(
         self, name: str, blob: Blob, shape: Shape, function: str = "", kind: str = "view", **attributes: Any
     ) -> Blob:
-        """The same numbers in another shape or order."""
-        attributes |= {"function": function} if function else {}
+        """Add a reshape, permute, flatten or slice, which moves no bytes; or a copy, where `kind` is ``copy``."""
+        if function:
+            attributes["function"] = function
         origin = "operator" if function == "getitem" else "method"
-        return self.op(_within(name, function or "view"), kind, blob, out=shape, origin=origin, **attributes)
+        return self.op(_join(name, function or "view"), kind, blob, out=shape, origin=origin, **attributes)
 
-    def linear(self, name: str, blob: Blob, outputs: int, bias: bool = True, **rest: Any) -> Blob:
-        """``torch.nn.Linear`` over the last dimension."""
-        weights: tuple[Shape, ...] = ((outputs, blob.shape[-1]),) + (((outputs,),) if bias else ())
-        return self.module(name, "linear", blob, out=(*blob.shape[:-1], outputs), weights=weights, **rest)
+    def linear(self, name: str, blob: Blob, outputs: int, bias: bool = True, **options: Any) -> Blob:
+        """Add ``torch.nn.Linear`` over the last dimension."""
+        weights: tuple[Shape, ...] = ((outputs, blob.shape[-1]),)
+        if bias:
+            weights += ((outputs,),)
+        return self.module(name, "linear", blob, out=(*blob.shape[:-1], outputs), weights=weights, **options)
+
+    def embedding(self, name: str, indices: Blob, rows: int, size: int, **options: Any) -> Blob:
+        """Add ``torch.nn.Embedding``: one row of a table of shape (rows, size) per index."""
+        shape = (*indices.shape, size)
+        return self.module(name, "embedding", indices, out=shape, weights=((rows, size),), **options)
 
     def transposed_linear(self, name: str, blob: Blob, outputs: int) -> Blob:
-        """GPT-2's ``Conv1D``: a linear layer with its weight the other way round."""
+        """Add GPT-2's ``Conv1D``: a linear layer that stores its weight transposed."""
         rows, inner = prod(blob.shape[:-1]), blob.shape[-1]
         flat = self.view(name, blob, (rows, inner))
-        made = self.op(
-            name, "matmul", flat, out=(rows, outputs), weights=((inner, outputs), (outputs,)), origin="function",
-            inner=inner, bias=True, function="addmm",
-        )  # fmt: skip
-        return self.view(name, made, (*blob.shape[:-1], outputs))
+        product = self.op(
+            name,
+            "matmul",
+            flat,
+            out=(rows, outputs),
+            weights=((inner, outputs), (outputs,)),
+            origin="function",
+            inner=inner,
+            bias=True,
+            function="addmm",
+        )
+        return self.view(name, product, (*blob.shape[:-1], outputs))
 
     def layer_norm(self, name: str, blob: Blob) -> Blob:
-        """Layer norm over the last dimension, with scale and shift."""
-        return self.module(name, "layer_norm", blob, weights=((blob.shape[-1],),) * 2)
+        """Add layer normalization over the last dimension, with scale and shift."""
+        size = blob.shape[-1]
+        return self.module(name, "layer_norm", blob, weights=((size,), (size,)))
 
-    def rms_norm(self, name: str, blob: Blob, from_one: bool = False) -> Blob:
-        """Root-mean-square norm as it is written out; ``from_one`` scales by one plus the weight (Gemma)."""
-        rows, size = (*blob.shape[:-1], 1), (blob.shape[-1],)
+    def rms_norm(self, name: str, blob: Blob, unit_offset: bool = False) -> Blob:
+        """Add root-mean-square normalization as elementwise operations.
+
+        With `unit_offset` the scale is one plus the weight (Gemma).
+        """
+        size = (blob.shape[-1],)
         squared = self.op(f"{name}.pow", "pow", blob, origin="method")
-        mean = self.op(f"{name}.mean", "reduce", squared, out=rows, origin="method", function="mean")
-        root = self.op(f"{name}.rsqrt", "rsqrt", self.op(f"{name}.add", "add", mean), origin="function")
-        scaled = self.op(f"{name}.mul", "mul", blob, root)
-        if from_one:
-            return self.op(f"{name}.mul", "mul", scaled, self.op(name, "add", out=size, weights=(size,)))
-        return self.op(name, "mul", scaled, weights=(size,))
+        mean = self.op(f"{name}.mean", "reduce", squared, out=(*blob.shape[:-1], 1), origin="method", function="mean")
+        stabilized = self.op(f"{name}.add", "add", mean)
+        inverse_root = self.op(f"{name}.rsqrt", "rsqrt", stabilized, origin="function")
+        normalized = self.op(f"{name}.mul", "mul", blob, inverse_root)
+        if unit_offset:
+            scale = self.op(name, "add", out=size, weights=(size,))
+            return self.op(f"{name}.mul", "mul", normalized, scale)
+        return self.op(name, "mul", normalized, weights=(size,))
 
-    def dropout(self, name: str, blob: Blob, share: float, origin: str = "module:Dropout") -> Blob:
-        """Dropout, which costs nothing at inference."""
-        attributes: dict[str, Any] = {} if share else {"p": 0}
+    def dropout(self, name: str, blob: Blob, probability: float, origin: str = "module:Dropout") -> Blob:
+        """Add dropout, which costs nothing at inference or with a probability of 0."""
+        attributes: dict[str, Any] = {} if probability else {"p": 0}
         return self.op(name, "dropout", blob, origin=origin, **attributes)
 
     def softmax(self, name: str, scores: Blob) -> Blob:
-        """``torch.nn.functional.softmax``."""
+        """Add ``torch.nn.functional.softmax``."""
         return self.op(f"{name}.softmax", "softmax", scores, origin="function")
 
     def activation(self, name: str, blob: Blob, function: str) -> Blob:
-        """An activation function of `ACTIVATIONS`."""
+        """Add an activation function of `ACTIVATIONS`."""
         kind = ACTIVATIONS[function]
+        if kind == "relu2":
+            positive = self.op(f"{name}.relu", "relu", blob, origin="function")
+            return self.op(f"{name}.pow", "pow", positive, origin="function")
+        if kind == "quick_gelu":
+            scaled = self.op(f"{name}.mul", "mul", blob)
+            sigmoid = self.op(f"{name}.sigmoid", "sigmoid", scaled, origin="function")
+            return self.op(f"{name}.mul", "mul", blob, sigmoid)
         if kind != "gelu_new":
-            return self.op(name, kind, blob, origin="module:ReLU" if kind == "relu" else "function")
+            origin = "module:ReLU" if kind == "relu" else "function"
+            return self.op(name, kind, blob, origin=origin)
         half = self.op(f"{name}.mul", "mul", blob)
-        cube = self.op(f"{name}.mul", "mul", self.op(f"{name}.pow", "pow", blob, origin="function"))
-        inner = self.op(f"{name}.mul", "mul", self.op(f"{name}.add", "add", blob, cube))
-        outer = self.op(f"{name}.add", "add", self.op(f"{name}.tanh", "tanh", inner, origin="function"))
-        return self.op(f"{name}.mul", "mul", half, outer)
+        cube = self.op(f"{name}.pow", "pow", blob, origin="function")
+        scaled_cube = self.op(f"{name}.mul", "mul", cube)
+        total = self.op(f"{name}.add", "add", blob, scaled_cube)
+        argument = self.op(f"{name}.mul", "mul", total)
+        tanh = self.op(f"{name}.tanh", "tanh", argument, origin="function")
+        one_plus_tanh = self.op(f"{name}.add", "add", tanh)
+        return self.op(f"{name}.mul", "mul", half, one_plus_tanh)
 
-    def rotated(self, name: str, blobs: Sequence[Blob], tables: tuple[Blob, Blob]) -> list[Blob]:
-        """Rotary position embedding of queries and keys ``(1, heads, tokens, size)`` (Su et al. 2021)."""
+    def apply_rotary_embedding(self, name: str, blobs: Sequence[Blob], tables: tuple[Blob, Blob]) -> list[Blob]:
+        """Apply rotary position embeddings to queries and keys (Su et al. 2021).
+
+        Parameters
+        ----------
+        name : str
+            Name of the module.
+        blobs : sequence of Blob
+            Tensors of shape (1, heads, tokens, size).
+        tables : (Blob, Blob)
+            Cosines and sines of `rotary_tables`, of shape (1, tokens, size).
+        """
         cos, sin = (self.view(name, table, (1, 1, *table.shape[1:]), "unsqueeze") for table in tables)
-        made = []
+        results = []
         for blob in blobs:
-            half = (*blob.shape[:-1], blob.shape[-1] // 2)
+            half_shape = (*blob.shape[:-1], blob.shape[-1] // 2)
             direct = self.op(f"{name}.mul", "mul", blob, cos)
-            first, second = (self.view(name, blob, half, "getitem", "slice") for _ in range(2))
-            turned = self.op(f"{name}.neg", "neg", second)
-            joined = self.op(f"{name}.concat", "concat", turned, first, out=blob.shape, origin="function")
-            made.append(self.op(f"{name}.add", "add", direct, self.op(f"{name}.mul", "mul", joined, sin)))
-        return made
+            first = self.view(name, blob, half_shape, "getitem", "slice")
+            second = self.view(name, blob, half_shape, "getitem", "slice")
+            negated = self.op(f"{name}.neg", "neg", second)
+            half_rotated = self.op(f"{name}.concat", "concat", negated, first, out=blob.shape, origin="function")
+            crossed = self.op(f"{name}.mul", "mul", half_rotated, sin)
+            results.append(self.op(f"{name}.add", "add", direct, crossed))
+        return results
 
     def rotary_tables(self, name: str, positions: Blob, size: int) -> tuple[Blob, Blob]:
-        """Cosines and sines of every position, once for all layers."""
+        """Add the cosines and sines of rotary embeddings, of shape (1, tokens, size), shared by all blocks."""
         tokens = self.lengths.queries
         column = self.view(name, positions, (1, tokens, 1), "getitem", "slice")
         column = self.view(name, column, column.shape, "float", "copy")
         frequencies = Blob((size // 2,), CONSTANT)
         angles = self.op(f"{name}.mul", "mul", column, frequencies, out=(1, tokens, size // 2))
         angles = self.op(f"{name}.concat", "concat", angles, angles, out=(1, tokens, size), origin="function")
-        cos, sin = (
-            self.op(f"{name}.mul", "mul", self.op(f"{name}.{function}", function, angles, origin="method"))
-            for function in ("cos", "sin")
-        )
-        return cos, sin
+        tables = []
+        for function in ("cos", "sin"):
+            table = self.op(f"{name}.{function}", function, angles, origin="method")
+            tables.append(self.op(f"{name}.mul", "mul", table))
+        return tables[0], tables[1]
 
-    def positions(self, name: str) -> Blob:
-        """The place of every token."""
+    def position_ids(self, name: str) -> Blob:
+        """Add the position of every token, of shape (1, tokens)."""
         tokens = self.lengths.queries
-        counted = self.op(_within(name, "arange"), "fill", out=(tokens,), origin="function", function="arange")
-        return self.view(name, self.op(_within(name, "add"), "add", counted), (1, tokens), "unsqueeze")
+        indices = self.op(_join(name, "arange"), "fill", out=(tokens,), origin="function", function="arange")
+        positions = self.op(_join(name, "add"), "add", indices)
+        return self.view(name, positions, (1, tokens), "unsqueeze")
 
-    def mask(self, name: str, positions: Blob | None = None, window: int | None = None) -> Blob | None:
-        """The mask of attention where it needs one; None where it is plainly causal.
+    def attention_mask(
+        self, name: str, positions: Blob | None = None, window: int | None = None, fused: bool | None = None
+    ) -> Blob | None:
+        """Add the attention mask; return None where attention is plainly causal and needs none.
 
-        Fused attention needs none but for a window that is shorter than the sequence. Positions are checked for packed
-        sequences first.
+        Fused attention needs a mask only for a sliding window shorter than the sequence. Attention of several kernels
+        needs one outside the decode and prefill phases.
+
+        Parameters
+        ----------
+        name : str
+            Name of the module.
+        positions : Blob, optional
+            Position ids, which are first checked for packed sequences.
+        window : int, optional
+            Tokens of the sliding window.
+        fused : bool, optional
+            Whether attention is one kernel; as the whole network by default.
         """
         tokens = self.lengths.queries
+        fused = self.fused if fused is None else fused
         if positions is not None:
             self._check_packed(name, positions)
-        windowed = window is not None and self.lengths.keys > window
-        if self.lengths.cached or (self.fused and not windowed):
+        is_windowed = window is not None and self.lengths.keys > window
+        if self.lengths.uses_cache or (fused and not is_windowed):
             return None
-        sizes = (1, 1, tokens, tokens)
-        ranges = [self._range(name, size, moved) for size, moved in ((1, 0), (1, 0), (tokens, 1), (tokens, 1))]
-        samples = self.layers[ranges[0].parent]
-        self.layers[ranges[0].parent] = samples._replace(attributes={**samples.attributes, "scales": True})
-        for size, which in (((1, 1, 1, 1), 0), ((1, 1, 1, 1), 1)):
-            self.view(name, ranges[which], size, "getitem", "slice")
-        row = self.view(name, ranges[2], (1, 1, tokens, 1), "getitem", "slice")
-        column = self.view(name, ranges[3], (1, 1, 1, tokens), "getitem", "slice")
-        within = None
-        if windowed:
-            one = self.op(_within(name, "new_ones"), "fill", row, out=(), origin="method", function="new_ones")
-            near = self._compare(name, "gt", column, self.op(_within(name, "sub"), "sub", row), sizes)
-            within = self._logical(name, one, near, sizes)
-        below = self._compare(name, "le", column, row, sizes)
-        if within is not None:
-            below = self._logical(name, within, below, sizes)
-        mask = self.view(name, below, sizes, "expand")
-        if self.fused:
+        shape = (1, 1, tokens, tokens)
+        sample_indices = self._arange(name, 1)
+        samples = self.layers[sample_indices.parent]
+        self.layers[sample_indices.parent] = samples._replace(attributes={**samples.attributes, "scales": True})
+        head_indices = self._arange(name, 1)
+        query_indices = self._shifted_arange(name, tokens)
+        key_indices = self._shifted_arange(name, tokens)
+        self.view(name, sample_indices, (1, 1, 1, 1), "getitem", "slice")
+        self.view(name, head_indices, (1, 1, 1, 1), "getitem", "slice")
+        row = self.view(name, query_indices, (1, 1, tokens, 1), "getitem", "slice")
+        column = self.view(name, key_indices, (1, 1, 1, tokens), "getitem", "slice")
+        in_window = None
+        if is_windowed:
+            ones = self.op(_join(name, "new_ones"), "fill", row, out=(), origin="method", function="new_ones")
+            earliest = self.op(_join(name, "sub"), "sub", row)
+            is_near = self._compare(name, "gt", column, earliest, shape)
+            in_window = self._logical_and(name, ones, is_near, shape)
+        allowed = self._compare(name, "le", column, row, shape)
+        if in_window is not None:
+            allowed = self._logical_and(name, in_window, allowed, shape)
+        mask = self.view(name, allowed, shape, "expand")
+        if fused:
             return mask
-        zero = self.op(_within(name, "zeros"), "fill", out=(), origin="function", function="zeros")
-        return self.op(_within(name, "where"), "where", mask, zero, origin="function", scales=True)
+        zero = self.op(_join(name, "zeros"), "fill", out=(), origin="function", function="zeros")
+        return self.op(_join(name, "where"), "where", mask, zero, origin="function", scales=True)
 
     def _check_packed(self, name: str, positions: Blob) -> None:
+        """Add the operations that detect packed sequences: positions that do not rise by one."""
         first = self.view(name, positions, (1, 1), "getitem", "slice", scales=True)
-        self.op(_within(name, "sub"), "sub", first)
+        self.op(_join(name, "sub"), "sub", first)
         constant = Blob(positions.shape, CONSTANT)
         differs = self.op(
-            _within(name, "ne"), "compare", constant, origin="method", no_gradient=True, function="ne", scales=True
+            _join(name, "ne"), "compare", constant, origin="method", no_gradient=True, function="ne", scales=True
         )
-        counted = self.op(_within(name, "cumsum"), "scan", differs, origin="method", function="cumsum")
-        one = self.op(_within(name, "getitem"), "slice", counted, out=(1,), function="getitem")
-        one = self.op(_within(name, "eq"), "compare", one, no_gradient=True, function="eq")
-        self.op(_within(name, "all"), "reduce", one, out=(), origin="method", function="all", scales=False)
+        running_sum = self.op(_join(name, "cumsum"), "scan", differs, origin="method", function="cumsum")
+        last = self.op(_join(name, "getitem"), "slice", running_sum, out=(1,), function="getitem")
+        is_zero = self.op(_join(name, "eq"), "compare", last, no_gradient=True, function="eq")
+        self.op(_join(name, "all"), "reduce", is_zero, out=(), origin="method", function="all", scales=False)
 
-    def _range(self, name: str, size: int, moved: int) -> Blob:
-        counted = self.op(_within(name, "arange"), "fill", out=(size,), origin="function", function="arange")
-        return self.op(_within(name, "add"), "add", counted) if moved else counted
+    def _arange(self, name: str, size: int) -> Blob:
+        return self.op(_join(name, "arange"), "fill", out=(size,), origin="function", function="arange")
 
-    def _compare(self, name: str, how: str, left: Blob, right: Blob, out: Shape) -> Blob:
+    def _shifted_arange(self, name: str, size: int) -> Blob:
+        indices = self._arange(name, size)
+        return self.op(_join(name, "add"), "add", indices)
+
+    def _compare(self, name: str, function: str, left: Blob, right: Blob, out: Shape) -> Blob:
         return self.op(
-            _within(name, how), "compare", left, right, out=out, origin="method", no_gradient=True, function=how
+            _join(name, function),
+            "compare",
+            left,
+            right,
+            out=out,
+            origin="method",
+            no_gradient=True,
+            function=function,
         )
 
-    def _logical(self, name: str, left: Blob, right: Blob, out: Shape) -> Blob:
-        how: dict[str, Any] = {"no_gradient": True, "function": "logical_and"}
-        return self.op(_within(name, "logical_and"), "logical", left, right, out=out, **how)
+    def _logical_and(self, name: str, left: Blob, right: Blob, out: Shape) -> Blob:
+        return self.op(
+            _join(name, "logical_and"), "logical", left, right, out=out, no_gradient=True, function="logical_and"
+        )
 
-    def heads(self, name: str, blob: Blob, heads: int) -> Blob:
-        """``(1, tokens, heads * size)`` as ``(1, heads, tokens, size)``."""
+    def split_heads(self, name: str, blob: Blob, heads: int) -> Blob:
+        """Reshape (1, tokens, heads * size) to (1, heads, tokens, size)."""
         _, tokens, width = blob.shape
-        apart = self.view(name, blob, (1, tokens, heads, width // heads))
-        return self.view(name, apart, (1, heads, tokens, width // heads), "transpose")
+        size = width // heads
+        separate = self.view(name, blob, (1, tokens, heads, size))
+        return self.view(name, separate, (1, heads, tokens, size), "transpose")
 
-    def attended(
-        self, name: str, query: Blob, key: Blob, value: Blob, *, mask: Blob | None = None, causal: bool = True,
-        window: int | None = None, dropout: float = 0.0, copied: str = "contiguous",
-    ) -> Blob:  # fmt: skip
-        """Attention of queries to keys and values, ``(1, heads, tokens, size)`` each, as ``(1, tokens, heads * size)``.
+    def attention(
+        self,
+        name: str,
+        query: Blob,
+        key: Blob,
+        value: Blob,
+        *,
+        mask: Blob | None = None,
+        causal: bool = True,
+        window: int | None = None,
+        dropout: float = 0.0,
+        merge_heads_with: str = "contiguous",
+        writes_cache: bool = True,
+        has_softcap: bool = False,
+        has_sinks: bool = False,
+        fused: bool | None = None,
+    ) -> Blob:
+        """Add scaled dot-product attention.
 
-        `copied` says by which call heads come together again where attention is not fused.
+        Parameters
+        ----------
+        name : str
+            Name of the module.
+        query, key, value : Blob
+            Tensors of shape (1, heads, tokens, size); keys and values may have fewer heads (grouped-query attention).
+        mask : Blob, optional
+            Additive mask of the scores.
+        causal : bool
+            Whether a token attends only to itself and earlier tokens.
+        window : int, optional
+            Tokens of the sliding window.
+        dropout : float
+            Dropout probability of the attention weights, applied where attention is not fused.
+        merge_heads_with : {"contiguous", "reshape"}
+            The call that copies the heads back into one dimension where attention is not fused.
+        writes_cache : bool
+            Whether keys and values are written to the KV cache, in the phases that have one.
+        has_softcap : bool
+            Whether a scaled hyperbolic tangent limits the scores; a fused kernel applies it on chip.
+        has_sinks : bool
+            Whether every head has one learned score in addition to those of the keys (attention sink).
+        fused : bool, optional
+            Whether attention is one kernel; as the whole network by default.
+
+        Returns
+        -------
+        Blob
+            Result of shape (1, tokens, heads * size).
         """
-        if self.lengths.cached:
-            key, value = self._cached(name, key, value, window)
-        together = query.shape[1] // key.shape[1]
-        if together > 1 and (mask is not None or not self.fused):
-            key, value = self._repeated(name, key, together), self._repeated(name, value, together)
-        attributes: dict[str, Any] = {"window": window} if window is not None and window < self.lengths.keys else {}
-        _, heads, tokens, size = out = (*query.shape[:-1], value.shape[-1])
-        if self.fused:
+        fused = self.fused if fused is None else fused
+        if self.lengths.uses_cache and writes_cache:
+            key, value = self.append_to_cache(name, key, value, window)
+        sinks: tuple[Shape, ...] = ((query.shape[1],),) if has_sinks else ()
+        queries_per_key = query.shape[1] // key.shape[1]
+        if queries_per_key > 1 and (mask is not None or not fused):
+            key = self._repeat_heads(name, key, queries_per_key)
+            value = self._repeat_heads(name, value, queries_per_key)
+        out = (*query.shape[:-1], value.shape[-1])
+        _, heads, tokens, size = out
+        if fused:
+            attributes: dict[str, Any] = {}
             if causal and mask is None and tokens > 1:
-                attributes = {"causal": True} | attributes
-            if self.split.ring > 1:
-                attributes["ring"] = self.split.ring
-            operands = [query, key, value] + ([mask] if mask is not None else [])
-            made = self.op(f"{name}.attention", "attention", *operands, out=out, origin="function", **attributes)
-            made = self.view(name, made, out, "reshape")
+                attributes["causal"] = True
+            if window is not None and window < self.lengths.keys:
+                attributes["window"] = window
+            if self.options.context_parallel > 1:
+                attributes["ring"] = self.options.context_parallel
+            operands = [query, key, value]
+            if mask is not None:
+                operands.append(mask)
+            result = self.op(
+                f"{name}.attention", "attention", *operands, out=out, weights=sinks, origin="function", **attributes
+            )
+            result = self.view(name, result, out, "reshape")
         else:
-            made = self._unfused(name, query, key, value, mask, dropout)
-        made = self.view(name, made, (1, tokens, heads, size), "transpose")
-        if self.fused or copied == "contiguous":
-            made = self.view(name, made, made.shape, "contiguous", "copy")
-            return self.view(name, made, (1, tokens, heads * size), "reshape")
-        return self.view(name, made, (1, tokens, heads * size), "reshape", "copy")
+            result = self._unfused_attention(name, query, key, value, mask, dropout, has_softcap, sinks)
+        result = self.view(name, result, (1, tokens, heads, size), "transpose")
+        if fused or merge_heads_with == "contiguous":
+            result = self.view(name, result, result.shape, "contiguous", "copy")
+            return self.view(name, result, (1, tokens, heads * size), "reshape")
+        return self.view(name, result, (1, tokens, heads * size), "reshape", "copy")
 
-    def _unfused(self, name: str, query: Blob, key: Blob, value: Blob, mask: Blob | None, dropout: float) -> Blob:
-        *before, keys, size = key.shape
-        turned = self.view(name, key, (*before, size, keys), "transpose")
-        shape = (*query.shape[:-1], keys)
-        scores = self.op(f"{name}.matmul", "matmul", query, turned, out=shape, origin="function", inner=size)
+    def _unfused_attention(
+        self,
+        name: str,
+        query: Blob,
+        key: Blob,
+        value: Blob,
+        mask: Blob | None,
+        dropout: float,
+        has_softcap: bool,
+        sinks: tuple[Shape, ...],
+    ) -> Blob:
+        """Add attention as separate kernels: a product, scale, mask, softmax, dropout and a product."""
+        *batch, keys, size = key.shape
+        transposed = self.view(name, key, (*batch, size, keys), "transpose")
+        scores_shape = (*query.shape[:-1], keys)
+        scores = self.op(f"{name}.matmul", "matmul", query, transposed, out=scores_shape, origin="function", inner=size)
         scores = self.op(f"{name}.mul", "mul", scores)
+        if has_softcap:
+            scores = self.op(f"{name}.div", "div", scores)
+            scores = self.op(f"{name}.tanh", "tanh", scores, origin="function")
+            scores = self.op(f"{name}.mul", "mul", scores)
         if mask is not None:
             scores = self.op(f"{name}.add", "add", scores, mask)
-        weights = self.dropout(f"{name}.dropout", self.softmax(name, scores), dropout, "function")
+        if sinks:
+            with_sinks = (*scores.shape[:-1], keys + 1)
+            scores = self.op(f"{name}.sinks", "concat", scores, out=with_sinks, weights=sinks, origin="function")
+            largest = self.op(f"{name}.max", "reduce", scores, out=(*scores.shape[:-1], 1), function="max")
+            scores = self.op(f"{name}.sub", "sub", scores, largest)
+        weights = self.softmax(name, scores)
+        if sinks:
+            weights = self.view(name, weights, scores_shape, "getitem", "slice")
+        weights = self.dropout(f"{name}.dropout", weights, dropout, "function")
         out = (*query.shape[:-1], value.shape[-1])
         return self.op(f"{name}.matmul", "matmul", weights, value, out=out, origin="function", inner=keys)
 
-    def _repeated(self, name: str, blob: Blob, times: int) -> Blob:
+    def _repeat_heads(self, name: str, blob: Blob, times: int) -> Blob:
+        """Repeat key or value heads so that there are as many as query heads."""
         _, heads, tokens, size = blob.shape
         wide = self.view(name, blob, (1, heads, 1, tokens, size), "getitem", "slice")
         wide = self.view(name, wide, (1, heads, times, tokens, size), "expand")
         return self.view(name, wide, (1, heads * times, tokens, size), "reshape", "copy")
 
-    def _cached(self, name: str, key: Blob, value: Blob, window: int | None) -> tuple[Blob, Blob]:
-        """Keys and values of all tokens so far, the new ones written beside those that are there."""
-        kept = min(self.lengths.keys, window or self.lengths.keys)
-        kept = max(kept, key.shape[2])  # a prompt beyond the window is attended to as it is computed
-        shapes = [(*blob.shape[:2], kept, blob.shape[3]) for blob in (key, value)]
-        made = self.op(f"{name}.cache", "cache", key, value, out=shapes[0], origin="method")
-        self.layers[-1] = self.layers[-1]._replace(outputs=tuple(shapes))
-        return Blob(shapes[0], made.parent), Blob(shapes[1], made.parent)
+    def append_to_cache(self, name: str, key: Blob, value: Blob, window: int | None = None) -> tuple[Blob, Blob]:
+        """Append keys and values to the KV cache and return those of all tokens so far."""
+        cached_tokens = self.lengths.keys
+        if window:
+            cached_tokens = min(cached_tokens, window)
+        # Attention over a prompt longer than the window reads the keys as they are computed.
+        cached_tokens = max(cached_tokens, key.shape[2])
+        key_shape = (*key.shape[:2], cached_tokens, key.shape[3])
+        value_shape = (*value.shape[:2], cached_tokens, value.shape[3])
+        result = self.op(f"{name}.cache", "cache", key, value, out=key_shape, origin="method")
+        self.layers[-1] = self.layers[-1]._replace(outputs=(key_shape, value_shape))
+        return Blob(key_shape, result.parent), Blob(value_shape, result.parent)
 
 
 class Config:
-    """A config as the architectures read it: every key checked, every message naming file and key."""
+    """Checked access to the fields of a ``config.json``; every error names the file and the key.
+
+    Parameters
+    ----------
+    fields : dict
+        The decoded JSON object.
+    where : str
+        Path of the file, for error messages.
+    """
 
     def __init__(self, fields: dict[str, Any], where: str) -> None:
-        self.fields, self.where = fields, where
+        self.fields = fields
+        self.where = where
 
     def fail(self, problem: str) -> BadDescriptor:
-        """The error of a config that cannot be read."""
+        """Return the error for a config that cannot be read."""
         return BadDescriptor(f"{self.where}: {problem}")
 
-    def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number of 1 or more."""
+    def positive_integer(self, key: str, default: int | None = None) -> int:
+        """Return an integer >= 1; raise if it is missing and has no default."""
         value = self.fields.get(key)
         if value is None:
             if default is None:
                 raise self.fail(f"$.{key} is missing: a config of {self.fields['model_type']} needs it")
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
-            raise self.fail(f"$.{key} must be a whole number of 1 or more, not {value!r}")
+            raise self.fail(f"$.{key} must be an integer >= 1 (got {value!r})")
         return value
 
-    def maybe(self, key: str) -> int | None:
-        """A whole number of 1 or more, or None where the config has none."""
-        return None if self.fields.get(key) is None else self.whole(key)
+    def optional_integer(self, key: str) -> int | None:
+        """Return an integer >= 1, or None where the key is missing or null."""
+        if self.fields.get(key) is None:
+            return None
+        return self.positive_integer(key)
 
-    def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
+    def boolean(self, key: str, default: bool) -> bool:
+        """Return true or false."""
         value = self.fields.get(key, default)
         if not isinstance(value, bool):
-            raise self.fail(f"$.{key} must be true or false, not {value!r}")
+            raise self.fail(f"$.{key} must be true or false (got {value!r})")
         return value
 
-    def share(self, key: str, default: float) -> float:
-        """A number from 0 to 1."""
+    def fraction(self, key: str, default: float) -> float:
+        """Return a number from 0 to 1."""
         value = self.fields.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            raise self.fail(f"$.{key} must be a number from 0 to 1, not {value!r}")
+            raise self.fail(f"$.{key} must be a number from 0 to 1 (got {value!r})")
         return float(value)
 
-    def function(self, key: str, default: str) -> str:
-        """An activation function."""
+    def activation_name(self, key: str, default: str) -> str:
+        """Return the name of an activation function of `ACTIVATIONS`."""
         value = self.fields.get(key, default)
         if not isinstance(value, str) or value not in ACTIVATIONS:
-            raise self.fail(f"$.{key} is {value!r}, known are {', '.join(ACTIVATIONS)}")
-        return str(value)
+            raise self.fail(f"$.{key} must be one of {', '.join(ACTIVATIONS)} (got {value!r})")
+        return value
 
-    def divided(self, key: str, whole: int, of: str) -> int:
-        """A number of heads that divides a size: the size of each."""
-        heads = self.whole(key)
-        if whole % heads:
-            raise self.fail(f"$.{key} is {heads}, which does not divide $.{of}, {whole}")
-        return whole // heads
+    def size_per_head(self, heads_key: str, hidden_size: int, hidden_key: str) -> int:
+        """Return the size per head; raise if the hidden size is not divisible by the number of heads.
+
+        Parameters
+        ----------
+        heads_key : str
+            Key of the number of heads.
+        hidden_size : int
+            Hidden size to divide.
+        hidden_key : str
+            Key of the hidden size, for the error message.
+        """
+        heads = self.positive_integer(heads_key)
+        if hidden_size % heads:
+            raise self.fail(f"$.{hidden_key}, {hidden_size}, is not divisible by $.{heads_key}, {heads}")
+        return hidden_size // heads

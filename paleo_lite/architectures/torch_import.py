@@ -1,9 +1,9 @@
-"""Importing torch and torchvision, with one clear sentence where they are absent.
+"""Imports of torch and torchvision, with a clear error where they are not installed.
 
-torchvision's wheel is linked against CUDA. Beside a CPU build of torch its C extension cannot be loaded, the operators
-it would define are missing, and ``import torchvision`` dies with "operator torchvision::nms does not exist". None of
-those operators runs in a classification model, so declaring their schemas is enough to import it. They may only be
-declared after that very failure: where the extension does load, a second declaration aborts the whole process.
+torchvision's wheel is linked against CUDA. With a CPU build of torch its C extension cannot be loaded, the operators
+that it defines are missing, and ``import torchvision`` fails with "operator torchvision::nms does not exist". No
+classification model uses these operators, so declaring their schemas is sufficient to import it. They must only be
+declared after this failure: if the extension has loaded, a second declaration aborts the process.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ..extras import need
+from ..extras import require
 
 MISSING_OPERATOR = "operator torchvision::nms does not exist"
-"""How ``import torchvision`` dies where its C extension could not be loaded."""
+"""Error of ``import torchvision`` where its C extension could not be loaded."""
 
 _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_keep_alive: list[Any] = []  # a torch.library.Library takes its operators with it when it is collected
+_keep_alive: list[Any] = []  # operators disappear when their torch.library.Library is garbage-collected
 
 
 def import_torch(purpose: str = "tracing a network") -> ModuleType:
-    """The torch module."""
-    torch: ModuleType = need("torch", purpose, "torch")
+    """Return the torch module."""
+    torch: ModuleType = require("torch", purpose, "torch")
     return torch
 
 
 def import_torchvision(purpose: str = "building a torchvision network") -> ModuleType:
-    """The torchvision module, also beside a CPU build of torch."""
+    """Return the torchvision module, also with a CPU build of torch."""
     torch = import_torch(purpose)
     try:
-        torchvision: ModuleType = need("torchvision", purpose, "torch")
+        torchvision: ModuleType = require("torchvision", purpose, "torch")
     except RuntimeError as error:
         if MISSING_OPERATOR not in str(error):
             raise
@@ -45,6 +45,7 @@ def import_torchvision(purpose: str = "building a torchvision network") -> Modul
     for schema in _SCHEMAS:
         library.define(schema)
     _keep_alive.append(library)
-    for name in [name for name in sys.modules if name == "torchvision" or name.startswith("torchvision.")]:
-        del sys.modules[name]
+    for name in list(sys.modules):
+        if name == "torchvision" or name.startswith("torchvision."):
+            del sys.modules[name]
     return importlib.import_module("torchvision")

@@ -1,12 +1,12 @@
-"""Tracing any ``nn.Module`` without running it: every tensor operation, in order, with its shapes.
+"""Tracing of any ``nn.Module`` without computing: every tensor operation, in order, with its shapes.
 
-The module's forward runs on meta tensors, which have a shape and no memory, watched by `calls.Calls`;
-`recorder.Recorder` keeps what it sees. The module, and what it is called with, are left as they were found.
+The module's forward runs on meta tensors, which have a shape but no memory, under the modes of `torch_modes`;
+`recorder.Recorder` collects the layers. The module and its arguments are restored afterwards.
 
-What of a network grows with the batch the graph says, but not of what forward makes in the batch's size: a state of
-zeros with a row for each sample, or a learned query that is expanded to all of them, depends on no input. A second
-trace with twice the samples tells which outputs grow; where the counts of twice the samples do not follow from those of
-one, a note says so.
+The graph shows which outputs grow with the batch, except for tensors that forward creates with the batch size and that
+depend on no input, such as an initial state of zeros, or a learned query expanded to all samples. A second trace with
+twice the samples then shows which outputs grow. If the counts for two samples do not follow from those for one, a note
+states it.
 """
 
 from __future__ import annotations
@@ -29,58 +29,64 @@ from torch import nn
 from ..counting import Layer, Shape, count
 from ..counting.layer import trace_flow
 from ..errors import TraceFailed
-from .calls import Calls, Operations
-from .detectors import Enough, take_proposals, with_most_boxes
+from .call_readers import PLAIN_TYPES
+from .detectors import StopForward, keep_most_boxes, pop_proposals
 from .inputs import Values
 from .network import Network
 from .operations import MADE_TO_SIZE
-from .readings import ATOMS
 from .recorder import Recorder
-from .user_code import place_in_user_code
+from .torch_modes import FunctionRecorder, OperationRecorder
+from .user_code import user_code_location
 
-_SENTENCE_AT_MOST = 300
+_MAX_MESSAGE_LENGTH = 300
 
-_IN_OUR_WORDS = {
-    "FlexAttention is only supported": "flex_attention runs on real devices only, and tracing knows shapes; the same "
-    "products are those of torch.nn.functional.scaled_dot_product_attention",
+_EXPLANATIONS = {
+    "FlexAttention is only supported": "flex_attention runs on real devices only, but tracing uses shapes only; use "
+    "torch.nn.functional.scaled_dot_product_attention, which computes the same products",
 }
-"""What torch says, and what that means here."""
+"""Replacements of torch's error messages, by a part of the message."""
 
 
 def trace(module: nn.Module, *inputs: Any, name: str = "", source: str = "", **named_inputs: Any) -> Network:
-    """The layers that a module's forward executes.
+    """Trace the layers that a module's forward executes, in evaluation mode.
 
     Parameters
     ----------
     module : nn.Module
-        Left exactly as it is: training flags, buffers, hooks, attributes and parameters. It is traced in evaluation
-        mode.
+        The module. It is left unchanged: training flags, buffers, hooks, attributes and parameters.
     *inputs, **named_inputs
-        What forward is called with. Tensors stand for their shape and type, also within tuples, lists, dicts and
-        dataclasses; a tuple of int is the shape of a float tensor, and `Values` are numbers that forward needs to
-        know. The first dimension is the batch. Of torchvision's
-        detectors ``proposals=300`` says how many boxes of an image its heads see, else the most that it keeps.
+        Arguments of forward. Only the shape and type of tensors matter, also inside tuples, lists, dicts and
+        dataclasses; a tuple of int is the shape of a float tensor; `Values` pass values that forward depends on. The
+        first dimension is the batch. For torchvision's detectors ``proposals=300`` sets the number of boxes per image
+        that the heads process; by default it is the most that the detector keeps.
     name, source : str
-        Recorded in the result.
+        Name and source of the returned network.
+
+    Returns
+    -------
+    Network
+        The layers with their shapes.
 
     Raises
     ------
     TraceFailed
-        If forward raises, needs the value of a number that only a real run knows, or hides its operations.
+        If forward raises, depends on values that only a real run knows, or hides its operations.
     """
     if not isinstance(module, nn.Module):
-        raise TraceFailed(f"a {type(module).__name__} cannot be traced: a torch.nn.Module can")
+        raise TraceFailed(f"only a torch.nn.Module can be traced (got {type(module).__name__})")
     name = name or type(module).__name__
     recorder = _run(module, name, inputs, named_inputs)
-    layers, notes = recorder.layers(), list(recorder.notes())
-    if recorder.asks_for_two or may_hide_the_batch(layers):
+    layers = recorder.layers()
+    notes = list(recorder.notes())
+    if recorder.needs_two_samples or may_hide_batch_dependence(layers):
         try:
             twice = _run(module, name, inputs, named_inputs, samples=2).layers()
         except TraceFailed as error:
-            notes.append(f"two samples cannot be traced, {LARGER_BATCHES}: {error}")
+            notes.append(f"two samples cannot be traced; {LARGER_BATCHES}: {error}")
         else:
-            layers, note = with_growth(layers, twice)
-            notes += [note] * bool(note)
+            layers, note = mark_batch_scaling(layers, twice)
+            if note:
+                notes.append(note)
     return Network(
         name=name,
         inputs=tuple(tuple(tensor.shape) for tensor in recorder.inputs),
@@ -92,24 +98,36 @@ def trace(module: nn.Module, *inputs: Any, name: str = "", source: str = "", **n
 
 
 def _run(module: nn.Module, name: str, inputs: Any, named_inputs: Any, samples: int = 1) -> Recorder:
-    """Forward, watched, on so many times the samples."""
-    recorder, named_inputs = Recorder(module), dict(named_inputs)
-    with _one_sentence(name, recorder):
-        proposals = take_proposals(module, named_inputs)
-        args, kwargs = _to_meta(inputs, recorder, samples), _to_meta(named_inputs, recorder, samples)
-        with left_as_found(module, inputs, named_inputs), torch.enable_grad(), recorder.watching(), _plain_python():
-            _evaluate(module)
-            recorder.said += with_most_boxes(module, recorder, proposals)
-            with Operations(recorder) as operations, Calls(recorder, operations), suppress(Enough):
-                made = module(*args, **kwargs)
-                for _ in made if isinstance(made, GeneratorType) else ():  # what it computes, it does when it is asked
-                    pass
+    """Run forward under the recording modes, with `samples` times the batch."""
+    recorder = Recorder(module)
+    named_inputs = dict(named_inputs)
+    with _errors_as_trace_failed(name, recorder):
+        proposals = pop_proposals(module, named_inputs)
+        args = _to_meta(inputs, recorder, samples)
+        kwargs = _to_meta(named_inputs, recorder, samples)
+        with (
+            preserve_state(module, inputs, named_inputs),
+            torch.enable_grad(),
+            recorder.module_hooks(),
+            _without_compiler(),
+        ):
+            _set_evaluation_mode(module)
+            recorder.extra_notes += keep_most_boxes(module, recorder, proposals)
+            with (
+                OperationRecorder(recorder) as operations,
+                FunctionRecorder(recorder, operations),
+                suppress(StopForward),
+            ):
+                result = module(*args, **kwargs)
+                if isinstance(result, GeneratorType):
+                    for _ in result:  # a generator computes while it is iterated
+                        pass
     return recorder
 
 
 @contextmanager
-def _one_sentence(name: str, recorder: Recorder) -> Iterator[None]:
-    """Whatever goes wrong is a `TraceFailed` that says what and where."""
+def _errors_as_trace_failed(name: str, recorder: Recorder) -> Iterator[None]:
+    """Turn every exception into a `TraceFailed` with the error, the module and the location in the user's code."""
     failure: TraceFailed | None = None
     cause: BaseException | None = None
     try:
@@ -118,14 +136,18 @@ def _one_sentence(name: str, recorder: Recorder) -> Iterator[None]:
         failure = error
     except (Exception, SystemExit) as error:
         path = f" in {recorder.path_of_failure}" if recorder.path_of_failure else ""
-        place = place_in_user_code(error.__traceback__)
-        where = f" at {place}" if place else ""
-        said = f"{type(error).__name__}{where}: {_first_line(error)}"
-        known = next((ours for theirs, ours in _IN_OUR_WORDS.items() if theirs in said), None)
-        text = f"{name} cannot be traced{path}: {said if known is None else known + where}"
-        failure, cause = TraceFailed(text), error
-    if recorder.elsewhere:
-        failure = TraceFailed(f"{recorder.elsewhere} is called in another thread, and tracing follows one thread only")
+        location = user_code_location(error.__traceback__)
+        at_location = f" at {location}" if location else ""
+        message = f"{type(error).__name__}{at_location}: {_first_line(error)}"
+        for torch_message, explanation in _EXPLANATIONS.items():
+            if torch_message in message:
+                message = explanation + at_location
+        failure = TraceFailed(f"{name} cannot be traced{path}: {message}")
+        cause = error
+    if recorder.threaded_module:
+        failure = TraceFailed(
+            f"{recorder.threaded_module} is called in another thread; tracing follows one thread only"
+        )
     if failure is not None:
         raise failure from cause
 
@@ -133,25 +155,27 @@ def _one_sentence(name: str, recorder: Recorder) -> Iterator[None]:
 def _first_line(error: BaseException) -> str:
     try:
         text = " ".join(str(error).strip().split("\n\n")[0].split())
-    except Exception:  # an exception of somebody else's, whose __str__ may fail too
+    except Exception:  # __str__ of a user's exception may fail, too
         text = ""
-    return text[:_SENTENCE_AT_MOST] or "no message"
+    return text[:_MAX_MESSAGE_LENGTH] or "no message"
 
 
 def _to_meta(value: Any, recorder: Recorder, samples: int) -> Any:
-    """Meta tensors in the place of tensors and shapes, the rest as it is; each is known as the network's input.
+    """Replace tensors and shapes in nested arguments by meta tensors, and register these as inputs of the network.
 
-    What has as many rows as the first of them gets `samples` times as many.
+    Inputs with the same first dimension as the first input get `samples` times as many rows.
     """
     if isinstance(value, Values):
-        known = value.tensor.clone()
-        known = torch.cat([known] * samples) if known.shape[:1] == recorder.rows else known
-        recorder.born([known])
-        return known
+        values = value.tensor.clone()
+        if values.shape[:1] == recorder.rows:
+            values = torch.cat([values] * samples)
+        recorder.add_created([values])
+        return values
     if isinstance(value, torch.Tensor):
         rows = tuple(value.shape[:1])
-        recorder.rows = rows if recorder.rows is None else recorder.rows
-        recorder.asks_for_two |= rows != recorder.rows
+        if recorder.rows is None:
+            recorder.rows = rows
+        recorder.needs_two_samples |= rows != recorder.rows
         value = torch.empty_like(value, device="meta", requires_grad=False)
         if samples > 1 and rows and rows == recorder.rows:
             value = value.new_empty((samples * rows[0], *value.shape[1:]))
@@ -175,10 +199,10 @@ def _to_meta(value: Any, recorder: Recorder, samples: int) -> Any:
     return value
 
 
-def _evaluate(module: nn.Module) -> None:
-    """Evaluation mode, and replicas of a `DataParallel` model counted once.
+def _set_evaluation_mode(module: nn.Module) -> None:
+    """Set evaluation mode, and a single replica for `DataParallel` models.
 
-    What ``torch.export`` made has the mode that it was exported in, and refuses another.
+    An exported program keeps the mode in which it was exported and raises on a change.
     """
     with suppress(NotImplementedError):
         module.eval()
@@ -188,8 +212,8 @@ def _evaluate(module: nn.Module) -> None:
 
 
 @contextmanager
-def _plain_python() -> Iterator[None]:
-    """What torch.compile made runs as it was written; where nothing was compiled, torch's compiler is not imported."""
+def _without_compiler() -> Iterator[None]:
+    """Run compiled modules eagerly. Torch's compiler is not imported if nothing was compiled."""
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -197,20 +221,25 @@ def _plain_python() -> Iterator[None]:
 
 
 _CONTAINERS = frozenset((dict, OrderedDict, defaultdict, list, set, deque))
-"""Exactly these are refilled: what a class of somebody else's allows, only that class knows."""
+"""Container types with restored contents; subclasses may forbid changes, so they are not refilled."""
 
-_NOT_LOOKED_INTO = (torch.Tensor, type, FunctionType, MethodType, ModuleType)
+_NOT_VISITED = (torch.Tensor, type, FunctionType, MethodType, ModuleType)
 
 
 @contextmanager
-def left_as_found(module: nn.Module, *arguments: Any) -> Iterator[None]:
-    """Put back the attributes of modules and other objects, what containers hold, and the random numbers to come.
+def preserve_state(module: nn.Module, *arguments: Any) -> Iterator[None]:
+    """Restore attributes of modules and other objects, contents of containers, and random number generators.
 
-    Values of tensors need no putting back: a trace never writes into the memory of a tensor that it did not make.
+    Tensor values need no restoring: a trace never writes into a tensor that it did not create.
     """
     contents = _contents(module, *arguments)
-    scripted = [(part, part.training) for part in module.modules() if isinstance(part, torch.jit.ScriptModule)]
-    random_state, torch_state = random.getstate(), torch.get_rng_state()
+    script_modules = [
+        (submodule, submodule.training)
+        for submodule in module.modules()
+        if isinstance(submodule, torch.jit.ScriptModule)
+    ]
+    random_state = random.getstate()
+    torch_state = torch.get_rng_state()
     numpy_random: Any = getattr(sys.modules.get("numpy"), "random", None)
     numpy_state = numpy_random.get_state() if numpy_random else None
     try:
@@ -223,19 +252,19 @@ def left_as_found(module: nn.Module, *arguments: Any) -> Iterator[None]:
         torch.set_rng_state(torch_state)
         if numpy_random:
             numpy_random.set_state(numpy_state)
-        for part, training in scripted:  # which keeps its flag elsewhere
-            part.training = training
+        for submodule, training in script_modules:  # they do not store the flag among their attributes
+            submodule.training = training
 
 
 def _contents(*values: Any) -> list[tuple[Any, Any]]:
-    """Every container and dict of attributes within values, at any depth, beside a copy of what it holds."""
+    """Return every container and attribute dict inside values, at any depth, with a copy of its contents."""
     contents: list[tuple[Any, Any]] = []
-    seen: set[int] = set()  # what was seen lives as long as what holds it: in `found`, or in the values themselves
+    seen: set[int] = set()  # ids stay valid, as `contents` or the values themselves keep the objects alive
     stack = list(values)
     while stack:
         value = stack.pop()
         kind = type(value)
-        if kind in ATOMS:
+        if kind in PLAIN_TYPES:
             continue
         if kind in _CONTAINERS and not value:
             contents.append((value, ()))
@@ -252,14 +281,14 @@ def _contents(*values: Any) -> list[tuple[Any, Any]]:
             stack += dict.values(value)
         elif isinstance(value, (list, set, deque, tuple)):
             stack += value
-        elif not isinstance(value, _NOT_LOOKED_INTO) and _is_of_the_user(kind.__module__):
+        elif not isinstance(value, _NOT_VISITED) and _is_user_class(kind.__module__):
             stack.append(getattr(value, "__dict__", None))
     return contents
 
 
 @lru_cache(4096)
-def _is_of_the_user(module: str) -> bool:
-    """Whether a class there is not one of Python's or torch's own, behind which may lie what all programs share."""
+def _is_user_class(module: str) -> bool:
+    """Return whether a class of this module is neither Python's nor torch's; objects of those may hold global state."""
     root = module.partition(".")[0]
     return root != "torch" and root not in sys.stdlib_module_names
 
@@ -272,12 +301,12 @@ def _refill(container: Any, before: Any) -> None:
         container.update(before)
 
 
-LARGER_BATCHES = "counts of larger batches do not follow what depends on the batch's size"
-"""What that means where it cannot be told."""
+LARGER_BATCHES = "counts of larger batches may miss operations that depend on the batch size"
+"""Consequence of an unknown dependence on the batch size, for notes."""
 
 
-def may_hide_the_batch(layers: Sequence[Layer]) -> bool:
-    """Whether something is made from nothing, or expanded, that the graph takes for independent of the batch."""
+def may_hide_batch_dependence(layers: Sequence[Layer]) -> bool:
+    """Return whether a layer creates or expands a tensor that the graph considers independent of the batch."""
     scales = trace_flow(layers).output_scales
     return any(
         not scaled and (layer.kind == "fill" or layer.attributes.get("function", layer.kind) in MADE_TO_SIZE)
@@ -285,44 +314,59 @@ def may_hide_the_batch(layers: Sequence[Layer]) -> bool:
     )
 
 
-def with_growth(layers: Sequence[Layer], twice: Sequence[Layer]) -> tuple[tuple[Layer, ...], str]:
-    """The layers of one sample, with the attribute ``scales`` where the graph is wrong, and a note or nothing.
+def mark_batch_scaling(layers: Sequence[Layer], twice: Sequence[Layer]) -> tuple[tuple[Layer, ...], str]:
+    """Correct which layers grow with the batch, by comparing traces of one and of two samples.
 
     Parameters
     ----------
     layers, twice : sequence of Layer
-        Of one sample and of two.
+        Layers for one sample and for two.
+
+    Returns
+    -------
+    layers : tuple of Layer
+        Layers for one sample, with the attribute ``scales`` where the graph is wrong.
+    note : str
+        A note where the counts for two samples do not follow from those for one; else empty.
     """
-    settled = list(layers)
-    by_name = {(layer.name, layer.kind): layer for layer in twice}  # some forwards check what a batch of one is
+    corrected = list(layers)
+    # Layers are matched by name, as some modules treat a batch of one differently.
+    by_name = {(layer.name, layer.kind): layer for layer in twice}
     flow = trace_flow(())
-    for index, one in enumerate(layers):
-        flow.add(one)
-        scaled = flow.output_scales[-1]
-        two = by_name.get((one.name, one.kind))
-        growth = _growth(one, two) if two is not None else None
-        actual = scaled if growth is None else growth == 2
-        if actual != scaled:
-            settled[index] = one._replace(attributes={**one.attributes, "scales": actual})
-        flow.output_scales[-1] = actual
-    expected, computed = (
-        count(part).column("macs", "training", batch_size).sum() for part, batch_size in ((settled, 2), (twice, 1))
-    )
-    more = 100 * (float(computed) / max(float(expected), 1) - 1)
-    note = f"two samples have {more:+.3g}% multiply-accumulates beyond those that follow from one: {LARGER_BATCHES}"
-    return tuple(settled), note if computed != expected else ""
+    for index, layer in enumerate(layers):
+        flow.add(layer)
+        scales = flow.output_scales[-1]
+        doubled = by_name.get((layer.name, layer.kind))
+        growth = None if doubled is None else _growth(layer, doubled)
+        if growth is not None and (growth == 2) != scales:
+            scales = growth == 2
+            corrected[index] = layer._replace(attributes={**layer.attributes, "scales": scales})
+        flow.output_scales[-1] = scales
+    expected = count(corrected).column("macs", "training", 2).sum()
+    traced = count(twice).column("macs", "training", 1).sum()
+    if traced == expected:
+        return tuple(corrected), ""
+    difference = 100 * (float(traced) / max(float(expected), 1) - 1)
+    note = f"two samples have {difference:+.3g}% multiply-accumulates relative to twice one sample; {LARGER_BATCHES}"
+    return tuple(corrected), note
 
 
 def _growth(one: Layer, two: Layer) -> int | None:
-    """How many times as large two samples make a layer's outputs: 1 or 2, or None where these are not alike."""
-    alike = len(one.outputs) == len(two.outputs) and all(
-        map(_alike, one.inputs + one.outputs, two.inputs + two.outputs)
-    )
-    elements, doubled = (sum(map(prod, layer.outputs)) for layer in (one, two))
-    return doubled // elements if alike and elements and doubled in (elements, 2 * elements) else None
+    """Return the factor, 1 or 2, by which two samples enlarge a layer's outputs; None if the layers do not match."""
+    if len(one.outputs) != len(two.outputs):
+        return None
+    if not all(map(_is_same_or_doubled, one.inputs + one.outputs, two.inputs + two.outputs)):
+        return None
+    elements = sum(map(prod, one.outputs))
+    doubled = sum(map(prod, two.outputs))
+    if elements and doubled in (elements, 2 * elements):
+        return doubled // elements
+    return None
 
 
-def _alike(one: Shape, two: Shape) -> bool:
-    """Whether two shapes are the same but for one size that is twice as large."""
-    other = [(a, b) for a, b in zip(one, two) if a != b]
-    return len(one) == len(two) and len(other) <= 1 and all(b == 2 * a for a, b in other)
+def _is_same_or_doubled(one: Shape, two: Shape) -> bool:
+    """Return whether two shapes are equal except for at most one size, which is twice as large."""
+    if len(one) != len(two):
+        return False
+    differing = [(a, b) for a, b in zip(one, two) if a != b]
+    return len(differing) <= 1 and all(b == 2 * a for a, b in differing)

@@ -95,10 +95,10 @@ def try_alternatives(
 
     asked = prediction.workload
     for size, name in _batches(prediction):
-        attempt("batch", name, asked.but(batch_size=size))
+        attempt("batch", name, asked.with_changes(batch_size=size))
     if prediction.phase == "inference" and prediction.execution == "eager":
         for execution, name in FUSED.items():
-            attempt("execution", name, asked.but(execution=execution))
+            attempt("execution", name, asked.with_changes(execution=execution))
     if model.ppp is not None:
         left_out.append("other precisions and devices: a PPP holds for the one platform that it was measured on")
         return Alternatives(tried, left_out)
@@ -118,9 +118,9 @@ def try_alternatives(
 def _in_precision(workload: Workload, precision: str) -> Workload:
     """The same in another precision; training in 16 bits keeps master weights."""
     if workload.phase != "training" or precision not in ("bf16", "fp16"):
-        return workload.but(precision=precision)
+        return workload.with_changes(precision=precision)
     training = msgspec.structs.replace(workload.training or TrainingOptions("sgd"), mixed_precision=True)
-    return workload.but(precision=precision, training=training)
+    return workload.with_changes(precision=precision, training=training)
 
 
 def _batches(prediction: Prediction) -> Iterator[tuple[int, str]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from ..counting import KINDS
-from ..profile_analysis.by_kind import PassTimes
+from ..profile_analysis.pass_times import PassTimes
 from ..result import Result
 from ..timing import Prediction
 from ..timing.models import Terms
@@ -117,7 +117,7 @@ class PredictedBeside(Result, msgspec.Struct, frozen=True, eq=False):
     def notes(self) -> tuple[str, ...]:
         """What somebody who uses the numbers should know."""
         measured = self.measured
-        left_out = "" if measured.found == measured.iterations else f" of {measured.found}"
+        left_out = "" if measured.iterations_found == measured.iterations else f" of {measured.iterations_found}"
         notes = [
             f"measured: medians over {measured.iterations}{left_out} iterations, summed over kernels; the first "
             "(autotuning) and those unlike the others are left out"
@@ -206,8 +206,8 @@ def _by_kind(passes: Sequence[str], seconds: Floats, kinds: Sequence[str], merge
 
 
 def kind_of_layer(kind: str) -> str:
-    """The kind of `paleo_lite.profile_analysis.by_kind` that a network's layer belongs to."""
-    return KINDS[kind].profiled if kind in KINDS else "other"
+    """The kind of `paleo_lite.profile_analysis.pass_times` that a network's layer belongs to."""
+    return KINDS[kind].profile_kind if kind in KINDS else "other"
 
 
 def _merged(kind: str, part: str, merge: bool) -> tuple[str, str]:
@@ -228,7 +228,7 @@ def _layers(measured: PassTimes, prediction: Prediction, at_peak: Terms) -> list
             continue
         order = layers if part == "forward" else layers[::-1]
         flops_s = at_peak.compute_s[[name in passes for name in at_peak.passes]].sum(axis=0)
-        columns = [prediction.terms.of(*passes), at_peak.of(*passes), flops_s]
+        columns = [prediction.terms.seconds_of(*passes), at_peak.seconds_of(*passes), flops_s]
         rows += [
             PredictedRow(prediction.names[layer], part, time, *(float(column[layer]) for column in columns))
             for layer, time in zip(order, seconds)

@@ -16,11 +16,11 @@ import numpy as np
 
 from ..counting.work import ENGINE
 from ..errors import BadFile, BadValue, CalibrationFailed, UnknownName
-from ..files import read_typed, shipped
+from ..files import read_typed, shipped_folder
 from ..machines import Device
 from ..timing import Prediction, RooflineModel, TimeModel, find_model
 from ..timing.calibrated import NAMES, CalibratedModel
-from ..timing.models import LEARNT
+from ..timing.models import CALIBRATED
 from .prior import KERNELS, SOFTWARE, Evidence, Prior, Traits, expect, traits_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def choose_model(
         # How much of their own peak narrower products reach.
         place = NAMES.index("efficiency_gemm")
         return msgspec.structs.replace(wide, products=float(np.exp(narrow.theta[place] - wide.theta[place])))
-    plain = ppp is not None or concurrent or time_model not in (None, LEARNT)
+    plain = ppp is not None or concurrent or time_model not in (None, CALIBRATED)
     if calibration is not None:
         if plain:
             raise BadValue("a calibration is a time model of its own: leave --time-model, --ppp and --concurrent out")
@@ -92,7 +92,7 @@ def choose_model(
     model = pooled_model(device, precision, execution)
     if not isinstance(model, NotPooled):
         return model
-    if time_model == LEARNT:
+    if time_model == CALIBRATED:
         raise BadValue(
             f"the calibrated model needs a calibration of {device.id} in {precision} ({model.reason}): --calibration"
         )
@@ -172,7 +172,7 @@ def pooled_model(
         prior.mean[NAMES.index(name)] += shift
     label, notes = _told(device, precision, traits, pool.fits)
     return CalibratedModel(
-        label, prior.mean, np.diag(prior.deviation**2), SCATTER, notes=notes, moved=np.zeros(len(NAMES))
+        label, prior.mean, np.diag(prior.deviation**2), SCATTER, notes=notes, learned_fraction=np.zeros(len(NAMES))
     )
 
 
@@ -214,7 +214,7 @@ def read_pool(path: Path | None = None) -> Pool:
     BadFile
         If it is malformed, or of other parameters than this version fits.
     """
-    path = path or shipped("calibrations") / POOL_FILE
+    path = path or shipped_folder("calibrations") / POOL_FILE
     pool = read_typed(path, Pool, "pool", _BYTES_AT_MOST)
     if pool.format != FORMAT or pool.parameters != list(NAMES):
         raise BadFile(f"{path}: written by another version: 'make calibrations' renews it")

@@ -18,24 +18,20 @@ import msgspec
 import numpy as np
 
 from ..architectures import find_network
-from ..counting.attention import attention_of, with_attention
+from ..counting.attention import apply_attention, attention_implementation
 from ..errors import CalibrationFailed
-from ..extras import need
+from ..extras import require
 from ..machines import Device, Machine
-from ..timing.calibrated import NAMES, Rates, own_variance, rates_of, sensitivities
-from ..timing.features import Features, features_of, merge_alike
+from ..timing.calibrated import NAMES, Rates, rates_of, residual_variance, sensitivities
+from ..timing.features import Features, features_of, merge_identical_entries
 from ..timing.workload import Workload
 from .measurements import Measurement
-from .prior import Prior, device_prior
+from .prior import SCATTER, Prior, device_prior
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
-
-SCATTER = 0.05
-"""s: relative scatter of whole networks around a good model."""
-
 
 # What was measured ----------------------------------------------------------------------------------------------------
 
@@ -74,23 +70,31 @@ def runs_of(measurements: Sequence[Measurement], device: Device, precision: str)
     """
     features = []
     for m in measurements:
-        key = (m.network, m.image_size, m.precision, m.phase, m.batch_size, m.execution, attention_of(m.framework))
+        key = (
+            m.network,
+            m.image_size,
+            m.precision,
+            m.phase,
+            m.batch_size,
+            m.execution,
+            attention_implementation(m.framework),
+        )
         if key not in _features:
-            _features[key] = merge_alike(features_of(workload_of(m)))
+            _features[key] = merge_identical_entries(features_of(workload_of(m)))
         features.append(_features[key])
     return stack(features, rates_of(Machine(device), precision), [m.time_s for m in measurements])
 
 
 def workload_of(measurement: Measurement) -> Workload:
     """The step that was measured; a network is counted once for all its batch sizes and phases."""
-    m, attention = measurement, attention_of(measurement.framework)
+    m, attention = measurement, attention_implementation(measurement.framework)
     key = (m.network, m.image_size, m.precision, m.execution, attention)
     if key not in _counted:
         network = find_network(m.network, m.image_size or None)
         if attention:
-            network = network._replace(layers=with_attention(network.layers, attention))
+            network = network._replace(layers=apply_attention(network.layers, attention))
         _counted[key] = Workload(network, m.precision, execution=m.execution)
-    return _counted[key].but(phase=m.phase, batch_size=m.batch_size)
+    return _counted[key].with_changes(phase=m.phase, batch_size=m.batch_size)
 
 
 _features: dict[tuple[str | int, ...], Features] = {}  # the same step is measured on many devices
@@ -148,7 +152,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         times, gradient = sensitivities(runs.features, runs.rates, np.exp(self.theta), runs.run, len(runs))
         relative = gradient / times[:, None]
         variance = np.einsum("ij,jk,ik->i", relative, self.covariance, relative)
-        return times, np.sqrt(variance + own_variance(self.scatter))
+        return times, np.sqrt(variance + residual_variance(self.scatter))
 
 
 def calibrate(
@@ -201,7 +205,7 @@ def fit(runs: MeasuredRuns, prior: Prior, scatter: float = SCATTER, start: Float
     start : ndarray, optional
         Where to start from instead of the prior's mean: a fit to almost the same measurements saves most of the work.
     """
-    least_squares = need("scipy.optimize", "fitting", "calibrate").least_squares
+    least_squares = require("scipy.optimize", "fitting", "calibrate").least_squares
 
     measured = np.log(runs.measured_s)
     start = prior.mean if start is None else start

@@ -14,9 +14,9 @@ from ..counting.algorithms import algorithms_of
 from ..errors import BadProfile
 from ..executor import run_tasks
 from ..machines import Machine, find_device
-from ..profile_analysis.analysis import examine
-from ..profile_analysis.by_kind import measure_passes
-from ..profile_analysis.evidence import question
+from ..profile_analysis.analysis import analyse_file
+from ..profile_analysis.evidence import check_evidence
+from ..profile_analysis.pass_times import measure_passes
 from ..profiles.detect import find_files, open_profile
 from ..timing import Workload, predict
 from .beside import PredictedBeside, lay_beside
@@ -53,7 +53,7 @@ def measure_profiles(
     """
     measurements: list[Measurement] = []
     seen: set[str] = set()
-    read = run_tasks(find_files(paths), partial(examine, name_pattern=name_pattern))
+    read = run_tasks(find_files(paths), partial(analyse_file, name_pattern=name_pattern))
     for path, finding in sorted(read, key=lambda pair: pair[0]):
         if finding.error:
             raise BadProfile(finding.error)
@@ -61,7 +61,7 @@ def measure_profiles(
         seen.add(f"{own} with batch size {size}")
         if own != network or batch_size not in (None, size):
             continue
-        question(open_profile(path, name_pattern), find_device(gpu, hardware_files), precision=precision)
+        check_evidence(open_profile(path, name_pattern), find_device(gpu, hardware_files), precision=precision)
         if (steady := finding.steady) is None:
             continue
         source = f"profiles ({finding.format})"
@@ -123,9 +123,9 @@ def beside_profiles(
         if name != workload.network.name or batch_size not in (None, size):
             others.add(f"{name} with batch size {size}")
             continue
-        question(profile, machine.device, precision=workload.precision)
+        check_evidence(profile, machine.device, precision=workload.precision)
         measured = measure_passes(profile)
-        asked = workload.but(batch_size=size, phase=measured.phase)
+        asked = workload.with_changes(batch_size=size, phase=measured.phase)
         beside.append(lay_beside(str(path), measured, predict(asked, machine, AT_PEAK)))
     if not beside:
         raise BadProfile(f"no profile of {workload.network.name}: there are {', '.join(sorted(others)) or 'no files'}")

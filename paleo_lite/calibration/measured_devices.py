@@ -14,9 +14,9 @@ import numpy as np
 
 from ..machines import Device, find_device
 from ..timing.calibrated import NAMES
-from .fit import SCATTER, MeasuredRuns, fit, runs_of
+from .fit import MeasuredRuns, fit, runs_of
 from .measurements import Measurement
-from .prior import TAUGHT, Evidence, Prior, Traits, device_prior, expect, traits_of
+from .prior import SCATTER, TAUGHT, Evidence, Prior, Traits, device_prior, expect, traits_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,7 +47,7 @@ class DeviceData(NamedTuple):
     Attributes
     ----------
     scatter : float
-        See `fit.SCATTER`.
+        See `prior.SCATTER`.
     speaks_of : tuple of str
         Parameters that others may learn from it: all of whole steps, few of single operations.
     """

@@ -18,7 +18,7 @@ from ..errors import BadFile, CalibrationFailed
 from ..machines import Machine
 from ..result import Result
 from ..timing import Workload, predict
-from ..timing.models import LEVEL, QUANTILES, PppModel
+from ..timing.models import INTERVAL_LEVEL, QUANTILES, PppModel
 from .fit import workload_of
 from .measurements import Measurement, Provenance, medians, provenance_of
 
@@ -200,7 +200,7 @@ def fit_ppp(
     freedom = len(runs) - count
     within = math.sqrt((spread + WORTH * REPEAT**2) / (freedom + WORTH))
     of_mean = within / math.sqrt(len(runs)) if count == 1 else between / math.sqrt(count)
-    reach = math.exp(QUANTILES[LEVEL] * of_mean)
+    reach = math.exp(QUANTILES[INTERVAL_LEVEL] * of_mean)
     ppp = math.exp(middle)
     return PppCalibration(
         1, PppModel.name, device, precision, ppp, ppp / reach, ppp * reach, between * math.sqrt(1 + 1 / count),

@@ -22,9 +22,9 @@ import numpy as np
 
 from ..architectures import Network
 from ..counting.kinds.products import MATRIX_CLASSES
-from ..counting.work import CHANNELS_LAST, UNFUSED
+from ..counting.work import CHANNELS_LAST, UNFUSED_EXECUTIONS
 from ..machines import Device, Machine
-from ..timing.calibrated import NAMES, POWER, Rates, evaluate, works_in
+from ..timing.calibrated import NAMES, POWER, Rates, evaluate, library_peak
 from ..timing.features import CLASSES, features_of
 from ..timing.workload import Workload
 
@@ -42,6 +42,9 @@ class Prior(msgspec.Struct, frozen=True, eq=False):
     mean: Floats
     deviation: Floats
 
+
+SCATTER = 0.05
+"""Relative scatter of whole networks around a good model."""
 
 # 1. What kind of device it is -----------------------------------------------------------------------------------------
 
@@ -85,7 +88,7 @@ launches, each of a sixteenth of the positions. Two fits of a K80 say 19 and 26.
 
 def device_prior(device: Device, precision: str) -> Prior:
     """What is believed of a device in a precision when nothing but its data sheet is known."""
-    unit = works_in(Machine(device), precision).peak.unit
+    unit = library_peak(Machine(device), precision).peak.unit
     return base_prior(unit == "tensor", device.architecture == KEPLER)
 
 
@@ -199,9 +202,9 @@ def traits_of(
     device: Device, precision: str, software: str = SOFTWARE, execution: str = "eager", source: str = ""
 ) -> Traits:
     """The traits of a device in a precision under some software."""
-    if execution in UNFUSED and execution != CHANNELS_LAST:  # casts are counted: kernels are the same
+    if execution in UNFUSED_EXECUTIONS and execution != CHANNELS_LAST:  # casts are counted: kernels are the same
         execution = "eager"
-    rate = works_in(Machine(device), precision)
+    rate = library_peak(Machine(device), precision)
     unit = rate.peak.unit
     kernels = SAME_KERNELS.get(precision, precision) if unit == "tensor" else precision
     # Tensor cores of gaming cards make half as many FLOP in a clock as those of workstations (with sums in fp32), those

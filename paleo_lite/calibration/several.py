@@ -22,7 +22,7 @@ import numpy as np
 from ..result import Result
 from ..timing import Prediction
 from ..timing.calibrated import CalibratedModel
-from ..timing.models import LEVEL, interval_of
+from ..timing.models import INTERVAL_LEVEL, interval_of
 from ..version import __version__
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Ratio(msgspec.Struct, frozen=True):
     value: float
     deviation: float | None
 
-    def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
+    def interval(self, level: float = INTERVAL_LEVEL) -> tuple[float, float] | None:
         """Between which it lies with this probability; None where that is not known."""
         return None if self.deviation is None else interval_of(self.value, self.deviation, level)
 
@@ -182,9 +182,9 @@ class Estimate(msgspec.Struct, frozen=True, eq=False):
     def kept(self) -> Floats:
         """By how much the logarithm of the time is off where the prior of each parameter is by one deviation."""
         model = self.model
-        if model.moved is None:
+        if model.learned_fraction is None:
             return np.zeros(len(model.theta))
-        prior_deviation = np.sqrt(np.diag(model.covariance)) / (1 - np.minimum(model.moved, _MOVED_AT_MOST))
+        prior_deviation = np.sqrt(np.diag(model.covariance)) / (1 - np.minimum(model.learned_fraction, _MOVED_AT_MOST))
         kept: Floats = self.slopes @ model.covariance / prior_deviation
         return kept
 
@@ -208,6 +208,7 @@ def log_ratio_variance(one: Estimate, other: Estimate, is_same_step: bool) -> fl
         if one.precision == other.precision:
             parameters -= 2 * SHARED * float(one.kept @ other.kept)
     own = (
-        prediction.model.scatter**2 if is_same_step else prediction.model.own_variance for prediction in (one, other)
+        prediction.model.scatter**2 if is_same_step else prediction.model.residual_variance
+        for prediction in (one, other)
     )
     return parameters + sum(own)

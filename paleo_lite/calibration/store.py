@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadFile, CalibrationFailed, MissingExtra, UnknownName
-from ..files import read_typed, shipped, write_aside
+from ..files import read_typed, shipped_folder, write_atomically
 from ..result import Result
 from ..timing.calibrated import NAMES, PARAMETERS, CalibratedModel
 from ..timing.models import QUANTILES, PppModel
@@ -88,7 +88,7 @@ class Calibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         """The time model with these parameters."""
         theta = np.log([self.parameters[name].value for name in NAMES])
         moved = np.array([self.parameters[name].moved for name in NAMES])
-        return CalibratedModel(self.label, theta, _matrix(self.covariance), self.scatter, moved=moved)
+        return CalibratedModel(self.label, theta, _matrix(self.covariance), self.scatter, learned_fraction=moved)
 
 
 class _Head(msgspec.Struct):
@@ -138,12 +138,12 @@ def write_calibration(calibration: AnyCalibration, path: Path, force: bool = Fal
         If the file is there already and `force` is not given.
     """
     if path.exists() and not force:
-        raise CalibrationFailed(f"{path} already exists: choose another name, or --force to replace it")
+        raise CalibrationFailed(f"{path} already exists: choose another name, or `--force` to replace it")
     try:
         text = msgspec.toml.encode(calibration)
     except ImportError:
         raise MissingExtra("writing a calibration", "calibrate") from None
-    write_aside(path, b"# Fitted by paleo-lite calibrate; every parameter is explained in docs/model.md.\n" + text)
+    write_atomically(path, b"# Fitted by paleo-lite calibrate; every parameter is explained in docs/model.md.\n" + text)
 
 
 def read_calibration(path: Path) -> AnyCalibration:
@@ -183,7 +183,7 @@ def _matrix(rows: Sequence[str]) -> Floats:
 
 def shipped_calibrations() -> dict[str, Path]:
     """The shipped calibrations by name, ``DEVICE-PRECISION``."""
-    return {path.stem: path for path in sorted(shipped("calibrations").glob("*-*.toml"))}  # not clusters
+    return {path.stem: path for path in sorted(shipped_folder("calibrations").glob("*-*.toml"))}  # not clusters
 
 
 def find_calibration(name: str) -> AnyCalibration:

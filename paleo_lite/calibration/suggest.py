@@ -19,17 +19,17 @@ import msgspec
 import numpy as np
 
 from ..architectures import find_network
-from ..counting.work import UNFUSED, passes_of
+from ..counting.work import UNFUSED_EXECUTIONS, passes_of
 from ..errors import BadValue
 from ..machines import Device, Machine
 from ..result import Result
-from ..timing.calibrated import CalibratedModel, own_variance
+from ..timing.calibrated import CalibratedModel, residual_variance
 from ..timing.models import interval_of
 from ..timing.prediction import Prediction
 from ..timing.workload import Workload
 from ..units import element_bytes
 from .choose import SCATTER
-from .fit import SCATTER as FIT_SCATTER
+from .prior import SCATTER as FIT_SCATTER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -174,7 +174,7 @@ def suggest(
     for place, covariance in choose(model.covariance, slopes, targets, measuring_s, count):
         taken = float(times[place]), float(measuring_s[place])
         suggestions.append(Suggestion(*_key(candidates[place]), *taken, *narrowed(covariance, _own_variance(model))))
-    factor, interval = narrowed(model.covariance, model.own_variance)
+    factor, interval = narrowed(model.covariance, model.residual_variance)
     sizes = {step.batch_size for step in asked}
     return Suggestions(
         machine.device.id, first.precision, first.network.name if is_single else None,
@@ -220,8 +220,8 @@ def choose(
 def candidate_steps(device: Device, precision: str, execution: str = "eager") -> list[Workload]:
     """Steps of `NETWORKS` that fit into a device's memory."""
     ones = [Workload(find_network(name), precision, execution=execution) for name in NETWORKS]
-    phases = PHASES if execution in UNFUSED else PHASES[:1]
-    steps = [one.but(phase=phase, batch_size=size) for one in ones for phase in phases for size in BATCH_SIZES]
+    phases = PHASES if execution in UNFUSED_EXECUTIONS else PHASES[:1]
+    steps = [one.with_changes(phase=phase, batch_size=size) for one in ones for phase in phases for size in BATCH_SIZES]
     return [step for step in steps if surely_fits(step, device)]
 
 
@@ -238,7 +238,7 @@ def narrowest(prediction: Prediction) -> tuple[Workload, tuple[float, float]] | 
     names = dict.fromkeys((*SMALL, *(name for name in NETWORKS if name == asked.network.name)))
     ones = [Workload(find_network(name), asked.precision, 1, phase) for name in names]
     steps = [
-        one.but(batch_size=size)
+        one.with_changes(batch_size=size)
         for one in ones
         for size in BATCH_SIZES[:2]
         if (one.network.name, size, phase) != (asked.network.name, asked.batch_size, asked.phase)
@@ -257,7 +257,9 @@ def _own_variance(model: CalibratedModel) -> float:
 
     The pool's scatter is that of sources that nobody knows; one's own is what a fit expects.
     """
-    return own_variance(model.scatter if model.moved is not None and model.moved.any() else FIT_SCATTER)
+    return residual_variance(
+        model.scatter if model.learned_fraction is not None and model.learned_fraction.any() else FIT_SCATTER
+    )
 
 
 def surely_fits(step: Workload, device: Device) -> bool:
@@ -279,7 +281,7 @@ def typical_steps(precision: str, phase: str, batch_size: int | None = None) -> 
     """What is asked about where no network is named."""
     sizes = (batch_size,) if batch_size else TYPICAL_BATCHES
     networks = [Workload(find_network(name), precision, phase=phase) for name in TYPICAL]
-    return [one.but(batch_size=size) for one in networks for size in sizes]
+    return [one.with_changes(batch_size=size) for one in networks for size in sizes]
 
 
 def _key(workload: Workload) -> tuple[str, int, str]:

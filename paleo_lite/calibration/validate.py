@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import BadValue
 from ..machines import Device, Machine, find_device
 from ..result import Result
-from ..timing.calibrated import works_in
+from ..timing.calibrated import library_peak
 from ..timing.models import QUANTILES
 from ..units import format_si
 from .choose import SCATTER as POOL_SCATTER
@@ -263,7 +263,7 @@ def explain(point: Point, points: Sequence[Point]) -> str:
     ]
     if own.network in ("vgg11", "vgg13", "vgg16") and larger and own.time_s / own.batch_size > min(larger):
         return "a suspicious row: slower per sample than VGG19, which contains it"
-    if own.precision == "fp16" and works_in(Machine(find_device(own.gpu)), "fp16").peak.unit != "tensor":
+    if own.precision == "fp16" and library_peak(Machine(find_device(own.gpu)), "fp16").peak.unit != "tensor":
         return "fp16 without tensor cores: which kernels the library takes changes from layer to layer"
     if networks < 6:
         which = "the only network" if networks == 1 else f"one of {networks} networks"

@@ -1,8 +1,9 @@
-"""Floor 7: the command line. One module per command; each fetches, calls, shows."""
+"""The command line: one module per command, which parses options, calls a function of `paleo_lite` and prints."""
 
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import io
 import os
@@ -12,70 +13,74 @@ from typing import Any
 import click
 
 from ..errors import Interrupted, PaleoError, UnknownName, UsageProblem
-from ..text import sentence
+from ..text import clean_message
 from ..version import __version__
 
 GROUPS = {
-    "How long will it take": {
+    "Prediction": {
         "predict": "Predict how long a network takes on a device.",
-        "scale": "Predict how a network trains on many devices, or ask for advice.",
+        "scale": "Predict training or text generation on many devices, or rank strategies.",
         "sweep": "Predict every combination of networks, devices, batch sizes and workers into a file.",
         "best": "Find the best rows of a sweep, or its Pareto front.",
-        "gemm": "Time a matrix product, or several put into one.",
-        "feeding": "Say whether storage, CPU and host link can feed a network, and what would help.",
+        "gemm": "Predict the time of matrix products.",
+        "feeding": "Predict whether storage, decoding and the host link can keep a device busy.",
     },
-    "What is computed, and where": {
+    "Networks and devices": {
         "layers": "Count a network layer by layer.",
         "networks": "List, show and export networks.",
         "hardware": "List, show and audit devices and links.",
     },
-    "Where did the time go": {
-        "efficiency": "Say how well a device was used, from profiles.",
-        "kernels": "Say where a profile's time went, kernel by kernel.",
-        "compare": "Lay two profiles, or a prediction and a profile, side by side.",
+    "Profiles": {
+        "efficiency": "Measure how well a device was used, from profiles.",
+        "kernels": "Break the time of a profile down by kernel.",
+        "compare": "Compare two profiles, or a prediction with a profile.",
     },
-    "How sure is it": {
-        "calibrate": "Learn a device's parameters, or its PPP, from measured steps and profiles.",
-        "calibrations": "List and show what was learnt.",
-        "measure": "Calibrate the machine this runs on, and check the predictions.",
-        "validate": "Hold measurements out and say how far off predictions of them are.",
+    "Calibration": {
+        "calibrate": "Fit the parameters of a device, or its PPP, to measured steps and profiles.",
+        "calibrations": "List and show calibrations.",
+        "measure": "Calibrate the machine on which this runs, and check the predictions.",
+        "validate": "Cross-validate the time model on held-out measurements.",
     },
-    "Show it": {
+    "Charts and reports": {
         "plot": "Draw a chart: roofline, layers, batch sizes, scaling, timeline, ...",
-        "report": "Write a report to send: one HTML file of a prediction or a profile.",
-        "ui": "Open a page to explore in a browser.",
+        "report": "Write a report of a prediction or a profile: one HTML file.",
+        "ui": "Open an interactive page in a browser.",
     },
 }
-"""The commands, as help groups them, and what each does."""
+"""The commands with a summary of each, in the groups of the help text."""
 
-_COMMANDS = {name: text for commands in GROUPS.values() for name, text in commands.items()}
+_COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
 
 
 INTERRUPTED = 130
-"""128 + SIGINT, as shells have it."""
+"""Exit code after an interrupt, 128 + SIGINT as in shells."""
 
 
-class _Closed(io.TextIOBase):
-    """Stands for an output that was closed before the program began."""
+class _ClosedOutput(io.TextIOBase):
+    """Replacement for a standard output that was closed before the program started."""
 
     def write(self, text: str) -> int:
-        """Refuse, as a full disk does."""
+        """Raise OSError, as a full disk does."""
         raise OSError(errno.EBADF, "it is closed")
 
 
-class OneSentence(click.Group):
-    """Commands whose errors become one sentence and an exit code."""
+class ErrorHandlingGroup(click.Group):
+    """Group of commands that prints an error as a one-line message and sets the exit code."""
 
-    def main(self, *words: Any, **settings: Any) -> Any:
-        if sys.stdout is None:  # closed by whoever called: `>&-`
-            sys.stdout = _Closed()
+    def main(self, *arguments: Any, **settings: Any) -> Any:
+        """Run the command line."""
+        # A command creates many objects, most of which it needs to the end: collect garbage less often.
+        gc.set_threshold(50_000)
+        if sys.stdout is None:  # closed by the caller with `>&-`
+            sys.stdout = _ClosedOutput()
         try:
-            return super().main(*words, **settings)
-        except OSError as error:  # help and version are written before there is a command to invoke
-            _say_unwritable(error)
+            return super().main(*arguments, **settings)
+        except OSError as error:  # help and version are written before a command is invoked
+            _report_output_error(error)
             sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
         try:
             return super().invoke(ctx)
         except click.ClickException:
@@ -83,37 +88,45 @@ class OneSentence(click.Group):
         except (click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except PaleoError as error:
-            if _debugging(ctx):
+            if _is_debugging(ctx):
                 raise
             click.echo(f"paleo-lite: {error}", err=True)
-            ctx.exit(INTERRUPTED if isinstance(error, Interrupted) else 2 if isinstance(error, UsageProblem) else 1)
+            ctx.exit(_exit_code(error))
         except KeyboardInterrupt:
             click.echo("paleo-lite: interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except OSError as error:
-            if _debugging(ctx):
+            if _is_debugging(ctx):
                 raise
-            # Files of ours become errors of ours where they are opened: what is left is the output itself.
-            _say_unwritable(error)
+            # Errors of input and output files are converted to BadFile where they are opened: this is standard output.
+            _report_output_error(error)
             ctx.exit(1)
         except Exception as error:
-            if _debugging(ctx):
+            if _is_debugging(ctx):
                 raise
-            what = sentence(f"{type(error).__name__}: {error}")
-            click.echo(f"paleo-lite: a defect of paleo-lite, {what} (--debug shows where)", err=True)
+            message = clean_message(f"{type(error).__name__}: {error}")
+            click.echo(f"paleo-lite: internal error, {message} (use --debug to show where)", err=True)
             ctx.exit(1)
 
 
-def _say_unwritable(error: OSError) -> None:
+def _exit_code(error: PaleoError) -> int:
+    if isinstance(error, Interrupted):
+        return INTERRUPTED
+    return 2 if isinstance(error, UsageProblem) else 1
+
+
+def _report_output_error(error: OSError) -> None:
     click.echo(f"paleo-lite: the output cannot be written ({error.strerror or error})", err=True)
-    if not isinstance(sys.stdout, _Closed):  # Python would try again at its end, complain, and exit with 120
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+    if isinstance(sys.stdout, _ClosedOutput):
+        return
+    # Without this, Python would flush standard output again at exit, print another error and exit with 120.
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stdout.fileno())
+    os.close(null_device)
 
 
-class _Commands(OneSentence):
-    """Imports a command's module when it is called, and no other."""
+class _LazyCommands(ErrorHandlingGroup):
+    """Group that imports the module of a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -127,17 +140,17 @@ class _Commands(OneSentence):
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for question, commands in GROUPS.items():
-            with formatter.section(question):
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
                 formatter.write_dl(list(commands.items()))
 
 
-def _debugging(ctx: click.Context) -> bool:
+def _is_debugging(ctx: click.Context) -> bool:
     return bool(ctx.find_root().meta.get("paleo_lite.debug"))
 
 
 def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    """Remember ``--debug``, which every command takes."""
+    """Store the value of ``--debug``, which every command has."""
     if value:
         ctx.find_root().meta["paleo_lite.debug"] = True
 
@@ -146,13 +159,13 @@ DEBUG = click.Option(["--debug"], is_flag=True, expose_value=False, callback=set
 
 
 @click.group(
-    cls=_Commands,
+    cls=_LazyCommands,
     params=[DEBUG],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, message="paleo-lite %(version)s", help="Show the version.")
 def main() -> None:
-    """Predict how long a neural network takes on a machine, and say why.
+    """Predict how long a neural network takes on a machine, and explain why.
 
     \b
       paleo-lite predict vgg16 --gpu k80 --precision fp64

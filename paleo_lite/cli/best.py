@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from ..api.plotting import ROWS_BEHIND_A_FRONT
-from ..api.sweeps import best as search
+from ..api.plotting import BACKGROUND_ROWS
+from ..api.sweeps import best as find_best_rows
 from ..errors import BadValue
-from ..sweeps.best import FRONT_AT_MOST
+from ..sweeps.best import MAX_FRONT_ROWS
 from ..sweeps.space import parse_names
-from .options import Answer, Documented, Printing, command
-from .values import COLUMN, WHOLE
-
-_columns = functools.partial(click.option, type=COLUMN)
+from .options import Answer, OutputOption, command
+from .values import COLUMN, INTEGER
 
 
 @command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@_columns("--minimise", "--minimize", metavar="COLUMN", help="cost, time_s, hours, energy, memory, ...")
-@_columns("--maximise", "--maximize", metavar="COLUMN", help="throughput_per_s, efficiency, speedup, ...")
-@_columns(
-    "--pareto", metavar="COLUMNS", help="The Pareto front: rows that no other beats in all of these: time_s,cost."
+@click.option(
+    "--minimise",
+    "--minimize",
+    metavar="COLUMN",
+    type=COLUMN,
+    help="Column to minimise: cost, time_s, hours, energy, memory, ...",
 )
-@_columns("--where", cls=Documented, of="best", metavar="CONDITION")
-@click.option("--bounds", cls=Documented, of="best", is_flag=True)
-@click.option("--top", type=WHOLE, default=10, show_default=True, cls=Printing, help="How many rows at most.")
+@click.option(
+    "--maximise",
+    "--maximize",
+    metavar="COLUMN",
+    type=COLUMN,
+    help="Column to maximise: throughput_per_s, efficiency, speedup, ...",
+)
+@click.option(
+    "--pareto",
+    metavar="COLUMNS",
+    type=COLUMN,
+    help="Columns of a Pareto front, such as time_s,cost: rows that no other row dominates.",
+)
+@click.option(
+    "--where",
+    metavar="CONDITION",
+    type=COLUMN,
+    help="Filter condition, such as 'time_s < 0.1 and (gpu == k80 or workers >= 4)'.",
+)
+@click.option(
+    "--bounds", is_flag=True, help="Include rows whose times are lower bounds; by default only forecasts are ranked."
+)
+@click.option("--top", type=INTEGER, default=10, show_default=True, cls=OutputOption, help="Maximum number of rows.")
 @click.pass_obj
-def best(said: dict[str, Any], /, file: Path, pareto: str | None, top: int, **question: Any) -> Answer:
-    """Find the best rows of a sweep's FILE: of those that are feasible, and forecasts.
+def best(output: dict[str, Any], /, file: Path, pareto: str | None, top: int, **arguments: Any) -> Answer:
+    """Find the best feasible rows of FILE, the output of a sweep, or its Pareto front.
 
     \b
       paleo-lite best sweep.parquet --minimise cost --where "hours < 1 and network == resnet50"
@@ -40,17 +59,17 @@ def best(said: dict[str, Any], /, file: Path, pareto: str | None, top: int, **qu
       paleo-lite best sweep.parquet --pareto hours,cost
     """
     columns = parse_names(pareto, "columns") if pareto else ()
-    charted = said.get("chart") is not None
-    if charted and len(columns) < 2:
+    has_chart = output.get("chart") is not None
+    if has_chart and len(columns) < 2:
         from ..reporting.charts.pareto import NO_FRONT
 
         raise BadValue(NO_FRONT)
-    drawn = search(
+    result = find_best_rows(
         file,
         pareto=columns,
-        top=max(top, FRONT_AT_MOST) if charted else top,
-        sample=ROWS_BEHIND_A_FRONT if charted else 0,
-        **question,
+        top=max(top, MAX_FRONT_ROWS) if has_chart else top,
+        sample=BACKGROUND_ROWS if has_chart else 0,
+        **arguments,
     )
-    listed = msgspec.structs.replace(drawn, rows=drawn.rows[:top])
-    return Answer(listed.to_dict, listed.document, lambda: drawn)
+    listed = msgspec.structs.replace(result, rows=result.rows[:top])
+    return Answer(listed.to_dict, listed.document, lambda: result)

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from ..api.calibrations import CalibrateQuestion, learn
 from ..api.calibrations import calibrate as run_calibrate
+from ..api.calibrations import fit_calibration
 from ..calibration.measurements import TEMPLATE
-from ..timing.models import LEARNT
+from ..timing.models import CALIBRATED
 from . import options
-from .options import Answer, Printing, command
-from .values import NETWORK, WHOLE
+from .options import Answer, OutputOption, command
+from .values import INTEGER, NETWORK
 
 
 @command()
@@ -24,31 +24,39 @@ from .values import NETWORK, WHOLE
     "--network",
     metavar="NETWORK",
     type=NETWORK,
-    help="What was profiled, needed for profiles; or what is asked about.",
+    help="Network of the profiles (required for profiles), or of the prediction with --suggest.",
 )
 @click.option(
-    "--time-model", type=options.MODELS, default=LEARNT, show_default=True,
-    help="What to learn: calibrated, all parameters; ppp, PALEO's one, the platform percent of peak.",
-)  # fmt: skip
-@options.batch_size(default=None, help="Only profiles of this batch size; or what is asked about.")
+    "--time-model",
+    type=options.MODELS,
+    default=CALIBRATED,
+    show_default=True,
+    help="Model to fit: calibrated (all parameters), or ppp (platform percent of peak, the parameter of PALEO).",
+)
+@options.batch_size(
+    default=None, help="Use only profiles with this batch size; with --suggest the batch size of the prediction."
+)
 @click.option(
-    "--suggest", type=WHOLE, metavar="K",
-    help="Name the K measurements that would narrow the answer most: the time of --network, or of a typical set.",
-)  # fmt: skip
-@click.option("--phase", type=options.PHASES, help="What --suggest is asked about. [default: inference]")
+    "--suggest",
+    type=INTEGER,
+    metavar="K",
+    help="Suggest the K measurements that would most reduce the prediction interval of --network, or of a typical set "
+    "of networks.",
+)
+@click.option("--phase", type=options.PHASES, help="With --suggest: phase of the prediction. [default: inference]")
 @options.name_pattern()
-@options.output(help="The TOML to write.")
+@options.output(help="TOML file of the calibration.")
 @options.force()
-@click.option("--date", default="", cls=Printing, help="When it was measured, for the record.")
-@click.option("--template", is_flag=True, cls=Printing, help="Print a measurements CSV to fill in.")
+@click.option("--date", default="", cls=OutputOption, help="Date of the measurements, for the record.")
+@click.option("--template", is_flag=True, cls=OutputOption, help="Print a measurements CSV to fill in.")
 @options.hardware_files()
 def calibrate(
-    paths: tuple[Path, ...], gpu: str | None, template: bool, suggest: int | None, **question: Any
+    paths: tuple[Path, ...], gpu: str | None, template: bool, suggest: int | None, phase: str | None, **arguments: Any
 ) -> Answer | None:
-    """Learn a device's parameters from measured steps in PATHS: measurements CSVs, profiles, folders of profiles.
+    """Fit the parameters of a device to measured steps in PATHS: measurements CSVs, profiles, folders of profiles.
 
-    Of a profile the forward and the backward pass of a steady iteration are taken. The fit starts from the best
-    that is known of the device: what was measured of it and of others, under the software that the CSV names.
+    From a profile, the forward and backward pass of a steady iteration are taken. The fit starts from a prior: earlier
+    measurements of this device and of others, under the software that the CSV names.
 
     \b
       paleo-lite calibrate --template > measured.csv
@@ -62,10 +70,11 @@ def calibrate(
         click.echo(TEMPLATE, nl=False)
         return None
     if gpu is None or not (paths or suggest):
-        raise click.UsageError("a calibration takes measurements CSVs and --gpu; --template prints a CSV to fill in")
-    if suggest is not None:
-        suggestions = run_calibrate(paths, gpu=gpu, suggest=suggest, **question)
+        raise click.UsageError("`calibrate` needs measurements CSVs and `--gpu`; `--template` prints a CSV to fill in")
+    if suggest is not None or phase is not None:  # a phase without --suggest raises an error
+        suggestions = run_calibrate(paths, gpu=gpu, suggest=suggest, phase=phase, **arguments)
         return Answer(suggestions.to_dict, suggestions.document)
-    learnt = learn(CalibrateQuestion(paths, gpu=gpu, **question))
-    made = learnt.calibration
-    return Answer(made.to_dict, made.document, None if learnt.fit is None else lambda: learnt)
+    fitted = fit_calibration(paths, gpu=gpu, **arguments)
+    calibration = fitted.calibration
+    has_chart = fitted.fit is not None
+    return Answer(calibration.to_dict, calibration.document, (lambda: fitted) if has_chart else None)

@@ -12,7 +12,7 @@ from .values import CALIBRATION
 
 @click.group()
 def calibrations() -> None:
-    """List the shipped calibrations, or show what one learnt."""
+    """List the shipped calibrations, or show the parameters of one."""
 
 
 @calibrations.command("list", cls=AnswerCommand)
@@ -24,5 +24,5 @@ def list_calibrations() -> Result:
 @calibrations.command("show", cls=AnswerCommand)
 @click.argument("calibration", type=CALIBRATION)
 def show_calibration(calibration: str) -> Result:
-    """Show every parameter of CALIBRATION (a name or a file), its interval and what would narrow it."""
+    """Show the parameters of CALIBRATION (a name or a file), their intervals and the measurements that would help."""
     return find_calibrations(calibration)

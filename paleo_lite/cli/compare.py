@@ -9,9 +9,9 @@ import click
 
 from ..api.profiles import compare as compare_profiles
 from ..errors import BadValue
-from ..files import is_there
+from ..files import file_exists
 from . import options
-from .options import Answer, Documented, command
+from .options import Answer, command
 from .values import NETWORK, Names
 
 
@@ -19,23 +19,26 @@ from .values import NETWORK, Names
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--a", "more_a", multiple=True, type=click.Path(path_type=Path), help="A further repeat of A.")
 @click.option("--b", "more_b", multiple=True, type=click.Path(path_type=Path), help="A further repeat of B.")
-@click.option("--repeats", cls=Documented, of="compare", is_flag=True)
+@click.option(
+    "--repeats", is_flag=True, help="Also read the repeats in the folders of A and B, recognized by their names."
+)
 @options.direction()
 @click.option(
     "--by",
-    cls=Documented,
-    of="compare",
-    type=Names("grouping", ".profile_analysis:BY"),
+    type=Names("grouping", ".profile_analysis:GROUPINGS"),
     default="kernel",
     show_default=True,
+    help="Sum the times by kernel, by operation, by operation and shapes, or by module.",
 )
 @click.option(
-    "--predict", metavar="NETWORK", type=NETWORK,
-    help="Lay a prediction for this network beside the one profile; the options below are for it.",
-)  # fmt: skip
-@options.gpu(required=False, help="Device that the profile was taken on.")
+    "--predict",
+    metavar="NETWORK",
+    type=NETWORK,
+    help="Compare a prediction for this network with one profile; the options below are for the prediction.",
+)
+@options.gpu(required=False, help="Device on which the profile was taken.")
 @options.precision()
-@options.batch_size(default=None, help="Samples per pass. [default: what the profile's name says]")
+@options.batch_size(default=None, help="Samples per pass. [default: as in the file name of the profile]")
 @options.time_model()
 @options.ppp()
 @options.calibration()
@@ -44,12 +47,12 @@ from .values import NETWORK, Names
 @options.decompressed()
 @options.hardware_files()
 def compare(
-    paths: tuple[Path, ...], more_a: tuple[Path, ...], more_b: tuple[Path, ...], top: int | None, **question: Any
-) -> Answer:  # fmt: skip
-    """Lay the kernels of two profiles A and B side by side, or a prediction beside one.
+    paths: tuple[Path, ...], more_a: tuple[Path, ...], more_b: tuple[Path, ...], top: int | None, **arguments: Any
+) -> Answer:
+    """Compare the kernels of two profiles A and B, or a prediction with a profile.
 
-    Several repeats of a side are given with --a and --b, or joined by commas. With repeats every difference is
-    judged against the spread between them.
+    Repeated profiles of a side are given with --a and --b, or joined by commas. With repeats, every difference is
+    compared with the spread between them.
 
     \b
       paleo-lite compare before.parquet after.parquet --direction fprop
@@ -58,16 +61,18 @@ def compare(
     """
     if len(paths) > 2:
         raise BadValue(
-            f"compare takes two profiles, not {len(paths)}: join repeats of a side by commas, or use --a, --b"
+            f"`compare` takes two profiles (got {len(paths)}): join the repeats of a side by commas, "
+            "or use `--a` and `--b`"
         )
-    first, second = (_split(paths[place]) if len(paths) > place else [] for place in (0, 1))
-    comparison = compare_profiles([*first, *more_a], [*second, *more_b], **question)
+    side_a = _split_at_commas(paths[0]) if paths else []
+    side_b = _split_at_commas(paths[1]) if len(paths) > 1 else []
+    comparison = compare_profiles([*side_a, *more_a], [*side_b, *more_b], **arguments)
     return Answer(comparison.to_dict, lambda: comparison.document(top=top), lambda: comparison)
 
 
-def _split(path: Path) -> list[Path]:
-    """Paths joined by commas, unless there is a file of that very name."""
+def _split_at_commas(path: Path) -> list[Path]:
+    """Return the paths joined by commas; the name of an existing file may contain commas."""
     text = str(path)
-    if "," not in text or is_there(path, Path.exists):
+    if "," not in text or file_exists(path, Path.exists):
         return [path]
     return [Path(part) for part in text.split(",") if part]

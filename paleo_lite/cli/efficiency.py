@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -10,44 +9,72 @@ import click
 
 from ..api.profiles import efficiency as measure_efficiency
 from . import options
-from .options import Answer, Documented, command, progress
-from .values import WHOLE, Names, Offered
-
-_option = functools.partial(click.option, cls=Documented, of="efficiency", show_default=True)
+from .options import Answer, command, progress
+from .values import INTEGER, CompletedText, Names
 
 
 @command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @options.gpu()
-@_option("--method", type=Names("method", ".profile_analysis:METHODS"), default="steady")
+@click.option(
+    "--method",
+    type=Names("method", ".profile_analysis:METHODS"),
+    default="steady",
+    show_default=True,
+    help="steady analyzes one steady iteration, notebook all rows as the notebook of SURFBoard does.",
+)
 @options.precision()
-@_option("--steps", metavar="FIRST:LAST")
-@_option("--by", type=Names("grouping", ".profile_analysis:BY"), default="op")
+@click.option(
+    "--steps",
+    metavar="FIRST:LAST",
+    help="Analyze only these iterations, by the numbers of their step markers: 3, or 2:5.",
+)
+@click.option(
+    "--by",
+    type=Names("grouping", ".profile_analysis:GROUPINGS"),
+    default="op",
+    show_default=True,
+    help="Sum the time of an iteration by operation, by operation and shapes, by module (or marked range), or "
+    "by kernel.",
+)
 @click.option(
     "--group-by",
     metavar="COLUMNS",
     default="",
-    type=Offered(".cli.values:configuration_names"),
-    help="Print means too, such as by batch_size,nodes.",
+    type=CompletedText(".cli.values:configuration_names"),
+    help="Also print means over these columns of the configuration, such as batch_size,nodes.",
 )
 @options.name_pattern()
 @options.decompressed()
-@_option("--durations", multiple=True, metavar="FILE", type=click.Path(path_type=Path, exists=True))
-@_option("--batches", type=WHOLE, default=25)
-@_option("--tau-init", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@_option("--tau-batches", type=WHOLE, default=50)
+@click.option(
+    "--durations",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True),
+    help="Measured batch durations, used for rates instead of kernel times: CSV tables, CSVs of markers, TAU "
+    "intervals, or folders of these; the shortest duration is used.",
+)
+@click.option(
+    "--batches",
+    type=INTEGER,
+    default=25,
+    show_default=True,
+    help="With --durations and the method notebook: number of batches in the profiles.",
+)
+@click.option(
+    "--tau-init",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="TAU intervals of runs with one batch; their median is subtracted as the initialization time.",
+)
+@click.option("--tau-batches", type=INTEGER, default=50, show_default=True, help="Number of batches of the TAU runs.")
 @options.jobs()
 @options.scheduler()
-@click.option("--keep-going", is_flag=True, help="Report files that cannot be read and go on with the rest.")
+@click.option("--keep-going", is_flag=True, help="Report unreadable files and continue with the others.")
 @options.hardware_files()
-def efficiency(
-    paths: tuple[Path, ...],
-    group_by: str,
-    **question: Any,
-) -> Answer:
-    """Say how well the device was used, from profiles.
+def efficiency(paths: tuple[Path, ...], group_by: str, **arguments: Any) -> Answer:
+    """Measure how well the device was used, from profiles.
 
-    PATHS are profiles, or folders of them; several are read in parallel.
+    PATHS are profiles, or folders of profiles; several are read in parallel.
 
     \b
       paleo-lite efficiency run.parquet --gpu k40m
@@ -59,10 +86,6 @@ def efficiency(
     """
     columns = [name.strip() for name in group_by.split(",") if name.strip()]
     with progress("reading profiles") as on_done:
-        result = measure_efficiency(paths, group_by=columns, on_done=on_done, **question)
-    return Answer(
-        result.to_dict,
-        result.document if result.rows else None,
-        lambda: result,
-        [failure["error"] for failure in result.failed],
-    )
+        result = measure_efficiency(paths, group_by=columns, on_done=on_done, **arguments)
+    failures = [failure["error"] for failure in result.failed]
+    return Answer(result.to_dict, result.document if result.rows else None, lambda: result, failures)

@@ -2,53 +2,89 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import click
 
-from ..input_pipeline.feeding import SAMPLE
+from ..input_pipeline.feeding import DEFAULT_SAMPLE_BYTES
 from ..result import Result
 from . import options
-from .options import Documented, command
-from .values import LINK, WHOLE, Names, Number, Quantity
-
-_option = functools.partial(click.option, cls=Documented, of="feeding", show_default=True)
-_size = functools.partial(_option, type=Quantity("B"), metavar="SIZE")
-_link = functools.partial(_option, metavar="LINK|RATE", type=LINK)
+from .options import command
+from .values import INTEGER, LINK, Names, Number, Quantity
 
 
 @command()
 @options.network()
 @options.gpu()
-@_link("--storage", default="nvme")
-@_option("--random-reads", type=Quantity("IOPS"), metavar="COUNT")
-@_option("--access", type=Names("access", ".input_pipeline.feeding:ACCESSES"), default="sequential")
-@_size("--sample-bytes", default=SAMPLE, help="Size of one sample in storage.")
-@_option("--workers", type=WHOLE, default=8)
-@_option("--decode-rate", type=Number(), metavar="RATE")
-@_option("--decoded", is_flag=True, show_default=False)
-@_size("--decoded-bytes", help="Size of one sample as copied. [default: its numbers in the precision]")
-@_link("--host-link")
-@click.option("--no-pinned", is_flag=True, help="Copies from pageable memory.")
-@click.option("--no-prefetch", is_flag=True, help="Load, copy and compute one after the other, nothing ahead.")
+@click.option(
+    "--storage",
+    default="nvme",
+    show_default=True,
+    metavar="LINK|RATE",
+    type=LINK,
+    help="hdd, ssd, nvme, any other link, a rate such as '500 MB/s', or memory.",
+)
+@click.option(
+    "--random-reads",
+    type=Quantity("IOPS"),
+    metavar="COUNT",
+    help="Small random reads per second of the storage, such as 90k.",
+)
+@click.option(
+    "--access",
+    type=Names("access", ".input_pipeline.feeding:ACCESSES"),
+    default="sequential",
+    show_default=True,
+    help="Access pattern of the samples.",
+)
+@click.option(
+    "--sample-bytes",
+    type=Quantity("B"),
+    metavar="SIZE",
+    default=DEFAULT_SAMPLE_BYTES,
+    show_default=True,
+    help="Size of one sample in storage.",
+)
+@click.option("--workers", type=INTEGER, default=8, show_default=True, help="Decoding workers, one CPU core each.")
+@click.option("--decode-rate", type=Number(), metavar="RATE", help="Samples per second and worker. [default: 100]")
+@click.option("--decoded", is_flag=True, help="Samples are stored decoded and augmented.")
+@click.option(
+    "--decoded-bytes",
+    type=Quantity("B"),
+    metavar="SIZE",
+    help="Size of one decoded sample. [default: the elements of the network input in the precision]",
+)
+@click.option(
+    "--host-link",
+    metavar="LINK|RATE",
+    type=LINK,
+    help="Link or rate of host-to-device copies. [default: the device's own link]",
+)
+@click.option("--no-pinned", is_flag=True, help="Copy from pageable memory.")
+@click.option("--no-prefetch", is_flag=True, help="Load, copy and compute one after the other, without prefetching.")
 @options.precision()
-@options.batch_size(default=32, of="feeding")
+@options.batch_size(default=32, help="Samples per step.")
 @options.phase(default="training")
-@_option("--devices", type=WHOLE, default=1)
+@click.option(
+    "--devices",
+    type=INTEGER,
+    default=1,
+    show_default=True,
+    help="Number of devices of this kind that share the storage and the workers.",
+)
 @options.ppp()
 @options.calibration()
 @options.image_size()
 @options.inputs()
 @options.hardware_files()
-def feeding(no_pinned: bool, no_prefetch: bool, **question: Any) -> Result:
-    """Say whether storage, CPU and host link can feed NETWORK on a device, what limits, and what would help most.
+def feeding(no_pinned: bool, no_prefetch: bool, **arguments: Any) -> Result:
+    """Predict whether storage, decoding and the host link can keep a device busy, and which change would help most.
 
     \b
       paleo-lite feeding resnet50 --gpu v100-sxm2 --precision fp16 --batch-size 64
       paleo-lite feeding resnet50 --gpu k80-die --storage hdd --access random --workers 4
       paleo-lite feeding alexnet --gpu p100-sxm2 --no-pinned --no-prefetch
     """
-    from ..api.feeding import feeding as feed
+    from ..api.feeding import feeding as predict_feeding
 
-    return feed(pinned=not no_pinned, prefetch=not no_prefetch, **question)
+    return predict_feeding(pinned=not no_pinned, prefetch=not no_prefetch, **arguments)

@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import click
 
 from ..result import Result
 from . import options
-from .options import Documented, command
-from .values import SHAPE, WHOLE
-
-_option = functools.partial(click.option, cls=Documented, of="gemm", show_default=True)
+from .options import command
+from .values import INTEGER, SHAPE
 
 
 @command()
-@click.argument("m", type=WHOLE)
-@click.argument("n", type=WHOLE)
-@click.argument("k", type=WHOLE)
+@click.argument("m", type=INTEGER)
+@click.argument("n", type=INTEGER)
+@click.argument("k", type=INTEGER)
 @options.gpu(required=False)
-@_option("--peak", metavar="RATE")
+@click.option("--peak", metavar="RATE", help="Peak in FLOP/s instead of a device, such as '6000 GFLOP/s'.")
 @options.precision()
-@_option("--count", type=WHOLE, default=1)
-@_option("--into", type=WHOLE, default=1)
-@_option("--tile", default="64x64", type=SHAPE, metavar="ROWSxCOLUMNS")
+@click.option("--count", type=INTEGER, default=1, show_default=True, help="Number of products.")
+@click.option(
+    "--into",
+    type=INTEGER,
+    default=1,
+    show_default=True,
+    help="Number of products after batching: products that share their right operand become one with more rows.",
+)
+@click.option(
+    "--tile",
+    default="64x64",
+    show_default=True,
+    type=SHAPE,
+    metavar="ROWSxCOLUMNS",
+    help="Rows and columns of the output tiles that form waves.",
+)
 @options.time_model()
 @options.calibration()
 @options.clock()
 @options.unit()
 @options.hardware_files()
-def gemm(**question: Any) -> Result:
-    """Time the product of an M x K and a K x N matrix, or several, and say what putting them into one gains.
+def gemm(**arguments: Any) -> Result:
+    """Predict the time of matrix products (M x K) @ (K x N), and the gain of batching several into one.
 
     \b
       paleo-lite gemm 512 64 512 --peak "6000 GFLOP/s"
       paleo-lite gemm 512 64 512 --count 8 --into 2 --gpu titanx-maxwell
       paleo-lite gemm 4096 4096 4096 --gpu a100-sxm-80gb --precision bf16
     """
-    from ..api.gemm import gemm as time_products
+    from ..api.gemm import gemm as predict_products
 
-    return time_products(**question)
+    return predict_products(**arguments)

@@ -15,12 +15,12 @@ from .values import DEVICE, Quantity
 
 @click.group()
 def hardware() -> None:
-    """List the devices and links that predictions know, show one with its sources, or audit the files."""
+    """List the devices and links, show the figures of a device with their sources, or audit the files."""
 
 
 @hardware.command("list", cls=AnswerCommand)
 @options.hardware_files()
-def list_all(hardware_files: tuple[Path, ...]) -> Result:
+def list_devices(hardware_files: tuple[Path, ...]) -> Result:
     """List all devices with their peaks and memory."""
     return catalogue.hardware(hardware_files=hardware_files)
 
@@ -29,7 +29,7 @@ def list_all(hardware_files: tuple[Path, ...]) -> Result:
 @click.argument("device", type=DEVICE)
 @options.hardware_files()
 def show_device(device: str, hardware_files: tuple[Path, ...]) -> Result:
-    """Show all figures of DEVICE, each with its source."""
+    """Show all figures of DEVICE with their sources."""
     return catalogue.hardware(device, hardware_files=hardware_files)
 
 
@@ -38,10 +38,10 @@ def show_device(device: str, hardware_files: tuple[Path, ...]) -> Result:
     "--move",
     type=Quantity("B"),
     metavar="SIZE",
-    help="Say how long it takes to move this much data over each link, such as 1PB.",
+    help="Show the time to transfer this amount of data over each link, such as 1PB.",
 )
 def list_links(move: float | None) -> Result:
-    """List the links between devices, hosts, nodes and storage, and what was measured of collectives over them.
+    """List the links between devices, hosts, nodes and storage, and the measured collectives over them.
 
     \b
       paleo-lite hardware links --move 1PB
@@ -52,10 +52,10 @@ def list_links(move: float | None) -> Result:
 @hardware.command(cls=AnswerCommand)
 @options.hardware_files()
 def audit(hardware_files: tuple[Path, ...]) -> Answer:
-    """Check every file: sources, units, peaks against cores x clock, bandwidth against bus x rate, names.
+    """Check all files: sources, units, peak = cores x clock, bandwidth = bus width x data rate, names.
 
-    Exits with 1 if anything is wrong; what a file explains is listed and is not an error.
+    Exits with 1 if there is an error; a deviation that the file explains is listed and is no error.
     """
-    answer = catalogue.audit(hardware_files=hardware_files)
-    wrong = any(finding["severity"] == "error" for finding in answer.data["findings"])
-    return Answer(answer.to_dict, answer.document, exit_code=int(wrong))
+    result = catalogue.audit(hardware_files=hardware_files)
+    has_errors = any(finding["severity"] == "error" for finding in result.data["findings"])
+    return Answer(result.to_dict, result.document, exit_code=1 if has_errors else 0)

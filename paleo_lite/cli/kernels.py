@@ -10,41 +10,59 @@ import click
 from ..api.profiles import kernels as report_kernels
 from ..errors import BadValue
 from . import options
-from .options import Answer, Printing, command
+from .options import Answer, OutputOption, command
 from .values import Names
 
 
 @command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@options.gpu(required=False, of="kernels")
+@options.gpu(
+    required=False,
+    help="Device on which the kernels ran; not required for a profile without device activity.",
+)
 @options.precision()
 @options.direction()
 @options.top()
 @click.option(
-    "--sort", "order", type=Names("order", ".profile_analysis:ORDERS"), default="time", show_default=True, cls=Printing,
-    help="By time, by what to optimise first, or by share of peak.",
-)  # fmt: skip
-@click.option(
-    "--full-names", is_flag=True, cls=Printing, help="One row per name as printed, with templates and parameters."
+    "--sort",
+    "order",
+    type=Names("order", ".profile_analysis:ORDERS"),
+    default="time",
+    show_default=True,
+    cls=OutputOption,
+    help="Sort by time, by optimization potential, or by fraction of peak.",
 )
 @click.option(
-    "--next-command", "tool", type=Names("profiler", ".profile_analysis:TOOLS"), cls=Printing,
-    help="Print the command that collects counters of the kernels that matter.",
-)  # fmt: skip
+    "--full-names",
+    is_flag=True,
+    cls=OutputOption,
+    help="One row per full kernel name, with template arguments and parameters.",
+)
 @click.option(
-    "--program", default="python train.py", show_default=True, cls=Printing, help="What --next-command profiles."
+    "--next-command",
+    "tool",
+    type=Names("profiler", ".profile_analysis:TOOLS"),
+    cls=OutputOption,
+    help="Print the profiler command that collects counters of the most important kernels.",
+)
+@click.option(
+    "--program",
+    default="python train.py",
+    show_default=True,
+    cls=OutputOption,
+    help="Program in the command of --next-command.",
 )
 @options.name_pattern()
 @options.decompressed()
 @options.hardware_files()
 def kernels(
-    paths: tuple[Path, ...], top: int | None, order: str, tool: str | None, program: str, **question: Any
-) -> Answer:  # fmt: skip
-    """Say where the time of a profile went, kernel by kernel, and what to optimise first.
+    paths: tuple[Path, ...], top: int | None, order: str, tool: str | None, program: str, **arguments: Any
+) -> Answer:
+    """Break the time of a profile down by kernel, and rank the kernels by optimization potential.
 
-    PATHS are a profile; or several, or folders of them, whose kernels are summed: the ranks of a job.
+    PATHS are a profile; or several, or folders of them, whose kernels are added up, such as the ranks of a job.
 
-    Of a profile in which nothing ran on a device: where the host's time went, function by function.
+    A profile without device activity is broken down by function of the host.
 
     \b
       paleo-lite kernels run.parquet --gpu k40m
@@ -53,12 +71,12 @@ def kernels(
       paleo-lite kernels trace.json.gz --gpu v100-sxm2 --sort rank --top 10
       paleo-lite kernels run.parquet --gpu k40m --next-command nvprof --program "python train.py"
     """
-    report = report_kernels(paths, **question)
+    report = report_kernels(paths, **arguments)
     from ..profile_analysis.host import HostReport
 
     if isinstance(report, HostReport):
         if tool is not None:
-            raise BadValue("--next-command is for kernels: nothing in this profile ran on a device")
+            raise BadValue("`--next-command` needs kernels: this profile has no device activity")
         return Answer(report.to_dict, lambda: report.document(top=top, order=order))
     if tool is None:
         return Answer(report.to_dict, lambda: report.document(top=top, order=order), lambda: report)

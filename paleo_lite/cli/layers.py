@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import click
@@ -11,36 +10,48 @@ from ..api.counts import layers as count_layers
 from ..errors import BadValue
 from ..reporting.networks import counts_page
 from . import options
-from .options import Answer, Documented, Printing, command
-from .values import LAYER, NETWORK, WHOLE, Names
-
-_documented = functools.partial(click.option, cls=Documented, of="layers")
+from .options import Answer, OutputOption, command
+from .values import INTEGER, LAYER, NETWORK, Names
 
 
 @command()
 @click.argument("networks", metavar="NETWORK...", nargs=-1, required=True, type=NETWORK)
 @options.convention()
-@options.phase(help="What to count; backward is the data and the weight gradient.", type=options.PHASES_AND_PASSES)
-@options.execution(default="eager", help="What is fused at inference: as of `predict`.")
+@options.phase(
+    help="Phase or pass to count; backward is the data gradient and the weight gradient.",
+    type=options.PHASES_AND_PASSES,
+)
+@options.execution(default="eager", help="Kernel fusion at inference, as for `predict`.")
 @options.batch_size()
-@_documented("--ignore", multiple=True, metavar="LAYER|GLOB", type=LAYER)
+@click.option(
+    "--ignore", multiple=True, metavar="LAYER|GLOB", type=LAYER, help="Names or glob patterns of layers to leave out."
+)
 @options.image_size()
 @options.sequence_length()
 @options.inputs()
-@_documented(
-    "--causal", type=Names("way to count causal attention", ".api.counts:CAUSAL"), default="full", show_default=True
+@click.option(
+    "--causal",
+    type=Names("count of causal attention", ".api.counts:CAUSAL"),
+    default="full",
+    show_default=True,
+    help="Count causal attention in full, or by half as its mask leaves about half of the scores.",
 )
 @options.rules()
 @click.option(
-    "--depth", type=WHOLE, cls=Printing, help="How many levels of modules to show. [default: as many as are readable]"
+    "--depth",
+    type=INTEGER,
+    cls=OutputOption,
+    help="Number of module levels to show. [default: as many as are readable]",
 )
-@click.option("--top", type=WHOLE, cls=Printing, help="List so many of the largest layers instead of the modules.")
-def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **question: Any) -> Answer:
-    """Count NETWORK by module and layer: FLOPs or MACs, parameters, shapes. Several NETWORKs get a line each.
+@click.option(
+    "--top", type=INTEGER, cls=OutputOption, help="List this number of the largest layers instead of the modules."
+)
+def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **arguments: Any) -> Answer:
+    """Count NETWORK by module and layer: FLOPs or MACs, parameters, shapes. Several NETWORKs get one line each.
 
-    NETWORK is a shipped network, a file (a descriptor, a config.json of Hugging Face's, ONNX, an exported program, a
-    Caffe prototxt, PALEO's JSON), timm:NAME, hf:FOLDER, or package.module:factory with --input, which is imported and
-    called. CSV and JSON have every layer.
+    NETWORK is a shipped network, a file (a descriptor, a config.json of Hugging Face, ONNX, an exported program, a
+    Caffe prototxt, a JSON of PALEO), timm:NAME, hf:FOLDER, or package.module:factory with --input, which is imported
+    and called. CSV and JSON have every layer.
 
     \b
       paleo-lite layers vgg16
@@ -52,8 +63,8 @@ def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **ques
     """
     if len(networks) > 1:
         if depth or top:
-            raise BadValue("--depth and --top show one network: name only one")
-        beside = count_layers(networks, **question)
-        return Answer(beside.to_dict, beside.document)
-    counts = count_layers(networks[0], **question)
+            raise BadValue("`--depth` and `--top` can be used only with a single network")
+        comparison = count_layers(networks, **arguments)
+        return Answer(comparison.to_dict, comparison.document)
+    counts = count_layers(networks[0], **arguments)
     return Answer(counts.to_dict, lambda: counts_page(counts, depth, top))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +11,44 @@ from ..api.measuring import measure as measure_machine
 from ..measurement.running import DEVICES, STEPS
 from ..result import Result
 from . import options
-from .options import Documented, command
-from .values import WHOLE, Names
-
-_documented = functools.partial(click.option, cls=Documented, of="measure")
+from .options import command
+from .values import INTEGER, CommaSeparated, Names, flatten
 
 
 @command()
 @click.argument("steps", nargs=-1, metavar="[STEP]...")
-@_documented("--device", type=click.Choice(DEVICES), default="cpu", show_default=True)
-@_documented("--quick", is_flag=True)
-@_documented("--threads", type=WHOLE)
-@options.precision(type=Names("precision", ".measurement.running:PRECISIONS"))
-@click.option("--phase", "phases", multiple=True, type=click.Choice(STEPS), help="Default: inference and training.")
-@_documented("--channels-last", is_flag=True)
-@_documented("--compile", "compiled", is_flag=True)
-@options.gpu(required=False, of="measure")
-@options.output(help="CSV of the measurements.")
-@click.option("--calibration-out", type=click.Path(path_type=Path, dir_okay=False), help="TOML of the calibration.")
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Device to measure.")
 @click.option(
-    "--hardware-out", type=click.Path(path_type=Path, dir_okay=False),
-    help="TOML of this machine, its peaks as measured, even if it is known.",
-)  # fmt: skip
+    "--quick", is_flag=True, help="Measure for less than a minute: fewer networks, inference only, wider intervals."
+)
+@click.option("--threads", type=INTEGER, help="Number of CPU threads. [default: that of torch]")
+@options.precision(type=Names("precision", ".measurement.running:PRECISIONS"))
+@click.option(
+    "--phase",
+    "phases",
+    multiple=True,
+    type=CommaSeparated(click.Choice(STEPS)),
+    help="Phases to time. [default: inference,training]",
+)
+@click.option("--channels-last", is_flag=True, help="Store images as NHWC.")
+@click.option("--compile", "compiled", is_flag=True, help="Run networks through torch.compile.")
+@options.gpu(required=False, help="Name of this device, if it is not recognized automatically.")
+@options.output(help="CSV file of the measurements.")
+@click.option(
+    "--calibration-out", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of the calibration."
+)
+@click.option(
+    "--hardware-out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML file of this machine with its measured peaks, even if the device is known.",
+)
 @options.force()
 @options.hardware_files()
-def measure(**question: Any) -> Result:
-    """Calibrate this machine: time operations and networks, fit, then predict other networks and run them.
+def measure(phases: tuple[Any, ...], **arguments: Any) -> Result:
+    """Calibrate this machine: time operations and networks, fit the model, then predict and time other networks.
 
-    Of STEPs, such as resnet18:16:inference (network, batch size, phase), only those are timed, each beside what was
-    expected of it: `paleo-lite calibrate --suggest` says which are worth it.
+    With STEPs, such as resnet18:16:inference (network, batch size, phase), only these are timed, and each is compared
+    with its prediction. `paleo-lite calibrate --suggest` names the most informative steps.
 
     \b
       paleo-lite measure --quick
@@ -48,4 +56,8 @@ def measure(**question: Any) -> Result:
       paleo-lite measure -o mine.csv --calibration-out mine.toml --hardware-out mine-hw.toml
       paleo-lite predict vgg16 --gpu ID --hardware-file mine-hw.toml --calibration mine.toml
     """
-    return measure_machine(**question, on_step=lambda text: click.echo(f"measuring {text}", err=True))
+    return measure_machine(phases=tuple(flatten(phases)), on_step=_report_step, **arguments)
+
+
+def _report_step(description: str) -> None:
+    click.echo(f"measuring {description}", err=True)

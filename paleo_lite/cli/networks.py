@@ -14,12 +14,12 @@ from .options import AnswerCommand
 
 @click.group()
 def networks() -> None:
-    """List the shipped networks, show one, or export a descriptor of your own."""
+    """List the shipped networks, show the layers of one, or export a descriptor."""
 
 
 @networks.command("list", cls=AnswerCommand)
 def list_networks() -> Result:
-    """List the shipped networks with image size, parameters and MACs."""
+    """List the shipped networks with input shape, parameters and MACs."""
     return catalogue.networks()
 
 
@@ -33,7 +33,7 @@ def show_network(network: str, image_size: int | None) -> Result:
 
 @networks.command("export")
 @options.network()
-@options.output(help="The JSON to write.", required=True)
+@options.output(help="JSON file of the descriptor.", required=True)
 @options.force()
 @options.image_size()
 @options.inputs()
@@ -41,10 +41,10 @@ def show_network(network: str, image_size: int | None) -> Result:
 def export(
     network: str, output: Path, force: bool, image_size: int | None, inputs: tuple[tuple[int, ...], ...]
 ) -> None:
-    """Write the descriptor of NETWORK: traced with torch, or read from a file.
+    """Write the descriptor of NETWORK, traced with torch or read from a file.
 
-    NETWORK is a torchvision classification model, googlenet-caffe, resnet50-caffe, package.module:factory (which
-    is imported and called), timm:NAME, hf:FOLDER, ONNX, a program of torch.export, a Caffe prototxt, or PALEO's JSON.
+    NETWORK is a torchvision classification model, googlenet-caffe, resnet50-caffe, package.module:factory (which is
+    imported and called), timm:NAME, hf:FOLDER, ONNX, a program of torch.export, a Caffe prototxt, or a JSON of PALEO.
     """
     exported = catalogue.export(network, output, image_size=image_size, inputs=inputs, force=force).to_dict()
     click.echo(f"{output}: {len(exported['layers'])} layers, {exported['parameters']:,} parameters")

@@ -1,18 +1,13 @@
-"""What commands share: options, each defined once, and answers, which are printed and drawn in one place.
+"""Options that several commands share, and the output of results: formats, charts and progress bars.
 
-An option is called where a command takes it, with what is different there: ``@options.gpu(required=False)``. Names come
-from the list of the package that has them.
+Each option is a function that returns a decorator. Its parameters are the settings that differ between commands.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,19 +20,18 @@ from . import DEBUG, set_debug
 from .values import (
     CALIBRATION,
     DEVICE,
+    INTEGER,
     LINK,
     NETWORK,
     PLATFORM,
-    SHARE,
+    PPP,
     TOPOLOGY,
-    WHOLE,
-    Decompressed,
+    DecompressedSize,
     ModuleInput,
     Names,
     Quantity,
-    Rules,
-    Top,
-    Value,
+    RowCount,
+    RulesFile,
 )
 
 if TYPE_CHECKING:
@@ -47,214 +41,476 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 PRECISIONS = Names("precision", ".units:PRECISION_BYTES")
 PHASES = Names("phase", ".counting:PHASES")
-PHASES_AND_GENERATING = Names("phase", ".counting:PHASES .counting:GENERATING")
-PHASES_OF_MANY = Names("phase", ".distributed.scale:PHASES")
-PHASES_AND_PASSES = Names("phase", ".counting:PHASES .counting:PASSES")
+PHASES_AND_GENERATING = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
+PHASES_OF_SCALE = Names("phase", ".distributed.scale:PHASES")
+PHASES_AND_PASSES = Names("phase", ".counting:PHASES", ".counting:PASSES")
 MODELS = Names("time model", ".timing:TIME_MODELS")
-STRATEGIES = Names("strategy", ".distributed.strategies:STRATEGIES")
+STRATEGIES = Names("strategy", ".distributed.strategies:STRATEGIES", aliases=".distributed.strategies:STRATEGY_ALIASES")
 COLLECTIVES = Names("collective", ".distributed.collectives:COLLECTIVES")
 SCALINGS = Names("scaling", ".distributed.scale:SCALINGS")
 DEVICES = Names("device", ".cli.values:device_ids")
 
 
-class Printing(click.Option):
-    """An option that says how to print an answer, or what else to write: `paleo-lite plot` does without."""
+class OutputOption(click.Option):
+    """An option for the output of a result, which the Python function and `paleo-lite plot` do not have."""
 
 
-class Documented(click.Option):
-    """An option whose help is what a function of the Python face says of the argument in its documentation: said once.
-
-    Parameters
-    ----------
-    of : str
-        The function of `paleo_lite` whose argument has the option's name. Its text is read when help is asked for.
-    """
-
-    def __init__(self, *words: Any, of: str, **settings: Any) -> None:
-        super().__init__(*words, **settings)
-        self.of = of
-        if self.help is None:
-            del self.help
-
-    @functools.cached_property
-    def help(self) -> str | None:  # type: ignore[override]
-        """What the function says, in the words of a terminal, where the option has no help of its own."""
-        import paleo_lite
-
-        text = inspect.getdoc(paleo_lite.__getattr__(self.of))
-        if text is None:  # Python runs without any: -OO
-            return ""
-        entry = re.search(rf"^{self.name} : .*\n((?: +.*\n)+)", text, re.MULTILINE)
-        assert entry is not None, f"the documentation of paleo_lite.{self.of} says nothing of {self.name}"
-        plain = re.sub(
-            r'``"?(.*?)"?``',
-            lambda value: f"'{value[1]}'" if " " in value[1] else value[1],  # as a shell wants it
-            " ".join(entry[1].split()),
-        )
-        return re.sub(r"`(\w+)`", lambda name: f"--{name[1].replace('_', '-')}", plain)
+def debug() -> Decorator:
+    """Add ``--debug``."""
+    return click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
 
 
-FORCE: dict[str, Any] = {"is_flag": True, "is_eager": True, "help": "Replace files that are there."}
-"""Known when the files are."""
+# The network.
 
 
-_option = partial(partial, click.option, show_default=True)
-_documented = partial(_option, cls=Documented, of="predict")
-_of_scale = partial(click.option, cls=Documented, of="scale")
+def network(required: bool = True, type: Any = NETWORK) -> Decorator:
+    """Add the argument NETWORK."""
+    return click.argument("network", required=required, type=type)
 
 
-def _together(options: Sequence[Decorator], command: Callable[..., Any]) -> Callable[..., Any]:
-    """Several options at once, in the order in which help lists them."""
-    for option in reversed(options):
-        command = option(command)
-    return command
+def image_size() -> Decorator:
+    """Add ``--image-size``."""
+    return click.option(
+        "--image-size",
+        type=INTEGER,
+        metavar="PIXELS",
+        help="Image size, if it differs from the network's own; needs torch once.",
+    )
 
 
-debug = _option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
+def sequence_length() -> Decorator:
+    """Add ``--sequence-length``."""
+    return click.option(
+        "--sequence-length",
+        type=INTEGER,
+        metavar="TOKENS",
+        help="Tokens per sequence of a language model; in prefill the length of the prompt. [default: the maximum of "
+        "the model, but at most 2048]",
+    )
 
 
-# What is computed.
-
-network = partial(click.argument, "network", type=NETWORK)
-image_size = _documented("--image-size", type=WHOLE, metavar="PIXELS")
-sequence_length = _documented("--sequence-length", type=WHOLE, metavar="TOKENS")
-context = _documented("--context", type=WHOLE, metavar="TOKENS")
-inputs = _option(
-    "--input", "inputs", multiple=True, type=ModuleInput(), metavar="[NAME=][TYPE:]SHAPE",
-    help="Shape of one sample for package.module:factory: 3x224x224, int64:128 or input_ids=int64:1-4096, a span of "
-    "sequence lengths; lengths=int64:=100 where forward needs the numbers; once per input; proposals=300 of a "
-    "detector's image. It runs that module's code: name only what you would run.",
-)  # fmt: skip
-rules = _option(
-    "--rules", metavar="FILE", type=Rules(), multiple=True, expose_value=False, is_eager=True,
-    help="A Python file that calls paleo_lite.rule for operations of your own, and is run.",
-)  # fmt: skip
-precision = _documented("--precision", type=PRECISIONS, default="fp32")
-convention = _documented("--convention", type=Names("convention", ".counting:CONVENTIONS"), default="flops")
-execution = _documented("--execution", type=Names("execution", ".counting.fusion:EXECUTIONS"))
-weights = _documented("--weights", type=Names("precision of weights", ".units:WEIGHT_BYTES"))
-batch_size = _documented("--batch-size", type=WHOLE, default=1)
-fit_batch = _documented("--fit-batch", is_flag=True)
-phase = _option(
-    "--phase", type=PHASES, default="inference",
-    help="training is forward + backward + update; forward alone is that of a training step.",
-)  # fmt: skip
-optimizer = _option(
-    "--optimizer",
-    type=Names("optimizer", ".timing.workload:OPTIMIZERS"),
-    help="Update rule of training. [default: sgd]",
-)
-training = partial(_together, (
-    optimizer(),
-    _option("--mixed-precision", is_flag=True, help="Train in fp16 or bf16 with master weights in fp32.")(),
-    _option(
-        "--checkpointing", type=Names("checkpointing", ".timing.workload:CHECKPOINTING"),
-        help="Activations that training computes again: none, those inside about sqrt(n) segments, or inside every "
-        "block. [default: none]",
-    )(),
-    _option("--accumulation", type=WHOLE, metavar="N", help="Micro-batches per update of the weights. [default: 1]")(),
-))  # fmt: skip
-"""How a network is trained, which a command makes one argument with `trained`."""
+def context() -> Decorator:
+    """Add ``--context``."""
+    return click.option(
+        "--context", type=INTEGER, metavar="TOKENS", help="Tokens in the KV cache, for the phase decode."
+    )
 
 
-def trained(question: dict[str, Any]) -> TrainingOptions | None:
-    """How a network is trained, one argument out of four options; None where nothing is said of it."""
-    names = ("optimizer", "mixed_precision", "checkpointing", "accumulation")
-    said = {name: value for name in names if (value := question.pop(name))}
-    if not said:
+def inputs() -> Decorator:
+    """Add ``--input``."""
+    return click.option(
+        "--input",
+        "inputs",
+        multiple=True,
+        type=ModuleInput(),
+        metavar="[NAME=][TYPE:]SHAPE",
+        help="Shape of one sample for package.module:factory, such as 3x224x224, int64:128 or input_ids=int64:1-4096 "
+        "(a range of sequence lengths); lengths=int64:=100 where forward needs the values; proposals=300 for the "
+        "images of a detector; one option per input. The module's code is executed: use only code that you trust.",
+    )
+
+
+def rules() -> Decorator:
+    """Add ``--rules``."""
+    return click.option(
+        "--rules",
+        metavar="FILE",
+        type=RulesFile(),
+        multiple=True,
+        expose_value=False,
+        is_eager=True,
+        help="A Python file that registers counting rules with paleo_lite.rule; it is executed.",
+    )
+
+
+def precision(type: Any = PRECISIONS) -> Decorator:
+    """Add ``--precision``."""
+    return click.option(
+        "--precision", type=type, default="fp32", show_default=True, help="Precision of the arithmetic."
+    )
+
+
+def convention() -> Decorator:
+    """Add ``--convention``."""
+    return click.option(
+        "--convention",
+        type=Names("convention", ".counting:CONVENTIONS"),
+        default="flops",
+        show_default=True,
+        help="Convention of the FLOP count.",
+    )
+
+
+def execution(
+    default: str | None = None,
+    help: str = "Kernel fusion and casts: eager (none); autocast (casts for mixed precision); channels-last (images as "
+    "NHWC); megatron (fused softmax and residuals, as Megatron-LM); at inference compiled (fused pointwise chains), "
+    "folded (also batch norms folded into convolutions) and engine (an inference engine). [default: engine for prefill "
+    "and decode, otherwise eager]",
+) -> Decorator:
+    """Add ``--execution``."""
+    return click.option(
+        "--execution",
+        type=Names("execution", ".counting.fusion:EXECUTIONS"),
+        default=default,
+        show_default=True,
+        help=help,
+    )
+
+
+def weights() -> Decorator:
+    """Add ``--weights``."""
+    return click.option(
+        "--weights",
+        type=Names("precision of weights", ".units:WEIGHT_BYTES"),
+        help="Format in which matrices are stored at inference. [default: the precision]",
+    )
+
+
+def batch_size(default: int | None = 1, type: Any = INTEGER, help: str = "Samples per pass.") -> Decorator:
+    """Add ``--batch-size``."""
+    return click.option("--batch-size", type=type, default=default, show_default=True, help=help)
+
+
+def fit_batch() -> Decorator:
+    """Add ``--fit-batch``."""
+    return click.option(
+        "--fit-batch", is_flag=True, help="Use the largest batch size that fits into the device memory."
+    )
+
+
+def phase(
+    type: Any = PHASES,
+    default: str | None = "inference",
+    help: str = "training is forward, backward and update; forward is the forward pass of a training step.",
+) -> Decorator:
+    """Add ``--phase``."""
+    return click.option("--phase", type=type, default=default, show_default=True, help=help)
+
+
+# Training.
+
+
+def optimizer(default: str | None = None, help: str = "Optimizer of training. [default: sgd]") -> Decorator:
+    """Add ``--optimizer``."""
+    return click.option(
+        "--optimizer",
+        type=Names("optimizer", ".timing.workload:OPTIMIZERS"),
+        default=default,
+        show_default=True,
+        help=help,
+    )
+
+
+def mixed_precision() -> Decorator:
+    """Add ``--mixed-precision``."""
+    return click.option("--mixed-precision", is_flag=True, help="Train in fp16 or bf16 with master weights in fp32.")
+
+
+def checkpointing() -> Decorator:
+    """Add ``--checkpointing``."""
+    return click.option(
+        "--checkpointing",
+        type=Names("checkpointing", ".timing.workload:CHECKPOINTING"),
+        help="Activation recomputation: none, in about sqrt(n) segments, or in all blocks. [default: none]",
+    )
+
+
+def accumulation() -> Decorator:
+    """Add ``--accumulation``."""
+    return click.option(
+        "--accumulation",
+        type=INTEGER,
+        metavar="N",
+        help="Gradient accumulation: micro-batches per update of the weights. [default: 1]",
+    )
+
+
+def make_training_options(
+    optimizer: str | None, mixed_precision: bool, checkpointing: str | None, accumulation: int | None
+) -> TrainingOptions | None:
+    """Return the training options, or None if no option of training is given."""
+    if not (optimizer or mixed_precision or checkpointing or accumulation):
         return None
     from ..timing.workload import TrainingOptions
 
-    return TrainingOptions(**{"optimizer": "sgd", **said})
+    return TrainingOptions(
+        optimizer=optimizer or "sgd",
+        mixed_precision=mixed_precision,
+        checkpointing=checkpointing or "none",
+        accumulation=accumulation or 1,
+    )
 
 
-# Where it runs.
+# The device.
 
-gpu = _documented("--gpu", required=True, metavar="DEVICE", type=DEVICE)
-clock = _documented("--clock", type=Names("clock", ".machines.device:CLOCKS"))
-unit = _documented("--unit", type=Names("unit", ".machines.device:UNITS"))
-hardware_files = _option(
-    "--hardware-file", "hardware_files", multiple=True, type=click.Path(path_type=Path, dir_okay=False),
-    help="A TOML with a further device; may be given several times.",
-)  # fmt: skip
 
-# How its time is modelled.
+def gpu(
+    required: bool = True,
+    type: Any = DEVICE,
+    help: str = "Device, by name or alias, such as k80 or v100-sxm2.",
+) -> Decorator:
+    """Add ``--gpu``."""
+    return click.option("--gpu", required=required, metavar="DEVICE", type=type, help=help)
 
-time_model = _documented("--time-model", type=MODELS)
-ppp = _documented("--ppp", type=SHARE)
-concurrent = _documented("--concurrent", is_flag=True)
-calibration = _documented("--calibration", metavar="FILE|NAME", type=CALIBRATION)
+
+def clock() -> Decorator:
+    """Add ``--clock``."""
+    return click.option(
+        "--clock",
+        type=Names("clock", ".machines.device:CLOCKS"),
+        help="Clock of the device. [default: the one in its data file]",
+    )
+
+
+def unit() -> Decorator:
+    """Add ``--unit``."""
+    return click.option(
+        "--unit", type=Names("unit", ".machines.device:UNITS"), help="Arithmetic units. [default: the faster ones]"
+    )
+
+
+def hardware_files() -> Decorator:
+    """Add ``--hardware-file``."""
+    return click.option(
+        "--hardware-file",
+        "hardware_files",
+        multiple=True,
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="TOML file of a further device; may be given several times.",
+    )
+
+
+# The time model.
+
+
+def time_model() -> Decorator:
+    """Add ``--time-model``."""
+    return click.option(
+        "--time-model",
+        type=MODELS,
+        help="Time model. [default: ppp with --ppp, peak for a FLOP count, otherwise calibrated, with fits for this "
+        "device or for others; roofline if no fit covers the device]",
+    )
+
+
+def ppp() -> Decorator:
+    """Add ``--ppp``."""
+    return click.option(
+        "--ppp", type=PPP, help="Platform percent of peak as a fraction, for the time model ppp; may exceed 1."
+    )
+
+
+def concurrent(
+    help: str = "With --ppp: take the larger of arithmetic and memory time instead of their sum.",
+) -> Decorator:
+    """Add ``--concurrent``."""
+    return click.option("--concurrent", is_flag=True, help=help)
+
+
+def calibration() -> Decorator:
+    """Add ``--calibration``."""
+    return click.option(
+        "--calibration",
+        metavar="FILE|NAME",
+        type=CALIBRATION,
+        help="File or name of a calibration. [default: the shipped calibrations under PyTorch]",
+    )
+
 
 # Many devices.
 
-workers = _option(
-    "--workers", metavar="RANGE",
-    help="Devices together: 8, 1,2,4,...,128 or 1:128:x2. [default: all of --topology]",
-)  # fmt: skip
-price = _option(
-    "--price", type=Quantity("USD/h"), metavar="USD/h",
-    help="Price of an hour of one device. [default: what the registry has]",
-)  # fmt: skip
-cluster = partial(_together, (
-    _of_scale("--link", metavar="LINK", type=LINK),
-    _of_scale("--topology", metavar="TEXT|FILE", type=TOPOLOGY),
-    _of_scale("--platform", metavar="NAME|FILE", type=PLATFORM),
-    _of_scale("--scaling", type=SCALINGS),
-    click.option("--strategy", type=STRATEGIES, default="data", show_default=True, help="How work is divided."),
-    click.option("--collective", type=COLLECTIVES, help="How gradients are summed. [default: the fastest]"),
-    _of_scale("--advise", is_flag=True),
-    click.option(
-        "--images", metavar="COUNT", help="Samples of an epoch: 1.28M, or '300B tokens'; gives hours, cost, energy."
-    ),
-    click.option("--epochs", type=float, metavar="NUMBER", help="Epochs that hours and cost are of. [default: 1]"),
-    price(),
-))  # fmt: skip
-"""How many devices there are, how they are joined, and what they are asked."""
+
+def workers(help: str = "Number of devices: 8, 1,2,4,...,128 or 1:128:x2. [default: all of --topology]") -> Decorator:
+    """Add ``--workers``."""
+    return click.option("--workers", metavar="RANGE", help=help)
+
+
+def link() -> Decorator:
+    """Add ``--link``."""
+    return click.option(
+        "--link",
+        metavar="LINK",
+        type=LINK,
+        help="Link between all workers: ethernet20, infiniband-fdr, '25 GB/s'.",
+    )
+
+
+def topology() -> Decorator:
+    """Add ``--topology``."""
+    return click.option(
+        "--topology",
+        metavar="TEXT|FILE",
+        type=TOPOLOGY,
+        help="Hierarchical topology instead of --link: '2x k40m @ pcie3, 16 nodes @ infiniband', or a TOML file.",
+    )
+
+
+def platform() -> Decorator:
+    """Add ``--platform``."""
+    return click.option(
+        "--platform",
+        metavar="NAME|FILE",
+        type=PLATFORM,
+        help="Computer instead of --link or --topology: by name, p4d.24xlarge or dgx-h100, or one with measured "
+        "scaling, ec2-p2-k80 or dgx1-p100.",
+    )
+
+
+def scaling() -> Decorator:
+    """Add ``--scaling``."""
+    return click.option(
+        "--scaling",
+        type=SCALINGS,
+        help="weak keeps the batch size per worker, strong the global batch size. [default: weak for training, strong "
+        "for prefill and decode]",
+    )
+
+
+def strategy() -> Decorator:
+    """Add ``--strategy``."""
+    return click.option(
+        "--strategy",
+        type=STRATEGIES,
+        default="data",
+        show_default=True,
+        help="Parallelism; 3d combines tensor, pipeline and data parallelism.",
+    )
+
+
+def collective() -> Decorator:
+    """Add ``--collective``."""
+    return click.option(
+        "--collective", type=COLLECTIVES, help="All-reduce algorithm of gradients. [default: the fastest]"
+    )
+
+
+def advise() -> Decorator:
+    """Add ``--advise``."""
+    return click.option("--advise", is_flag=True, help="Rank all strategies and collectives for one number of workers.")
+
+
+def images() -> Decorator:
+    """Add ``--images``."""
+    return click.option(
+        "--images",
+        metavar="COUNT",
+        help="Samples per epoch, 1.28M or '300B tokens', to predict hours, cost and energy.",
+    )
+
+
+def epochs() -> Decorator:
+    """Add ``--epochs``."""
+    return click.option("--epochs", type=float, metavar="NUMBER", help="Epochs for hours and cost. [default: 1]")
+
+
+def price() -> Decorator:
+    """Add ``--price``."""
+    return click.option(
+        "--price",
+        type=Quantity("USD/h"),
+        metavar="USD/h",
+        help="Price per hour of one device. [default: its rental price on record]",
+    )
 
 
 # Profiles.
 
-direction = _option(
-    "--direction", type=Names("direction", ".profile_analysis:DIRECTIONS"), default="all", help="Kernels of which pass."
-)
-decompressed = _option(
-    "--decompressed", metavar="SIZE", type=Decompressed("B"), expose_value=False,
-    help="What a gzip file may hold, such as 20GB. [default: 64 times its size]",
-)  # fmt: skip
-name_pattern = _documented("--name-pattern", metavar="REGEX", of="efficiency")
+
+def direction() -> Decorator:
+    """Add ``--direction``."""
+    return click.option(
+        "--direction",
+        type=Names("direction", ".profile_analysis:DIRECTIONS"),
+        default="all",
+        show_default=True,
+        help="Pass of the kernels.",
+    )
+
+
+def decompressed() -> Decorator:
+    """Add ``--decompressed``."""
+    return click.option(
+        "--decompressed",
+        metavar="SIZE",
+        type=DecompressedSize("B"),
+        expose_value=False,
+        help="Maximum decompressed size of a gzip file, such as 20GB. [default: 64 times its size]",
+    )
+
+
+def name_pattern() -> Decorator:
+    """Add ``--name-pattern``."""
+    return click.option(
+        "--name-pattern",
+        metavar="REGEX",
+        help="Regular expression with named groups that reads the settings of a run from its file name: "
+        "(?P<nodes>[0-9]+).",
+    )
+
 
 # Processes, tables and files.
 
-jobs = _documented("--jobs", type=WHOLE, metavar="N", of="efficiency")
-scheduler = _documented("--scheduler", metavar="ADDRESS", of="efficiency")
-top = _option(
-    "--top", type=Top(), default="20", metavar="N|all", cls=Printing, help="How many rows of a table to list."
-)
-output = _option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), cls=Printing)
-force = partial(click.option, "--force", cls=Printing, **FORCE)
+
+def jobs() -> Decorator:
+    """Add ``--jobs``."""
+    return click.option("--jobs", type=INTEGER, metavar="N", help="Number of processes. [default: one per core]")
 
 
-# Answers.
+def scheduler() -> Decorator:
+    """Add ``--scheduler``."""
+    return click.option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Dask scheduler, tcp://host:8786, on whose workers the computation runs.",
+    )
+
+
+def top(default: str = "20", help: str = "Number of rows of a table to list.") -> Decorator:
+    """Add ``--top``."""
+    return click.option(
+        "--top", type=RowCount(), default=default, show_default=True, metavar="N|all", cls=OutputOption, help=help
+    )
+
+
+def output(help: str, required: bool = False) -> Decorator:
+    """Add ``--output``."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path, dir_okay=False),
+        required=required,
+        cls=OutputOption,
+        help=help,
+    )
+
+
+def force() -> Decorator:
+    """Add ``--force``, which is parsed before the file names that it applies to."""
+    return click.option("--force", is_flag=True, is_eager=True, cls=OutputOption, help="Replace existing files.")
+
+
+# Results.
 
 FORMATS = ("table", "json", "csv", "markdown")
 
 
 class Answer(NamedTuple):
-    """What a command found.
+    """The result of a command.
 
     Attributes
     ----------
     to_dict : callable
-        Gives the documented JSON.
+        Returns the documented JSON.
     document : callable, optional
-        Gives the `Document` (or lines) to print; without it only JSON is.
+        Returns the `Document`, or the text, to print; without it only JSON is printed.
     drawn : callable, optional
-        Gives what its chart draws; without it there is none.
+        Returns the result that the chart draws; without it there is no chart.
     failures : sequence of str
-        Sentences on what went wrong with a part of it; the command exits with 1.
+        Messages about failed parts of the computation; the exit code is then 1.
     exit_code : int
     chart : str
-        The chart that draws it, where it is not the command's usual one.
+        Kind of chart, if it is not the default of the command.
     """
 
     to_dict: Callable[[], Any] = dict
@@ -265,8 +521,8 @@ class Answer(NamedTuple):
     chart: str = ""
 
 
-class Drawing(NamedTuple):
-    """A chart to be drawn into a file."""
+class ChartOutput(NamedTuple):
+    """File and settings of a chart."""
 
     path: Path
     kind: str
@@ -274,114 +530,175 @@ class Drawing(NamedTuple):
     force: bool
 
     def draw(self, answer: Answer) -> None:
-        """Draw an answer.
+        """Write the chart of a result.
 
         Raises
         ------
         BadValue
-            If the answer has nothing to draw.
+            If the result has nothing to draw.
         """
         if answer.drawn is None:
-            raise BadValue("there is no chart of this answer: leave the chart's file out")
+            raise BadValue("this result has no chart: leave the file of the chart out")
         kind = answer.chart or self.kind
         Plot(kind, answer.drawn(), self.theme).save(self.path, self.force)
-        click.echo(f"{self.path}: {KINDS[kind].shows}", err=True)
+        click.echo(f"{self.path}: {KINDS[kind].description}", err=True)
 
 
-class ChartFile(Value):
-    """The file of a chart; refused before anything is computed: other formats, what cannot be written, no libraries."""
+class ChartFile(click.ParamType):  # type: ignore[type-arg]
+    """Path of a chart, which is checked before the computation starts: suffix, permissions, libraries."""
 
     name = "path"
-    fields = ("kind",)
-    kind: str
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Drawing:
-        said = {} if ctx is None else ctx.params
-        drawing = Drawing(Path(value), self.kind, said.get("theme", "light"), bool(said.get("force")))
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ChartOutput:
+        """Return file and settings of the chart."""
+        eager_options = {} if ctx is None else ctx.params
+        chart = ChartOutput(
+            Path(value),
+            self.kind,
+            theme=eager_options.get("theme", "light"),
+            force=bool(eager_options.get("force")),
+        )
         if ctx is None or not ctx.resilient_parsing:
-            check_chart_file(drawing.path, drawing.kind, drawing.force)
-        return drawing
+            check_chart_file(chart.path, chart.kind, chart.force)
+        return chart
 
 
 class AnswerCommand(click.Command):
-    """A command that returns an `Answer`, which is printed in a chosen format, and drawn where a chart is asked for.
+    """A command that returns an `Answer` or a `Result`, which is printed in the chosen format and drawn as a chart.
 
-    A `Result` is an answer without a chart; a command that returns nothing has said all itself.
-    What its own options say, the format and the chart's, its function does not get; ``click.pass_obj`` gives them.
+    A command that returns None has printed its output itself. The values of the output options that this class adds
+    (format, chart, theme, force) are not passed to the function; it gets them with ``click.pass_obj``, as a dict.
 
     Parameters
     ----------
     chart : str, optional
-        The chart that is drawn; without it the first of the command's own.
-    file : sequence of str
-        The names of the option for the chart's file.
-    is_chart : bool
-        Whether the chart is all that is asked for.
+        Kind of chart; by default the first one for this command.
+    chart_option : sequence of str
+        Names of the option for the file of the chart.
+    is_chart_required : bool
+        Whether the chart is the only output.
     """
 
     def __init__(
-        self, *words: Any, chart: str = "", file: Sequence[str] = ("--plot",), is_chart: bool = False, **settings: Any
+        self,
+        *arguments: Any,
+        chart: str = "",
+        chart_option: Sequence[str] = ("--plot",),
+        is_chart_required: bool = False,
+        **settings: Any,
     ) -> None:
-        super().__init__(*words, **settings)
-        chart = chart or next((name for name, kind in KINDS.items() if kind.command == self.name), "")
-        named = {param.name for param in self.params}
-        self.own: list[click.Option] = []
+        super().__init__(*arguments, **settings)
+        if not chart:
+            chart = next((name for name, kind in KINDS.items() if kind.command == self.name), "")
+        existing_names = {param.name for param in self.params}
+        self.output_options: list[click.Option] = []
         if chart:
-            what = "The chart" if is_chart else f"A chart beside the answer: {KINDS[chart].shows}"
-            self.own += [
-                Printing([*file, "chart"], metavar="FILE", type=ChartFile(chart), required=is_chart,
-                         help=f"{what}; .png, .svg or .html."),
-                Printing(["--theme"], type=Names("theme", ".reporting.charts.render:THEMES"), default="light",
-                         show_default=True, is_eager=True, help="Colours of the chart."),  # known when the file is
-            ]  # fmt: skip
-        if chart and "force" not in named:
-            self.own.append(Printing(["--force"], **FORCE))
-        if not is_chart:
-            self.own.append(Printing(["--format"], type=click.Choice(FORMATS), default="table", show_default=True,
-                                     help="How to print."))  # fmt: skip
-        self.params += [*self.own, *([] if "debug" in named else [DEBUG])]
+            self.output_options.append(_chart_option(chart, chart_option, is_chart_required))
+            self.output_options.append(_theme_option())
+            if "force" not in existing_names:
+                self.output_options.append(_force_option())
+        if not is_chart_required:
+            self.output_options.append(_format_option())
+        self.params += self.output_options
+        if "debug" not in existing_names:
+            self.params.append(DEBUG)
 
     def invoke(self, ctx: click.Context) -> None:
-        ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.own}
+        """Call the function, print its result and draw the chart."""
+        ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.output_options}
         answer: Answer | Result | None = super().invoke(ctx)
         if answer is None:
             return
         if isinstance(answer, Result):
             answer = Answer(answer.to_dict, answer.document)
-        if ctx.obj["format"] == "json":
-            import json
-
-            click.echo(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
-        elif answer.document is not None:
-            from ..reporting.terminal import show_document
-
-            document = answer.document()
-            if isinstance(document, str):
-                click.echo(document)
-            else:
-                show_document(document, ctx.obj["format"], sys.stdout)
-                sys.stdout.flush()  # what cannot be written is said here, and not as Python ends
+        _print_answer(answer, ctx.obj["format"])
         for failure in answer.failures:
             click.echo(f"paleo-lite: {failure}", err=True)
-        if (drawing := ctx.obj.get("chart")) is not None:
-            drawing.draw(answer)
-        if answer.failures or answer.exit_code:
-            ctx.exit(answer.exit_code or 1)
+        chart: ChartOutput | None = ctx.obj.get("chart")
+        if chart is not None:
+            chart.draw(answer)
+        if answer.exit_code:
+            ctx.exit(answer.exit_code)
+        if answer.failures:
+            ctx.exit(1)
 
 
-command = partial(click.command, cls=AnswerCommand)
+def _chart_option(chart: str, names: Sequence[str], is_required: bool) -> click.Option:
+    description = "File of the chart" if is_required else f"Also draw a chart: {KINDS[chart].description}"
+    return OutputOption(
+        [*names, "chart"],
+        metavar="FILE",
+        type=ChartFile(chart),
+        required=is_required,
+        help=f"{description}; .png, .svg or .html.",
+    )
+
+
+def _theme_option() -> click.Option:
+    """Return ``--theme``, which is parsed before the file of the chart."""
+    return OutputOption(
+        ["--theme"],
+        type=Names("theme", ".reporting.charts.render:THEMES"),
+        default="light",
+        show_default=True,
+        is_eager=True,
+        help="Colours of the chart.",
+    )
+
+
+def _force_option() -> click.Option:
+    """Return ``--force``, which is parsed before the file of the chart."""
+    return OutputOption(["--force"], is_flag=True, is_eager=True, help="Replace existing files.")
+
+
+def _format_option() -> click.Option:
+    return OutputOption(
+        ["--format"], type=click.Choice(FORMATS), default="table", show_default=True, help="Output format."
+    )
+
+
+def _print_answer(answer: Answer, output_format: str) -> None:
+    if output_format == "json":
+        import json
+
+        click.echo(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
+        return
+    if answer.document is None:
+        return
+    document = answer.document()
+    if isinstance(document, str):
+        click.echo(document)
+        return
+    from ..reporting.terminal import show_document
+
+    show_document(document, output_format, sys.stdout)
+    sys.stdout.flush()  # report a full disk or a closed pipe here instead of at the exit of Python
+
+
+def command() -> Callable[[Callable[..., Any]], AnswerCommand]:
+    """Return the decorator of a command that prints its result."""
+    return click.command(cls=AnswerCommand)
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, where that is a terminal, of what is called with (done, total)."""
+def progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on standard error, if this is a terminal.
+
+    Yields
+    ------
+    callable
+        Function to call with the number of completed and of all items.
+    """
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield lambda completed, total: None
         return
-    with click.progressbar(length=1, label=what, show_pos=True, file=sys.stderr) as bar:
+    with click.progressbar(length=1, label=label, show_pos=True, file=sys.stderr) as bar:
 
-        def show(done: int, total: int) -> None:
+        def update(completed: int, total: int) -> None:
             bar.length = total
-            bar.update(done - bar.pos)
+            bar.update(completed - bar.pos)
 
-        yield show
+        yield update

@@ -1,4 +1,4 @@
-"""``paleo-lite plot KIND``: every chart, with the arguments of the command whose result it draws."""
+"""``paleo-lite plot KIND``: every chart, with the options of the command whose result it draws."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import click
 from ..api.plotting import KINDS, batch, timeline
 from ..errors import BadValue, UnknownName
 from . import options
-from .options import Answer, AnswerCommand, Printing
-from .values import DEVICE, WHOLE
+from .options import Answer, AnswerCommand, ChartOutput, OutputOption
+from .values import DEVICE, INTEGER, CommaSeparated, flatten
 
 
-class _Kinds(click.Group):
-    """A command per kind: the one whose answer it draws, with a chart's file in place of what says how to print."""
+class _PlotGroup(click.Group):
+    """Group with one command per kind of chart."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(KINDS)
@@ -26,20 +26,22 @@ class _Kinds(click.Group):
             formatter.write_dl([(name, kind.sentence) for name, kind in KINDS.items()])
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in KINDS and not name.startswith("-") and not ctx.resilient_parsing:
+        if name in KINDS:
+            return _PlotCommand(name)
+        if not name.startswith("-") and not ctx.resilient_parsing:
             raise click.UsageError(str(UnknownName("chart", name, KINDS)), ctx)
-        return _Drawn(name) if name in KINDS else None
+        return None
 
 
-@click.group(cls=_Kinds, subcommand_metavar="KIND [ARGS]...")
+@click.group(cls=_PlotGroup, subcommand_metavar="KIND [ARGS]...")
 def plot() -> None:
     """Draw a chart into a .png, .svg or .html file.
 
-    A kind takes the arguments of the command whose result it draws.
+    Each kind of chart takes the options of the command whose result it draws.
 
     \b
       paleo-lite plot roofline resnet50 --gpu titan-rtx --precision fp16 --batch-size 32 -o roofline.png
-      paleo-lite plot batch resnet50 --gpu titan-rtx --gpu v100-sxm2 --batch-sizes 1:256:x2 -o batch.svg
+      paleo-lite plot batch resnet50 --gpu titan-rtx,v100-sxm2 --batch-size 1:256:x2 -o batch.svg
       paleo-lite plot scaling resnet50 --gpu k80-die --link ethernet20 --workers 1,2,4,...,128 -o scaling.html
       paleo-lite plot timeline trace.json.gz -o timeline.png --theme dark
 
@@ -47,40 +49,61 @@ def plot() -> None:
     """
 
 
-class _Drawn(AnswerCommand):
-    """Asks a command, and draws its answer instead of printing it."""
+class _PlotCommand(AnswerCommand):
+    """Runs another command and draws its result instead of printing it."""
 
     def __init__(self, name: str) -> None:
         kind = KINDS[name]
-        text = kind.sentence
+        help_text = kind.sentence
         if kind.command:
-            command: AnswerCommand = getattr(importlib.import_module(f".{kind.command}", __package__), kind.command)
-            params = [param for param in command.params if param not in command.own]
-            self.asked = click.Command(command.name, callback=command.callback, params=params)
-            text += f"\n\nThe arguments are those of `paleo-lite {kind.command}`, which prints the numbers."
+            module = importlib.import_module(f".{kind.command}", __package__)
+            command: AnswerCommand = getattr(module, kind.command)
+            params = [param for param in command.params if param not in command.output_options]
+            self.computation = click.Command(command.name, callback=command.callback, params=params)
+            help_text += f"\n\nThe options are those of `paleo-lite {kind.command}`, which prints the numbers."
         else:
-            self.asked = _OWN[name]
-            text = self.asked.help or text
-        params = [param for param in self.asked.params if not isinstance(param, Printing)]
-        super().__init__(name, params=params, help=text, chart=name, file=("-o", "--output"), is_chart=True)
+            self.computation = _CHART_COMMANDS[name]
+            help_text = self.computation.help or help_text
+        params = [param for param in self.computation.params if not isinstance(param, OutputOption)]
+        super().__init__(
+            name,
+            params=params,
+            help=help_text,
+            chart=name,
+            chart_option=("-o", "--output"),
+            is_chart_required=True,
+        )
 
     def invoke(self, ctx: click.Context) -> None:
-        ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.own}
-        answer: Answer = ctx.invoke(self.asked, **ctx.params)
-        drawing = ctx.obj["chart"]
-        if answer.chart not in ("", drawing.kind):
-            raise BadValue(f"the chart {drawing.kind} shows one answer: `paleo-lite plot {answer.chart}` shows several")
-        drawing.draw(answer)
+        ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.output_options}
+        answer: Answer = ctx.invoke(self.computation, **ctx.params)
+        chart: ChartOutput = ctx.obj["chart"]
+        if answer.chart not in ("", chart.kind):
+            raise BadValue(
+                f"the chart {chart.kind} shows a single prediction; for several use `paleo-lite plot {answer.chart}`"
+            )
+        chart.draw(answer)
 
 
 @click.command("batch")
 @options.network()
 @click.option(
-    "--gpu", "gpus", required=True, multiple=True, metavar="DEVICE", type=DEVICE,
-    help="Device, by name or alias; may be given several times.",
-)  # fmt: skip
+    "--gpu",
+    "gpus",
+    required=True,
+    multiple=True,
+    metavar="DEVICE",
+    type=CommaSeparated(DEVICE),
+    help="Device, by name or alias; several separated by commas.",
+)
 @click.option(
-    "--batch-sizes", default="1:256:x2", show_default=True, metavar="RANGE", help="1,2,4 or 1:256:x2 or 8:64:+8."
+    "--batch-size",
+    "--batch-sizes",
+    "batch_sizes",
+    default="1:256:x2",
+    show_default=True,
+    metavar="RANGE",
+    help="Batch sizes: 1,2,4 or 1:256:x2 or 8:64:+8.",
 )
 @options.precision()
 @options.phase()
@@ -88,24 +111,24 @@ class _Drawn(AnswerCommand):
 @options.ppp()
 @options.hardware_files()
 @options.debug()
-def _batch(network: str, gpus: tuple[str, ...], batch_sizes: str, **question: Any) -> Answer:
-    """Throughput and time of NETWORK over the batch size, for one device or several.
+def _batch(network: str, gpus: tuple[Any, ...], batch_sizes: str, **arguments: Any) -> Answer:
+    """Throughput and time of NETWORK over the batch size, for one or several devices.
 
     \b
-      paleo-lite plot batch resnet50 --gpu titan-rtx --gpu v100-sxm2 --precision fp16 -o batch.png
+      paleo-lite plot batch resnet50 --gpu titan-rtx,v100-sxm2 --precision fp16 -o batch.png
     """
-    several = batch(network, gpus=gpus, batch_sizes=batch_sizes, **question)
-    for reason in several.left_out:
+    predictions = batch(network, gpus=flatten(gpus), batch_sizes=batch_sizes, **arguments)
+    for reason in predictions.left_out:
         click.echo(f"left out: {reason}", err=True)
-    return Answer(drawn=lambda: several)
+    return Answer(drawn=lambda: predictions)
 
 
 @click.command("timeline")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--slices", type=WHOLE, default=500, show_default=True, help="In how many parts time is shown.")
+@click.option("--slices", type=INTEGER, default=500, show_default=True, help="Number of time slices.")
 @options.debug()
 def _timeline(path: Path, slices: int) -> Answer:
-    """What ran when in the profile PATH: how busy each kind of kernel kept the device.
+    """Device activity over time in the profile PATH, by kernel class.
 
     \b
       paleo-lite plot timeline trace.json.gz -o timeline.png
@@ -113,4 +136,4 @@ def _timeline(path: Path, slices: int) -> Answer:
     return Answer(drawn=lambda: timeline(path, slices=slices))
 
 
-_OWN = {"batch": _batch, "timeline": _timeline}
+_CHART_COMMANDS = {"batch": _batch, "timeline": _timeline}

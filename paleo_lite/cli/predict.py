@@ -11,18 +11,21 @@ from ..api.prediction import predict_several
 from ..errors import BadValue
 from ..reporting.predictions import explain_layer, prediction_page
 from . import options
-from .options import Answer, Documented, Printing, command
-from .values import DEVICE, LAYER, NETWORK, WHOLE, Several
+from .options import Answer, OutputOption, command
+from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, to_list
 
 
 @command()
-@options.network(required=False, type=Several(NETWORK))
-@options.gpu(type=Several(DEVICE), help="Device, by name or alias, such as k80 or v100-sxm2; several with commas.")
-@options.precision(type=Several(options.PRECISIONS))
-@options.batch_size(type=Several(WHOLE), help="Samples per pass; 1,8,32 or a range.")
+@options.network(required=False, type=CommaSeparated(NETWORK))
+@options.gpu(
+    type=CommaSeparated(DEVICE),
+    help="Device, by name or alias, such as k80 or v100-sxm2; several separated by commas.",
+)
+@options.precision(type=CommaSeparated(options.PRECISIONS))
+@options.batch_size(type=CommaSeparated(INTEGER), help="Samples per pass; several as 1,8,32 or as a range 1:64:x2.")
 @options.phase(
-    type=Several(options.PHASES_AND_GENERATING),
-    help="training is forward + backward + update; prefill and decode are of writing text.",
+    type=CommaSeparated(options.PHASES_AND_GENERATING),
+    help="training is forward, backward and update; prefill and decode are the phases of text generation.",
 )
 @options.time_model()
 @options.ppp()
@@ -30,38 +33,57 @@ from .values import DEVICE, LAYER, NETWORK, WHOLE, Several
 @options.convention()
 @options.clock()
 @options.unit()
-@click.option("--flops", cls=Documented, of="predict", metavar="COUNT")
-@click.option("--macs", cls=Documented, of="predict", metavar="COUNT")
+@click.option(
+    "--flops",
+    metavar="COUNT",
+    help="FLOPs per sample instead of a network, such as 30.97G; a multiply-accumulate counts as 2.",
+)
+@click.option(
+    "--macs",
+    metavar="COUNT",
+    help="Multiply-accumulates per sample instead of a network, such as 15503M; each is 2 FLOPs.",
+)
 @options.calibration()
 @options.execution()
 @options.weights()
-@options.training
+@options.optimizer()
+@options.mixed_precision()
+@options.checkpointing()
+@options.accumulation()
 @options.fit_batch()
-@click.option("--memory", is_flag=True, cls=Printing, help="Show the peak memory by part.")
+@click.option("--memory", is_flag=True, cls=OutputOption, help="Show the peak memory by part.")
 @options.image_size()
 @options.sequence_length()
 @options.context()
 @options.inputs()
 @options.rules()
 @options.hardware_files()
-@click.option(
-    "--explain",
-    metavar="LAYER",
-    cls=Printing,
-    type=LAYER,
-    help="Show the arithmetic of one layer.",
-)
-@options.top(default="10", help="How many of the slowest layers to list.")
+@click.option("--explain", metavar="LAYER", cls=OutputOption, type=LAYER, help="Show the arithmetic of one layer.")
+@options.top(default="10", help="Number of the slowest layers to list.")
 @click.pass_obj
 def predict(
-    said: dict[str, Any], /, network: str | None, explain: str | None, top: int | None, memory: bool, **question: Any
+    output: dict[str, Any],
+    /,
+    network: Any,
+    gpu: Any,
+    precision: Any,
+    batch_size: Any,
+    phase: Any,
+    optimizer: str | None,
+    mixed_precision: bool,
+    checkpointing: str | None,
+    accumulation: int | None,
+    memory: bool,
+    explain: str | None,
+    top: int | None,
+    **arguments: Any,
 ) -> Answer:
     """Predict how long NETWORK takes on a device.
 
-    NETWORK is a shipped network (`paleo-lite networks list`), a file (a descriptor, a config.json of Hugging Face's,
+    NETWORK is a shipped network (`paleo-lite networks list`), a file (a descriptor, a config.json of Hugging Face,
     ONNX, an exported program), timm:NAME, hf:FOLDER, or package.module:factory with --input, which is imported and
-    called. Of several networks, devices, precisions, phases or batch sizes, with commas between them, every combination
-    is predicted, and each held against the first.
+    called. With several networks, devices, precisions, phases or batch sizes, separated by commas, every combination is
+    predicted and compared with the first.
 
     \b
       paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -72,23 +94,39 @@ def predict(
       paleo-lite predict vgg16 --gpu k40m --ppp 0.62
       paleo-lite predict --macs 15503M --gpu k80
     """
-    question["training"] = options.trained(question)
-    asked = {name: question[name] for name in ("gpu", "precision", "phase", "batch_size")}
-    if any(isinstance(value, list) for value in (network, *asked.values())):
+    training = options.make_training_options(optimizer, mixed_precision, checkpointing, accumulation)
+    is_list = any(isinstance(value, list) for value in (network, gpu, precision, batch_size, phase))
+    if is_list:
         if explain:
-            raise BadValue("--explain shows the arithmetic of one prediction: name one network, device and batch size")
-        rest = {name: value for name, value in question.items() if name not in asked}
-        lists = {f"{name}s": _listed(value) for name, value in asked.items()}
-        several = predict_several(_listed(network), **lists, **rest)
+            raise BadValue(
+                "`--explain` needs a single prediction: give one network, device, precision, phase and batch size"
+            )
+        several = predict_several(
+            to_list(network),
+            gpus=to_list(gpu),
+            precisions=to_list(precision),
+            phases=to_list(phase),
+            batch_sizes=to_list(batch_size),
+            training=training,
+            **arguments,
+        )
         return Answer(several.to_dict, several.document, lambda: several, chart="devices")
-    in_json = said.get("format") == "json" and network is not None
-    prediction = run_prediction(network, memory=memory or in_json, **question)
-    return Answer(
-        prediction.to_dict,
-        lambda: explain_layer(prediction, explain) if explain else prediction_page(prediction, top, memory),
-        lambda: prediction,
+    # JSON always has the memory of a network.
+    is_json = output.get("format") == "json"
+    prediction = run_prediction(
+        network,
+        gpu=gpu,
+        precision=precision,
+        batch_size=batch_size,
+        phase=phase,
+        training=training,
+        memory=memory or (is_json and network is not None),
+        **arguments,
     )
 
+    def make_document() -> Any:
+        if explain:
+            return explain_layer(prediction, explain)
+        return prediction_page(prediction, top, memory)
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    return Answer(prediction.to_dict, make_document, lambda: prediction)

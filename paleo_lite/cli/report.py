@@ -12,16 +12,17 @@ from . import options
 
 @click.command()
 @options.network(required=False)
-@click.option("--profile", type=click.Path(path_type=Path), help="Report on this profile instead of a network.")
+@click.option("--profile", type=click.Path(path_type=Path), help="Profile to report on, instead of a network.")
 @options.gpu()
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The HTML file to write.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The HTML file.")
 @options.force()
 @options.precision()
 @options.batch_size(default=None, help="Samples per pass. [default: 1; 32 per worker with --workers]")
 @options.phase(
-    type=options.PHASES_AND_GENERATING, default=None,
-    help="What is predicted. [default: inference; training with --workers]",
-)  # fmt: skip
+    type=options.PHASES_AND_GENERATING,
+    default=None,
+    help="Phase of the prediction. [default: inference; training with --workers]",
+)
 @options.time_model()
 @options.ppp()
 @options.calibration()
@@ -29,11 +30,25 @@ from . import options
 @options.unit()
 @options.execution()
 @options.fit_batch()
-@options.training
-@options.workers(help="On several devices too: 8, 1,2,4,...,128 or 1:128:x2.")
-@options.cluster
+@options.optimizer()
+@options.mixed_precision()
+@options.checkpointing()
+@options.accumulation()
+@options.workers(help="Also predict this number of devices: 8, 1,2,4,...,128 or 1:128:x2.")
+@options.link()
+@options.topology()
+@options.platform()
+@options.scaling()
+@options.strategy()
+@options.collective()
+@options.advise()
+@options.images()
+@options.epochs()
+@options.price()
 @options.name_pattern()
-@click.option("--program", metavar="COMMAND", help="What to profile next. [default: python train.py]")
+@click.option(
+    "--program", metavar="COMMAND", help="Program in the suggested profiler commands. [default: python train.py]"
+)
 @options.image_size()
 @options.sequence_length()
 @options.context()
@@ -41,11 +56,17 @@ from . import options
 @options.inputs()
 @options.hardware_files()
 @options.debug()
-def report(**question: Any) -> None:
+def report(
+    optimizer: str | None,
+    mixed_precision: bool,
+    checkpointing: str | None,
+    accumulation: int | None,
+    **arguments: Any,
+) -> None:
     """Write a report of a prediction or a profile: one HTML file that opens offline.
 
     NETWORK is a shipped network, a descriptor file, or package.module:factory with --input, which is imported and
-    called; with --profile there is none.
+    called; with --profile it is omitted.
 
     \b
       paleo-lite report resnet50 --gpu v100-sxm2 --precision fp16 --batch-size 64 -o report.html
@@ -54,5 +75,6 @@ def report(**question: Any) -> None:
     """
     from ..api.reporting import report as write_report
 
-    written = write_report(training=options.trained(question), **question)
+    training = options.make_training_options(optimizer, mixed_precision, checkpointing, accumulation)
+    written = write_report(training=training, **arguments)
     click.echo(f"{written.path}: {written.page.title}, {written.bytes / 1e6:.2f} MB", err=True)

@@ -2,87 +2,124 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..api.scaling import scale as run_scale
 from ..units import parse_quantity
 from . import options
-from .options import Answer, Documented, command
-from .values import LINK, SHARE, WHOLE, Names, Number
+from .options import Answer, command
+from .values import INTEGER, LINK, PPP, Names, Number
 
-_documented = functools.partial(click.option, cls=Documented, of="scale")
-
-_SPLIT = {
-    "tensor": "tensor", "pipeline": "pipeline", "interleaved": "interleaved", "micro_batch": "micro_batch",
-    "sequence_parallel": "sequence", "recompute": "recompute", "zero": "zero_stage", "context_parallel": "context",
-    "expert_parallel": "experts",
-}  # fmt: skip
-"""Options that say how many devices share what, and the fields of a `Split`."""
+if TYPE_CHECKING:
+    from ..distributed.job import ParallelConfig
 
 
 @command()
 @options.network()
-@options.gpu(required=False, help="Device, by name or alias; a topology may name it.")
+@options.gpu(required=False, help="Device, by name or alias; may be omitted if the topology or platform names it.")
 @options.workers()
-@options.cluster
-@options.batch_size(default=None, of="scale")
+@options.link()
+@options.topology()
+@options.platform()
+@options.scaling()
+@options.strategy()
+@options.collective()
+@options.advise()
+@options.images()
+@options.epochs()
+@options.price()
+@options.batch_size(
+    default=None,
+    help="Samples per worker for weak scaling [default: 32], global batch size for strong scaling [default: 32 per "
+    "worker]; number of sequences in prefill and decode [default: 1].",
+)
 @options.precision()
 @options.phase(
-    type=options.PHASES_OF_MANY, default="training",
-    help="prefill and decode are of writing text: all devices, or --tensor of them, share every matrix.",
-)  # fmt: skip
-@click.option(
-    "--gradient-precision", type=click.Choice(("fp32", "fp16", "bf16")),
-    help="Precision in which gradients are exchanged. [default: that of the arithmetic]",
-)  # fmt: skip
-@click.option("--bucket-size", metavar="SIZE", help="Gradients exchanged at once. [default: 25 MiB, first 1 MiB]")
-@click.option("--no-overlap", is_flag=True, help="Exchange gradients after the backward pass, not beside it.")
-@click.option("--micro-batches", type=WHOLE, help="Parts of a batch in a pipeline. [default: at least 4 per stage]")
-@click.option("--tensor", type=WHOLE, help="Devices of a node that share every matrix; for networks from a config.")
-@click.option("--pipeline", type=WHOLE, help="Stages of equal blocks, one after another.")
-@click.option("--interleaved", type=WHOLE, help="Pieces of each stage, which take turns.")
-@click.option("--sequence-parallel", is_flag=True, help="Devices that share matrices also share the sequence.")
-@click.option("--context-parallel", type=WHOLE, help="Devices that share every sequence, in a ring.")
-@click.option("--expert-parallel", type=WHOLE, help="Devices that share the experts of a mixture.")
-@click.option("--micro-batch", type=WHOLE, help="Samples that pass through a pipeline at once. [default: 1]")
-@click.option("--zero", type=Number(0, 3), help="What replicas share out with --tensor or --pipeline. [default: 1]")
-@click.option(
-    "--recompute", type=Names("recomputation", ".distributed.job:RECOMPUTATIONS"),
-    help="Of each block, with --tensor or --pipeline. [default: none]",
-)  # fmt: skip
-@click.option(
-    "--slowdown", type=float, metavar="SHARE", help="By what share computing takes longer once several devices work."
+    type=options.PHASES_OF_SCALE,
+    default="training",
+    help="prefill and decode are the phases of text generation, with tensor parallelism over all devices or --tensor.",
 )
 @click.option(
-    "--interference", type=float, metavar="SHARE", help="By what share of hidden exchanges computing takes longer."
+    "--gradient-precision",
+    type=click.Choice(("fp32", "fp16", "bf16")),
+    help="Precision of gradients in the all-reduce. [default: that of the arithmetic]",
+)
+@click.option("--bucket-size", metavar="SIZE", help="Size of gradient buckets. [default: 25 MiB, the first 1 MiB]")
+@click.option("--no-overlap", is_flag=True, help="Exchange gradients after the backward pass instead of during it.")
+@click.option("--micro-batches", type=INTEGER, help="Micro-batches of a pipeline. [default: at least 4 per stage]")
+@click.option("--tensor", type=INTEGER, help="Tensor-parallel size, within a node; for networks from a config.")
+@click.option("--pipeline", type=INTEGER, help="Pipeline-parallel size: stages with an equal number of blocks.")
+@click.option("--interleaved", type=INTEGER, help="Virtual pipeline stages per device (interleaved 1F1B schedule).")
+@click.option("--sequence-parallel", is_flag=True, help="Sequence parallelism among the devices of tensor parallelism.")
+@click.option("--context-parallel", type=INTEGER, help="Context-parallel size (ring attention).")
+@click.option("--expert-parallel", type=INTEGER, help="Expert-parallel size, for mixtures of experts.")
+@click.option("--micro-batch", type=INTEGER, help="Samples per micro-batch of a pipeline. [default: 1]")
+@click.option(
+    "--zero", type=Number(0, 3), help="ZeRO stage of data parallelism with --tensor or --pipeline. [default: 1]"
 )
 @click.option(
-    "--measured", multiple=True, metavar="TEXT",
-    help="What you measured, '16 workers: 5,900 samples/s' or '16 workers: 350 ms': several allowed.",
-)  # fmt: skip
-@click.option(
-    "--storage", type=LINK, metavar="STORE", help="Where samples lie: hdd, ssd, nvme, memory, '500 MB/s'; of each node."
+    "--recompute",
+    type=Names("recomputation", ".distributed.job:RECOMPUTATIONS"),
+    help="Activation recomputation in each block, with --tensor or --pipeline. [default: none]",
 )
 @click.option(
-    "--decode", metavar="RATE", help="Samples a second that a node decodes: 3,000/s. [default: nothing to decode]"
+    "--slowdown",
+    type=float,
+    metavar="FRACTION",
+    help="Relative increase of the compute time as soon as several devices work.",
 )
 @click.option(
-    "--pageable", is_flag=True, help="One process copies the samples of a node's devices, in turn, before they compute."
+    "--interference",
+    type=float,
+    metavar="FRACTION",
+    help="Slowdown of computation while communication is hidden, as a fraction of the communication time.",
 )
-@options.training
+@click.option(
+    "--measured",
+    multiple=True,
+    metavar="TEXT",
+    help="Your own measurement, '16 workers: 5,900 samples/s' or '16 workers: 350 ms'; may be given several times.",
+)
+@click.option(
+    "--storage",
+    type=LINK,
+    metavar="STORE",
+    help="Storage of the samples of each node: hdd, ssd, nvme, memory, '500 MB/s'.",
+)
+@click.option(
+    "--decode", metavar="RATE", help="Samples per second that a node decodes: 3,000/s. [default: no decoding]"
+)
+@click.option(
+    "--pageable",
+    is_flag=True,
+    help="One process copies the samples of all devices of a node from pageable memory, before they compute.",
+)
+@options.optimizer()
+@options.mixed_precision()
+@options.checkpointing()
+@options.accumulation()
 @options.time_model()
 @options.ppp()
-@options.concurrent(of="scale")
-@_documented("--ppp-comm", type=SHARE)
+@options.concurrent(help="With --ppp or --compat: take the larger of arithmetic and memory time instead of their sum.")
+@click.option(
+    "--ppp-comm",
+    type=PPP,
+    help="Fraction of the link bandwidth that is reached. [default: as calibrated, or 1]",
+)
 @options.calibration()
 @options.clock()
 @options.unit()
-@_documented("--cost", is_flag=True)
-@_documented("--compat", type=click.Choice(["paleo"]))
-@_documented("--revision", type=Names("revision", ".paleo:REVISIONS"), default="first", show_default=True)
+@click.option("--cost", is_flag=True, help="Raise an error if no price is known.")
+@click.option("--compat", type=click.Choice(["paleo"]), help="Reproduce the released PALEO, including its defects.")
+@click.option(
+    "--revision",
+    type=Names("revision", ".paleo:REVISIONS"),
+    default="first",
+    show_default=True,
+    help="Revision of PALEO, with --compat.",
+)
 @options.weights()
 @options.execution()
 @options.image_size()
@@ -90,8 +127,31 @@ _SPLIT = {
 @options.context()
 @options.inputs()
 @options.hardware_files()
-def scale(**asked: Any) -> Answer:
-    """Predict how NETWORK trains, or writes text, on many devices: time by part, speed-up, hours, cost, what limits it.
+def scale(
+    network: str,
+    collective: str | None,
+    gradient_precision: str | None,
+    bucket_size: str | None,
+    no_overlap: bool,
+    micro_batches: int | None,
+    tensor: int | None,
+    pipeline: int | None,
+    interleaved: int | None,
+    sequence_parallel: bool,
+    context_parallel: int | None,
+    expert_parallel: int | None,
+    micro_batch: int | None,
+    zero: float | None,
+    recompute: str | None,
+    slowdown: float | None,
+    interference: float | None,
+    optimizer: str | None,
+    mixed_precision: bool,
+    checkpointing: str | None,
+    accumulation: int | None,
+    **arguments: Any,
+) -> Answer:
+    """Predict training or text generation of NETWORK on many devices: time by part, speed-up, hours, cost, bottleneck.
 
     \b
       paleo-lite scale resnet50 --gpu k80-die --link ethernet20 --workers 1,2,4,...,128
@@ -101,22 +161,64 @@ def scale(**asked: Any) -> Answer:
       paleo-lite scale llama-3-70b --platform p5.48xlarge --workers 2,4,8 --precision bf16 --phase decode
       paleo-lite scale vgg16 --gpu v100-sxm2 --link nvlink2-x6 --workers 8 --images 1.28M --epochs 74 --price 3.06
     """
-    from ..distributed.job import BUCKET_BYTES, Settings, Split
+    from ..distributed.job import BUCKET_BYTES, Settings
     from ..reporting.scale import scale_page
 
-    bucket = asked.pop("bucket_size")
-    shared = {field: value for name, field in _SPLIT.items() if (value := asked.pop(name)) not in (None, False)}
-    if "zero_stage" in shared:
-        shared["zero_stage"] = int(shared["zero_stage"])
-    settings = Settings(
-        collective=asked.pop("collective"),
-        gradient_precision=asked.pop("gradient_precision"),
-        overlap=not asked.pop("no_overlap"),
-        bucket_bytes=BUCKET_BYTES if bucket is None else parse_quantity(bucket, "B"),
-        micro_batches=asked.pop("micro_batches"),
-        slowdown=asked.pop("slowdown") or 0.0,
-        interference=asked.pop("interference") or 0.0,
-        split=Split(**shared) if shared else None,
+    parallel = _make_parallel_config(
+        tensor=tensor,
+        pipeline=pipeline,
+        interleaved=interleaved,
+        sequence_parallel=sequence_parallel,
+        micro_batch=micro_batch,
+        recompute=recompute,
+        zero=zero,
+        context_parallel=context_parallel,
+        expert_parallel=expert_parallel,
     )
-    table = run_scale(asked.pop("network"), settings=settings, training=options.trained(asked), **asked)
+    settings = Settings(
+        collective=collective,
+        gradient_precision=gradient_precision,
+        overlap=not no_overlap,
+        bucket_bytes=BUCKET_BYTES if bucket_size is None else parse_quantity(bucket_size, "B"),
+        micro_batches=micro_batches,
+        slowdown=slowdown or 0.0,
+        interference=interference or 0.0,
+        parallel=parallel,
+    )
+    training = options.make_training_options(optimizer, mixed_precision, checkpointing, accumulation)
+    table = run_scale(network, settings=settings, training=training, **arguments)
     return Answer(table.to_dict, lambda: scale_page(table), lambda: table)
+
+
+def _make_parallel_config(
+    *,
+    tensor: int | None,
+    pipeline: int | None,
+    interleaved: int | None,
+    sequence_parallel: bool,
+    micro_batch: int | None,
+    recompute: str | None,
+    zero: float | None,
+    context_parallel: int | None,
+    expert_parallel: int | None,
+) -> ParallelConfig | None:
+    """Return the parallel configuration, or None if none of its options is given."""
+    from ..distributed.job import ParallelConfig
+
+    options_given = (
+        tensor, pipeline, interleaved, micro_batch, recompute, zero, context_parallel, expert_parallel
+    )  # fmt: skip
+    if not sequence_parallel and all(option is None for option in options_given):
+        return None
+    default = ParallelConfig()
+    return ParallelConfig(
+        tensor=tensor or default.tensor,
+        pipeline=pipeline or default.pipeline,
+        virtual_stages=interleaved or default.virtual_stages,
+        sequence_parallel=sequence_parallel,
+        micro_batch_size=micro_batch or default.micro_batch_size,
+        recompute=recompute or default.recompute,
+        zero_stage=default.zero_stage if zero is None else int(zero),
+        context=context_parallel or default.context,
+        expert=expert_parallel or default.expert,
+    )

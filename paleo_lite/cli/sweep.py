@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import click
@@ -10,81 +9,157 @@ import click
 from ..api.sweeps import sweep as run_sweep
 from ..distributed.collectives import COLLECTIVES
 from ..result import Result
-from ..sweeps.space import AUTOMATIC, ROWS_UNASKED
+from ..sweeps.space import AUTOMATIC, MAX_UNCONFIRMED_ROWS
 from ..timing import TIME_MODELS
 from . import options
 from .options import command, progress
-from .values import DEVICE, LINK, NETWORK, Offered, Quantity
-
-_names = partial(click.option, metavar="NAMES", show_default=True)
+from .values import DEVICE, LINK, NETWORK, CompletedText, Quantity
 
 
 @command()
-@_names("--networks", required=True, type=NETWORK, help="Networks, with commas, or all.")
-@_names("--gpus", required=True, type=DEVICE, metavar="DEVICES", help="Devices, with commas, or all.")
-@_names("--precisions", type=Offered(".units:PRECISION_BYTES"), default="fp32", help="Precisions, with commas, or all.")
-@_names(
-    "--phases", type=Offered(".counting:PHASES .counting:GENERATING"), default="inference",
-    help="Phases, with commas, or all.",
-)  # fmt: skip
 @click.option(
-    "--batch-sizes", default="1", show_default=True, metavar="RANGE",
-    help="1,2,4 or 1:1024:x2 (doubling) or 8:64:+8; of all workers together, or per worker for weak scaling.",
-)  # fmt: skip
+    "--network",
+    "--networks",
+    "networks",
+    required=True,
+    type=NETWORK,
+    metavar="NAMES",
+    help="Networks, separated by commas, or all.",
+)
 @click.option(
-    "--sequence-lengths", default="", metavar="RANGE",
-    help="Tokens of a sequence; in decode those in the cache. [default: as many as each network says]",
-)  # fmt: skip
-@_names(
-    "--time-models", type=Offered(".timing:TIME_MODELS"), default=AUTOMATIC,
-    help=f"{AUTOMATIC} (what predict takes), {', '.join(TIME_MODELS)}.",
-)  # fmt: skip
+    "--gpu",
+    "--gpus",
+    "gpus",
+    required=True,
+    type=DEVICE,
+    metavar="DEVICES",
+    help="Devices, separated by commas, or all.",
+)
+@click.option(
+    "--precision",
+    "--precisions",
+    "precisions",
+    type=CompletedText(".units:PRECISION_BYTES"),
+    default="fp32",
+    show_default=True,
+    metavar="NAMES",
+    help="Precisions, separated by commas, or all.",
+)
+@click.option(
+    "--phase",
+    "--phases",
+    "phases",
+    type=CompletedText(".counting:PHASES", ".counting:GENERATION_PHASES"),
+    default="inference",
+    show_default=True,
+    metavar="NAMES",
+    help="Phases, separated by commas, or all.",
+)
+@click.option(
+    "--batch-size",
+    "--batch-sizes",
+    "batch_sizes",
+    default="1",
+    show_default=True,
+    metavar="RANGE",
+    help="1,2,4 or 1:1024:x2 (doubling) or 8:64:+8; the global batch size for strong scaling, per worker for weak.",
+)
+@click.option(
+    "--sequence-length",
+    "--sequence-lengths",
+    "sequence_lengths",
+    metavar="RANGE",
+    help="Tokens per sequence; in decode the tokens in the KV cache. [default: the length of each network]",
+)
+@click.option(
+    "--time-model",
+    "--time-models",
+    "time_models",
+    type=CompletedText(".timing:TIME_MODELS"),
+    default=AUTOMATIC,
+    show_default=True,
+    metavar="NAMES",
+    help=f"{AUTOMATIC} (as chosen by `predict`), {', '.join(TIME_MODELS)}.",
+)
 @options.ppp()
 @click.option(
-    "--workers", default="1", show_default=True, metavar="RANGE", help="Devices together; a range as --batch-sizes."
+    "--workers",
+    default="1",
+    show_default=True,
+    metavar="RANGE",
+    help="Numbers of devices; a range as for --batch-size.",
 )
-@_names(
-    "--strategies", type=Offered(".distributed.strategies:STRATEGIES"), default="data",
-    help="How work is divided, as for `paleo-lite scale`.",
-)  # fmt: skip
-@_names(
-    "--scalings", type=Offered(".distributed.scale:SCALINGS"), default="strong",
-    help="strong, weak, or strong,weak for both.",
-)  # fmt: skip
-@_names(
-    "--links", type=LINK, default="", show_default=False,
-    help="Between workers: names of links, or rates: '25 GB/s'.",
-)  # fmt: skip
-@_names(
-    "--collectives", type=Offered(".distributed.collectives:COLLECTIVES"), default="", show_default=False,
-    help=f"How gradients are summed: {', '.join(COLLECTIVES)}. [default: the fastest]",
-)  # fmt: skip
-@options.optimizer(default="sgd", help="Update rule of training.")
 @click.option(
-    "--samples", type=Quantity(""), default="1M", show_default=True, metavar="COUNT",
-    help="Samples that hours, cost and energy are for.",
-)  # fmt: skip
+    "--strategy",
+    "--strategies",
+    "strategies",
+    type=CompletedText(".distributed.strategies:STRATEGIES"),
+    default="data",
+    show_default=True,
+    metavar="NAMES",
+    help="Parallelism, as for `paleo-lite scale`.",
+)
+@click.option(
+    "--scaling",
+    "--scalings",
+    "scalings",
+    type=CompletedText(".distributed.scale:SCALINGS"),
+    default="strong",
+    show_default=True,
+    metavar="NAMES",
+    help="strong, weak, or strong,weak.",
+)
+@click.option(
+    "--link",
+    "--links",
+    "links",
+    type=LINK,
+    default="",
+    metavar="NAMES",
+    help="Links between workers: names, or rates such as '25 GB/s'.",
+)
+@click.option(
+    "--collective",
+    "--collectives",
+    "collectives",
+    type=CompletedText(".distributed.collectives:COLLECTIVES"),
+    default="",
+    metavar="NAMES",
+    help=f"All-reduce algorithms of gradients: {', '.join(COLLECTIVES)}. [default: the fastest]",
+)
+@options.optimizer(default="sgd", help="Optimizer of training.")
+@click.option(
+    "--samples",
+    type=Quantity(""),
+    default="1M",
+    show_default=True,
+    metavar="COUNT",
+    help="Number of samples for hours, cost and energy.",
+)
 @options.price()
 @click.option(
-    "--power", type=Quantity("W"), metavar="WATTS", help="Power of one device, in place of its limit on record."
+    "--power",
+    type=Quantity("W"),
+    metavar="WATTS",
+    help="Power of one device. [default: its power limit on record]",
 )
 @options.hardware_files()
-@options.output(help=".parquet or .csv.", required=True)
+@options.output(help=".parquet or .csv file.", required=True)
 @options.force()
-@click.option("--yes", is_flag=True, help=f"Run also what has more than {ROWS_UNASKED:,} combinations.")
-@click.option("--dry-run", is_flag=True, help="Say how many combinations there are, and stop.")
+@click.option("--yes", is_flag=True, help=f"Run even with more than {MAX_UNCONFIRMED_ROWS:,} combinations.")
+@click.option("--dry-run", is_flag=True, help="Only print the number of combinations.")
 @options.jobs()
 @options.scheduler()
-def sweep(**question: Any) -> Result:
-    """Predict every combination of networks, devices, batch sizes, ... into a file.
+def sweep(**arguments: Any) -> Result:
+    """Predict every combination of networks, devices, batch sizes, ... and write the results to a file.
 
     \b
-      paleo-lite sweep --networks resnet50,vgg16 --gpus all --batch-sizes 1:1024:x2 -o sweep.parquet
-      paleo-lite sweep --networks all --gpus k80-die,v100-sxm2 --precisions fp32,fp16 --phases training \\
-        --batch-sizes 32:512:x2 --workers 1,2,4,8 --links pcie3-x16,'100 Gbit/s' -o training.parquet
+      paleo-lite sweep --network resnet50,vgg16 --gpu all --batch-size 1:1024:x2 -o sweep.parquet
+      paleo-lite sweep --network all --gpu k80-die,v100-sxm2 --precision fp32,fp16 --phase training \\
+        --batch-size 32:512:x2 --workers 1,2,4,8 --link pcie3-x16,'100 Gbit/s' -o training.parquet
       paleo-lite best sweep.parquet --minimise cost --where "hours < 1"
 
-    What is infeasible is kept with its reason. What is interrupted goes on from where it was: give the same command.
+    An infeasible combination gets a row with the reason. An interrupted sweep resumes when the command is repeated.
     """
     with progress("sweep, in chunks") as on_done:
-        return run_sweep(on_done=on_done, **question)
+        return run_sweep(on_done=on_done, **arguments)

@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ..api.calibrations import validate as hold_out
 from .options import Answer, command, progress
-from .values import DEVICE, Names
+from .values import DEVICE, CommaSeparated, Names, flatten
 
 
 @command()
 @click.option(
-    "--data", type=click.Path(path_type=Path), required=True,
-    help="A measurements CSV, or a .json that this command printed.",
-)  # fmt: skip
+    "--data",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="A measurements CSV, or a .json file with the output of this command.",
+)
 @click.option(
-    "--split", type=Names("split", ".calibration.validate:SPLITS"), default="network", show_default=True,
-    help="What is held out at a time.",
-)  # fmt: skip
-@click.option("--gpu", "gpus", multiple=True, type=DEVICE, help="Only this device.")
-@click.option("--precision", "precisions", multiple=True, help="Only this precision.")
-def validate(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[str, ...]) -> Answer:
-    """Hold measurements out, predict them from the rest, and say how far off that is.
+    "--split",
+    type=Names("split", ".calibration.validate:SPLITS"),
+    default="network",
+    show_default=True,
+    help="Groups that are held out one at a time.",
+)
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    type=CommaSeparated(DEVICE),
+    help="Report only these devices, separated by commas.",
+)
+@click.option(
+    "--precision",
+    "precisions",
+    multiple=True,
+    type=CommaSeparated(),
+    help="Report only these precisions, separated by commas.",
+)
+def validate(data: Path, split: str, gpus: tuple[Any, ...], precisions: tuple[Any, ...]) -> Answer:
+    """Cross-validate the time model: hold measurements out, predict them from the others, and report the errors.
 
-    A network, a family of networks, a device or a source at a time. Beside the calibrated model stand simpler ones on
-    the same folds: one PPP per device, the roofline, one PPP per class of work.
+    One network, network family, device or source is held out at a time. Simpler models are evaluated on the same folds:
+    one PPP per device, the roofline, one PPP per class of work.
 
     \b
       paleo-lite calibrate --template > measured.csv
@@ -34,5 +52,5 @@ def validate(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
       paleo-lite plot accuracy --data held_out.json -o accuracy.png
     """
     with progress("holding out, by device") as on_done:
-        validation = hold_out(data, split=split, gpus=gpus, precisions=precisions, on_done=on_done)
+        validation = hold_out(data, split=split, gpus=flatten(gpus), precisions=flatten(precisions), on_done=on_done)
     return Answer(validation.to_dict, validation.document, lambda: validation)

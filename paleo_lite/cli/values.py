@@ -1,210 +1,259 @@
-"""What the values of options and arguments may be, and what a shell offers for them as far as they are typed.
-
-Names of the package's lists, numbers, quantities, shapes, several of one kind, files that are read at once.
-"""
+"""Types of command-line values, with their validation and shell completion."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import re
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from ..errors import BadFile, BadValue, PaleoError, UnknownName
-from ..files import is_there, shipped
+from ..files import file_exists, shipped_folder
 from ..units import parse_quantity, parse_range, parse_shape
 
-_DIGITS_AT_MOST = 4000  # Python refuses to read longer numbers
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_MAX_DIGITS = 4000  # Python refuses to convert longer texts to integers
 _LAST_NAME = re.compile(r"[\w.:/+-]*$")
 
 
-class Value(click.ParamType):  # type: ignore[type-arg]
-    """What an option takes: a kind of values is a class, and its `fields` are what differs between options."""
+class Names(click.Choice):  # type: ignore[type-arg]
+    """A name from one or several lists of the package, which are imported only when they are needed.
 
-    name = "text"
-    fields: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        vars(self).update(zip(self.fields, given), **named)
-
-
-class Names(Value, click.Choice):  # type: ignore[type-arg]
-    """One of the names in lists of the package: they are read when a name is given or explained, not at the start.
-
-    Attributes
+    Parameters
     ----------
-    what : str
-        What a name is called in a sentence: ``"time model"``.
-    places : str
-        ``"module:LIST"``, the module relative to the package; or a function that gives the list; several with blanks.
+    category : str
+        Kind of name for error messages: ``"time model"``.
+    *sources : str
+        ``"module:LIST"``, with the module relative to the package; instead of a list also a function that returns one.
+    aliases : str, optional
+        ``"module:DICT"``: earlier names that are still accepted, with the current name of each.
     """
 
     name = "choice"
-    fields = ("what", "places")
-    what: str
-    places: str
-    case_sensitive = True
+
+    def __init__(self, category: str, *sources: str, aliases: str | None = None) -> None:
+        self.category = category
+        self.sources = sources
+        self.aliases = aliases
+        self.case_sensitive = True
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name; raise UnknownName if it is in none of the lists."""
         text = str(value)
-        if param is not None and text == param.default:  # of the lists by construction: a cold start reads none
+        if param is not None and text == param.default:  # no need to import the lists
             return text
+        if self.aliases is not None:
+            text = _import_object(self.aliases).get(text, text)
         if text not in self.choices:
-            raise UnknownName(self.what, text, self.choices)
+            raise UnknownName(self.category, text, self.choices)
         return text
 
     @functools.cached_property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The names, in the order of their lists."""
-        every_name: dict[str, None] = {}
-        for where in self.places.split():
-            names = resolve_name(f"paleo_lite{where}")
-            every_name.update(dict.fromkeys(names() if callable(names) else names))
-        return tuple(every_name)
+        """All names, in the order of their lists."""
+        names: dict[str, None] = {}
+        for source in self.sources:
+            listed = _import_object(source)
+            if callable(listed):
+                listed = listed()
+            names.update(dict.fromkeys(listed))
+        return tuple(names)
 
 
-class Whole(Value):
-    """A whole number of 1 or more, and of no more than `most`."""
+class Integer(click.ParamType):  # type: ignore[type-arg]
+    """An integer >= 1.
+
+    Parameters
+    ----------
+    maximum : int, optional
+        Largest valid value.
+    """
 
     name = "number"
-    fields = ("most",)
-    most: int | None = None
+
+    def __init__(self, maximum: int | None = None) -> None:
+        self.maximum = maximum
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the integer; raise BadValue if it is out of range."""
         text = str(value).strip()
-        number = int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_AT_MOST else 0
-        if not 1 <= number <= (self.most or number):
-            right = "of 1 or more" if self.most is None else f"from 1 to {self.most:,}"
-            raise BadValue(f"{_called(param)} must be a whole number {right}, not {_quoted(text)}")
+        number = 0
+        if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
+            number = int(text)
+        if self.maximum is None and number < 1:
+            raise BadValue(f"{_parameter_name(param)} must be an integer >= 1 (got {_quote(text)})")
+        if self.maximum is not None and not 1 <= number <= self.maximum:
+            expected = f"an integer from 1 to {self.maximum:,}"
+            raise BadValue(f"{_parameter_name(param)} must be {expected} (got {_quote(text)})")
         return number
 
 
-class Number(Value):
-    """A number above 0; or between two bounds, which it may reach; it is `like` the example of a sentence."""
+class Number(click.ParamType):  # type: ignore[type-arg]
+    """A number > 0, or a number between two inclusive limits.
+
+    Parameters
+    ----------
+    minimum, maximum : float, optional
+        Inclusive limits.
+    example : str
+        A valid value for the error message.
+    """
 
     name = "number"
-    fields = ("least", "most")
-    least: float | None = None
-    most: float | None = None
-    like = ""
+
+    def __init__(self, minimum: float | None = None, maximum: float | None = None, example: str = "") -> None:
+        self.minimum = minimum
+        self.maximum = maximum
+        self.example = example
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; raise BadValue if it is out of range."""
         try:
             number = float(value)
         except ValueError:
             number = float("nan")
-        if self.least is not None and self.most is not None:
-            fine, right = self.least <= number <= self.most, f"from {self.least:g} to {self.most:,.0f}"
+        if self.minimum is not None and self.maximum is not None:
+            is_valid = self.minimum <= number <= self.maximum
+            expected = f"a number from {self.minimum:g} to {self.maximum:,.0f}"
         else:
-            fine, right = 0 < number < float("inf"), "above 0"
-        if not fine:
-            example = f", such as {self.like}" if self.like else ""
-            raise BadValue(f"{_called(param)} must be a number {right}{example}, not {_quoted(str(value))}")
+            is_valid = 0 < number < float("inf")
+            expected = "a number > 0"
+        if not is_valid:
+            example = f", such as {self.example}" if self.example else ""
+            raise BadValue(f"{_parameter_name(param)} must be {expected}{example} (got {_quote(str(value))})")
         return number
 
 
-class Several(Value):
-    """One value, or several with commas between them: a list then. A file whose name has commas is one value."""
+class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
+    """One value, or a list of values separated by commas; the name of an existing file may contain commas.
 
-    fields = ("one",)
-    one: Any = click.STRING
+    Parameters
+    ----------
+    item_type : click.ParamType
+        Type of each value. For integers a range such as ``1:128:x2`` is accepted, too.
+    """
+
+    def __init__(self, item_type: Any = click.STRING) -> None:
+        self.item_type = item_type
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """That of one value."""
-        name: str = self.one.name
+        """Name of the item type."""
+        name: str = self.item_type.name
         return name
 
-    def get_metavar(self, *where: Any, **named: Any) -> str | None:
-        """That of one value."""
-        metavar: str | None = self.one.get_metavar(*where, **named)
-        return metavar and f"{metavar}[,...]"
+    def get_metavar(self, *arguments: Any, **named: Any) -> str | None:
+        """Return the placeholder in the help text."""
+        metavar: str | None = self.item_type.get_metavar(*arguments, **named)
+        if metavar is None:
+            return None
+        return f"{metavar}[,...]"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """That of one value."""
-        completions: list[CompletionItem] = self.one.shell_complete(ctx, param, incomplete)
+        """Return the completions of the item type."""
+        completions: list[CompletionItem] = self.item_type.shell_complete(ctx, param, incomplete)
         return completions
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a single value, or the list of several different values."""
         text = str(value)
-        if isinstance(self.one, Whole) and re.search("[,:]", text):
-            words: list[Any] = list(map(str, parse_range(text, _called(param))))
+        if isinstance(self.item_type, Integer) and re.search("[,:]", text):
+            parts = [str(number) for number in parse_range(text, _parameter_name(param))]
+        elif "," in text and file_exists(text, Path.exists):
+            parts = [text]
         else:
-            words = (
-                [text] if "," in text and is_there(text, Path.exists) else [word.strip() for word in text.split(",")]
-            )
-        values = list(dict.fromkeys(self.one.convert(word, param, ctx) for word in words))
-        return values if len(values) > 1 else values[0]
+            parts = [part.strip() for part in text.split(",")]
+        converted = [self.item_type.convert(part, param, ctx) for part in parts]
+        unique = list(dict.fromkeys(converted))
+        return unique if len(unique) > 1 else unique[0]
 
 
-class Quantity(Value):
-    """A quantity above 0 in a unit, such as 110k or 25 MiB."""
+def to_list(value: Any) -> list[Any]:
+    """Return a list of values as it is, and a single value as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+def flatten(values: tuple[Any, ...]) -> list[Any]:
+    """Return all values of a `CommaSeparated` option that may be given several times."""
+    return [item for value in values for item in to_list(value)]
+
+
+class Quantity(click.ParamType):  # type: ignore[type-arg]
+    """A quantity > 0 in a unit, such as 110k or 25 MiB."""
 
     name = "quantity"
-    fields = ("unit",)
-    unit: str
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the quantity in its unit; raise BadValue if it is not > 0."""
         number = parse_quantity(value, self.unit)
         if not 0 < number < float("inf"):
-            raise BadValue(f"{_called(param)} must be above 0, not {_quoted(str(value))}")
+            raise BadValue(f"{_parameter_name(param)} must be > 0 (got {_quote(str(value))})")
         return number
 
 
-class Decompressed(Quantity):
-    """How large a file may be once it is decompressed: of all processes, also those that read files for this one."""
+class DecompressedSize(Quantity):
+    """Maximum size of a decompressed file, applied to this process and to the processes that read files for it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Set the limit and return it."""
         from ..profiles.detect import allow
 
-        most = super().convert(value, param, ctx)
-        allow(most)
-        return most
+        limit = super().convert(value, param, ctx)
+        allow(limit)
+        return limit
 
 
-class Shape(Value):
+class Shape(click.ParamType):  # type: ignore[type-arg]
     """A shape such as 3x224x224."""
 
     name = "shape"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the sizes of the dimensions."""
         return value if isinstance(value, tuple) else parse_shape(value)
 
 
-class Top(Value):
-    """How many rows: a whole number, or None for all."""
+class RowCount(click.ParamType):  # type: ignore[type-arg]
+    """A number of rows, or ``all``, which is converted to None."""
 
     name = "count"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        """Return the number of rows; None for all."""
         text = str(value)
         if text == "all":
             return None
         if not text.isdecimal():
-            raise BadValue(f"{_called(param)} takes a whole number or 'all', not {text!r}")
+            raise BadValue(f"{_parameter_name(param)} must be an integer or 'all' (got {text!r})")
         return int(text)
 
 
-class ModuleInput(Value):
-    """What a module is called with, such as 3x224x224, int64:128 or input_ids=int64:128."""
+class ModuleInput(click.ParamType):  # type: ignore[type-arg]
+    """An input of a module, such as 3x224x224, int64:128 or input_ids=int64:128."""
 
     name = "input"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the parsed input."""
         from ..architectures.inputs import read_input
 
         return read_input(value)
 
 
-class Rules(click.Path):
-    """A Python file that says how operations are counted, and is run as soon as it is named."""
+class RulesFile(click.Path):
+    """A Python file that registers counting rules; it is executed when the option is parsed."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Execute the file and return its path."""
         import runpy
 
         if ctx is None or not ctx.resilient_parsing:
@@ -215,108 +264,146 @@ class Rules(click.Path):
         return value
 
 
-class Offered(Value, click.types.StringParamType):
-    """Any text; a shell is offered names of lists as `Names` finds them, of a list or condition the last one.
+class CompletedText(click.types.StringParamType):
+    """Any text, with shell completion of its last name.
 
-    Attributes
+    Parameters
     ----------
-    places : str
-        As of `Names`; a function may take what was typed before.
+    *sources : str
+        Lists of names as for `Names`; a function may take the parameters that were already typed, as a dict.
     files : bool
-        Whether a file will do, too.
+        Whether file names are completed, too.
     """
 
-    fields = ("places",)
-    places: str
-    files = False
+    def __init__(self, *sources: str, files: bool = False) -> None:
+        self.sources = sources
+        self.files = files
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Names that begin so, and files."""
-        last = _LAST_NAME.search(incomplete)[0]  # type: ignore[index]  # it may be empty, so that it is found
+        """Return the names that start with the last name of the text, and a marker for files."""
+        match = _LAST_NAME.search(incomplete)
+        last = match[0] if match else ""
         before = incomplete.removesuffix(last)
-        fitting: dict[str, None] = {}
-        for place in self.places.split():
-            names = resolve_name(f"paleo_lite{place}")
+        matching: dict[str, None] = {}
+        for source in self.sources:
+            names = _import_object(source)
             if callable(names):
-                names = names(_typed(ctx)) if inspect.signature(names).parameters else names()
-            fitting |= {known: None for known in names if known.startswith(last)}
-        items = [CompletionItem(before + name) for name in fitting]
-        return [*items, CompletionItem(incomplete, type="file")] if self.files else items
+                takes_typed = bool(inspect.signature(names).parameters)
+                names = names(_typed_parameters(ctx)) if takes_typed else names()
+            matching.update(dict.fromkeys(name for name in names if name.startswith(last)))
+        from click.shell_completion import CompletionItem
+
+        items = [CompletionItem(before + name) for name in matching]
+        if self.files:
+            items.append(CompletionItem(incomplete, type="file"))
+        return items
 
 
-def _typed(ctx: click.Context) -> dict[str, Any]:
-    """What was typed before: click leaves arguments aside where the last option waits for its value."""
-    typed, words = dict(ctx.params), list(ctx.args)
+def _import_object(source: str) -> Any:
+    """Return the object named by ``"module:NAME"``, with the module relative to the package."""
+    module, _, name = source.partition(":")
+    return getattr(importlib.import_module(f"paleo_lite{module}"), name)
+
+
+def _typed_parameters(ctx: click.Context) -> dict[str, Any]:
+    """Return the parameters that were already typed.
+
+    Click leaves arguments unassigned while the last option waits for its value: they are assigned here.
+    """
+    typed = dict(ctx.params)
+    unassigned = list(ctx.args)
     for param in ctx.command.params:
-        if isinstance(param, click.Argument) and param.name and not typed.get(param.name) and words:
-            typed[param.name] = tuple(words) if param.nargs == -1 else words.pop(0)
+        if isinstance(param, click.Argument) and param.name and not typed.get(param.name) and unassigned:
+            if param.nargs == -1:
+                typed[param.name] = tuple(unassigned)
+            else:
+                typed[param.name] = unassigned.pop(0)
     return typed
 
 
-def _called(param: click.Parameter | None) -> str:
-    """How a sentence calls a parameter; outside a command line there is none."""
+def documented_name(option: click.Option) -> str:
+    """Return the name of an option in documentation and messages: its first long name."""
+    return next((name for name in option.opts if name.startswith("--")), option.opts[0])
+
+
+def _parameter_name(param: click.Parameter | None) -> str:
+    """Return the name of a parameter for a message; "the value" outside a command line."""
     if param is None:
-        return "it"
-    return param.opts[-1] if isinstance(param, click.Option) else param.human_readable_name
+        return "the value"
+    if isinstance(param, click.Option):
+        return f"`{documented_name(param)}`"
+    return f"`{param.human_readable_name}`"
 
 
-def _quoted(text: str) -> str:
-    return text if re.fullmatch(r"-?\d[\d.,]{0,20}", text) else repr(text)
+def _quote(text: str) -> str:
+    """Return a number as it is, and any other text in quotes."""
+    is_number = re.fullmatch(r"-?\d[\d.,]{0,20}", text)
+    return text if is_number else repr(text)
 
 
 def device_ids() -> list[str]:
-    """Ids of the shipped devices, without reading their files."""
-    return sorted(path.stem for path in shipped("hardware").glob("*.toml") if path.stem != "links")
+    """Return the ids of the shipped devices, without reading their files."""
+    return sorted(path.stem for path in shipped_folder("hardware").glob("*.toml") if path.stem != "links")
 
 
 def link_names() -> list[str]:
-    """Links by name."""
+    """Return the names of the links."""
     from ..machines import read_links
 
     return list(read_links().link)
 
 
 def layer_names(typed: dict[str, Any]) -> list[str]:
-    """Layers of the networks that were typed before."""
+    """Return the layers of the networks on the command line."""
     from ..architectures import find_network
 
     networks = typed.get("networks") or [typed.get("network")]
-    try:
-        return [
-            layer.name for network in networks if isinstance(network, str) for layer in find_network(network).layers
-        ]
-    except PaleoError:  # not typed to the end, or wrong: there is nothing to offer yet
-        return []
+    names: list[str] = []
+    for network in networks:
+        if not isinstance(network, str):
+            continue
+        try:
+            names += [layer.name for layer in find_network(network).layers]
+        except PaleoError:  # not typed completely, or wrong: there is nothing to complete
+            return []
+    return names
 
 
 def column_names(typed: dict[str, Any]) -> list[str]:
-    """Columns of the sweep's file that was typed before."""
-    from ..sweeps.best import columns_of
+    """Return the columns of the sweep's file on the command line."""
+    from ..sweeps.best import read_columns
 
+    if not typed.get("file"):
+        return []
     try:
-        return list(columns_of(Path(typed["file"]))) if typed.get("file") else []
+        return list(read_columns(Path(typed["file"])))
     except PaleoError:
         return []
 
 
 def configuration_names(typed: dict[str, Any]) -> list[str]:
-    """Columns that the names of the profiles tell which were typed before."""
+    """Return the configuration columns in the file name of the first profile on the command line."""
     from ..profiles.detect import parse_name
 
+    files: list[Path] = []
     try:
-        paths = [Path(path) for path in typed.get("paths") or ()]
-        inside = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
-        return list(parse_name(inside[0].name, typed.get("name_pattern"))) if inside else []
+        for path in (Path(path) for path in typed.get("paths") or ()):
+            files += sorted(path.iterdir()) if path.is_dir() else [path]
+        if not files:
+            return []
+        return list(parse_name(files[0].name, typed.get("name_pattern")))
     except (PaleoError, OSError):
         return []
 
 
-WHOLE, SHARE, SHAPE = Whole(), Number(like="0.62"), Shape()
-NETWORK = Offered(".architectures:network_names", files=True)
-DEVICE = Offered(".cli.values:device_ids")
-LINK = Offered(".cli.values:link_names")
-LAYER = Offered(".cli.values:layer_names")
-COLUMN = Offered(".cli.values:column_names")
-CALIBRATION = Offered(".calibration.store:shipped_calibrations", files=True)
-PLATFORM = Offered(".distributed.platforms:platform_names .distributed.platforms:computer_names", files=True)
-TOPOLOGY = Offered(".cli.values:device_ids .cli.values:link_names", files=True)
+INTEGER = Integer()
+PPP = Number(example="0.62")
+SHAPE = Shape()
+NETWORK = CompletedText(".architectures:network_names", files=True)
+DEVICE = CompletedText(".cli.values:device_ids")
+LINK = CompletedText(".cli.values:link_names")
+LAYER = CompletedText(".cli.values:layer_names")
+COLUMN = CompletedText(".cli.values:column_names")
+CALIBRATION = CompletedText(".calibration.store:shipped_calibrations", files=True)
+PLATFORM = CompletedText(".distributed.platforms:platform_names", ".distributed.platforms:computer_names", files=True)
+TOPOLOGY = CompletedText(".cli.values:device_ids", ".cli.values:link_names", files=True)

@@ -2,12 +2,12 @@
 
 from .kinds import KINDS, MATRIX_KINDS
 from .layer import CONSTANT, INPUT, Layer, Shape
-from .work import CONVENTIONS, GENERATING, PASSES, PHASES, Convention, Work, count, find_convention
+from .work import CONVENTIONS, GENERATION_PHASES, PASSES, PHASES, Convention, Work, count, find_convention
 
 __all__ = [
     "CONSTANT",
     "CONVENTIONS",
-    "GENERATING",
+    "GENERATION_PHASES",
     "INPUT",
     "KINDS",
     "MATRIX_KINDS",

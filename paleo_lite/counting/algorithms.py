@@ -1,7 +1,7 @@
-"""The FLOPs that each convolution algorithm computes itself: direct, Winograd's, by Fourier transform.
+"""FLOPs that convolution algorithms actually execute: direct, Winograd and Fourier transform.
 
-A time at peak and a share of peak refer to a count. Held against the direct count, Winograd's algorithm may run above
-peak; held against its own count it does not.
+The time at peak and the fraction of peak depend on the count. Relative to the direct count, Winograd's algorithm may
+run above peak; relative to its own count it does not.
 """
 
 from __future__ import annotations
@@ -13,26 +13,36 @@ from .layer import Layer
 
 
 class Algorithm(NamedTuple):
-    """One way to compute a convolution.
+    """A convolution algorithm and its operations.
 
     Attributes
     ----------
+    name : str
+        Name of the algorithm.
     flops : int
-        Multiply-accumulates as 2, transforms included, biases not.
+        FLOPs with a multiply-accumulate as 2, including transforms, without biases.
     multiplications : int
-        Of elements with weights.
-    taken : str
-        When libraries take it; empty for the algorithm that works always.
+        Multiplications of inputs with weights.
+    condition : str
+        Condition under which libraries use the algorithm; empty if it is always available.
     """
 
     name: str
     flops: int
     multiplications: int
-    taken: str = ""
+    condition: str = ""
 
 
 class Transform(NamedTuple):
-    """F(m x m, r x r): floating-point instructions of its three transforms, for one tile of one channel (or filter)."""
+    """Winograd transform F(m x m, r x r).
+
+    Attributes
+    ----------
+    outputs, taps : int
+        The sizes m and r.
+    data, filter, inverse : int
+        Floating-point instructions of the three transforms for one tile of one channel or filter.
+    """
 
     outputs: int
     taps: int
@@ -45,27 +55,36 @@ WINOGRAD = (Transform(2, 3, 32, 28, 24), Transform(4, 3, 156, 72, 100))
 """F(2x2, 3x3) and F(4x4, 3x3): Lavin and Gray 2016, "Fast Algorithms for Convolutional Neural Networks", section 4."""
 
 FFT_TILE = 32
+"""Side of the tiles of cuDNN's tiled FFT (FFT_TILING)."""
+
 _FFT_LARGEST = 256
-"""cuDNN transforms inputs of at most this height and width whole."""
+"""Largest padded height and width that cuDNN transforms without tiles."""
 
 PRECISIONS = ("fp32", "fp16", "bf16")
-"""Those that cuDNN's Winograd and Fourier algorithms compute in."""
+"""Precisions of cuDNN's Winograd and Fourier algorithms."""
 
 
 def algorithms_of(
     layer: Layer, batch_size: int, precision: str = "fp32", unit: str = "vector", year: int = 2016
 ) -> list[Algorithm]:
-    """The algorithms by which a library may compute a convolution's forward pass, direct first.
+    """Return the algorithms that a library may use for the forward pass of a convolution, the direct one first.
 
-    Winograd's and the Fourier transform's need stride 1, no dilation and no groups, and vector units: on tensor cores
-    libraries take implicit matrix products, which compute the direct count. Winograd's came with cuDNN 5 (2016), to
-    Kepler as well; no library has it in fp64.
+    Winograd's algorithm and the Fourier transform require stride 1, no dilation, no groups, and vector units: on tensor
+    cores libraries use implicit matrix products, which execute the direct count. Winograd's algorithm is available
+    since cuDNN 5 (2016), on Kepler as well, but in no library in fp64.
 
     Parameters
     ----------
+    layer : Layer
+        The convolution.
+    batch_size : int
+        Samples per batch.
+    precision : str
+        Precision of the operands.
     unit : {"vector", "tensor"}
+        Arithmetic unit.
     year : int
-        Of the software.
+        Year of the software.
 
     Returns
     -------
@@ -75,73 +94,74 @@ def algorithms_of(
     if layer.kind != "conv2d" or layer.attributes.get("transposed"):
         return []
     weight = layer.weights[0]
+    kernel = weight[2:]
     macs = batch_size * prod(layer.outputs[0]) * prod(weight[1:])
     algorithms = [Algorithm("direct, or implicit matrix product", 2 * macs, macs)]
-    if unit == "tensor" or precision not in PRECISIONS or not _plain(layer):
+    if unit == "tensor" or precision not in PRECISIONS or not _is_dense_with_stride_1(layer):
         return algorithms
-    if set(weight[2:]) == {3} and year >= 2016:
+    if set(kernel) == {3} and year >= 2016:
         algorithms += [winograd(layer, batch_size, transform) for transform in WINOGRAD]
-    if max(weight[2:]) > 1:
-        if max(_padded(layer)) <= _FFT_LARGEST:
+    if max(kernel) > 1:
+        if max(_padded_sizes(layer)) <= _FFT_LARGEST:
             algorithms.append(fourier(layer, batch_size, tiled=False))
-        if max(weight[2:]) <= FFT_TILE:
+        if max(kernel) <= FFT_TILE:
             algorithms.append(fourier(layer, batch_size, tiled=True))
     return algorithms
 
 
 def winograd(layer: Layer, batch_size: int, transform: Transform) -> Algorithm:
-    """F(m x m, r x r): (m + r - 1)^2 multiplications for each tile of m x m outputs, channel and filter.
+    """Count Winograd's algorithm F(m x m, r x r): (m + r - 1)^2 multiplications per tile, input and output channel.
 
-    Tiles cover the output, so that one which m does not divide computes more than is kept. Sums over channels are
-    additions, one for each multiplication, as in the direct algorithm.
+    Tiles of m x m outputs cover the output, so that partial tiles at the edges are computed in full. Sums over channels
+    take one addition per multiplication, as in the direct algorithm.
     """
     outputs, inputs = layer.weights[0][:2]
     height, width = layer.outputs[0][-2:]
     m, r = transform.outputs, transform.taps
     tiles = batch_size * ceil(height / m) * ceil(width / m)
     multiplications = (m + r - 1) ** 2 * tiles * inputs * outputs
-    transforms = (
-        transform.data * tiles * inputs + transform.filter * inputs * outputs + transform.inverse * tiles * outputs
-    )
+    data_flops = transform.data * tiles * inputs
+    filter_flops = transform.filter * inputs * outputs
+    inverse_flops = transform.inverse * tiles * outputs
     return Algorithm(
-        f"Winograd F({m}x{m}, {r}x{r})",
-        2 * multiplications + transforms,
-        multiplications,
-        "3x3, stride 1, dense, on vector units since cuDNN 5",
+        name=f"Winograd F({m}x{m}, {r}x{r})",
+        flops=2 * multiplications + data_flops + filter_flops + inverse_flops,
+        multiplications=multiplications,
+        condition="3x3, stride 1, dense, on vector units since cuDNN 5",
     )
 
 
 def fourier(layer: Layer, batch_size: int, tiled: bool) -> Algorithm:
-    """By Fourier transform, as PALEO counts it (Qi et al. 2017, from their release).
+    """Count a convolution by Fourier transform as PALEO does (Qi et al. 2017, from the released source).
 
-    T is the side of the transform, a power of 2; a transform takes 2 T * 5 T log2(T) FLOPs, half of that for real
-    numbers, and half again where the filter is one element wide. Products of complex numbers take 4 multiplications.
-    Untiled, one transform covers the padded input; tiled, transforms of 32 x 32 do.
+    With T the side of the transform, a power of 2, a transform takes 2 T * 5 T log2(T) FLOPs, half of that for real
+    numbers, and half again if the filter is one element wide. A product of complex numbers takes 4 multiplications. One
+    transform covers the padded input, or, if `tiled`, a tile of 32 x 32.
     """
     outputs, inputs, *kernel = layer.weights[0]
-    sides = [max(size, taps) for size, taps in zip(_padded(layer), kernel)]
-    elements = FFT_TILE**2 if tiled else prod(sides)
-    tiles = prod(ceil(size / FFT_TILE) for size in layer.inputs[0][-2:]) if tiled else 1
+    if tiled:
+        elements = FFT_TILE**2
+        tiles = prod(ceil(size / FFT_TILE) for size in layer.inputs[0][-2:])
+        name, condition = "FFT, 32x32 tiles", "stride 1, dense, on vector units"
+    else:
+        elements = prod(max(size, taps) for size, taps in zip(_padded_sizes(layer), kernel))
+        tiles = 1
+        name, condition = "FFT", f"stride 1, dense, on vector units, inputs up to {_FFT_LARGEST}"
     side = 2 ** ceil(log2(sqrt(elements)))
-    transform = 2 * side * 5 * side * log2(side) / 2 / (2 if 1 in kernel else 1)
+    flops_per_transform = 2 * side * 5 * side * log2(side) / 2 / (2 if 1 in kernel else 1)
     multiplications = tiles * 4 * batch_size * inputs * outputs * elements
-    transforms = transform * (tiles * batch_size * (inputs + outputs) + inputs * outputs)
-    return Algorithm(
-        "FFT, 32x32 tiles" if tiled else "FFT",
-        int(multiplications + transforms),
-        multiplications,
-        "stride 1, dense, on vector units" + ("" if tiled else f", inputs up to {_FFT_LARGEST}"),
-    )
+    transforms = flops_per_transform * (tiles * batch_size * (inputs + outputs) + inputs * outputs)
+    return Algorithm(name, int(multiplications + transforms), multiplications, condition)
 
 
-def _plain(layer: Layer) -> bool:
+def _is_dense_with_stride_1(layer: Layer) -> bool:
     attributes = layer.attributes
-    return (
-        set(attributes.get("stride", [1])) == {1} and "dilation" not in attributes and attributes.get("groups", 1) == 1
-    )
+    has_stride_1 = set(attributes.get("stride", [1])) == {1}
+    return has_stride_1 and "dilation" not in attributes and attributes.get("groups", 1) == 1
 
 
-def _padded(layer: Layer) -> list[int]:
+def _padded_sizes(layer: Layer) -> list[int]:
+    """Return height and width of the padded input."""
     sizes = layer.inputs[0][-2:]
     padding = layer.attributes.get("padding", [0, 0])
     pads = padding if isinstance(padding, (list, tuple)) else [0, 0]

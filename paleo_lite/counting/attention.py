@@ -1,4 +1,5 @@
-"""Attention as the software of a measurement runs it: one kernel, or a product, a softmax and a product."""
+"""Attention as the software of a measurement runs it: fused, as separate operations, or without copies of its
+inputs."""
 
 from __future__ import annotations
 
@@ -9,52 +10,63 @@ from .kinds import KINDS
 from .layer import Layer
 
 FUSED_SINCE = 2
-"""The PyTorch whose ``scaled_dot_product_attention`` is one kernel; before it, the scores went through memory."""
+"""First major version of PyTorch whose ``scaled_dot_product_attention`` is one kernel; earlier versions write the
+scores to memory."""
 
-_MAKES = re.compile(r"self_attention\.(?:contiguous|reshape)(?:#\d+)?$")
-"""Copies of queries, keys and values, and of the result, that ``torch.nn.MultiheadAttention`` makes."""
+_ATTENTION_COPIES = re.compile(r"self_attention\.(?:contiguous|reshape)(?:#\d+)?$")
+"""Names of the copies of queries, keys, values and output in ``torch.nn.MultiheadAttention``."""
+
+UNFUSED, WITHOUT_COPIES = "unfused", "of views"
 
 
-UNFUSED, OF_VIEWS = "unfused", "of views"
-
-
-def attention_of(framework: str) -> str:
-    """How a framework runs attention: `UNFUSED`, `OF_VIEWS`, or as its layers stand, which is empty.
+def attention_implementation(framework: str) -> str:
+    """Return how a framework runs attention: `UNFUSED`, `WITHOUT_COPIES`, or an empty string for the layers as they
+    are.
 
     Parameters
     ----------
     framework : str
-        As `paleo_lite.calibration.measurements.Measurement` has it. ``pytorch 1.13`` does not fuse attention; ``timm``
-        among its words says that queries, keys and values are views of one product, and so is the result.
+        Name and version as in `paleo_lite.calibration.measurements.Measurement`. ``pytorch 1.13`` does not fuse
+        attention. With ``timm`` among the words, queries, keys and values are views of one product, and the output is
+        not copied either.
     """
-    name, version, *_ = (*framework.lower().split(), "", "")
-    number = version.partition(".")[0]
-    if name in ("pytorch", "torch") and number.isdecimal() and int(number) < FUSED_SINCE:
+    words = framework.lower().split()
+    name = words[0] if words else ""
+    version = words[1] if len(words) > 1 else ""
+    major = version.partition(".")[0]
+    if name in ("pytorch", "torch") and major.isdecimal() and int(major) < FUSED_SINCE:
         return UNFUSED
-    return OF_VIEWS if "timm" in framework.lower().split() else ""
+    return WITHOUT_COPIES if "timm" in words else ""
 
 
-def with_attention(layers: tuple[Layer, ...], how: str) -> tuple[Layer, ...]:
-    """Layers with attention run as `attention_of` says."""
-    return unfused(layers) if how == UNFUSED else without_copies(layers) if how == OF_VIEWS else layers
+def apply_attention(layers: tuple[Layer, ...], implementation: str) -> tuple[Layer, ...]:
+    """Return the layers with attention run as `attention_implementation` states."""
+    if implementation == UNFUSED:
+        return decompose_attention(layers)
+    if implementation == WITHOUT_COPIES:
+        return remove_attention_copies(layers)
+    return layers
 
 
-def unfused(layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """The layers with attention as its operations."""
-    made: list[Layer] = []
-    places: list[int] = []
+def decompose_attention(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """Return the layers with every fused attention replaced by its separate operations."""
+    result: list[Layer] = []
+    new_indices: list[int] = []
     for layer in layers:
-        parents = tuple(places[parent] if parent >= 0 else parent for parent in layer.parents)
-        if layer.kind in KINDS and (operations := KINDS[layer.kind].unfused):
-            made += operations(layer, parents, len(made))
+        parents = tuple(new_indices[parent] if parent >= 0 else parent for parent in layer.parents)
+        decompose = KINDS[layer.kind].decompose if layer.kind in KINDS else None
+        if decompose is not None:
+            result += decompose(layer, parents, len(result))
         else:
-            made.append(layer._replace(parents=parents))
-        places.append(len(made) - 1)
-    return tuple(made)
+            result.append(layer._replace(parents=parents))
+        new_indices.append(len(result) - 1)
+    return tuple(result)
 
 
-def without_copies(layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """The layers without the copies that ``torch.nn.MultiheadAttention`` makes: views of what it copies."""
-    return tuple(
-        layer._replace(kind="view") if layer.kind == "copy" and _MAKES.search(layer.name) else layer for layer in layers
-    )
+def remove_attention_copies(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """Return the layers with the copies of ``torch.nn.MultiheadAttention`` replaced by views."""
+    result = []
+    for layer in layers:
+        is_attention_copy = layer.kind == "copy" and _ATTENTION_COPIES.search(layer.name)
+        result.append(layer._replace(kind="view") if is_attention_copy else layer)
+    return tuple(result)

@@ -1,8 +1,8 @@
-"""What PyTorch's autocast adds to a network: casts, which are kernels, and layers that compute in fp32.
+"""Mixed precision as PyTorch's autocast applies it: casts, which are kernels, and layers that compute in fp32.
 
-Weights and inputs stay in fp32. Products take 16 bits: what is wider is cast before each, weights at every step.
-Normalisations of samples, softmax, powers and logarithms take fp32. Everything else takes the widest of what it reads
-(PyTorch, "Automatic Mixed Precision package", ops that autocast on CUDA).
+Weights and inputs are kept in fp32. Matrix products compute in 16 bits: wider operands are cast before each product,
+weights in every step. Normalisations of samples, softmax, powers and logarithms compute in fp32. Other operations use
+the widest type of their operands (PyTorch, "Automatic Mixed Precision package", CUDA ops).
 """
 
 from __future__ import annotations
@@ -15,59 +15,99 @@ from .layer import Layer, Shape
 from .work import CAST_BYTES
 
 NARROW, WIDE = CAST_BYTES, 4
-"""Bytes of a number."""
+"""Bytes per element of the 16-bit type and of fp32."""
 
 ORIGIN = "opaque:autocast"
-"""Who calls a cast."""
+"""Origin of an inserted cast, as in `Layer.origin`."""
 
 
-def autocast(layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """The layers with the casts before them.
+def insert_casts(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """Return the layers with casts inserted.
 
-    Each says in its attribute ``widths`` how many bytes the numbers have that it reads, and that it writes.
+    The attribute ``widths`` of each returned layer holds the bytes per element that it reads and writes.
 
     Parameters
     ----------
     layers : sequence of Layer
-        In the order of execution.
+        Layers in the order of execution.
     """
-    made: list[Layer] = []
-    places: list[int] = []  # of each layer among those made
+    return _CastInserter(layers).result()
 
-    def width(parent: int) -> int:
-        return WIDE if parent < 0 else made[parent].attributes["widths"][1]
 
-    def cast(name: str, shape: Shape, parent: int, wanted: int) -> int:
-        made.append(_cast(name, shape, (parent,), (width(parent), wanted)))
-        return len(made) - 1
+class _CastInserter:
+    """Builds the list of layers with casts.
 
-    for layer in layers:
-        parents = [places[parent] if parent >= 0 else parent for parent in layer.parents]
-        computed_in = KINDS[layer.kind].autocast if layer.kind in KINDS else ""
-        wanted = NARROW if layer.kind in MATRIX_KINDS else WIDE if computed_in == "fp32" else None
-        if wanted is not None:
-            parents = [
-                parent
-                if width(parent) == wanted
-                else cast(_numbered(f"{layer.name}.to", number), shape, parent, wanted)
-                for number, (parent, shape) in enumerate(zip(parents, layer.inputs), 1)
-            ]
-            widths: tuple[float, int] = (wanted, wanted)
-            if wanted == NARROW:
-                made += [
-                    _cast(_numbered(f"{layer.name}.weight.to", number), shape, (), (WIDE, NARROW), (shape,))
-                    for number, shape in enumerate(layer.weights, 1)
-                ]
+    Attributes
+    ----------
+    inserted : list of Layer
+        Layers and casts so far.
+    new_indices : list of int
+        Index in `inserted` of each original layer.
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = layers
+        self.inserted: list[Layer] = []
+        self.new_indices: list[int] = []
+
+    def result(self) -> tuple[Layer, ...]:
+        for layer in self.layers:
+            self._add(layer)
+        return tuple(self.inserted)
+
+    def _add(self, layer: Layer) -> None:
+        parents = [self.new_indices[parent] if parent >= 0 else parent for parent in layer.parents]
+        autocast = KINDS[layer.kind].autocast if layer.kind in KINDS else ""
+        widths: tuple[float, int]
+        if layer.kind in MATRIX_KINDS:
+            parents = self._cast_inputs(layer, parents, NARROW)
+            self._cast_weights(layer)
+            widths = (NARROW, NARROW)
+        elif autocast == "fp32":
+            parents = self._cast_inputs(layer, parents, WIDE)
+            widths = (WIDE, WIDE)
         else:
-            read = [width(parent) for parent in parents]
-            own = [WIDE] if layer.weights and computed_in != "input" else []
-            sizes = [prod(shape) for shape in layer.inputs]
-            widest = max([*read, *own], default=WIDE)
-            mean = sum(map(prod, zip(read, sizes))) / sum(sizes) if sum(sizes) else widest
-            widths = (mean, widest)
-        places.append(len(made))
-        made.append(layer._replace(parents=tuple(parents), attributes={**layer.attributes, "widths": widths}))
-    return tuple(made)
+            widths = self._uncast_widths(layer, parents, ignore_weights=autocast == "input")
+        self.new_indices.append(len(self.inserted))
+        attributes = {**layer.attributes, "widths": widths}
+        self.inserted.append(layer._replace(parents=tuple(parents), attributes=attributes))
+
+    def _width(self, parent: int) -> int:
+        """Return the bytes per element of a parent's output."""
+        if parent < 0:
+            return WIDE
+        width: int = self.inserted[parent].attributes["widths"][1]
+        return width
+
+    def _cast_inputs(self, layer: Layer, parents: Sequence[int], width: int) -> list[int]:
+        """Insert a cast of every input of another width, and return the new parents."""
+        new_parents = []
+        for number, (parent, shape) in enumerate(zip(parents, layer.inputs), 1):
+            if self._width(parent) == width:
+                new_parents.append(parent)
+            else:
+                name = _numbered(f"{layer.name}.to", number)
+                new_parents.append(len(self.inserted))
+                self.inserted.append(_cast(name, shape, (self._width(parent), width), parents=(parent,)))
+        return new_parents
+
+    def _cast_weights(self, layer: Layer) -> None:
+        for number, shape in enumerate(layer.weights, 1):
+            name = _numbered(f"{layer.name}.weight.to", number)
+            self.inserted.append(_cast(name, shape, (WIDE, NARROW), weights=(shape,)))
+
+    def _uncast_widths(self, layer: Layer, parents: Sequence[int], ignore_weights: bool) -> tuple[float, int]:
+        """Return the mean bytes per element read, and those written: the widest of the operands."""
+        input_widths = [self._width(parent) for parent in parents]
+        operand_widths = list(input_widths)
+        if layer.weights and not ignore_weights:
+            operand_widths.append(WIDE)
+        widest = max(operand_widths, default=WIDE)
+        sizes = [prod(shape) for shape in layer.inputs]
+        if not sum(sizes):
+            return widest, widest
+        total_bytes = sum(width * size for width, size in zip(input_widths, sizes))
+        return total_bytes / sum(sizes), widest
 
 
 def _numbered(name: str, number: int) -> str:
@@ -75,7 +115,7 @@ def _numbered(name: str, number: int) -> str:
 
 
 def _cast(
-    name: str, shape: Shape, parents: tuple[int, ...], widths: tuple[int, int], weights: tuple[Shape, ...] = ()
+    name: str, shape: Shape, widths: tuple[int, int], parents: tuple[int, ...] = (), weights: tuple[Shape, ...] = ()
 ) -> Layer:
     inputs = () if weights else (shape,)
     return Layer(name, "copy", inputs, (shape,), weights, parents, attributes={"widths": widths}, origin=ORIGIN)

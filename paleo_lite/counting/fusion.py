@@ -1,7 +1,8 @@
-"""What is launched where several layers become one kernel: by a compiler, or by a library for inference.
+"""Fused execution: which layers of a network share a kernel under a compiler, an inference library or Megatron-LM.
 
-Fusing removes bytes and launches, never FLOPs; folding a batch norm into a convolution's weights removes its FLOPs too.
-Counted at inference: a training step needs most of what fusion would keep on chip.
+Fusion removes bytes and kernel launches, but no FLOPs, except that folding a batch norm into the weights of a
+convolution removes the FLOPs of the batch norm. It is counted at inference, because a training step needs most of the
+tensors that fusion would keep on chip.
 """
 
 from __future__ import annotations
@@ -16,69 +17,93 @@ import numpy as np
 
 from ..errors import UnknownName
 from ..units import element_bytes
-from .kinds import ACTIVATIONS, fusion_of, restores_order
+from .kinds import ACTIVATIONS, copies_attention_output, fusion_of
 from .layer import Layer, Op, trace_flow
-from .megatron import with_fused_kernels
-from .work import AUTOCAST, CHANNELS_LAST, COLUMNS, ENGINE, MEGATRON, PASSES, UNFUSED, Work
+from .megatron import fuse_megatron_kernels
+from .work import AUTOCAST, CHANNELS_LAST, COLUMNS, ENGINE, MEGATRON, PASSES, UNFUSED_EXECUTIONS, Work
 
 EXECUTIONS = {
     "eager": "each layer's own kernels, as a framework launches them",
-    AUTOCAST: "eager in mixed precision: weights stay in fp32, what products read is cast, normalisations and softmax "
-    "are in fp32 (torch.autocast)",
-    CHANNELS_LAST: "autocast, with images as height, width, channels in memory, which tensor cores read as they are "
+    AUTOCAST: "eager in mixed precision: weights stay in fp32, operands of products are cast, normalisations and "
+    "softmax are in fp32 (torch.autocast)",
+    CHANNELS_LAST: "autocast, with images as height, width, channels in memory, the layout that tensor cores read "
     "(memory_format=torch.channels_last)",
     MEGATRON: "eager, and one kernel each: attention's scale, mask and softmax, a dropout and the residual's addition, "
     "a gated activation, an RMS norm, rotary positions (Megatron-LM); in training, too",
     "compiled": "chains of pointwise layers, each with at most one reduction, are one kernel; convolutions and matrix "
     "products are calls to a library (PyTorch's inductor)",
     "folded": "compiled, and batch norms folded into the weights of the convolution before them, activations and "
-    "residual additions computed where it writes its result (TensorRT, oneDNN, inductor's freezing)",
-    ENGINE: "folded, the pointwise layers of a module are one kernel, attention's result needs no copy, and the host "
+    "residual additions in the convolution's epilogue (TensorRT, oneDNN, inductor's freezing)",
+    ENGINE: "folded, the pointwise layers of a module are one kernel, attention's output needs no copy, and the host "
     "launches a recorded graph (vLLM, TensorRT-LLM)",
 }
-"""How a network can be run, and what that fuses."""
+"""The executions of a network, and the layers that each fuses."""
 
-_JOINS = ("pointwise", "folded", "reduction", "window", "start")
-"""Layers whose kernel takes what reads them."""
-_POINTWISE = ("pointwise", "folded")
-_WITH_EPILOGUES = ("folded", ENGINE)
+_OPEN_FUSIONS = ("pointwise", "folded", "reduction", "window", "start")
+"""Fusions of layers whose kernel later layers may join."""
+_POINTWISE_FUSIONS = ("pointwise", "folded")
+_EXECUTIONS_WITH_EPILOGUES = ("folded", ENGINE)
 
 
 class _Kernel:
-    """Layers that one launch computes, and which kernels it must wait for (a bit each, transitively)."""
+    """The layers of one kernel launch.
 
-    def __init__(self, first: int, elements: int, open_: str, waits_for: int) -> None:
+    Attributes
+    ----------
+    members : list of int
+        Indices of the layers.
+    elements : int
+        Elements that the kernel iterates over.
+    accepts : {"all", "epilogue", ""}
+        Layers that may join: pointwise layers and reductions, epilogues of a library call, or none.
+    reduced_elements : int
+        Elements of the output of its reduction; 0 without one.
+    waits_for : int
+        Bit mask of the kernels that must finish before, directly or transitively.
+    """
+
+    def __init__(self, first: int, elements: int, accepts: str, waits_for: int) -> None:
         self.members = [first]
         self.elements = elements
-        self.open = open_  # what may join: "all" pointwise and reductions, "epilogue", or "" nothing
-        self.reduced = 0  # elements of the reduction's result, where it has one
+        self.accepts = accepts
+        self.reduced_elements = 0
         self.waits_for = waits_for
 
 
-class _Reader(NamedTuple):
-    """For each layer which layers read it, views between them left out, and where it gets its own inputs from."""
+class _Edges(NamedTuple):
+    """The graph of launched layers, in which views and other layers without a kernel are skipped.
+
+    Attributes
+    ----------
+    readers : list of list of int
+        For each layer, the launched layers that read its output.
+    sources : list of list of int
+        For each layer, the launched layers that produce its inputs; negative for inputs and constants.
+    """
 
     readers: list[list[int]]
     sources: list[list[int]]
 
 
 def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
-    """The work of a network as it is launched.
+    """Return the work of a network under an execution.
 
-    Bytes and kernels of a fused kernel stand in the row of its first layer, those of its others become 0; every row
-    keeps its FLOPs. Only the pass ``inference`` changes.
+    The bytes and the launch of a fused kernel are in the row of its first layer, and 0 in the rows of the others; every
+    row keeps its FLOPs. Only the pass ``inference`` changes, except under Megatron-LM.
 
     Parameters
     ----------
+    layers : sequence of Layer
+        Layers in the order of execution.
     work : Work
-        Counted from these layers.
+        Counts of these layers.
     execution : str
         One of `EXECUTIONS`.
 
     Returns
     -------
     Work
-        With `execution`, and `carrier`: for each layer the one in whose row its kernel stands.
+        The work with `execution`, and with `carrier`, the layer that holds the kernel of each layer.
 
     Raises
     ------
@@ -88,25 +113,28 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     if execution not in EXECUTIONS:
         raise UnknownName("execution", execution, EXECUTIONS)
     if execution == MEGATRON:
-        work = with_fused_kernels(layers, work)
-    if execution in UNFUSED:
+        work = fuse_megatron_kernels(layers, work)
+    if execution in UNFUSED_EXECUTIONS:
         return msgspec.structs.replace(work, execution=execution)
     if execution == ENGINE:
-        work = _without_copies(layers, work)
+        work = _remove_attention_output_copies(layers, work)
     launched = work.column("kernels", "inference")[0] > 0
-    edges = _edges(layers, launched | ~work.counted)
-    folded = _folded(layers, edges) if execution in _WITH_EPILOGUES else {}
-    kernels = _Grouping(layers, edges, launched, folded, execution).kernels()
+    edges = _find_edges(layers, launched | ~work.counted)
+    folded = _find_folded_norms(layers, edges) if execution in _EXECUTIONS_WITH_EPILOGUES else {}
+    kernels = _Grouping(layers, edges, launched, folded, execution).group()
     if execution == ENGINE:
-        kernels = _by_module(layers, kernels)
-    seen_as = trace_flow(layers).seen
-    at_one, at_two = (
-        _changed(layers, work, [Op(layer, n, *seen) for layer, seen in zip(layers, seen_as)], n, kernels, edges, folded)
-        for n in (1, 2)
-    )
+        kernels = _merge_by_module(layers, kernels)
+    op_arguments = trace_flow(layers).op_arguments
+
+    def fused_columns_at(batch_size: int) -> np.ndarray:
+        ops = [Op(layer, batch_size, *arguments) for layer, arguments in zip(layers, op_arguments)]
+        return _fused_columns(layers, work, ops, batch_size, kernels, edges, folded)
+
+    at_one, at_two = fused_columns_at(1), fused_columns_at(2)
     per_sample, fixed = work.per_sample.copy(), work.fixed.copy()
     inference = PASSES.index("inference")
-    per_sample[:, inference], fixed[:, inference] = at_two - at_one, 2 * at_one - at_two
+    per_sample[:, inference] = at_two - at_one
+    fixed[:, inference] = 2 * at_one - at_two
     carrier = np.arange(len(layers))
     for kernel in kernels:
         carrier[kernel.members] = kernel.members[0]
@@ -115,244 +143,292 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     return msgspec.structs.replace(work, per_sample=per_sample, fixed=fixed, execution=execution, carrier=carrier)
 
 
-def _without_copies(layers: Sequence[Layer], work: Work) -> Work:
-    """The work without the copies of attention's result into another order: an engine's attention writes it so."""
-    copies = [index for index, layer in enumerate(layers) if restores_order(layers, layer)]
+def _remove_attention_output_copies(layers: Sequence[Layer], work: Work) -> Work:
+    """Return the work without copies of attention outputs, which an engine's attention writes in the final order."""
+    copies = [index for index, layer in enumerate(layers) if copies_attention_output(layers, layer)]
     per_sample, fixed = work.per_sample.copy(), work.fixed.copy()
-    per_sample[:, PASSES.index("inference"), copies] = fixed[:, PASSES.index("inference"), copies] = 0
+    inference = PASSES.index("inference")
+    per_sample[:, inference, copies] = 0
+    fixed[:, inference, copies] = 0
     return msgspec.structs.replace(work, per_sample=per_sample, fixed=fixed)
 
 
-def _by_module(layers: Sequence[Layer], kernels: Sequence[_Kernel]) -> list[_Kernel]:
-    """Kernels one after the other that only a module's pointwise layers have, as one: rotary positions, for example."""
-    together: list[_Kernel] = []
-    for kernel in sorted(kernels, key=lambda one: one.members[0]):
-        before = together[-1].members if together else []
-        members = [layers[member] for member in (*before, *kernel.members)]
-        alike = len({member.name.rpartition(".")[0] for member in members}) == 1
-        if before and alike and all(fusion_of(member) in _JOINS for member in members):
-            together[-1].members += kernel.members
+def _merge_by_module(layers: Sequence[Layer], kernels: Sequence[_Kernel]) -> list[_Kernel]:
+    """Merge consecutive kernels of pointwise layers of the same module, such as rotary positions."""
+    merged: list[_Kernel] = []
+    for kernel in sorted(kernels, key=lambda kernel: kernel.members[0]):
+        previous = merged[-1] if merged else None
+        if previous is not None and _can_merge_in_module(layers, [*previous.members, *kernel.members]):
+            previous.members += kernel.members
         else:
-            together.append(kernel)
-    return together
+            merged.append(kernel)
+    return merged
 
 
-def _edges(layers: Sequence[Layer], seen: np.ndarray) -> _Reader:
-    """Who reads whom; layers that launch nothing (views, dropout at inference) are looked through."""
+def _can_merge_in_module(layers: Sequence[Layer], members: Sequence[int]) -> bool:
+    modules = {layers[member].name.rpartition(".")[0] for member in members}
+    return len(modules) == 1 and all(fusion_of(layers[member]) in _OPEN_FUSIONS for member in members)
+
+
+def _find_edges(layers: Sequence[Layer], is_visible: np.ndarray) -> _Edges:
+    """Return the edges between visible layers; others (views, dropout at inference) are skipped.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Layers in the order of execution.
+    is_visible : ndarray of bool, shape (layers,)
+        Layers that launch a kernel or cannot be counted.
+    """
     source = list(range(len(layers)))
     sources: list[list[int]] = []
     readers: list[list[int]] = [[] for _ in layers]
     for index, layer in enumerate(layers):
-        if not seen[index]:
+        if not is_visible[index]:
             parent = layer.parents[0] if layer.parents else -1
             source[index] = source[parent] if parent >= 0 else parent
-        made_by = [source[parent] if parent >= 0 else parent for parent in layer.parents]
-        sources.append(made_by)
-        if seen[index]:
-            for maker in {parent for parent in made_by if parent >= 0}:
-                readers[maker].append(index)
-    return _Reader(readers, sources)
+        producers = [source[parent] if parent >= 0 else parent for parent in layer.parents]
+        sources.append(producers)
+        if is_visible[index]:
+            for producer in {producer for producer in producers if producer >= 0}:
+                readers[producer].append(index)
+    return _Edges(readers, sources)
 
 
-def _folded(layers: Sequence[Layer], edges: _Reader) -> dict[int, int]:
-    """Batch norms that alone read a convolution or linear layer, and that layer."""
+def _find_folded_norms(layers: Sequence[Layer], edges: _Edges) -> dict[int, int]:
+    """Return the convolution or linear layer of each batch norm that is its only reader."""
     folded = {}
     for index, layer in enumerate(layers):
         parent = edges.sources[index][0] if edges.sources[index] else -1
-        alone = parent >= 0 and edges.readers[parent] == [index]
-        if alone and fusion_of(layer) == "folded" and fusion_of(layers[parent]) == "library":
+        is_only_reader = parent >= 0 and edges.readers[parent] == [index]
+        if is_only_reader and fusion_of(layer) == "folded" and fusion_of(layers[parent]) == "library":
             folded[index] = parent
     return folded
 
 
 class _Grouping:
-    """Layers in the order of execution, each put into a kernel before it or into one of its own."""
+    """Assigns each layer, in the order of execution, to an earlier kernel or to a kernel of its own.
+
+    Attributes
+    ----------
+    kernels : dict of int to _Kernel
+        Kernels by number. A merged kernel keeps the smaller number.
+    kernel_of_layer : dict of int to int
+        Number of the kernel of each layer.
+    """
 
     def __init__(
-        self, layers: Sequence[Layer], edges: _Reader, launched: np.ndarray, folded: dict[int, int], execution: str
+        self, layers: Sequence[Layer], edges: _Edges, launched: np.ndarray, folded: dict[int, int], execution: str
     ) -> None:
-        self.layers, self.edges, self.launched, self.folded = layers, edges, launched, folded
-        self.epilogues = execution in _WITH_EPILOGUES
-        self.found: dict[int, _Kernel] = {}
-        self.made = 0
-        self.of: dict[int, int] = {}  # layer to its kernel
+        self.layers = layers
+        self.edges = edges
+        self.launched = launched
+        self.folded = folded
+        self.has_epilogues = execution in _EXECUTIONS_WITH_EPILOGUES
+        self.kernels: dict[int, _Kernel] = {}
+        self.kernel_of_layer: dict[int, int] = {}
+        self.next_number = 0
 
-    def kernels(self) -> list[_Kernel]:
-        """All kernels."""
+    def group(self) -> list[_Kernel]:
+        """Return all kernels."""
         for index in range(len(self.layers)):
             if index in self.folded:
-                self.of[index] = self.of[self.folded[index]]
+                self.kernel_of_layer[index] = self.kernel_of_layer[self.folded[index]]
             elif self.launched[index]:
-                self._place(index)
-        return list(self.found.values())
+                self._assign(index)
+        return list(self.kernels.values())
 
-    def _place(self, index: int) -> None:
-        parents = {self.of[source] for source in self.edges.sources[index] if source in self.of}
-        joined = [parent for parent in sorted(parents) if self._takes(parent, index) and self._in_time(parent, parents)]
-        waits_for = self._waits_for(parents)
-        if not joined:
-            self.found[self.made] = self._alone(index, waits_for)
-            self.of[index] = self.made
-            self.made += 1
+    def _parent_kernels(self, index: int) -> set[int]:
+        sources = self.edges.sources[index]
+        return {self.kernel_of_layer[source] for source in sources if source in self.kernel_of_layer}
+
+    def _assign(self, index: int) -> None:
+        parents = self._parent_kernels(index)
+        candidates = []
+        for parent in sorted(parents):
+            if self._can_compute(parent, index) and self._is_ready(parent, parents):
+                candidates.append(parent)
+        if not candidates:
+            self.kernels[self.next_number] = self._new_kernel(index, self._waits_for(parents))
+            self.kernel_of_layer[index] = self.next_number
+            self.next_number += 1
             return
-        first = joined[0]
-        for other in joined[1:]:
-            if self._mergeable(first, other):
+        first = candidates[0]
+        for other in candidates[1:]:
+            if self._can_merge(first, other):
                 self._merge(first, other)
         self._join(first, index)
 
-    def _alone(self, index: int, waits_for: int) -> _Kernel:
+    def _new_kernel(self, index: int, waits_for: int) -> _Kernel:
         layer = self.layers[index]
         fusion = fusion_of(layer)
-        reduction = fusion == "reduction"
-        open_ = "all" if fusion in _JOINS else "epilogue" if self.epilogues and fusion == "library" else ""
-        kernel = _Kernel(index, _elements(layer.inputs if reduction else layer.outputs), open_, waits_for)
-        kernel.reduced = _elements(layer.outputs) if reduction else 0
+        is_reduction = fusion == "reduction"
+        accepts = ""
+        if fusion in _OPEN_FUSIONS:
+            accepts = "all"
+        elif self.has_epilogues and fusion == "library":
+            accepts = "epilogue"
+        kernel = _Kernel(index, _largest(layer.inputs if is_reduction else layer.outputs), accepts, waits_for)
+        kernel.reduced_elements = _largest(layer.outputs) if is_reduction else 0
         return kernel
 
-    def _takes(self, number: int, index: int) -> bool:
-        """Whether a kernel could compute this layer as well, by its shape and kind."""
-        kernel, layer = self.found[number], self.layers[index]
-        if kernel.open == "epilogue":
-            ends = kernel.members[-1]
-            norms = [norm for norm, convolution in self.folded.items() if convolution == ends]
-            alone = set(self.edges.readers[norms[0] if norms else ends]) == {index}
-            adds = [self.layers[member].kind for member in kernel.members].count("add")
-            kind_fits = layer.kind in ACTIVATIONS or (layer.kind == "add" and not adds)
-            return alone and kind_fits and _elements(layer.outputs) == kernel.elements
-        if kernel.open != "all":
+    def _can_compute(self, number: int, index: int) -> bool:
+        """Return whether a kernel can also compute a layer, according to its shapes and kind."""
+        kernel, layer = self.kernels[number], self.layers[index]
+        if kernel.accepts == "epilogue":
+            return self._is_epilogue(kernel, index)
+        if kernel.accepts != "all":
             return False
         fusion = fusion_of(layer)
         if fusion == "reduction":
-            return not kernel.reduced and _elements(layer.inputs) == kernel.elements
+            return not kernel.reduced_elements and _largest(layer.inputs) == kernel.elements
         if fusion == "window":
-            return self._read_by_one(kernel, index, lambda member: member.kind in ACTIVATIONS)
-        if fusion not in _POINTWISE:
+            return self._is_exclusive(kernel, index, lambda member: member.kind in ACTIVATIONS)
+        if fusion not in _POINTWISE_FUSIONS:
             return False
-        elements = _elements(layer.outputs)
-        return elements in (kernel.elements, kernel.reduced) or self._inlined(kernel, index, elements)
+        elements = _largest(layer.outputs)
+        return elements in (kernel.elements, kernel.reduced_elements) or self._is_inlined(kernel, index, elements)
 
-    def _inlined(self, kernel: _Kernel, index: int, elements: int) -> bool:
-        """Pointwise layers of a smaller tensor that only this one reads (a gate's sigmoid) are computed again in it."""
-        return elements > kernel.elements and self._read_by_one(
-            kernel, index, lambda member: fusion_of(member) in _POINTWISE
+    def _is_epilogue(self, kernel: _Kernel, index: int) -> bool:
+        """Return whether a library call can apply a layer to its output: an activation, or one residual addition."""
+        layer = self.layers[index]
+        last = kernel.members[-1]
+        norms = [norm for norm, convolution in self.folded.items() if convolution == last]
+        readers = self.edges.readers[norms[0] if norms else last]
+        has_addition = any(self.layers[member].kind == "add" for member in kernel.members)
+        kind_fits = layer.kind in ACTIVATIONS or (layer.kind == "add" and not has_addition)
+        return set(readers) == {index} and kind_fits and _largest(layer.outputs) == kernel.elements
+
+    def _is_inlined(self, kernel: _Kernel, index: int, elements: int) -> bool:
+        """Return whether a kernel of pointwise layers on a smaller tensor (a gate's sigmoid) is recomputed in a
+        layer."""
+        return elements > kernel.elements and self._is_exclusive(
+            kernel, index, lambda member: fusion_of(member) in _POINTWISE_FUSIONS
         )
 
-    def _read_by_one(self, kernel: _Kernel, index: int, of_these: Callable[[Layer], bool]) -> bool:
-        """Whether a kernel is of these layers only, and nothing but this layer reads it."""
+    def _is_exclusive(self, kernel: _Kernel, index: int, fits: Callable[[Layer], bool]) -> bool:
+        """Return whether all layers of a kernel fit a condition, and only the layer `index` reads the kernel."""
+        allowed_readers = {index, *kernel.members}
         return all(
-            of_these(self.layers[member]) and set(self.edges.readers[member]) <= {index, *kernel.members}
+            fits(self.layers[member]) and set(self.edges.readers[member]) <= allowed_readers
             for member in kernel.members
         )
 
-    def _in_time(self, number: int, parents: set[int]) -> bool:
-        """Whether nothing else that the layer needs waits for this kernel."""
+    def _is_ready(self, number: int, parents: set[int]) -> bool:
+        """Return whether none of the other parents of a layer waits for this kernel."""
         bit = 1 << number
-        return not any(self.found[other].waits_for & bit for other in parents - {number})
+        return not any(self.kernels[other].waits_for & bit for other in parents - {number})
 
-    def _mergeable(self, one: int, other: int) -> bool:
-        first, second = self.found[one], self.found[other]
-        apart = not (first.waits_for >> other & 1 or second.waits_for >> one & 1)
-        alike = first.open == second.open == "all" and not (first.reduced and second.reduced)
-        return apart and alike
+    def _can_merge(self, number: int, other: int) -> bool:
+        first, second = self.kernels[number], self.kernels[other]
+        are_independent = not (first.waits_for >> other & 1 or second.waits_for >> number & 1)
+        accept_all = first.accepts == second.accepts == "all"
+        has_two_reductions = first.reduced_elements and second.reduced_elements
+        return are_independent and accept_all and not has_two_reductions
 
-    def _merge(self, one: int, other: int) -> None:
-        first, second = self.found[one], self.found[other]
+    def _merge(self, number: int, other: int) -> None:
+        first, second = self.kernels[number], self.kernels[other]
         first.members = sorted(first.members + second.members)
         first.elements = max(first.elements, second.elements)
-        first.reduced = first.reduced or second.reduced
+        first.reduced_elements = first.reduced_elements or second.reduced_elements
         first.waits_for |= second.waits_for
         for layer in second.members:
-            self.of[layer] = one
-        del self.found[other]
-        for kernel in self.found.values():
+            self.kernel_of_layer[layer] = number
+        del self.kernels[other]
+        for kernel in self.kernels.values():
             if kernel.waits_for >> other & 1:
-                kernel.waits_for = kernel.waits_for & ~(1 << other) | 1 << one | first.waits_for
-        self._pass_on(one)
+                kernel.waits_for &= ~(1 << other)
+                kernel.waits_for |= 1 << number | first.waits_for
+        self._propagate_waits(number)
 
     def _join(self, number: int, index: int) -> None:
-        kernel, layer = self.found[number], self.layers[index]
-        parents = {self.of[source] for source in self.edges.sources[index] if source in self.of}
-        before = kernel.waits_for
+        kernel, layer = self.kernels[number], self.layers[index]
+        parents = self._parent_kernels(index)
+        previous_waits = kernel.waits_for
         kernel.waits_for |= self._waits_for(parents - {number})
         kernel.members.append(index)
         fusion = fusion_of(layer)
         if fusion == "reduction":
-            kernel.reduced = _elements(layer.outputs)
+            kernel.reduced_elements = _largest(layer.outputs)
         elif fusion in ("window", "start"):
-            kernel.elements = _elements(layer.outputs)
+            kernel.elements = _largest(layer.outputs)
         else:
-            kernel.elements = max(kernel.elements, _elements(layer.outputs))
-        self.of[index] = number
-        if kernel.waits_for != before:
-            self._pass_on(number)
+            kernel.elements = max(kernel.elements, _largest(layer.outputs))
+        self.kernel_of_layer[index] = number
+        if kernel.waits_for != previous_waits:
+            self._propagate_waits(number)
 
-    def _pass_on(self, number: int) -> None:
-        """What a kernel waits for, those that wait for it wait for too."""
-        waits_for = self.found[number].waits_for
-        for kernel in self.found.values():
+    def _propagate_waits(self, number: int) -> None:
+        """Add the kernels that a kernel waits for to all kernels that wait for it."""
+        waits_for = self.kernels[number].waits_for
+        for kernel in self.kernels.values():
             if kernel.waits_for >> number & 1:
                 kernel.waits_for |= waits_for
 
     def _waits_for(self, parents: set[int]) -> int:
         bits = 0
         for parent in parents:
-            bits |= 1 << parent | self.found[parent].waits_for
+            bits |= 1 << parent | self.kernels[parent].waits_for
         return bits
 
 
-def _changed(
+def _fused_columns(
     layers: Sequence[Layer],
     work: Work,
     ops: Sequence[Op],
     batch_size: int,
     kernels: Sequence[_Kernel],
-    edges: _Reader,
+    edges: _Edges,
     folded: dict[int, int],
 ) -> np.ndarray:
-    """The columns of the inference pass at a batch size, shape (columns, layers)."""
+    """Return the columns of the inference pass with fused kernels at a batch size, shape (columns, layers)."""
     columns = np.array([work.column(name, "inference", batch_size)[0] for name in COLUMNS])
     flops, _, read, written, launches = columns
-    size = element_bytes(work.precision)
+    element_size = element_bytes(work.precision)
     for norm, convolution in folded.items():
         flops[norm] = read[norm] = written[norm] = launches[norm] = 0
-        if not ops[convolution].has_bias:  # the shift of the batch norm
+        if not ops[convolution].has_bias:  # the shift of the batch norm becomes a bias
             flops[convolution] += ops[convolution].y
-            read[convolution] += size * layers[norm].inputs[0][1]
-    norm_of = {convolution: norm for norm, convolution in folded.items()}
+            read[convolution] += element_size * layers[norm].inputs[0][1]
+    norm_of_convolution = {convolution: norm for norm, convolution in folded.items()}
     for kernel in kernels:
         if len(kernel.members) == 1:
             continue
-        inside = {*kernel.members, *(norm_of[member] for member in kernel.members if member in norm_of)}
-        moved_in = sum(int(read[member]) - size * ops[member].x for member in kernel.members)
-        moved_in += size * _read_from_outside(layers, ops, kernel.members, inside, edges)
-        moved_out = 0
+        norms = [norm_of_convolution[member] for member in kernel.members if member in norm_of_convolution]
+        inside = {*kernel.members, *norms}
+        bytes_read = sum(int(read[member]) - element_size * ops[member].x for member in kernel.members)
+        bytes_read += element_size * _elements_read_from_outside(layers, ops, kernel.members, inside, edges)
+        bytes_written = 0
         for member in kernel.members:
-            ends = norm_of.get(member, member)
-            if not edges.readers[ends] or not set(edges.readers[ends]) <= inside:
-                moved_out += int(written[member])
+            readers = edges.readers[norm_of_convolution.get(member, member)]
+            is_read_outside = not readers or not set(readers) <= inside
+            if is_read_outside:
+                bytes_written += int(written[member])
         for member in kernel.members:
             read[member] = written[member] = launches[member] = 0
-        head = kernel.members[0]
-        read[head], written[head], launches[head] = moved_in, moved_out, 1
+        first = kernel.members[0]
+        read[first], written[first], launches[first] = bytes_read, bytes_written, 1
     return columns
 
 
-def _read_from_outside(
-    layers: Sequence[Layer], ops: Sequence[Op], members: Sequence[int], inside: set[int], edges: _Reader
+def _elements_read_from_outside(
+    layers: Sequence[Layer], ops: Sequence[Op], members: Sequence[int], inside: set[int], edges: _Edges
 ) -> int:
-    """Elements that a kernel reads of what others made: each tensor once, of a sliced one its slices."""
-    seen: dict[int, dict[int, int]] = defaultdict(dict)
+    """Return the elements that a kernel reads from other kernels: each tensor once, or its slices if it is sliced."""
+    elements_by_source: dict[int, dict[int, int]] = defaultdict(dict)  # source: elements by parent (a slice or view)
     for member in members:
         for operand, (parent, source) in enumerate(zip(layers[member].parents, edges.sources[member])):
             if source not in inside:
-                seen[source][parent] = max(seen[source].get(parent, 0), ops[member].inputs[operand])
-    # A view may repeat what it shows, and views may overlap: no more is read than was made.
-    return sum(
-        min(sum(slices.values()), ops[source].y) if source >= 0 else sum(slices.values())
-        for source, slices in seen.items()
-    )
+                slices = elements_by_source[source]
+                slices[parent] = max(slices.get(parent, 0), ops[member].inputs[operand])
+    total = 0
+    for source, slices in elements_by_source.items():
+        elements = sum(slices.values())
+        # Views may expand or overlap: a kernel reads no more than the whole tensor.
+        total += min(elements, ops[source].y) if source >= 0 else elements
+    return total
 
 
-def _elements(shapes: Sequence[tuple[int, ...]]) -> int:
+def _largest(shapes: Sequence[tuple[int, ...]]) -> int:
+    """Return the number of elements of the largest shape."""
     return max((prod(shape) for shape in shapes), default=0)

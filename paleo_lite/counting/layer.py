@@ -1,13 +1,21 @@
-"""`Layer`, the operation that gets counted; `Op`, the view of it that rules see; `Kind`, all that is known of a kind.
+"""Layers described by their shapes, the cost records of a layer, and the description of a layer kind.
 
-A layer is described by shapes alone, so that layers of a network and kernels of a profile are counted alike.
-FLOPs: a multiply-accumulate is 2, a bias 1 per output, elementwise work as `kinds.elementwise` lists it.
-Bytes: every operand once, the least that any kernel must move. A normalisation over the batch reads its input twice in
-training, because its statistics are needed before its first output. Views move nothing.
-Backward: gradients with respect to the inputs ("data") and to the parameters ("weight") apart.
-Saved tensors: what a gradient is computed from (the formulas of PyTorch's ``derivatives.yaml``), held in the tests
-against ``torch.autograd.graph.saved_tensors_hooks`` on real modules.
-``docs/counting.md`` and ``docs/training.md`` say the same in words.
+`Layer` is one operation of a network, `Op` is the view of it that counting rules receive, and `Kind` holds everything
+the package knows about a kind of layer. Layers of a network and kernels of a profile are both described by shapes, so
+that the same rules count them.
+
+FLOPs
+    A multiply-accumulate counts 2, a bias 1 per output element, elementwise work as listed in `kinds.elementwise`.
+Bytes
+    Every operand is moved once: the minimum of any kernel. A normalisation over the batch reads its input twice in
+    training, because the statistics are needed before the first output. Views move nothing.
+Backward pass
+    Gradients with respect to the inputs ("data") and to the parameters ("weight") are counted separately.
+Saved tensors
+    The tensors from which a gradient is computed, after the formulas of PyTorch's ``derivatives.yaml``. The tests
+    compare them with ``torch.autograd.graph.saved_tensors_hooks`` on real modules.
+
+``docs/counting.md`` and ``docs/training.md`` explain these rules.
 """
 
 from __future__ import annotations
@@ -19,35 +27,35 @@ from typing import Any, Literal, NamedTuple
 Shape = tuple[int, ...]
 
 INPUT = -1
-"""Parent of a tensor that the network is given."""
+"""Parent index of an input tensor of the network."""
 CONSTANT = -2
-"""Parent of a tensor that no layer computes: a buffer, or one made from nothing."""
+"""Parent index of a tensor that no layer computes, such as a buffer or a tensor of zeros."""
 
 
 class Layer(NamedTuple):
-    """One operation of a network, at batch 1.
+    """One operation of a network, with the shapes of one sample.
 
     Attributes
     ----------
     name : str
-        Module path (``features.0``), with the operation behind it where a module does several
-        (``layer1.0.add``) and ``#2`` for the second call.
+        Module path (``features.0``). The operation is appended if the module performs several (``layer1.0.add``), and
+        ``#2`` on the second call.
     kind : str
-        ``conv2d``, ``linear``, ``batch_norm``, ... (`paleo_lite.counting.kinds.KINDS`); an operation that no rule
-        knows keeps its own name (``aten.sort``).
+        ``conv2d``, ``linear``, ``batch_norm``, ... (`paleo_lite.counting.kinds.KINDS`). An operation without a rule
+        keeps its own name (``aten.sort``).
     inputs, outputs : tuple of shapes
-        Tensors read and written, in the order of the call; parameters are not among them.
+        Shapes of the tensors read and written, in the order of the call, without parameters.
     weights : tuple of shapes
-        Parameters read; for convolution and linear the weight first, then the bias.
+        Shapes of the parameters read. Convolution and linear layers list the weight first, then the bias.
     parents : tuple of int
-        For each input the index of the layer that made it, `INPUT` or `CONSTANT`.
+        For each input, the index of the layer that produces it, `INPUT` or `CONSTANT`.
     parameters : int
-        Elements of those weights that no earlier layer uses: a shared parameter counts once.
+        Number of parameters that no earlier layer uses, so that a shared parameter counts once.
     attributes : dict
-        What the shapes do not say: ``stride``, ``padding``, ``groups``, ``kernel``, ``function``, ...
+        Arguments that do not follow from the shapes: ``stride``, ``padding``, ``groups``, ``kernel``, ``function``, ...
     origin : str
-        Who called: ``module:Conv2d`` (the outermost layer class of ``torch.nn``), ``function``, ``operator``,
-        ``method``, or ``opaque:NAME`` inside a function that torch.fx does not look into.
+        Caller of the operation: ``module:Conv2d`` (the outermost layer class of ``torch.nn``), ``function``,
+        ``operator``, ``method``, or ``opaque:NAME`` inside a function that torch.fx does not trace.
     """
 
     name: str
@@ -57,29 +65,30 @@ class Layer(NamedTuple):
     weights: tuple[Shape, ...] = ()
     parents: tuple[int, ...] = ()
     parameters: int = 0
-    attributes: dict[str, Any] = {}  # noqa: RUF012  the default of a NamedTuple, never written to
+    attributes: dict[str, Any] = {}  # noqa: RUF012  default of a NamedTuple; never modified
     origin: str = "function"
 
 
 class Op:
-    """A layer as the rules see it: element counts at some batch size, and which inputs want a gradient.
+    """A layer at one batch size, as counting rules receive it.
 
     Attributes
     ----------
     inputs, outputs, weights : list of int
-        Elements of each tensor, those that depend on the network's input multiplied by the batch size.
+        Number of elements of each tensor. Tensors that depend on the network's input are scaled by the batch size.
     x, y, w : int
-        Elements of all inputs, of all outputs, of all weights.
+        Total number of elements of the inputs, the outputs and the weights.
     has_bias : bool
         Whether a convolution or linear layer adds a bias.
     wants_gradient : list of bool
-        For each input whether a backward pass computes its gradient.
+        For each input, whether the backward pass computes its gradient.
     trainable : bool
-        Whether the weights get a gradient.
+        Whether the backward pass computes gradients of the weights.
     attributes : dict
-        Of the layer.
+        Attributes of the layer.
     samples : int
-        How many times as large the outputs are as those of one sample.
+        Factor by which the outputs are larger than those of one sample: the batch size, or 1 for outputs that do not
+        grow with the batch.
     """
 
     def __init__(
@@ -99,50 +108,57 @@ class Op:
 
 
 class Flow(NamedTuple):
-    """What follows from the edges of the graph, for every layer.
+    """Properties of every layer that follow from the edges of the graph; each list has one entry per layer.
 
     Attributes
     ----------
     output_scales : list of bool
-        Whether the layer's outputs depend on the network's input, and so grow with the batch.
+        Whether the layer's outputs depend on the network's input and therefore grow with the batch.
     output_wants_gradient : list of bool
-        Whether a backward pass reaches the layer's outputs on its way to a parameter.
+        Whether the backward pass computes gradients of the layer's outputs, on the way to a parameter.
     consumers : list of int
-        How many gradients arrive at the layer's outputs: all beyond the first of each output are added up.
-    seen : list of tuple
-        What `Op` is told of it: which inputs grow with the batch, whether the outputs do, and which inputs want a
+        Number of gradients that arrive at the layer's outputs. Gradients beyond the first of each output are
+        accumulated.
+    op_arguments : list of tuple
+        Further arguments of `Op`: which inputs grow with the batch, whether the outputs do, and which inputs want a
         gradient.
     """
 
     output_scales: list[bool]
     output_wants_gradient: list[bool]
     consumers: list[int]
-    seen: list[tuple[tuple[bool, ...], bool, tuple[bool, ...]]]
+    op_arguments: list[tuple[tuple[bool, ...], bool, tuple[bool, ...]]]
 
     def add(self, layer: Layer) -> None:
-        """The next layer.
+        """Append the next layer in the order of execution.
 
-        The attribute ``scales`` says whether it grows where the graph does not: zeros for each sample depend on no
-        input.
+        The attribute ``scales`` overrides the graph: zeros that are created for each sample depend on no input, but
+        grow with the batch.
         """
-        scales, gradient, attributes = self.output_scales, self.output_wants_gradient, layer.attributes
-        grow = tuple([parent == INPUT or (parent >= 0 and scales[parent]) for parent in layer.parents])
-        scales.append(attributes.get("scales", any(grow)))
-        passes = layer.kind != "fill" and not attributes.get("no_gradient", False)
+        scales, gradient = self.output_scales, self.output_wants_gradient
+        attributes = layer.attributes
+        input_scales = tuple([parent == INPUT or (parent >= 0 and scales[parent]) for parent in layer.parents])
+        scales.append(attributes.get("scales", any(input_scales)))
+        is_differentiable = layer.kind != "fill" and not attributes.get("no_gradient", False)
         trainable = bool(layer.weights) and not attributes.get("frozen", False)
-        wants = tuple([passes and parent >= 0 and gradient[parent] for parent in layer.parents])
-        gradient.append(any(wants) or (passes and trainable))
+        wants_gradient = tuple([is_differentiable and parent >= 0 and gradient[parent] for parent in layer.parents])
+        gradient.append(any(wants_gradient) or (is_differentiable and trainable))
         self.consumers.append(0)
-        for parent, wanted in zip(layer.parents, wants):
-            if wanted:
+        for parent, is_wanted in zip(layer.parents, wants_gradient):
+            if is_wanted:
                 self.consumers[parent] += 1
-        self.seen.append((grow, scales[-1], wants))
+        self.op_arguments.append((input_scales, scales[-1], wants_gradient))
 
 
 def trace_flow(layers: Iterable[Layer]) -> Flow:
-    """Walk the graph once: which tensors grow with the batch, and which get gradients.
+    """Determine which tensors of a network grow with the batch and which receive gradients.
 
-    There is no gradient into the network's input, nor through what depends on no parameter.
+    No gradient is computed for the network's input, nor through tensors that depend on no parameter.
+
+    Parameters
+    ----------
+    layers : iterable of Layer
+        Layers in the order of execution.
     """
     flow = Flow([], [], [], [])
     for layer in layers:
@@ -151,22 +167,22 @@ def trace_flow(layers: Iterable[Layer]) -> Flow:
 
 
 INDEX_BYTES = 8
-"""Bytes of an index: int64, as PyTorch has it."""
+"""Bytes of an index (int64, the default of PyTorch)."""
 
 
 class PassCost(NamedTuple):
-    """What one pass over one layer takes.
+    """Cost of one pass over one layer.
 
     Attributes
     ----------
     flops, macs : int
-        Floating-point operations, and multiply-accumulates of convolution, linear, matmul and attention.
+        Floating-point operations; multiply-accumulates of convolution, linear, matmul and attention.
     reads, writes : int
-        Numbers of the network's precision read and written.
+        Elements of the network's precision that are read and written.
     index_bytes : int
-        Bytes of indices and masks, whose size the precision does not change.
+        Bytes of indices and masks, which do not depend on the precision.
     kernels : int
-        Kernels that an eager framework launches.
+        Kernels launched in eager execution.
     """
 
     flops: int = 0
@@ -177,43 +193,57 @@ class PassCost(NamedTuple):
     kernels: int = 1
 
 
-NOTHING = PassCost(kernels=0)
+NO_COST = PassCost(kernels=0)
+"""Cost of a pass that does nothing and launches no kernel."""
 
 
 class Cost(NamedTuple):
-    """What a layer takes: at inference, and in the passes of a training step."""
+    """Cost of a layer at inference and in the passes of a training step."""
 
     inference: PassCost
     forward: PassCost
-    backward_data: PassCost = NOTHING
-    backward_weight: PassCost = NOTHING
+    backward_data: PassCost = NO_COST
+    backward_weight: PassCost = NO_COST
 
 
-def cost(
+def needed_cost(
     op: Op,
     forward: PassCost,
-    data: PassCost = NOTHING,
-    weight: PassCost = NOTHING,
+    data: PassCost = NO_COST,
+    weight: PassCost = NO_COST,
     inference: PassCost | None = None,
 ) -> Cost:
-    """A layer's cost without the gradients that are not needed."""
+    """Return the cost of a layer without the gradients that are not needed.
+
+    Parameters
+    ----------
+    op : Op
+        The layer; its `wants_gradient` and `trainable` decide which gradients are needed.
+    forward, data, weight : PassCost
+        Costs of the forward pass, the data gradient and the weight gradient.
+    inference : PassCost, optional
+        Cost of inference if it differs from the forward pass of training.
+    """
     return Cost(
-        forward if inference is None else inference,
-        forward,
-        data if any(op.wants_gradient) else NOTHING,
-        weight if op.trainable else NOTHING,
+        inference=forward if inference is None else inference,
+        forward=forward,
+        backward_data=data if any(op.wants_gradient) else NO_COST,
+        backward_weight=weight if op.trainable else NO_COST,
     )
 
 
-def together(costs: Sequence[PassCost]) -> PassCost:
-    """Several passes as one."""
-    return PassCost(*(sum(column) for column in zip(*costs))) if costs else NOTHING
+def sum_costs(costs: Sequence[PassCost]) -> PassCost:
+    """Return the field-wise sum of several costs."""
+    if not costs:
+        return NO_COST
+    return PassCost(*(sum(column) for column in zip(*costs)))
 
 
 class Gemm(NamedTuple):
-    """`groups` products of ``rows x inner`` by ``inner x columns``, for one sample.
+    """Sizes of a matrix product for one sample: `groups` products of ``rows x inner`` by ``inner x columns``.
 
-    Exactly one of rows, columns, inner and groups grows with the batch: `grows` names it, or is empty where none does.
+    `grows` is the name of the size that grows with the batch (``"rows"``, ``"columns"``, ``"inner"`` or ``"groups"``);
+    it is empty if none does.
     """
 
     rows: int
@@ -224,22 +254,22 @@ class Gemm(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What a layer saves in the forward pass for its backward pass.
+    """Tensors that a layer saves in the forward pass for its backward pass.
 
     Attributes
     ----------
     inputs : tuple of int
-        Which of its inputs.
+        Positions of the saved inputs.
     output : bool
-        Whether its output.
+        Whether the output is saved.
     numbers : int
-        Further numbers of the network's precision that nothing else holds.
+        Further saved elements of the network's precision, in tensors of their own.
     statistics : int
-        Means, deviations, logarithms of sums: saved in fp32 or wider.
+        Saved means, standard deviations and logarithms of sums, kept in fp32 or wider.
     bytes : int
-        Bytes of masks and indices, whose size the precision does not change.
+        Bytes of saved masks and indices, which do not depend on the precision.
     scales : bool
-        Whether these three grow with the batch.
+        Whether `numbers`, `statistics` and `bytes` grow with the batch.
     """
 
     inputs: tuple[int, ...] = ()
@@ -251,81 +281,83 @@ class Saved(NamedTuple):
 
 
 SAVES_NOTHING = Saved()
-FIRST = Saved(inputs=(0,))
-OUTPUT = Saved(output=True)
+SAVES_FIRST_INPUT = Saved(inputs=(0,))
+SAVES_OUTPUT = Saved(output=True)
 
 Rule = Callable[[Op], Cost]
 Saves = Callable[[Layer, Sequence[bool], bool], Saved]
-"""From a layer, which of its inputs want a gradient, and whether its weights get one."""
+"""Function that returns the saved tensors from a layer, a flag per input that wants a gradient, and whether the weights
+are trainable."""
 Fusion = Literal["pointwise", "folded", "reduction", "window", "start", "library", "alone"]
 
 FUSIONS: dict[Fusion, str] = {
-    "pointwise": "takes each element where it is made",
-    "folded": "pointwise at inference, and folds into the weights of the library call that alone it reads",
-    "reduction": "may also take what a pointwise layer makes: one to a kernel",
-    "window": "a start that is cheap enough to take activations, computed once for every window",
-    "start": "reads its inputs from memory, several times or from several places, and hands on what it makes",
-    "library": "a call to a library, which can compute activations and sums where it writes its result",
-    "alone": "one kernel of its own, or none",
+    "pointwise": "joins the kernel that produces its input, element by element",
+    "folded": "pointwise at inference; folded into the weights of the preceding library call if nothing else reads it",
+    "reduction": "may join the kernel of a preceding pointwise layer; one reduction per kernel",
+    "window": "starts a kernel; cheap enough to recompute preceding activations for every window",
+    "start": "starts a kernel: it reads its inputs from memory, and later layers may join",
+    "library": "a library call, which can apply activations and additions in its epilogue",
+    "alone": "a kernel of its own, or no kernel",
 }
-"""Whether and how a layer becomes one kernel with others."""
+"""The ways in which a layer can share a kernel with others."""
 
 
 class Kind(NamedTuple):
-    """A kind of layer. What every kind must say has no default: nothing is assumed of a kind.
+    """Description of a kind of layer. Required properties have no default, so that every kind states them.
 
     Attributes
     ----------
     name : str
-        As layers have it: ``conv2d``.
+        Name of the kind in `Layer.kind`, such as ``conv2d``.
     rule : callable
-        From `Op` to `Cost`.
+        Function from `Op` to the canonical `Cost`.
     work_class : str or callable
-        The class of work (`paleo_lite.timing.features.CLASSES`); a function of the layer where its shapes decide.
+        Class of work (`paleo_lite.timing.features.CLASSES`), or a function of the layer if it depends on the shapes.
     saves : Saved or callable
-        What it saves for the backward pass; a function of the layer where its shapes decide.
+        Tensors saved for the backward pass, or a function of the layer if they depend on the shapes.
     fusion : str or callable
-        One of `FUSIONS`; a function of the layer where its shapes decide.
+        One of `FUSIONS`, or a function of the layer if it depends on the shapes.
     group : str
-        Convolution, matrix product, attention, normalisation, activation, elementwise, pooling or data movement: its
-        colour in charts.
-    profiled : str
-        The kind of operation in profiles (`paleo_lite.profiles.names.OPERATIONS`).
-    splits : bool or callable
-        Whether a tensor that is split by channels or heads passes through it; a function of the layer where its shapes
-        decide.
+        Group that determines the colour in charts: convolution, matrix product, attention, normalisation, activation,
+        elementwise, pooling or data movement.
+    profile_kind : str
+        Kind of operation in profiles (`paleo_lite.profiles.names.OPERATIONS`).
+    preserves_sharding : bool or callable
+        Whether the output of the layer is sharded by channels or heads if its input is; or a function of the layer.
     gemm : callable or None
-        From layer and pass to the matrix product that a library computes; None where it is none.
-    statistics : bool
-        Whether it has a running mean and a running variance for each channel.
-    alias : bool or callable
-        Whether its result lies in the memory of its first operand.
+        Function from layer and pass to the matrix product that a library computes; None if there is none.
+    has_running_statistics : bool
+        Whether the layer keeps a running mean and a running variance per channel.
+    aliases_input : bool or callable
+        Whether the output shares the memory of the first input; or a function of the layer.
     passes_gradient : bool
-        Whether the gradients of its operands are the gradient of its result, or parts of it: no new memory.
+        Whether the gradients of the inputs are the gradient of the output or slices of it, without new memory.
     element_bytes : int
-        Bytes of an element of its result where the precision does not change them; 0 for numbers of the precision.
+        Bytes per output element if the precision does not determine them; otherwise 0.
     autocast : {"", "fp32", "input"}
-        What PyTorch's autocast computes it in: fp32, or what its input has although its weights are wider. Else
-        products take 16 bits, and all others the widest of what they read.
-    unfused : callable or None
-        From a layer, the places of its parents and its own to the layers that compute it where no kernel does at once.
-    free : str
-        The conventions that count nothing of it (`paleo_lite.counting.work.CONVENTIONS`).
+        Precision under PyTorch's autocast: ``"fp32"``, or ``"input"`` for the precision of the input although the
+        weights are wider. With ``""`` matrix products use 16 bits and other layers the widest of their operands.
+    decompose : callable or None
+        Function from a layer, the indices of its parents and its own index to the layers that compute it without a
+        fused kernel.
+    uncounted_by : str
+        Space-separated conventions that count the kind as 0 (`paleo_lite.counting.work.CONVENTIONS`).
     torch : dict of str to str
-        The reader of a call (`paleo_lite.architectures.readings`) and the names of the calls in torch that it reads.
+        Names of calls in torch, space-separated, by their reader (`paleo_lite.architectures.call_readers`).
     module : str
-        The class of ``torch.nn`` that it is.
+        Name of the corresponding class of ``torch.nn``.
     caffe : str
-        Caffe's types of layer that are this one, with an output of the shape of their input.
+        Corresponding Caffe layer types, space-separated; the output has the shape of the input.
     paleo : str
-        PALEO's type of layer that is this one, with an output of the shape of its input.
+        Corresponding layer type of PALEO; the output has the shape of the input.
     onnx : str
-        ONNX's operators that are this one.
+        Corresponding ONNX operators, space-separated.
     onnx_weights : int or None
-        How many of the constants that such an operator reads are weights (a batch norm's statistics are none); without
-        it all that are more than a number.
+        Number of constant inputs of the ONNX operator that are weights (a batch norm's statistics are not). None: all
+        constants with more than one element.
     pyprof : dict of str to str
-        The reader of pyprof's parameters (`paleo_lite.profile_analysis.parameters`) and the operations that it reads.
+        Names of operations in pyprof profiles, space-separated, by the reader of their parameters
+        (`paleo_lite.profile_analysis.parameters`).
     """
 
     name: str
@@ -334,16 +366,16 @@ class Kind(NamedTuple):
     saves: Saved | Saves
     fusion: Fusion | Callable[[Layer], Fusion]
     group: str
-    profiled: str
-    splits: bool | Callable[[Layer], bool]
+    profile_kind: str
+    preserves_sharding: bool | Callable[[Layer], bool]
     gemm: Callable[[Layer, str], Gemm | None] | None = None
-    statistics: bool = False
-    alias: bool | Callable[[Layer], bool] = False
+    has_running_statistics: bool = False
+    aliases_input: bool | Callable[[Layer], bool] = False
     passes_gradient: bool = False
     element_bytes: int = 0
     autocast: Literal["", "fp32", "input"] = ""
-    unfused: Callable[[Layer, tuple[int, ...], int], list[Layer]] | None = None
-    free: str = ""
+    decompose: Callable[[Layer, tuple[int, ...], int], list[Layer]] | None = None
+    uncounted_by: str = ""
     torch: Mapping[str, str] = {}
     module: str = ""
     caffe: str = ""

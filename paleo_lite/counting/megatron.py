@@ -1,9 +1,9 @@
-"""What Megatron-LM's fused kernels make one of, in training, too: bytes and launches fall, never FLOPs.
+"""The fused kernels of Megatron-LM, at inference and in training: they save bytes and launches, but no FLOPs.
 
-Narayanan et al. 2021 (section 4.2) name the first: scale, mask and softmax of the scores; bias, dropout and the
-addition to the residual; bias and GeLU, which here is one kernel anyway, as a product adds its bias. Megatron-Core does
-the same of a gated activation (``bias_swiglu``), of an RMS norm and rotary positions (Transformer Engine), and of the
-sum of a token's experts (``moe_permute_fusion``).
+Narayanan et al. 2021 (section 4.2) describe the first of them: scale, mask and softmax of the attention scores; bias,
+dropout and the residual's addition; bias and GeLU, which is one kernel here in any case, because products add their
+bias. Megatron-Core also fuses a gated activation (``bias_swiglu``), an RMS norm and rotary positions (Transformer
+Engine), and the sum over the experts of a token (``moe_permute_fusion``).
 """
 
 from __future__ import annotations
@@ -23,141 +23,254 @@ READ, WRITTEN, KERNELS = (COLUMNS.index(name) for name in ("bytes_read", "bytes_
 INFERENCE, FORWARD, BACKWARD, WEIGHTS = (
     PASSES.index(name) for name in ("inference", "forward", "backward_data", "backward_weight")
 )
-_ON_SCORES = ("mul", "div", "add", "where")
-"""What stands between scores and their softmax: a scale and a mask."""
-
-Moved = tuple[tuple[int, ...], tuple[int, ...]]
-"""Layers whose results are read, and whose are written, as often as they are named."""
+_SCORE_KINDS = ("mul", "div", "add", "where")
+"""Kinds of layers between the attention scores and their softmax: scaling and masking."""
 
 
-class Fused(NamedTuple):
-    """Layers that one kernel computes, in whose row it stands, and what it moves; `backward` None: as they do."""
+class Traffic(NamedTuple):
+    """Memory traffic of a fused kernel in units of layer outputs.
+
+    Attributes
+    ----------
+    read, written : tuple of int
+        Indices of layers whose output is read or written; an index that occurs twice counts twice.
+    """
+
+    read: tuple[int, ...]
+    written: tuple[int, ...]
+
+
+class FusedKernel(NamedTuple):
+    """Layers that one kernel computes.
+
+    Attributes
+    ----------
+    layers : tuple of int
+        Indices of the layers.
+    row : int
+        Index of the layer that holds the bytes and launch of the kernel.
+    forward, backward : Traffic
+        Memory traffic of the forward pass and of the data gradient.
+    """
 
     layers: tuple[int, ...]
     row: int
-    forward: Moved
-    backward: Moved | None
+    forward: Traffic
+    backward: Traffic
 
 
-def with_fused_kernels(layers: Sequence[Layer], work: Work) -> Work:
-    """The work of a network as Megatron-LM launches it.
+class FusedDropout(NamedTuple):
+    """A dropout and the residual's addition in one kernel, in the forward pass only."""
 
-    Of a kernel the bytes and the launch stand in the row of one layer, and those of its others are 0.
+    dropout: int
+    addition: int
+
+
+def fuse_megatron_kernels(layers: Sequence[Layer], work: Work) -> Work:
+    """Return the work of a network with the fused kernels of Megatron-LM.
+
+    The bytes and the launch of a fused kernel are in the row of one of its layers, and 0 in the rows of the others.
 
     Parameters
     ----------
+    layers : sequence of Layer
+        Layers in the order of execution.
     work : Work
-        Counted from these layers.
+        Counts of these layers.
     """
-    carrier, changed = np.arange(len(layers)), (work.per_sample.copy(), work.fixed.copy())
-    for fused in _Blocks(layers).fused():
-        inside = Counter(parent for member in fused.layers for parent in layers[member].parents if parent >= 0)
-        again = {maker: times - 1 for maker, times in inside.items() if times > 1 and maker not in fused.layers}
-        if fused.backward is not None:
-            carrier[list(fused.layers)] = fused.row
-        for rows in changed:
-            _fuse(rows, fused, again)
-    return msgspec.structs.replace(work, per_sample=changed[0], fixed=changed[1], carrier=carrier)
-
-
-def _fuse(rows: np.ndarray, fused: Fused, again: Mapping[int, int]) -> None:
-    """Put a kernel in the place of its layers; `again`: how often more than once they read what others made."""
-    size = rows[WRITTEN, FORWARD].copy()
-    members, row = list(fused.layers), fused.row
-    if fused.backward is None:  # a dropout's mask is written besides, and at inference there is none
-        dropout, addition = members
-        rows[READ, FORWARD, dropout] += rows[READ, FORWARD, addition] - size[addition]
-        rows[READ : KERNELS + 1, FORWARD, addition] = 0
-        return
-    passes = ((INFERENCE, fused.forward), (FORWARD, fused.forward), (BACKWARD, fused.backward))
-    for pass_index, (read, written) in passes:
-        if not rows[READ : KERNELS + 1, pass_index, members].any():
+    carrier = np.arange(len(layers))
+    per_sample, fixed = work.per_sample.copy(), work.fixed.copy()
+    for fused in _Blocks(layers).fused_kernels():
+        if isinstance(fused, FusedDropout):
+            _apply_dropout(per_sample, fused)
+            _apply_dropout(fixed, fused)
             continue
-        launched = rows[KERNELS, pass_index, members].max()
-        rows[READ : KERNELS + 1, pass_index, members] = 0
-        rows[READ, pass_index, row], rows[WRITTEN, pass_index, row] = size[list(read)].sum(), size[list(written)].sum()
-        rows[KERNELS, pass_index, row] = min(launched, 1)
-    for maker, times in again.items():  # whose gradients are not added up any more
-        one = times * size[fused.forward[0][0]]
-        rows[READ, BACKWARD, maker] -= 2 * one
-        rows[WRITTEN, BACKWARD, maker] -= one
-        rows[KERNELS, BACKWARD, maker] -= min(times, rows[KERNELS, BACKWARD, maker])
-    rows[READ:KERNELS, WEIGHTS, members] = 0  # a sum of what the same kernel leaves
+        carrier[list(fused.layers)] = fused.row
+        extra_reads = _count_extra_reads(layers, fused)
+        _apply_kernel(per_sample, fused, extra_reads)
+        _apply_kernel(fixed, fused, extra_reads)
+    return msgspec.structs.replace(work, per_sample=per_sample, fixed=fixed, carrier=carrier)
+
+
+def _count_extra_reads(layers: Sequence[Layer], fused: FusedKernel) -> dict[int, int]:
+    """Return how many times more than once the layers of a kernel read each output of a layer outside the kernel."""
+    reads: Counter[int] = Counter()
+    for member in fused.layers:
+        reads.update(parent for parent in layers[member].parents if parent >= 0)
+    return {producer: times - 1 for producer, times in reads.items() if times > 1 and producer not in fused.layers}
+
+
+def _apply_dropout(counts: np.ndarray, fused: FusedDropout) -> None:
+    """Move the addition of the residual into the kernel of the dropout, which still writes its mask.
+
+    At inference there is no dropout to fuse with.
+    """
+    dropout, addition = fused
+    size = counts[WRITTEN, FORWARD, addition].copy()
+    counts[READ, FORWARD, dropout] += counts[READ, FORWARD, addition] - size
+    counts[READ : KERNELS + 1, FORWARD, addition] = 0
+
+
+def _apply_kernel(counts: np.ndarray, fused: FusedKernel, extra_reads: Mapping[int, int]) -> None:
+    """Replace the bytes and launches of the layers of a kernel by those of the kernel, in place.
+
+    Parameters
+    ----------
+    counts : ndarray, shape (columns, passes, layers)
+        Counts per sample, or those that do not grow with the batch.
+    fused : FusedKernel
+        The kernel.
+    extra_reads : mapping of int to int
+        Reads beyond the first of each output of a layer outside the kernel: gradients that are no longer accumulated
+        separately.
+    """
+    output_bytes = counts[WRITTEN, FORWARD].copy()
+    members, row = list(fused.layers), fused.row
+    traffic_by_pass = ((INFERENCE, fused.forward), (FORWARD, fused.forward), (BACKWARD, fused.backward))
+    for pass_index, traffic in traffic_by_pass:
+        if not counts[READ : KERNELS + 1, pass_index, members].any():
+            continue
+        launches = counts[KERNELS, pass_index, members].max()
+        counts[READ : KERNELS + 1, pass_index, members] = 0
+        counts[READ, pass_index, row] = output_bytes[list(traffic.read)].sum()
+        counts[WRITTEN, pass_index, row] = output_bytes[list(traffic.written)].sum()
+        counts[KERNELS, pass_index, row] = min(launches, 1)
+    for producer, times in extra_reads.items():
+        accumulated = times * output_bytes[fused.forward.read[0]]
+        counts[READ, BACKWARD, producer] -= 2 * accumulated
+        counts[WRITTEN, BACKWARD, producer] -= accumulated
+        counts[KERNELS, BACKWARD, producer] -= min(times, counts[KERNELS, BACKWARD, producer])
+    # The kernel of the data gradient also leaves the sums for the weight gradient.
+    counts[READ:KERNELS, WEIGHTS, members] = 0
 
 
 class _Blocks:
-    """Layers, and who reads and makes what: views are looked through."""
+    """The graph of a network without views, and the patterns of layers that Megatron-LM fuses.
+
+    Attributes
+    ----------
+    producers : list of list of int
+        For each layer, the layers that produce its inputs; negative for inputs and constants.
+    readers : list of list of int
+        For each layer, the layers that read its output.
+    """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
-        self.makers: list[list[int]] = []
+        self.producers: list[list[int]] = []
         self.readers: list[list[int]] = [[] for _ in layers]
         for index, layer in enumerate(layers):
-            self.makers.append([self._behind(parent) for parent in layer.parents])
+            self.producers.append([self._skip_views(parent) for parent in layer.parents])
             if layer.kind != "view":
-                for maker in {maker for maker in self.makers[-1] if maker >= 0}:
-                    self.readers[maker].append(index)
+                for producer in {producer for producer in self.producers[-1] if producer >= 0}:
+                    self.readers[producer].append(index)
 
-    def _behind(self, parent: int) -> int:
+    def _skip_views(self, parent: int) -> int:
         while parent >= 0 and self.layers[parent].kind == "view" and self.layers[parent].parents:
             parent = self.layers[parent].parents[0]
         return parent
 
-    def fused(self) -> Iterator[Fused]:
-        """Every kernel of several layers."""
+    def fused_kernels(self) -> Iterator[FusedKernel | FusedDropout]:
+        """Yield all kernels of several layers."""
         for index, layer in enumerate(self.layers):
             kind = KINDS.get(layer.kind)
-            if kind is not None and (kind.group, kind.fusion) == ("activation", "reduction"):  # a softmax
-                if scores := tuple(self._scores(index)):
-                    grown = (scores[0],)
-                    yield Fused((*scores, index), index, (grown, (index,)), ((index, index), (index,)))
+            is_softmax = kind is not None and (kind.group, kind.fusion) == ("activation", "reduction")
+            if is_softmax:
+                yield from self._masked_softmax(index)
             elif layer.kind in ("dropout", *ACTIVATIONS) and len(self.readers[index]) == 1:
-                yield from self._paired(index, self.readers[index][0])
-            elif layer.kind == "mul" and layer.weights and (norm := self._chain(index, "mul rsqrt add reduce pow", 1)):
-                yield Fused((*norm, index), index, ((index,), (index,)), ((index, index), (index,)))
+                yield from self._dropout_or_gate(index, self.readers[index][0])
+            elif layer.kind == "mul" and layer.weights:
+                yield from self._rms_norm(index)
             elif layer.kind == "add" and len(layer.parents) == 2:
-                yield from self._rotated(index)
-            elif layer.kind == "reduce" and (chosen := self._chain(index, "gather mul")):
-                rows = chosen[0]
-                yield Fused((*chosen, index), index, ((rows,), (index,)), ((index, rows), (rows,)))
+                yield from self._rotary_positions(index)
+            elif layer.kind == "reduce":
+                yield from self._expert_sum(index)
 
-    def _scores(self, softmax: int) -> Iterator[int]:
-        """The layers between the product that makes scores and their softmax; a mask is the triangle left out."""
+    def _masked_softmax(self, softmax: int) -> Iterator[FusedKernel]:
+        """Yield the kernel of scale, mask and softmax of attention scores; masked scores are not counted separately."""
+        between = tuple(self._layers_before_softmax(softmax))
+        if between:
+            scaled_scores = (between[0],)
+            forward = Traffic(read=scaled_scores, written=(softmax,))
+            yield FusedKernel((*between, softmax), softmax, forward, Traffic((softmax, softmax), (softmax,)))
+
+    def _layers_before_softmax(self, softmax: int) -> Iterator[int]:
+        """Yield the layers between the product that computes the scores and their softmax, the last one first."""
         index = softmax
-        while (makers := self.makers[index]) and makers[0] >= 0:
-            index = makers[0]
+        while self.producers[index] and self.producers[index][0] >= 0:
+            index = self.producers[index][0]
             layer = self.layers[index]
-            alone = len(self.readers[index]) == 1 and layer.outputs == self.layers[softmax].inputs
-            if layer.kind not in _ON_SCORES or not alone:
+            is_only_read_once = len(self.readers[index]) == 1
+            has_score_shape = layer.outputs == self.layers[softmax].inputs
+            if layer.kind not in _SCORE_KINDS or not is_only_read_once or not has_score_shape:
                 return
             yield index
 
-    def _paired(self, index: int, reader: int) -> Iterator[Fused]:
+    def _dropout_or_gate(self, index: int, reader: int) -> Iterator[FusedKernel | FusedDropout]:
+        """Yield the kernel of a dropout and an addition, or of an activation and the product of a gated activation."""
         inputs = self.layers[reader].inputs
         if len(inputs) != 2 or inputs[0] != inputs[1]:
             return
-        pair = self.layers[index].kind == "dropout", self.layers[reader].kind
-        if pair == (True, "add"):
-            yield Fused((index, reader), index, ((), ()), None)
-        elif pair == (False, "mul"):
-            yield Fused((index, reader), reader, ((reader,) * 2, (reader,)), ((reader,) * 3, (reader,) * 2))
+        is_dropout = self.layers[index].kind == "dropout"
+        reader_kind = self.layers[reader].kind
+        if is_dropout and reader_kind == "add":
+            yield FusedDropout(index, reader)
+        elif not is_dropout and reader_kind == "mul":
+            forward = Traffic(read=(reader,) * 2, written=(reader,))
+            backward = Traffic(read=(reader,) * 3, written=(reader,) * 2)
+            yield FusedKernel((index, reader), reader, forward, backward)
 
-    def _chain(self, index: int, kinds: str, second: int = 0) -> tuple[int, ...]:
-        """What made a layer's input, one behind the other, where of these kinds; of the second layer input `second`."""
-        chain: list[int] = []
-        for number, kind in enumerate(kinds.split()):
-            makers = self.makers[chain[-1] if chain else index]
-            place = second if number == 1 else 0
-            if len(makers) <= place or makers[place] < 0 or self.layers[makers[place]].kind != kind:
-                return ()
-            chain.append(makers[place])
-        return tuple(chain)
+    def _rms_norm(self, index: int) -> Iterator[FusedKernel]:
+        """Yield the kernel of an RMS norm that ends with a multiplication by its weight."""
+        norm = self._find_chain(index, ("mul", "rsqrt", "add", "reduce", "pow"), input_of_second=1)
+        if norm:
+            backward = Traffic(read=(index, index), written=(index,))
+            yield FusedKernel((*norm, index), index, Traffic((index,), (index,)), backward)
 
-    def _rotated(self, index: int) -> Iterator[Fused]:
-        """Rotary positions: a tensor times cosines, and its halves turned, times sines (Su et al. 2021)."""
-        direct, turned = self.makers[index]
-        chain = self._chain(turned, "concat neg slice") if turned >= 0 and direct >= 0 else ()
-        if not chain or (self.layers[direct].kind, self.layers[turned].kind) != ("mul", "mul"):
+    def _rotary_positions(self, index: int) -> Iterator[FusedKernel]:
+        """Yield the kernel of rotary positions (Su et al. 2021): ``x cos + rotate_half(x) sin``, ending with
+        `index`."""
+        direct, rotated = self.producers[index]
+        if direct < 0 or rotated < 0:
             return
-        halves = [maker for maker in self.makers[chain[0]] if maker >= 0 and self.layers[maker].kind == "slice"]
-        yield Fused((direct, turned, *chain, *halves, index), index, ((index,), (index,)), ((index,), (index,)))
+        chain = self._find_chain(rotated, ("concat", "neg", "slice"))
+        if not chain or self.layers[direct].kind != "mul" or self.layers[rotated].kind != "mul":
+            return
+        halves = [
+            producer for producer in self.producers[chain[0]] if producer >= 0 and self.layers[producer].kind == "slice"
+        ]
+        traffic = Traffic((index,), (index,))
+        yield FusedKernel((direct, rotated, *chain, *halves, index), index, traffic, traffic)
+
+    def _expert_sum(self, index: int) -> Iterator[FusedKernel]:
+        """Yield the kernel of the weighted sum over the experts of a token, ending with the reduction `index`."""
+        chain = self._find_chain(index, ("gather", "mul"))
+        if chain:
+            gathered = chain[0]
+            forward = Traffic(read=(gathered,), written=(index,))
+            backward = Traffic(read=(index, gathered), written=(gathered,))
+            yield FusedKernel((*chain, index), index, forward, backward)
+
+    def _find_chain(self, index: int, kinds: Sequence[str], input_of_second: int = 0) -> tuple[int, ...]:
+        """Return the chain of producers behind a layer's first input if their kinds match, else an empty tuple.
+
+        Parameters
+        ----------
+        index : int
+            Index of the last layer, which is not part of the chain.
+        kinds : sequence of str
+            Kinds of the producers, from the last to the first.
+        input_of_second : int
+            Input of the first producer that leads to the second one; all other steps follow the first input.
+        """
+        chain: list[int] = []
+        for number, kind in enumerate(kinds):
+            producers = self.producers[chain[-1] if chain else index]
+            position = input_of_second if number == 1 else 0
+            if len(producers) <= position:
+                return ()
+            producer = producers[position]
+            if producer < 0 or self.layers[producer].kind != kind:
+                return ()
+            chain.append(producer)
+        return tuple(chain)

@@ -1,8 +1,9 @@
-"""`Work`: what every layer of a network computes and moves, as arrays.
+"""`Work`: the counts of every layer of a network, per pass, as arrays, for any batch size.
 
-Every count is affine in the batch size: activations grow with it, weights and what depends on them alone do not. The
-rules are therefore asked twice, at batch 2 and 3, and any batch size follows by one multiplication and one addition.
-Not at batch 1: the gradient of what all samples share is a sum over the batch from 2 on only.
+Every count is affine in the batch size: activations grow with it, weights do not. The rules are evaluated at batch
+sizes 2 and 3, from which the counts at any batch size follow by one multiplication and one addition. Batch size 1 is
+unsuitable, because the gradient of a tensor that all samples share is a sum over the batch only for two samples or
+more.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import numpy as np
 
 from ..errors import BadValue, CountFailed, UnknownName, UnsupportedPhase
 from ..units import element_bytes
-from .kinds import FAULTS, MATRIX_KINDS, OWN, cannot_count, count_layer
-from .layer import NOTHING, Cost, Flow, Layer, Op, PassCost, trace_flow
+from .kinds import MATRIX_KINDS, RULE_ERRORS, USER_RULES, count_failure, count_layer
+from .layer import NO_COST, Cost, Flow, Layer, Op, PassCost, trace_flow
 
 PASSES = ("inference", "forward", "backward_data", "backward_weight", "update")
-"""The passes that work is counted for; ``forward`` is the forward pass of a training step."""
+"""The counted passes; ``forward`` is the forward pass of a training step."""
 
 PHASES: dict[str, tuple[str, ...]] = {
     "inference": ("inference",),
@@ -28,36 +29,40 @@ PHASES: dict[str, tuple[str, ...]] = {
     "forward+backward": ("forward", "backward_data", "backward_weight"),
     "training": ("forward", "backward_data", "backward_weight", "update"),
 }
-"""What can be asked for, and the passes that it consists of."""
+"""The phases of a network and their passes."""
 
-WITH_GRADIENTS = frozenset(phase for phase, passes in PHASES.items() if passes[-1] not in ("inference", "forward"))
-"""Phases that compute gradients, so that a forward pass saves what they need."""
+PHASES_WITH_GRADIENTS = frozenset(
+    phase for phase, passes in PHASES.items() if passes[-1] not in ("inference", "forward")
+)
+"""Phases that compute gradients, so that the forward pass saves tensors for them."""
 
-GENERATING: dict[str, tuple[str, ...]] = {"prefill": ("inference",), "decode": ("inference",)}
-"""Phases of generating text, and the passes that they consist of: the whole prompt, and one token of each sequence."""
+GENERATION_PHASES: dict[str, tuple[str, ...]] = {"prefill": ("inference",), "decode": ("inference",)}
+"""The phases of text generation and their passes: prefill computes the whole prompt, decode one token per sequence."""
 
 ENGINE = "engine"
-"""How text is generated unless another execution is asked for: `paleo_lite.counting.fusion.EXECUTIONS`."""
+"""Default execution of text generation; see `paleo_lite.counting.fusion.EXECUTIONS`."""
 
 AUTOCAST = "autocast"
-"""How a framework in mixed precision runs a network."""
+"""Execution of a framework in mixed precision."""
 
 CHANNELS_LAST = "channels-last"
-"""The same with images as height, width, channels in memory, which is how tensor cores read them."""
+"""Mixed precision with images stored as height, width, channels, the layout that tensor cores read."""
 
-MIXED = (AUTOCAST, CHANNELS_LAST)
-"""Executions in mixed precision: what products read is cast."""
+MIXED_EXECUTIONS = (AUTOCAST, CHANNELS_LAST)
+"""Executions in mixed precision, in which the operands of products are cast."""
 
 CAST_BYTES = 2
-"""Bytes of a number that products read under it."""
+"""Bytes per element of the operands of products in mixed precision."""
 
 MEGATRON = "megatron"
-"""How Megatron-LM trains blocks."""
+"""Execution of transformer blocks by Megatron-LM."""
 
-UNFUSED = ("eager", *MIXED, MEGATRON)
-"""Of `paleo_lite.counting.fusion.EXECUTIONS` those that are counted in training, too; their host is that of eager."""
+UNFUSED_EXECUTIONS = ("eager", *MIXED_EXECUTIONS, MEGATRON)
+"""Executions of `paleo_lite.counting.fusion.EXECUTIONS` that are also counted in training; the host launches kernels as
+in eager execution."""
 
 COLUMNS = ("flops", "macs", "bytes_read", "bytes_written", "kernels")
+"""The counts of each layer and pass."""
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,15 +74,20 @@ Rule = Callable[[Op], int | None]
 
 
 class Convention(NamedTuple):
-    """A way to count.
+    """A convention of counting operations.
 
     Attributes
     ----------
-    name, unit, meaning : str
-        How it is asked for, what it counts in, and what it reproduces.
+    name : str
+        Name of the convention.
+    unit : str
+        Unit of its counts: FLOP, MAC or op.
+    meaning : str
+        Short description, shown in help.
     count : callable, str or None
-        From `Op` to the forward count, or None without a rule; as ``package.module:function``, on a floor above for
-        example, imported when it first counts. None: a column of the canonical costs, of backward passes too.
+        Function from `Op` to the forward count, or to None for a layer without a rule. A string
+        ``package.module:function`` is imported at first use. None: the convention is the column of the canonical costs
+        with its name, and also covers the backward pass.
     """
 
     name: str
@@ -91,15 +101,27 @@ CONVENTIONS: dict[str, Convention] = {
     for convention in (
         Convention("flops", "FLOP", "a multiply-accumulate is 2, biases and elementwise work included"),
         Convention("macs", "MAC", "multiply-accumulates of convolution, linear, matmul and attention only"),
-        Convention("pthflops", "op", "what the pthflops package counts, rule for rule (forward only)",
-                   "paleo_lite.counting.conventions:pthflops"),
-        Convention("lu2017", "op", "what Lu et al. 2017 print, as far as it can be read (forward only)",
-                   "paleo_lite.counting.conventions:lu2017"),
-        Convention("paleo", "FLOP", "what PALEO counts: its own layers, without biases (forward only)",
-                   "paleo_lite.paleo.layers:count_paleo"),
+        Convention(
+            "pthflops",
+            "op",
+            "as the pthflops package counts, rule for rule (forward only)",
+            "paleo_lite.counting.conventions:pthflops",
+        ),
+        Convention(
+            "lu2017",
+            "op",
+            "as Lu et al. 2017 count, inferred from their totals (forward only)",
+            "paleo_lite.counting.conventions:lu2017",
+        ),
+        Convention(
+            "paleo",
+            "FLOP",
+            "as PALEO counts: its own layers, without biases (forward only)",
+            "paleo_lite.paleo.layers:count_paleo",
+        ),
     )
-}  # fmt: skip
-"""Every convention, by name."""
+}
+"""All conventions by name."""
 
 
 class Work(msgspec.Struct, frozen=True, eq=False):
@@ -108,29 +130,30 @@ class Work(msgspec.Struct, frozen=True, eq=False):
     Attributes
     ----------
     names, kinds : tuple of str
-        One per layer.
+        Name and kind of each layer.
     convention : Convention
-        In what unit `counts` counts.
+        Convention of `counts`.
     precision : str
-        The precision whose element size the bytes assume.
+        Precision that determines the element size in bytes.
     per_sample, fixed : ndarray of int64, shape (columns, passes, layers)
-        The two parts of every count (`COLUMNS`, `PASSES`): ``fixed + batch_size * per_sample``.
+        The count in a column of `COLUMNS` and a pass of `PASSES` is ``fixed + batch_size * per_sample``.
     count_per_sample, count_fixed : ndarray of int64, shape (layers,)
-        The forward count in the convention.
+        Forward count in the convention, in the same two parts.
     counted : ndarray of bool, shape (layers,)
-        False where the convention has no rule for the layer: its zeros mean "unknown".
+        Whether the convention has a rule for the layer. Without a rule the counts are 0.
     parameters : ndarray of int64, shape (layers,)
-        Parameters first used by each layer.
+        Number of parameters first used by each layer.
     activations_per_sample : ndarray of int64, shape (layers,)
-        Elements of each layer's outputs, for one sample; 0 for views.
+        Number of output elements per sample; 0 for views.
     matrix : ndarray of bool, shape (layers,)
-        Layers whose multiply-accumulates tensor cores can do.
+        Layers whose multiply-accumulates tensor cores can compute.
     unknown : tuple of str
-        The kinds without a rule, with how many layers have each: ``("aten.sort (2)",)``.
+        Kinds without a rule, with the number of their layers: ``("aten.sort (2)",)``.
     execution : str
-        ``eager``, or how `fuse` says that kernels are launched.
+        ``eager``, or another execution of `paleo_lite.counting.fusion.EXECUTIONS` after `fuse`.
     carrier : ndarray of int, shape (layers,), or None
-        For each layer the one in whose row its fused kernel stands; None where nothing was fused.
+        Index of the layer that holds the bytes and launches of the fused kernel a layer belongs to; None without
+        fusion.
     """
 
     names: tuple[str, ...]
@@ -150,17 +173,26 @@ class Work(msgspec.Struct, frozen=True, eq=False):
     carrier: Array | None = None
 
     def column(self, name: str, phase: str, batch_size: int = 1) -> Array:
-        """One column for the passes of a phase, shape (passes, layers).
+        """Return a column of counts for the passes of a phase.
 
         Parameters
         ----------
         name : str
-            One of `COLUMNS`, ``"bytes"`` for read and written together, or ``"count"`` for the convention's of a
-            forward pass.
+            One of `COLUMNS`, ``"bytes"`` for the sum of bytes read and written, or ``"count"`` for the forward count in
+            the convention.
         phase : str
             One of `PHASES` or `PASSES`.
         batch_size : int
             Samples per pass.
+
+        Returns
+        -------
+        ndarray of int64, shape (passes, layers)
+
+        Raises
+        ------
+        BadValue
+            If the counts at this batch size exceed 64 bits.
         """
         check_batch_size(batch_size)
         if name == "bytes":
@@ -169,44 +201,49 @@ class Work(msgspec.Struct, frozen=True, eq=False):
         if name == "count":
             per_sample, fixed = self.count_per_sample[np.newaxis], self.count_fixed[np.newaxis]
         else:
-            which = np.ix_([COLUMNS.index(name)], [PASSES.index(part) for part in passes])
-            per_sample, fixed = self.per_sample[which][0], self.fixed[which][0]
+            pass_indices = [PASSES.index(pass_name) for pass_name in passes]
+            column = COLUMNS.index(name)
+            per_sample, fixed = self.per_sample[column][pass_indices], self.fixed[column][pass_indices]
         if float(per_sample.sum()) * batch_size > 2.0**62:
-            raise BadValue(f"a batch of {batch_size} overflows the counts of this network")
+            raise BadValue(f"the counts of this network overflow 64 bits at batch size {batch_size}")
         result: Array = per_sample * np.int64(batch_size) + fixed
         return result
 
     def counts_by_pass(self, phase: str = "inference", batch_size: int = 1) -> Array:
-        """The count in the convention for each pass of a phase, shape (passes, layers).
+        """Return the counts in the convention for each pass of a phase.
+
+        Returns
+        -------
+        ndarray of int64, shape (passes, layers)
 
         Raises
         ------
         UnsupportedPhase
-            If the convention counts a forward pass only.
+            If the convention covers the forward pass only.
         """
         name = self.convention.name
         if self.convention.count is None:
             return self.column(name, phase, batch_size)
         if passes_of(phase) not in (("inference",), ("forward",)):
             raise UnsupportedPhase(
-                f"the {name} convention counts a forward pass only: ask for inference or forward, "
-                f"or count {phase} by the flops or macs convention"
+                f"the {name} convention covers the forward pass only: use phase inference or forward, "
+                f"or the flops or macs convention for {phase}"
             )
         return self.column("count", phase, batch_size)
 
     def counts(self, phase: str = "inference", batch_size: int = 1) -> Array:
-        """The same summed over the passes, shape (layers,)."""
+        """Return the counts in the convention, summed over the passes of a phase, shape (layers,)."""
         total: Array = self.counts_by_pass(phase, batch_size).sum(axis=0)
         return total
 
 
 def find_convention(name: str) -> Convention:
-    """The convention of that name.
+    """Return the convention of a name, with its counting function imported.
 
     Raises
     ------
     UnknownName
-        If there is none; the message names the known ones.
+        If there is no such convention; the message lists the conventions.
     """
     if name not in CONVENTIONS:
         raise UnknownName("convention", name, CONVENTIONS)
@@ -219,79 +256,83 @@ def find_convention(name: str) -> Convention:
 
 
 def check_batch_size(batch_size: int) -> None:
-    """Refuse anything but a whole number above 0."""
+    """Check that a batch size is an integer >= 1.
+
+    Raises
+    ------
+    BadValue
+        If it is not.
+    """
     if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
-        raise BadValue(f"the batch size must be a whole number of 1 or more, not {batch_size!r}")
+        raise BadValue(f"the batch size must be an integer >= 1 (got {batch_size!r})")
 
 
 def check_execution(execution: str, phase: str, precision: str = "fp16") -> None:
-    """Refuse to fuse for another phase than inference: a backward pass needs what fusing would keep on chip.
+    """Check that an execution supports a phase and a precision.
+
+    Fusing executions support inference only, because a backward pass needs the tensors that fusion keeps on chip.
 
     Raises
     ------
     UnsupportedPhase
+        If the execution does not support the phase.
     BadValue
-        If autocast is asked for in another precision than one of 16 bits.
+        If a mixed-precision execution is combined with a precision other than fp16 or bf16.
     """
-    if execution in MIXED and element_bytes(precision) != CAST_BYTES:
+    if execution in MIXED_EXECUTIONS and element_bytes(precision) != CAST_BYTES:
         raise BadValue(f"{execution} computes in fp16 or bf16, not in {precision}: use --precision fp16, for example")
-    if execution not in UNFUSED and passes_of(phase) != ("inference",):
+    if execution not in UNFUSED_EXECUTIONS and passes_of(phase) != ("inference",):
         raise UnsupportedPhase(f"{execution} is counted for inference only: use eager execution for {phase}")
 
 
 def passes_of(phase: str) -> tuple[str, ...]:
-    """The passes of one of `PHASES` or `GENERATING`; of a pass itself.
+    """Return the passes of a phase (`PHASES`, `GENERATION_PHASES`); a pass consists of itself.
 
     Raises
     ------
     UnknownName
         If there is no such phase.
     """
-    passes = GENERATING.get(phase) or PHASES.get(phase) or (phase,)
+    passes = GENERATION_PHASES.get(phase) or PHASES.get(phase) or (phase,)
     if passes[0] not in PASSES:
         raise UnknownName("phase", phase, (*PHASES, *PASSES))
     return passes
 
 
 def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "flops") -> Work:
-    """Count a network's layers.
+    """Count the layers of a network.
 
     Parameters
     ----------
     layers : sequence of Layer
-        In the order of execution.
+        Layers in the order of execution.
     precision : str
-        Whose element size the bytes assume.
+        Precision that determines the element size in bytes.
     convention : str
         One of `CONVENTIONS`.
 
     Raises
     ------
     CountFailed
-        If a layer's shapes do not fit its kind, or its counts fit into no 64 bits.
+        If the shapes of a layer do not match its kind, or its counts exceed 64 bits.
     """
     chosen = find_convention(convention)
-    size = element_bytes(precision)
+    element_size = element_bytes(precision)
     flow = trace_flow(layers)
-    which, first = _alike(layers, flow)
-    at_two, at_three = (
-        [_rows(layers[index], samples, flow, index, chosen, size) for index in first] for samples in (2, 3)
-    )
-    shape = (len(first), len(PASSES), len(COLUMNS))
+    group_of_layer, representatives = _group_identical_layers(layers, flow)
+
+    def count_at(samples: int) -> list[LayerCounts]:
+        return [_count_passes(layers[index], samples, flow, index, chosen, element_size) for index in representatives]
+
+    at_two, at_three = count_at(2), count_at(3)
     try:
-        two, three = (
-            np.array([row[0] for row in rows], dtype=np.int64).reshape(shape)[which].T for rows in (at_two, at_three)
-        )
-        count_two, count_three = (
-            np.array([row[1] or 0 for row in rows], dtype=np.int64)[which] for rows in (at_two, at_three)
-        )
+        two, three = _columns_of_layers(at_two, group_of_layer), _columns_of_layers(at_three, group_of_layer)
+        count_two = np.array([counts.forward_count or 0 for counts in at_two], dtype=np.int64)[group_of_layer]
+        count_three = np.array([counts.forward_count or 0 for counts in at_three], dtype=np.int64)[group_of_layer]
     except OverflowError:
-        raise CountFailed("the counts of a layer do not fit into 64 bits: are its shapes right?") from None
-    counted = np.array([row[1] is not None for row in at_two], dtype=bool)[which]
-    missing: dict[str, int] = {}
-    for layer, known in zip(layers, counted):
-        if not known:
-            missing[layer.kind] = missing.get(layer.kind, 0) + 1
+        raise CountFailed("the counts of a layer exceed 64 bits: check its shapes") from None
+    activations = [third.activations - second.activations for second, third in zip(at_two, at_three)]
+    counted = np.array([counts.forward_count is not None for counts in at_two], dtype=bool)[group_of_layer]
     return Work(
         names=tuple(layer.name for layer in layers),
         kinds=tuple(layer.kind for layer in layers),
@@ -303,78 +344,145 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
         count_fixed=3 * count_two - 2 * count_three,
         counted=counted,
         parameters=np.array([layer.parameters for layer in layers], dtype=np.int64),
-        activations_per_sample=np.array([three[2] - two[2] for two, three in zip(at_two, at_three)], dtype=np.int64)[
-            which
-        ],
+        activations_per_sample=np.array(activations, dtype=np.int64)[group_of_layer],
         matrix=np.array([layer.kind in MATRIX_KINDS for layer in layers], dtype=bool),
-        unknown=tuple(f"{kind} ({number})" for kind, number in sorted(missing.items())),
+        unknown=_kinds_without_rule(layers, counted),
     )
 
 
-def _alike(layers: Sequence[Layer], flow: Flow) -> tuple[Array, list[int]]:
-    """For each layer a number that those share which a rule cannot tell apart, and the first layer of each number.
+class LayerCounts(NamedTuple):
+    """Counts of one layer at one batch size.
 
-    Networks repeat their blocks: two in three layers of a ResNet are like an earlier one.
+    Attributes
+    ----------
+    rows : list of tuple of int
+        For each of `PASSES`, the counts in `COLUMNS`.
+    forward_count : int or None
+        Forward count in the convention; None without a rule.
+    activations : int
+        Number of output elements; 0 for views.
+    """
+
+    rows: list[tuple[int, ...]]
+    forward_count: int | None
+    activations: int
+
+
+def _columns_of_layers(counts: Sequence[LayerCounts], group_of_layer: Array) -> Array:
+    """Return the counts of all layers from those of their groups, shape (columns, passes, layers)."""
+    by_group = np.array([group.rows for group in counts], dtype=np.int64)
+    by_group = by_group.reshape(len(counts), len(PASSES), len(COLUMNS))
+    columns: Array = by_group[group_of_layer].T
+    return columns
+
+
+def _kinds_without_rule(layers: Sequence[Layer], counted: NDArray[np.bool_]) -> tuple[str, ...]:
+    """Return the kinds of uncounted layers, with the number of their layers."""
+    missing: dict[str, int] = {}
+    for layer, is_counted in zip(layers, counted):
+        if not is_counted:
+            missing[layer.kind] = missing.get(layer.kind, 0) + 1
+    return tuple(f"{kind} ({number})" for kind, number in sorted(missing.items()))
+
+
+def _group_identical_layers(layers: Sequence[Layer], flow: Flow) -> tuple[Array, list[int]]:
+    """Group the layers that a rule cannot distinguish, so that each group is counted once.
+
+    Networks repeat their blocks: two thirds of the layers of a ResNet equal an earlier one.
+
+    Returns
+    -------
+    group_of_layer : ndarray of int, shape (layers,)
+        Number of the group of each layer.
+    representatives : list of int
+        Index of the first layer of each group.
     """
     numbers: dict[tuple[Any, ...], int] = {}
-    which: list[int] = []
-    first: list[int] = []
+    group_of_layer: list[int] = []
+    representatives: list[int] = []
     for index, layer in enumerate(layers):
-        name = layer.name if layer.kind in OWN else ""  # a rule of a user's may look at it
+        name = layer.name if layer.kind in USER_RULES else ""  # a user's rule may depend on the name
         facts = layer._replace(name=name, parents=(), attributes=repr(layer.attributes))  # type: ignore[arg-type]
-        key = (facts, flow.seen[index], flow.consumers[index])
-        number = numbers.setdefault(key, len(first))
-        if number == len(first):
-            first.append(index)
-        which.append(number)
-    return np.array(which, dtype=np.intp), first
+        key = (facts, flow.op_arguments[index], flow.consumers[index])
+        number = numbers.setdefault(key, len(representatives))
+        if number == len(representatives):
+            representatives.append(index)
+        group_of_layer.append(number)
+    return np.array(group_of_layer, dtype=np.intp), representatives
 
 
-def _rows(
-    layer: Layer, samples: int, flow: Flow, place: int, convention: Convention, size: int
-) -> tuple[list[tuple[int, ...]], int | None, int]:
-    """The columns of each pass, the convention's count, and the elements kept, for one layer at one batch size."""
-    op = Op(layer, samples, *flow.seen[place])
-    known = count_layer(op)
-    cost = known or Cost(NOTHING, NOTHING)
+def _count_passes(
+    layer: Layer, samples: int, flow: Flow, index: int, convention: Convention, element_size: int
+) -> LayerCounts:
+    """Count one layer at one batch size.
+
+    Parameters
+    ----------
+    layer : Layer
+        The layer.
+    samples : int
+        Batch size.
+    flow : Flow
+        Properties of all layers of the network.
+    index : int
+        Index of the layer in the network.
+    convention : Convention
+        Convention of the forward count.
+    element_size : int
+        Bytes per element.
+    """
+    op = Op(layer, samples, *flow.op_arguments[index])
+    known_cost = count_layer(op)
+    cost = known_cost or Cost(NO_COST, NO_COST)
+    forward_count: int | None = None
     if callable(convention.count):
         try:
-            number = convention.count(op)
-        except FAULTS as error:
-            raise cannot_count(op, error) from error
-    else:
-        number = None if known is None else getattr(known.inference, convention.name)
-    data, extra = cost.backward_data, flow.consumers[place] - len(op.outputs)
+            forward_count = convention.count(op)
+        except RULE_ERRORS as error:
+            raise count_failure(op, error) from error
+    elif known_cost is not None:
+        forward_count = getattr(known_cost.inference, convention.name)
+    backward_data = cost.backward_data
+    extra_gradients = flow.consumers[index] - len(op.outputs)
+    if extra_gradients > 0:
+        backward_data = _with_accumulation(backward_data, op, extra_gradients)
     trainable = layer.parameters if op.trainable else 0
-    if extra > 0:
-        # Gradients of an output's consumers are added up: one addition for each beyond the first. Of several outputs
-        # each is taken to have its share of the consumers.
-        added = extra * (op.y // len(op.outputs))
-        data = data._replace(
-            flops=data.flops + added, reads=data.reads + 2 * added, writes=data.writes + added,
-            kernels=data.kernels + extra,
-        )  # fmt: skip
     # Plain gradient descent, w -= rate * gradient: 2 FLOPs and three transfers per parameter, as in PALEO.
     update = PassCost(2 * trainable, 0, 2 * trainable, trainable, 0, len(op.weights) if trainable else 0)
-    sizes: list[tuple[float, float]] = [(size, size)] * len(PASSES)
-    if (widths := op.attributes.get("widths")) is not None:  # the layer says its own
-        read, written = widths
-        both = (read + written) / 2  # a gradient is as wide as what it is of
-        sizes = [(read, written), (read, written), (both, read), (both, read), (4.0, 4.0)]
-    rows: list[tuple[int, ...]] = [
-        (one.flops, one.macs, round(one.reads * read) + one.index_bytes, round(one.writes * written), one.kernels)
-        for one, (read, written) in zip((cost.inference, cost.forward, data, cost.backward_weight, update), sizes)
-    ]
-    return rows, number, op.y if cost.forward.kernels else 0
+    costs = (cost.inference, cost.forward, backward_data, cost.backward_weight, update)
+    sizes: list[tuple[float, float]] = [(element_size, element_size)] * len(PASSES)
+    if "widths" in op.attributes:  # mixed precision: bytes per element differ between layers
+        read, written = op.attributes["widths"]
+        mean = (read + written) / 2  # a gradient has the width of its tensor
+        sizes = [(read, written), (read, written), (mean, read), (mean, read), (4.0, 4.0)]
+    rows: list[tuple[int, ...]] = []
+    for part, (read_size, written_size) in zip(costs, sizes):
+        bytes_read = round(part.reads * read_size) + part.index_bytes
+        rows.append((part.flops, part.macs, bytes_read, round(part.writes * written_size), part.kernels))
+    return LayerCounts(rows, forward_count, op.y if cost.forward.kernels else 0)
+
+
+def _with_accumulation(backward_data: PassCost, op: Op, extra_gradients: int) -> PassCost:
+    """Add the accumulation of the gradients of a layer's outputs: one addition per gradient beyond the first.
+
+    The gradients are assumed to be distributed evenly over the outputs.
+    """
+    added = extra_gradients * (op.y // len(op.outputs))
+    return backward_data._replace(
+        flops=backward_data.flops + added,
+        reads=backward_data.reads + 2 * added,
+        writes=backward_data.writes + added,
+        kernels=backward_data.kernels + extra_gradients,
+    )
 
 
 __all__ = [
     "COLUMNS",
     "CONVENTIONS",
-    "GENERATING",
+    "GENERATION_PHASES",
     "PASSES",
     "PHASES",
-    "WITH_GRADIENTS",
+    "PHASES_WITH_GRADIENTS",
     "Work",
     "check_batch_size",
     "check_execution",

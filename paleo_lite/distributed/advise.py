@@ -1,4 +1,4 @@
-"""Advice: every strategy and collective tried for a number of devices, the best named, and why."""
+"""Comparison of all strategies and collectives for a number of devices, with the best one and the reasons."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from ..errors import BadValue
 from ..timing.memory import usable_bytes
 from .clusters import Cluster
 from .collectives import COLLECTIVES
-from .job import Job, Settings, Split
+from .job import Job, ParallelConfig, Settings
 from .links import Topology
-from .parallel_3d import all_splits
-from .scale import NO_WORKER, over_what_runs, scale, step_of
-from .strategies import STRATEGIES
+from .parallel_3d import candidate_configs
+from .scale import NO_SINGLE_WORKER, predict_step, relative_to_smallest_fitting, scale
+from .strategies import STRATEGIES, Strategy
 from .table import Budget, ScaleRow
 
-NEAR = 0.02
+SIMILAR_TIME = 0.02
+"""Relative difference of step times below which the simpler strategy is preferred."""
+
+ADVISED_CONFIGS = 6
+"""Number of parallel configurations in an answer."""
 
 
 class Advice(NamedTuple):
-    """What was tried and what came of it.
+    """Ranked strategies for one cluster.
 
     Attributes
     ----------
     rows : list of ScaleRow
-        Per strategy the fastest collective; what fits first, fastest first.
+        Each strategy with its fastest collective: those that fit into memory first, fastest first.
     why : str
-        A sentence on the first.
+        Explanation of the first row, in one sentence.
     refused : dict of str to str
-        Strategies that are impossible here, and why.
+        Strategies that are impossible here, with the reason.
     """
 
     rows: list[ScaleRow]
@@ -51,19 +55,21 @@ def advise(
     collectives: Sequence[str] = (),
     cluster: Cluster | None = None,
 ) -> Advice:
-    """Try all strategies and collectives on a number of devices.
+    """Compare all strategies and collectives on a number of devices.
 
-    Bounds are not plans, and butterfly mixing does not exchange everything: both are left out. Where two strategies are
-    within 2% of each other the one listed earlier, which is the simpler one, comes first.
+    Left out are bounds, which are not executable, and butterfly mixing, which does not exchange all gradients. Among
+    strategies within 2 % of the fastest, the simplest one comes first.
 
     Parameters
     ----------
     job, topology, batch_size, scaling, budget, cluster
         As for `scale`.
+    workers : int
+        Number of devices.
     settings : Settings, optional
-        Its collective, where it has one, is the only one tried.
+        Its collective, if set, is the only one tried.
     collectives : sequence of str
-        The ones to try; without any all that apply.
+        Collectives to try; by default all that the strategy supports.
 
     Raises
     ------
@@ -72,25 +78,32 @@ def advise(
     """
     settings = settings or Settings()
     if job.workload.network.blocks and workers > 1:
-        return _of_splits(job, topology, workers, batch_size, scaling, settings, budget, cluster)
-    asked = [settings.collective] if settings.collective else list(collectives)
+        return _compare_configs(job, topology, workers, batch_size, scaling, settings, budget, cluster)
+    requested = [settings.collective] if settings.collective else list(collectives)
     fastest: list[ScaleRow] = []
     refused: dict[str, str] = {}
     for name, strategy in STRATEGIES.items():
-        if strategy.is_bound or strategy.in_blocks:
+        if strategy.is_bound or strategy.divides_blocks:
             continue
-        known = strategy.collectives
-        tried = [way for way in (asked or known) if way in known or way not in COLLECTIVES] if known else [None]
-        if not tried:
-            refused[name] = f"does not exchange by {', '.join(asked)}"
+        candidates = _candidate_collectives(strategy, requested)
+        if not candidates:
+            refused[name] = f"does not support {', '.join(requested)}"
+        if workers == 1:
+            candidates = [None]
         rows: list[ScaleRow] = []
-        for collective in tried if workers > 1 else [None]:
-            one = msgspec.structs.replace(settings, collective=collective)
+        for collective in candidates:
             try:
                 rows += scale(
-                    job, topology, [workers], batch_size, scaling=scaling, strategy=name, settings=one, budget=budget,
+                    job,
+                    topology,
+                    [workers],
+                    batch_size,
+                    scaling=scaling,
+                    strategy=name,
+                    settings=msgspec.structs.replace(settings, collective=collective),
+                    budget=budget,
                     cluster=cluster,
-                )  # fmt: skip
+                )
             except BadValue as error:
                 refused[name] = str(error)
                 break
@@ -98,91 +111,132 @@ def advise(
             fastest.append(min(rows, key=lambda row: row.time_s))
     if not fastest:
         raise BadValue("no strategy is possible: " + "; ".join(dict.fromkeys(refused.values())))
-    if all(any(note.startswith(NO_WORKER) for note in row.notes) for row in fastest if row.fits):
-        fastest = over_what_runs(fastest)  # all over the simplest
-    fastest = _ranked(fastest)
-    return Advice(fastest, _why(fastest, job), refused)
+    fitting = [row for row in fastest if row.fits]
+    if all(any(note.startswith(NO_SINGLE_WORKER) for note in row.notes) for row in fitting):
+        fastest = relative_to_smallest_fitting(fastest)  # the same baseline for all: the simplest strategy
+    fastest = _rank(fastest)
+    return Advice(fastest, _explain(fastest, job), refused)
 
 
-SHOWN = 6
-"""Splits that advice shows: the best, and the five next."""
+def _candidate_collectives(strategy: Strategy, requested: Sequence[str]) -> list[str | None]:
+    """Return the collectives to try; an unknown one is kept, for `scale` to refuse it."""
+    if not strategy.collectives:
+        return [None]
+    if not requested:
+        return list(strategy.collectives)
+    return [name for name in requested if name in strategy.collectives or name not in COLLECTIVES]
 
 
-def _of_splits(
-    job: Job, topology: Topology, workers: int, batch_size: int, scaling: str, settings: Settings,
-    budget: Budget | None, cluster: Cluster | None,
-) -> Advice:  # fmt: skip
-    """Every split of a network of equal blocks, ranked without the cluster's interval; the best of them with it."""
-    machine, total = topology.with_workers(workers), batch_size * (workers if scaling == "weak" else 1)
-    tried: list[tuple[float, Split]] = []
-    reasons: dict[str, str] = {}
+def _compare_configs(
+    job: Job,
+    topology: Topology,
+    workers: int,
+    batch_size: int,
+    scaling: str,
+    settings: Settings,
+    budget: Budget | None,
+    cluster: Cluster | None,
+) -> Advice:
+    """Compare all parallel configurations of a network of equal blocks.
+
+    All are ranked without the cluster's effects, and the best of them again with these effects, which may change the
+    order.
+    """
+    machines = topology.with_workers(workers)
+    global_batch = batch_size * workers if scaling == "weak" else batch_size
+    available_bytes = usable_bytes(job.machine.device)
+    fitting: list[tuple[float, ParallelConfig]] = []
+    reasons: list[str] = []
     too_large = 0
-    for split in [settings.split] if settings.split else all_splits(job.workload.network, machine):
+    configs = [settings.parallel] if settings.parallel else candidate_configs(job.workload.network, machines)
+    for config in configs:
         try:
-            step = step_of(job, machine, msgspec.structs.replace(settings, split=split), total, "together")
+            step = predict_step(job, machines, msgspec.structs.replace(settings, parallel=config), global_batch, "3d")
         except BadValue as error:
-            reasons[str(error)] = ""
+            reasons.append(str(error))
             continue
-        if step.memory_bytes is not None and step.memory_bytes <= usable_bytes(job.machine.device):
-            tried.append((float(step.time_s), split))
+        if step.memory_bytes is not None and step.memory_bytes <= available_bytes:
+            fitting.append((float(step.time_s), config))
         else:
             too_large += 1
-    if not tried:
-        why = f"{too_large} do not fit into memory" if too_large else next(iter(reasons), "there is none")
-        raise BadValue(f"no split is possible: {why}")
-    tried.sort(key=lambda pair: pair[0])
+    if not fitting:
+        reason = "there are no candidates"
+        if too_large:
+            reason = f"{too_large} do not fit into memory"
+        elif reasons:
+            reason = reasons[0]
+        raise BadValue(f"no parallel configuration is possible: {reason}")
+    fitting.sort(key=lambda pair: pair[0])
     rows = []
-    for _, split in tried[: 2 * SHOWN]:  # on a cluster as it is expected the order may be another
-        one = msgspec.structs.replace(settings, split=split)
-        row = scale(
-            job, topology, [workers], batch_size, scaling=scaling, strategy="together", settings=one, budget=budget,
+    for _, config in fitting[: 2 * ADVISED_CONFIGS]:
+        (row,) = scale(
+            job,
+            topology,
+            [workers],
+            batch_size,
+            scaling=scaling,
+            strategy="3d",
+            settings=msgspec.structs.replace(settings, parallel=config),
+            budget=budget,
             cluster=cluster,
-        )[0]  # fmt: skip
-        notes = tuple(note for note in row.notes[1:] if not note.startswith(NO_WORKER))
-        rows.append(msgspec.structs.replace(row, strategy=row.notes[0], collective="", notes=notes))
-    rows = sorted(rows, key=lambda row: row.time_s)[:SHOWN]
-    why = f"{rows[0].strategy}: {rows[0].exposed_s / rows[0].time_s:.0%} of the step waits for exchanges; "
-    why += f"the best of {len(tried)} splits that fit, {too_large} do not"
+        )
+        description, *other_notes = row.notes
+        notes = tuple(note for note in other_notes if not note.startswith(NO_SINGLE_WORKER))
+        rows.append(msgspec.structs.replace(row, strategy=description, collective="", notes=notes))
+    rows = sorted(rows, key=lambda row: row.time_s)[:ADVISED_CONFIGS]
+    best = rows[0]
+    why = (
+        f"{best.strategy}: {best.exposed_s / best.time_s:.0%} of the step is exposed communication; "
+        f"the best of {len(fitting)} configurations that fit, {too_large} do not fit"
+    )
     return Advice(rows, why, {})
 
 
-def _ranked(rows: list[ScaleRow]) -> list[ScaleRow]:
-    """What fits first, then by throughput; of those within 2% of the fastest the simplest first."""
+def _rank(rows: list[ScaleRow]) -> list[ScaleRow]:
+    """Sort rows: those that fit first, then by throughput, but the simplest first among those close to the fastest."""
     ordered = sorted(rows, key=lambda row: (not row.fits, -row.throughput_per_s))
-    first = ordered[0]
-    places = {name: place for place, name in enumerate(STRATEGIES)}
-    near = [row for row in ordered if row.fits == first.fits and row.time_s <= first.time_s * (1 + NEAR)]
-    near.sort(key=lambda row: places[row.strategy])
-    return near + [row for row in ordered if row not in near]
+    fastest = ordered[0]
+    simplicity = {name: rank for rank, name in enumerate(STRATEGIES)}
+    limit_s = fastest.time_s * (1 + SIMILAR_TIME)
+    similar = [row for row in ordered if row.fits == fastest.fits and row.time_s <= limit_s]
+    similar.sort(key=lambda row: simplicity[row.strategy])
+    return similar + [row for row in ordered if row not in similar]
 
 
-def _why(rows: list[ScaleRow], job: Job) -> str:
+def _explain(rows: list[ScaleRow], job: Job) -> str:
+    """Return a sentence that explains why the first row is recommended."""
     best = rows[0]
     if not best.fits:
         return (
             f"no strategy fits into the memory of {job.machine.device.name}: "
             "use smaller batches, checkpointing or more devices"
         )
-    named = best.strategy + (f" with {best.collective}" if best.collective else "")
-    because = f"{best.exposed_s / best.time_s:.0%} of the step waits for exchanges"
-    losers = [row.strategy for row in rows if row.fits is False]
-    if losers:
-        because += f"; {', '.join(losers)} would not fit"
+    name = best.strategy + (f" with {best.collective}" if best.collective else "")
+    explanation = f"{name}: {best.exposed_s / best.time_s:.0%} of the step is exposed communication"
+    too_large = [row.strategy for row in rows if row.fits is False]
+    if too_large:
+        explanation += f"; {', '.join(too_large)} would not fit"
     if len(rows) == 1 or not rows[1].fits:
-        return f"{named}: {because}"
+        return explanation
     second = rows[1]
-    gap = second.time_s / best.time_s - 1
-    if gap <= 0:
-        return f"{named}: {because}; {second.strategy} cannot be told apart from it, {-gap:.1%} faster and less simple"
-    said = f"{named}: {because}; {second.strategy} takes {gap:.1%} longer, limited by {second.limited_by}"
-    turned = _reversed(best, second)
-    apart = f": {best.strategy} and {second.strategy} cannot be told apart" if turned else ""
-    return said + "".join(f"; on {which} cluster {second.strategy} is faster" for which in turned) + apart
+    difference = second.time_s / best.time_s - 1
+    if difference <= 0:
+        return f"{explanation}; {second.strategy} is {-difference:.1%} faster, within the uncertainty, but less simple"
+    explanation += f"; {second.strategy} takes {difference:.1%} longer, limited by {second.limited_by}"
+    reversed_clusters = _clusters_with_reversed_order(best, second)
+    for cluster in reversed_clusters:
+        explanation += f"; on {cluster} cluster {second.strategy} is faster"
+    if reversed_clusters:
+        explanation += f": {best.strategy} and {second.strategy} are equal within the uncertainty"
+    return explanation
 
 
-def _reversed(best: ScaleRow, second: ScaleRow) -> list[str]:
-    """On which clusters the second is faster: both would run on the same one, so that their ends compare in pairs."""
+def _clusters_with_reversed_order(best: ScaleRow, second: ScaleRow) -> list[str]:
+    """Return the clusters, ``a better`` or ``a worse``, on which the second strategy is faster.
+
+    Both strategies would run on the same cluster, so that the ends of their intervals are compared in pairs.
+    """
     if best.cluster_interval is None or second.cluster_interval is None:
         return []
-    pairs = zip(("a better", "a worse"), best.cluster_interval, second.cluster_interval)
-    return [which for which, first_s, second_s in pairs if second_s < first_s]
+    ends = zip(("a better", "a worse"), best.cluster_interval, second.cluster_interval)
+    return [cluster for cluster, best_s, second_s in ends if second_s < best_s]

@@ -1,294 +1,427 @@
-"""Networks of equal blocks: what one device takes of networks of a few of them says what it takes of all.
+"""Costs of networks of equal blocks on one device, extrapolated from networks of one, two and three blocks.
 
-One device's layers are read from the config (`paleo_lite.architectures.tape`): columns and rows of every matrix,
-and what is exchanged between. `parts_of` gives what a block, and what is there once, take for one micro-batch of
-training; `generate` a pass of prefill or decode on devices that share every matrix (Shoeybi et al. 2019, Megatron-LM,
-section 3): of each block two sums go over all devices that share it. Pope et al. 2023 (section 3.2) has the same layout
-for writing text; the logits of the last token are gathered.
+The layers of one device come from the config (`paleo_lite.architectures.tape`): its columns and rows of every weight
+matrix, and the communication between devices. `block_costs` returns the cost of a block and of the layers outside
+blocks for one micro-batch of training. `predict_generation_step` predicts a pass of prefill or decode with tensor
+parallelism (Shoeybi et al. 2019, Megatron-LM, section 3): two all-reduces per block. Pope et al. 2023 (section 3.2) use
+the same layout for text generation; the logits of the last token are gathered.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from ..architectures.network import Tokens
+from ..architectures.network import SequenceOptions
 from ..counting import Layer
 from ..counting.kinds import is_attention
 from ..counting.work import MEGATRON
 from ..errors import BadValue
 from ..timing import Prediction, Workload, predict
-from ..timing.blocks import of_training
-from ..timing.memory import Memory, memory_by_micro_batch, memory_of
+from ..timing.blocks import use_training_constants
+from ..timing.memory import Memory, memory_by_micro_batch, peak_memory
 from ..timing.models import Terms, interval_of
 from ..timing.training import micro_batch
-from .collectives import apart, exchange_time_s
-from .job import Job, Settings, Split, Step
+from .collectives import subgroup_topology, topology_all_reduce_s
+from .job import Job, ParallelConfig, Settings, Step
 from .links import Topology
 
-Held = Callable[[int], Memory]
-FORWARD, BACKWARD = ("forward",), ("backward_data", "backward_weight")
+MemoryFunction = Callable[[int], Memory]
+"""Function from the micro-batch size to the peak memory of one device."""
+
+Messages = tuple[tuple[float, float], ...]
+"""Pairs of a share of an all-reduce and its bytes; an all-gather or a reduce-scatter is half an all-reduce."""
 
 
-class Piece(NamedTuple):
-    """What a block, or embedding and logits together, takes of one device for one micro-batch.
+class DeviceCost(NamedTuple):
+    """Cost of one micro-batch on one device, for a block or for the layers outside blocks (embedding, head).
 
     Attributes
     ----------
-    forward_s, backward_s, core_s, update_s : float
-        `core_s` is the part of the forward pass that selective recomputation repeats: scores and their softmax.
-    forward_sent, backward_sent : tuple of (float, float)
-        Exchanges: shares of an all-reduce, and bytes; a gather or a scatter is half of one.
+    forward_s, backward_s, update_s : float
+        Time of the passes.
+    attention_scores_s : float
+        Part of the forward pass that selective recomputation repeats: the attention scores and their softmax.
+    forward_messages, backward_messages : tuple of (float, float)
+        Communication between tensor-parallel devices, see `Messages`.
+    parameter_bytes, gradient_bytes, optimizer_bytes, activation_bytes : float
+        Memory by part.
     attention_s, attention_backward_s : float
-        The part of forward and backward pass that attention takes.
-    ring_bytes, routed_bytes : float
-        Keys and values of a device; rows sent to experts and back in a forward pass.
-    parameters, gradients, optimizer, activations, expert_gradients : float
-        Bytes; `expert_gradients` are among the gradients.
+        Part of the forward and of the backward pass that attention takes.
+    ring_bytes : float
+        Keys and values of one device, which context parallelism passes around the ring.
+    routed_bytes : float
+        Bytes of tokens sent to their experts and back in a forward pass.
+    expert_gradient_bytes : float
+        Part of `gradient_bytes` that belongs to experts.
     """
 
     forward_s: float
     backward_s: float
-    core_s: float
+    attention_scores_s: float
     update_s: float
-    forward_sent: tuple[tuple[float, float], ...]
-    backward_sent: tuple[tuple[float, float], ...]
-    parameters: float
-    gradients: float
-    optimizer: float
-    activations: float
+    forward_messages: Messages
+    backward_messages: Messages
+    parameter_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    activation_bytes: float
     attention_s: float
     attention_backward_s: float
     ring_bytes: float
     routed_bytes: float
-    expert_gradients: float
+    expert_gradient_bytes: float
 
 
-class Parts(NamedTuple):
-    """A block, what is there once, what a step takes besides, and how sure that is: ends of the time over the time."""
+class BlockCosts(NamedTuple):
+    """Costs of a network of equal blocks on one device.
 
-    block: Piece
-    ends: Piece
+    Attributes
+    ----------
+    block : DeviceCost
+        Cost of one block.
+    outer : DeviceCost
+        Cost of the layers outside blocks: embedding and head.
+    overhead_s : float
+        Fixed overhead per step.
+    hidden_state_bytes : float
+        Bytes that a block passes to the next one.
+    relative_interval : tuple of float or None
+        90 % interval of the time, divided by the time; None if the time model gives none.
+    """
+
+    block: DeviceCost
+    outer: DeviceCost
     overhead_s: float
-    passed_on: float  # bytes that a block hands to the next one
-    interval: tuple[float, float] | None
+    hidden_state_bytes: float
+    relative_interval: tuple[float, float] | None
 
 
-def parts_of(job: Job, split: Split) -> Parts:
-    """What a device of a split computes, sends and holds; made once for all splits that differ in nothing of it."""
-    key = split.tensor, split.sequence, split.context, split.experts, split.micro_batch
-    return job.once(_parts, *key, split.recompute == "selective")
-
-
-def _parts(job: Job, *key: Any) -> Parts:
-    counted: tuple[tuple[Workload, Memory], ...] = job.counted(_counted, *key)
-    model = of_training(job.model)
-    made = [model.evaluate(workload, job.machine) for workload, _ in counted]
-    pieces = [_piece(terms, *known, job.element_bytes) for terms, known in zip(made, counted)]
-    block, (first, second), (workload, _) = _minus(pieces[1], pieces[0]), made, counted[1]
-    interval = second.interval()
-    ends = None if interval is None else (interval[0] / second.time_s, interval[1] / second.time_s)
-    # A block hands on the result of its last addition of two tensors.
-    added = [layer for layer in workload.layers if layer.kind == "add" and len(layer.outputs[0]) == 3]
-    passed_on = float(np.prod(added[-1].outputs[0])) * workload.batch_size * job.element_bytes
-    return Parts(block, _minus(pieces[0], block), first.overhead_s, passed_on, ends)
-
-
-def _counted(job: Job, *key: Any) -> tuple[tuple[Workload, Memory], ...]:
-    """Networks of one and of two blocks for one micro-batch, and their memory: what no time model changes."""
-    *shared, micro, selective = key
-    pieces = job.counted(_blocks, *shared)
-    return tuple(
-        (micro_batch(one.but(batch_size=micro), job.machine), (fused if selective else memory)(micro))
-        for one, memory, fused in pieces
+def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
+    """Return the cached block costs; configurations that differ only in other fields share them."""
+    return job.cached(
+        _compute_block_costs,
+        config.tensor,
+        config.sequence_parallel,
+        config.context,
+        config.expert,
+        config.micro_batch_size,
+        config.recompute == "selective",
     )
 
 
-def _blocks(job: Job, tensor: int, sequence: bool, ring: int, experts: int) -> list[tuple[Workload, Held, Held]]:
-    """Networks of one and of two blocks, and their memory as they are and with fused attention."""
+def _compute_block_costs(
+    job: Job, tensor: int, sequence_parallel: bool, context: int, expert: int, micro_batch_size: int, selective: bool
+) -> BlockCosts:
+    counted = job.cached_across_models(
+        _count_micro_batch, tensor, sequence_parallel, context, expert, micro_batch_size, selective
+    )
+    model = use_training_constants(job.model)
+    terms = [model.evaluate(workload, job.machine) for workload, _ in counted]
+    one_block, two_blocks = (
+        _device_cost(term, workload, memory, job.element_bytes) for term, (workload, memory) in zip(terms, counted)
+    )
+    block = _subtract_costs(two_blocks, one_block)
+    interval = terms[1].interval()
+    relative_interval = None
+    if interval is not None:
+        relative_interval = (interval[0] / terms[1].time_s, interval[1] / terms[1].time_s)
+    # A block passes on the result of its last residual addition.
+    workload, _ = counted[1]
+    additions = [layer for layer in workload.layers if layer.kind == "add" and len(layer.outputs[0]) == 3]
+    hidden_state_bytes = float(np.prod(additions[-1].outputs[0])) * workload.batch_size * job.element_bytes
+    return BlockCosts(
+        block=block,
+        outer=_subtract_costs(one_block, block),
+        overhead_s=terms[0].overhead_s,
+        hidden_state_bytes=hidden_state_bytes,
+        relative_interval=relative_interval,
+    )
+
+
+def _count_micro_batch(
+    job: Job, tensor: int, sequence_parallel: bool, context: int, expert: int, micro_batch_size: int, selective: bool
+) -> tuple[tuple[Workload, Memory], ...]:
+    """Return workload and memory of one micro-batch for networks of one and of two blocks."""
+    networks = job.cached_across_models(_build_small_networks, tensor, sequence_parallel, context, expert)
+    counted = []
+    for network in networks:
+        workload = micro_batch(network.workload.with_changes(batch_size=micro_batch_size), job.machine)
+        memory_function = network.memory_with_fused_attention if selective else network.memory
+        counted.append((workload, memory_function(micro_batch_size)))
+    return tuple(counted)
+
+
+class _SmallNetwork(NamedTuple):
+    """A network of few blocks, and its memory as it is and with fused attention."""
+
+    workload: Workload
+    memory: MemoryFunction
+    memory_with_fused_attention: MemoryFunction
+
+
+def _build_small_networks(
+    job: Job, tensor: int, sequence_parallel: bool, context: int, expert: int
+) -> list[_SmallNetwork]:
+    """Build the networks of one and of two blocks."""
     network = job.workload.network
-    assert network.remade is not None and network.lengths is not None
-    asked = Tokens(network.lengths.queries, None, "training", tensor, sequence, ring, experts)
-    options = msgspec.structs.replace(job.workload.options, accumulation=1, checkpointing="none")
-    made = []
+    assert network.rebuild is not None and network.lengths is not None
+    training = msgspec.structs.replace(job.workload.options, accumulation=1, checkpointing="none")
+    small_networks = []
     for blocks in (1, 2):
-        asked = asked._replace(blocks=blocks)
-        one = job.workload.but(
-            network=network.remade(asked), training=options, batch_size=1, execution=MEGATRON
-        )  # fmt: skip
-        held = memory_by_micro_batch(one)
-        fused = held
-        if not any(map(is_attention, one.layers)):  # which saves neither scores nor their softmax
-            fused = memory_by_micro_batch(one.but(network=network.remade(asked._replace(fused=True))))
-        made.append((one, held, fused))
-    return made
+        options = SequenceOptions(
+            length=network.lengths.queries,
+            phase="training",
+            tensor_parallel=tensor,
+            sequence_parallel=sequence_parallel,
+            context_parallel=context,
+            expert_parallel=expert,
+            blocks=blocks,
+        )
+        workload = job.workload.with_changes(
+            network=network.rebuild(options), training=training, batch_size=1, execution=MEGATRON
+        )
+        memory = memory_by_micro_batch(workload)
+        fused_memory = memory
+        if not any(map(is_attention, workload.layers)):
+            # Fused attention saves neither the scores nor their softmax.
+            fused_network = network.rebuild(options._replace(fused_attention=True))
+            fused_memory = memory_by_micro_batch(workload.with_changes(network=fused_network))
+        small_networks.append(_SmallNetwork(workload, memory, fused_memory))
+    return small_networks
 
 
-def _piece(terms: Terms, workload: Workload, memory: Memory, element_bytes: int) -> Piece:
+_ALL_REDUCE_SHARES = {
+    "copy": {"backward": 1.0},
+    "sum": {"forward": 1.0},
+    "gather": {"forward": 0.5, "backward": 0.5},
+    "scatter": {"forward": 0.5, "backward": 0.5},
+}
+"""Communication of a tensor-parallel exchange layer per pass, as shares of an all-reduce."""
+
+
+def _device_cost(terms: Terms, workload: Workload, memory: Memory, element_bytes: int) -> DeviceCost:
+    """Return the cost of a whole small network."""
     keys = workload.network.lengths.keys if workload.network.lengths else 0
-    core = np.array([_is_core(layer, keys) for layer in workload.layers])
-    attention = np.array([is_attention(layer) for layer in workload.layers])
-    sent: dict[str, list[tuple[float, float]]] = {"forward": [], "backward": []}
-    routed = ring = experts = 0.0
+    is_score_layer = np.array([_is_score_layer(layer, keys) for layer in workload.layers])
+    is_attention_layer = np.array([is_attention(layer) for layer in workload.layers])
+    messages: dict[str, list[tuple[float, float]]] = {"forward": [], "backward": []}
+    routed_bytes = ring_bytes = expert_gradient_bytes = 0.0
+    bytes_per_element = workload.batch_size * element_bytes
     for layer in workload.layers:
-        sample_bytes = workload.batch_size * element_bytes
         if layer.kind == "exchange":
-            size = float(max(np.prod(layer.inputs[0]), np.prod(layer.outputs[0]))) * sample_bytes
-            routed += size * (layer.attributes["function"] == "all_to_all")
-            for way, share in _SENT.get(layer.attributes["function"], {}).items():
-                sent[way].append((share, size))
+            function = layer.attributes["function"]
+            size = float(max(np.prod(layer.inputs[0]), np.prod(layer.outputs[0]))) * bytes_per_element
+            if function == "all_to_all":
+                routed_bytes += size
+            for direction, share in _ALL_REDUCE_SHARES.get(function, {}).items():
+                messages[direction].append((share, size))
         elif is_attention(layer):
-            ring += float(np.prod(layer.inputs[1]) + np.prod(layer.inputs[2])) * sample_bytes
+            ring_bytes += float(np.prod(layer.inputs[1]) + np.prod(layer.inputs[2])) * bytes_per_element
         elif layer.kind == "grouped_matmul":
-            experts += float(layer.parameters) * element_bytes
-    return Piece(
-        float(terms.of(*FORWARD).sum()), float(terms.of(*BACKWARD).sum()), float(terms.of(*FORWARD)[core].sum()),
-        float(terms.of("update").sum()), tuple(sent["forward"]), tuple(sent["backward"]),
-        memory.parameters_bytes, memory.gradients_bytes, memory.optimizer_bytes, memory.activations_bytes,
-        float(terms.of(*FORWARD)[attention].sum()), float(terms.of(*BACKWARD)[attention].sum()), ring, routed, experts,
-    )  # fmt: skip
+            expert_gradient_bytes += float(layer.parameters) * element_bytes
+    forward = terms.seconds_of("forward")
+    backward = terms.seconds_of("backward_data", "backward_weight")
+    return DeviceCost(
+        forward_s=float(forward.sum()),
+        backward_s=float(backward.sum()),
+        attention_scores_s=float(forward[is_score_layer].sum()),
+        update_s=float(terms.seconds_of("update").sum()),
+        forward_messages=tuple(messages["forward"]),
+        backward_messages=tuple(messages["backward"]),
+        parameter_bytes=memory.parameters_bytes,
+        gradient_bytes=memory.gradients_bytes,
+        optimizer_bytes=memory.optimizer_bytes,
+        activation_bytes=memory.activations_bytes,
+        attention_s=float(forward[is_attention_layer].sum()),
+        attention_backward_s=float(backward[is_attention_layer].sum()),
+        ring_bytes=ring_bytes,
+        routed_bytes=routed_bytes,
+        expert_gradient_bytes=expert_gradient_bytes,
+    )
 
 
-_SENT = {
-    "copy": {"backward": 1.0}, "sum": {"forward": 1.0},
-    "gather": {"forward": 0.5, "backward": 0.5}, "scatter": {"forward": 0.5, "backward": 0.5},
-}  # fmt: skip
-"""Shares of an all-reduce that an exchange among those that share matrices sends, forward and backward."""
+def _subtract_costs(total: DeviceCost, part: DeviceCost) -> DeviceCost:
+    """Return the cost of what `total` has beyond `part`.
+
+    Of the messages, the first one and those at the end belong to `part`.
+    """
+    difference = {}
+    for name in DeviceCost._fields:
+        in_total, in_part = getattr(total, name), getattr(part, name)
+        if name in ("forward_messages", "backward_messages"):
+            difference[name] = in_total[1 : 1 + len(in_total) - len(in_part)]
+        else:
+            difference[name] = in_total - in_part
+    return DeviceCost(**difference)
 
 
-def _minus(whole: Piece, part: Piece) -> Piece:
-    """What a piece has beyond another; exchanges of the one come first or last in the other."""
-    count = {name: len(getattr(whole, name)) - len(getattr(part, name)) for name in ("forward_sent", "backward_sent")}
-    sent = {name: getattr(whole, name)[1 : 1 + number] for name, number in count.items()}
-    numbers = {name: getattr(whole, name) - getattr(part, name) for name in Piece._fields if not name.endswith("_sent")}
-    return Piece(**numbers, **sent)
+def _is_score_layer(layer: Layer, keys: int) -> bool:
+    """Return whether a layer reads or writes the attention scores, of shape (..., keys, keys)."""
+    shapes = (*layer.inputs, *layer.outputs)
+    return any(len(shape) == 4 and shape[-2:] == (keys, keys) for shape in shapes)
 
 
-def _is_core(layer: Layer, keys: int) -> bool:
-    """Whether a layer makes or takes the scores of all tokens for all tokens."""
-    return any(len(shape) == 4 and shape[-2:] == (keys, keys) for shape in (*layer.inputs, *layer.outputs))
+def predict_generation_step(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
+    """Predict a pass of prefill or decode with tensor parallelism.
 
-
-def generate(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
-    """A pass of prefill or decode; `Settings.split` says how many devices share a matrix, else all of them do.
-
-    Without a scheduler, and nothing of an exchange is hidden; replicas do not know each other.
+    ``settings.parallel.tensor`` sets the number of tensor-parallel devices, by default all. There is no scheduler, no
+    communication is hidden, and replicas are independent.
 
     Raises
     ------
     BadValue
-        If the network was not made from a config, or devices, heads or batch cannot be divided so, or if more is asked
-        of training.
+        If the network was not built from a config, if devices, heads or batch cannot be divided, or if a setting is
+        for training only.
     """
     if settings.gradient_precision or not settings.overlap or settings.micro_batches or settings.inputs:
         raise BadValue(
-            "--gradient-precision, --no-overlap, --micro-batches, --storage, --decode, --pageable: of --phase training"
+            "`--gradient-precision`, `--no-overlap`, `--micro-batches`, `--storage`, `--decode` and `--pageable` "
+            "are for `--phase training`"
         )
-    tensor = _sharing(topology, settings.split)
+    tensor = _tensor_parallel_degree(topology, settings.parallel)
     replicas = topology.workers // tensor
     if batch_size % replicas:
-        raise BadValue(f"{replicas} replicas of --tensor {tensor} do not divide a batch of {batch_size}")
-    samples, data = batch_size // replicas, f", data {replicas}" if replicas > 1 else ""
-    taken: _Taken = job.once(_taken, tensor, samples)
-    pace = job.computing * job.pace * (1 + settings.slowdown)
-    group = apart(topology, 1, tensor)
-    sent_s = sum(share * float(exchange_time_s(group, size, settings.collective)) for size, share in taken.sent.items())
-    ends = None if taken.deviation is None else interval_of(taken.time_s * pace, taken.deviation)
+        raise BadValue(
+            f"the batch size must be divisible by the {replicas} replicas of `--tensor {tensor}` (got {batch_size})"
+        )
+    samples = batch_size // replicas
+    cost = job.cached(_generation_cost, tensor, samples)
+    compute_factor = job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
+    compute_s = cost.time_s * compute_factor
+    tensor_group = subgroup_topology(topology, 1, tensor)
+    communication_s = 0.0
+    for message_bytes, share in cost.messages.items():
+        communication_s += share * float(topology_all_reduce_s(tensor_group, message_bytes, settings.collective))
+    interval = None
+    if cost.deviation is not None:
+        low_s, high_s = interval_of(compute_s, cost.deviation)
+        interval = (low_s + communication_s, high_s + communication_s)
+    data = f", data {replicas}" if replicas > 1 else ""
+    sequences = "1 sequence" if samples == 1 else f"{samples} sequences"
     return Step(
-        compute_s=taken.time_s * pace,
-        communication_s=sent_s,
-        exposed_s=sent_s,
-        memory_bytes=taken.memory_bytes,
-        interval=None if ends is None else (ends[0] + sent_s, ends[1] + sent_s),
-        losses={"slowdown": taken.time_s * pace * settings.slowdown / (1 + settings.slowdown)},
-        notes=(f"tensor {tensor}{data}, {'a sequence' if samples == 1 else f'{samples} sequences'} at once",),
+        compute_s=compute_s,
+        communication_s=communication_s,
+        exposed_s=communication_s,
+        memory_bytes=cost.memory_bytes,
+        interval=interval,
+        overheads_s={"slowdown": compute_s * settings.slowdown / (1 + settings.slowdown)},
+        notes=(f"tensor {tensor}{data}, {sequences} per batch",),
     )
 
 
-def notes_of(job: Job) -> tuple[str, ...]:
-    """What to know of the time model's answer."""
-    return job.once(_small, 1, 1, 1).notes
+def generation_notes(job: Job) -> tuple[str, ...]:
+    """Return the notes of the time model's prediction of prefill or decode."""
+    return job.cached(_predict_few_blocks, 1, 1, 1).notes
 
 
-def _sharing(topology: Topology, split: Split | None) -> int:
-    """How many devices share every matrix."""
-    split = split or Split(tensor=topology.workers)
-    if split != Split(split.tensor):
-        raise BadValue("in prefill and decode devices share matrices, by --tensor, and nothing else")
-    tensor = min(split.tensor, topology.workers)
+def _tensor_parallel_degree(topology: Topology, config: ParallelConfig | None) -> int:
+    """Return the number of tensor-parallel devices, and refuse other forms of parallelism."""
+    config = config or ParallelConfig(tensor=topology.workers)
+    if config != ParallelConfig(tensor=config.tensor):
+        raise BadValue("prefill and decode support tensor parallelism only: use `--tensor` alone")
+    tensor = min(config.tensor, topology.workers)
     if tensor > topology.devices_per_node > 1:
-        raise BadValue(f"--tensor {tensor} is more than the {topology.devices_per_node} devices of a node")
+        raise BadValue(f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {tensor})")
     if topology.workers % tensor:
-        raise BadValue(f"--tensor {tensor} does not divide {topology.workers} workers")
+        raise BadValue(f"`--tensor` must divide the {topology.workers} workers (got {tensor})")
     return tensor
 
 
-class _Taken(NamedTuple):
-    """What one of the devices that share every matrix takes, how sure that is, and the bytes of its exchanges.
+class _GenerationCost(NamedTuple):
+    """Cost of a pass of prefill or decode on one tensor-parallel device.
 
-    `sent` are shares of an all-reduce by size; `deviation` is that of the time's logarithm.
+    Attributes
+    ----------
+    time_s : float
+        Computation time.
+    deviation : float or None
+        Standard deviation of its logarithm; None if the time model gives none.
+    memory_bytes : float
+        Peak memory.
+    messages : dict of float to float
+        Shares of an all-reduce by message size in bytes.
     """
 
     time_s: float
     deviation: float | None
     memory_bytes: float
-    sent: dict[float, float]
+    messages: dict[float, float]
 
 
-def _taken(job: Job, tensor: int, samples: int) -> _Taken:
-    """Of networks of one, two and three blocks: times and bytes grow by as much for each, a variance by its square."""
+def _generation_cost(job: Job, tensor: int, samples: int) -> _GenerationCost:
+    """Extrapolate the cost from networks of one, two and three blocks.
+
+    Times and bytes grow linearly with the number of blocks, variances quadratically.
+    """
     blocks = job.workload.network.blocks
-    few = [1, 2, 3] if blocks > 3 else [blocks]
-    small = [job.once(_small, tensor, samples, number) for number in few]
+    block_counts = [1, 2, 3] if blocks > 3 else [blocks]
+    predictions = [job.cached(_predict_few_blocks, tensor, samples, count) for count in block_counts]
 
-    def all_of(values: Sequence[float]) -> float:
+    def extrapolate(values: Sequence[float]) -> float:
+        """Return the value at `blocks` of the parabola through the values at 1, 2 and 3 blocks."""
         if len(values) == 1:
             return values[0]
         first, second, third = values
-        more = blocks - 1
-        return first + more * (second - first) + more * (more - 1) / 2 * (third - 2 * second + first)
+        steps = blocks - 1
+        return first + steps * (second - first) + steps * (steps - 1) / 2 * (third - 2 * second + first)
 
-    time_s = all_of([one.time_s for one in small])
+    time_s = extrapolate([prediction.time_s for prediction in predictions])
     deviation = None
-    if small[0].terms.deviation is not None:
-        variances = [(one.time_s * float(one.terms.deviation or 0.0)) ** 2 for one in small]
-        deviation = math.sqrt(all_of(variances)) / time_s
-    sent = [_sent(one, tensor, job.element_bytes) for one in small]
-    sizes = {size: all_of([messages.get(size, 0.0) for messages in sent]) for size in sent[-1]}
-    # The fullest moment of one block alone may be another than of several.
-    held = [float(memory_of(one.workload).total_bytes) for one in small[-2:]]
-    return _Taken(time_s, deviation, held[-1] + (blocks - few[-1]) * (held[-1] - held[0]), sizes)
+    if predictions[0].terms.deviation is not None:
+        variances = [(one.time_s * float(one.terms.deviation or 0.0)) ** 2 for one in predictions]
+        deviation = math.sqrt(extrapolate(variances)) / time_s
+    messages_by_count = [_all_reduce_messages(prediction, tensor, job.element_bytes) for prediction in predictions]
+    messages = {}
+    for size in messages_by_count[-1]:
+        messages[size] = extrapolate([shares.get(size, 0.0) for shares in messages_by_count])
+    # The memory peak of a single block may be at another layer than that of several: extrapolate from the last two.
+    peak_bytes = [float(peak_memory(prediction.workload).total_bytes) for prediction in predictions[-2:]]
+    memory_bytes = peak_bytes[-1] + (blocks - block_counts[-1]) * (peak_bytes[-1] - peak_bytes[0])
+    return _GenerationCost(time_s, deviation, memory_bytes, messages)
 
 
-def _small(job: Job, tensor: int, samples: int, blocks: int) -> Prediction:
-    """What one of the devices computes of a network of so many blocks; of all, where it has no equal ones."""
-    return predict(job.counted(_shared, tensor, blocks).but(batch_size=samples), job.machine, job.model)
+def _predict_few_blocks(job: Job, tensor: int, samples: int, blocks: int) -> Prediction:
+    """Predict a network of so many blocks on one device; a network without equal blocks is predicted as a whole."""
+    workload = job.cached_across_models(_sharded_workload, tensor, blocks)
+    return predict(workload.with_changes(batch_size=samples), job.machine, job.model)
 
 
-def _shared(job: Job, tensor: int, blocks: int) -> Workload:
+def _sharded_workload(job: Job, tensor: int, blocks: int) -> Workload:
+    """Return the workload of one of the tensor-parallel devices."""
     network, phase = job.workload.network, job.workload.phase
-    if network.remade is None or network.lengths is None:
+    if network.rebuild is None or network.lengths is None:
         if tensor > 1:
-            raise BadValue(f"{network.name} is not from a config, whose matrices are divided: one device has all of it")
+            raise BadValue(
+                f"`--tensor` must be 1 for {network.name}: tensor parallelism in {phase} needs a network from a config "
+                f"(got {tensor})"
+            )
         return job.workload
-    _, keys, _ = network.lengths
-    length, context = (None, keys - 1) if phase == "decode" else (keys, None)
-    return job.workload.but(network=network.remade(Tokens(length, context, phase, tensor, blocks=blocks or None)))
+    keys = network.lengths.keys
+    options = SequenceOptions(
+        length=None if phase == "decode" else keys,
+        context=keys - 1 if phase == "decode" else None,
+        phase=phase,
+        tensor_parallel=tensor,
+        blocks=blocks or None,
+    )
+    return job.workload.with_changes(network=network.rebuild(options))
 
 
-def _sent(prediction: Prediction, tensor: int, element_bytes: int) -> dict[float, float]:
-    """Shares of an all-reduce by size: sums after both halves of a block, and the logits, of which each has a part."""
+def _all_reduce_messages(prediction: Prediction, tensor: int, element_bytes: int) -> dict[float, float]:
+    """Return shares of an all-reduce by message size: the sums of each block, and the all-gather of the logits."""
     layers = prediction.workload.layers
-    sample_bytes = prediction.workload.batch_size * max(element_bytes, 2)  # nobody adds up in 8 bits
-    sent: dict[float, float] = {}
+    # Sums are exchanged in 16 bits at least.
+    bytes_per_element = prediction.workload.batch_size * max(element_bytes, 2)
+    shares: dict[float, float] = {}
     for layer in layers:
         if layer.kind == "exchange" and layer.attributes["function"] == "sum":
-            size = float(np.prod(layer.outputs[0])) * sample_bytes
-            sent[size] = sent.get(size, 0.0) + 1.0
-    if sent:
-        sent[float(np.prod(layers[-1].outputs[0])) * sample_bytes * tensor] = 0.5
-    return sent
+            size = float(np.prod(layer.outputs[0])) * bytes_per_element
+            shares[size] = shares.get(size, 0.0) + 1.0
+    if shares:
+        shares[float(np.prod(layers[-1].outputs[0])) * bytes_per_element * tensor] = 0.5
+    return shares

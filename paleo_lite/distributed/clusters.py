@@ -1,6 +1,7 @@
-"""What is expected of a cluster: `ClusterPrior` of one that nobody measured, learnt from those that were.
+"""Expected behaviour of a cluster: `ClusterPrior` for unmeasured clusters, `ConditionedPrior` after some measurements.
 
-`Conditioned` is what is left of that population where somebody measured some steps: ``"16 workers: 5,900 samples/s"``.
+`ClusterPrior` was learned from published measurements of other clusters. `ConditionedPrior` restricts it to what agrees
+with measured steps, such as ``"16 workers: 5,900 samples/s"``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadFile, BadQuantity, BadValue
-from ..files import read_typed, shipped
+from ..files import read_typed, shipped_folder
 from ..units import parse_quantity
 from .job import Settings, Step
 from .links import LinkRate, Topology
@@ -25,36 +26,38 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-Run = Callable[[Topology, Settings, float], Step]
-"""A step on a machine, as settings have it, computing as many times as long as the time model says."""
+PredictStep = Callable[[Topology, Settings, float], Step]
+"""Function from a topology, settings and a factor on the computation time to a step."""
 
 BEST, EXPECTED, WORST = -1.645, 0.0, 1.645
-"""Normal scores of the ends of a `Range`: nine of ten lie between."""
+"""Normal scores of the ends and the centre of a `Range`; 90 % of clusters lie between the ends."""
 
-_BYTES_AT_MOST = 2**16
+_MAX_BYTES = 2**16
 
 FORM = "'16 workers: 5,900 samples/s' or '16 workers: 350 ms'"
 
-SCATTER = 0.02
-"""Of a measured step, and of the model beside it: what repeated runs of published measurements differ by."""
+MEASUREMENT_SCATTER = 0.02
+"""Relative scatter of a measured step around the model: the differences between repeated runs that were published."""
 
 _DRAWS = 200
 _MEASURED = re.compile(r"\s*([\d,]{1,12})\s*(?:workers?|devices?|gpus?)\s*:\s*(.*?)\s*", re.IGNORECASE)
-_PER_S = re.compile(
+_SAMPLES_PER_S = re.compile(
     r"([\d.,]+\s*[kM]?)\s*(?:samples|images|img|sequences)\s*(?:/\s*s(?:ec)?|per s(?:econd)?)", re.IGNORECASE
 )
-_STEP = re.compile(r"([\d.,]+\s*(?:s|ms|us))(?:\s*(?:/|per|a)\s*step)?")
+_STEP_TIME = re.compile(r"([\d.,]+\s*(?:s|ms|us))(?:\s*(?:/|per|a)\s*step)?")
 
 
-class Around(NamedTuple):
-    """The step to expect, and the seconds between which it lies with 90%.
+class StepForecast(NamedTuple):
+    """Expected step time with its 90 % interval.
 
     Attributes
     ----------
-    best_s, worst_s : float
-        If computing takes what it is said to: what exchanges and waiting leave open.
+    step : Step
+        Expected step.
+    best_s, worst_s : float or ndarray
+        Interval due to communication and stragglers, with the computation time taken as exact.
     interval : tuple of float or None
-        Computing included, where that was measured together with them.
+        Interval including the uncertainty of computation, where both were measured together.
     """
 
     step: Step
@@ -64,173 +67,207 @@ class Around(NamedTuple):
 
 
 class Cluster(Protocol):
-    """What is known of how devices work together."""
+    """Knowledge of how the devices of a cluster work together."""
 
-    def around(self, run: Run, machine: Topology, settings: Settings) -> Around:
-        """What to expect, and how sure that is."""
+    def forecast_step(self, predict_step: PredictStep, topology: Topology, settings: Settings) -> StepForecast:
+        """Return the expected step and its interval."""
         ...
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a good, a usual and a bad cluster reach: nine of ten lie between the ends."""
+    """Distribution of a parameter over clusters: 90 % of them lie between `worst` and `best`."""
 
     worst: float
     expected: float
     best: float
 
-    def at(self, score: float) -> float:
-        """The value at a normal score, linear on both sides of what is expected."""
+    def value_at(self, score: float) -> float:
+        """Return the value at a normal score, linear on both sides of the expected value."""
         end = self.worst if score > 0 else self.best
         return self.expected + abs(score) / WORST * (end - self.expected)
 
 
-class Scores(NamedTuple):
-    """Where in the population a cluster stands: a normal score for each parameter, above 0 where it is worse."""
+class ClusterScores(NamedTuple):
+    """Position of a cluster in the population: a normal score per parameter, > 0 where it is worse than expected."""
 
-    stragglers: float
-    hiding: float
+    straggler_penalty: float
+    overlap_efficiency: float
     inside: float
     between: float
 
+    @classmethod
+    def uniform(cls, score: float) -> ClusterScores:
+        """Return the scores of a cluster that is equally good or bad in all parameters."""
+        return cls(score, score, score, score)
+
 
 class ClusterPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The population of clusters.
+    """Population of clusters.
 
     Attributes
     ----------
-    stragglers, hiding : Range
-        See `Settings`.
+    straggler_penalty, overlap_efficiency : Range
+        See `Settings`; in the TOML ``stragglers`` and ``hiding``.
     bandwidth : Range
-        Of links: over what is expected of them.
-    share : dict of str to float
-        Of the data sheet's bandwidth, by the link's kind: what collectives measured alone reach over such links.
+        Achieved bandwidth of links, relative to the expected one.
+    bandwidth_share : dict of str to float
+        Expected share of the data sheet's bandwidth by kind of link, from benchmarks of collectives; in the TOML
+        ``share``.
     measurements, clusters : int
-        What it was learnt from.
+        Number of measurements and clusters that the population was fitted to.
     sources : list of str
-        Whose measurements it was learnt from.
+        Sources of the measurements.
     held_out : str
-        How true it was on clusters that its fit did not see.
+        Prediction error with clusters held out of the fit.
     """
 
     format: Literal[1]
-    stragglers: Range
-    hiding: Range
+    straggler_penalty: Range = msgspec.field(name="stragglers")
+    overlap_efficiency: Range = msgspec.field(name="hiding")
     bandwidth: Range
-    share: dict[str, float]
+    bandwidth_share: dict[str, float] = msgspec.field(name="share")
     measurements: int
     clusters: int
     held_out: str
     sources: list[str]
 
-    def at(self, scores: Scores, machine: Topology, settings: Settings) -> tuple[Topology, Settings]:
-        """The machine and how it trains, somewhere in the population.
+    def cluster_at(self, scores: ClusterScores, topology: Topology, settings: Settings) -> tuple[Topology, Settings]:
+        """Return topology and settings of the cluster with these scores.
 
-        What was asked for stays: a share of a link's bandwidth that was given, a slowdown, no overlap.
+        What the user set explicitly stays: the share of a link's bandwidth, a slowdown, no overlap.
         """
-        links: dict[str, LinkRate] = {}
-        for place in ("inside", "between"):
-            link: LinkRate | None = getattr(machine, place)
-            # A share that somebody gave stays; what was measured elsewhere is another's in this cluster.
-            if link is None or not (link.ppp_at or link.kind in self.share):
-                continue
-            ends = [math.log(share) for share in (self.bandwidth.worst, self.bandwidth.expected, self.bandwidth.best)]
-            factor = math.exp(Range(*ends).at(getattr(scores, place)))
-            if link.ppp_at:
-                shares = tuple((workers, share * factor) for workers, share in link.ppp_at)
-                links[place] = msgspec.structs.replace(link, ppp=link.ppp * factor, ppp_at=shares)
-            else:
-                label = f"{link.label}, share of {link.kind} links that were measured"
-                links[place] = msgspec.structs.replace(link, ppp=self.share[link.kind] * factor, label=label)
+        inside = self._link_at(scores.inside, topology.inside)
+        between = self._link_at(scores.between, topology.between)
         changes = {}
-        if not settings.slowdown and not settings.stragglers:
-            changes["stragglers"] = max(self.stragglers.at(scores.stragglers), 0.0)
-        if settings.overlap and settings.hiding == 1:
-            changes["hiding"] = min(max(self.hiding.at(scores.hiding), 0.0), 1.0)
-        return msgspec.structs.replace(machine, **links), msgspec.structs.replace(settings, **changes)
+        if not settings.slowdown and not settings.straggler_penalty:
+            changes["straggler_penalty"] = max(self.straggler_penalty.value_at(scores.straggler_penalty), 0.0)
+        if settings.overlap and settings.overlap_efficiency == 1:
+            efficiency = self.overlap_efficiency.value_at(scores.overlap_efficiency)
+            changes["overlap_efficiency"] = min(max(efficiency, 0.0), 1.0)
+        return (
+            msgspec.structs.replace(topology, inside=inside, between=between),
+            msgspec.structs.replace(settings, **changes),
+        )
 
-    def around(self, run: Run, machine: Topology, settings: Settings) -> Around:
-        """See `Cluster`: between clusters that are good, or bad, in all respects."""
-        steps = [run(*self.at(Scores(*[score] * 4), machine, settings), 1.0) for score in (BEST, EXPECTED, WORST)]
-        return Around(steps[1], steps[0].time_s, steps[2].time_s)
+    def _link_at(self, score: float, link: LinkRate | None) -> LinkRate | None:
+        """Return the link with the bandwidth at a normal score, on a logarithmic scale.
+
+        A link measured elsewhere varies, too. A link with a share set by the user has no kind and stays unchanged.
+        """
+        if link is None or not (link.ppp_at or link.kind in self.bandwidth_share):
+            return link
+        logarithms = Range(
+            math.log(self.bandwidth.worst), math.log(self.bandwidth.expected), math.log(self.bandwidth.best)
+        )
+        factor = math.exp(logarithms.value_at(score))
+        if link.ppp_at:
+            ppp_at = tuple((workers, share * factor) for workers, share in link.ppp_at)
+            return msgspec.structs.replace(link, ppp=link.ppp * factor, ppp_at=ppp_at)
+        label = f"{link.label}, bandwidth share of measured {link.kind} links"
+        return msgspec.structs.replace(link, ppp=self.bandwidth_share[link.kind] * factor, label=label)
+
+    def forecast_step(self, predict_step: PredictStep, topology: Topology, settings: Settings) -> StepForecast:
+        """Return the expected step, and the steps of clusters that are good, or bad, in all parameters."""
+        best, expected, worst = (
+            predict_step(*self.cluster_at(ClusterScores.uniform(score), topology, settings), 1.0)
+            for score in (BEST, EXPECTED, WORST)
+        )
+        return StepForecast(expected, best.time_s, worst.time_s)
 
 
 @cache
 def cluster_prior() -> ClusterPrior:
-    """The shipped one.
+    """Return the shipped prior, ``calibrations/clusters.toml``.
 
     Raises
     ------
     BadFile
-        If it is malformed.
+        If the file is malformed.
     """
-    path = shipped("calibrations") / "clusters.toml"
-    prior = read_typed(path, ClusterPrior, "prior for clusters", _BYTES_AT_MOST)
-    if not all(0 < share <= 1 for share in prior.share.values()):
-        raise BadFile(f"{path}: shares must lie between 0 and 1")
+    path = shipped_folder("calibrations") / "clusters.toml"
+    prior = read_typed(path, ClusterPrior, "prior for clusters", _MAX_BYTES)
+    for kind, share in prior.bandwidth_share.items():
+        if not 0 < share <= 1:
+            raise BadFile(f"{path}: share.{kind} must be > 0 and <= 1 (got {share:g})")
     return prior
 
 
-def best_case(machine: Topology, settings: Settings) -> tuple[Topology, Settings]:
-    """The same machine by its data sheets: links without latency, computing undisturbed, all hidden that can be."""
-    inside, between = (
-        link and LinkRate(link.name, link.bandwidth_bytes_per_s) for link in (machine.inside, machine.between)
+def data_sheet_case(topology: Topology, settings: Settings) -> tuple[Topology, Settings]:
+    """Return the best case by data sheets: links without latency, no slowdown of computation, complete overlap."""
+    inside, between = topology.inside, topology.between
+    if inside is not None:
+        inside = LinkRate(inside.name, inside.bandwidth_bytes_per_s)
+    if between is not None:
+        between = LinkRate(between.name, between.bandwidth_bytes_per_s)
+    best_settings = msgspec.structs.replace(
+        settings, slowdown=0.0, interference=0.0, overlap_efficiency=1.0, straggler_penalty=0.0, inputs=None
     )
-    return (
-        msgspec.structs.replace(machine, inside=inside, between=between),
-        msgspec.structs.replace(settings, slowdown=0.0, interference=0.0, hiding=1.0, stragglers=0.0, inputs=None),
-    )
+    return msgspec.structs.replace(topology, inside=inside, between=between), best_settings
 
 
 class MeasuredStep(msgspec.Struct, frozen=True):
-    """A measurement of the network, batch and strategy that is asked about, on so many workers.
+    """Measurement of the predicted network, batch and strategy; either `per_s` or `step_s` is set.
 
     Attributes
     ----------
+    workers : int
+        Number of workers.
     per_s : float or None
-        Samples per second of all of them; or
+        Samples per second of all workers.
     step_s : float or None
-        seconds of a step.
+        Step time.
     """
 
     workers: int
     per_s: float | None = None
     step_s: float | None = None
 
-    def seconds(self, batch_size: int) -> float:
-        """Of a step of so many samples over all workers."""
-        return self.step_s if self.step_s is not None else batch_size / (self.per_s or math.nan)
+    def step_time_s(self, batch_size: int) -> float:
+        """Return the measured step time for a global batch size."""
+        if self.step_s is not None:
+            return self.step_s
+        return batch_size / (self.per_s or math.nan)
 
 
 def parse_measured(text: str) -> MeasuredStep:
-    """Read a measurement.
+    """Parse a measurement, such as ``"16 workers: 5,900 samples/s"`` or ``"16 workers: 350 ms"``.
 
     Raises
     ------
     BadValue
-        If it has another form, or a figure is not above 0.
+        If the text has another form, or a number is not > 0.
     """
-    whole = _MEASURED.fullmatch(text)
-    rate, step = (form.fullmatch(whole[2]) if whole else None for form in (_PER_S, _STEP))
+    problem = BadValue(f"a measurement must have the form {FORM}, with numbers > 0 (got {text!r})")
+    match = _MEASURED.fullmatch(text)
+    if match is None:
+        raise problem
+    rate, step = _SAMPLES_PER_S.fullmatch(match[2]), _STEP_TIME.fullmatch(match[2])
     try:
-        workers = int(whole[1].replace(",", "")) if whole else 0
-        figure = parse_quantity(rate[1].replace(",", ""), "") if rate else 0.0
-        figure = parse_quantity(step[1].replace(",", ""), "s") if step else figure
+        workers = int(match[1].replace(",", ""))
+        if rate:
+            value = parse_quantity(rate[1].replace(",", ""), "")
+        elif step:
+            value = parse_quantity(step[1].replace(",", ""), "s")
+        else:
+            raise problem
     except (BadQuantity, ValueError):
-        figure = 0.0
-    if whole is None or not (rate or step) or workers < 1 or not 0 < figure < math.inf:
-        raise BadValue(f"a measurement must read like {FORM}, with figures above 0, not {text!r}")
-    return MeasuredStep(workers, per_s=figure) if rate else MeasuredStep(workers, step_s=figure)
+        raise problem from None
+    if workers < 1 or not 0 < value < math.inf:
+        raise problem
+    return MeasuredStep(workers, per_s=value) if rate else MeasuredStep(workers, step_s=value)
 
 
-class Conditioned(msgspec.Struct, frozen=True):
-    """The population as far as it agrees with what was measured: draws from it, and how well each does.
+class ConditionedPrior(msgspec.Struct, frozen=True):
+    """Population of clusters conditioned on measured steps: weighted draws.
 
     Attributes
     ----------
+    prior : ClusterPrior
+        Population before the measurements.
     draws : ndarray, shape (draws, 5)
-        Normal scores as in `Scores`, and the logarithm of how much longer computing takes than the time model says.
+        Normal scores as in `ClusterScores`, and the logarithm of the factor on the computation time.
     weights : ndarray, shape (draws,)
-        They add up to 1.
+        Weights of the draws; they sum to 1.
     """
 
     prior: ClusterPrior
@@ -238,83 +275,103 @@ class Conditioned(msgspec.Struct, frozen=True):
     weights: Floats
 
     @property
-    def scores(self) -> Scores:
-        """Of the middle of the draws."""
-        return Scores(*(self.weights @ self.draws)[:4])
+    def mean_scores(self) -> ClusterScores:
+        """Weighted mean of the draws' scores."""
+        return ClusterScores(*(self.weights @ self.draws)[:4])
 
     @property
-    def pace(self) -> float:
-        """How many times as long computing takes as the time model says."""
+    def compute_scale(self) -> float:
+        """Mean factor on the computation time, compared with the time model."""
         return math.exp(self.weights @ self.draws[:, 4])
 
-    def relative(self) -> Conditioned:
-        """The same, for a job that computes at that pace already."""
+    def relative_to_compute_scale(self) -> ConditionedPrior:
+        """Return the same population for a job that already applies `compute_scale`."""
         draws = self.draws.copy()
-        draws[:, 4] -= math.log(self.pace)
+        draws[:, 4] -= math.log(self.compute_scale)
         return msgspec.structs.replace(self, draws=draws)
 
-    def around(self, run: Run, machine: Topology, settings: Settings) -> Around:
-        """See `Cluster`: the weighted mean of the draws' steps, and their weighted quantiles."""
+    def forecast_step(self, predict_step: PredictStep, topology: Topology, settings: Settings) -> StepForecast:
+        """Return the weighted mean of the draws' steps, and their weighted quantiles."""
         steps = []
         for draw in self.draws:
-            steps.append(run(*self.prior.at(Scores(*draw[:4]), machine, settings), math.exp(draw[4])))
+            drawn_topology, drawn_settings = self.prior.cluster_at(ClusterScores(*draw[:4]), topology, settings)
+            steps.append(predict_step(drawn_topology, drawn_settings, math.exp(draw[4])))
         times = np.array([step.time_s for step in steps])
-        step = _mean(steps, self.weights)
-        ends = [_quantiles(seconds, self.weights) for seconds in (times, times / np.exp(self.draws[:, 4]))]
-        (low_s, high_s), (best_s, worst_s) = ((min(low, step.time_s), max(high, step.time_s)) for low, high in ends)
-        return Around(step, best_s, worst_s, (low_s, high_s))
+        mean_step = _mean_step(steps, self.weights)
+        low_s, high_s = _quantiles(times, self.weights)
+        best_s, worst_s = _quantiles(times / np.exp(self.draws[:, 4]), self.weights)
+        return StepForecast(
+            step=mean_step,
+            best_s=min(best_s, mean_step.time_s),
+            worst_s=max(worst_s, mean_step.time_s),
+            interval=(min(low_s, mean_step.time_s), max(high_s, mean_step.time_s)),
+        )
 
 
-def _mean(steps: Sequence[Step], weights: Floats) -> Step:
-    """Its parts are the means of all steps' parts: they still add up."""
-    names = ("compute_s", "communication_s", "exposed_s", "update_s", "input_s")
-    parts = {name: float(weights @ np.array([getattr(step, name) for step in steps])) for name in names}
-    said = dict.fromkeys(name for step in steps for name in step.losses)
-    losses = {name: float(weights @ np.array([step.losses.get(name, 0.0) for step in steps])) for name in said}
-    return msgspec.structs.replace(steps[int(np.argmax(weights))], losses=losses, **parts)
+def _mean_step(steps: Sequence[Step], weights: Floats) -> Step:
+    """Return the step with the weighted mean of every time, so that the parts still add up to the step time."""
+
+    def mean(values: Sequence[Any]) -> float:
+        return float(weights @ np.array(values))
+
+    parts = {}
+    for name in ("compute_s", "communication_s", "exposed_s", "update_s", "input_s"):
+        parts[name] = mean([getattr(step, name) for step in steps])
+    overheads_s = {}
+    for cause in dict.fromkeys(cause for step in steps for cause in step.overheads_s):
+        overheads_s[cause] = mean([step.overheads_s.get(cause, 0.0) for step in steps])
+    most_likely = steps[int(np.argmax(weights))]
+    return msgspec.structs.replace(most_likely, overheads_s=overheads_s, **parts)
 
 
 def _quantiles(values: Floats, weights: Floats) -> tuple[float, float]:
-    """Between which nine tenths of the weight lie."""
+    """Return the weighted 5 % and 95 % quantiles."""
     order = np.argsort(values)
-    below = np.cumsum(weights[order]) - weights[order] / 2
-    low, high = np.interp((0.05, 0.95), below, values[order])
+    positions = np.cumsum(weights[order]) - weights[order] / 2
+    low, high = np.interp((0.05, 0.95), positions, values[order])
     return float(low), float(high)
 
 
-def condition(
+def condition_on_measurements(
     prior: ClusterPrior,
-    seconds_of: Callable[[Scores, float], Sequence[float]],
+    predict_times: Callable[[ClusterScores, float], Sequence[float]],
     measured_s: Sequence[float],
-    apart: float,
-) -> Conditioned:
-    """The population, given measured steps.
+    compute_deviation: float,
+) -> ConditionedPrior:
+    """Condition the population of clusters on measured steps.
 
-    Draws in three rounds, each from a normal distribution fitted to the weighted draws before and with measurements
-    taken more exactly (population Monte Carlo, Cappe et al. 2004); the last weights are those of the posterior.
+    Population Monte Carlo (Cappe et al. 2004) in three rounds. Each draws from a normal distribution fitted to the
+    weighted draws of the round before, with a smaller scatter of the measurements; the last weights are those of the
+    posterior.
 
     Parameters
     ----------
-    seconds_of : callable
-        Seconds of each measured step, from scores and how many times as long computing takes.
-    apart : float
-        Deviation of the logarithm of what computing takes from what the time model says.
+    prior : ClusterPrior
+        Population before the measurements.
+    predict_times : callable
+        Function from scores and a factor on the computation time to the predicted time of each measured step.
+    measured_s : sequence of float
+        Measured step times.
+    compute_deviation : float
+        Standard deviation of the logarithm of computation time around the time model.
     """
-    random = np.random.default_rng(0)  # the same answer to the same question
-    measured = np.log(np.asarray(measured_s, dtype=np.float64))
-    own = np.array([1.0, 1.0, 1.0, 1.0, max(apart, 1e-3)])
-    centre, spread = np.zeros(5), np.diag(own)
-    for scatter in (8 * SCATTER, 3 * SCATTER, SCATTER):
+    random = np.random.default_rng(0)  # the same question always gets the same answer
+    log_measured = np.log(np.asarray(measured_s, dtype=np.float64))
+    prior_deviation = np.array([1.0, 1.0, 1.0, 1.0, max(compute_deviation, 1e-3)])
+    centre, spread = np.zeros(5), np.diag(prior_deviation)
+    for scatter in (8 * MEASUREMENT_SCATTER, 3 * MEASUREMENT_SCATTER, MEASUREMENT_SCATTER):
         normal = random.standard_normal((_DRAWS, 5))
         draws = centre + normal @ spread.T
-        said = np.log([seconds_of(Scores(*draw[:4]), math.exp(draw[4])) for draw in draws])
-        # Wide tails: a run that went wrong does not drag all with it (Student's t of 4 degrees of freedom).
-        fit = -2.5 * np.log1p(((said - measured) / scatter) ** 2 / 4).sum(axis=1)
-        logs = fit - ((draws / own) ** 2).sum(axis=1) / 2 + (normal**2).sum(axis=1) / 2
-        weights = np.exp(logs - logs.max())
+        log_predicted = np.log([predict_times(ClusterScores(*draw[:4]), math.exp(draw[4])) for draw in draws])
+        # Student's t with 4 degrees of freedom: with its heavy tails a failed run does not dominate the others.
+        log_likelihood = -2.5 * np.log1p(((log_predicted - log_measured) / scatter) ** 2 / 4).sum(axis=1)
+        log_prior = -((draws / prior_deviation) ** 2).sum(axis=1) / 2
+        log_proposal = -(normal**2).sum(axis=1) / 2
+        log_weights = log_likelihood + log_prior - log_proposal
+        weights = np.exp(log_weights - log_weights.max())
         weights /= weights.sum()
         centre = weights @ draws
         covariance = (draws - centre).T @ ((draws - centre) * weights[:, None])
-        spread = 1.2 * np.linalg.cholesky(covariance + np.diag((0.05 * own) ** 2))
-    telling = weights > 1e-3 * weights.max()
-    return Conditioned(prior, draws[telling], weights[telling] / weights[telling].sum())
+        spread = 1.2 * np.linalg.cholesky(covariance + np.diag((0.05 * prior_deviation) ** 2))
+    is_relevant = weights > 1e-3 * weights.max()
+    return ConditionedPrior(prior, draws[is_relevant], weights[is_relevant] / weights[is_relevant].sum())

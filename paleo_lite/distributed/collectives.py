@@ -1,13 +1,13 @@
-"""What an exchange between many devices takes, over a `Topology` or one kind of link: models of the collectives.
+"""Alpha-beta models of collectives over a `Topology` or a single kind of link.
 
-A collective is a number of steps, each of which costs a latency, and the bytes that a device sends over its link, which
-carries both directions at once (alpha-beta models, Hockney 1994). What the reductions compute is left out: it runs at
-memory bandwidth. D bytes, n workers; every formula stands with its source.
+A collective costs a latency per step, plus the bytes that the busiest device sends divided by the bandwidth of its
+link, which carries both directions at once (Hockney 1994). The arithmetic of reductions is left out, since it runs at
+memory bandwidth. In the formulas D is the message size in bytes and n the number of workers.
 
 Sources: PALEO (Qi, Sparks, Talwalkar, ICLR 2017) for one-to-all, tree, butterfly and butterfly mixing (Zhao, Canny, SDM
-2013), which have no latency there; Thakur, Rabenseifner, Gropp, IJHPCA 2005, for the latencies and for numbers of
-workers that are not a power of two; Patarasuk, Yuan, JPDC 2009, for the ring and the fewest bytes, 2 (n - 1) / n D;
-Sanders, Speck, Traeff, Parallel Computing 2009, for the two trees, which NCCL has had since 2.4.
+2013), all without latency there; Thakur, Rabenseifner, Gropp, IJHPCA 2005, for the latencies and for numbers of workers
+that are not a power of two; Patarasuk, Yuan, JPDC 2009, for the ring and the lower bound of 2 (n - 1) / n D bytes;
+Sanders, Speck, Traeff, Parallel Computing 2009, for the double binary tree, part of NCCL since version 2.4.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ if TYPE_CHECKING:
 Seconds = Union[float, "Floats"]
 
 
-def exchange_time_s(topology: Topology, message_bytes: Any, collective: str | None = None) -> Seconds:
-    """Seconds of an all-reduce over the whole topology.
+def topology_all_reduce_s(topology: Topology, message_bytes: Any, collective: str | None = None) -> Seconds:
+    """Return the time of an all-reduce over a whole topology, in seconds.
 
     Parameters
     ----------
+    topology : Topology
+        Devices and links.
     message_bytes : float or array
         Bytes that each device contributes.
     collective : str, optional
-        One of `COLLECTIVES`; without one the fastest for each message, which `exchanged` names.
+        One of `COLLECTIVES`; by default the fastest for each message.
 
     Returns
     -------
@@ -48,62 +50,97 @@ def exchange_time_s(topology: Topology, message_bytes: Any, collective: str | No
     UnknownName
         If there is no such collective.
     """
-    seconds = np.min(np.stack(list(_ways(topology, message_bytes, collective).values())), axis=0)
+    times = _times_by_collective(topology, message_bytes, collective)
+    seconds = np.min(np.stack(list(times.values())), axis=0)
     return float(seconds) if seconds.ndim == 0 else seconds
 
 
-def exchanged(topology: Topology, messages: Floats, collective: str | None) -> tuple[Any, Any]:
-    """Seconds of several messages together, and the collective: the one asked for, else the fastest for them.
+def choose_all_reduce(topology: Topology, messages: Floats, collective: str | None) -> tuple[Any, Any]:
+    """Return the total time of several all-reduces, and the collective that is fastest for their sum.
 
-    Messages have the shape (messages,), or (messages, batch sizes): then both answers are arrays over batch sizes.
+    Parameters
+    ----------
+    topology : Topology
+        Devices and links.
+    messages : ndarray, shape (messages,) or (messages, batch sizes)
+        Bytes that each device contributes.
+    collective : str or None
+        The collective to use; None chooses the fastest.
+
+    Returns
+    -------
+    seconds : float, or ndarray of shape (batch sizes,)
+    collective : str, or ndarray of shape (batch sizes,)
     """
-    ways = _ways(topology, messages, collective)
-    seconds = np.stack([np.sum(each, axis=0) for each in ways.values()])
-    best, names = seconds.argmin(axis=0), tuple(ways)
+    times = _times_by_collective(topology, messages, collective)
+    totals = np.stack([np.sum(seconds, axis=0) for seconds in times.values()])
+    fastest = totals.argmin(axis=0)
+    names = tuple(times)
     if messages.ndim == 1:
-        return float(seconds[best]), names[best]
-    return np.take_along_axis(seconds, best[None], axis=0)[0], np.array(names)[best]
+        return float(totals[fastest]), names[fastest]
+    return np.take_along_axis(totals, fastest[None], axis=0)[0], np.array(names)[fastest]
 
 
-def _ways(topology: Topology, message_bytes: Any, collective: str | None) -> dict[str, Seconds]:
-    """Seconds of each message by the collective that was asked for, or by those to choose from, the simpler first."""
-    size, links = check_bytes(message_bytes), topology.links.values()
+def _times_by_collective(topology: Topology, message_bytes: Any, collective: str | None) -> dict[str, Seconds]:
+    """Return the time of each message by collective: the requested one, or all candidates, simplest first."""
+    size = check_bytes(message_bytes)
     if collective is not None and collective not in COLLECTIVES:
         raise UnknownName("collective", collective, COLLECTIVES)
-    names = AS_MEASURED if any(link.ppp_at for link in links) else EXACT
-    if len(links) < 2:  # with one kind of link hierarchical is the ring under another name
-        names = tuple(name for name in names if name != "hierarchical")
-    here, nodes, inside, between = topology.devices_per_node, topology.nodes, topology.inside, topology.between
-    ways: dict[str, Seconds] = {}
-    for name in names if collective is None else (collective,):
-        known = COLLECTIVES[name]
+    names: tuple[str, ...]
+    if collective is not None:
+        names = (collective,)
+    else:
+        links = topology.links.values()
+        names = RING_COLLECTIVES if any(link.ppp_at for link in links) else EXACT_COLLECTIVES
+        if len(links) < 2:  # over a single kind of link the hierarchical all-reduce is the ring
+            names = tuple(name for name in names if name != "hierarchical")
+    per_node, nodes = topology.devices_per_node, topology.nodes
+    inside, between = topology.inside, topology.between
+    times: dict[str, Seconds] = {}
+    for name in names:
+        algorithm = COLLECTIVES[name]
         if nodes == 1 or between is None:
-            ways[name] = _seconds(known.cost, size, here, inside) if inside else np.zeros_like(size)
-        elif here == 1 or inside is None:
-            ways[name] = _seconds(known.cost, size, nodes, between)
+            times[name] = _time_s(algorithm.cost, size, per_node, inside) if inside else np.zeros_like(size)
+        elif per_node == 1 or inside is None:
+            times[name] = _time_s(algorithm.cost, size, nodes, between)
         else:  # the devices of a node share its link to other nodes
-            ways[name] = known.over_two_s(known.cost, size, here, nodes, inside, between)
-    return ways
+            times[name] = algorithm.two_level_time_s(algorithm.cost, size, per_node, nodes, inside, between)
+    return times
 
 
-def half_collective(topology: Topology, collective: str | None, strategy: str) -> str:
-    """The collective whose halves are a reduce-scatter and an all-gather."""
+def choose_reduce_scatter(topology: Topology, collective: str | None, strategy: str) -> str:
+    """Return the collective that consists of a reduce-scatter and an all-gather: the requested one or the fastest.
+
+    Raises
+    ------
+    BadValue
+        If the requested collective is another algorithm; `strategy` is named in the message.
+    """
     if collective is None:
-        return min(HALVES, key=lambda name: float(np.sum(exchange_time_s(topology, 1e8, name))))
-    if collective not in HALVES:
-        raise BadValue(f"{strategy} scatters and gathers, by {' or '.join(HALVES)}, not by {collective}")
+        message_bytes = 1e8  # large enough for the bandwidth to matter more than the latency
+        times = {name: topology_all_reduce_s(topology, message_bytes, name) for name in REDUCE_SCATTER_COLLECTIVES}
+        return min(times, key=lambda name: float(times[name]))
+    if collective not in REDUCE_SCATTER_COLLECTIVES:
+        raise BadValue(
+            f"{strategy} needs a reduce-scatter and an all-gather: use {' or '.join(REDUCE_SCATTER_COLLECTIVES)} "
+            f"(got {collective})"
+        )
     return collective
 
 
 def all_reduce_time_s(collective: str, message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
-    """Seconds until every worker has the sum of all workers' messages, over one kind of link.
+    """Return the time of an all-reduce over a single kind of link, in seconds.
 
     Parameters
     ----------
     collective : str
-        One of `COLLECTIVES`. On one kind of link ``hierarchical`` is the ring, which is what its parts add up to.
-    message_bytes, workers : float and int, or arrays that broadcast
-        Bytes that each worker contributes, 0 or more; workers, 1 or more. One worker needs no exchange: 0.
+        One of `COLLECTIVES`. Over a single kind of link ``hierarchical`` takes as long as the ring.
+    message_bytes : float or array
+        Bytes that each worker contributes, >= 0.
+    workers : int or array
+        Number of workers, >= 1; must broadcast with `message_bytes`. A single worker takes 0 seconds.
+    link : LinkRate
+        Link of each worker.
 
     Returns
     -------
@@ -116,89 +153,95 @@ def all_reduce_time_s(collective: str, message_bytes: Any, workers: Any, link: L
     """
     if collective not in COLLECTIVES:
         raise UnknownName("collective", collective, COLLECTIVES)
-    return _timed(COLLECTIVES[collective].cost, message_bytes, workers, link)
+    return _checked_time_s(COLLECTIVES[collective].cost, message_bytes, workers, link)
 
 
 def reduce_scatter_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
-    """Seconds until each worker has its n-th of the sum of all D: n - 1 steps of D / n (Thakur et al. 2005)."""
-    return _timed(_ring_once, message_bytes, workers, link)
+    """Return the time of a reduce-scatter of D bytes: n - 1 steps of D / n (Thakur et al. 2005)."""
+    return _checked_time_s(_half_ring, message_bytes, workers, link)
 
 
 def all_gather_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
-    """Seconds until all workers have the D bytes of which each held an n-th: n - 1 steps of D / n (Thakur et al.)."""
-    return _timed(_ring_once, message_bytes, workers, link)
+    """Return the time of an all-gather of D bytes in total: n - 1 steps of D / n (Thakur et al. 2005)."""
+    return _checked_time_s(_half_ring, message_bytes, workers, link)
 
 
 def all_to_all_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
-    """Seconds until each worker has sent an n-th of its D bytes to each: n - 1 exchanges of D / n (Thakur et al.)."""
-    return _timed(_ring_once, message_bytes, workers, link)
+    """Return the time of an all-to-all of D bytes per worker: n - 1 exchanges of D / n (Thakur et al. 2005)."""
+    return _checked_time_s(_half_ring, message_bytes, workers, link)
 
 
-def all_to_all_s(topology: Topology, message_bytes: float) -> float:
-    """Seconds until each device has sent an equal part of its bytes to each: inside a node and out of it at once."""
-    here, nodes = topology.devices_per_node, topology.nodes
-    everybody, inside, between = here * nodes, topology.inside, topology.between
-    near = 0.0
-    if here > 1 and inside is not None:
-        near = float(all_to_all_time_s(message_bytes * here / everybody, here, inside))
+def topology_all_to_all_s(topology: Topology, message_bytes: float) -> float:
+    """Return the time of an all-to-all over a topology; communication inside nodes and between them is concurrent."""
+    per_node, nodes = topology.devices_per_node, topology.nodes
+    inside, between = topology.inside, topology.between
+    inside_s = 0.0
+    if per_node > 1 and inside is not None:
+        inside_s = float(all_to_all_time_s(message_bytes * per_node / topology.workers, per_node, inside))
     if nodes == 1 or between is None:
-        return near
-    return max(near, float(all_to_all_time_s(message_bytes * here, nodes, between)))
+        return inside_s
+    return max(inside_s, float(all_to_all_time_s(message_bytes * per_node, nodes, between)))
 
 
-def apart(topology: Topology, stride: int, devices: int) -> Topology:
-    """Some devices, every so many of them one, at their share of what links the nodes."""
-    inside = max(min(devices, topology.devices_per_node // stride), 1)
-    if devices == inside:
+def subgroup_topology(topology: Topology, stride: int, devices: int) -> Topology:
+    """Return the topology of a communication group: every `stride`-th device, `devices` in total.
+
+    A group that spans several nodes gets its share of the link between nodes, in proportion to its devices per node.
+    """
+    per_node = max(min(devices, topology.devices_per_node // stride), 1)
+    if devices == per_node:
         return Topology(topology.device, devices, topology.inside, 1, None)
     between = topology.between
     assert between is not None
-    share = inside / topology.devices_per_node
-    shared = msgspec.structs.replace(between, bandwidth_bytes_per_s=between.bandwidth_bytes_per_s * share)
-    return Topology(topology.device, inside, topology.inside, devices // inside, shared)
+    share = per_node / topology.devices_per_node
+    group_link = msgspec.structs.replace(between, bandwidth_bytes_per_s=between.bandwidth_bytes_per_s * share)
+    return Topology(topology.device, per_node, topology.inside, devices // per_node, group_link)
 
 
 def broadcast_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
-    """Seconds until D bytes of one worker are everywhere: the faster of binomial tree and two trees.
+    """Return the time of a broadcast of D bytes: the faster of binomial tree and double binary tree.
 
-    The tree takes ceil(log2 n) steps of D (Thakur et al. 2005).
+    The binomial tree takes ceil(log2 n) steps of D (Thakur et al. 2005).
     """
-    one, two = (_timed(formula, message_bytes, workers, link) for formula in (_binomial, _two_trees))
-    return np.minimum(one, two) if isinstance(one, np.ndarray) else min(one, float(two))
+    binomial_s = _checked_time_s(_binomial_tree, message_bytes, workers, link)
+    double_tree_s = _checked_time_s(_half_double_tree, message_bytes, workers, link)
+    if isinstance(binomial_s, np.ndarray):
+        return np.minimum(binomial_s, double_tree_s)
+    return min(binomial_s, float(double_tree_s))
 
 
 def point_to_point_time_s(message_bytes: Any, link: LinkRate) -> Seconds:
-    """Seconds of one message between two devices: one step of D (Hockney 1994)."""
-    return _timed(lambda size, n, link: (1, size), message_bytes, 2, link)
+    """Return the time of one message of D bytes between two devices: one step of D (Hockney 1994)."""
+    return _checked_time_s(_single_message, message_bytes, 2, link)
 
 
-def _timed(formula: Formula, message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
-    return _seconds(formula, check_bytes(message_bytes), check_workers(workers), link)
+def _checked_time_s(cost: CostFunction, message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
+    return _time_s(cost, check_bytes(message_bytes), check_workers(workers), link)
 
 
-def _seconds(formula: Formula, size: Any, n: Any, link: LinkRate) -> Seconds:
-    """Of messages and workers that are known to be possible."""
-    several = np.maximum(n, 2)
-    seconds = np.where(n == 1, 0.0, link.time_s(formula(size, several, link), several))
+def _time_s(cost: CostFunction, size: Any, n: Any, link: LinkRate) -> Seconds:
+    """Return the time for message sizes and numbers of workers that have been checked."""
+    at_least_two = np.maximum(n, 2)
+    seconds = np.where(n == 1, 0.0, link.time_s(cost(size, at_least_two, link), at_least_two))
     return float(seconds) if seconds.ndim == 0 else seconds
 
 
 def check_workers(workers: Any) -> Floats:
-    """Numbers of workers as floats.
+    """Return numbers of workers as floats.
 
     Raises
     ------
     BadValue
-        If one is below 1 or not whole.
+        If one is not an integer >= 1.
     """
     n = np.asarray(workers)
     if n.dtype.kind not in "iuf" or not ((n >= 1) & (n == np.floor(n)) & np.isfinite(n)).all():
-        raise BadValue(f"workers must be whole numbers of 1 or more, not {workers!r}")
+        raise BadValue(f"the number of workers must be an integer >= 1 (got {workers!r})")
     return n.astype(np.float64)
 
 
 def check_bytes(message_bytes: Any) -> Floats:
-    """Sizes of messages as floats.
+    """Return message sizes as floats.
 
     Raises
     ------
@@ -207,178 +250,224 @@ def check_bytes(message_bytes: Any) -> Floats:
     """
     size = np.asarray(message_bytes)
     if size.dtype.kind not in "iuf" or not ((size >= 0) & np.isfinite(size)).all():
-        raise BadValue(f"a message must have 0 or more bytes, not {message_bytes!r}")
+        raise BadValue(f"the message size must be >= 0 bytes (got {message_bytes!r})")
     return size.astype(np.float64)
 
 
-def _log2(n: Any) -> Any:
-    """ceil(log2 n), exact for whole n: frexp gives n = m 2^e with 1/2 <= m < 1."""
+# Cost functions over a single kind of link: from message size, number of workers and link to steps and bytes sent.
+
+
+def _ceil_log2(n: Any) -> Any:
+    """Return ceil(log2 n), exact for integers: frexp gives n = m 2^e with 1/2 <= m < 1."""
     mantissa, exponent = np.frexp(n)
     return exponent - (mantissa == 0.5)
 
 
 def butterfly_steps(n: Any) -> Any:
-    """Exchanges of recursive doubling: log2 n, or floor(log2 n) + 2 where n is not a power of two.
+    """Return the number of steps of recursive doubling: log2 n, or floor(log2 n) + 2 unless n is a power of two.
 
-    The workers beyond the power of two hand their message to a partner first and get the sum last (Thakur et al. 2005).
+    The workers beyond the power of two send their message to a partner first and receive the sum last (Thakur et al.
+    2005).
     """
-    ceiling = _log2(n)
+    ceiling = _ceil_log2(n)
     return ceiling + (np.exp2(ceiling) != n)
 
 
-def _one_to_all(size: Any, n: Any, link: LinkRate) -> Cost:
-    """PALEO: 2 (n - 1) messages of D, all over the server's one link."""
+def _single_message(size: Any, n: Any, link: LinkRate) -> Cost:
+    return 1, size
+
+
+def _parameter_server(size: Any, n: Any, link: LinkRate) -> Cost:
+    """PALEO's one-to-all: 2 (n - 1) messages of D, all over the server's link."""
     return 2 * (n - 1), 2 * (n - 1) * size
 
 
 def _tree(size: Any, n: Any, link: LinkRate) -> Cost:
-    """PALEO: 2 ceil(log2 n) messages of D."""
-    return 2 * _log2(n), 2 * _log2(n) * size
+    """PALEO's tree: 2 ceil(log2 n) messages of D."""
+    return 2 * _ceil_log2(n), 2 * _ceil_log2(n) * size
 
 
-def _binomial(size: Any, n: Any, link: LinkRate) -> Cost:
-    return _log2(n), _log2(n) * size
+def _binomial_tree(size: Any, n: Any, link: LinkRate) -> Cost:
+    return _ceil_log2(n), _ceil_log2(n) * size
 
 
 def _butterfly(size: Any, n: Any, link: LinkRate) -> Cost:
-    """PALEO, where n is a power of two: log2 n messages of D."""
+    """Recursive doubling: log2 n messages of D; PALEO's formula where n is a power of two."""
     return butterfly_steps(n), butterfly_steps(n) * size
 
 
 def _butterfly_mixing(size: Any, n: Any, link: LinkRate) -> Cost:
-    """PALEO: one message of D."""
+    """PALEO's butterfly mixing: one message of D."""
     return np.ones_like(n), size + 0 * n
 
 
-def _ring_once(size: Any, n: Any, link: LinkRate) -> Cost:
+def _half_ring(size: Any, n: Any, link: LinkRate) -> Cost:
+    """Reduce-scatter or all-gather around a ring."""
     return n - 1, (n - 1) / n * size
 
 
 def _ring(size: Any, n: Any, link: LinkRate) -> Cost:
-    """Patarasuk, Yuan 2009: 2 (n - 1) messages of D / n."""
+    """Ring all-reduce: 2 (n - 1) messages of D / n (Patarasuk, Yuan 2009)."""
     return 2 * (n - 1), 2 * (n - 1) / n * size
 
 
-def _two_trees(size: Any, n: Any, link: LinkRate) -> Cost:
-    """A broadcast, or a reduction, over two trees of height h = ceil(log2 n) with k pieces of D / 2k on each.
+def _half_double_tree(size: Any, n: Any, link: LinkRate) -> Cost:
+    """Broadcast or reduction over two trees of height h = ceil(log2 n), with k pieces of D / 2k on each.
 
     A worker feeds its two children in turn: 2 (h + k - 1) steps of one piece. The best k is sqrt((h - 1) wire / (2
     latency)), which gives the D / bandwidth + 2 h latency + O(sqrt) of Sanders et al. 2009.
     """
-    height = _log2(n)
-    wire = size / (link.bandwidth_bytes_per_s * link.ppp_of(n))
-    latency_s = max(link.latency_s, 1e-200)  # without any, as many pieces as one likes
-    pieces = np.maximum(1.0, np.sqrt((height - 1) * wire / (2 * latency_s)))
+    height = _ceil_log2(n)
+    wire_s = size / (link.bandwidth_bytes_per_s * link.ppp_for(n))
+    latency_s = max(link.latency_s, 1e-200)  # without latency the number of pieces is unlimited
+    pieces = np.maximum(1.0, np.sqrt((height - 1) * wire_s / (2 * latency_s)))
     return 2 * (height + pieces - 1), (height + pieces - 1) / pieces * size
 
 
 def _double_tree(size: Any, n: Any, link: LinkRate) -> Cost:
-    """A reduction and then a broadcast over the two trees."""
-    steps, sent_bytes = _two_trees(size, n, link)
+    """Double binary tree all-reduce: a reduction, then a broadcast over the two trees."""
+    steps, sent_bytes = _half_double_tree(size, n, link)
     return 2 * steps, 2 * sent_bytes
 
 
-def _in_turn(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
-    """In every node, then between nodes: of rings the hierarchical all-reduce.
+# Times over two kinds of link, in nodes and between nodes.
 
-    A node's link carries D: the node's sum, or after a reduce-scatter D / here of each of its devices at once.
+
+def _level_by_level_s(
+    cost: CostFunction, size: Any, per_node: int, nodes: int, inside: LinkRate, between: LinkRate
+) -> Seconds:
+    """Time the collective inside nodes, then between nodes; with a ring this is the hierarchical all-reduce.
+
+    The link of a node carries D bytes: the node's sum, or after a reduce-scatter D / per_node of each device at once.
     """
-    return _seconds(cost, size, here, inside) + _seconds(cost, size, nodes, between)
+    return _time_s(cost, size, per_node, inside) + _time_s(cost, size, nodes, between)
 
 
-def _paced(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
-    """One pipeline through all devices, which enters and leaves each node once: the slower link paces all.
+def _pipelined_s(
+    cost: CostFunction, size: Any, per_node: int, nodes: int, inside: LinkRate, between: LinkRate
+) -> Seconds:
+    """Time a pipeline through all devices that enters and leaves each node once; the slower link limits all of it.
 
-    It has the lower bandwidth of both links, and the longer costs.
+    It has the lower bandwidth and the higher latencies of the two links.
     """
-    workers, both = here * nodes, (inside, between)
-    narrow = min(both, key=lambda link: float(link.bandwidth_bytes_per_s * link.ppp_of(workers)))
-    names = ("latency_s", "start_s", "ramp_s", "switch_s")
-    longest = {name: max(getattr(link, name) for link in both) for name in names}
-    return _seconds(cost, size, workers, msgspec.structs.replace(narrow, **longest))
+    workers = per_node * nodes
+    slower = min((inside, between), key=lambda link: float(link.bandwidth_bytes_per_s * link.ppp_for(workers)))
+    link = msgspec.structs.replace(
+        slower,
+        latency_s=max(inside.latency_s, between.latency_s),
+        start_s=max(inside.start_s, between.start_s),
+        ramp_s=max(inside.ramp_s, between.ramp_s),
+        switch_s=max(inside.switch_s, between.switch_s),
+    )
+    return _time_s(cost, size, workers, link)
 
 
-def _every_sum(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
-    """A butterfly: each device sends its own sum out of the node, over the link that they share."""
-    first, second = butterfly_steps(here), butterfly_steps(nodes)
-    near_s = inside.time_s((first, first * size), here)
-    return np.asarray(near_s + between.time_s((second, second * here * size), here * nodes))
+def _recursive_doubling_s(
+    cost: CostFunction, size: Any, per_node: int, nodes: int, inside: LinkRate, between: LinkRate
+) -> Seconds:
+    """Time a recursive-doubling all-reduce in which every device crosses the shared inter-node link."""
+    inside_steps, between_steps = butterfly_steps(per_node), butterfly_steps(nodes)
+    inside_s = inside.time_s((inside_steps, inside_steps * size), per_node)
+    between_s = between.time_s((between_steps, between_steps * per_node * size), per_node * nodes)
+    return np.asarray(inside_s + between_s)
 
 
-def _one_of_every_sum(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
-    """One of the butterfly's exchanges a step, over one link or the other in turn: their mean."""
-    exchanges = butterfly_steps(here) + butterfly_steps(nodes)
-    return np.asarray(_every_sum(cost, size, here, nodes, inside, between) / exchanges)
+def _butterfly_mixing_s(
+    cost: CostFunction, size: Any, per_node: int, nodes: int, inside: LinkRate, between: LinkRate
+) -> Seconds:
+    """Time one of the steps of recursive doubling, on average over the steps on both links."""
+    steps = butterfly_steps(per_node) + butterfly_steps(nodes)
+    return np.asarray(_recursive_doubling_s(cost, size, per_node, nodes, inside, between) / steps)
 
 
-def _near_and_far(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
-    """A parameter server: the messages of its own node come over the inner link."""
-    near, far = 2 * (here - 1), 2 * (nodes - 1) * here
-    return np.asarray(inside.time_s((near, near * size), here) + between.time_s((far, far * size), here * nodes))
+def _parameter_server_s(
+    cost: CostFunction, size: Any, per_node: int, nodes: int, inside: LinkRate, between: LinkRate
+) -> Seconds:
+    """Time a parameter server; messages of its own node use the link inside the node."""
+    inside_messages = 2 * (per_node - 1)
+    between_messages = 2 * (nodes - 1) * per_node
+    inside_s = inside.time_s((inside_messages, inside_messages * size), per_node)
+    between_s = between.time_s((between_messages, between_messages * size), per_node * nodes)
+    return np.asarray(inside_s + between_s)
 
 
-Formula = Callable[[Any, Any, LinkRate], Cost]
-OverTwo = Callable[[Formula, Any, int, int, LinkRate, LinkRate], Seconds]
+CostFunction = Callable[[Any, Any, LinkRate], Cost]
+TwoLevelTime = Callable[[CostFunction, Any, int, int, LinkRate, LinkRate], Seconds]
 
 
 class Collective(NamedTuple):
-    """An all-reduce.
+    """An all-reduce algorithm.
 
     Attributes
     ----------
-    what : str
-        In a line.
+    description : str
+        One-line description.
     cost : callable
-        Over one kind of link: from bytes, workers and link to steps and bytes of the busiest device.
-    over_two_s : callable
-        Over two kinds: from `cost`, bytes, devices in a node, nodes, the link inside and the one between to seconds.
+        Cost over a single kind of link: function from message bytes, workers and link to the number of steps and the
+        bytes of the busiest device.
+    two_level_time_s : callable
+        Time over two kinds of link: function from `cost`, message bytes, devices per node, nodes, the link inside nodes
+        and the link between nodes to seconds.
     is_exact : bool
-        Whether it leaves the whole sum with every worker.
-    has_halves : bool
-        Whether it is a reduce-scatter and an all-gather.
+        Whether every worker gets the complete sum.
+    has_reduce_scatter : bool
+        Whether the algorithm is a reduce-scatter followed by an all-gather.
     """
 
-    what: str
-    cost: Formula
-    over_two_s: OverTwo
+    description: str
+    cost: CostFunction
+    two_level_time_s: TwoLevelTime
     is_exact: bool = True
-    has_halves: bool = False
+    has_reduce_scatter: bool = False
 
 
 COLLECTIVES = {
     "ring": Collective(
-        "reduce-scatter and all-gather around a ring: fewest bytes, 2 (n - 1) latencies", _ring, _paced,
-        has_halves=True,
+        description="reduce-scatter and all-gather around a ring: fewest bytes, 2 (n - 1) latencies",
+        cost=_ring,
+        two_level_time_s=_pipelined_s,
+        has_reduce_scatter=True,
     ),
     "hierarchical": Collective(
-        "reduce-scatter in the node, all-reduce between nodes, all-gather in the node", _ring, _in_turn,
-        has_halves=True,
+        description="reduce-scatter in the node, all-reduce between nodes, all-gather in the node",
+        cost=_ring,
+        two_level_time_s=_level_by_level_s,
+        has_reduce_scatter=True,
     ),
     "double-tree": Collective(
-        "two pipelined binary trees, half of the message on each: 2 D bytes, of order log2(n) latencies",
-        _double_tree, _paced,
+        description="two pipelined binary trees, half of the message on each: 2 D bytes, O(log2 n) latencies",
+        cost=_double_tree,
+        two_level_time_s=_pipelined_s,
     ),
     "butterfly": Collective(
-        "recursive doubling: pairs exchange the whole message, log2(n) times", _butterfly, _every_sum
+        description="recursive doubling: pairs exchange the whole message, log2(n) times",
+        cost=_butterfly,
+        two_level_time_s=_recursive_doubling_s,
     ),
     "tree": Collective(
-        "reduction up a binomial tree and broadcast down it, the whole message at every step", _tree, _in_turn
+        description="reduction up a binomial tree and broadcast down it, the whole message at every step",
+        cost=_tree,
+        two_level_time_s=_level_by_level_s,
     ),
     "one-to-all": Collective(
-        "a parameter server takes every worker's gradient and sends every worker the sum", _one_to_all, _near_and_far
+        description="parameter server: receives the gradient of every worker and sends the sum to every worker",
+        cost=_parameter_server,
+        two_level_time_s=_parameter_server_s,
     ),
     "butterfly-mixing": Collective(
-        "one of the butterfly's exchanges per step: sums mix over log2(n) steps, no full all-reduce",
-        _butterfly_mixing, _one_of_every_sum, is_exact=False,
+        description="one butterfly exchange per training step: sums mix over log2(n) steps, no full all-reduce",
+        cost=_butterfly_mixing,
+        two_level_time_s=_butterfly_mixing_s,
+        is_exact=False,
     ),
-}  # fmt: skip
-"""All-reduce algorithms by name: of equally fast ones the first is chosen."""
+}
+"""All-reduce algorithms by name; among equally fast ones the first is chosen."""
 
-EXACT = tuple(name for name, collective in COLLECTIVES.items() if collective.is_exact)
-"""Collectives that leave the whole sum with every worker."""
+EXACT_COLLECTIVES = tuple(name for name, collective in COLLECTIVES.items() if collective.is_exact)
+"""Collectives that give every worker the complete sum."""
 
-HALVES = tuple(name for name, collective in COLLECTIVES.items() if collective.has_halves)
-"""Collectives that are a reduce-scatter and an all-gather."""
+REDUCE_SCATTER_COLLECTIVES = tuple(name for name, collective in COLLECTIVES.items() if collective.has_reduce_scatter)
+"""Collectives that are a reduce-scatter followed by an all-gather."""
 
-AS_MEASURED = ("ring", "hierarchical")
-"""What is chosen from where a link was measured: its figures were fitted to a ring, whatever the library ran."""
+RING_COLLECTIVES = ("ring", "hierarchical")
+"""Candidates over a measured link: the link's parameters were fitted as those of a ring, whatever the library used."""

@@ -1,10 +1,10 @@
-"""Data parallelism: the whole network on every device, plain or with ZeRO's divided state (Rajbhandari et al. 2020).
+"""Data parallelism, with replicated or ZeRO-sharded model state, and the overlap of communication with computation.
 
-Gradients are exchanged in buckets while the backward pass goes on: frameworks collect them in the order in which that
-pass makes them, last layer first, and exchange a bucket as soon as it is full: PyTorch's DistributedDataParallel in
-buckets of 25 MiB with a first one of 1 MiB (Li et al. 2020, "PyTorch Distributed", sections 3.2 and 4.2;
-``kDefaultFirstBucketBytes``), Horovod in a fusion buffer of 64 MiB (Sergeev and Del Balso 2018, section 4.2).
-All of it is written over arrays: a sweep asks for many batch sizes at once.
+Gradients are exchanged in buckets during the backward pass: frameworks collect them in the order in which that pass
+computes them, last layer first, and exchange a bucket once it is full. PyTorch's DistributedDataParallel has buckets of
+25 MiB with a first one of 1 MiB (Li et al. 2020, "PyTorch Distributed", sections 3.2 and 4.2;
+``kDefaultFirstBucketBytes``), Horovod a fusion buffer of 64 MiB (Sergeev and Del Balso 2018, section 4.2). ZeRO:
+Rajbhandari et al. 2020. All functions work on arrays over batch sizes, for sweeps.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from ..errors import BadValue
 from ..timing import Workload
 from ..units import element_bytes
-from .collectives import exchange_time_s, exchanged, half_collective
-from .job import BUCKET_BYTES, DeviceStep, Job, Settings, Step, plain
+from .collectives import choose_all_reduce, choose_reduce_scatter, topology_all_reduce_s
+from .job import BUCKET_BYTES, DeviceStep, Job, Settings, Step, as_scalar
 from .links import Topology
 
 if TYPE_CHECKING:
@@ -28,164 +28,213 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 FIRST_BUCKET_BYTES = 2**20
-"""PyTorch's first bucket, so that exchanging starts early."""
+"""Size of PyTorch's first bucket, which is small so that communication starts early."""
 
 
-def data(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
-    """Every device has the whole network and its share of the batch; gradients are added up by an all-reduce."""
-    step = job.at(samples_each(batch_size, topology.workers))
+def train_data_parallel(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
+    """Predict a step of data parallelism: a replica of the network per device, gradients all-reduced.
+
+    Parameters
+    ----------
+    batch_size : int or ndarray
+        Global batch size.
+    """
+    step = job.device_step(samples_per_worker(batch_size, topology.workers))
     if topology.workers == 1:
         return step
-    return beside_backward(step, job.counted(all_reduced, topology, settings), settings)
+    exchange = job.cached_across_models(all_reduce_exchange, topology, settings)
+    return overlap_with_backward(step, exchange, settings)
 
 
-def zero(stage: int, job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
-    """Data parallelism with optimizer state (stage 1), gradients (2), parameters (3) divided among the devices.
+def train_zero(stage: int, job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
+    """Predict a step of data parallelism with sharded optimizer state (stage 1), gradients (2) and parameters (3).
 
-    Reduce-scatter of gradients and all-gather of parameters move as much as one all-reduce; stage 3 gathers parameters
-    twice, before the forward and before the backward pass: 1.5 times as much (Rajbhandari et al. 2020, section 7).
+    The reduce-scatter of gradients and the all-gather of parameters move as many bytes as one all-reduce. Stage 3
+    gathers the parameters twice, before the forward and before the backward pass: 1.5 times as many bytes (Rajbhandari
+    et al. 2020, section 7).
     """
     workers = topology.workers
-    samples = samples_each(batch_size, workers)
-    alone, memory = job.at(samples), plain(job.memory(samples, stage, workers).total_bytes)
+    samples = samples_per_worker(batch_size, workers)
+    device_step = job.device_step(samples)
+    memory_bytes = as_scalar(job.device_memory(samples, stage, workers).total_bytes)
     if workers == 1:
-        return msgspec.structs.replace(alone, memory_bytes=memory)
-    exchange = job.counted(scattered, topology, settings, stage)
-    step = beside_backward(alone, exchange, settings)
-    communication, exposed = step.communication_s, step.exposed_s
+        return msgspec.structs.replace(device_step, memory_bytes=memory_bytes)
+    exchange = job.cached_across_models(zero_exchange, topology, settings, stage)
+    step = overlap_with_backward(device_step, exchange, settings)
+    communication_s, exposed_s = step.communication_s, step.exposed_s
     if stage == 3:
-        ahead = job.counted(_ahead, topology, exchange.collective, settings.bucket_bytes)
-        communication, exposed = communication + ahead.total_s, exposed + _late(ahead, alone, settings)
-    # From stage 2 on no device has room for all gradients: every micro-batch exchanges anew.
-    often = alone.micro_batches if stage >= 2 else 1
+        prefetch = job.cached_across_models(_prefetch_parameters, topology, exchange.collective, settings.bucket_bytes)
+        communication_s = communication_s + prefetch.total_s
+        exposed_s = exposed_s + _forward_stall_s(prefetch, device_step, settings)
+    # From stage 2 on no device stores all gradients, so every micro-batch exchanges them.
+    exchanges = device_step.micro_batches if stage >= 2 else 1
     return msgspec.structs.replace(
-        step, communication_s=communication * often, exposed_s=exposed * often, update_s=alone.update_s / workers,
-        memory_bytes=memory,
-    )  # fmt: skip
+        step,
+        communication_s=communication_s * exchanges,
+        exposed_s=exposed_s * exchanges,
+        update_s=device_step.update_s / workers,
+        memory_bytes=memory_bytes,
+    )
 
 
-def samples_each(batch_size: Any, workers: int) -> Any:
-    """Samples per worker.
+def samples_per_worker(batch_size: Any, workers: int) -> Any:
+    """Return the number of samples per worker.
 
     Raises
     ------
     BadValue
-        If the batch cannot be shared out evenly.
+        If the global batch size is not divisible by the number of workers.
     """
     if np.any(batch_size % workers):
         below, above = batch_size // workers * workers, (batch_size // workers + 1) * workers
         raise BadValue(
-            f"{workers} workers do not divide a batch of {batch_size}: use a batch of {below} or {above}, for example"
+            f"the batch size must be divisible by the {workers} workers, such as {below} or {above} (got {batch_size})"
         )
     return batch_size // workers
 
 
-class Exchange(NamedTuple):
-    """What a step exchanges, the same at every batch size.
+class GradientExchange(NamedTuple):
+    """Communication of a training step, the same at every batch size.
 
     Attributes
     ----------
     buckets : Buckets
-        Of gradients, exchanged beside the backward pass.
+        Buckets of gradients, exchanged during the backward pass.
     bucket_s : ndarray, shape (buckets,)
-        Seconds of each.
-    behind_s : float
-        Seconds of what nothing hides.
+        Communication time of each bucket.
+    collective : str
+        Collective algorithm.
+    serial_s : float
+        Time of further communication that nothing hides.
     """
 
     buckets: Buckets
     bucket_s: Floats
     collective: str
-    behind_s: float = 0.0
+    serial_s: float = 0.0
 
 
-def all_reduced(job: Job, topology: Topology, settings: Settings, layers: int | None = None) -> Exchange:
-    """Gradients (of the first `layers`) added up by an all-reduce."""
-    precision, collective, size = settings.gradient_precision, settings.collective, settings.bucket_bytes
-    gradients, buckets = job.counted(_buckets, precision, layers, size, settings.overlap)
-    collective = collective or exchanged(topology, make_buckets(gradients, size, size).message_bytes, None)[1]
-    return Exchange(buckets, np.asarray(exchange_time_s(topology, buckets.message_bytes, collective)), collective)
+def all_reduce_exchange(
+    job: Job, topology: Topology, settings: Settings, layers: int | None = None
+) -> GradientExchange:
+    """Return the all-reduce of the gradients, or of those of the first `layers` layers."""
+    bucket_bytes = settings.bucket_bytes
+    gradients, buckets = job.cached_across_models(
+        _make_gradient_buckets, settings.gradient_precision, layers, bucket_bytes, settings.overlap
+    )
+    collective = settings.collective
+    if not collective:
+        # All batch sizes and overlap settings use the collective that is fastest for full buckets.
+        messages = make_buckets(gradients, bucket_bytes, bucket_bytes).message_bytes
+        _, collective = choose_all_reduce(topology, messages, None)
+    bucket_s = np.asarray(topology_all_reduce_s(topology, buckets.message_bytes, collective))
+    return GradientExchange(buckets, bucket_s, collective)
 
 
-def scattered(job: Job, topology: Topology, settings: Settings, stage: int) -> Exchange:
-    """Gradients scattered and parameters gathered, as a stage of ZeRO does.
+def zero_exchange(job: Job, topology: Topology, settings: Settings, stage: int) -> GradientExchange:
+    """Return the reduce-scatter of gradients and the all-gather of parameters under a ZeRO stage.
 
-    Together they move as much as one all-reduce. From stage 3 on each bucket of gradients is scattered beside the
-    all-gather of as many parameters for the backward pass; a second all-gather, for the forward pass, comes on top.
+    Together they move as many bytes as one all-reduce. In stage 3 each bucket's reduce-scatter comes with the
+    all-gather of as many parameters for the backward pass; the all-gather for the forward pass comes on top.
     """
-    collective = half_collective(topology, settings.collective, f"zero-{stage}")
-    precision, size, parameters = settings.gradient_precision, settings.bucket_bytes, gradient_bytes(job.workload)
-    gradients, buckets = job.counted(_buckets, precision, None, size, settings.overlap)
-    seconds = _half_s(topology, buckets.message_bytes, collective)
+    collective = choose_reduce_scatter(topology, settings.collective, f"zero-{stage}")
+    bucket_bytes = settings.bucket_bytes
+    parameter_bytes = gradient_bytes(job.workload)
+    gradients, buckets = job.cached_across_models(
+        _make_gradient_buckets, settings.gradient_precision, None, bucket_bytes, settings.overlap
+    )
+    reduce_scatter_s = _half_all_reduce_s(topology, buckets.message_bytes, collective)
     if stage == 3:
-        per_parameter = float(gradients.sum() / parameters.sum()) if parameters.sum() else 1.0
-        gathered = _half_s(topology, buckets.message_bytes / per_parameter, collective)
-        return Exchange(buckets, seconds + gathered, collective)
-    messages = make_buckets(parameters, size, size).message_bytes
-    return Exchange(buckets, seconds, collective, float(_half_s(topology, messages, collective).sum()))
+        total_parameter_bytes = parameter_bytes.sum()
+        ratio = float(gradients.sum() / total_parameter_bytes) if total_parameter_bytes else 1.0
+        all_gather_s = _half_all_reduce_s(topology, buckets.message_bytes / ratio, collective)
+        return GradientExchange(buckets, reduce_scatter_s + all_gather_s, collective)
+    messages = make_buckets(parameter_bytes, bucket_bytes, bucket_bytes).message_bytes
+    all_gather_s = _half_all_reduce_s(topology, messages, collective)
+    return GradientExchange(buckets, reduce_scatter_s, collective, float(all_gather_s.sum()))
 
 
-def _half_s(topology: Topology, message_bytes: Any, collective: str) -> Floats:
-    """Seconds of the reduce-scatter or the all-gather of each message: half of an all-reduce."""
-    return np.asarray(exchange_time_s(topology, message_bytes, collective), dtype=np.float64) / 2
+def _half_all_reduce_s(topology: Topology, message_bytes: Any, collective: str) -> Floats:
+    """Return the time of the reduce-scatter or the all-gather of each message: half of an all-reduce."""
+    return np.asarray(topology_all_reduce_s(topology, message_bytes, collective), dtype=np.float64) / 2
 
 
-def _buckets(
+def _make_gradient_buckets(
     job: Job, precision: str | None, layers: int | None, bucket_bytes: float, overlap: bool
 ) -> tuple[Floats, Buckets]:
-    """Gradients (of the first `layers`), and the messages that they are exchanged in beside the backward pass."""
+    """Return the gradient bytes of the first `layers` layers, and their buckets for the backward pass."""
     gradients = gradient_bytes(job.workload, precision)[:layers]
-    return gradients, make_buckets(gradients, bucket_bytes, None if overlap else bucket_bytes)
+    first_bytes = None if overlap else bucket_bytes
+    return gradients, make_buckets(gradients, bucket_bytes, first_bytes)
 
 
 def gradient_bytes(workload: Workload, precision: str | None = None) -> Floats:
-    """Bytes of each layer's gradients as they are exchanged, shape (layers,); frozen layers have none."""
-    trained = [
+    """Return the bytes of each layer's gradients, shape (layers,); frozen layers have none.
+
+    Parameters
+    ----------
+    workload : Workload
+        Network and precision.
+    precision : str, optional
+        Precision in which gradients are exchanged; by default that of the workload.
+    """
+    trained_parameters = [
         0 if layer.attributes.get("frozen", False) else int(parameters)
         for layer, parameters in zip(workload.layers, workload.work.parameters)
     ]
-    return np.array(trained, dtype=np.float64) * element_bytes(precision or workload.precision)
+    return np.array(trained_parameters, dtype=np.float64) * element_bytes(precision or workload.precision)
 
 
 class Buckets(msgspec.Struct, frozen=True, eq=False):
-    """What is exchanged, in the order in which it is.
+    """Buckets of gradients, in the order of their exchange.
 
     Attributes
     ----------
     message_bytes : ndarray, shape (buckets,)
-    of_layer : ndarray of int, shape (layers,)
-        The bucket that waits for each layer's backward pass; their number for layers that none waits for.
+        Bytes of each bucket.
+    bucket_of_layer : ndarray of int, shape (layers,)
+        Index of the first bucket that needs the backward pass of this layer; the number of buckets for layers that no
+        bucket needs.
     """
 
     message_bytes: Floats
-    of_layer: Ints
+    bucket_of_layer: Ints
 
-    def ready_of(self, step: DeviceStep, ahead: bool = False) -> Floats:
-        """Those of a step's backward pass, or of a forward pass for which parameters are gathered ahead; made once."""
-        key = (id(self), ahead)
-        if key not in step.ready:
-            seconds, group = (step.forward_s, step.group[::-1]) if ahead else (step.backward_s, step.group)
-            step.ready[key] = self, self.ready_s(seconds, group)  # buckets that are gone leave their id
-        return step.ready[key][1]
+    def ready_times_for_step(self, step: DeviceStep, prefetch: bool = False) -> Floats:
+        """Return the cached `ready_times_s` of a step's backward pass.
 
-    def ready_s(self, backward_s: ArrayLike, group: Ints | None = None) -> Floats:
-        """Seconds after the backward pass began at which each bucket is full, and at last of its end.
+        With `prefetch` the buckets hold parameters, gathered ahead of the forward pass, and times are of that pass.
+        """
+        key = (id(self), prefetch)
+        if key not in step.ready_times_cache:
+            if prefetch:
+                ready_s = self.ready_times_s(step.forward_s, step.layer_group[::-1])
+            else:
+                ready_s = self.ready_times_s(step.backward_s, step.layer_group)
+            # Storing the buckets keeps them alive, so that no other object gets their id.
+            step.ready_times_cache[key] = self, ready_s
+        return step.ready_times_cache[key][1]
+
+    def ready_times_s(self, backward_s: ArrayLike, layer_group: Ints | None = None) -> Floats:
+        """Return the time from the start of the backward pass at which each bucket is full, and the end of the pass.
 
         Parameters
         ----------
-        backward_s : array, shape (layers, ...)
-            Or, with `group`, of a layer of each group.
-        group : ndarray of int, shape (layers,), optional
-            Each layer's.
+        backward_s : array, shape (layers, ...) or (groups, ...)
+            Backward time of each layer, or with `layer_group` of one layer of each group.
+        layer_group : ndarray of int, shape (layers,), optional
+            Index of each layer's group.
 
         Returns
         -------
         ndarray, shape (buckets + 1, ...)
         """
         seconds = np.asarray(backward_s, dtype=np.float64)
-        members = np.zeros((len(self.message_bytes) + 1, len(seconds)))
-        np.add.at(members, (self.of_layer, np.arange(len(seconds)) if group is None else group), 1)
-        return np.cumsum(members @ seconds, axis=0)
+        if layer_group is None:
+            layer_group = np.arange(len(seconds))
+        layer_counts = np.zeros((len(self.message_bytes) + 1, len(seconds)))
+        np.add.at(layer_counts, (self.bucket_of_layer, layer_group), 1)
+        return np.cumsum(layer_counts @ seconds, axis=0)
 
 
 def make_buckets(
@@ -193,121 +242,143 @@ def make_buckets(
 ) -> Buckets:
     """Collect gradients into buckets.
 
-    As in PyTorch a bucket is closed by the gradient that fills it, so that it may exceed its size: a tensor is never
-    cut.
+    As in PyTorch, the gradient that fills a bucket closes it: tensors are never split, and a bucket may exceed its
+    size.
 
     Parameters
     ----------
     gradient_bytes : array, shape (layers,)
-        Bytes of each layer's gradients, layers in the order of the forward pass.
+        Bytes of each layer's gradients, in the order of the forward pass.
     bucket_bytes : float
-        At which a bucket is full; infinity makes one of everything.
+        Size at which a bucket is full; infinity puts everything into a single bucket.
     first_bytes : float, optional
-        The same for the first bucket; without it 1 MiB, or `bucket_bytes` where that is smaller.
+        Size of the first bucket; by default 1 MiB, or `bucket_bytes` if that is smaller.
 
     Raises
     ------
     BadValue
-        If a bucket's size is not above 0, or gradients are not one number per layer.
+        If a bucket size is not > 0, or `gradient_bytes` is not one-dimensional.
     """
     sizes = np.asarray(gradient_bytes, dtype=np.float64)
     if sizes.ndim != 1:
-        raise BadValue("gradients are one number per layer")
-    first_bytes = min(FIRST_BUCKET_BYTES, bucket_bytes) if first_bytes is None else first_bytes
+        raise BadValue(f"gradient_bytes must have one number per layer (got {sizes.ndim} dimensions)")
+    if first_bytes is None:
+        first_bytes = min(FIRST_BUCKET_BYTES, bucket_bytes)
     if not (bucket_bytes > 0 and first_bytes > 0):
-        raise BadValue(f"a bucket must hold more than 0 bytes, not {min(bucket_bytes, first_bytes):g}")
+        raise BadValue(f"the bucket size must be > 0 bytes (got {min(bucket_bytes, first_bytes):g})")
     messages: list[float] = []
-    last: list[int] = []  # layer of each bucket, counted in the order of the backward pass
-    held, at, limit = 0.0, 0, first_bytes
-    for place in np.flatnonzero(sizes[::-1]).tolist():
-        held, at = held + float(sizes[-1 - place]), place
-        if held >= limit:
-            messages.append(held)
-            last.append(place)
-            held, limit = 0.0, bucket_bytes
-    if held:
-        messages.append(held)
-        last.append(at)
-    return Buckets(np.array(messages), np.searchsorted(last, np.arange(len(sizes)))[::-1])
+    last_layers: list[int] = []  # last layer of each bucket, counted in the order of the backward pass
+    filled, last_layer, limit = 0.0, 0, first_bytes
+    for layer in np.flatnonzero(sizes[::-1]).tolist():
+        filled += float(sizes[-1 - layer])
+        last_layer = layer
+        if filled >= limit:
+            messages.append(filled)
+            last_layers.append(layer)
+            filled, limit = 0.0, bucket_bytes
+    if filled:
+        messages.append(filled)
+        last_layers.append(last_layer)
+    bucket_of_layer = np.searchsorted(last_layers, np.arange(len(sizes)))[::-1]
+    return Buckets(np.array(messages), bucket_of_layer)
 
 
-def beside_backward(step: DeviceStep, exchange: Exchange, settings: Settings) -> Step:
-    """The step of one of several devices, gradients exchanged beside its backward pass."""
-    longer = 1 + settings.slowdown
-    total = float(exchange.bucket_s.sum())
-    exposed: Any = total
+def overlap_with_backward(step: DeviceStep, exchange: GradientExchange, settings: Settings) -> Step:
+    """Return the step of one of several devices that exchange gradients during the backward pass."""
+    compute_factor = 1 + settings.slowdown
+    total_s = float(exchange.bucket_s.sum())
+    exposed_s: Any = total_s
     if settings.overlap:
-        # Only the last micro-batch's backward pass makes gradients that are exchanged.
-        ready = exchange.buckets.ready_of(step) * (longer / step.micro_batches)
-        late = finish_s(ready[:-1].T, exchange.bucket_s) - ready[-1]
-        could_hide = total - plain(np.maximum(late, 0.0))
-        exposed = total - settings.hiding * could_hide
-    losses = {}
+        # Only the backward pass of the last micro-batch computes gradients that are exchanged.
+        ready_s = exchange.buckets.ready_times_for_step(step) * (compute_factor / step.micro_batches)
+        delay_s = last_finish_s(ready_s[:-1].T, exchange.bucket_s) - ready_s[-1]
+        overlappable_s = total_s - as_scalar(np.maximum(delay_s, 0.0))
+        exposed_s = total_s - settings.overlap_efficiency * overlappable_s
+    interference_s = settings.interference * (total_s - exposed_s)
+    overheads_s = {}
     if settings.slowdown:
-        losses["slowdown"] = step.compute_s * settings.slowdown
-    disturbed = settings.interference * (total - exposed)
+        overheads_s["slowdown"] = step.compute_s * settings.slowdown
     if settings.interference:
-        losses["interference"] = disturbed
+        overheads_s["interference"] = interference_s
     return Step(
-        step.compute_s * longer + disturbed, total + exchange.behind_s, exposed + exchange.behind_s, step.update_s,
-        step.memory_bytes, exchange.collective, losses,
-    )  # fmt: skip
+        compute_s=step.compute_s * compute_factor + interference_s,
+        communication_s=total_s + exchange.serial_s,
+        exposed_s=exposed_s + exchange.serial_s,
+        update_s=step.update_s,
+        memory_bytes=step.memory_bytes,
+        collective=exchange.collective,
+        overheads_s=overheads_s,
+    )
 
 
-def finish_s(ready_s: ArrayLike, exchange_s: ArrayLike) -> Floats:
-    """When the last of several exchanges ends that run one after another.
+def last_finish_s(ready_s: ArrayLike, exchange_s: ArrayLike) -> Floats:
+    """Return when the last of several exchanges finishes that run one after another.
 
-    Each waits until its bucket is ready and the one before is through; unrolled, the last ends at the largest over
-    buckets b of ``ready[b] + sum(exchange[b:])``: from the bucket on that was waited for last, there is no pause.
+    Each waits until its bucket is ready and the previous exchange is done. The recursion unrolls to the maximum over
+    buckets b of ``ready[b] + sum(exchange[b:])``: there is no pause after the last bucket that was waited for.
 
     Parameters
     ----------
     ready_s, exchange_s : array, shape (..., buckets)
-        They broadcast.
+        Times at which buckets are ready, and durations of their exchanges; they broadcast.
 
     Returns
     -------
     ndarray, shape (...)
-        0 where there is no bucket.
+        0 if there is no bucket.
     """
     exchange = np.asarray(exchange_s, dtype=np.float64)
     ready = np.asarray(ready_s, dtype=np.float64)
-    rest = np.cumsum(exchange[..., ::-1], axis=-1)[..., ::-1]
-    ends = ready + rest
-    if ends.shape[-1] == 0:
-        return np.zeros(ends.shape[:-1])
-    return np.asarray(ends.max(axis=-1))
+    remaining = np.cumsum(exchange[..., ::-1], axis=-1)[..., ::-1]
+    finish = ready + remaining
+    if finish.shape[-1] == 0:
+        return np.zeros(finish.shape[:-1])
+    return np.asarray(finish.max(axis=-1))
 
 
-class _Ahead(NamedTuple):
-    """Parameters that are gathered ahead of a forward pass: seconds of all, buckets, and until each is there."""
+class _ParameterPrefetch(NamedTuple):
+    """All-gather of parameters ahead of the forward pass.
+
+    Attributes
+    ----------
+    total_s : float
+        Communication time.
+    buckets : Buckets
+        Buckets of parameters, in the order of the forward pass.
+    finish_s : ndarray, shape (buckets,)
+        Time at which the all-gather of each bucket finishes.
+    """
 
     total_s: float
     buckets: Buckets
-    there_s: Floats
+    finish_s: Floats
 
 
-def _ahead(job: Job, topology: Topology, collective: str, bucket_bytes: float) -> _Ahead:
+def _prefetch_parameters(job: Job, topology: Topology, collective: str, bucket_bytes: float) -> _ParameterPrefetch:
     messages = make_buckets(gradient_bytes(job.workload), bucket_bytes, bucket_bytes).message_bytes
-    buckets = job.counted(_forward_buckets, bucket_bytes)
-    there_s = np.cumsum(_half_s(topology, buckets.message_bytes, collective))
-    return _Ahead(float(_half_s(topology, messages, collective).sum()), buckets, there_s)
+    total_s = float(_half_all_reduce_s(topology, messages, collective).sum())
+    buckets = job.cached_across_models(_make_parameter_buckets, bucket_bytes)
+    finish_s = np.cumsum(_half_all_reduce_s(topology, buckets.message_bytes, collective))
+    return _ParameterPrefetch(total_s, buckets, finish_s)
 
 
-def _forward_buckets(job: Job, bucket_bytes: float) -> Buckets:
+def _make_parameter_buckets(job: Job, bucket_bytes: float) -> Buckets:
     return make_buckets(gradient_bytes(job.workload)[::-1], bucket_bytes, bucket_bytes)
 
 
-def _late(ahead: _Ahead, step: DeviceStep, settings: Settings) -> Any:
-    """Seconds that a forward pass waits for parameters.
+def _forward_stall_s(prefetch: _ParameterPrefetch, step: DeviceStep, settings: Settings) -> Any:
+    """Return the time that the forward pass waits for parameters.
 
-    A bucket's layers begin when it is there and the ones before are done: the mirror image of `finish_s`.
+    The layers of a bucket start when it has arrived and the layers before them are done: the mirror image of
+    `last_finish_s`.
     """
-    if not len(ahead.there_s):
+    if not len(prefetch.finish_s):
         return 0.0
     if not settings.overlap:
-        return float(ahead.there_s[-1])
-    ready = ahead.buckets.ready_of(step, ahead=True) * ((1 + settings.slowdown) / step.micro_batches)
-    # Layers without parameters behind the last bucket belong to it: the pass waits for nothing before them.
-    spans = np.diff(np.concatenate([np.zeros_like(ready[:1]), ready[:-2], ready[-1:]]), axis=0)
-    return plain(np.maximum(finish_s(ahead.there_s, spans.T) - ready[-1], 0.0))
+        return float(prefetch.finish_s[-1])
+    compute_factor = (1 + settings.slowdown) / step.micro_batches
+    ends_s = prefetch.buckets.ready_times_for_step(step, prefetch=True) * compute_factor
+    # Layers without parameters after the last bucket count as part of it, since nothing makes them wait.
+    compute_s = np.diff(np.concatenate([np.zeros_like(ends_s[:1]), ends_s[:-2], ends_s[-1:]]), axis=0)
+    stall_s = last_finish_s(prefetch.finish_s, compute_s.T) - ends_s[-1]
+    return as_scalar(np.maximum(stall_s, 0.0))

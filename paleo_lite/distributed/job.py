@@ -1,4 +1,4 @@
-"""What is to be trained and how, `Job` and `Settings`; and `Step`, of one device what every strategy starts from."""
+"""Training jobs on several devices: `Job`, `Settings`, `ParallelConfig`, and the `Step` that a strategy predicts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue
-from ..input_pipeline.feeding import SAMPLE, Store
+from ..input_pipeline.feeding import DEFAULT_SAMPLE_BYTES, Store
 from ..machines import Machine
 from ..timing import RooflineModel, TimeModel, Workload, predict
 from ..timing.memory import Memory, memory_by_micro_batch
@@ -25,115 +25,134 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-Made = TypeVar("Made")
+ResultT = TypeVar("ResultT")
 
 BUCKET_BYTES = 25 * 2**20
-"""PyTorch's ``bucket_cap_mb=25``, in MiB as its code has it."""
+"""Default bucket size of PyTorch's DistributedDataParallel: ``bucket_cap_mb=25``, which its code counts in MiB."""
 
 RECOMPUTATIONS = ("none", "selective", "full")
-"""What of a block's forward pass is computed again: nothing, attention's scores and softmax, or all of it."""
+"""Activation recomputation per block: nothing, the attention scores and their softmax, or the whole forward pass."""
+
+_DEGREE_OPTIONS = {
+    "tensor": "--tensor",
+    "pipeline": "--pipeline",
+    "virtual_stages": "--interleaved",
+    "micro_batch_size": "--micro-batch",
+    "context": "--context-parallel",
+    "expert": "--expert-parallel",
+}
+"""Integer fields of `ParallelConfig` and the command-line options that set them."""
 
 
-class Split(msgspec.Struct, frozen=True):
-    """How many devices share what of a network of equal blocks.
+class ParallelConfig(msgspec.Struct, frozen=True):
+    """Degrees of parallelism for training a network of equal blocks.
 
     Attributes
     ----------
     tensor : int
-        Devices that share every matrix; of one node.
+        Tensor-parallel devices, which share every weight matrix; they belong to one node.
     pipeline : int
-        Stages of blocks, one after another.
-    interleaved : int
-        Pieces of each stage, which take turns.
-    sequence : bool
-        Whether the devices that share matrices also share the sequence outside of them.
-    micro_batch : int
-        Samples that pass at once.
+        Pipeline stages.
+    virtual_stages : int
+        Virtual pipeline stages per device (interleaved 1F1B schedule).
+    sequence_parallel : bool
+        Whether the tensor-parallel devices also shard the activations outside the matrix products along the sequence.
+    micro_batch_size : int
+        Samples per micro-batch.
     recompute : {"none", "selective", "full"}
+        Activation recomputation, see `RECOMPUTATIONS`.
     zero_stage : {0, 1, 2, 3}
-        What of the model's state the replicas share out; 3 is what FSDP does.
+        ZeRO stage: which of optimizer state, gradients and parameters are sharded across data-parallel ranks. Stage 3
+        is FSDP's FULL_SHARD.
     context : int
-        Devices that share every sequence, keys and values going around a ring of them (Liu et al. 2023).
-    experts : int
-        Devices, of those that have a stage, that share the experts of a mixture; tokens are sent to them and back.
+        Context-parallel devices, which share every sequence and pass keys and values around a ring (Liu et al. 2023).
+    expert : int
+        Expert-parallel devices of a stage, which share the experts of a mixture-of-experts layer; an all-to-all sends
+        each token to its experts and back.
     """
 
     tensor: int = 1
     pipeline: int = 1
-    interleaved: int = 1
-    sequence: bool = False
-    micro_batch: int = 1
+    virtual_stages: int = 1
+    sequence_parallel: bool = False
+    micro_batch_size: int = 1
     recompute: str = "none"
     zero_stage: int = 1
     context: int = 1
-    experts: int = 1
+    expert: int = 1
 
     def __post_init__(self) -> None:
-        for name, option in {
-            "tensor": "tensor", "pipeline": "pipeline", "interleaved": "interleaved", "micro_batch": "micro-batch",
-            "context": "context-parallel", "experts": "expert-parallel",
-        }.items():  # fmt: skip
+        for name, option in _DEGREE_OPTIONS.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadValue(f"--{option} must be a whole number of 1 or more, not {value!r}")
+                raise BadValue(f"`{option}` must be an integer >= 1 (got {value!r})")
         if self.recompute not in RECOMPUTATIONS:
-            raise BadValue(
-                f"--recompute is {', '.join(RECOMPUTATIONS[:-1])} or {RECOMPUTATIONS[-1]}, not {self.recompute!r}"
-            )
+            raise BadValue(f"`--recompute` must be one of {', '.join(RECOMPUTATIONS)} (got {self.recompute!r})")
         if self.zero_stage not in (0, 1, 2, 3):
-            raise BadValue(f"ZeRO has the stages 0 to 3, not {self.zero_stage!r}")
-        if self.interleaved > 1 and self.pipeline == 1:
-            raise BadValue("--interleaved is of the stages of a pipeline: say --pipeline, too")
-
-    def devices(self, data: int) -> str:
-        """``tensor 8, pipeline 16, data 8``."""
-        pieces = f" x {self.interleaved}" if self.interleaved > 1 else ""
-        context = f", context {self.context}" if self.context > 1 else ""
-        experts = f", experts {self.experts}" if self.experts > 1 else ""
-        return f"tensor {self.tensor}, pipeline {self.pipeline}{pieces}{context}, data {data}{experts}"
+            raise BadValue(f"the ZeRO stage must be 0, 1, 2 or 3 (got {self.zero_stage!r})")
+        if self.virtual_stages > 1 and self.pipeline == 1:
+            raise BadValue("`--interleaved` needs pipeline stages: give `--pipeline`, too")
 
     @property
-    def each(self) -> int:
-        """Devices of a replica."""
+    def devices_per_replica(self) -> int:
+        """Number of devices that hold one replica of the model."""
         return self.tensor * self.context * self.pipeline
 
+    def describe_degrees(self, data: int) -> str:
+        """Return the degrees of parallelism as text, such as ``tensor 8, pipeline 16, data 8``.
+
+        Parameters
+        ----------
+        data : int
+            Number of data-parallel replicas.
+        """
+        virtual_stages = f" x {self.virtual_stages}" if self.virtual_stages > 1 else ""
+        context = f", context {self.context}" if self.context > 1 else ""
+        experts = f", experts {self.expert}" if self.expert > 1 else ""
+        return f"tensor {self.tensor}, pipeline {self.pipeline}{virtual_stages}{context}, data {data}{experts}"
+
     def describe(self, data: int, micro_batches: int) -> str:
-        """``tensor 8, pipeline 16, data 8: 192 micro-batches of 1``."""
-        words = [self.devices(data)]
-        words += ["the sequence shared"] if self.sequence else []
-        words += [f"ZeRO {self.zero_stage}"] if self.zero_stage else []
-        words += [f"{self.recompute} recomputation"] if self.recompute != "none" else []
-        several = "" if micro_batches == 1 else "es"
-        return f"{', '.join(words)}: {micro_batches} micro-batch{several} of {self.micro_batch}"
+        """Return the whole configuration as text: ``tensor 8, pipeline 16, data 8: 192 micro-batches of 1``."""
+        parts = [self.describe_degrees(data)]
+        if self.sequence_parallel:
+            parts.append("sequence-parallel")
+        if self.zero_stage:
+            parts.append(f"ZeRO {self.zero_stage}")
+        if self.recompute != "none":
+            parts.append(f"{self.recompute} recomputation")
+        plural = "" if micro_batches == 1 else "es"
+        return f"{', '.join(parts)}: {micro_batches} micro-batch{plural} of {self.micro_batch_size}"
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """How several devices train together.
+    """Options of training on several devices.
 
     Attributes
     ----------
     collective : str or None
-        One of `collectives.COLLECTIVES`; None takes the fastest.
+        All-reduce algorithm, one of `collectives.COLLECTIVES`; None chooses the fastest.
     gradient_precision : str or None
-        In which gradients are exchanged; None: as they are computed.
+        Precision in which gradients are exchanged; None uses the precision of the computation.
     overlap : bool
-        Whether gradients are exchanged while the backward pass goes on.
+        Whether gradients are exchanged during the backward pass.
     bucket_bytes : float
-        At which a bucket of gradients is full.
+        Bucket size in bytes: a bucket of gradients is exchanged once it holds this many.
     micro_batches : int or None
-        For pipelines; None takes at least four per stage, where the batch has as many.
+        Number of micro-batches for the pipeline strategies; None uses at least four per stage, as far as the batch
+        allows.
     slowdown : float
-        By what share computing takes longer as soon as several devices work: a board's power limit, a host they share.
+        Slowdown of computation on several devices, as a fraction of the computation time: a shared power limit or host.
     interference : float
-        By what share of the time of a hidden exchange the computation that hides it takes longer.
-    hiding : float
-        The share that really hides of what the backward pass could hide of exchanges, 0 to 1.
-    stragglers : float
-        By what share computing takes longer for every doubling of the workers, who wait for the slowest of them.
-    inputs : Inputs or None
-        What feeds the devices; None: they never wait for samples.
-    split : Split or None
-        For the strategy ``together``: how many devices share what.
+        Slowdown of computation while communication runs concurrently, as a fraction of the communication time.
+    overlap_efficiency : float
+        Fraction of the overlappable communication that is actually hidden behind the backward pass, 0 to 1.
+    straggler_penalty : float
+        Relative increase of the computation time per doubling of the number of workers, since all workers wait for
+        the slowest one.
+    inputs : InputSettings or None
+        Input pipeline of each node; None: devices never wait for samples.
+    parallel : ParallelConfig or None
+        Degrees of parallelism for the strategy ``3d``.
     """
 
     collective: str | None = None
@@ -143,44 +162,51 @@ class Settings(msgspec.Struct, frozen=True):
     micro_batches: int | None = None
     slowdown: float = 0.0
     interference: float = 0.0
-    hiding: float = 1.0
-    stragglers: float = 0.0
-    inputs: Inputs | None = None
-    split: Split | None = None
+    overlap_efficiency: float = 1.0
+    straggler_penalty: float = 0.0
+    inputs: InputSettings | None = None
+    parallel: ParallelConfig | None = None
 
     def __post_init__(self) -> None:
         if self.gradient_precision is not None:
             element_bytes(self.gradient_precision)
         if not self.bucket_bytes > 0:
-            raise BadValue(f"a bucket must hold more than 0 bytes, not {self.bucket_bytes:g}")
+            raise BadValue(f"the bucket size must be > 0 bytes (got {self.bucket_bytes:g})")
         if self.micro_batches is not None and self.micro_batches < 1:
-            raise BadValue(f"micro-batches must be 1 or more, not {self.micro_batches}")
-        if not (0 <= self.slowdown < math.inf and 0 <= self.interference < math.inf):
-            raise BadValue("slowdown and interference must be shares of 0 or more")
-        if not (0 <= self.hiding <= 1 and 0 <= self.stragglers < math.inf):
-            raise BadValue("hiding must be a share from 0 to 1, stragglers a share of 0 or more")
+            raise BadValue(f"the number of micro-batches must be >= 1 (got {self.micro_batches})")
+        for name in ("slowdown", "interference", "straggler_penalty"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise BadValue(f"{name} must be a fraction >= 0 (got {value:g})")
+        if not 0 <= self.overlap_efficiency <= 1:
+            raise BadValue(f"overlap_efficiency must be between 0 and 1 (got {self.overlap_efficiency:g})")
 
-    def among(self, workers: int) -> Settings:
-        """The same for a number of workers: what they wait for the slowest of them is a slowdown."""
-        waiting = self.stragglers * math.log2(workers)
-        return msgspec.structs.replace(self, slowdown=self.slowdown + waiting, stragglers=0.0) if waiting else self
+    def with_straggler_slowdown(self, workers: int) -> Settings:
+        """Return settings for this number of workers, with the straggler penalty added to `slowdown`."""
+        waiting = self.straggler_penalty * math.log2(workers)
+        if not waiting:
+            return self
+        return msgspec.structs.replace(self, slowdown=self.slowdown + waiting, straggler_penalty=0.0)
 
 
-class Inputs(msgspec.Struct, frozen=True):
-    """What feeds the devices of a node; see `paleo_lite.input_pipeline.feeding.Feeding`.
+class InputSettings(msgspec.Struct, frozen=True):
+    """Input pipeline of one node; see `paleo_lite.input_pipeline.feeding.InputPipeline`.
 
     Attributes
     ----------
     store : Store or None
-        None: the samples lie in the host's memory.
+        Storage of the samples; None: they are in host memory.
     decode_per_s : float or None
-        Samples per second that a node decodes; None: nothing to decode.
+        Samples per second that a node decodes; None: the samples need no decoding.
     pageable : bool
-        One process copies the samples of all devices from pageable memory, one after another, before they compute.
-    link, link_bytes_per_s
-        What each device's samples are copied over.
+        Whether one process copies the samples of all devices from pageable memory, one device after another, before
+        they compute.
+    link : str
+        Name of the host link of each device.
+    link_bytes_per_s : float
+        Bandwidth of that link in one direction.
     sample_bytes : float
-        Of one sample in storage.
+        Bytes of one sample in storage.
     """
 
     store: Store | None
@@ -188,39 +214,39 @@ class Inputs(msgspec.Struct, frozen=True):
     pageable: bool
     link: str
     link_bytes_per_s: float
-    sample_bytes: float = parse_quantity(SAMPLE, "")
+    sample_bytes: float = parse_quantity(DEFAULT_SAMPLE_BYTES, "")
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A step of training. Seconds are numbers, or arrays over batch sizes where a sweep asks for many at once.
+    """One training step. Times are numbers, or arrays over batch sizes where a sweep predicts many at once.
 
     Attributes
     ----------
     compute_s : float
-        Seconds of forward and backward pass (with what is recomputed and what workers of a pipeline wait for).
+        Time of the forward and backward passes, including activation recomputation and pipeline bubbles.
     communication_s : float
-        Seconds of all exchanges, hidden or not.
+        Time of all communication, hidden or not.
     exposed_s : float
-        The part of them that no computation hides.
+        Exposed communication: the part that is not hidden behind computation.
     update_s : float
-        Seconds that the optimizer takes.
+        Time of the optimizer's update.
     input_s : float
-        Seconds that it waits for samples.
+        Time spent waiting for samples.
     memory_bytes : float or None
-        What the fullest device holds; None where it is not known.
+        Peak memory of the device that needs most; None if unknown.
     collective : str
-        How gradients are exchanged.
-    losses : dict of str to float
-        What else than exchanges and the division of work makes the step longer, in words and seconds.
+        Algorithm that exchanges the gradients.
+    overheads_s : dict of str to float
+        Further causes that make the step longer than ideal scaling, apart from communication, with their seconds.
     notes : tuple of str
-        What somebody who uses it should know.
+        Remarks for the user.
     interval : tuple of float or None
-        Seconds between which ``time_s`` lies with 90%; None where the time model does not say.
+        90 % interval of `time_s`; None if the time model gives none.
     cluster_interval : tuple of float or None
-        The same if computing takes what it is said to: what exchanges and waiting for each other leave open. None where
-        nobody says.
-    recomputed : float
-        What is computed again, over forward and backward pass, where a strategy says so.
+        90 % interval of `time_s` due to communication and stragglers alone, with the computation time taken as exact;
+        None if unknown.
+    recomputed_fraction : float
+        Recomputation time as a fraction of the forward and backward passes.
     """
 
     compute_s: Any
@@ -229,174 +255,235 @@ class Step(msgspec.Struct, frozen=True):
     update_s: Any = 0.0
     memory_bytes: float | None = None
     collective: str = ""
-    losses: dict[str, Any] = {}
+    overheads_s: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
     interval: tuple[Any, Any] | None = None
     cluster_interval: tuple[Any, Any] | None = None
-    recomputed: float = 0.0
+    recomputed_fraction: float = 0.0
     input_s: Any = 0.0
 
     @property
     def time_s(self) -> Any:
-        """Seconds of the step: ``compute_s + exposed_s + update_s + input_s``."""
+        """Step time: ``compute_s + exposed_s + update_s + input_s``."""
         return self.compute_s + self.exposed_s + self.update_s + self.input_s
 
     @property
     def hidden_s(self) -> Any:
-        """Seconds of communication behind computation."""
+        """Time of communication that is hidden behind computation."""
         return self.communication_s - self.exposed_s
 
 
 class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
-    """A step of one device, layer by layer: what every strategy starts from.
+    """Training step of a single device, layer by layer: the starting point of every strategy.
 
     Attributes
     ----------
     forward_s, backward_s : ndarray, shape (groups,) or (groups, batch sizes)
-        Of a layer of each group. What is computed again counts as backward; the overhead of a step lies with the
+        Time of one layer of each group. Recomputation counts as backward; the overhead of a step is spread over the
         forward pass.
-    group : ndarray of int, shape (layers,)
-        Layers that take equally long are of one.
+    layer_group : ndarray of int, shape (layers,)
+        Index of each layer's group; layers of one group take equally long.
     model_notes : tuple of str
-        What the prediction of the step says of itself.
+        Notes of the time model's prediction.
     micro_batches : int
-        Passes before the one update; only during the last one's backward pass are gradients exchanged.
-    ready : dict
-        What `data_parallel.Buckets.ready_of` has made of it.
+        Number of micro-batches before the update (gradient accumulation); gradients are exchanged during the backward
+        pass of the last one only.
+    ready_times_cache : dict
+        Results of `data_parallel.Buckets.ready_times_for_step`.
     """
 
     forward_s: Floats
     backward_s: Floats
-    group: Ints
+    layer_group: Ints
     model_notes: tuple[str, ...] = ()
     micro_batches: int = 1
-    ready: dict[tuple[int, bool], tuple[Any, Floats]] = {}
+    ready_times_cache: dict[tuple[int, bool], tuple[Any, Floats]] = {}
 
     @classmethod
-    def of(cls, forward_s: Floats, backward_s: Floats, update_s: Any, group: Ints, **known: Any) -> DeviceStep:
-        """A step from the seconds of its passes."""
-        compute_s = plain(np.bincount(group, minlength=len(forward_s)) @ (forward_s + backward_s))
-        return cls(compute_s, update_s=update_s, forward_s=forward_s, backward_s=backward_s, group=group, **known)
+    def from_passes(
+        cls, forward_s: Floats, backward_s: Floats, update_s: Any, layer_group: Ints, **fields: Any
+    ) -> DeviceStep:
+        """Return the step with these times of the passes; `fields` sets further attributes."""
+        layers_per_group = np.bincount(layer_group, minlength=len(forward_s))
+        compute_s = as_scalar(layers_per_group @ (forward_s + backward_s))
+        return cls(
+            compute_s,
+            update_s=update_s,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            layer_group=layer_group,
+            **fields,
+        )
 
     @property
-    def layers_s(self) -> Floats:
-        """Of both passes, shape (layers,) or (layers, batch sizes)."""
-        return (self.forward_s + self.backward_s)[self.group]
+    def layer_times_s(self) -> Floats:
+        """Time of the forward and backward pass of each layer, shape (layers,) or (layers, batch sizes)."""
+        return (self.forward_s + self.backward_s)[self.layer_group]
 
-    def of_shares(self, shares: Floats) -> Any:
-        """Seconds of both passes of shares of the layers, shape (layers,)."""
-        return plain(np.bincount(self.group, shares, len(self.forward_s)) @ (self.forward_s + self.backward_s))
+    def time_of_layer_shares(self, layer_shares: Floats) -> Any:
+        """Return the time of both passes when a device computes only a share of each layer.
 
-    def stretched(self, factor: float) -> DeviceStep:
-        """The same step, every pass of it taking so many times as long."""
-        ends = None if self.interval is None else (self.interval[0] * factor, self.interval[1] * factor)
-        passes = {name: getattr(self, name) * factor for name in ("compute_s", "forward_s", "backward_s", "update_s")}
-        return msgspec.structs.replace(self, **passes, interval=ends, ready={})
+        Parameters
+        ----------
+        layer_shares : ndarray, shape (layers,)
+            Fraction of each layer's work.
+        """
+        group_shares = np.bincount(self.layer_group, layer_shares, len(self.forward_s))
+        return as_scalar(group_shares @ (self.forward_s + self.backward_s))
 
-    def until(self, layer: int) -> DeviceStep:
-        """The same step without the layers from this one on."""
-        known = {name: getattr(self, name) for name in ("memory_bytes", "interval", "model_notes", "micro_batches")}
-        return DeviceStep.of(self.forward_s, self.backward_s, self.update_s, self.group[:layer], **known)
+    def scaled_by(self, factor: float) -> DeviceStep:
+        """Return the step with every time multiplied by a factor."""
+        interval = None
+        if self.interval is not None:
+            interval = (self.interval[0] * factor, self.interval[1] * factor)
+        return msgspec.structs.replace(
+            self,
+            compute_s=self.compute_s * factor,
+            forward_s=self.forward_s * factor,
+            backward_s=self.backward_s * factor,
+            update_s=self.update_s * factor,
+            interval=interval,
+            ready_times_cache={},
+        )
+
+    def without_layers_from(self, layer: int) -> DeviceStep:
+        """Return the step of the layers before `layer` (an index)."""
+        return DeviceStep.from_passes(
+            self.forward_s,
+            self.backward_s,
+            self.update_s,
+            self.layer_group[:layer],
+            memory_bytes=self.memory_bytes,
+            interval=self.interval,
+            model_notes=self.model_notes,
+            micro_batches=self.micro_batches,
+        )
 
 
-def plain(seconds: Any) -> Any:
-    """A number where an array holds one, the array where it holds many."""
-    return seconds if np.ndim(seconds) else float(seconds)
+def as_scalar(seconds: Any) -> Any:
+    """Return a 0-d array as a float, and any other array unchanged."""
+    if np.ndim(seconds):
+        return seconds
+    return float(seconds)
 
 
 class Job:
-    """A workload to be trained on machines of one kind.
+    """A workload to be trained on devices of one kind.
 
     Parameters
     ----------
     workload : Workload
-        In the phase ``training``; every strategy sets the batch of one device.
-    computing : float
-        What one device really takes, over what the model says: known of platforms that were measured.
+        Workload in the phase ``training``; every strategy sets the batch size of one device.
+    machine : Machine
+        Device with its clock and arithmetic unit.
+    model : TimeModel
+        Time model of the computation on one device.
+    compute_ratio : float
+        Measured over predicted computation time of one device; known for platforms that were measured.
 
     Attributes
     ----------
-    pace : float
-        By what factor computing takes longer than that.
+    compute_scale : float
+        Further factor on the computation time, see `with_compute_scale`.
     """
 
-    pace = 1.0
+    compute_scale = 1.0
 
-    def __init__(self, workload: Workload, machine: Machine, model: TimeModel, computing: float = 1.0) -> None:
-        self.workload, self.machine, self.model, self.computing = workload, machine, model, computing
-        self._steps: dict[Any, DeviceStep] = {}
-        self._made: dict[tuple[Any, ...], Any] = {}
-        self._counted: dict[tuple[Any, ...], Any] = {}
+    def __init__(self, workload: Workload, machine: Machine, model: TimeModel, compute_ratio: float = 1.0) -> None:
+        self.workload = workload
+        self.machine = machine
+        self.model = model
+        self.compute_ratio = compute_ratio
+        self._device_steps: dict[Any, DeviceStep] = {}
+        self._cache: dict[tuple[Any, ...], Any] = {}
+        self._cache_across_models: dict[tuple[Any, ...], Any] = {}
 
-    def paced(self, pace: float) -> Job:
-        """The same job, computing as many times as long; what does not depend on that is made once for both."""
-        if pace == 1:
+    def with_compute_scale(self, factor: float) -> Job:
+        """Return the job with its computation time multiplied by a factor; both jobs share all caches."""
+        if factor == 1:
             return self
-        other = copy.copy(self)
-        other.pace = self.pace * pace
-        return other
+        scaled = copy.copy(self)
+        scaled.compute_scale = self.compute_scale * factor
+        return scaled
 
     @cached_property
-    def bound(self) -> Job:
-        """The same job as the device's data sheet allows it."""
-        return self.timed_by(RooflineModel())
+    def roofline_job(self) -> Job:
+        """The same job with the roofline time model: a lower bound by the device's data sheet."""
+        return self.with_time_model(RooflineModel())
 
-    def timed_by(self, model: TimeModel) -> Job:
-        """The same job by another time model; what is counted is counted once for both."""
+    def with_time_model(self, model: TimeModel) -> Job:
+        """Return the job with another time model; both jobs share the results that no time model changes."""
         other = Job(self.workload, self.machine, model)
-        other._counted = self._counted
+        other._cache_across_models = self._cache_across_models
         return other
 
     @property
     def element_bytes(self) -> int:
-        """Of an activation."""
+        """Bytes of one element of an activation."""
         return element_bytes(self.workload.precision)
 
-    def once(self, make: Callable[..., Made], *key: Any) -> Made:
-        """What a function makes of this job and further arguments; asked again, it is not made again."""
-        asked = (make, *key)
-        if asked not in self._made:
-            self._made[asked] = make(self, *key)
-        made: Made = self._made[asked]
-        return made
+    def cached(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
+        """Call ``function(self, *args)`` and cache the result on this job."""
+        key = (function, *args)
+        if key not in self._cache:
+            self._cache[key] = function(self, *args)
+        result: ResultT = self._cache[key]
+        return result
 
-    def counted(self, make: Callable[..., Made], *key: Any) -> Made:
-        """As `once`, of what no time model changes."""
-        asked = (make, *key)
-        if asked not in self._counted:
-            self._counted[asked] = make(self, *key)
-        made: Made = self._counted[asked]
-        return made
+    def cached_across_models(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
+        """Call ``function(self, *args)`` and cache a result that does not depend on the time model."""
+        key = (function, *args)
+        if key not in self._cache_across_models:
+            self._cache_across_models[key] = function(self, *args)
+        result: ResultT = self._cache_across_models[key]
+        return result
 
-    def at(self, batch_size: Any) -> DeviceStep:
-        """The step of one device at a batch size, or an array of them; computed once."""
+    def device_step(self, batch_size: Any) -> DeviceStep:
+        """Return the cached step of one device at a batch size, or at an array of batch sizes."""
         key = batch_size.tobytes() if np.ndim(batch_size) else batch_size
-        if key not in self._steps:
-            self._steps[key] = self._step(batch_size)
-        step, longer = self._steps[key], self.computing * self.pace
-        return step if longer == 1 else step.stretched(longer)
+        if key not in self._device_steps:
+            self._device_steps[key] = self._predict_device_step(batch_size)
+        step = self._device_steps[key]
+        factor = self.compute_ratio * self.compute_scale
+        return step if factor == 1 else step.scaled_by(factor)
 
-    def _step(self, batch_size: Any) -> DeviceStep:
-        workload = self.workload.but(batch_size=batch_size)
+    def _predict_device_step(self, batch_size: Any) -> DeviceStep:
+        workload = self.workload.with_changes(batch_size=batch_size)
         prediction = predict(workload, self.machine, self.model)
-        terms, interval = prediction.terms, prediction.interval
-        forward = terms.of("forward")
-        return DeviceStep.of(
-            forward + terms.overhead_s * (forward / forward.sum() if forward.sum() else 1 / len(forward)),
-            terms.of("backward_data", "backward_weight", RECOMPUTE),
-            float(terms.of("update").sum()),
+        terms = prediction.terms
+        forward = terms.seconds_of("forward")
+        total_forward = forward.sum()
+        overhead_shares = forward / total_forward if total_forward else 1 / len(forward)
+        return DeviceStep.from_passes(
+            forward + terms.overhead_s * overhead_shares,
+            terms.seconds_of("backward_data", "backward_weight", RECOMPUTE),
+            float(terms.seconds_of("update").sum()),
             np.arange(len(forward)),
-            memory_bytes=plain(self.memory(workload.batch_size).total_bytes),
-            interval=interval,
+            memory_bytes=as_scalar(self.device_memory(workload.batch_size).total_bytes),
+            interval=prediction.interval,
             model_notes=prediction.notes,
             micro_batches=workload.options.accumulation,
         )
 
-    def memory(self, batch_size: Any, zero_stage: int = 0, shards: int = 1) -> Memory:
-        """Memory of one device, with what ZeRO shares out; of many batch sizes each part is an array."""
-        options, key = self.workload.options, (memory_by_micro_batch, zero_stage, shards)
-        micro = batch_size // options.accumulation if np.ndim(batch_size) else options.micro_batch(batch_size)
-        if key not in self._counted:
-            self._counted[key] = memory_by_micro_batch(self.workload, zero_stage=zero_stage, shards=shards)
-        memory: Memory = self._counted[key](micro)
+    def device_memory(self, batch_size: Any, zero_stage: int = 0, shards: int = 1) -> Memory:
+        """Return the peak memory of one device.
+
+        Parameters
+        ----------
+        batch_size : int or ndarray
+            Samples per device; with an array every part of the result is an array, too.
+        zero_stage : int
+            ZeRO stage.
+        shards : int
+            Number of devices that share the sharded state.
+        """
+        options = self.workload.options
+        if np.ndim(batch_size):
+            micro_batch_size = batch_size // options.accumulation
+        else:
+            micro_batch_size = options.micro_batch(batch_size)
+        key = (memory_by_micro_batch, zero_stage, shards)
+        if key not in self._cache_across_models:
+            self._cache_across_models[key] = memory_by_micro_batch(self.workload, zero_stage=zero_stage, shards=shards)
+        memory: Memory = self._cache_across_models[key](micro_batch_size)
         return memory

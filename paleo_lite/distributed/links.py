@@ -1,7 +1,7 @@
-"""Links, `LinkRate`, and the machines whose devices they join, `Topology`; and how a link's name leads to its rate.
+"""Links and topologies: `LinkRate`, `Topology`, and the lookup of a link's rate by name.
 
-That is a name of the registry, a calibrated platform, whose `LinkCalibration` says what measured collectives taught
-(``calibrations/links/``), or a rate such as ``25 GB/s``.
+A link's name is one of the registry (``hardware/links.toml``), one of a calibrated platform, with a `LinkCalibration`
+fitted to measured collectives (``calibrations/links/``), or a rate such as ``25 GB/s``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from ..errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
-from ..files import read_typed, shipped
+from ..files import read_typed, shipped_folder
 from ..machines import Link, read_links
 from ..machines.registry import key
 from ..units import format_si, parse_quantity
@@ -29,62 +29,78 @@ OPERATIONS = {
     "all-to-all": (1, True),
     "point-to-point": (1, False),
 }
-"""What is measured: how many times n - 1 steps and (n - 1) / n of the message, or a step and the whole of it."""
+"""Measured operations, as (factor, whether the message is divided): the cost is the factor times n - 1 steps and
+(n - 1) / n of the message, or the factor times a single step with the complete message."""
 
 FORM = "'2x k40m @ pcie3, 16 nodes @ infiniband'"
 
-_BYTES_AT_MOST = 2**16
-_DEVICES_AT_MOST = 1_000_000
+_MAX_BYTES = 2**16
+_MAX_DEVICES = 1_000_000
 
 _RATE = re.compile(r"[-+.]?\d[\d.]*(e[-+]?\d+)?(\s+[^x×\s].*|[a-z]*(/s|bps))?|.*/s", re.IGNORECASE)
-_SEVERAL = re.compile(r"(\d{1,9})\s*[xX×]\s+(.*\S)")
+_PARALLEL_LINKS = re.compile(r"(\d{1,9})\s*[xX×]\s+(.*\S)")
 
 Cost = tuple[Any, Any]
-"""Steps of a collective, and bytes that the busiest device sends or receives."""
+"""Number of steps of a collective, and bytes that the busiest device sends or receives."""
 
 
-def seconds_on(
-    wire: Any, steps: Any, start_s: Any, latency_s: Any, ramp_s: Any, switch_s: Any, small_share: Any
+def link_time_s(
+    wire_s: Any, steps: Any, start_s: Any, latency_s: Any, ramp_s: Any, switch_s: Any, small_share: Any
 ) -> Any:
-    """Seconds by the terms of `LinkRate`, whose ``wire`` is the time of the bytes alone; all may be arrays."""
-    whole = np.minimum(wire / small_share, switch_s + wire)
-    return start_s + steps * latency_s + 2 * np.sqrt(ramp_s * wire) + whole
+    """Return the time of a collective by the formula of `LinkRate`; all arguments may be arrays.
+
+    Parameters
+    ----------
+    wire_s : float or array
+        Bytes divided by the achieved bandwidth.
+    steps : float or array
+        Number of steps.
+    start_s, latency_s, ramp_s, switch_s, small_share : float or array
+        See `LinkRate`.
+    """
+    transfer_s = np.minimum(wire_s / small_share, switch_s + wire_s)
+    return start_s + steps * latency_s + 2 * np.sqrt(ramp_s * wire_s) + transfer_s
 
 
 class LinkRate(msgspec.Struct, frozen=True):
-    """What a link does for one device: the terms of the model.
+    """Performance of a link for one device: the parameters of the time model of collectives.
 
-    Seconds of a collective are ``start + steps * latency + 2 sqrt(ramp * wire) + min(wire / small_share, switch +
-    wire)`` with ``wire = bytes / (bandwidth * ppp)``. The root is what is left of a pipeline that cuts a message into
-    the best number of pieces, each of which costs ``ramp`` (as in Sanders et al. 2009). The minimum is a library that
-    has a second protocol, for small messages, which reaches less bandwidth and saves the switch (NCCL's LL and LL128
-    beside Simple). A data sheet knows neither.
+    A collective takes ``start + steps * latency + 2 sqrt(ramp * wire) + min(wire / small_share, switch + wire)``
+    seconds with ``wire = bytes / (bandwidth * ppp)``. The square root is the remaining cost of a pipeline that divides
+    a message into the best number of pieces, each of which costs ``ramp`` (as in Sanders et al. 2009). The minimum
+    describes a library with a second protocol for small messages, which reaches less bandwidth but saves the switch
+    (NCCL's LL and LL128 in addition to Simple). Data sheets give neither.
 
     Attributes
     ----------
+    name : str
+        Name of the link.
     bandwidth_bytes_per_s : float
-        Of one direction, as the data sheet has it.
+        Bandwidth of the data sheet in one direction.
     latency_s : float
-        Of one step of a collective.
+        Latency of one step of a collective.
     ppp : float
-        The share of the bandwidth that a platform reaches.
+        Share of the bandwidth that is reached.
     label : str
-        Where the other figures come from.
-    start_s, ramp_s, switch_s : float
-        What a call costs before its first step; the cost of a piece; what small messages save.
+        Origin of the other values.
+    start_s : float
+        Cost of a call before its first step.
+    ramp_s : float
+        Cost of a piece of a pipelined message.
+    switch_s : float
+        Cost that the protocol for small messages saves.
     small_share : float
-        The share of the reached bandwidth that small messages have.
+        Share of the achieved bandwidth that the protocol for small messages reaches.
     ppp_at : tuple of (int, float)
-        The same share where it was measured for several numbers of workers, in rising order: between them it is
-        interpolated over log(workers), beyond them it stays. `ppp` is that of most workers then. Empty where nothing
-        was measured.
+        Share of the bandwidth measured at several numbers of workers, in rising order. It is interpolated over
+        log(workers) and constant outside; `ppp` is the share at the largest number. Empty if nothing was measured.
     scatter : float
-        Relative deviation of what was measured from the model; 0 where nothing was.
+        Relative scatter of measurements around the model; 0 if nothing was measured.
     kind : str
-        Of what kind of link the share is taken where nobody says it: see `clusters.ClusterPrior`. Empty where it is
+        Kind of link by which `clusters.ClusterPrior` chooses the share of the bandwidth; empty if that share was
         measured or given.
     per : str
-        Whose bandwidth it is: of a ``lane``, a ``device``, a ``port``; empty for a rate that was given.
+        Unit that the bandwidth belongs to: ``lane``, ``device`` or ``port``; empty for a given rate.
     """
 
     name: str
@@ -103,55 +119,67 @@ class LinkRate(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not 0 < self.bandwidth_bytes_per_s < math.inf:
-            raise BadValue(f"link {self.name}: a bandwidth above 0 is needed, not {self.bandwidth_bytes_per_s:g} B/s")
-        for cost in (self.latency_s, self.start_s, self.ramp_s, self.switch_s):
-            if not 0 <= cost < math.inf:
-                raise BadValue(f"link {self.name}: a latency must be 0 or more seconds, not {cost:g}")
+            raise BadValue(f"link {self.name}: the bandwidth must be > 0 B/s (got {self.bandwidth_bytes_per_s:g})")
+        for seconds in (self.latency_s, self.start_s, self.ramp_s, self.switch_s):
+            if not 0 <= seconds < math.inf:
+                raise BadValue(f"link {self.name}: a latency must be >= 0 s (got {seconds:g})")
         for share in (self.ppp, self.small_share, *(share for _, share in self.ppp_at)):
             if not 0 < share < math.inf:
-                raise BadValue(f"link {self.name}: the PPP must be a share above 0, not {share:g}")
+                raise BadValue(f"link {self.name}: the PPP must be > 0 (got {share:g})")
 
-    def ppp_of(self, workers: Any) -> Any:
-        """The share that so many workers reach (scalar or array)."""
+    def ppp_for(self, workers: Any) -> Any:
+        """Return the share of the bandwidth that this number of workers reaches (scalar or array)."""
         if not self.ppp_at:
             return self.ppp
         counts, shares = np.array(self.ppp_at).T
         return np.exp(np.interp(np.log(workers), np.log(counts), np.log(shares)))
 
     def time_s(self, cost: Cost, workers: Any) -> Any:
-        """Seconds of steps and bytes among so many workers (scalars or arrays that broadcast)."""
+        """Return the time of a collective from its steps and bytes (scalars or arrays that broadcast)."""
         steps, sent_bytes = cost
-        wire = sent_bytes / (self.bandwidth_bytes_per_s * self.ppp_of(workers))
-        small_share = self.small_share if self.switch_s else 1.0  # without a second protocol nothing is small
-        return seconds_on(wire, steps, self.start_s, self.latency_s, self.ramp_s, self.switch_s, small_share)
+        wire_s = sent_bytes / (self.bandwidth_bytes_per_s * self.ppp_for(workers))
+        small_share = self.small_share if self.switch_s else 1.0  # 1 without a second protocol
+        return link_time_s(wire_s, steps, self.start_s, self.latency_s, self.ramp_s, self.switch_s, small_share)
 
     def describe(self) -> str:
-        """``nvlink4: 25 GB/s per lane and direction at PPP 0.7, latency 12 us (data sheet)``."""
+        """Return the link as text.
+
+        Such as ``nvlink4: 25 GB/s per lane and direction at PPP 0.7, latency 12 us (data sheet)``.
+        """
         shares = sorted(share for _, share in self.ppp_at) or [self.ppp]
-        share = f"{shares[0]:.2g}" + (f" to {shares[-1]:.2g}" if shares[-1] > shares[0] else "")
-        at = "" if shares == [1] else f" at PPP {share}"
+        ppp = f"{shares[0]:.2g}"
+        if shares[-1] > shares[0]:
+            ppp += f" to {shares[-1]:.2g}"
+        at_ppp = "" if shares == [1] else f" at PPP {ppp}"
         latency = f", latency {format_si(self.latency_s, 's', 3)}" if self.latency_s else ""
-        whose = f"per {self.per} and direction" if self.per in ("lane", "device", "port") else "per direction"
-        whose += f" over {self.per}" if self.per.endswith("s") else ""
-        return f"{self.name}: {format_si(self.bandwidth_bytes_per_s, 'B/s')} {whose}{at}{latency} ({self.label})"
+        unit = "per direction"
+        if self.per in ("lane", "device", "port"):
+            unit = f"per {self.per} and direction"
+        elif self.per.endswith("s"):
+            unit = f"per direction over {self.per}"
+        return f"{self.name}: {format_si(self.bandwidth_bytes_per_s, 'B/s')} {unit}{at_ppp}{latency} ({self.label})"
 
 
 class Topology(msgspec.Struct, frozen=True):
-    """A machine of many devices.
+    """Devices in nodes, and the links between them.
 
     Attributes
     ----------
     device : str or None
-        Id of the device; None where the text names none.
+        Id of the device; None if the description names none.
+    devices_per_node : int
+        Number of devices of a node.
     inside : LinkRate or None
-        Between the devices of a node; None with one device per node.
+        Link between the devices of a node; None with one device per node.
+    nodes : int
+        Number of nodes.
     between : LinkRate or None
-        Between nodes, for all devices of a node together; None with one node.
+        Link between nodes, shared by all devices of a node; None with one node.
 
     Raises
     ------
     BadValue
-        If a count is below 1, or several of something have no link.
+        If a number is < 1, or several devices or nodes have no link.
     """
 
     device: str | None
@@ -161,189 +189,207 @@ class Topology(msgspec.Struct, frozen=True):
     between: LinkRate | None
 
     def __post_init__(self) -> None:
-        for count, what in ((self.devices_per_node, "devices per node"), (self.nodes, "nodes")):
-            if not 1 <= count <= _DEVICES_AT_MOST:
-                raise BadValue(f"{what}: a topology has 1 to {_DEVICES_AT_MOST}, not {count}")
+        for number, name in ((self.devices_per_node, "devices per node"), (self.nodes, "nodes")):
+            if not 1 <= number <= _MAX_DEVICES:
+                raise BadValue(f"a topology must have 1 to {_MAX_DEVICES} {name} (got {number})")
         if self.devices_per_node > 1 and self.inside is None:
-            raise BadValue(f"what links the {self.devices_per_node} devices of a node? Write, for example, {FORM}")
+            raise BadValue(f"the {self.devices_per_node} devices of a node need a link, as in {FORM}")
         if self.nodes > 1 and self.between is None:
-            raise BadValue(f"what links the {self.nodes} nodes? Write, for example, {FORM}")
+            raise BadValue(f"the {self.nodes} nodes need a link, as in {FORM}")
 
     @property
     def workers(self) -> int:
-        """All devices."""
+        """Number of devices in all nodes."""
         return self.devices_per_node * self.nodes
 
     @property
     def links(self) -> dict[str, LinkRate]:
-        """Those that join several of something, by where they are."""
-        ways = (("inside", self.inside, self.devices_per_node), ("between", self.between, self.nodes))
-        return {where: link for where, link, count in ways if link is not None and count > 1}
+        """Links in use, by their position: ``inside`` nodes and ``between`` nodes."""
+        links = {}
+        if self.inside is not None and self.devices_per_node > 1:
+            links["inside"] = self.inside
+        if self.between is not None and self.nodes > 1:
+            links["between"] = self.between
+        return links
 
     def describe(self) -> str:
-        """``16 nodes of 2 k40m: pcie3-x16 inside, infiniband-fdr between``."""
+        """Return the topology as text: ``16 nodes of 2 k40m: pcie3-x16 inside, infiniband-fdr between``."""
         device = self.device or ("device" if self.devices_per_node == 1 else "devices")
         nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
-        links = [f"{link.name} {where}" for where, link in self.links.items()]
+        links = [f"{link.name} {position}" for position, link in self.links.items()]
         return f"{nodes} of {self.devices_per_node} {device}" + (f": {', '.join(links)}" if links else "")
 
     def with_workers(self, workers: int) -> Topology:
-        """The same machine with so many devices, nodes filled first.
+        """Return the topology with another number of devices; nodes are filled first.
 
         Raises
         ------
         BadValue
-            If they fill no whole number of nodes, or need several nodes and nothing links them.
+            If the workers do not fill whole nodes, or need several nodes without a link between them.
         """
         if workers < 1:
-            raise BadValue(f"workers must be whole numbers of 1 or more, not {workers}")
-        full = self.devices_per_node
+            raise BadValue(f"the number of workers must be an integer >= 1 (got {workers})")
+        per_node = self.devices_per_node
         if workers == self.workers:
             return self
-        if workers <= full:
+        if workers <= per_node:
             return msgspec.structs.replace(self, devices_per_node=workers, nodes=1)
         if self.between is None:
             raise BadValue(
-                f"{workers} workers are more than the {full} of the one node, and no link leads out of it: "
-                f"add one, as in {FORM}"
+                f"the number of workers must be <= {per_node}, the devices of the single node, or the topology needs "
+                f"a link between nodes, as in {FORM} (got {workers})"
             )
-        if workers % full:
-            below = workers // full * full
-            raise BadValue(f"{workers} workers do not fill nodes of {full}: take {below} or {below + full}")
-        return msgspec.structs.replace(self, nodes=workers // full)
+        if workers % per_node:
+            below = workers // per_node * per_node
+            raise BadValue(
+                f"the number of workers must be a multiple of {per_node}, the devices per node, such as {below} or "
+                f"{below + per_node} (got {workers})"
+            )
+        return msgspec.structs.replace(self, nodes=workers // per_node)
 
 
-def flat(link: LinkRate, workers: int) -> Topology:
-    """Workers that one kind of link joins: each a node of its own."""
+def flat_topology(link: LinkRate, workers: int) -> Topology:
+    """Return a topology of nodes with one device each, joined by a single kind of link."""
     return Topology(None, 1, None, workers, link)
 
 
 def link_rate(name_or_link: str | Link | LinkRate, ppp: float | None = None, operation: str = "all-reduce") -> LinkRate:
-    """The rate of a link.
+    """Return the rate of a link.
 
     Parameters
     ----------
     name_or_link : str, Link or LinkRate
-        A link of ``hardware/links.toml`` by id, alias or name, with what a shipped calibration that stands for it has
-        measured, if any; a shipped calibration by name; a rate of one direction, such as ``"20 Gbit/s"``; or several
-        of these side by side: ``"8x infiniband-hdr"``.
+        A link of ``hardware/links.toml`` by id, alias or name, with the values of the shipped calibration that stands
+        for it, if any; a shipped calibration by name; a rate of one direction, such as ``"20 Gbit/s"``; or several
+        parallel links: ``"8x infiniband-hdr"``.
     ppp : float, optional
-        The share of the data sheet's bandwidth that is reached; calibrations are not used then.
+        Share of the data sheet's bandwidth that is reached; it replaces calibrations.
     operation : str
-        What it is used for, one of `OPERATIONS`: calibrations differ.
+        Collective operation, one of `OPERATIONS`; calibrations differ between them.
     """
     if isinstance(name_or_link, LinkRate):
         rate = name_or_link
     elif isinstance(name_or_link, Link):
-        rate = _sheet_rate(name_or_link.name, name_or_link)
+        rate = _data_sheet_rate(name_or_link.name, name_or_link)
     else:
-        rate = _named(name_or_link.strip(), operation, calibrated=ppp is None)
+        rate = _rate_by_name(name_or_link.strip(), operation, use_calibrations=ppp is None)
     if ppp is None:
         return rate
     label = f"{rate.label}, PPP as given"
     return LinkRate(rate.name, rate.bandwidth_bytes_per_s, rate.latency_s, ppp, label, per=rate.per)
 
 
-def _named(text: str, operation: str, calibrated: bool) -> LinkRate:
-    several = _SEVERAL.fullmatch(text)
-    if several:
-        count, one = int(several[1]), _named(several[2], operation, calibrated)
+def _rate_by_name(text: str, operation: str, use_calibrations: bool) -> LinkRate:
+    parallel = _PARALLEL_LINKS.fullmatch(text)
+    if parallel:
+        count, link = int(parallel[1]), _rate_by_name(parallel[2], operation, use_calibrations)
         if count < 1:
-            raise BadValue(f"{text!r}: links side by side must be 1 or more")
+            raise BadValue(f"the number of parallel links must be >= 1 (got {text!r})")
         return msgspec.structs.replace(
-            one,
-            name=f"{count}x {one.name}",
-            bandwidth_bytes_per_s=count * one.bandwidth_bytes_per_s,
-            per=f"{count} {one.per}s" if one.per else "",
+            link,
+            name=f"{count}x {link.name}",
+            bandwidth_bytes_per_s=count * link.bandwidth_bytes_per_s,
+            per=f"{count} {link.per}s" if link.per else "",
         )
     if _RATE.fullmatch(text):
         return LinkRate(text, parse_rate(text), label="given", kind="network")
     calibrations = shipped_link_calibrations()
     if text in calibrations:
-        identity, named = calibrations[text].link, {text: calibrations[text]}
+        identity = calibrations[text].link
+        candidates = {text: calibrations[text]}
     else:
         identity = find_link(text)[0]
-        named = {name: fit for name, fit in calibrations.items() if fit.link == identity and fit.stands_for_link}
-    for name, fit in named.items():
-        rate = link_rate_of(name, fit, operation) if calibrated else None
-        if rate is not None:
-            return msgspec.structs.replace(rate, per=read_links().link[identity].per)
-    return _sheet_rate(identity, read_links().link[identity])
+        candidates = {
+            name: calibration
+            for name, calibration in calibrations.items()
+            if calibration.link == identity and calibration.stands_for_link
+        }
+    if use_calibrations:
+        for name, calibration in candidates.items():
+            rate = calibrated_link_rate(name, calibration, operation)
+            if rate is not None:
+                return msgspec.structs.replace(rate, per=read_links().link[identity].per)
+    return _data_sheet_rate(identity, read_links().link[identity])
 
 
 def parse_rate(text: str) -> float:
-    """Bytes per second from ``"25 GB/s"`` or ``"20 Gbit/s"``.
+    """Return bytes per second from ``"25 GB/s"`` or ``"20 Gbit/s"``.
 
     Raises
     ------
     BadQuantity
-        If it is neither.
+        If the text has another form.
     BadValue
-        If it is not above 0.
+        If the rate is not > 0.
     """
-    form = "expected one with its unit, such as '25 GB/s' or '20 Gbit/s'"
+    problem = f"the rate of a link must have a unit, such as '25 GB/s' or '20 Gbit/s' (got {text!r})"
     if not text.endswith(("/s", "bps")):
-        raise BadQuantity(f"{text!r} is not the rate of a link: {form}")
-    for unit, per_byte in (("B/s", 1), ("bit/s", 8)):
+        raise BadQuantity(problem)
+    for unit, units_per_byte in (("B/s", 1), ("bit/s", 8)):
         try:
-            rate = parse_quantity(text, unit) / per_byte
+            rate = parse_quantity(text, unit) / units_per_byte
         except BadQuantity:
             continue
         if not rate > 0:
-            raise BadValue(f"a link needs a rate above 0, not {text!r}")
+            raise BadValue(f"the rate of a link must be > 0 (got {text!r})")
         return rate
-    raise BadQuantity(f"{text!r} is not the rate of a link: {form}")
+    raise BadQuantity(problem)
 
 
 def find_link(name: str) -> tuple[str, Link]:
-    """The id and link that a name means: an id, else an alias or name, else PALEO's name of a link without ``paleo-``.
+    """Return id and link for an id, an alias or a name, or for PALEO's name of a link, without ``paleo-``.
 
     Raises
     ------
     UnknownName, AmbiguousName
-        If no link, or more than one, is called that.
+        If no link, or more than one, has this name.
     """
     links = read_links().link
     if name in links:
         return name, links[name]
     wanted = key(name)
-    matches = [
-        identity
-        for identity, link in links.items()
-        if wanted in {key(known) for known in (identity, link.name, *link.aliases)}
-    ]
-    matches = matches or [identity for identity in links if identity == f"paleo-{name.lower()}"]
+    matches = []
+    for identity, link in links.items():
+        if any(key(other) == wanted for other in (identity, link.name, *link.aliases)):
+            matches.append(identity)
+    if not matches:
+        matches = [identity for identity in links if identity == f"paleo-{name.lower()}"]
     if len(matches) == 1:
         return matches[0], links[matches[0]]
     candidates = matches or [identity for identity in links if wanted and key(identity).startswith(wanted)]
     if candidates:
         raise AmbiguousName("link", name, candidates)
-    known = [*links, *shipped_link_calibrations()]
-    raise UnknownName("link", name, known, "'paleo-lite hardware links' shows all; '25 GB/s' is a link as well.")
+    names = [*links, *shipped_link_calibrations()]
+    hint = "`paleo-lite hardware links` lists all links; a rate such as '25 GB/s' is valid, too."
+    raise UnknownName("link", name, names, hint)
 
 
-def _sheet_rate(identity: str, link: Link) -> LinkRate:
+def _data_sheet_rate(identity: str, link: Link) -> LinkRate:
     latency_s = parse_quantity(link.latency.value, "s") if link.latency else 0.0
     return LinkRate(identity, link.bandwidth_bytes_per_s, latency_s, kind=link.kind, per=link.per)
 
 
 class OperationFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The fit of one collective operation; see `LinkRate` for the model.
+    """Fit of one collective operation on a link.
 
     Attributes
     ----------
+    start_s, latency_s, ramp_s, switch_s, small_share : float
+        Parameters of the model, see `LinkRate`.
     workers : list of int
-        Numbers of workers that were measured, in rising order.
+        Measured numbers of workers, in rising order.
     ppp : list of float
-        The share of the link's bandwidth that each of them reaches.
+        Share of the link's bandwidth that each number of workers reaches.
+    points : int
+        Number of measurements.
     smallest_bytes, largest_bytes : int
-        Of the messages measured.
+        Range of the measured message sizes.
     scatter : float
-        Relative deviation of held-out measurements from the model: 90% lie within 2.015 times that.
+        Relative scatter of held-out measurements around the model: 90 % lie within 2.015 times this value.
     held_out_sizes : float
         Mean absolute relative error with message sizes held out.
     held_out_workers : float or None
-        The same with each number of workers held out; None where only one was measured.
+        Mean absolute relative error with each number of workers held out; None if only one was measured.
     """
 
     start_s: float
@@ -362,20 +408,26 @@ class OperationFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 
 class LinkCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One platform: devices, software, and the link that joins them.
+    """Calibration of a link on one platform: devices, software, and the link between them.
 
     Attributes
     ----------
+    format : int
+        Version of the file format.
     link : str
-        Id of the link in ``hardware/links.toml`` whose bandwidth the PPP refer to.
+        Id of the link in ``hardware/links.toml``; the PPP are relative to its bandwidth.
     per_direction : str
-        That bandwidth when it was fitted.
-    platform : str
-        What was measured, in words.
-    stands_for_link : bool
-        Whether the link, asked for by its own name, is taken to do as well as this platform's.
+        That bandwidth at the time of the fit.
+    platform, software : str
+        Description of the measured platform.
+    sources : list of str
+        Sources of the measurements.
     operations : dict of str to OperationFit
-        By name of `OPERATIONS`.
+        Fits by name of the operation, see `OPERATIONS`.
+    inputs : list of str
+        Files with the measurements, and their checksums.
+    stands_for_link : bool
+        Whether this calibration is used when the link is requested by its own name.
     """
 
     format: int
@@ -389,11 +441,11 @@ class LinkCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     stands_for_link: bool = False
 
 
-_AS_FITTED = ("start_s", "latency_s", "ramp_s", "switch_s", "small_share", "scatter")
+_FITTED_FIELDS = ("start_s", "latency_s", "ramp_s", "switch_s", "small_share", "scatter")
 
 
-def link_rate_of(name: str, calibration: LinkCalibration, operation: str = "all-reduce") -> LinkRate | None:
-    """The link as this platform uses it; None where the operation was not measured."""
+def calibrated_link_rate(name: str, calibration: LinkCalibration, operation: str = "all-reduce") -> LinkRate | None:
+    """Return the rate of a calibrated link; None if the operation was not measured."""
     fit = calibration.operations.get(operation)
     if fit is None:
         return None
@@ -404,37 +456,35 @@ def link_rate_of(name: str, calibration: LinkCalibration, operation: str = "all-
         ppp=fit.ppp[-1],
         label=f"calibration {name}: {calibration.software}, {fit.points} measurements, {error}",
         ppp_at=tuple(zip(fit.workers, fit.ppp)),
-        **{name: getattr(fit, name) for name in _AS_FITTED},
+        **{field: getattr(fit, field) for field in _FITTED_FIELDS},
     )
 
 
 @cache
 def shipped_link_calibrations() -> dict[str, LinkCalibration]:
-    """The shipped calibrations of links by name."""
-    folder = shipped("calibrations") / "links"
+    """Return the shipped calibrations of links by name."""
+    folder = shipped_folder("calibrations") / "links"
     return {path.stem: read_link_calibration(path) for path in sorted(folder.glob("*.toml"))}
 
 
 def read_link_calibration(path: Path) -> LinkCalibration:
-    """Read one.
+    """Read the calibration of a link from a TOML file.
 
     Raises
     ------
     BadFile
-        If it is malformed, or a figure is not possible; the message names file and field.
+        If the file is malformed or a value is impossible; the message names file and field.
     """
-    calibration = read_typed(path, LinkCalibration, "calibration of a link", _BYTES_AT_MOST)
+    calibration = read_typed(path, LinkCalibration, "calibration of a link", _MAX_BYTES)
     if calibration.format != FORMAT:
-        raise BadFile(f"{path}: format is {calibration.format}, this version of paleo-lite reads {FORMAT}")
+        raise BadFile(f"{path}: format must be {FORMAT} for this version of paleo-lite (got {calibration.format})")
     for name, fit in calibration.operations.items():
         if name not in OPERATIONS:
-            raise BadFile(f"{path}: operations: {name!r} is not one of {', '.join(OPERATIONS)}")
+            raise BadFile(f"{path}: operations must be named {', '.join(OPERATIONS)} (got {name!r})")
         if not fit.workers or len(fit.workers) != len(fit.ppp) or sorted(set(fit.workers)) != fit.workers:
-            raise BadFile(f"{path}: operations.{name}: workers must rise, each with a PPP")
+            raise BadFile(f"{path}: operations.{name}: workers must be in rising order, each with a PPP")
         if fit.workers[0] < 2 or not all(0 < share < math.inf for share in (*fit.ppp, fit.small_share)):
-            raise BadFile(f"{path}: operations.{name}: workers must be 2 or more, shares above 0")
-        if not all(0 <= cost < math.inf for cost in (fit.start_s, fit.latency_s, fit.ramp_s, fit.switch_s)):
-            raise BadFile(
-                f"{path}: operations.{name}: start_s, latency_s, ramp_s and switch_s must be 0 or more seconds"
-            )
+            raise BadFile(f"{path}: operations.{name}: workers must be >= 2, PPP and small_share > 0")
+        if not all(0 <= seconds < math.inf for seconds in (fit.start_s, fit.latency_s, fit.ramp_s, fit.switch_s)):
+            raise BadFile(f"{path}: operations.{name}: start_s, latency_s, ramp_s and switch_s must be >= 0 s")
     return calibration

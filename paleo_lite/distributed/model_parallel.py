@@ -1,7 +1,7 @@
-"""Model parallelism: layers divided, or shared out, among devices.
+"""Model-parallel strategies: tensor parallelism, hybrid parallelism, pipeline parallelism, and PALEO's bounds.
 
-Krizhevsky 2014 ("one weird trick") for hybrid, Shoeybi et al. 2019 (Megatron-LM) for tensor, Huang et al. 2019 (GPipe)
-and Narayanan et al. 2021 (1F1B) for pipelines, Qi et al. 2017 (PALEO) for the bounds.
+Sources: Krizhevsky 2014 ("one weird trick") for hybrid, Shoeybi et al. 2019 (Megatron-LM) for tensor parallelism, Huang
+et al. 2019 (GPipe) and Narayanan et al. 2021 (1F1B) for pipelines, Qi et al. 2017 (PALEO) for the bounds.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import is_linear, splits
+from ..counting.kinds import is_linear, preserves_sharding
 from ..errors import BadValue
-from .collectives import exchanged, half_collective, point_to_point_time_s
-from .data_parallel import all_reduced, beside_backward, samples_each
-from .job import Job, Settings, Step, plain
+from .collectives import choose_all_reduce, choose_reduce_scatter, point_to_point_time_s
+from .data_parallel import all_reduce_exchange, overlap_with_backward, samples_per_worker
+from .job import Job, Settings, Step, as_scalar
 from .links import Topology
-from .pipeline import crossing_bytes, partition, schedule
+from .pipeline import crossing_bytes, partition_layers, schedule_step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,325 +30,416 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-def tensor(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
-    """Pairs of matrix products divided by columns and rows (Megatron-LM); all devices work on the whole batch.
+def train_tensor_parallel(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
+    """Predict a step of tensor parallelism: pairs of column-parallel and row-parallel layers (Megatron-LM).
 
-    Divided layers take the n-th part of their time, all others the whole on every device; each pair costs two
-    all-reduces of activations that nothing hides.
+    All devices work on the global batch. Sharded layers take 1 / n of their time, all other layers their full time on
+    every device. Each pair costs two all-reduces of activations, which nothing hides.
+
+    Parameters
+    ----------
+    batch_size : int or ndarray
+        Global batch size.
+
+    Raises
+    ------
+    BadValue
+        If the network has no such pair.
     """
     workers, layers = topology.workers, job.workload.layers
-    step = job.at(batch_size)
+    step = job.device_step(batch_size)
     if workers == 1:
         return step
-    divided, sent = job.counted(_pairs)
-    if not len(divided):
+    sharded_layers, bytes_per_sample = job.cached_across_models(_sharded_pairs)
+    if not len(sharded_layers):
         network = job.workload.network
-        divides = "use another strategy" if network.remade is None else "--tensor, without a strategy, divides blocks"
-        raise BadValue(f"{network.name} has no pair of matrix products that can be divided: {divides}")
-    share = np.ones(len(layers))
-    share[divided] = 1 / workers
-    exposed, collective = _exchanged(topology, sent, Sizes.of(batch_size), settings.collective)
-    compute = step.of_shares(share) * (1 + settings.slowdown)
-    whole = compute - (step.compute_s / workers)
-    work = job.workload.work
-    parameters, activations = (
-        float(shares(amounts) @ share) for amounts in (work.parameters, work.activations_per_sample)
+        remedy = "use another strategy"
+        if network.rebuild is not None:
+            remedy = "use `--tensor` without `--strategy`, which shards the blocks of the network"
+        raise BadValue(f"{network.name} has no column-parallel and row-parallel pair of layers: {remedy}")
+    shares = np.ones(len(layers))
+    shares[sharded_layers] = 1 / workers
+    communication_s, collective = _choose_all_reduce(
+        topology, bytes_per_sample, BatchSizes.of(batch_size), settings.collective
     )
-    memory = job.memory(batch_size).of_share(parameters, activations)
+    compute_s = step.time_of_layer_shares(shares) * (1 + settings.slowdown)
+    work = job.workload.work
+    parameter_share = float(layer_shares(work.parameters) @ shares)
+    activation_share = float(layer_shares(work.activations_per_sample) @ shares)
     return Step(
-        compute, exposed, exposed, step.update_s * parameters, memory, collective,
-        {"layers that every device computes whole": whole},
-    )  # fmt: skip
+        compute_s=compute_s,
+        communication_s=communication_s,
+        exposed_s=communication_s,
+        update_s=step.update_s * parameter_share,
+        memory_bytes=job.device_memory(batch_size).sharded_bytes(parameter_share, activation_share),
+        collective=collective,
+        overheads_s={"replicated layers": compute_s - (step.compute_s / workers)},
+    )
 
 
-def _pairs(job: Job) -> tuple[list[int], tuple[float, ...]]:
-    """The layers that are divided, and the bytes per sample of each all-reduce."""
+def _sharded_pairs(job: Job) -> tuple[list[int], tuple[float, ...]]:
+    """Return the indices of the sharded layers, and the bytes per sample of each all-reduce."""
     layers = job.workload.layers
-    pairs = tensor_pairs(layers)
-    elements = [number for pair in pairs for number in pair.elements(layers) if number]
-    return [index for pair in pairs for index in pair.layers], tuple(number * job.element_bytes for number in elements)
+    indices: list[int] = []
+    bytes_per_sample: list[float] = []
+    for pair in tensor_pairs(layers):
+        indices += pair.layers
+        bytes_per_sample += [elements * job.element_bytes for elements in pair.all_reduce_elements(layers) if elements]
+    return indices, tuple(bytes_per_sample)
 
 
 @lru_cache(1024)
-def _exchanged(topology: Topology, sent: tuple[float, ...], batch_sizes: Sizes, collective: str | None) -> Any:
-    """Seconds of messages of so many bytes per sample, and the collective: the same on every device of a sweep."""
-    return exchanged(topology, np.multiply.outer(np.array(sent, dtype=np.float64), batch_sizes.batch_size), collective)
+def _choose_all_reduce(
+    topology: Topology, bytes_per_sample: tuple[float, ...], batch_sizes: BatchSizes, collective: str | None
+) -> Any:
+    """Return the time of the all-reduces, and the collective; cached since all devices of a sweep share the result."""
+    messages = np.multiply.outer(np.array(bytes_per_sample, dtype=np.float64), batch_sizes.batch_size)
+    return choose_all_reduce(topology, messages, collective)
 
 
-class Sizes(NamedTuple):
-    """A batch size, or many of them, as what something is kept by."""
+class BatchSizes(NamedTuple):
+    """A batch size, or an array of batch sizes as bytes: a hashable key for caches."""
 
     size: int | None
-    many: bytes = b""
+    array_bytes: bytes = b""
 
     @classmethod
-    def of(cls, batch_size: Any) -> Sizes:
-        """Of a number or an array of them."""
-        return cls(None, batch_size.tobytes()) if np.ndim(batch_size) else cls(batch_size)
+    def of(cls, batch_size: Any) -> BatchSizes:
+        """Return the key of an int or an array of int64."""
+        if np.ndim(batch_size):
+            return cls(None, batch_size.tobytes())
+        return cls(batch_size)
 
     @property
     def batch_size(self) -> Any:
-        """The number or the array."""
-        return np.frombuffer(self.many, dtype=np.int64) if self.size is None else self.size
+        """Batch size: an int, or an array of shape (batch sizes,)."""
+        if self.size is None:
+            return np.frombuffer(self.array_bytes, dtype=np.int64)
+        return self.size
 
 
-def shares(amounts: NDArray[np.int64]) -> Floats:
-    """Each layer's share of what all layers have together; none where that is nothing."""
+def layer_shares(amounts: NDArray[np.int64]) -> Floats:
+    """Return each layer's share of the sum over all layers; 0 if the sum is 0."""
     return amounts / max(float(amounts.sum()), 1.0)
 
 
-def hybrid(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
-    """Convolutions data parallel, fully connected layers divided (Krizhevsky 2014, "one weird trick").
+def train_hybrid(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
+    """Predict data-parallel convolutions with sharded fully connected layers (Krizhevsky 2014, "one weird trick").
 
-    Every device has the n-th part of each fully connected layer and runs the whole batch through it: the layers'
-    inputs are gathered before, their gradients scattered behind. Only the convolutions' gradients are exchanged.
+    Every device has 1 / n of each fully connected layer and runs the global batch through it: an all-gather of each
+    layer's input forward, a reduce-scatter of its gradient backward. Only the convolutions' gradients are exchanged.
     """
     workers, layers = topology.workers, job.workload.layers
-    samples = samples_each(batch_size, workers)
-    step = job.at(samples)
+    samples = samples_per_worker(batch_size, workers)
+    step = job.device_step(samples)
     if workers == 1:
         return step
-    tail = dense_tail(layers)
-    exchange = job.counted(all_reduced, topology, settings, tail)
-    front = beside_backward(step.until(tail), exchange, settings)
-    whole = job.at(batch_size)  # its tail alone is used
-    dense = whole.of_shares(np.where(np.arange(len(layers)) < tail, 0.0, 1.0)) / workers * (1 + settings.slowdown)
-    linear = [layer for layer in layers[tail:] if is_linear(layer)]
-    gathered = [prod(layer.inputs[0]) for layer in linear] + [prod(linear[-1].outputs[0])]
-    sent = tuple(number * job.element_bytes for number in gathered)
-    # Forward an all-gather, backward a reduce-scatter of as much: together the time of a ring's all-reduce.
-    collective = half_collective(topology, None, "hybrid")
-    fetching, _ = _exchanged(topology, sent, Sizes.of(batch_size), collective)
-    parameters = shares(job.workload.work.parameters)
-    share = float(parameters[:tail].sum()) + float(parameters[tail:].sum()) / workers
-    memory = job.memory(samples).of_share(share) + float(sum(sent)) * batch_size
+    first_dense = first_dense_layer(layers)
+    exchange = job.cached_across_models(all_reduce_exchange, topology, settings, first_dense)
+    convolution_step = overlap_with_backward(step.without_layers_from(first_dense), exchange, settings)
+
+    is_dense = np.where(np.arange(len(layers)) < first_dense, 0.0, 1.0)
+    global_batch_step = job.device_step(batch_size)
+    dense_s = global_batch_step.time_of_layer_shares(is_dense) / workers * (1 + settings.slowdown)
+    linear_layers = [layer for layer in layers[first_dense:] if is_linear(layer)]
+    gathered_elements = [prod(layer.inputs[0]) for layer in linear_layers]
+    gathered_elements.append(prod(linear_layers[-1].outputs[0]))
+    bytes_per_sample = tuple(elements * job.element_bytes for elements in gathered_elements)
+    # An all-gather forward and a reduce-scatter backward of the same size take the time of an all-reduce.
+    collective = choose_reduce_scatter(topology, None, "hybrid")
+    activations_s, _ = _choose_all_reduce(topology, bytes_per_sample, BatchSizes.of(batch_size), collective)
+
+    parameters = layer_shares(job.workload.work.parameters)
+    parameter_share = float(parameters[:first_dense].sum()) + float(parameters[first_dense:].sum()) / workers
+    gathered_bytes = float(sum(bytes_per_sample)) * batch_size
     return Step(
-        front.compute_s + dense, front.communication_s + fetching, front.exposed_s + fetching,
-        step.update_s * share, memory, exchange.collective, front.losses,
-    )  # fmt: skip
+        compute_s=convolution_step.compute_s + dense_s,
+        communication_s=convolution_step.communication_s + activations_s,
+        exposed_s=convolution_step.exposed_s + activations_s,
+        update_s=step.update_s * parameter_share,
+        memory_bytes=job.device_memory(samples).sharded_bytes(parameter_share) + gathered_bytes,
+        collective=exchange.collective,
+        overheads_s=convolution_step.overheads_s,
+    )
 
 
-def model_bound(which: str, job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
-    """PALEO's bounds of model parallelism: branches side by side (lower) or one after another (upper).
+def model_parallel_bound(bound: str, job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
+    """Return PALEO's bound of model parallelism without communication.
 
-    The lower bound is the longest way through the graph, and no less than the n-th part of all work.
+    Parameters
+    ----------
+    bound : {"lower", "upper"}
+        lower: branches run in parallel, so that the time is that of the critical path, and at least 1 / n of all work.
+        upper: layers run one after another.
     """
-    step, workers = job.at(batch_size), topology.workers
+    step, workers = job.device_step(batch_size), topology.workers
     if workers == 1:
         return step
-    compute = step.compute_s
-    if which == "lower":
-        path = critical_path_s(job.workload.layers, step.layers_s)
-        compute = plain(np.maximum(path, step.compute_s / workers))
-    lost = compute - step.compute_s / workers
-    note = "a bound: which layers go where, and so what is sent and what each device holds, is left open"
-    losses = {"layers that wait for each other": lost} if np.any(lost) else {}
-    return Step(compute, update_s=step.update_s, losses=losses, notes=(note,))
+    compute_s = step.compute_s
+    if bound == "lower":
+        path_s = critical_path_s(job.workload.layers, step.layer_times_s)
+        compute_s = as_scalar(np.maximum(path_s, step.compute_s / workers))
+    waiting_s = compute_s - step.compute_s / workers
+    overheads_s = {"dependencies between layers": waiting_s} if np.any(waiting_s) else {}
+    note = "a bound: the placement of layers is left open, and with it communication and memory"
+    return Step(compute_s, update_s=step.update_s, overheads_s=overheads_s, notes=(note,))
 
 
-def pipelined(kind: str, job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
-    """A stage of layers on each device, micro-batches sent through; see `pipeline`."""
+def train_pipeline_parallel(schedule: str, job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
+    """Predict a step of pipeline parallelism: a stage of layers per device.
+
+    Parameters
+    ----------
+    schedule : {"gpipe", "1f1b"}
+        Schedule of the micro-batches, see `pipeline`.
+    batch_size : int or ndarray
+        Global batch size.
+    """
     stages = topology.workers
     if stages == 1:
-        return job.at(batch_size)
+        return job.device_step(batch_size)
     if job.workload.options.accumulation > 1:
-        raise BadValue("a pipeline's micro-batches are its accumulation: --micro-batches, not --accumulation")
-    cut = job.once(_cut, Sizes.of(batch_size), stages, settings.micro_batches)
-    count, micro, step = cut.count, cut.micro, job.at(cut.micro)
-    forward, backward = (seconds * (job.pace * (1 + settings.slowdown)) for seconds in cut.passes)
-    hops = _hops_s(topology, cut.crossing)
-    plan = schedule(forward, backward, hops, hops, count, kind)
-    memory = job.memory(micro * plan.in_flight).of_share(cut.parameters, cut.activations).max(axis=0)
-    compute = plan.time_s - plan.transfer_s
-    busy = (forward.sum(axis=0) + backward.sum(axis=0)) * count
-    losses = {
-        "the bubble of the pipeline": compute - plan.busy_s,
-        "small micro-batches": (count * step.compute_s - job.at(batch_size).compute_s) / stages,
-        "stages that differ in length": plan.busy_s - busy / stages,
-    }
-    notes = () if np.ndim(micro) else (f"{stages} stages, {count} micro-batches of {micro}",)
+        raise BadValue(
+            "a pipeline accumulates gradients over its micro-batches: use `--micro-batches`, not `--accumulation`"
+        )
+    plan = job.cached(_partition_network, BatchSizes.of(batch_size), stages, settings.micro_batches)
+    compute_factor = job.compute_scale * (1 + settings.slowdown)
+    forward_s, backward_s = plan.forward_s * compute_factor, plan.backward_s * compute_factor
+    transfers_s = _stage_transfers_s(topology, plan.boundary_bytes)
+    timing = schedule_step(forward_s, backward_s, transfers_s, transfers_s, plan.micro_batches, schedule)
+    memory = job.device_memory(plan.micro_batch_size * timing.in_flight)
+    memory_bytes = memory.sharded_bytes(plan.parameter_shares, plan.activation_shares).max(axis=0)
+    compute_s = timing.time_s - timing.transfer_s
+    total_busy_s = (forward_s.sum(axis=0) + backward_s.sum(axis=0)) * plan.micro_batches
+    micro_batch_step = job.device_step(plan.micro_batch_size)
+    inefficiency_s = plan.micro_batches * micro_batch_step.compute_s - job.device_step(batch_size).compute_s
+    notes: tuple[str, ...] = ()
+    if not np.ndim(plan.micro_batch_size):
+        notes = (f"{stages} stages, {plan.micro_batches} micro-batches of {plan.micro_batch_size}",)
     return Step(
-        plain(compute), plain(2 * hops.sum(axis=0) * count), plain(plan.transfer_s),
-        step.update_s * plain(cut.parameters.max(axis=0)), plain(memory), "point-to-point", losses, notes,
-    )  # fmt: skip
+        compute_s=as_scalar(compute_s),
+        communication_s=as_scalar(2 * transfers_s.sum(axis=0) * plan.micro_batches),
+        exposed_s=as_scalar(timing.transfer_s),
+        update_s=micro_batch_step.update_s * as_scalar(plan.parameter_shares.max(axis=0)),
+        memory_bytes=as_scalar(memory_bytes),
+        collective="point-to-point",
+        overheads_s={
+            "pipeline bubble": compute_s - timing.busy_s,
+            "small micro-batches": inefficiency_s / stages,
+            "unbalanced stages": timing.busy_s - total_busy_s / stages,
+        },
+        notes=notes,
+    )
 
 
-class _Cut(NamedTuple):
-    """A network in stages, which no pace changes: micro-batches, how many there are, and what of each stage.
+class _StagePlan(NamedTuple):
+    """Partition of a network into stages; arrays have the shape (stages,) or (stages, batch sizes).
 
-    Arrays have the shape (stages,) or (stages, batch sizes).
+    Attributes
+    ----------
+    micro_batches, micro_batch_size : int or ndarray
+        Number of micro-batches, and samples per micro-batch.
+    forward_s, backward_s : ndarray
+        Time of one micro-batch on each stage, with a compute scale of 1.
+    parameter_shares, activation_shares : ndarray
+        Each stage's share of the parameters and of the activations.
+    boundary_bytes : ndarray
+        Bytes of one micro-batch that each stage but the last sends to the next.
     """
 
-    count: Any
-    micro: Any
-    passes: list[Floats]
-    """Seconds of forward and backward pass, at no pace."""
-    parameters: Floats
-    activations: Floats
-    """Shares of the network's."""
-    crossing: Floats
-    """Bytes that go on to the next: one less than stages."""
+    micro_batches: Any
+    micro_batch_size: Any
+    forward_s: Floats
+    backward_s: Floats
+    parameter_shares: Floats
+    activation_shares: Floats
+    boundary_bytes: Floats
 
 
-def _cut(job: Job, batch_sizes: Sizes, stages: int, count: int | None) -> _Cut:
+def _partition_network(job: Job, batch_sizes: BatchSizes, stages: int, micro_batches: int | None) -> _StagePlan:
     batch_size = batch_sizes.batch_size
-    count = count or micro_batches(batch_size, stages)
-    if np.any(batch_size % count):
-        raise BadValue(f"a batch of {batch_size} cannot be divided into {count} micro-batches")
-    micro = batch_size // count
-    step, work = job.at(micro), job.workload.work
-    starts = np.array(partition(step.layers_s, stages))
-    cuts = np.concatenate([starts, np.full_like(starts[:1], len(step.group))])
-    passes = [_by_stage(seconds[step.group], cuts) / job.pace for seconds in (step.forward_s, step.backward_s)]
-    parameters, activations = (
-        _by_stage(shares(amounts), cuts) for amounts in (work.parameters, work.activations_per_sample)
+    micro_batches = micro_batches or default_micro_batches(batch_size, stages)
+    if np.any(batch_size % micro_batches):
+        raise BadValue(f"the batch size must be divisible by the {micro_batches} micro-batches (got {batch_size})")
+    micro_batch_size = batch_size // micro_batches
+    step, work = job.device_step(micro_batch_size), job.workload.work
+    starts = np.array(partition_layers(step.layer_times_s, stages))
+    cuts = np.concatenate([starts, np.full_like(starts[:1], len(step.layer_group))])
+    return _StagePlan(
+        micro_batches=micro_batches,
+        micro_batch_size=micro_batch_size,
+        forward_s=_sum_by_stage(step.forward_s[step.layer_group], cuts) / job.compute_scale,
+        backward_s=_sum_by_stage(step.backward_s[step.layer_group], cuts) / job.compute_scale,
+        parameter_shares=_sum_by_stage(layer_shares(work.parameters), cuts),
+        activation_shares=_sum_by_stage(layer_shares(work.activations_per_sample), cuts),
+        boundary_bytes=job.cached_across_models(_boundary_bytes)[cuts[1:-1]] * micro_batch_size,
     )
-    return _Cut(count, micro, passes, parameters, activations, job.counted(_crossings)[cuts[1:-1]] * micro)
 
 
-def _crossings(job: Job) -> Floats:
-    """Bytes per sample that cross a cut in front of each layer."""
+def _boundary_bytes(job: Job) -> Floats:
+    """Return the bytes per sample that cross a stage boundary in front of each layer, shape (layers,)."""
     layers = job.workload.layers
     return np.concatenate([[0.0], crossing_bytes(layers, range(len(layers)), job.element_bytes)])
 
 
-def _by_stage(amounts: Floats, cuts: Ints) -> Floats:
-    """Sums of the layers of each stage."""
-    until = np.concatenate([np.zeros((1, *amounts.shape[1:])), np.cumsum(amounts, axis=0)])
+def _sum_by_stage(amounts: Floats, cuts: Ints) -> Floats:
+    """Return the sum of a per-layer amount over the layers of each stage."""
+    cumulative = np.concatenate([np.zeros((1, *amounts.shape[1:])), np.cumsum(amounts, axis=0)])
     if amounts.ndim < cuts.ndim:
-        until = until[:, None]
-    at_cuts = np.take_along_axis(np.broadcast_to(until, (len(until), *cuts.shape[1:])), cuts, axis=0)
+        cumulative = cumulative[:, None]
+    at_cuts = np.take_along_axis(np.broadcast_to(cumulative, (len(cumulative), *cuts.shape[1:])), cuts, axis=0)
     return np.diff(at_cuts, axis=0)
 
 
-def micro_batches(batch_size: Any, stages: int) -> Any:
-    """The fewest of at least four per stage (GPipe: the bubble is then negligible) that divide the batch, or all."""
+def default_micro_batches(batch_size: Any, stages: int) -> Any:
+    """Return the smallest number of micro-batches >= 4 per stage that divides the batch, else one per sample.
+
+    With four per stage the pipeline bubble is negligible (GPipe).
+    """
     if np.ndim(batch_size):
-        return np.array([_micro_batches(size, stages) for size in batch_size.tolist()])
-    return _micro_batches(batch_size, stages)
+        return np.array([_default_micro_batches(size, stages) for size in batch_size.tolist()])
+    return _default_micro_batches(batch_size, stages)
 
 
 @lru_cache(2**16)
-def _micro_batches(batch_size: int, stages: int) -> int:
-    return next((n for n in range(4 * stages, batch_size + 1) if batch_size % n == 0), batch_size)
+def _default_micro_batches(batch_size: int, stages: int) -> int:
+    for micro_batches in range(4 * stages, batch_size + 1):
+        if batch_size % micro_batches == 0:
+            return micro_batches
+    return batch_size
 
 
-def _hops_s(topology: Topology, crossing: Floats) -> Floats:
-    """Seconds from the devices of each stage to those of the next."""
-    seconds = np.empty_like(crossing)
-    inside = topology.nodes == 1 or np.arange(1, len(crossing) + 1) % topology.devices_per_node != 0
-    for here, link in ((inside, topology.inside), (~np.asarray(inside), topology.between)):
-        hops = np.broadcast_to(here, len(crossing))
-        if hops.any():
+def _stage_transfers_s(topology: Topology, boundary_bytes: Floats) -> Floats:
+    """Return the time in which each stage sends one micro-batch to the next."""
+    seconds = np.empty_like(boundary_bytes)
+    if topology.nodes == 1:
+        is_inside = np.ones(len(boundary_bytes), dtype=bool)
+    else:
+        is_inside = np.arange(1, len(boundary_bytes) + 1) % topology.devices_per_node != 0
+    for uses_link, link in ((is_inside, topology.inside), (~is_inside, topology.between)):
+        if uses_link.any():
             if link is None:
-                raise BadValue("a pipeline needs a link between its stages")
-            seconds[hops] = point_to_point_time_s(crossing[hops], link)
+                raise BadValue("pipeline parallelism needs a link between its stages")
+            seconds[uses_link] = point_to_point_time_s(boundary_bytes[uses_link], link)
     return seconds
 
 
-class SplitPair(msgspec.Struct, frozen=True):
-    """Layers that are divided together (Shoeybi et al. 2019, Megatron-LM, section 3).
+class TensorParallelPair(msgspec.Struct, frozen=True):
+    """Column-parallel layers and the row-parallel layer after them (Shoeybi et al. 2019, Megatron-LM, section 3).
 
-    The first ones by columns of their weight, so that each device has some of the outputs; the last by rows, so that
-    its partial sums are added up: one all-reduce of its output in the forward pass, one of the gradient of the first
-    ones' input in the backward pass.
+    Each device computes some of the outputs of the column-parallel layers, and a partial sum of the row-parallel layer.
+    This needs an all-reduce of the last layer's output in the forward pass, and one of the gradient of the first
+    layers' input in the backward pass.
 
     Attributes
     ----------
     layers : tuple of int
-        All of them, with what lies between.
+        Indices of all sharded layers, including those in between.
+    first : int
+        Index of the first column-parallel layer.
+    last : int
+        Index of the row-parallel layer.
     """
 
     layers: tuple[int, ...]
     first: int
     last: int
 
-    def elements(self, network: Sequence[Layer]) -> tuple[int, int]:
-        """Elements per sample of the two all-reduces, forward and backward; 0 where no gradient is wanted."""
-        into = network[self.first]
-        backward = prod(into.inputs[0]) if into.parents[0] >= 0 else 0
+    def all_reduce_elements(self, network: Sequence[Layer]) -> tuple[int, int]:
+        """Return the elements per sample of the all-reduces forward and backward; 0 if no gradient is needed."""
+        first = network[self.first]
+        backward = prod(first.inputs[0]) if first.parents[0] >= 0 else 0
         return prod(network[self.last].outputs[0]), backward
 
 
-def tensor_pairs(layers: Sequence[Layer]) -> list[SplitPair]:
-    """Pairs that can be divided, in order; no layer is in two.
+def tensor_pairs(layers: Sequence[Layer]) -> list[TensorParallelPair]:
+    """Return the tensor-parallel pairs of a network, in order; no layer belongs to two pairs.
 
-    Layers that read the same tensor (queries, keys and values) begin a pair together.
+    Layers that read the same tensor, such as the projections to queries, keys and values, start a pair together.
     """
     readers: dict[int, list[int]] = {}
     for index, layer in enumerate(layers):
         for parent in layer.parents:
             readers.setdefault(parent, []).append(index)
-    pairs: list[SplitPair] = []
-    taken = -1
+    pairs: list[TensorParallelPair] = []
+    last_used = -1
     for index, layer in enumerate(layers):
-        if index <= taken or not _divisible(layer):
+        if index <= last_used or not _is_shardable(layer):
             continue
-        siblings = [other for other in readers[layer.parents[0]] if other >= index and _divisible(layers[other])]
-        pair = _follow(layers, readers, siblings) or _follow(layers, readers, [index])
+        siblings = [other for other in readers[layer.parents[0]] if other >= index and _is_shardable(layers[other])]
+        pair = _find_pair(layers, readers, siblings) or _find_pair(layers, readers, [index])
         if pair is not None:
             pairs.append(pair)
-            taken = max(pair.layers)
+            last_used = max(pair.layers)
     return pairs
 
 
-def _divisible(layer: Layer) -> bool:
+def _is_shardable(layer: Layer) -> bool:
+    """Return whether the weight of a layer can be sharded by columns or rows."""
     is_product = is_linear(layer) or layer.kind == "conv2d"
     return is_product and layer.attributes.get("groups", 1) == 1 and bool(layer.weights)
 
 
-def _follow(layers: Sequence[Layer], readers: dict[int, list[int]], start: list[int]) -> SplitPair | None:
-    """From layers divided by columns to the one layer that takes the parts together, if that is all that reads them."""
-    inside, last = set(start), None
+def _find_pair(layers: Sequence[Layer], readers: dict[int, list[int]], start: list[int]) -> TensorParallelPair | None:
+    """Return the pair that starts with column-parallel layers.
+
+    None if their outputs reach more than one row-parallel layer, or a layer that cannot work on a shard.
+    """
+    sharded, last = set(start), None
     for index in range(min(start) + 1, len(layers)):
         layer = layers[index]
-        if index in inside or not inside.intersection(layer.parents):
+        if index in sharded or not sharded.intersection(layer.parents):
             continue
         if last is not None:
-            return None  # two layers want the whole of it
-        if _divisible(layer):
+            return None  # a second layer reads the sharded tensor
+        if _is_shardable(layer):
             last = index
-        elif _passes(layer, inside):
-            inside.add(index)
+        elif _works_on_shards(layer, sharded):
+            sharded.add(index)
         else:
             return None
-    if last is None or any(index not in readers for index in inside):
+    if last is None or any(index not in readers for index in sharded):
         return None
-    return SplitPair((*sorted(inside), last), min(start), last)
+    return TensorParallelPair((*sorted(sharded), last), min(start), last)
 
 
-def _passes(layer: Layer, inside: set[int]) -> bool:
-    if any(parent >= 0 and parent not in inside for parent in layer.parents):
+def _works_on_shards(layer: Layer, sharded: set[int]) -> bool:
+    """Return whether a layer reads sharded tensors only, and computes each shard of its output from one of them."""
+    if any(parent >= 0 and parent not in sharded for parent in layer.parents):
         return False
-    return splits(layer)
+    return preserves_sharding(layer)
 
 
-def dense_tail(layers: Sequence[Layer]) -> int:
-    """Where the fully connected layers begin: the first one behind the last convolution.
+def first_dense_layer(layers: Sequence[Layer]) -> int:
+    """Return the index of the first fully connected layer after the last convolution.
 
     Raises
     ------
     BadValue
-        If there is no convolution or no fully connected layer behind the last.
+        If there is no convolution, or no fully connected layer after the last one.
     """
     convolutions = [index for index, layer in enumerate(layers) if layer.kind.startswith("conv")]
-    after = convolutions[-1] + 1 if convolutions else 0
-    for index in range(after, len(layers)):
-        if convolutions and is_linear(layers[index]):
-            return index
-    raise BadValue(
-        "the hybrid strategy needs convolutions and fully connected layers behind them, as AlexNet and VGG have"
-    )
+    if convolutions:
+        for index in range(convolutions[-1] + 1, len(layers)):
+            if is_linear(layers[index]):
+                return index
+    raise BadValue("strategy hybrid needs convolutions followed by fully connected layers, as in AlexNet and VGG")
 
 
 def critical_path_s(layers: Sequence[Layer], times_s: Any) -> Any:
-    """Seconds of the longest way through the graph: what no number of devices gets below, branches side by side.
+    """Return the time of the longest path through the graph: a lower bound for any number of devices.
 
-    Of times of shape (layers, batch sizes) an array.
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Layers of the network.
+    times_s : array, shape (layers,) or (layers, batch sizes)
+        Time of each layer.
     """
     times = np.asarray(times_s, dtype=np.float64)
-    ends: list[Any] = []
-    for layer, time in zip(layers, times):
-        before = [ends[parent] for parent in layer.parents if parent >= 0]
-        ends.append(time + np.max(before, axis=0) if before else time)
-    return np.max(ends, axis=0) if ends else 0.0
+    finish_times: list[Any] = []
+    for layer, time_s in zip(layers, times):
+        parent_times = [finish_times[parent] for parent in layer.parents if parent >= 0]
+        start_s = np.max(parent_times, axis=0) if parent_times else 0.0
+        finish_times.append(start_s + time_s)
+    return np.max(finish_times, axis=0) if finish_times else 0.0

@@ -1,9 +1,9 @@
-"""Data, tensor, sequence and pipeline parallelism together, as Megatron-LM has them, with ZeRO's divided state.
+"""3D parallelism: tensor, pipeline and data parallelism, with sequence, context and expert parallelism and ZeRO.
 
-Narayanan et al. 2021 (section 3): of m micro-batches through p stages, each of v pieces, ``(p - 1) / v`` more than m
-pass one after another; Korthikanti et al. 2022: what a device saves, and what of it is computed again.
-Devices are numbered as Megatron-LM does it: those that share matrices next to each other, then those of a ring, then
-replicas; those that share experts stand side by side, too.
+The model follows Megatron-LM. Narayanan et al. 2021 (section 3): with m micro-batches, p stages and v virtual stages
+per device, a step takes the time of ``m + (p - 1) / v`` micro-batches. Korthikanti et al. 2022: saved activations and
+activation recomputation. Devices are numbered as in Megatron-LM: tensor-parallel devices are adjacent, followed by
+context-parallel devices, then data-parallel replicas; expert-parallel devices are adjacent, too.
 """
 
 from __future__ import annotations
@@ -14,266 +14,395 @@ from itertools import product
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from ..architectures.network import Network
-from ..counting import GENERATING
+from ..counting import GENERATION_PHASES
 from ..counting.kinds import is_attention
 from ..errors import BadValue
-from ..timing.memory import shared_out
-from .blocks import Parts, Piece, generate, parts_of
-from .collectives import all_to_all_s, apart, exchange_time_s, point_to_point_time_s
-from .job import RECOMPUTATIONS, Job, Settings, Split, Step
-from .links import LinkRate, Topology
+from ..timing.memory import shard_model_state
+from .blocks import BlockCosts, DeviceCost, block_costs, predict_generation_step
+from .collectives import (
+    point_to_point_time_s,
+    subgroup_topology,
+    topology_all_reduce_s,
+    topology_all_to_all_s,
+)
+from .job import RECOMPUTATIONS, Job, ParallelConfig, Settings, Step
+from .links import Topology
+
+MIN_TOKENS_PER_CONTEXT_DEVICE = 4096
+"""Context parallelism is tried only where every device keeps at least this many tokens of a sequence."""
 
 
 class Layout(NamedTuple):
-    """How many devices do what, how many micro-batches pass, and what the longest stage has: blocks, and the ends."""
+    """Number of replicas and micro-batches, and the layers of the longest stage.
+
+    Attributes
+    ----------
+    data : int
+        Data-parallel replicas.
+    micro_batches : int
+        Micro-batches per replica and step.
+    blocks : float
+        Blocks on each device of the longest stage.
+    outer : int
+        1 if that stage also has the layers outside blocks, else 0.
+    """
 
     data: int
     micro_batches: int
     blocks: float
-    ends: int = 1
+    outer: int = 1
 
 
-def together(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
-    """All ways of sharing work at once; `Settings.split` says how many devices share what."""
-    network, workers = job.workload.network, topology.workers
-    if job.workload.phase in GENERATING:
-        return generate(job, topology, batch_size, settings)
-    split = settings.split or Split()
-    if workers == 1:
-        micro_batch = math.gcd(split.micro_batch, batch_size)  # its own samples may be fewer than a replica's at once
-        split = msgspec.structs.replace(
-            split, tensor=1, pipeline=1, interleaved=1, sequence=False, context=1, experts=1, micro_batch=micro_batch
-        )
-    layout = lay_out(network, topology, batch_size, split)
-    settings = settings.among(layout.data)
-    parts = parts_of(job, split)
-    layout = _longest(layout, network.blocks, split, parts)
-    longer = job.computing * job.pace * (1 + settings.slowdown)
-    passes = layout.micro_batches + (split.pipeline - 1) / split.interleaved
-    computing, sent, exposed = np.zeros(2), 0.0, 0.0
-    for piece, often in ((parts.block, layout.blocks), (parts.ends, layout.ends)):
-        again = {"full": piece.forward_s, "selective": piece.core_s}.get(split.recompute, 0.0)
-        again *= piece is parts.block
-        computing += np.array([piece.forward_s + piece.backward_s, again]) * longer * often
-        seconds, waited = _exchanges_s(piece, topology, split, longer)
-        sent, exposed = sent + often * passes * seconds, exposed + often * passes * waited
-    compute = passes * float(computing.sum()) + parts.overhead_s * longer
-    hops = 2 * split.interleaved * layout.micro_batches * _hop_s(topology, split, layout, parts.passed_on)
-    sums = {
-        name: getattr(parts.block, name) * layout.blocks + getattr(parts.ends, name) * layout.ends
-        for name in ("parameters", "gradients", "optimizer", "expert_gradients")
-    }
-    of_experts = sums.pop("expert_gradients") / sums["gradients"] if sums["gradients"] else 0.0
-    groups = _groups(split, layout, of_experts)
-    exchange, hidden = _gradients_s(topology, groups, layout, sums["gradients"], compute, split, settings)
-    update = parts.block.update_s * layout.blocks + parts.ends.update_s * layout.ends
-    update *= sum(group.share / group.replicas for group in groups) if split.zero_stage else 1
-    memory = sum(
-        sum(shared_out([int(part * group.share) for part in sums.values()], split.zero_stage, group.replicas))
-        for group in groups
-    )
-    memory += _activations(parts, split, layout, network.blocks)
-    sent, exposed = sent + hops + exchange, exposed + hops + exchange - hidden
-    alone, again = computing / (1 + settings.slowdown)
-    losses = {
-        "the bubble of the pipeline": (passes - layout.micro_batches) * float(alone + again),
-        "what is computed again": passes * float(again),
-        "slowdown": compute * settings.slowdown / (1 + settings.slowdown),
-    }
-    step = Step(
-        compute_s=compute,
-        communication_s=sent,
-        exposed_s=exposed,
-        update_s=update,
-        memory_bytes=memory,
-        collective=split.devices(layout.data),
-        losses={name: lost for name, lost in losses.items() if lost},
-        notes=(split.describe(layout.data, layout.micro_batches),),
-        recomputed=float(computing[1] / computing[0]),
-    )
-    ends = None if parts.interval is None else tuple(step.time_s * end for end in parts.interval)
-    return msgspec.structs.replace(step, interval=ends)
-
-
-LONG = 4096
-"""Tokens of a sequence below which nothing is gained by sharing it."""
-
-
-def all_splits(network: Network, topology: Topology) -> Iterator[Split]:
-    """Every way to share a network of equal blocks out that is worth a try, whatever the batch."""
-    if network.lengths and network.lengths.cached:
-        yield from (Split(2**power) for power in range(topology.devices_per_node.bit_length()))
-        return
-    is_unfused = not any(map(is_attention, network.layers))
-    tokens = network.tokens or 1
-    experts = max((layer.weights[0][0] for layer in network.layers if layer.kind == "grouped_matmul"), default=1)
-    sizes = [2**power for power in range(topology.workers.bit_length())]
-    rings = [size for size in sizes if size == 1 or (tokens // size >= LONG and not is_unfused)]
-    for tensor, ring, pipeline, micro in product(sizes, rings, sizes, (1, 2, 4, 8)):
-        replica = tensor * ring * pipeline
-        if topology.workers % replica or tensor > topology.devices_per_node:
-            continue
-        stage = topology.workers // pipeline
-        for interleaved in (1, 2, 4) if pipeline > 1 else (1,):
-            if _stages(network.blocks, pipeline * interleaved) is None:
-                continue
-            for among in [size for size in sizes if experts % size == 0 and size <= stage]:
-                for recompute in RECOMPUTATIONS if is_unfused else ("none", "full"):
-                    for zero in (1, 3) if pipeline == 1 else (1,):
-                        yield Split(tensor, pipeline, interleaved, tensor > 1, micro, recompute, zero, ring, among)
-
-
-def lay_out(network: Network, topology: Topology, batch_size: int, split: Split) -> Layout:
-    """How many replicas there are, and how many micro-batches pass through each.
+def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
+    """Predict a step of 3D parallelism with the degrees in `Settings.parallel`.
 
     Raises
     ------
     BadValue
-        If the network was not made from a config, or devices, blocks or batch cannot be divided so.
+        If the network was not built from a config, or devices, blocks or batch cannot be divided as configured.
     """
-    workers, replica = topology.workers, split.each
+    network = job.workload.network
+    if job.workload.phase in GENERATION_PHASES:
+        return predict_generation_step(job, topology, batch_size, settings)
+    config = settings.parallel or ParallelConfig()
+    if topology.workers == 1:
+        config = _single_device_config(config, batch_size)
+    layout = plan_layout(network, topology, batch_size, config)
+    settings = settings.with_straggler_slowdown(layout.data)
+    costs = block_costs(job, config)
+    layout = _longest_stage(layout, network.blocks, config, costs)
+
+    # The pipeline bubble adds (p - 1) / v micro-batches to the m micro-batches of a step.
+    slots = layout.micro_batches + (config.pipeline - 1) / config.virtual_stages
+    compute_factor = job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
+    passes_s = recompute_s = communication_s = exposed_s = 0.0  # passes and recomputation: of one micro-batch
+    for cost, count in ((costs.block, layout.blocks), (costs.outer, layout.outer)):
+        passes_s += (cost.forward_s + cost.backward_s) * compute_factor * count
+        if cost is costs.block:
+            recompute_s += _recomputed_s(cost, config) * compute_factor * count
+        sent_s, waited_s = _activation_communication_s(cost, topology, config, compute_factor)
+        communication_s += count * slots * sent_s
+        exposed_s += count * slots * waited_s
+    compute_s = slots * (passes_s + recompute_s) + costs.overhead_s * compute_factor
+
+    transfers = 2 * config.virtual_stages * layout.micro_batches
+    transfers_s = transfers * _stage_transfer_s(topology, config, layout, costs.hidden_state_bytes)
+    parameter_bytes = costs.block.parameter_bytes * layout.blocks + costs.outer.parameter_bytes * layout.outer
+    gradient_bytes = costs.block.gradient_bytes * layout.blocks + costs.outer.gradient_bytes * layout.outer
+    optimizer_bytes = costs.block.optimizer_bytes * layout.blocks + costs.outer.optimizer_bytes * layout.outer
+    expert_bytes = costs.block.expert_gradient_bytes * layout.blocks + costs.outer.expert_gradient_bytes * layout.outer
+    expert_share = expert_bytes / gradient_bytes if gradient_bytes else 0.0
+    groups = _replica_groups(config, layout, expert_share)
+    gradients_s, hidden_s = _gradient_communication_s(
+        topology, groups, layout, gradient_bytes, compute_s, config, settings
+    )
+    communication_s = communication_s + transfers_s + gradients_s
+    exposed_s = exposed_s + transfers_s + gradients_s - hidden_s
+
+    update_s = costs.block.update_s * layout.blocks + costs.outer.update_s * layout.outer
+    if config.zero_stage:
+        update_s *= sum(group.share / group.replicas for group in groups)
+    memory_bytes = 0.0
+    for group in groups:
+        state = [int(part * group.share) for part in (parameter_bytes, gradient_bytes, optimizer_bytes)]
+        memory_bytes += sum(shard_model_state(state, config.zero_stage, group.replicas))
+    memory_bytes += _saved_activation_bytes(costs, config, layout, network.blocks)
+
+    without_slowdown = 1 / (1 + settings.slowdown)
+    overheads_s = {
+        "pipeline bubble": (slots - layout.micro_batches) * (passes_s + recompute_s) * without_slowdown,
+        "activation recomputation": slots * recompute_s * without_slowdown,
+        "slowdown": compute_s * settings.slowdown * without_slowdown,
+    }
+    step = Step(
+        compute_s=compute_s,
+        communication_s=communication_s,
+        exposed_s=exposed_s,
+        update_s=update_s,
+        memory_bytes=memory_bytes,
+        collective=config.describe_degrees(layout.data),
+        overheads_s={name: seconds for name, seconds in overheads_s.items() if seconds},
+        notes=(config.describe(layout.data, layout.micro_batches),),
+        recomputed_fraction=recompute_s / passes_s,
+    )
+    if costs.relative_interval is None:
+        return step
+    low, high = costs.relative_interval
+    return msgspec.structs.replace(step, interval=(step.time_s * low, step.time_s * high))
+
+
+def _single_device_config(config: ParallelConfig, batch_size: int) -> ParallelConfig:
+    """Return the configuration for one device, which may have fewer samples than a micro-batch."""
+    return msgspec.structs.replace(
+        config,
+        tensor=1,
+        pipeline=1,
+        virtual_stages=1,
+        sequence_parallel=False,
+        context=1,
+        expert=1,
+        micro_batch_size=math.gcd(config.micro_batch_size, batch_size),
+    )
+
+
+def _recomputed_s(block: DeviceCost, config: ParallelConfig) -> float:
+    """Return the time of activation recomputation for one block and micro-batch."""
+    if config.recompute == "full":
+        return block.forward_s
+    if config.recompute == "selective":
+        return block.attention_scores_s
+    return 0.0
+
+
+def candidate_configs(network: Network, topology: Topology) -> Iterator[ParallelConfig]:
+    """Iterate over the configurations worth trying for a network of equal blocks, whatever the batch size."""
+    if network.lengths and network.lengths.uses_cache:
+        for power in range(topology.devices_per_node.bit_length()):
+            yield ParallelConfig(tensor=2**power)
+        return
+    has_unfused_attention = not any(map(is_attention, network.layers))
+    recomputations = RECOMPUTATIONS if has_unfused_attention else ("none", "full")
+    tokens = network.tokens or 1
+    expert_counts = [layer.weights[0][0] for layer in network.layers if layer.kind == "grouped_matmul"]
+    experts = max(expert_counts, default=1)
+    degrees = [2**power for power in range(topology.workers.bit_length())]
+    context_degrees = [1]
+    if not has_unfused_attention:
+        context_degrees += [n for n in degrees[1:] if tokens // n >= MIN_TOKENS_PER_CONTEXT_DEVICE]
+    for tensor, context, pipeline, micro_batch_size in product(degrees, context_degrees, degrees, (1, 2, 4, 8)):
+        if topology.workers % (tensor * context * pipeline) or tensor > topology.devices_per_node:
+            continue
+        devices_per_stage = topology.workers // pipeline
+        expert_degrees = [n for n in degrees if experts % n == 0 and n <= devices_per_stage]
+        virtual_stage_counts = (1, 2, 4) if pipeline > 1 else (1,)
+        zero_stages = (1, 3) if pipeline == 1 else (1,)
+        for virtual_stages in virtual_stage_counts:
+            if _blocks_per_stage(network.blocks, pipeline * virtual_stages) is None:
+                continue
+            for expert, recompute, zero_stage in product(expert_degrees, recomputations, zero_stages):
+                yield ParallelConfig(
+                    tensor=tensor,
+                    pipeline=pipeline,
+                    virtual_stages=virtual_stages,
+                    sequence_parallel=tensor > 1,
+                    micro_batch_size=micro_batch_size,
+                    recompute=recompute,
+                    zero_stage=zero_stage,
+                    context=context,
+                    expert=expert,
+                )
+
+
+def plan_layout(network: Network, topology: Topology, batch_size: int, config: ParallelConfig) -> Layout:
+    """Return the number of replicas and of micro-batches per replica, and the blocks per stage.
+
+    Raises
+    ------
+    BadValue
+        If the network was not built from a config, or devices, blocks or batch cannot be divided as configured.
+    """
+    workers = topology.workers
     if not network.blocks or network.lengths is None:
-        raise BadValue(f"{network.name} has no equal blocks: --tensor and --pipeline are for networks from a config")
-    if workers % replica:
-        ring = f" times --context-parallel {split.context}" if split.context > 1 else ""
         raise BadValue(
-            f"--tensor {split.tensor} times --pipeline {split.pipeline}{ring} does not divide {workers} workers"
+            f"`--tensor` and `--pipeline` need a network from a config, with equal blocks: not {network.name}"
         )
-    if workers // split.pipeline % split.experts:
-        stage = workers // split.pipeline
-        raise BadValue(f"--expert-parallel {split.experts} does not divide the {stage} devices of a stage")
-    if split.tensor > topology.devices_per_node:
-        raise BadValue(f"--tensor {split.tensor} is more than the {topology.devices_per_node} devices of a node")
-    stages = split.pipeline * split.interleaved
-    if (blocks := _stages(network.blocks, stages)) is None:
-        pieces = f", {split.interleaved} pieces each" if split.interleaved > 1 else ""
-        raise BadValue(f"{split.pipeline} stages{pieces} do not divide the {network.blocks} blocks of {network.name}")
-    data = workers // replica
-    if batch_size % (data * split.micro_batch):
+    if workers % config.devices_per_replica:
+        context = f" times `--context-parallel {config.context}`" if config.context > 1 else ""
         raise BadValue(
-            f"{data} replicas with micro-batches of {split.micro_batch} do not divide a batch of {batch_size}"
+            f"`--tensor {config.tensor}` times `--pipeline {config.pipeline}`{context} must divide "
+            f"the number of workers (got {workers})"
         )
-    return Layout(data, batch_size // (data * split.micro_batch), blocks * split.interleaved)
+    devices_per_stage = workers // config.pipeline
+    if devices_per_stage % config.expert:
+        raise BadValue(
+            f"`--expert-parallel` must divide the {devices_per_stage} devices of a stage (got {config.expert})"
+        )
+    if config.tensor > topology.devices_per_node:
+        raise BadValue(f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {config.tensor})")
+    blocks = _blocks_per_stage(network.blocks, config.pipeline * config.virtual_stages)
+    if blocks is None:
+        virtual_stages = f" with {config.virtual_stages} virtual stages each" if config.virtual_stages > 1 else ""
+        raise BadValue(
+            f"{config.pipeline} stages{virtual_stages} do not divide the {network.blocks} blocks of {network.name}"
+        )
+    data = workers // config.devices_per_replica
+    if batch_size % (data * config.micro_batch_size):
+        raise BadValue(
+            f"the batch size must be divisible by {data} replicas times micro-batches of {config.micro_batch_size} "
+            f"(got {batch_size})"
+        )
+    micro_batches = batch_size // (data * config.micro_batch_size)
+    return Layout(data, micro_batches, blocks * config.virtual_stages)
 
 
-def _stages(blocks: int, stages: int) -> int | None:
-    """Blocks of a stage's piece, where they can be divided: with embedding and logits as one block each if need be.
+def _blocks_per_stage(blocks: int, stages: int) -> int | None:
+    """Return the blocks per (virtual) stage, or None if the stages cannot be equal.
 
-    So Llama 3's 126 blocks pass through 16 stages (Dubey et al. 2024, section 3.3.2): the ends have one block less.
+    If need be, embedding and head count as one block each. This is how the 126 blocks of Llama 3 are divided into 16
+    stages (Dubey et al. 2024, section 3.3.2): the first and the last stage have one block less.
     """
-    for whole in (blocks, blocks + 2):
-        if whole % stages == 0:
-            return whole // stages
+    for number in (blocks, blocks + 2):
+        if number % stages == 0:
+            return number // stages
     return None
 
 
-def _longest(layout: Layout, blocks: int, split: Split, parts: Parts) -> Layout:
-    """What the longest stage has: where blocks are divided with the ends, a block more or the ends."""
-    if blocks % (split.pipeline * split.interleaved) == 0:
-        return layout
-    ends_s, block_s = (piece.forward_s + piece.backward_s for piece in (parts.ends, parts.block))
-    return layout._replace(blocks=layout.blocks - 1) if ends_s > block_s else layout._replace(ends=0)
+def _longest_stage(layout: Layout, blocks: int, config: ParallelConfig, costs: BlockCosts) -> Layout:
+    """Return the layout of the longest stage.
 
-
-# What the devices that share a block send each other for one micro-batch.
-
-
-def _exchanges_s(piece: Piece, topology: Topology, split: Split, longer: float) -> tuple[float, float]:
-    """Seconds of exchanges, and what of them is waited for; attention takes `longer` than it is said to.
-
-    Nothing hides sums and gathers among devices that share matrices (Shoeybi et al. 2019), nor rows sent to their
-    experts and back, in the backward pass their gradients (Lepikhin et al. 2021, GShard). Keys and values go around a
-    ring, backward with their gradients (Liu et al. 2023, Ring Attention, section 3): of n devices each computes n parts
-    of its attention, and the next part comes meanwhile, n - 1 times.
+    Where embedding and head count as a block, a stage has either one block less and these layers, or only blocks.
     """
-    forwards = 2 if split.recompute == "full" else 1
-    group = apart(topology, 1, split.tensor)
-    sent: dict[float, float] = {}
-    for share, size in (*piece.forward_sent * forwards, *piece.backward_sent):
-        sent[size] = sent.get(size, 0.0) + share  # few sizes, many times each
-    seconds = sum(share * float(exchange_time_s(group, size)) for size, share in sent.items())
-    if split.experts > 1 and piece.routed_bytes:
-        seconds += (forwards + 1) * all_to_all_s(apart(topology, 1, split.experts), piece.routed_bytes)
-    waited, devices = seconds, split.context
+    if blocks % (config.pipeline * config.virtual_stages) == 0:
+        return layout
+    outer_s = costs.outer.forward_s + costs.outer.backward_s
+    block_s = costs.block.forward_s + costs.block.backward_s
+    if outer_s > block_s:
+        return layout._replace(blocks=layout.blocks - 1)
+    return layout._replace(outer=0)
+
+
+# Communication of activations within a stage, for one micro-batch.
+
+
+def _activation_communication_s(
+    cost: DeviceCost, topology: Topology, config: ParallelConfig, compute_factor: float
+) -> tuple[float, float]:
+    """Return the communication time of one micro-batch within a stage, and its exposed part.
+
+    Nothing hides the collectives of tensor-parallel devices (Shoeybi et al. 2019), nor the all-to-all that sends tokens
+    to their experts and back, and their gradients in the backward pass (Lepikhin et al. 2021, GShard). In context
+    parallelism keys and values go around a ring, in the backward pass with their gradients (Liu et al. 2023, Ring
+    Attention, section 3): each of n devices computes n parts of its attention, and during the first n - 1 of them
+    receives the keys and values of the next part.
+
+    Parameters
+    ----------
+    compute_factor : float
+        Factor on the computation time of attention.
+    """
+    forward_passes = 2 if config.recompute == "full" else 1
+    tensor_group = subgroup_topology(topology, 1, config.tensor)
+    share_by_size: dict[float, float] = {}  # there are many messages of few sizes
+    for share, size in (*cost.forward_messages * forward_passes, *cost.backward_messages):
+        share_by_size[size] = share_by_size.get(size, 0.0) + share
+    communication_s = sum(
+        share * float(topology_all_reduce_s(tensor_group, size)) for size, share in share_by_size.items()
+    )
+    if config.expert > 1 and cost.routed_bytes:
+        expert_group = subgroup_topology(topology, 1, config.expert)
+        communication_s += (forward_passes + 1) * topology_all_to_all_s(expert_group, cost.routed_bytes)
+    exposed_s = communication_s
+    devices = config.context
     if devices > 1:
-        ways = [(piece.ring_bytes, piece.attention_s)] * forwards
-        for size, attention_s in (*ways, (2 * piece.ring_bytes, piece.attention_backward_s)):
-            hop = _ring_hop_s(topology, split.tensor, devices, size)
-            seconds += (devices - 1) * hop
-            waited += (devices - 1) * max(hop - attention_s * longer / devices, 0.0)
-    return seconds, waited
+        ring_passes = [(cost.ring_bytes, cost.attention_s)] * forward_passes
+        ring_passes.append((2 * cost.ring_bytes, cost.attention_backward_s))
+        for size, attention_s in ring_passes:
+            step_s = _ring_step_s(topology, config.tensor, devices, size)
+            communication_s += (devices - 1) * step_s
+            exposed_s += (devices - 1) * max(step_s - attention_s * compute_factor / devices, 0.0)
+    return communication_s, exposed_s
 
 
-def _ring_hop_s(topology: Topology, stride: int, devices: int, size: float) -> float:
-    """A message from every device of a ring to the next; where a ring leaves the node, as many do as it holds."""
-    inside = topology.inside
-    near = float(point_to_point_time_s(size, inside)) if inside and topology.devices_per_node > stride else 0.0
+def _ring_step_s(topology: Topology, stride: int, devices: int, size: float) -> float:
+    """Return the time in which every device of a ring sends `size` bytes to the next one.
+
+    Neighbours in a ring are `stride` devices apart. Where a ring leaves the node, so do the rings of all `stride`
+    devices, which share the link between nodes.
+    """
+    inside_s = 0.0
+    if topology.inside and topology.devices_per_node > stride:
+        inside_s = float(point_to_point_time_s(size, topology.inside))
     if stride * devices <= topology.devices_per_node or topology.between is None:
-        return near
-    return max(near, float(point_to_point_time_s(size * stride, topology.between)))
+        return inside_s
+    return max(inside_s, float(point_to_point_time_s(size * stride, topology.between)))
 
 
-# What replicas and stages send each other, and what a device saves.
+# Communication between replicas and between stages, and saved activations.
 
 
-class Group(NamedTuple):
-    """Devices that hold the same part of the model: the share of it, how many they are, and how far apart."""
+class ReplicaGroup(NamedTuple):
+    """Devices that hold the same part of the model.
+
+    Attributes
+    ----------
+    share : float
+        That part, as a fraction of the model state of a device.
+    replicas : int
+        Number of devices.
+    stride : int
+        Distance between neighbours, in device numbers.
+    """
 
     share: float
     replicas: int
     stride: int
 
 
-def _groups(split: Split, layout: Layout, of_experts: float) -> list[Group]:
-    """What is replicated together: matrices over data and context, experts over what is left of a stage's devices."""
-    dense = Group(1 - of_experts, layout.data * split.context, split.tensor)
-    stage = layout.data * split.context * split.tensor
-    return [dense, Group(of_experts, stage // split.experts, split.experts)] if of_experts else [dense]
+def _replica_groups(config: ParallelConfig, layout: Layout, expert_share: float) -> list[ReplicaGroup]:
+    """Return the groups of dense layers, replicated over data and context ranks, and of experts, if there are any."""
+    dense = ReplicaGroup(1 - expert_share, layout.data * config.context, config.tensor)
+    if not expert_share:
+        return [dense]
+    devices_per_stage = layout.data * config.context * config.tensor
+    return [dense, ReplicaGroup(expert_share, devices_per_stage // config.expert, config.expert)]
 
 
-def _gradients_s(
-    topology: Topology, groups: list[Group], layout: Layout, gradients: float, compute: float, split: Split,
+def _gradient_communication_s(
+    topology: Topology,
+    groups: list[ReplicaGroup],
+    layout: Layout,
+    gradient_bytes: float,
+    compute_s: float,
+    config: ParallelConfig,
     settings: Settings,
-) -> tuple[float, float]:  # fmt: skip
-    """Seconds in which replicas exchange gradients and gather parameters, and what of them computing hides.
+) -> tuple[float, float]:
+    """Return the time of gradient and parameter communication between replicas, and the part hidden by computation.
 
-    Together an all-reduce of the gradients; ZeRO's stage 3 gathers the parameters for every pass of every micro-batch,
-    and scatters the gradients of each: three halves.
+    Both together amount to an all-reduce of the gradients. ZeRO stage 3 all-gathers the parameters for the forward and
+    the backward pass and reduce-scatters the gradients of every micro-batch: three halves of an all-reduce each.
     """
-    whole = sum(
-        float(exchange_time_s(apart(topology, group.stride, group.replicas), gradients * group.share))
-        for group in groups
-        if group.replicas > 1
-    )
-    if split.zero_stage == 3:
-        whole *= 1.5 * layout.micro_batches
-        could_hide = min(whole, compute)
+    communication_s = 0.0
+    for group in groups:
+        if group.replicas > 1:
+            replicas = subgroup_topology(topology, group.stride, group.replicas)
+            communication_s += float(topology_all_reduce_s(replicas, gradient_bytes * group.share))
+    if config.zero_stage == 3:
+        communication_s *= 1.5 * layout.micro_batches
+        overlappable_s = min(communication_s, compute_s)
     else:
-        could_hide = min(whole / 2, compute * 2 / 3 / layout.micro_batches)
-    return whole, settings.hiding * could_hide if settings.overlap else 0.0
+        # Half of the all-reduce overlaps with the backward pass (two thirds of the computation) of one micro-batch.
+        overlappable_s = min(communication_s / 2, compute_s * 2 / 3 / layout.micro_batches)
+    hidden_s = settings.overlap_efficiency * overlappable_s if settings.overlap else 0.0
+    return communication_s, hidden_s
 
 
-def _hop_s(topology: Topology, split: Split, layout: Layout, passed_on: float) -> float:
-    """Seconds in which a micro-batch goes from a stage to the next, each device of a node sending its share."""
-    if split.pipeline == 1:
+def _stage_transfer_s(topology: Topology, config: ParallelConfig, layout: Layout, hidden_state_bytes: float) -> float:
+    """Return the time in which one micro-batch goes from a stage to the next; each device of a node sends its share."""
+    if config.pipeline == 1:
         return 0.0
-    share = passed_on / (1 if split.sequence else split.tensor)
-    crosses = split.tensor * split.context * layout.data >= topology.devices_per_node and topology.nodes > 1
-    link: LinkRate | None = topology.between if crosses else topology.inside
-    assert link is not None
-    together = topology.devices_per_node if crosses else 1
-    return float(point_to_point_time_s(share * together, link))
+    size = hidden_state_bytes
+    if not config.sequence_parallel:
+        size = hidden_state_bytes / config.tensor
+    devices_per_stage = config.tensor * config.context * layout.data
+    crosses_nodes = devices_per_stage >= topology.devices_per_node and topology.nodes > 1
+    if crosses_nodes:
+        assert topology.between is not None
+        return float(point_to_point_time_s(size * topology.devices_per_node, topology.between))
+    assert topology.inside is not None
+    return float(point_to_point_time_s(size, topology.inside))
 
 
-def _activations(parts: Parts, split: Split, layout: Layout, blocks: int) -> float:
-    """Bytes that the first stage saves, which holds the most micro-batches (Korthikanti et al. 2022, section 4.2.3)."""
-    in_flight = min(split.pipeline, layout.micro_batches) / split.pipeline
-    if split.interleaved > 1:
-        in_flight *= 1 + (split.pipeline - 1) / (split.pipeline * split.interleaved)
-    block = parts.block.activations
-    if split.recompute == "full":
-        return parts.passed_on * blocks * in_flight + block + parts.ends.activations
-    return block * blocks * in_flight + parts.ends.activations
+def _saved_activation_bytes(costs: BlockCosts, config: ParallelConfig, layout: Layout, blocks: int) -> float:
+    """Return the activations saved by the first stage, which has the most micro-batches in flight.
+
+    Korthikanti et al. 2022, section 4.2.3.
+    """
+    in_flight = min(config.pipeline, layout.micro_batches) / config.pipeline
+    if config.virtual_stages > 1:
+        in_flight *= 1 + (config.pipeline - 1) / (config.pipeline * config.virtual_stages)
+    block_bytes = costs.block.activation_bytes
+    if config.recompute == "full":
+        return costs.hidden_state_bytes * blocks * in_flight + block_bytes + costs.outer.activation_bytes
+    return block_bytes * blocks * in_flight + costs.outer.activation_bytes

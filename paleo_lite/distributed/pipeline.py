@@ -1,9 +1,9 @@
-"""Pipelines: layers cut into stages of about equal time, and what a step of micro-batches through them takes.
+"""Pipeline parallelism: partition of layers into stages of about equal time, and schedules of micro-batches.
 
-GPipe (Huang et al. 2019) sends all m micro-batches forward, then all backward; 1F1B (PipeDream, Narayanan et al. 2019;
-with a flush, Narayanan et al. 2021, section 2.2) lets a stage go backward as soon as it can. With p equal stages both
-idle for the share (p - 1) / (m + p - 1) of a step, the bubble; they differ in memory: GPipe keeps m micro-batches on
-every stage, 1F1B at most p - i on stage i.
+GPipe (Huang et al. 2019) runs all m micro-batches forward, then all backward. 1F1B (PipeDream, Narayanan et al. 2019;
+with a flush, Narayanan et al. 2021, section 2.2) runs the backward pass of a micro-batch as early as possible. With p
+equal stages both have a bubble of (p - 1) / (m + p - 1) of the step. They differ in memory: GPipe keeps m micro-batches
+in flight on every stage, 1F1B at most p - i on stage i.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 SCHEDULES = ("gpipe", "1f1b")
-_APART = 2.5e-13  # bounds of a stage's time that are nearer, relatively, cut alike
-_FEW = 16  # one of so many neighbouring batch sizes is cut without looking at others
+_TOLERANCE = 2.5e-13  # bounds on a stage's time with a smaller relative difference give the same partition
+_SAMPLE_STRIDE = 16  # of this many neighbouring batch sizes one is partitioned from scratch
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """A step of a pipeline.
+    """Timing of one step of a pipeline.
 
     Attributes
     ----------
-    busy_s : float
-        Seconds that the busiest stage computes.
-    transfer_s : float
-        The part of the time by which sending makes it longer.
+    time_s : float or ndarray
+        Step time.
+    busy_s : float or ndarray
+        Computation time of the busiest stage.
+    transfer_s : float or ndarray
+        Increase of the step time due to transfers between stages.
     in_flight : ndarray of int, shape (stages,) or (stages, batch sizes)
-        Micro-batches that each stage keeps at most.
+        Maximum number of micro-batches in flight on each stage.
     """
 
     time_s: Any
@@ -48,16 +50,20 @@ class Schedule(msgspec.Struct, frozen=True):
     in_flight: Any
 
 
-def partition(times_s: Any, stages: int) -> Any:
-    """Cut layers into consecutive stages so that the slowest takes as little as it can.
+def partition_layers(times_s: Any, stages: int) -> Any:
+    """Partition layers into consecutive stages so that the slowest stage takes as little time as possible.
 
-    The exact minimum: the smallest bound under which filling stage after stage needs no more of them, found by
-    bisection for a few batch sizes (the "linear partition" problem). Their cuts are mostly the best of their
-    neighbours, too, which one filling tells; where not, bisection goes on.
+    The result is the exact minimum of the linear partition problem: the smallest bound on a stage's time under which
+    filling one stage after another needs no more than `stages`. Bisection finds it for a sample of the batch sizes.
+    Their partitions are mostly optimal for neighbouring batch sizes, too, which a single filling verifies; where they
+    are not, bisection continues.
 
     Parameters
     ----------
     times_s : array, shape (layers,) or (layers, batch sizes)
+        Time of each layer.
+    stages : int
+        Number of stages.
 
     Returns
     -------
@@ -71,132 +77,170 @@ def partition(times_s: Any, stages: int) -> Any:
     """
     times = np.asarray(times_s, dtype=np.float64)
     if not 1 <= stages <= len(times):
-        raise BadValue(f"{len(times)} layers cannot be cut into {stages} stages")
+        raise BadValue(f"the number of stages must be between 1 and the {len(times)} layers (got {stages})")
     rows = np.atleast_2d(times.T)
     ends = np.zeros((len(rows), len(times) + 1))
     np.cumsum(rows, axis=1, out=ends[:, 1:])
-    longest, even = rows.max(axis=1), ends[:, -1] / stages
-    low, high = np.maximum(longest, even), longest + even  # a stage that goes past its even share does by one layer
-    few = slice(None, None, _FEW)
-    cuts = _fill(ends[few], _least(ends[few], low[few], high[few], stages) * (1 + 4 * _APART), stages)
-    guess = np.diff(np.take_along_axis(ends, cuts.repeat(_FEW, axis=0)[: len(ends)], axis=1)).max(axis=1)
-    high = np.minimum(guess, high)
-    enough = _fill(ends, high * (1 - 2 * _APART), stages)[:, -1] == len(times)
-    low = np.where(enough, low, high)
-    starts = _fill(ends, _least(ends, low, high, stages) * (1 + 4 * _APART), stages)[:, :-1]
-    _spread(ends, starts)
+    longest_layer, mean_stage = rows.max(axis=1), ends[:, -1] / stages
+    low = np.maximum(longest_layer, mean_stage)
+    high = longest_layer + mean_stage  # a stage exceeds the mean by less than one layer
+
+    sample = slice(None, None, _SAMPLE_STRIDE)
+    sample_bounds = _minimal_bounds(ends[sample], low[sample], high[sample], stages)
+    cuts = _fill_stages(ends[sample], sample_bounds * (1 + 4 * _TOLERANCE), stages)
+    neighbour_cuts = cuts.repeat(_SAMPLE_STRIDE, axis=0)[: len(ends)]
+    neighbour_bounds = np.diff(np.take_along_axis(ends, neighbour_cuts, axis=1)).max(axis=1)
+
+    high = np.minimum(neighbour_bounds, high)
+    can_improve = _fill_stages(ends, high * (1 - 2 * _TOLERANCE), stages)[:, -1] == len(times)
+    low = np.where(can_improve, low, high)
+    bounds = _minimal_bounds(ends, low, high, stages)
+    starts = _fill_stages(ends, bounds * (1 + 4 * _TOLERANCE), stages)[:, :-1]
+    _use_spare_stages(ends, starts)
     return starts.T if times.ndim == 2 else starts[0].tolist()
 
 
-def _least(ends: Floats, low: Floats, high: Floats, stages: int) -> Floats:
-    """The least bound of a stage's time between two of each row, the higher of which is enough.
+def _minimal_bounds(ends: Floats, low: Floats, high: Floats, stages: int) -> Floats:
+    """Return the smallest feasible bound on a stage's time per row, by bisection between `low` and a feasible `high`.
 
-    What is enough is more than the longest stage takes; what is not is less than what a further layer would.
+    A feasible bound is lowered to the longest stage that it gives; an infeasible one is raised to the smallest time at
+    which one of its stages takes a further layer.
     """
     low, high, layers = low.copy(), high.copy(), ends.shape[1] - 1
-    while len(rows := np.flatnonzero(high - low > _APART * high)):
-        left = ends[rows]
-        starts = _fill(left, (low[rows] + high[rows]) / 2, stages)
-        enough, begun = starts[:, -1] == layers, np.take_along_axis(left, starts, axis=1)
-        taken = np.diff(begun).max(axis=1)
-        more = np.take_along_axis(left, np.minimum(starts[:, 1:] + 1, layers), axis=1) - begun[:, :-1]
-        low[rows], high[rows] = np.where(enough, low[rows], more.min(axis=1)), np.where(enough, taken, high[rows])
-    return high
+    while True:
+        rows = np.flatnonzero(high - low > _TOLERANCE * high)
+        if not len(rows):
+            return high
+        row_ends = ends[rows]
+        starts = _fill_stages(row_ends, (low[rows] + high[rows]) / 2, stages)
+        is_feasible = starts[:, -1] == layers
+        start_times = np.take_along_axis(row_ends, starts, axis=1)
+        longest_stage = np.diff(start_times).max(axis=1)
+        next_ends = np.take_along_axis(row_ends, np.minimum(starts[:, 1:] + 1, layers), axis=1)
+        with_further_layer = next_ends - start_times[:, :-1]
+        low[rows] = np.where(is_feasible, low[rows], with_further_layer.min(axis=1))
+        high[rows] = np.where(is_feasible, longest_stage, high[rows])
 
 
-def _fill(ends: Floats, bounds: Floats, stages: int) -> Ints:
-    """First layers of stages that each take as many layers as their row's bound allows, and where the last ends."""
-    rows, layers, beside = np.arange(len(ends)), ends.shape[1] - 1, np.ascontiguousarray(ends.T)
+def _fill_stages(ends: Floats, bounds: Floats, stages: int) -> Ints:
+    """Fill stage after stage with as many layers as the row's bound allows.
+
+    Parameters
+    ----------
+    ends : ndarray, shape (rows, layers + 1)
+        Cumulative times of the layers.
+    bounds : ndarray, shape (rows,)
+        Maximum time of a stage.
+
+    Returns
+    -------
+    ndarray of int, shape (rows, stages + 1)
+        First layer of each stage, and the layer after the last stage.
+    """
+    rows, layers = np.arange(len(ends)), ends.shape[1] - 1
+    ends_by_layer = np.ascontiguousarray(ends.T)
     starts = [np.zeros(len(ends), dtype=np.int64)]
     for _ in range(stages):
-        until = beside[starts[-1], rows] + bounds
-        reached = (beside <= until).view(np.int8).sum(axis=0, dtype=np.int32) - 1  # counted faster than searched for
+        limit = ends_by_layer[starts[-1], rows] + bounds
+        # Counting the layers up to the limit is faster than searching for it.
+        reached = (ends_by_layer <= limit).view(np.int8).sum(axis=0, dtype=np.int32) - 1
         starts.append(np.clip(reached, np.minimum(starts[-1] + 1, layers), layers))
     return np.stack(starts, axis=1)
 
 
-def _spread(ends: Floats, starts: Ints) -> None:
-    """Spare stages take over part of their row's longest one that has two layers or more."""
+def _use_spare_stages(ends: Floats, starts: Ints) -> None:
+    """Give each empty stage a part of its row's longest stage that has at least two layers; changes `starts`."""
     layers, stages = ends.shape[1] - 1, starts.shape[1]
-    places = np.arange(layers + 1)
-    while len(rows := np.flatnonzero(starts[:, -1] >= layers)):
+    layer_indices = np.arange(layers + 1)
+    while True:
+        rows = np.flatnonzero(starts[:, -1] >= layers)
+        if not len(rows):
+            return
         bounds = np.append(starts[rows], np.full((len(rows), 1), layers), axis=1)
-        spans = np.where(np.diff(bounds) > 1, np.diff(np.take_along_axis(ends[rows], bounds, axis=1)), -1.0)
-        place = stages - 1 - spans[:, ::-1].argmax(axis=1)[:, None]
-        first, last = (np.take_along_axis(bounds, at, axis=1) for at in (place, place + 1))
-        inside = (first < places) & (places < last)
-        half = (np.take_along_axis(ends[rows], first, axis=1) + np.take_along_axis(ends[rows], last, axis=1)) / 2
-        starts[rows, -1] = np.where(inside, np.abs(ends[rows] - half), np.inf).argmin(axis=1)
+        stage_times = np.diff(np.take_along_axis(ends[rows], bounds, axis=1))
+        divisible_times = np.where(np.diff(bounds) > 1, stage_times, -1.0)
+        longest = stages - 1 - divisible_times[:, ::-1].argmax(axis=1)[:, None]
+        first = np.take_along_axis(bounds, longest, axis=1)
+        last = np.take_along_axis(bounds, longest + 1, axis=1)
+        is_inside = (first < layer_indices) & (layer_indices < last)
+        middle = (np.take_along_axis(ends[rows], first, axis=1) + np.take_along_axis(ends[rows], last, axis=1)) / 2
+        distance = np.abs(ends[rows] - middle)
+        starts[rows, -1] = np.where(is_inside, distance, np.inf).argmin(axis=1)
         starts[rows] = np.sort(starts[rows], axis=1)
 
 
 def crossing_bytes(layers: Sequence[Layer], starts: Sequence[int], element_bytes: int) -> Floats:
-    """Bytes per sample that cross each cut: buffers written before it that a layer behind it reads.
+    """Return the bytes per sample that cross each stage boundary: buffers written before it and read after it.
 
     Parameters
     ----------
+    layers : sequence of Layer
+        Layers of the network.
     starts : sequence of int
-        First layers of the stages.
+        First layer of each stage.
     element_bytes : int
-        Of a number of the network's precision.
+        Bytes of one element.
 
     Returns
     -------
     ndarray, shape (stages - 1,)
     """
     graph = find_buffers(layers, element_bytes)
-    written: dict[int, int] = {}
-    read: dict[int, int] = {}
+    first_write: dict[int, int] = {}
+    last_read: dict[int, int] = {}
     for index, (reads, writes) in enumerate(zip(graph.reads, graph.writes)):
-        for buffer in writes:
-            written.setdefault(buffer, index)
-        for buffer in reads:
-            read[buffer] = index
-    sizes = {at: buffer.size for at, buffer in enumerate(graph.buffers) if buffer.activation}
-    return np.array(
-        [
-            sum(float(size) for at, size in sizes.items() if at in written and written[at] < cut <= read.get(at, -1))
-            for cut in starts[1:]
-        ]
-    )
+        for written in writes:
+            first_write.setdefault(written, index)
+        for read in reads:
+            last_read[read] = index
+    lifetimes = []  # bytes, writing layer and last reading layer of each activation
+    for index, buffer in enumerate(graph.buffers):
+        if buffer.activation and index in first_write:
+            lifetimes.append((float(buffer.size), first_write[index], last_read.get(index, -1)))
+    crossing = [sum(size for size, first, last in lifetimes if first < cut <= last) for cut in starts[1:]]
+    return np.array(crossing)
 
 
-def schedule(
+def schedule_step(
     forward_s: Any, backward_s: Any, send_s: Any, return_s: Any, micro_batches: Any, kind: str = "1f1b"
 ) -> Schedule:
-    """A step of m micro-batches through stages and the links between them.
+    """Return the timing of a step of m micro-batches through stages and the links between them.
 
-    m equal jobs through stations in a row take the sum of the stations' times plus m - 1 times the longest (a
-    permutation flow shop); links are stations of their own, as sending goes on beside computing. GPipe is two such
-    rows, forward and backward; 1F1B, where a stage's forward and backward alternate, one row with both.
+    The model is a permutation flow shop: m equal jobs through stations in a row take the sum of the stations' times
+    plus m - 1 times the longest. Links are stations of their own, since transfers overlap with computation. GPipe is
+    two such rows, forward and backward; 1F1B, where a stage alternates between forward and backward, is one row with
+    both.
 
     Parameters
     ----------
     forward_s, backward_s : array, shape (stages,) or (stages, batch sizes)
-        Of one micro-batch.
+        Time of one micro-batch on each stage.
     send_s, return_s : array, shape (stages - 1,) or (stages - 1, batch sizes)
-        Sending one micro-batch's activations on and their gradients back.
+        Time of sending one micro-batch's activations to the next stage, and their gradients back.
+    micro_batches : int or array
+        Number of micro-batches m.
     kind : {"gpipe", "1f1b"}
+        Schedule.
     """
     if kind not in SCHEDULES:
-        raise BadValue(f"the schedule is {' or '.join(SCHEDULES)}, not {kind!r}")
-    forward, backward, send, back = (
+        raise BadValue(f"the schedule must be {' or '.join(SCHEDULES)} (got {kind!r})")
+    forward, backward, send, send_back = (
         np.asarray(part, dtype=np.float64) for part in (forward_s, backward_s, send_s, return_s)
     )
     stages, repeats = len(forward), micro_batches - 1
 
-    def through(*stations: Floats) -> Any:
-        joined = np.concatenate(stations)
-        return joined.sum(axis=0) + repeats * joined.max(axis=0)
+    def flow_shop_s(*stations: Floats) -> Any:
+        station_times = np.concatenate(stations)
+        return station_times.sum(axis=0) + repeats * station_times.max(axis=0)
 
-    kept = np.broadcast_to(micro_batches, forward.shape)
+    in_flight = np.broadcast_to(micro_batches, forward.shape)
     if kind == "gpipe":
-        time = through(forward, send) + through(backward, back)
-        alone = through(forward) + through(backward)
+        time_s = flow_shop_s(forward, send) + flow_shop_s(backward, send_back)
+        without_transfers_s = flow_shop_s(forward) + flow_shop_s(backward)
     else:
-        time = through(forward + backward, send + back)
-        alone = through(forward + backward)
-        left = np.arange(stages, 0, -1).reshape(-1, *(1,) * (forward.ndim - 1))
-        kept = np.minimum(kept, left)
-    busy = (forward + backward).max(axis=0) * micro_batches
-    return Schedule(time, busy, time - alone, kept)
+        time_s = flow_shop_s(forward + backward, send + send_back)
+        without_transfers_s = flow_shop_s(forward + backward)
+        remaining_stages = np.arange(stages, 0, -1).reshape(-1, *(1,) * (forward.ndim - 1))
+        in_flight = np.minimum(in_flight, remaining_stages)
+    busy_s = (forward + backward).max(axis=0) * micro_batches
+    return Schedule(time_s, busy_s, time_s - without_transfers_s, in_flight)

@@ -1,7 +1,7 @@
-"""Machines of many devices in words: a topology as a line of text or a TOML, and computers by name.
+"""Named machines of many devices: topologies from text or TOML, `Platform` and `Computer`.
 
-Platforms are computers whose training on several devices was measured, and what that taught. What a node of a DGX or of
-a cloud's instance is made of is as its maker documents it.
+A `Computer` is a documented node of a manufacturer or cloud provider. A `Platform` is a computer with software on which
+training on several devices was measured; it adds the fitted parameters.
 """
 
 from __future__ import annotations
@@ -16,129 +16,139 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import BadFile, BadValue, PaleoError, UnknownName, UsageProblem
-from ..files import read_typed, shipped
+from ..files import read_typed, shipped_folder
 from ..machines import Price, find_device
 from ..machines.registry import key
 from ..units import parse_quantity
-from .clusters import WORST, Around, Run
+from .clusters import WORST, PredictStep, StepForecast
 from .job import BUCKET_BYTES, Settings
 from .links import FORM, LinkRate, Topology, link_rate
 
-_BYTES_AT_MOST = 2**16
+_MAX_BYTES = 2**16
 _NODE = re.compile(r"(?:(?P<count>\d{1,9})\s*[xX×]\s*)?(?P<device>[^@]*?)\s*(?:@(?P<link>.*))?", re.DOTALL)
 _NODES = re.compile(r"(?P<count>\d{1,9})\s+nodes?\s*(?:@(?P<link>.*))?", re.IGNORECASE | re.DOTALL)
 
 
-class _LinkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A link as a table: its name or rate, and what is known better than the registry does."""
+class _LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A link in a TOML topology: its name or rate, and values that replace those of the registry."""
 
     link: str
     ppp: float | None = None
     latency: str | None = None
 
 
-class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A topology as it is written, names not yet looked up."""
+class _TopologySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A topology as text or TOML describes it, before names are looked up."""
 
     device: str | None = None
     devices_per_node: int = 1
-    inside: str | _LinkTable | None = None
+    inside: str | _LinkSpec | None = None
     nodes: int = 1
-    between: str | _LinkTable | None = None
+    between: str | _LinkSpec | None = None
 
 
 def parse_topology(text: str, *, ppp: float | None = None, hardware_files: Iterable[Path] = ()) -> Topology:
-    """Read a topology; docs/topology.md has the grammar.
+    """Parse a topology; the grammar is in docs/topology.md.
 
     Parameters
     ----------
     text : str
-        Devices of a node and the link between them, a comma, and nodes and the link between those:
-        ``"2x k40m @ pcie3, 16 nodes @ infiniband"``. Either part may stand alone, the device may be left out, a link
-        may be a rate: ``"8x @ nvlink3-x12, 4 nodes @ 100 Gbit/s"``. A text that ends in ``.toml`` names a file.
+        Devices of a node and the link between them, a comma, the nodes and the link between them:
+        ``"2x k40m @ pcie3, 16 nodes @ infiniband"``. Either part may be missing, and so may the device; a link may be
+        a rate: ``"8x @ nvlink3-x12, 4 nodes @ 100 Gbit/s"``. A text that ends in ``.toml`` is the path of a file.
     ppp : float, optional
-        The share of their bandwidth that all links reach, instead of their own.
+        Share of the data sheet's bandwidth that every link reaches; by default the value of each link.
     hardware_files : iterable of Path
-        Further devices.
+        Files with further devices.
 
     Raises
     ------
     BadFile
-        If the TOML cannot be used; the message names it.
+        If the TOML cannot be used; the message names the file.
     """
     text = text.strip()
     if not text.endswith(".toml"):
-        return _built(_parsed(text), ppp, hardware_files)
+        return _build_topology(_parse_spec(text), ppp, hardware_files)
     try:
-        return _built(read_typed(Path(text), _Written, "topology", _BYTES_AT_MOST), ppp, hardware_files)
+        spec = read_typed(Path(text), _TopologySpec, "topology", _MAX_BYTES)
+        return _build_topology(spec, ppp, hardware_files)
     except UsageProblem as error:
         raise BadFile(f"{text}: {error}") from None
 
 
-def _parsed(text: str) -> _Written:
+def _parse_spec(text: str) -> _TopologySpec:
     parts = [part.strip() for part in text.split(",")]
     nodes = _NODES.fullmatch(parts[-1])
-    rest = parts[:-1] if nodes else parts
-    if len(rest) > 1 or not all(parts) or text.count("@") > len(parts):
-        raise BadValue(f"topology {text!r} cannot be read: expected a form such as {FORM}")
+    node_parts = parts[:-1] if nodes else parts
+    if len(node_parts) > 1 or not all(parts) or text.count("@") > len(parts):
+        raise BadValue(f"a topology must have a form such as {FORM} (got {text!r})")
     fields: dict[str, Any] = {}
     if nodes:
-        fields |= {"nodes": int(nodes["count"]), "between": _link_text(nodes, text)}
-    if rest and (node := _NODE.fullmatch(rest[0])):
-        fields |= {"devices_per_node": int(node["count"] or 1), "inside": _link_text(node, text)}
+        fields["nodes"] = int(nodes["count"])
+        fields["between"] = _link_text(nodes, text)
+    node = _NODE.fullmatch(node_parts[0]) if node_parts else None
+    if node:
         fields["device"] = node["device"] or None
-    return _Written(**fields)
+        fields["devices_per_node"] = int(node["count"] or 1)
+        fields["inside"] = _link_text(node, text)
+    return _TopologySpec(**fields)
 
 
 def _link_text(match: re.Match[str], text: str) -> str | None:
     link = match["link"]
     if link is not None and not link.strip():
-        raise BadValue(f"topology {text!r}: after @ a link or its rate is missing, such as @ pcie3 or @ 25 GB/s")
+        raise BadValue(f"topology {text!r}: @ must be followed by a link or its rate, such as @ pcie3 or @ 25 GB/s")
     return link
 
 
-def _built(written: _Written, ppp: float | None, hardware_files: Iterable[Path]) -> Topology:
-    device = None if written.device is None else find_device(written.device, hardware_files).id
-    inside, between = (_link(link, ppp) for link in (written.inside, written.between))
-    return Topology(device, written.devices_per_node, inside, written.nodes, between)
+def _build_topology(spec: _TopologySpec, ppp: float | None, hardware_files: Iterable[Path]) -> Topology:
+    device = None if spec.device is None else find_device(spec.device, hardware_files).id
+    inside, between = _resolve_link(spec.inside, ppp), _resolve_link(spec.between, ppp)
+    return Topology(device, spec.devices_per_node, inside, spec.nodes, between)
 
 
-def _link(written: str | _LinkTable | None, ppp: float | None) -> LinkRate | None:
-    if written is None:
+def _resolve_link(spec: str | _LinkSpec | None, ppp: float | None) -> LinkRate | None:
+    if spec is None:
         return None
-    if isinstance(written, str):
-        return link_rate(written, ppp)
-    rate = link_rate(written.link, written.ppp if ppp is None else ppp)
-    if written.latency is None:
+    if isinstance(spec, str):
+        return link_rate(spec, ppp)
+    rate = link_rate(spec.link, spec.ppp if ppp is None else ppp)
+    if spec.latency is None:
         return rate
-    return msgspec.structs.replace(
-        rate, latency_s=parse_quantity(written.latency, "s"), label=f"{rate.label}, latency as given"
-    )
+    latency_s = parse_quantity(spec.latency, "s")
+    return msgspec.structs.replace(rate, latency_s=latency_s, label=f"{rate.label}, latency as given")
 
 
 class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What was learnt of a computer and its software.
+    """Fitted parameters of a computer and its software.
 
     Attributes
     ----------
+    description, software : str
+        Computer and software that were measured.
     device : str
-        Id.
+        Id of the device.
     devices_per_node, nodes : int
-        Of the largest machine measured; a node is what one kind of link joins, a CPU socket for instance.
+        Size of the largest machine measured. A node is the group of devices joined by one kind of link, for instance
+        those of a CPU socket.
     inside, between : str
-        What exchanges reach in one direction, in a node and between nodes: ``"12.8 GB/s"``.
+        Bandwidth that communication reaches in one direction, in a node and between nodes: ``"12.8 GB/s"``.
+    sources : list of str
+        Sources of the measurements.
+    measurements : int
+        Number of measurements.
+    held_out : str
+        Prediction error on measurements held out of the fit.
     slowdown, interference : float
         See `job.Settings`.
     overlap : bool
-        Whether anything of an exchange hides behind the backward pass.
+        Whether communication overlaps with the backward pass.
     bucket : str
-        How much is exchanged at once.
-    computing : float
-        What one device takes, over what its calibration says.
+        Size of a bucket of gradients.
+    compute_ratio : float
+        Measured over predicted computation time of one device; in the TOML ``computing``.
     scatter : float
-        Relative deviation of steps that its fit did not see.
-    held_out : str
-        How true it was on what its fit did not see.
+        Relative scatter of measurements held out of the fit.
     """
 
     format: Literal[1]
@@ -156,78 +166,85 @@ class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     interference: float = 0.0
     overlap: bool = True
     bucket: str = "25 MiB"
-    computing: float = 1.0
+    compute_ratio: float = msgspec.field(name="computing", default=1.0)
     scatter: float = 0.0
 
     def topology(self, workers: int = 0, ppp: float | None = None) -> Topology:
-        """Its machine: all that was measured of it, however many are asked for, at the bandwidth that was measured."""
-        inside, between = (
-            LinkRate(f"{self.description} {where}", parse_quantity(rate, "B/s"), label="fitted")
-            for where, rate in (("node", self.inside), ("network", self.between))
-        )
+        """Return the platform's topology at full size, with measured link bandwidths; both arguments are ignored."""
+        inside = LinkRate(f"{self.description} node", parse_quantity(self.inside, "B/s"), label="fitted")
+        between = LinkRate(f"{self.description} network", parse_quantity(self.between, "B/s"), label="fitted")
         return Topology(self.device, self.devices_per_node, inside, self.nodes, between)
 
-    def settings(self, asked: Settings) -> Settings:
-        """What was asked, with what it leaves open as the platform has it; it was fitted to a ring."""
-        left_open = asked.bucket_bytes == BUCKET_BYTES
+    def apply_to_settings(self, settings: Settings) -> Settings:
+        """Return settings with the platform's values where the user set none; the fit assumed a ring all-reduce."""
+        bucket_bytes = settings.bucket_bytes
+        if bucket_bytes == BUCKET_BYTES:
+            bucket_bytes = parse_quantity(self.bucket, "B")
         return msgspec.structs.replace(
-            asked,
-            collective=asked.collective or "ring",
-            overlap=asked.overlap and self.overlap,
-            bucket_bytes=parse_quantity(self.bucket, "B") if left_open else asked.bucket_bytes,
-            slowdown=asked.slowdown or self.slowdown,
-            interference=asked.interference or self.interference,
+            settings,
+            collective=settings.collective or "ring",
+            overlap=settings.overlap and self.overlap,
+            bucket_bytes=bucket_bytes,
+            slowdown=settings.slowdown or self.slowdown,
+            interference=settings.interference or self.interference,
         )
 
-    def around(self, run: Run, machine: Topology, settings: Settings) -> Around:
-        """See `Cluster`: 90% of a normal logarithm."""
-        step, off = run(machine, settings, 1.0), WORST * self.scatter
-        return Around(step, step.time_s * math.exp(-off), step.time_s * math.exp(off))
+    def forecast_step(self, predict_step: PredictStep, topology: Topology, settings: Settings) -> StepForecast:
+        """Return the expected step, with the 90 % interval of a log-normal distribution (see `Cluster`)."""
+        step = predict_step(topology, settings, 1.0)
+        deviation = WORST * self.scatter
+        return StepForecast(step, step.time_s * math.exp(-deviation), step.time_s * math.exp(deviation))
 
     def describe(self) -> str:
-        """``EC2 p2.8xlarge, TensorFlow 1.1 (21 measurements; held out: ...)``."""
+        """Return the platform as text: ``EC2 p2.8xlarge, TensorFlow 1.1 (21 measurements; held out: ...)``."""
         return f"{self.description}, {self.software} ({self.measurements} measurements; {self.held_out})"
 
 
 def platform_names() -> list[str]:
-    """Names of the shipped platforms that were measured."""
-    return sorted(path.stem for path in (shipped("calibrations") / "platforms").glob("*.toml"))
+    """Return the names of the shipped platforms."""
+    return sorted(path.stem for path in (shipped_folder("calibrations") / "platforms").glob("*.toml"))
 
 
 def find_platform(name: str) -> Platform | Computer:
-    """A platform that was measured, or a computer as its maker documents it, by name; or a platform in a TOML.
+    """Return a platform or computer by name, or a platform from a TOML file.
 
     Raises
     ------
     UnknownName
-        If there is none of that name.
+        If there is no platform or computer with this name.
     """
     if name.endswith(".toml"):
         return read_platform(Path(name))
-    if name not in platform_names():
-        computer = find_computer(name)
-        if computer is None:
-            known = [*platform_names(), *computer_names()]
-            raise UnknownName("platform", name, known, f"Known are {', '.join(known)}, and a TOML's path.")
-        return computer
-    return read_platform(shipped("calibrations") / "platforms" / f"{name}.toml")
+    if name in platform_names():
+        return read_platform(shipped_folder("calibrations") / "platforms" / f"{name}.toml")
+    computer = find_computer(name)
+    if computer is None:
+        names = [*platform_names(), *computer_names()]
+        raise UnknownName("platform", name, names, f"Valid are {', '.join(names)}, and the path of a TOML file.")
+    return computer
 
 
 def read_platform(path: Path) -> Platform:
-    """Read a platform's TOML."""
-    platform = read_typed(path, Platform, "platform", _BYTES_AT_MOST)
+    """Read a platform's TOML file.
+
+    Raises
+    ------
+    BadFile
+        If it is malformed or a value is impossible; the message names file and field.
+    """
+    platform = read_typed(path, Platform, "platform", _MAX_BYTES)
     try:
         platform.topology()
-        platform.settings(Settings())
+        platform.apply_to_settings(Settings())
     except UsageProblem as error:
         raise BadFile(f"{path}: {error}") from None
-    if not 0 < platform.computing < math.inf:
-        raise BadFile(f"{path}: computing must be a ratio above 0, not {platform.computing:g}")
+    if not 0 < platform.compute_ratio < math.inf:
+        raise BadFile(f"{path}: computing must be a ratio > 0 (got {platform.compute_ratio:g})")
     return platform
 
 
-class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A link, as one would name it, with where that was read."""
+class NodeLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A link of a computer by name, with the source of this information."""
 
     link: str
     source: str
@@ -235,81 +252,102 @@ class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A node, of which there may be as many as one likes.
+    """A documented node; a machine may have any number of them.
 
     Attributes
     ----------
-    name, device : str
-        `device` is an id.
-    inside : Wire
-        Between its devices; what one device has of it.
-    between : Wire
-        Between nodes; what a node has of it, for all of its devices together.
+    name : str
+        Name of the computer or cloud instance.
+    device : str
+        Id of the device.
+    devices_per_node : int
+        Number of devices.
+    inside : NodeLink
+        Link between the devices of a node, with the bandwidth of one device.
+    between : NodeLink
+        Link between nodes, with the bandwidth that all devices of a node share.
+    sources : dict of str to str
+        Sources by their short names.
+    aliases : list of str
+        Further names.
     price : Price or None
-        Of a node.
+        Price of a node.
     notes : list of str
-        What somebody who uses it should know.
+        Remarks for the user.
     """
 
     name: str
     device: str
     devices_per_node: int
-    inside: Wire
-    between: Wire
+    inside: NodeLink
+    between: NodeLink
     sources: dict[str, str]
     aliases: list[str] = []
     price: Price | None = None
     notes: list[str] = []
 
     def topology(self, workers: int = 0, ppp: float | None = None) -> Topology:
-        """As many nodes as so many devices need, one where nobody says; `ppp` is a share of the links' rates."""
+        """Return a topology of as many nodes as the workers need, at least one.
+
+        Parameters
+        ----------
+        workers : int
+            Number of devices.
+        ppp : float, optional
+            Share of the data sheet's bandwidth that the links reach.
+        """
         nodes = max(-(-workers // max(self.devices_per_node, 1)), 1)
-        inside, between = (link_rate(wire.link, ppp) for wire in (self.inside, self.between))
+        inside, between = link_rate(self.inside.link, ppp), link_rate(self.between.link, ppp)
         return Topology(self.device, self.devices_per_node, inside, nodes, between)
 
     @property
     def price_usd_per_h(self) -> float | None:
-        """Of one device's hour; None where none is on record."""
+        """Price of one device in USD per hour; None if unknown."""
         return None if self.price is None else self.price.usd_per_h / self.devices_per_node
 
     def describe(self) -> str:
-        """``AWS p4d.24xlarge (list price 21.957642 USD/h of a node, 2026-11-09, on demand, us-east-1)``."""
+        """Return name and price as text.
+
+        Such as ``AWS p4d.24xlarge; list price 21.957642 USD/h per node, 2026-11-09, on demand, us-east-1``.
+        """
         if self.price is None:
-            return f"{self.name}; no price of it is on record: costs take that of its devices"
-        return f"{self.name}; list price {self.price.value} of a node, {self.price.date}, {self.price.note}"
+            return f"{self.name}; its price is unknown: costs use the price of its devices"
+        return f"{self.name}; list price {self.price.value} per node, {self.price.date}, {self.price.note}"
 
 
 def read_computer(path: Path) -> Computer:
-    """Read a computer's TOML.
+    """Read a computer's TOML file.
 
     Raises
     ------
     BadFile
-        If it is malformed, or names a link or a source that does not exist; the message names it and the field.
+        If it is malformed, or names a link or a source that does not exist; the message names file and field.
     """
-    computer = read_typed(path, Computer, "computer", _BYTES_AT_MOST)
+    computer = read_typed(path, Computer, "computer", _MAX_BYTES)
     try:
         computer.topology()
     except PaleoError as error:
         raise BadFile(f"{path}: {error}") from None
-    given = [computer.inside.source, computer.between.source, *([computer.price.source] if computer.price else [])]
-    for source in given:
+    named_sources = [computer.inside.source, computer.between.source]
+    if computer.price:
+        named_sources.append(computer.price.source)
+    for source in named_sources:
         if source not in computer.sources:
-            raise BadFile(f"{path}: sources: {source!r} is not explained")
+            raise BadFile(f"{path}: {source!r} is missing in sources")
     return computer
 
 
 def computer_names() -> list[str]:
-    """Names of the shipped computers."""
-    return sorted(path.stem for path in (shipped("hardware") / "platforms").glob("*.toml"))
+    """Return the names of the shipped computers."""
+    return sorted(path.stem for path in (shipped_folder("hardware") / "platforms").glob("*.toml"))
 
 
 @cache
 def find_computer(name: str) -> Computer | None:
-    """The shipped computer of a name or alias, whatever its case and hyphens; None where none is called that."""
+    """Return the shipped computer with this name or alias, ignoring case and hyphens; None if there is none."""
     for stem in computer_names():
-        path = shipped("hardware") / "platforms" / f"{stem}.toml"
-        computer = read_computer(path)
-        if key(name) in {key(known) for known in (stem, computer.name, *computer.aliases)}:
+        computer = read_computer(shipped_folder("hardware") / "platforms" / f"{stem}.toml")
+        names = (stem, computer.name, *computer.aliases)
+        if any(key(name) == key(other) for other in names):
             return computer
     return None

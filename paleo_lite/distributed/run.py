@@ -1,4 +1,4 @@
-"""From what a user asks to a `ScaleTable`."""
+"""Entry point of scaling predictions: from the arguments of `paleo_lite.scale` to a `ScaleTable`."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from pathlib import Path
 
 import msgspec
 
-from ..counting import GENERATING
+from ..counting import GENERATION_PHASES
 from ..counting.work import check_batch_size
 from ..errors import BadValue
 from ..machines import Machine
-from ..timing import TimeModel, Workload, describe
+from ..timing import TimeModel, Workload, describe_model
 from ..timing.memory import largest_batch, usable_bytes
 from ..units import parse_range
 from .advise import Advice
-from .advise import advise as give_advice
-from .blocks import notes_of
+from .advise import advise as compare_strategies
+from .blocks import generation_notes
 from .clusters import (
     EXPECTED,
     WORST,
     Cluster,
     ClusterPrior,
-    Conditioned,
-    Scores,
+    ClusterScores,
+    ConditionedPrior,
     cluster_prior,
-    condition,
+    condition_on_measurements,
     parse_measured,
-)  # fmt: skip
+)
 from .job import Job, Settings
-from .links import Topology, flat, link_rate
+from .links import Topology, flat_topology, link_rate
 from .platforms import Computer, Platform, find_platform, parse_topology
-from .scale import scale, step_of
-from .strategies import STRATEGIES
+from .scale import predict_step, scale
+from .strategies import STRATEGIES, resolve_strategy
 from .table import Budget, ScaleRow, ScaleTable, make_budget
 
-BATCH = 32
-"""Samples per worker where none are given."""
+DEFAULT_BATCH_PER_WORKER = 32
+"""Samples per worker if no batch size is given."""
 
-UNKNOWN = 0.3
-"""How far (as a logarithm) computing may lie from a time model that does not say."""
+DEFAULT_COMPUTE_DEVIATION = 0.3
+"""Standard deviation of the logarithm of computation time for a time model that gives no interval."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What was asked: see `paleo_lite.scale`."""
+    """Arguments of a scaling prediction; see `paleo_lite.scale`."""
 
     workers: int | str | Sequence[int] | None = None
     link: str | None = None
@@ -56,62 +56,79 @@ class Request(msgspec.Struct, frozen=True):
     images: float | str | None = None
     epochs: float | None = None
     price: float | str | None = None
-    cost_asked: bool = False
+    require_cost: bool = False
     platform: str | None = None
     measured: Sequence[str] = ()
 
-    def counts(self) -> list[int]:
-        """Numbers of workers; empty where none are given, which means all of the topology.
+    def worker_counts(self) -> list[int]:
+        """Return the numbers of workers; an empty list stands for all devices of the topology.
 
         Raises
         ------
         BadValue
-            If they are below 1.
+            If one is < 1.
         """
-        return [] if self.workers is None else parse_range(self.workers, "workers")
+        if self.workers is None:
+            return []
+        return parse_range(self.workers, "workers")
 
-    def samples(self, most: int) -> int:
-        """The batch size, or what stands for it; `most` workers."""
-        if self.batch_size is None:
-            return BATCH if self.scaling == "weak" else BATCH * most
-        check_batch_size(self.batch_size)
-        return self.batch_size
+    def resolve_batch_size(self, max_workers: int) -> int:
+        """Return the batch size, or its default.
 
-    def machine(self, hardware_files: Sequence[Path] = ()) -> Topology:
-        """The machine that link or topology describe.
+        Parameters
+        ----------
+        max_workers : int
+            Largest number of workers.
+        """
+        if self.batch_size is not None:
+            check_batch_size(self.batch_size)
+            return self.batch_size
+        if self.scaling == "weak":
+            return DEFAULT_BATCH_PER_WORKER
+        return DEFAULT_BATCH_PER_WORKER * max_workers
+
+    def global_batch_size(self, batch_size: int, workers: int) -> int:
+        """Return the samples per step of all workers for a resolved batch size."""
+        return batch_size * workers if self.scaling == "weak" else batch_size
+
+    def build_topology(self, hardware_files: Sequence[Path] = ()) -> Topology:
+        """Return the topology that a link, a topology or a platform describes.
 
         Raises
         ------
         BadValue
-            If both or, for several workers, neither is given, or there are more workers than the topology has.
+            If more than one of them is given, or none for several workers, or if there are more workers than devices.
         """
-        counts = self.counts()
-        if sum(way is not None for way in (self.link, self.topology, self.platform)) > 1:
-            raise BadValue("give a link for all workers, a topology or a platform: one of them")
-        named = None if self.platform is None else find_platform(self.platform)
-        if isinstance(named, Platform) and self.ppp_comm is not None:
-            raise BadValue("this platform's links were measured: leave --ppp-comm or --platform out")
-        if self.topology is not None or named is not None:
-            machine = (
-                named.topology(max(counts, default=0), self.ppp_comm)
-                if named is not None
-                else parse_topology(self.topology or "", ppp=self.ppp_comm, hardware_files=hardware_files)
-            )
-            if counts and max(counts) > machine.workers:
-                raise BadValue(f"{max(counts)} workers are more than the topology has, {machine.describe()}")
-            return machine
+        counts = self.worker_counts()
+        if sum(source is not None for source in (self.link, self.topology, self.platform)) > 1:
+            raise BadValue("give only one of `--link`, `--topology` and `--platform`")
+        platform = None if self.platform is None else find_platform(self.platform)
+        if isinstance(platform, Platform) and self.ppp_comm is not None:
+            raise BadValue("the links of this platform were measured: leave out `--ppp-comm` or `--platform`")
+        if platform is not None or self.topology is not None:
+            if platform is not None:
+                topology = platform.topology(max(counts, default=0), self.ppp_comm)
+            else:
+                topology = parse_topology(self.topology or "", ppp=self.ppp_comm, hardware_files=hardware_files)
+            if counts and max(counts) > topology.workers:
+                raise BadValue(
+                    f"`--workers` must be <= {topology.workers}, the devices of {topology.describe()} "
+                    f"(got {max(counts)})"
+                )
+            return topology
         if not counts:
-            raise BadValue("how many workers? --workers 8, --workers 1,2,4,...,128, or all of a --topology")
+            raise BadValue("`scale` needs `--workers`, such as 8 or 1,2,4,...,128, or a `--topology`")
         if self.link is not None:
-            return flat(link_rate(self.link, self.ppp_comm), max(counts))
+            return flat_topology(link_rate(self.link, self.ppp_comm), max(counts))
         if max(counts) > 1:
             raise BadValue(
-                "how are the workers linked? --link ethernet20, or --topology '2x k40m @ pcie3, 16 nodes @ infiniband'"
+                "`scale` needs a network: give `--link ethernet20`, "
+                "`--topology '2x k40m @ pcie3, 16 nodes @ infiniband'` or `--platform NAME`"
             )
         return Topology(None, 1, None, 1, None)
 
 
-def run(
+def predict_scaling(
     request: Request,
     topology: Topology,
     workload: Workload,
@@ -121,142 +138,181 @@ def run(
     *,
     advise: bool = False,
 ) -> ScaleTable:
-    """Answer a request.
+    """Predict all rows of a request, or with `advise` compare all strategies.
 
     Raises
     ------
     BadValue
-        If the topology is of another device, or advice is asked for several numbers of workers.
+        If the topology names another device, or advice is requested for several numbers of workers.
     """
     if topology.device is not None and topology.device != machine.device.id:
-        raise BadValue(f"the topology is of {topology.device}, not of {machine.device.id}: name one of them")
-    counts = request.counts() or [topology.workers]
-    samples = request.samples(max(counts))
-    named = find_platform(request.platform) if request.platform is not None else None
-    price = named.price_usd_per_h if isinstance(named, Computer) and request.price is None else request.price
+        raise BadValue(
+            f"`--gpu` must be {topology.device}, the device of the topology, or be left out (got {machine.device.id})"
+        )
+    request = msgspec.structs.replace(request, strategy=resolve_strategy(request.strategy))
+    counts = request.worker_counts() or [topology.workers]
+    batch_size = request.resolve_batch_size(max(counts))
+    found_platform = find_platform(request.platform) if request.platform is not None else None
+    price = request.price
+    if isinstance(found_platform, Computer) and price is None:
+        price = found_platform.price_usd_per_h
     budget = make_budget(
-        machine.device, request.images, request.epochs, price, cost_asked=request.cost_asked,
+        machine.device,
+        request.images,
+        request.epochs,
+        price,
+        require_cost=request.require_cost,
         tokens=workload.network.tokens,
-    )  # fmt: skip
-    platform = named if isinstance(named, Platform) else None
-    settings, computing = settings or Settings(), 1.0
+    )
+    platform = found_platform if isinstance(found_platform, Platform) else None
+    settings, compute_ratio = settings or Settings(), 1.0
     if platform is not None:
-        settings, computing = platform.settings(settings), platform.computing
-    # A bound of computing asks for one of exchanging: no prior speaks of it.
-    cluster: Cluster | None = platform or (cluster_prior() if model.is_forecast else None)
-    job = Job(workload, machine, model, computing)
+        settings, compute_ratio = platform.apply_to_settings(settings), platform.compute_ratio
+    cluster: Cluster | None = platform
+    if platform is None and model.is_forecast:  # a bound of computation comes with a bound of communication
+        cluster = cluster_prior()
+    job = Job(workload, machine, model, compute_ratio)
     if request.measured:
         if not isinstance(cluster, ClusterPrior):
+            option = f"--platform {request.platform}" if platform else f"--time-model {model.name}"
             raise BadValue(
-                "--measured says more about a forecast of a cluster that nobody measured: leave it out, or "
-                + (f"--platform {request.platform}" if platform else f"--time-model {model.name}")
+                "`--measured` refines the forecast of a cluster without measurements: leave it out, or leave out "
+                f"`{option}`"
             )
-        job, cluster = _learnt(request, topology, job, settings, samples, cluster)
+        job, cluster = _condition_job(request, topology, job, settings, batch_size, cluster)
     if advise:
         if len(counts) != 1:
             raise BadValue(
-                f"advice is for one number of workers, not for {len(counts)}: use --workers {counts[-1]}, for example"
+                f"`--advise` needs a single number of workers, such as `--workers {counts[-1]}` (got {len(counts)})"
             )
-        answer = give_advice(
-            job, topology, counts[0], samples, scaling=request.scaling, settings=settings, budget=budget,
+        advice = compare_strategies(
+            job,
+            topology,
+            counts[0],
+            batch_size,
+            scaling=request.scaling,
+            settings=settings,
+            budget=budget,
             cluster=cluster,
-        )  # fmt: skip
+        )
     else:
         rows = scale(
-            job, topology, counts, samples, scaling=request.scaling, strategy=request.strategy, settings=settings,
-            budget=budget, cluster=cluster,
-        )  # fmt: skip
-        answer = Advice(rows, "", {})
-    used = topology.with_workers(max(counts))
+            job,
+            topology,
+            counts,
+            batch_size,
+            scaling=request.scaling,
+            strategy=request.strategy,
+            settings=settings,
+            budget=budget,
+            cluster=cluster,
+        )
+        advice = Advice(rows, "", {})
+    used_topology = topology.with_workers(max(counts))
     if cluster is not None and platform is None:
-        centre = cluster.scores if isinstance(cluster, Conditioned) else Scores(*[EXPECTED] * 4)
-        used, _ = cluster_prior().at(centre, used, settings)
-    return _table(request, used, job, answer, budget, samples)
+        scores = ClusterScores.uniform(EXPECTED)
+        if isinstance(cluster, ConditionedPrior):
+            scores = cluster.mean_scores
+        used_topology, _ = cluster_prior().cluster_at(scores, used_topology, settings)
+    return _make_table(request, used_topology, job, advice, budget, batch_size)
 
 
-def _learnt(
-    request: Request, topology: Topology, job: Job, settings: Settings, samples: int, prior: ClusterPrior
-) -> tuple[Job, Conditioned]:
-    """The job at the pace, and the clusters, that agree with what was measured."""
+def _condition_job(
+    request: Request, topology: Topology, job: Job, settings: Settings, batch_size: int, prior: ClusterPrior
+) -> tuple[Job, ConditionedPrior]:
+    """Return the job and the clusters that agree with the measured steps."""
     points = [parse_measured(text) for text in request.measured]
-    totals = [samples * point.workers if request.scaling == "weak" else samples for point in points]
+    global_batch_sizes = [request.global_batch_size(batch_size, point.workers) for point in points]
+    measured_s = [point.step_time_s(size) for point, size in zip(points, global_batch_sizes)]
 
-    def seconds(scores: Scores, pace: float) -> list[float]:
-        paced, times = job.paced(pace), []
-        for point, total in zip(points, totals):
-            machine, how = prior.at(scores, topology.with_workers(point.workers), settings)
-            times.append(float(step_of(paced, machine, how, total, request.strategy).time_s))
+    def predict_times(scores: ClusterScores, compute_scale: float) -> list[float]:
+        scaled_job = job.with_compute_scale(compute_scale)
+        times = []
+        for point, global_batch_size in zip(points, global_batch_sizes):
+            machines, drawn_settings = prior.cluster_at(scores, topology.with_workers(point.workers), settings)
+            step = predict_step(scaled_job, machines, drawn_settings, global_batch_size, request.strategy)
+            times.append(float(step.time_s))
         return times
 
-    alone = job.at(samples)
-    apart = UNKNOWN if alone.interval is None else math.log(alone.interval[1] / alone.interval[0]) / (2 * WORST)
-    known = condition(prior, seconds, [point.seconds(total) for point, total in zip(points, totals)], apart)
-    return job.paced(known.pace), known.relative()
+    interval = job.device_step(batch_size).interval
+    compute_deviation = DEFAULT_COMPUTE_DEVIATION
+    if interval is not None:
+        compute_deviation = math.log(interval[1] / interval[0]) / (2 * WORST)
+    conditioned = condition_on_measurements(prior, predict_times, measured_s, compute_deviation)
+    return job.with_compute_scale(conditioned.compute_scale), conditioned.relative_to_compute_scale()
 
 
-def _table(request: Request, machine: Topology, job: Job, answer: Advice, budget: Budget, samples: int) -> ScaleTable:
-    device, notes = job.machine.device, _notes(request, machine, job, answer.rows, budget, samples)
+def _make_table(
+    request: Request, topology: Topology, job: Job, advice: Advice, budget: Budget, batch_size: int
+) -> ScaleTable:
+    device = job.machine.device
+    notes = _collect_notes(request, topology, job, advice.rows, budget, batch_size)
     return ScaleTable(
         network=job.workload.network.name,
         gpu=device.id,
         gpu_name=device.name,
         precision=job.workload.options.products or job.workload.precision,
         scaling=request.scaling,
-        batch_size=samples,
-        topology=machine.describe(),
-        links=tuple(link.describe() for link in machine.links.values()),
-        model=describe(job.model),
+        batch_size=batch_size,
+        topology=topology.describe(),
+        links=tuple(link.describe() for link in topology.links.values()),
+        model=describe_model(job.model),
         is_forecast=job.model.is_forecast,
         memory_bytes=device.memory_bytes,
-        rows=answer.rows,
+        rows=advice.rows,
         images=budget.images,
         epochs=None if budget.images is None else budget.epochs,
         price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
-        why=answer.why,
-        refused=answer.refused,
+        why=advice.why,
+        refused=advice.refused,
         notes=tuple(dict.fromkeys(notes)),
         phase=job.workload.phase,
     )
 
 
-def _notes(
-    request: Request, machine: Topology, job: Job, rows: list[ScaleRow], budget: Budget, samples: int
+def _collect_notes(
+    request: Request, topology: Topology, job: Job, rows: list[ScaleRow], budget: Budget, batch_size: int
 ) -> list[str]:
-    """What to know of the answer: what is missing of it, what it was learnt from, and what would fit."""
-    device, options, notes = job.machine.device, job.workload.options, list(job.workload.network.notes)
+    """Return the notes of a table: missing prices, origin of the figures, and the largest batch that fits."""
+    device, options = job.machine.device, job.workload.options
+    notes = list(job.workload.network.notes)
     if budget.images is not None and budget.price_usd_per_h is None:
-        notes.append(
-            f"no price of {device.name} is on record, so the cost is unknown: give --price, such as '0.90 USD/h'"
-        )
-    for link in machine.links.values():
-        whole = [attached.link for attached in device.links if attached.link.startswith(f"{link.name}-x")]
-        if link.per == "lane" and whole:
-            lanes = f"{link.name} is one lane of the {whole[0].removeprefix(f'{link.name}-x')} that {device.name} has"
-            notes.append(f"{lanes}: --link {whole[0]} is all of them")
-    named = None if request.platform is None else find_platform(request.platform)
-    if named is not None:
-        notes.append(f"{'fitted: ' if isinstance(named, Platform) else ''}{named.describe()}")
-        notes += named.notes if isinstance(named, Computer) else []
-    if request.measured or (not isinstance(named, Platform) and job.model.is_forecast and machine.workers > 1):
+        notes.append(f"the price of {device.name} is unknown, and so is the cost: give `--price`, such as '0.90 USD/h'")
+    for link in topology.links.values():
+        full_links = [attached.link for attached in device.links if attached.link.startswith(f"{link.name}-x")]
+        if link.per == "lane" and full_links:
+            lanes = full_links[0].removeprefix(f"{link.name}-x")
+            notes.append(
+                f"{link.name} is one of the {lanes} lanes of {device.name}: `--link {full_links[0]}` uses all of them"
+            )
+    platform = None if request.platform is None else find_platform(request.platform)
+    if isinstance(platform, Platform):
+        notes.append(f"fitted: {platform.describe()}")
+    elif platform is not None:
+        notes.append(platform.describe())
+        notes += platform.notes
+    is_unmeasured_forecast = not isinstance(platform, Platform) and job.model.is_forecast and topology.workers > 1
+    if request.measured or is_unmeasured_forecast:
         prior = cluster_prior()
-        others = (
-            f"as of {prior.clusters} clusters that were measured ({prior.measurements} measurements; {prior.held_out})"
-        )
-        notes.append(
-            f"computing, links, overlap and waiting are as measured here ({'; '.join(request.measured)}) and {others}"
-            if request.measured
-            else f"this cluster was not measured: links, overlap and waiting are {others}"
-        )
+        origin = f"{prior.clusters} measured clusters ({prior.measurements} measurements; {prior.held_out})"
+        if request.measured:
+            notes.append(
+                "computation, links, overlap and stragglers are fitted to your measurements "
+                f"({'; '.join(request.measured)}) and {origin}"
+            )
+        else:
+            notes.append(f"this cluster was not measured: links, overlap and stragglers are those of {origin}")
     if options.products:
         notes.append(
-            f"matrices are multiplied in {options.products}, but for the logits'; all else is in "
-            f"{job.workload.precision}, and so is what is saved"
+            f"matrix products are computed in {options.products}, except for the logits; all other operations and "
+            f"saved tensors are in {job.workload.precision}"
         )
-    refused = [row.batch_size // row.workers for row in rows if row.fits is False and row.strategy == "data"]
-    if refused:
+    too_large = [row.batch_size // row.workers for row in rows if row.fits is False and row.strategy == "data"]
+    if too_large:
         largest = largest_batch(job.workload, memory_bytes=usable_bytes(device))
-        would = "not even one sample would" if largest is None else f"the largest batch that does is {largest}"
-        notes.append(f"a batch of {max(refused)} per worker does not fit into {device.name}: {would}")
-    if job.workload.phase in GENERATING:
-        return [*notes, *notes_of(job)]
-    return [*notes, *job.at(1 if STRATEGIES[request.strategy].in_blocks else samples).model_notes]
+        remedy = "not even one sample fits" if largest is None else f"the largest batch that fits is {largest}"
+        notes.append(f"a batch of {max(too_large)} per worker does not fit into {device.name}: {remedy}")
+    if job.workload.phase in GENERATION_PHASES:
+        return [*notes, *generation_notes(job)]
+    device_batch = 1 if STRATEGIES[request.strategy].divides_blocks else batch_size
+    return [*notes, *job.device_step(device_batch).model_notes]

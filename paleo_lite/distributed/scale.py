@@ -1,4 +1,4 @@
-"""From a job and numbers of workers to rows: what a step takes, how it compares with one worker, what limits it."""
+"""Scaling of a job over numbers of workers: step times, speed-up and limiting factor of each row."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..counting import GENERATING
-from ..errors import BadValue, UnknownName
-from ..input_pipeline.feeding import Feeding, feed
+from ..counting import GENERATION_PHASES
+from ..errors import BadValue
+from ..input_pipeline.feeding import InputPipeline, predict_throughput
 from ..timing.memory import largest_batch, usable_bytes
 from ..units import element_bytes
-from .clusters import Cluster, Conditioned, best_case
-from .job import Inputs, Job, Settings, Step, plain
+from .clusters import Cluster, ConditionedPrior, data_sheet_case
+from .job import InputSettings, Job, Settings, Step, as_scalar
 from .links import Topology
-from .strategies import STRATEGIES
+from .strategies import STRATEGIES, resolve_strategy
 from .table import Budget, ScaleRow
 
-PHASES = ("training", *GENERATING)
-"""What several devices do together."""
+PHASES = ("training", *GENERATION_PHASES)
+"""Phases that are predicted on several devices."""
 
 SCALINGS = {
-    "weak": "the batch per worker stays",
-    "strong": "the batch of all workers together stays",
+    "weak": "constant batch size per worker",
+    "strong": "constant global batch size",
 }
-NO_WORKER = "no one worker holds the network: speed-up is over a worker's share of"
-NEARLY = 0.02
-"""Losses below this share of a step are not worth a name."""
+NO_SINGLE_WORKER = "the network fits on no single worker: speed-up is relative to the throughput per worker of"
+NEGLIGIBLE_SHARE = 0.02
+"""Overheads below this fraction of a step are not reported as its limiting factor."""
 
 
 def scale(
@@ -47,196 +47,227 @@ def scale(
 
     Parameters
     ----------
+    job : Job
+        Workload, device and time model.
     topology : Topology
-        The machine; of it as many devices as there are workers are used, nodes filled first.
+        Devices and links; rows use as many devices as workers, and fill nodes first.
+    workers : sequence of int
+        Numbers of workers.
     batch_size : int
-        Samples per worker for weak scaling, of all workers together for strong scaling.
+        Samples per worker for weak scaling, of all workers for strong scaling.
     scaling : {"weak", "strong"}
+        See `SCALINGS`.
     strategy : str
-        One of `strategies.STRATEGIES`.
+        Name or alias of one of `strategies.STRATEGIES`.
+    settings : Settings, optional
+        Options of training on several devices.
     budget : Budget, optional
-        Images, epochs and price for hours and cost.
+        Images, epochs and price, for hours and cost.
     cluster : Cluster, optional
-        What is known of such machines; without it links and overlap do what `topology` and `settings` say.
+        Knowledge of similar clusters. Without it links and overlap follow `topology` and `settings` exactly.
 
     Returns
     -------
     list of ScaleRow
-        One for each number of workers, in their order.
+        One row per number of workers, in their order.
 
     Raises
     ------
     BadValue
-        If workers are below 1, do not divide the batch or the nodes, or are more than the batch has samples.
+        If a number of workers is < 1, does not divide the batch or the nodes, or exceeds the number of samples.
     """
     settings, budget = settings or Settings(), budget or Budget()
+    strategy = resolve_strategy(strategy)
     if scaling not in SCALINGS:
-        raise BadValue(f"scaling must be weak or strong, not {scaling!r}")
+        raise BadValue(f"`--scaling` must be weak or strong (got {scaling!r})")
     if not workers:
-        raise BadValue("at least one number of workers is needed")
+        raise BadValue("give at least one number of workers")
     for number in workers:
         if number < 1:
-            raise BadValue(f"workers must be whole numbers of 1 or more, not {number}")
-    alone = step_of(job, topology.with_workers(1), settings, batch_size, strategy, cluster)
+            raise BadValue(f"the number of workers must be an integer >= 1 (got {number})")
     workload, device, tokens = job.workload, job.machine.device, job.workload.network.tokens
-    room, power_w = usable_bytes(device), device.power_w
-    held_per_s, note = _one_worker(job, alone, batch_size, settings, room)
-    alone_per_s = held_per_s or batch_size / alone.time_s
-    # With a fraction: the whole number of many samples of a large network fits into no 64 bits.
-    one, two = (float(workload.work.column("flops", workload.phase, number).sum()) for number in (1, 2))
+    available_bytes, power_w = usable_bytes(device), device.power_w
+    single_worker_step = predict_step(job, topology.with_workers(1), settings, batch_size, strategy, cluster)
+    single_worker_per_s, baseline_notes = _single_worker_rate(
+        job, single_worker_step, batch_size, settings, available_bytes
+    )
+    is_single_worker_feasible = single_worker_per_s is not None
+    if single_worker_per_s is None:
+        single_worker_per_s = batch_size / single_worker_step.time_s
+    # FLOPs are extrapolated as floats: those of many samples of a large network exceed 64-bit integers.
+    flops_of_one, flops_of_two = (
+        float(workload.work.column("flops", workload.phase, samples).sum()) for samples in (1, 2)
+    )
     rows = []
     for number in workers:
-        machine = topology.with_workers(number)
-        total = batch_size * number if scaling == "weak" else batch_size
-        step = step_of(job, machine, settings, total, strategy, cluster) if number > 1 else alone
-        bound = step_of(job.bound, *best_case(machine, settings), total, strategy)
-        fits = None if step.memory_bytes is None else step.memory_bytes <= room
-        described = {name: getattr(step, name) for name in Step.__struct_fields__ if name != "notes"}
+        machines = topology.with_workers(number)
+        global_batch = batch_size * number if scaling == "weak" else batch_size
+        step = single_worker_step
+        if number > 1:
+            step = predict_step(job, machines, settings, global_batch, strategy, cluster)
+        best_topology, best_settings = data_sheet_case(machines, settings)
+        bound = predict_step(job.roofline_job, best_topology, best_settings, global_batch, strategy)
+        fits = None if step.memory_bytes is None else step.memory_bytes <= available_bytes
+        ideal_s = global_batch / single_worker_per_s / number
+        step_fields = {name: getattr(step, name) for name in Step.__struct_fields__ if name != "notes"}
         row = ScaleRow(
-            **described,
+            **step_fields,
             **msgspec.structs.asdict(budget),
-            notes=(*step.notes, *note),
+            notes=(*step.notes, *baseline_notes),
             workers=number,
-            batch_size=total,
-            alone_per_s=alone_per_s,
-            limited_by=_limit(machine, step, total / alone_per_s / number, fits, STRATEGIES[strategy].in_blocks),
+            batch_size=global_batch,
+            single_worker_per_s=single_worker_per_s,
+            limited_by=_limiting_factor(machines, step, ideal_s, fits, STRATEGIES[strategy].divides_blocks),
             strategy=strategy,
             fits=fits,
             bound_s=float(bound.time_s),
-            flops=one + (total - 1) * (two - one),
-            tokens=tokens * total if tokens else None,
+            flops=flops_of_one + (global_batch - 1) * (flops_of_two - flops_of_one),
+            tokens=tokens * global_batch if tokens else None,
             peak_per_s=job.machine.peak(workload.options.products or workload.precision).per_s,
             power_w=power_w,
         )
         rows.append(row)
-    return rows if held_per_s else over_what_runs(rows)
+    return rows if is_single_worker_feasible else relative_to_smallest_fitting(rows)
 
 
-def _one_worker(
-    job: Job, alone: Step, batch_size: int, settings: Settings, room: float
+def _single_worker_rate(
+    job: Job, step: Step, batch_size: int, settings: Settings, available_bytes: float
 ) -> tuple[float | None, tuple[str, ...]]:
-    """Samples per second of one worker that can run: with as large a batch as it holds; None where it holds none."""
-    if alone.memory_bytes is None or alone.memory_bytes <= room:
-        return batch_size / alone.time_s, ()
-    held = largest_batch(job.workload, memory_bytes=room)
-    if held is None:
+    """Return samples per second of a single worker, with the largest batch that fits, and notes.
+
+    The rate is None if not even one sample fits.
+    """
+    if step.memory_bytes is None or step.memory_bytes <= available_bytes:
+        return batch_size / step.time_s, ()
+    largest = largest_batch(job.workload, memory_bytes=available_bytes)
+    if largest is None:
         return None, ()
-    samples = min(held, batch_size)
-    paced = step_of(
-        job,
-        Topology(None, 1, None, 1, None),
-        settings,
-        samples,
-        "together" if job.workload.phase in GENERATING else "data",
-    )
-    says = f"one worker, which the speed-up is over, has a batch of {samples}: it does not hold {batch_size}"
-    return samples / float(paced.time_s), (says,)
+    samples = min(largest, batch_size)
+    strategy = "3d" if job.workload.phase in GENERATION_PHASES else "data"
+    step = predict_step(job, Topology(None, 1, None, 1, None), settings, samples, strategy)
+    note = f"the single worker of the speed-up has a batch of {samples}: a batch of {batch_size} does not fit"
+    return samples / float(step.time_s), (note,)
 
 
-def over_what_runs(rows: list[ScaleRow]) -> list[ScaleRow]:
-    """Speed-ups over the first row that fits, where no one worker can run."""
-    first = next((row for row in rows if row.fits), None)
-    if first is None:
+def relative_to_smallest_fitting(rows: list[ScaleRow]) -> list[ScaleRow]:
+    """Return the rows with speed-ups relative to the first row that fits, for networks that fit on no single worker."""
+    baseline = next((row for row in rows if row.fits), None)
+    if baseline is None:
         return rows
-    share = first.throughput_per_s / first.workers
-    says = f"{NO_WORKER} {first.workers} with {first.strategy}"
-    return [
-        msgspec.structs.replace(
-            row,
-            alone_per_s=share,
-            over=first.workers,
-            notes=(*(note for note in row.notes if not note.startswith(NO_WORKER)), says),
+    per_worker_per_s = baseline.throughput_per_s / baseline.workers
+    baseline_note = f"{NO_SINGLE_WORKER} {baseline.workers} workers with strategy {baseline.strategy}"
+    relative_rows = []
+    for row in rows:
+        notes = [note for note in row.notes if not note.startswith(NO_SINGLE_WORKER)]
+        relative_rows.append(
+            msgspec.structs.replace(
+                row,
+                single_worker_per_s=per_worker_per_s,
+                baseline_workers=baseline.workers,
+                notes=(*notes, baseline_note),
+            )
         )
-        for row in rows
-    ]
+    return relative_rows
 
 
-def step_of(
+def predict_step(
     job: Job,
-    machine: Topology,
+    topology: Topology,
     settings: Settings,
     batch_size: Any,
     strategy: str,
     cluster: Cluster | None = None,
 ) -> Step:
-    """A step by a strategy on all devices of a machine.
+    """Predict the step of a strategy on all devices of a topology.
 
     Parameters
     ----------
-    batch_size : int, or ndarray where the strategy takes one
-        Of all devices together.
+    batch_size : int, or ndarray where the strategy supports it
+        Global batch size.
+    strategy : str
+        Name or alias of one of `strategies.STRATEGIES`.
     cluster : Cluster, optional
-        What is known of such machines.
+        Knowledge of similar clusters.
 
     Raises
     ------
     UnknownName, BadValue
-        If there is no such strategy, or it cannot share this batch out on this machine.
+        If there is no such strategy, or it cannot divide this batch on this topology.
     """
-    if strategy not in STRATEGIES:
-        raise UnknownName("strategy", strategy, STRATEGIES)
-    workers, in_blocks = machine.workers, STRATEGIES[strategy].in_blocks
-    if np.any(batch_size < workers) and not in_blocks:
-        raise BadValue(f"a batch of {batch_size} is smaller than {workers} workers: each needs a sample")
+    strategy = resolve_strategy(strategy)
+    workers, divides_blocks = topology.workers, STRATEGIES[strategy].divides_blocks
+    if np.any(batch_size < workers) and not divides_blocks:
+        raise BadValue(f"the batch size must be >= {workers}, one sample per worker (got {batch_size})")
 
-    def run_on(machine: Topology, settings: Settings, pace: float) -> Step:
-        of_all = settings if in_blocks else settings.among(workers)  # of replicas that wait for each other
-        step = STRATEGIES[strategy].run(job.paced(pace), machine, batch_size, of_all)
-        return step if settings.inputs is None else fed(step, job, machine, batch_size, settings.inputs)
+    def predict_on(machines: Topology, machine_settings: Settings, compute_scale: float) -> Step:
+        if not divides_blocks:  # otherwise only replicas wait for each other, which the strategy takes into account
+            machine_settings = machine_settings.with_straggler_slowdown(workers)
+        scaled_job = job.with_compute_scale(compute_scale)
+        step = STRATEGIES[strategy].run(scaled_job, machines, batch_size, machine_settings)
+        if machine_settings.inputs is None:
+            return step
+        return add_input_wait(step, job, machines, batch_size, machine_settings.inputs)
 
-    if cluster is None or (workers == 1 and not isinstance(cluster, Conditioned)):
-        computed = step = run_on(machine, settings, 1.0)
+    if cluster is None or (workers == 1 and not isinstance(cluster, ConditionedPrior)):
+        computed = step = predict_on(topology, settings, 1.0)
         best_s = worst_s = step.time_s
     else:
-        step, best_s, worst_s, interval = cluster.around(run_on, machine, settings)
-        computed = step
-        several = (best_s, worst_s) if workers > 1 else None
-        step = msgspec.structs.replace(step, cluster_interval=several, interval=interval)
+        computed, best_s, worst_s, interval = cluster.forecast_step(predict_on, topology, settings)
+        cluster_interval = (best_s, worst_s) if workers > 1 else None
+        step = msgspec.structs.replace(computed, cluster_interval=cluster_interval, interval=interval)
         if interval is not None:
             return step
-    alone: Step = computed if in_blocks else job.at(batch_size // workers)
-    if alone.interval is None:
+    device_step: Step = computed if divides_blocks else job.device_step(batch_size // workers)
+    if device_step.interval is None:
         return step
-    # What is computed lies as far off as one device's step of its samples does. Exchanges and waiting have causes of
-    # their own: logarithms of the two, which are independent, add up by their squares.
-    own_s = step.time_s - step.exposed_s
+    # Computation is as uncertain as the step of one device. Communication and stragglers have independent causes, so
+    # the logarithms of both deviations add up in quadrature.
+    computation_s = step.time_s - step.exposed_s
     ends = []
-    for end_s, cluster_s in zip(alone.interval, (best_s, worst_s)):
-        computing = np.log((step.exposed_s + own_s * end_s / alone.time_s) / step.time_s)
-        off = np.hypot(computing, np.log(cluster_s / step.time_s))
-        ends.append(plain(step.time_s * np.exp(np.copysign(off, computing))))
+    for device_end_s, cluster_end_s in zip(device_step.interval, (best_s, worst_s)):
+        computed_end_s = step.exposed_s + computation_s * device_end_s / device_step.time_s
+        log_computation = np.log(computed_end_s / step.time_s)
+        log_cluster = np.log(cluster_end_s / step.time_s)
+        log_total = np.copysign(np.hypot(log_computation, log_cluster), log_computation)
+        ends.append(as_scalar(step.time_s * np.exp(log_total)))
     return msgspec.structs.replace(step, interval=(ends[0], ends[1]))
 
 
-def _limit(machine: Topology, step: Step, ideal_s: float, fits: bool | None, in_blocks: bool) -> str:
-    """In words what most stands between a step and its ideal, the n-th part of one worker's time for the samples."""
+def _limiting_factor(topology: Topology, step: Step, ideal_s: float, fits: bool | None, divides_blocks: bool) -> str:
+    """Return the largest cause of the difference between a step and its ideal time.
+
+    Parameters
+    ----------
+    ideal_s : float
+        Time of a single worker for the same samples, divided by the number of workers.
+    """
     if fits is False:
         return "memory: it does not fit"
-    losses = dict(step.losses)
+    causes = dict(step.overheads_s)
     if step.exposed_s:
-        slowest = min(machine.links.values(), key=lambda link: link.bandwidth_bytes_per_s * link.ppp)
-        losses[f"communication over {slowest.name}"] = step.exposed_s
-    rest = "undivided work and smaller matrices" if in_blocks else "small batches per worker"
-    losses[rest] = step.time_s - ideal_s - sum(losses.values())
-    worst = max(losses, key=lambda name: float(losses[name]))
-    return worst if losses[worst] > NEARLY * step.time_s else "compute"
+        slowest = min(topology.links.values(), key=lambda link: link.bandwidth_bytes_per_s * link.ppp)
+        causes[f"communication over {slowest.name}"] = step.exposed_s
+    remainder = "replicated work and smaller matrices" if divides_blocks else "small batches per worker"
+    causes[remainder] = step.time_s - ideal_s - sum(causes.values())
+    largest = max(causes, key=lambda cause: float(causes[cause]))
+    return largest if causes[largest] > NEGLIGIBLE_SHARE * step.time_s else "compute"
 
 
-def fed(step: Step, job: Job, machine: Topology, batch_size: Any, inputs: Inputs) -> Step:
-    """The same step, with what it waits for its samples.
+def add_input_wait(step: Step, job: Job, topology: Topology, batch_size: Any, inputs: InputSettings) -> Step:
+    """Return the step with the time that the devices wait for their samples.
 
-    Every node reads and decodes its part of the batch itself; where a strategy does not divide the batch, all of it.
+    Every node reads and decodes its own part of the batch, or all of it where the strategy does not divide the batch.
 
     Raises
     ------
     BadValue
-        If it is asked of many batch sizes at once.
+        If `batch_size` is an array.
     """
     if np.ndim(batch_size):
-        raise BadValue("input feeding is predicted for one batch size at a time")
-    samples = max(batch_size // machine.nodes // machine.devices_per_node, 1)
+        raise BadValue("the input pipeline can be predicted for a single batch size only, not for an array")
+    samples = max(batch_size // topology.nodes // topology.devices_per_node, 1)
     network = job.workload.network
-    feeding = Feeding(
+    pipeline = InputPipeline(
         device_per_s=samples / step.time_s,
         batch_size=samples,
         sample_bytes=inputs.sample_bytes,
@@ -248,12 +279,12 @@ def fed(step: Step, job: Job, machine: Topology, batch_size: Any, inputs: Inputs
         link=inputs.link,
         link_bytes_per_s=inputs.link_bytes_per_s,
         pinned=not inputs.pageable,
-        devices=machine.devices_per_node,
+        devices=topology.devices_per_node,
     )
-    result = feed(feeding)
+    result = predict_throughput(pipeline)
     waiting_s = max(result.waiting_s, 0.0)
     if not waiting_s:
         return step
     slowest = min(result.stages[:-1], key=lambda stage: stage.per_s)
-    losses = {**step.losses, f"input: {slowest.name}": waiting_s}
-    return msgspec.structs.replace(step, input_s=waiting_s, losses=losses)
+    overheads_s = {**step.overheads_s, f"input: {slowest.name}": waiting_s}
+    return msgspec.structs.replace(step, input_s=waiting_s, overheads_s=overheads_s)

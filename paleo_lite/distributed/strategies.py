@@ -1,4 +1,4 @@
-"""The strategies by name: how work is shared out among devices."""
+"""Table of parallelization strategies: `STRATEGIES` by name, and `resolve_strategy` for names and aliases."""
 
 from __future__ import annotations
 
@@ -6,93 +6,154 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from .collectives import EXACT, HALVES
-from .data_parallel import data, zero
+from ..errors import UnknownName
+from .collectives import EXACT_COLLECTIVES, REDUCE_SCATTER_COLLECTIVES
+from .data_parallel import train_data_parallel, train_zero
 from .job import Job, Settings, Step
 from .links import Topology
-from .model_parallel import hybrid, micro_batches, model_bound, pipelined, tensor
-from .parallel_3d import together
+from .model_parallel import (
+    default_micro_batches,
+    model_parallel_bound,
+    train_hybrid,
+    train_pipeline_parallel,
+    train_tensor_parallel,
+)
+from .parallel_3d import train_3d_parallel
 
-Run = Callable[[Job, Topology, Any, Settings], Step]
-Timed = Callable[[Any, int], list[Any]]
+PredictStep = Callable[[Job, Topology, Any, Settings], Step]
+"""Function from a job, a topology, the global batch size and settings to a `Step`."""
+
+ListBatchSizes = Callable[[Any, int], list[Any]]
+"""Function from the global batch size and the number of devices to batch sizes of one device."""
 
 
 class Strategy(NamedTuple):
-    """A way to share out work.
+    """A parallelization strategy.
 
     Attributes
     ----------
     run : callable
-        From a job, a topology, the batch size of all devices together and settings to a `Step`.
-    what : str
-        In a line.
+        Predicts the step, see `PredictStep`.
+    description : str
+        One-line description.
     collectives : tuple of str
-        What it may exchange by, where it leaves a choice.
+        All-reduce algorithms to choose from; empty if the strategy leaves no choice.
     divides_batch : bool
         Whether every device has samples of its own.
-    timed : callable or None
-        From the batch size of all devices and their number to the batches of which it asks for one device's step,
-        besides a device's share, layer by layer; None: of the share, in sums of layers whose gradients are exchanged
-        together.
+    extra_batch_sizes : callable or None
+        Batch sizes, besides the per-device share of the batch, at which the strategy needs a device step layer by
+        layer. None if it needs only the per-device share, in sums over the layers of a gradient bucket.
     zero_stage : int
-        What of the model's state is divided among the devices: `paleo_lite.timing.memory.shared_out`.
+        ZeRO stage by which the model state is sharded across the devices.
     is_bound : bool
-        Whether it is a bound, not a plan.
-    in_blocks : bool
-        Whether it says itself how sure its computing is, of micro-batches; others are as sure as one device's step.
+        Whether the result is a bound rather than a forecast of an executable plan.
+    divides_blocks : bool
+        Whether the strategy divides the blocks of a network by a `ParallelConfig`. It then sets the interval of its
+        step itself; the step of other strategies is as uncertain as the step of one device.
     """
 
-    run: Run
-    what: str
+    run: PredictStep
+    description: str
     collectives: tuple[str, ...] = ()
     divides_batch: bool = False
-    timed: Timed | None = None
+    extra_batch_sizes: ListBatchSizes | None = None
     zero_stage: int = 0
     is_bound: bool = False
-    in_blocks: bool = False
+    divides_blocks: bool = False
 
 
-def _whole(batch_size: Any, workers: int) -> list[Any]:
+def _global_batch(batch_size: Any, workers: int) -> list[Any]:
     return [batch_size]
 
 
-def _micro(batch_size: Any, workers: int) -> list[Any]:
-    return [batch_size, batch_size // micro_batches(batch_size, workers)]
+def _global_and_micro_batch(batch_size: Any, workers: int) -> list[Any]:
+    return [batch_size, batch_size // default_micro_batches(batch_size, workers)]
 
 
 STRATEGIES = {
-    "data": Strategy(data, "the whole network on every device, gradients exchanged", EXACT, True),
-    "zero-1": Strategy(partial(zero, 1), "data, the optimizer's state divided", HALVES, True, zero_stage=1),
-    "zero-2": Strategy(partial(zero, 2), "data, optimizer state and gradients divided", HALVES, True, zero_stage=2),
-    "zero-3": Strategy(
-        partial(zero, 3), "data, optimizer state, gradients and parameters divided", HALVES, True, zero_stage=3
+    "data": Strategy(
+        run=train_data_parallel,
+        description="data parallelism: a replica of the network per device, gradients all-reduced",
+        collectives=EXACT_COLLECTIVES,
+        divides_batch=True,
     ),
-    "hybrid": Strategy(hybrid, "convolutions data parallel, fully connected layers divided", EXACT, True, _whole),
-    "tensor": Strategy(tensor, "pairs of matrix products divided by columns and rows", EXACT, timed=_whole),
+    "zero-1": Strategy(
+        run=partial(train_zero, 1),
+        description="data parallelism, optimizer state sharded",
+        collectives=REDUCE_SCATTER_COLLECTIVES,
+        divides_batch=True,
+        zero_stage=1,
+    ),
+    "zero-2": Strategy(
+        run=partial(train_zero, 2),
+        description="data parallelism, optimizer state and gradients sharded",
+        collectives=REDUCE_SCATTER_COLLECTIVES,
+        divides_batch=True,
+        zero_stage=2,
+    ),
+    "zero-3": Strategy(
+        run=partial(train_zero, 3),
+        description="data parallelism, optimizer state, gradients and parameters sharded (FSDP)",
+        collectives=REDUCE_SCATTER_COLLECTIVES,
+        divides_batch=True,
+        zero_stage=3,
+    ),
+    "hybrid": Strategy(
+        run=train_hybrid,
+        description="data-parallel convolutions, sharded fully connected layers",
+        collectives=EXACT_COLLECTIVES,
+        divides_batch=True,
+        extra_batch_sizes=_global_batch,
+    ),
+    "tensor": Strategy(
+        run=train_tensor_parallel,
+        description="tensor parallelism: pairs of column-parallel and row-parallel layers",
+        collectives=EXACT_COLLECTIVES,
+        extra_batch_sizes=_global_batch,
+    ),
     "pipeline-gpipe": Strategy(
-        partial(pipelined, "gpipe"),
-        "a stage of layers per device, all micro-batches forward, then backward",
-        timed=_micro,
+        run=partial(train_pipeline_parallel, "gpipe"),
+        description="pipeline parallelism, GPipe schedule: all micro-batches forward, then all backward",
+        extra_batch_sizes=_global_and_micro_batch,
     ),
     "pipeline-1f1b": Strategy(
-        partial(pipelined, "1f1b"), "a stage of layers per device, one forward, one backward", timed=_micro
+        run=partial(train_pipeline_parallel, "1f1b"),
+        description="pipeline parallelism, 1F1B schedule: one forward, one backward",
+        extra_batch_sizes=_global_and_micro_batch,
     ),
-    "together": Strategy(
-        together,
-        "tensor, sequence, pipeline and data parallel at once, by --tensor and --pipeline",
-        in_blocks=True,
+    "3d": Strategy(
+        run=train_3d_parallel,
+        description="3D parallelism (tensor, pipeline, data), set by --tensor and --pipeline",
+        divides_blocks=True,
     ),
     "model-lower": Strategy(
-        partial(model_bound, "lower"),
-        "bound of model parallelism: branches side by side, nothing sent",
-        timed=_whole,
+        run=partial(model_parallel_bound, "lower"),
+        description="lower bound of model parallelism: parallel branches, no communication",
+        extra_batch_sizes=_global_batch,
         is_bound=True,
     ),
     "model-upper": Strategy(
-        partial(model_bound, "upper"),
-        "bound of model parallelism: layer after layer, nothing sent",
-        timed=_whole,
+        run=partial(model_parallel_bound, "upper"),
+        description="upper bound of model parallelism: layers one after another, no communication",
+        extra_batch_sizes=_global_batch,
         is_bound=True,
     ),
 }
-"""Strategies by name, the simpler first."""
+"""Strategies by name, simplest first."""
+
+STRATEGY_ALIASES = {"together": "3d"}
+"""Further names of strategies, and the names in `STRATEGIES` that they stand for."""
+
+
+def resolve_strategy(name: str) -> str:
+    """Return the name in `STRATEGIES` for a strategy's name or alias.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such strategy.
+    """
+    resolved = STRATEGY_ALIASES.get(name, name)
+    if resolved not in STRATEGIES:
+        raise UnknownName("strategy", name, STRATEGIES)
+    return resolved

@@ -1,4 +1,4 @@
-"""`ScaleTable`: what `paleo_lite.scale` returns, a `ScaleRow` for each number of workers, with its hours and cost."""
+"""Result of a scaling prediction: `ScaleTable`, with a `ScaleRow` per number of workers, and the `Budget`."""
 
 from __future__ import annotations
 
@@ -11,47 +11,77 @@ import msgspec
 from ..errors import BadValue
 from ..machines import Device
 from ..result import Result
-from ..units import parse_quantity
+from ..units import format_si, parse_quantity
 from .job import Step
 
 COLUMNS = (
-    "workers", "batch_size", "compute_s", "communication_s", "exposed_s", "update_s", "time_s", "throughput_per_s",
-    "speedup", "efficiency", "memory_bytes", "cost",
-)  # fmt: skip
-"""The documented columns of a row, in their order; further ones stand behind them."""
+    "workers",
+    "batch_size",
+    "compute_s",
+    "communication_s",
+    "exposed_s",
+    "update_s",
+    "time_s",
+    "throughput_per_s",
+    "speedup",
+    "efficiency",
+    "memory_bytes",
+    "cost",
+)
+"""Documented columns of a row, in their order; further columns follow."""
 
 PER_DEVICE = ("flops_per_s", "mfu", "hfu", "tokens_per_s", "kwh_per_million", "cost_per_million", "kwh")
-"""What a row says of how well devices are used, and what a million samples, or all, take."""
+"""Columns on utilisation, and on the energy and cost of a million samples or of all samples."""
+
+_TABLE_FIELDS = (
+    "network",
+    "gpu",
+    "precision",
+    "phase",
+    "scaling",
+    "batch_size",
+    "topology",
+    "model",
+    "is_forecast",
+    "images",
+    "epochs",
+    "price_usd_per_h",
+)
 
 
 class ScaleTable(Result, msgspec.Struct, frozen=True):
-    """Training, or reading and writing text, on several numbers of devices; as advice, by several strategies on one.
+    """Training or text generation on several numbers of devices, or with several strategies on one number.
 
     Attributes
     ----------
     network, gpu, gpu_name, precision : str
-        `gpu` is the device's id.
+        Subject of the prediction; `gpu` is the device's id.
     scaling : str
         ``weak`` or ``strong``.
     batch_size : int
-        As asked for: per worker for weak scaling, of all workers for strong.
+        Batch size as requested: per worker for weak scaling, of all workers for strong scaling.
     topology : str
-        The machine in words.
+        Description of the machine.
     links : tuple of str
-        Its links, with what they reach.
+        Descriptions of its links, with the bandwidth that they reach.
     model : str
-        The time model that compute times come from.
+        Description of the time model of computation.
     memory_bytes : float or None
-        Of a device; None where its memory plays no part.
+        Memory of a device; None if it plays no part.
+    rows : list of ScaleRow
+        One row per number of workers, or per strategy.
     images, epochs, price_usd_per_h : float or None
-        What hours and cost are for.
+        Budget that hours and cost refer to.
     why : str
-        For advice: a sentence on the best.
+        Explanation of the recommended strategy, if strategies were compared.
     refused : dict of str to str
-        For advice: strategies that are impossible, and why.
+        Strategies that are impossible, with the reason, if strategies were compared.
+    notes : tuple of str
+        Remarks for the user.
     is_forecast : bool
-        Whether the times are what to expect; else they are the best case: what data sheets allow.
+        Whether times are forecasts; otherwise they are lower bounds by data sheets.
     phase : {"training", "prefill", "decode"}
+        Predicted phase.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.scale:scale_page"
@@ -82,61 +112,61 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, place: int) -> ScaleRow:
-        return self.rows[place]
+    def __getitem__(self, index: Any) -> Any:
+        rows = self.rows[index]
+        if isinstance(index, slice):
+            return msgspec.structs.replace(self, rows=rows)
+        return rows
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON."""
-        names = (
-            "network", "gpu", "precision", "phase", "scaling", "batch_size", "topology", "model", "is_forecast",
-            "images", "epochs", "price_usd_per_h",
-        )  # fmt: skip
-        answer = {name: getattr(self, name) for name in names}
+        """Return the documented JSON."""
+        answer = {name: getattr(self, name) for name in _TABLE_FIELDS}
         if self.why:
             fitting = [row for row in self.rows if row.fits]
-            answer |= {
-                "best": fitting[0].strategy if fitting else None,
-                "runner_up": fitting[1].strategy if len(fitting) > 1 else None,
-                "why": self.why,
-                "refused": self.refused,
-            }
-        return answer | {"rows": [row.to_dict() for row in self.rows], "notes": list(self.notes)}
+            answer["best"] = fitting[0].strategy if fitting else None
+            answer["runner_up"] = fitting[1].strategy if len(fitting) > 1 else None
+            answer["why"] = self.why
+            answer["refused"] = self.refused
+        answer["rows"] = [row.to_dict() for row in self.rows]
+        answer["notes"] = list(self.notes)
+        return answer
 
 
 class ScaleRow(Step, frozen=True, kw_only=True):
-    """A step on some number of workers, beside that of one.
+    """Step on some number of workers, compared with a single worker.
 
     Attributes
     ----------
     workers : int
-        Devices that train together.
+        Number of devices.
     batch_size : int
-        Samples per step over all workers.
-    alone_per_s : float
-        Samples per second of one worker of the same kind (strong scaling: with the whole batch).
-    over : int
-        Of how many workers that is a share: 1 where one worker holds the network.
+        Global batch size: samples per step of all workers.
+    single_worker_per_s : float
+        Samples per second of a single worker (strong scaling: with the global batch), the baseline of the speed-up.
+    baseline_workers : int
+        Number of workers that the baseline was measured on, per worker; 1 if a single worker can hold the network.
     limited_by : str
-        What most stands between this row and a perfect speed-up.
+        Main cause of the difference to an ideal speed-up.
     strategy : str
-        How the work is shared out.
+        Parallelization strategy.
     fits : bool or None
-        Whether a device holds it; None where that is not known.
+        Whether the network fits into the memory of a device; None if unknown.
     bound_s : float or None
-        Seconds that data sheets allow: the roofline's computing, and links at their full bandwidth; None where it was
-        not asked for.
-    flops, tokens : float or None
-        Of a step of all workers: what the model computes, without what checkpointing computes again; and the numbers of
-        its samples' sequences, None where it takes none.
+        Lower bound of the step time by data sheets: roofline computation, and links at full bandwidth. None if it was
+        not computed.
+    flops : float or None
+        FLOPs of the model per step of all workers, without recomputation.
+    tokens : float or None
+        Tokens per step of all workers; None if the network reads no tokens.
     peak_per_s, power_w, price_usd_per_h : float or None
-        Of one device: peak FLOP/s in the precision, rated power, price of an hour.
+        Peak FLOP/s in the precision, rated power in W and price per hour of one device.
     images, epochs : float or None
-        What is to be trained on: see `Budget`.
+        See `Budget`.
     """
 
     workers: int
     batch_size: int
-    alone_per_s: float
+    single_worker_per_s: float
     limited_by: str = ""
     strategy: str = "data"
     fits: bool | None = None
@@ -145,29 +175,33 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     tokens: float | None = None
     peak_per_s: float | None = None
     power_w: float | None = None
-    over: int = 1
+    baseline_workers: int = 1
     price_usd_per_h: float | None = None
     images: float | None = None
     epochs: float = 1.0
 
+    def __repr__(self) -> str:
+        time = format_si(self.time_s, "s")
+        return f"<ScaleRow: {self.workers} workers, {time} per step, speed-up {self.speedup:.4g}>"
+
     @property
     def throughput_per_s(self) -> float:
-        """Samples per second."""
+        """Samples per second of all workers."""
         return float(self.batch_size / self.time_s)
 
     @property
     def speedup(self) -> float:
-        """Throughput over one worker's, or over a worker's share of `over`."""
-        return self.throughput_per_s / self.alone_per_s
+        """Throughput relative to `single_worker_per_s`."""
+        return self.throughput_per_s / self.single_worker_per_s
 
     @property
     def efficiency(self) -> float:
-        """Speed-up over workers."""
+        """Scaling efficiency: speed-up divided by the number of workers."""
         return self.speedup / self.workers
 
     @property
     def efficiency_interval(self) -> tuple[float, float] | None:
-        """Between which the efficiency lies with 90%: one worker's time is in it twice and plays no part."""
+        """90 % interval of the efficiency; the uncertainty of a single worker's time cancels out."""
         if self.cluster_interval is None:
             return None
         best_s, worst_s = self.cluster_interval
@@ -175,75 +209,85 @@ class ScaleRow(Step, frozen=True, kw_only=True):
 
     @property
     def flops_per_s(self) -> float | None:
-        """FLOP/s of one device."""
+        """Achieved FLOP/s of one device."""
         return None if self.flops is None else float(self.flops / self.time_s / self.workers)
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOP/s utilisation (Chowdhery et al. 2022, PaLM, appendix B): that over the peak."""
-        return self.flops_per_s / self.peak_per_s if self.flops_per_s is not None and self.peak_per_s else None
+        """Model FLOPs utilisation: achieved over peak FLOP/s (Chowdhery et al. 2022, PaLM, appendix B)."""
+        if self.flops_per_s is None or not self.peak_per_s:
+            return None
+        return self.flops_per_s / self.peak_per_s
 
     @property
     def hfu(self) -> float | None:
-        """Hardware FLOP/s utilisation (PaLM, appendix B): MFU with what is computed again."""
-        return None if self.mfu is None else self.mfu * (1 + self.recomputed)
+        """Hardware FLOPs utilisation: MFU with recomputed FLOPs included (PaLM, appendix B)."""
+        return None if self.mfu is None else self.mfu * (1 + self.recomputed_fraction)
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of all workers."""
+        """Tokens per second of all workers."""
         return None if self.tokens is None else float(self.tokens / self.time_s)
 
     @property
     def hours(self) -> float | None:
-        """For all images and epochs; None where none were asked for."""
+        """Hours for all images and epochs; None without a number of images."""
         return None if self.images is None else self.images * self.epochs / self.throughput_per_s / 3600
 
     @property
     def cost(self) -> float | None:
-        """USD for the same."""
-        return self._over(self.hours, self.price_usd_per_h)
+        """Cost in USD for all images and epochs."""
+        return self._times_workers(self.hours, self.price_usd_per_h)
 
     @property
     def kwh(self) -> float | None:
-        """Kilowatt-hours for the same, every device at its rated power; hosts and cooling come on top."""
-        return self._over(self.hours, self.power_w, 1e-3)
+        """Energy in kWh for all images and epochs, at rated power; hosts and cooling are not included."""
+        return self._times_workers(self.hours, self.power_w, 1e-3)
 
     @property
     def cost_per_million(self) -> float | None:
-        """USD for a million samples."""
-        return self._over(1e6 / self.throughput_per_s / 3600, self.price_usd_per_h)
+        """Cost in USD of a million samples."""
+        return self._times_workers(1e6 / self.throughput_per_s / 3600, self.price_usd_per_h)
 
     @property
     def kwh_per_million(self) -> float | None:
-        """Kilowatt-hours for a million samples."""
-        return self._over(1e6 / self.throughput_per_s / 3600, self.power_w, 1e-3)
+        """Energy in kWh of a million samples."""
+        return self._times_workers(1e6 / self.throughput_per_s / 3600, self.power_w, 1e-3)
 
-    def _over(self, hours: float | None, rate: float | None, scale: float = 1.0) -> float | None:
-        """What all devices take at a rate of each."""
-        return None if hours is None or rate is None else hours * self.workers * rate * scale
+    def _times_workers(self, hours: float | None, rate_per_h: float | None, unit: float = 1.0) -> float | None:
+        """Return the amount for all workers, given a rate per worker and hour; None if either is unknown."""
+        if hours is None or rate_per_h is None:
+            return None
+        return hours * self.workers * rate_per_h * unit
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON: `COLUMNS` first."""
+        """Return the documented JSON: `COLUMNS` first."""
         row = {name: getattr(self, name) for name in COLUMNS}
-        row |= {name: getattr(self, name) for name in ("strategy", "collective", "limited_by", "hours", "fits")}
-        row |= {"bound_s": self.bound_s, "input_s": self.input_s, "speedup_over": self.over}
-        row |= {name: getattr(self, name) for name in PER_DEVICE}
+        for name in ("strategy", "collective", "limited_by", "hours", "fits"):
+            row[name] = getattr(self, name)
+        row["bound_s"] = self.bound_s
+        row["input_s"] = self.input_s
+        row["speedup_over"] = self.baseline_workers
+        for name in PER_DEVICE:
+            row[name] = getattr(self, name)
         for name in ("interval", "efficiency_interval"):
-            ends = getattr(self, name)
-            row[name] = None if ends is None else list(ends)
+            interval = getattr(self, name)
+            row[name] = None if interval is None else list(interval)
         row["notes"] = list(self.notes)
         return row
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """What is to be trained, and what an hour costs.
+    """Amount of training, and the price of a device.
 
     Attributes
     ----------
     images : float or None
-        Samples of one epoch.
+        Samples per epoch.
+    epochs : float
+        Number of epochs.
     price_usd_per_h : float or None
-        Of one device; None where it is not known.
+        Price of one device in USD per hour; None if unknown.
     """
 
     images: float | None = None
@@ -257,57 +301,57 @@ def make_budget(
     epochs: float | None,
     price: float | str | None = None,
     *,
-    cost_asked: bool = False,
+    require_cost: bool = False,
     tokens: int | None = None,
 ) -> Budget:
-    """A budget; the price is the one given, else what the device rents for.
+    """Return the budget for the given amounts.
 
     Parameters
     ----------
     device : Device or None
-        None where its price plays no part.
+        Device whose rental price is the default; None if its price plays no part.
     images : float or str, optional
-        ``1281167`` or ``"1.28M"``, or ``"300B tokens"``.
+        Samples per epoch: ``1281167``, ``"1.28M"`` or ``"300B tokens"``.
     epochs : float, optional
-        1 where none is given.
+        Number of epochs, 1 by default.
     price : float or str, optional
         USD per hour of one device: ``"0.90 USD/h"``.
-    cost_asked : bool
-        Whether an answer without a cost is an error.
+    require_cost : bool
+        Whether to raise an error if the cost cannot be computed.
     tokens : int, optional
-        Of a sample; None where it has none.
+        Tokens per sample; None if the network reads no tokens.
 
     Raises
     ------
     BadValue
-        If images, epochs or price are not above 0, epochs come without images, or a cost is asked for and images or
+        If images, epochs or price are not > 0, epochs are given without images, or a cost is required and images or
         price are missing.
     """
-    count = None if images is None else _samples(images, tokens)
-    if count is not None and not 0 < count < math.inf:
-        raise BadValue(f"the number of images must be above 0, not {images!r}")
+    samples = None if images is None else _parse_samples(images, tokens)
+    if samples is not None and not 0 < samples < math.inf:
+        raise BadValue(f"`--images` must be a number > 0 (got {images!r})")
     if epochs is not None and not 0 < epochs < math.inf:
-        raise BadValue(f"the number of epochs must be above 0, not {epochs!r}")
-    if count is None and (epochs is not None or cost_asked):
-        raise BadValue("hours and cost need a number of images: give --images, such as --images 1.28M")
-    usd = None if device is None else device.rent_usd_per_h
+        raise BadValue(f"`--epochs` must be a number > 0 (got {epochs!r})")
+    if samples is None and (epochs is not None or require_cost):
+        raise BadValue("hours and cost need a number of images: give `--images`, such as `--images 1.28M`")
+    price_usd_per_h = None if device is None else device.rent_usd_per_h
     if price is not None:
-        usd = parse_quantity(price, "USD/h")
-        if not 0 < usd < math.inf:
-            raise BadValue(f"the price must be above 0 USD/h, not {price!r}")
-    if usd is None and cost_asked:
-        raise BadValue(
-            f"the price of an hour of {device.name if device else 'the device'} is unknown: "
-            "give --price, such as '0.90 USD/h'"
-        )
-    return Budget(count, 1.0 if epochs is None else epochs, usd)
+        price_usd_per_h = parse_quantity(price, "USD/h")
+        if not 0 < price_usd_per_h < math.inf:
+            raise BadValue(f"`--price` must be > 0 USD/h (got {price!r})")
+    if price_usd_per_h is None and require_cost:
+        name = device.name if device else "the device"
+        raise BadValue(f"the price of {name} is unknown: give `--price`, such as '0.90 USD/h'")
+    return Budget(samples, 1.0 if epochs is None else epochs, price_usd_per_h)
 
 
-def _samples(images: float | str, tokens: int | None) -> float:
-    """Samples, said as such or as their tokens."""
+def _parse_samples(images: float | str, tokens: int | None) -> float:
+    """Return the number of samples, given as such or in tokens: ``"300B tokens"``."""
     if not isinstance(images, str) or not images.rstrip().endswith("tokens"):
         return parse_quantity(images, "")
     if tokens is None:
-        raise BadValue(f"--images {images}: this network reads no tokens, say how many samples there are")
+        raise BadValue(f"`--images` must be a number of samples, since this network reads no tokens (got {images!r})")
     number = images.rstrip().removesuffix("tokens").rstrip()
-    return parse_quantity(f"{number[:-1]}G" if number.endswith("B") else number, "") / tokens  # B: billions
+    if number.endswith("B"):  # billions
+        number = f"{number[:-1]}G"
+    return parse_quantity(number, "") / tokens

@@ -1,7 +1,7 @@
-"""What feeds a device: storage, decoding on the CPU, the copy to the device, and the device's own work.
+"""Throughput of an input pipeline: storage, decoding on the CPU, the copy to the device, and the device's computation.
 
-Stages with buffers between them, filled ahead (prefetching), run side by side: the slowest sets the pace. Without them
-their times add up.
+With prefetching there are buffers between the stages, which then run concurrently: the slowest stage sets the
+throughput. Without prefetching the times of the stages add up.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ DECODE_SOURCE = (
     "1,600 ImageNet images/s decoded and augmented by 16 workers of a Xeon E5-2630 v4 (MXNet's ImageIter, "
     "apache/mxnet pull request 8437)"
 )
-"""Samples per second of one worker. Measure your own with `measure.mock_trainer`."""
+"""Samples per second that one worker decodes. `measure.mock_trainer` measures the rate of a machine."""
 
-SAMPLE = "110k"
-"""Bytes of an ImageNet JPEG, on average."""
+DEFAULT_SAMPLE_BYTES = "110k"
+"""Mean bytes of an ImageNet JPEG."""
 
 ACCESSES = ("sequential", "random")
-"""How samples are read."""
+"""Access patterns of reading samples."""
 
 PINNED_SHARE = 0.771
 PINNED_SOURCE = "bandwidthTest on a P100 PCIe: 12.15 of 15.75 GB/s (mpicbg-scicomp/gearshifft pull request 82)"
@@ -34,22 +34,24 @@ PINNED_SOURCE = "bandwidthTest on a P100 PCIe: 12.15 of 15.75 GB/s (mpicbg-scico
 
 PAGEABLE_BYTES_PER_S = 5.5e9
 PAGEABLE_SOURCE = (
-    "5 to 6 GB/s from pageable memory beside 11 to 12 GB/s from pinned (rapidsai/dask-cuda pull request 98)"
+    "5 to 6 GB/s from pageable memory, 11 to 12 GB/s from pinned memory (rapidsai/dask-cuda pull request 98)"
 )
-"""Copies from pageable memory go through a buffer of the driver: the host's own copying bounds them, not the link."""
+"""Bandwidth of copies from pageable memory, which the host's copies into a buffer of the driver limit, not the link."""
 
 
 class Store(msgspec.Struct, frozen=True):
-    """Where samples lie.
+    """Storage of the samples.
 
     Attributes
     ----------
+    name : str
+        Name of the storage.
     bandwidth_bytes_per_s : float
-        Sequential reads.
+        Bandwidth of sequential reads.
     random_reads_per_s : float or None
-        Small reads at random places; None where no source gives it.
+        Small random reads per second; None if unknown.
     expected_bytes_per_s : float or None
-        What to expect of this kind by rule of thumb: 150 MB/s of a disk, 3,000 MB/s of NVMe (see `remedies`).
+        Bandwidth of this kind of storage by rule of thumb: 150 MB/s of a disk, 3,000 MB/s of NVMe (see `remedies`).
     """
 
     name: str
@@ -58,34 +60,38 @@ class Store(msgspec.Struct, frozen=True):
     expected_bytes_per_s: float | None = None
 
 
-class Feeding(msgspec.Struct, frozen=True):
-    """A device and what feeds it.
+class InputPipeline(msgspec.Struct, frozen=True):
+    """Devices of a node and the pipeline that provides their samples.
 
     Attributes
     ----------
     device_per_s : float
-        Samples per second that one device takes when it never waits.
+        Samples per second that one device processes if it never waits.
     batch_size : int
-        Of one device.
+        Samples per batch of one device.
     sample_bytes, decoded_bytes : float
-        Of one sample, in storage and as it is copied to the device.
+        Bytes of one sample in storage, and as it is copied to the device.
     store : Store or None
-        None: the samples lie in the host's memory.
+        Storage of the samples; None: they are in host memory.
     access : {"sequential", "random"}
+        Access pattern of reading samples.
     workers : int
-        Processes or threads that decode, a core each.
+        Processes or threads that decode, one core each.
     decode_per_worker_s : float or None
-        Samples per second and worker; None: nothing to decode.
+        Samples per second that one worker decodes; None: the samples need no decoding.
     link : str
         Name of the host link.
     link_bytes_per_s : float
-        Its bandwidth in one direction.
+        Bandwidth of the host link in one direction.
     network : tuple of str and float, or None
-        Name and bytes per second of a network that decoded samples come over: then storage and decoding are elsewhere.
-    pinned, prefetch : bool
-        Copies from pinned memory; batches loaded ahead, so that stages run side by side.
+        Name and bandwidth in bytes per second of the network through which another node, which has the storage and the
+        decoding, sends decoded samples.
+    pinned : bool
+        Whether samples are copied from pinned memory.
+    prefetch : bool
+        Whether batches are loaded ahead, so that the stages run concurrently.
     devices : int
-        Devices of the node that share storage and workers, each with a host link of its own.
+        Devices of the node, which share storage and workers; each has a host link of its own.
     """
 
     device_per_s: float
@@ -104,185 +110,251 @@ class Feeding(msgspec.Struct, frozen=True):
     devices: int = 1
 
     @property
-    def wanted_per_s(self) -> float:
-        """Samples per second that all devices take when none of them waits."""
+    def demand_per_s(self) -> float:
+        """Samples per second that all devices process if none of them waits."""
         return self.devices * self.device_per_s
 
     def __post_init__(self) -> None:
         for name, value in (
-            ("the device's rate", self.device_per_s),
-            ("the number of devices", self.devices),
-            ("the batch", self.batch_size),
-            ("the bytes of a sample", self.sample_bytes),
-            ("the bytes of a decoded sample", self.decoded_bytes),
-            ("the number of workers", self.workers),
-            ("the rate of the host link", self.link_bytes_per_s),
-            ("the decode rate", 1.0 if self.decode_per_worker_s is None else self.decode_per_worker_s),
+            ("throughput of the device", self.device_per_s),
+            ("number of devices", self.devices),
+            ("batch size", self.batch_size),
+            ("sample size", self.sample_bytes),
+            ("decoded sample size", self.decoded_bytes),
+            ("number of workers", self.workers),
+            ("bandwidth of the host link", self.link_bytes_per_s),
+            ("decode rate", 1.0 if self.decode_per_worker_s is None else self.decode_per_worker_s),
         ):
             if not (math.isfinite(value) and value > 0):
-                raise BadValue(f"{name} must be above 0, not {value:g}")
+                raise BadValue(f"the {name} must be > 0 (got {value:g})")
         if self.access not in ACCESSES:
-            raise BadValue(f"access must be {' or '.join(ACCESSES)}, not {self.access!r}")
+            raise BadValue(f"`--access` must be {' or '.join(ACCESSES)} (got {self.access!r})")
         if self.access == "random" and self.store is not None and self.store.random_reads_per_s is None:
             raise BadValue(
-                f"nothing is known of random reads from {self.store.name}: known are hdd, ssd and nvme; "
-                "else say how many a second it does: --random-reads 90k"
+                f"the random reads per second of {self.store.name} are unknown: give them, such as "
+                "`--random-reads 90k`, or use hdd, ssd or nvme"
             )
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """One stage.
+    """One stage of an input pipeline.
 
     Attributes
     ----------
     name : str
         ``storage``, ``network``, ``decode``, ``copy`` or ``device``.
-    what : str
-        In words.
+    description : str
+        One-line description.
     workers : int or None
-        How many share the work, where that is a choice.
+        Number of workers, for a stage that has workers.
     per_s : float
-        Samples per second on its own.
+        Samples per second of this stage alone.
     bytes_per_s : float or None
-        The same in the bytes that it handles; None for the device.
-    beside : bool
-        Whether it runs beside all others.
+        Bytes per second that correspond to `per_s`; None for the device.
+    runs_concurrently : bool
+        Whether it runs concurrently with all other stages.
     """
 
     name: str
-    what: str
+    description: str
     workers: int | None
     per_s: float
     bytes_per_s: float | None
-    beside: bool
+    runs_concurrently: bool
 
 
-def stages(feeding: Feeding) -> tuple[Stage, ...]:
-    """The stages, in the order that samples pass through them."""
-    chain = []
-    beside = feeding.prefetch
-    if feeding.network is not None:
-        name, rate = feeding.network
-        chain.append(Stage("network", f"decoded samples over {name}", None, rate / feeding.decoded_bytes, rate, beside))
-    else:
-        if feeding.store is not None:
-            per_s = _reads_per_s(feeding.store, feeding)
-            what = f"{feeding.access} reads from {feeding.store.name}"
-            chain.append(Stage("storage", what, None, per_s, per_s * feeding.sample_bytes, beside))
-        if feeding.decode_per_worker_s is not None:
-            per_s = feeding.workers * feeding.decode_per_worker_s
-            what = "decode and augment on the CPU"
-            chain.append(Stage("decode", what, feeding.workers, per_s, per_s * feeding.sample_bytes, beside))
-    rate = PINNED_SHARE * feeding.link_bytes_per_s
-    if not feeding.pinned:
-        rate = min(rate, PAGEABLE_BYTES_PER_S)
-    if feeding.pinned:
-        rate *= feeding.devices  # the host copies for one device after another
-    beside = beside and feeding.pinned
-    each = f" of each of {feeding.devices}" if feeding.devices > 1 else ""
-    what = f"{'pinned' if feeding.pinned else 'pageable'} memory over {feeding.link}{each}"
-    chain.append(Stage("copy", what, None, rate / feeding.decoded_bytes, rate, beside))
-    own = f"the own work of {feeding.devices} devices" if feeding.devices > 1 else "the device's own work"
-    chain.append(Stage("device", own, None, feeding.wanted_per_s, None, beside))
-    return tuple(chain)
+def pipeline_stages(pipeline: InputPipeline) -> tuple[Stage, ...]:
+    """Return the stages of a pipeline, in the order in which samples pass through them."""
+    return (*_loading_stages(pipeline), _copy_stage(pipeline), _device_stage(pipeline))
 
 
-def _reads_per_s(store: Store, feeding: Feeding) -> float:
-    """Samples per second; at random places each costs a seek, in the widest sense, and its transfer."""
-    transfer_s = feeding.sample_bytes / store.bandwidth_bytes_per_s
-    if feeding.access == "sequential":
+def _loading_stages(pipeline: InputPipeline) -> list[Stage]:
+    """Return the stages that load samples into host memory."""
+    if pipeline.network is not None:
+        name, bytes_per_s = pipeline.network
+        return [
+            Stage(
+                name="network",
+                description=f"decoded samples over {name}",
+                workers=None,
+                per_s=bytes_per_s / pipeline.decoded_bytes,
+                bytes_per_s=bytes_per_s,
+                runs_concurrently=pipeline.prefetch,
+            )
+        ]
+    stages = []
+    if pipeline.store is not None:
+        per_s = _reads_per_s(pipeline.store, pipeline)
+        stages.append(
+            Stage(
+                name="storage",
+                description=f"{pipeline.access} reads from {pipeline.store.name}",
+                workers=None,
+                per_s=per_s,
+                bytes_per_s=per_s * pipeline.sample_bytes,
+                runs_concurrently=pipeline.prefetch,
+            )
+        )
+    if pipeline.decode_per_worker_s is not None:
+        per_s = pipeline.workers * pipeline.decode_per_worker_s
+        stages.append(
+            Stage(
+                name="decode",
+                description="decode and augment on the CPU",
+                workers=pipeline.workers,
+                per_s=per_s,
+                bytes_per_s=per_s * pipeline.sample_bytes,
+                runs_concurrently=pipeline.prefetch,
+            )
+        )
+    return stages
+
+
+def _copy_stage(pipeline: InputPipeline) -> Stage:
+    """Return the stage that copies samples from host memory to the devices."""
+    bytes_per_s = PINNED_SHARE * pipeline.link_bytes_per_s
+    if pipeline.pinned:
+        bytes_per_s *= pipeline.devices
+    else:  # the host copies for one device after another
+        bytes_per_s = min(bytes_per_s, PAGEABLE_BYTES_PER_S)
+    memory = "pinned" if pipeline.pinned else "pageable"
+    devices = f" to each of {pipeline.devices} devices" if pipeline.devices > 1 else ""
+    return Stage(
+        name="copy",
+        description=f"{memory} memory over {pipeline.link}{devices}",
+        workers=None,
+        per_s=bytes_per_s / pipeline.decoded_bytes,
+        bytes_per_s=bytes_per_s,
+        runs_concurrently=pipeline.prefetch and pipeline.pinned,
+    )
+
+
+def _device_stage(pipeline: InputPipeline) -> Stage:
+    """Return the computation of the devices as a stage."""
+    return Stage(
+        name="device",
+        description=f"computation of {pipeline.devices} devices"
+        if pipeline.devices > 1
+        else "computation of the device",
+        workers=None,
+        per_s=pipeline.demand_per_s,
+        bytes_per_s=None,
+        runs_concurrently=pipeline.prefetch and pipeline.pinned,
+    )
+
+
+def _reads_per_s(store: Store, pipeline: InputPipeline) -> float:
+    """Return the samples per second that are read; a random read costs an access and its transfer."""
+    transfer_s = pipeline.sample_bytes / store.bandwidth_bytes_per_s
+    if pipeline.access == "sequential":
         return 1 / transfer_s
     assert store.random_reads_per_s is not None
     return 1 / (1 / store.random_reads_per_s + transfer_s)
 
 
-class Fed(msgspec.Struct, frozen=True):
-    """How well a device is fed.
+class PipelineThroughput(msgspec.Struct, frozen=True):
+    """Predicted throughput of an input pipeline.
 
     Attributes
     ----------
+    pipeline : InputPipeline
+        Pipeline that was predicted.
+    stages : tuple of Stage
+        Its stages.
     throughput_per_s : float
         Samples per second through all stages.
     bottleneck : Stage
-        What sets the pace, or takes most of the time where stages take turns.
+        Slowest stage; among stages that take turns, the one that takes most of the time.
     """
 
-    feeding: Feeding
+    pipeline: InputPipeline
     stages: tuple[Stage, ...]
     throughput_per_s: float
     bottleneck: Stage
 
     @property
     def utilisation(self) -> float:
-        """Share of the time that the device works."""
-        return self.throughput_per_s / self.feeding.wanted_per_s
+        """Fraction of the time in which the devices compute."""
+        return self.throughput_per_s / self.pipeline.demand_per_s
 
     @property
     def compute_s(self) -> float:
-        """Seconds that the device works on a batch: t3 - t2 in `paleo_lite.measurement.StepTimer`."""
-        return self.feeding.batch_size / self.feeding.device_per_s
+        """Computation time of a device per batch: t3 - t2 in `paleo_lite.measurement.StepTimer`."""
+        return self.pipeline.batch_size / self.pipeline.device_per_s
 
     @property
     def waiting_s(self) -> float:
-        """Seconds that it waits for a batch: t2 - t1 in `paleo_lite.measurement.StepTimer`."""
-        return self.feeding.devices * self.feeding.batch_size / self.throughput_per_s - self.compute_s
+        """Time that a device waits for a batch: t2 - t1 in `paleo_lite.measurement.StepTimer`."""
+        step_s = self.pipeline.devices * self.pipeline.batch_size / self.throughput_per_s
+        return step_s - self.compute_s
 
     @property
     def loading_per_s(self) -> float:
-        """Samples per second that all stages before the device could deliver."""
-        return _through(self.stages[:-1], self.feeding.prefetch)
+        """Samples per second that the stages before the device can deliver."""
+        loading_stages = self.stages[:-1]
+        if self.pipeline.prefetch:
+            return min(stage.per_s for stage in loading_stages)
+        return _serial_per_s(loading_stages)
 
     @property
     def needed_bytes_per_s(self) -> float | None:
-        """What storage has to deliver for a device that never waits; None where there is none."""
-        read = self.feeding.store is not None and self.feeding.network is None
-        return self.feeding.wanted_per_s * self.feeding.sample_bytes if read else None
+        """Storage bandwidth at which the devices never wait; None if there is no storage."""
+        if self.pipeline.store is None or self.pipeline.network is not None:
+            return None
+        return self.pipeline.demand_per_s * self.pipeline.sample_bytes
 
     @property
     def needed_workers(self) -> int | None:
-        """Workers that decode as fast as the device takes samples."""
-        rate = self.feeding.decode_per_worker_s
-        local = rate is not None and self.feeding.network is None
-        return math.ceil(self.feeding.wanted_per_s / rate - 1e-9) if local and rate else None
+        """Number of workers that decode as fast as the devices compute; None if there is nothing to decode."""
+        rate = self.pipeline.decode_per_worker_s
+        if rate is None or self.pipeline.network is not None:
+            return None
+        return math.ceil(self.pipeline.demand_per_s / rate - 1e-9)
 
 
-def feed(feeding: Feeding) -> Fed:
-    """What gets through all stages.
+def predict_throughput(pipeline: InputPipeline) -> PipelineThroughput:
+    """Predict the throughput of an input pipeline.
 
-    With prefetching there are buffers between the stages, and throughput is that of the slowest; a copy from pageable
-    memory holds the host up, so that it and the device's work take turns. Without it all take turns: times per sample
+    With prefetching the throughput is that of the slowest stage. A copy from pageable memory blocks the host, so that
+    it takes turns with the computation of the device. Without prefetching all stages take turns: their times per sample
     add up.
     """
-    chain = stages(feeding)
-    groups = [[stage] for stage in chain]
-    if feeding.prefetch and not feeding.pinned:
-        groups = [*groups[:-2], [chain[-2], chain[-1]]]
-    throughput = min(_through(group, False) for group in groups) if feeding.prefetch else _through(chain, False)
-    slowest = min(groups, key=lambda group: _through(group, False)) if feeding.prefetch else list(chain)
-    return Fed(feeding, chain, throughput, min(slowest, key=lambda stage: stage.per_s))
+    stages = pipeline_stages(pipeline)
+    if not pipeline.prefetch:
+        serial_groups = [list(stages)]
+    elif not pipeline.pinned:
+        serial_groups = [*([stage] for stage in stages[:-2]), list(stages[-2:])]
+    else:
+        serial_groups = [[stage] for stage in stages]
+    slowest_group = min(serial_groups, key=_serial_per_s)
+    bottleneck = min(slowest_group, key=lambda stage: stage.per_s)
+    return PipelineThroughput(pipeline, stages, _serial_per_s(slowest_group), bottleneck)
 
 
-def _through(chain: Sequence[Stage], beside: bool) -> float:
-    return min(stage.per_s for stage in chain) if beside else 1 / sum(1 / stage.per_s for stage in chain)
+def _serial_per_s(stages: Sequence[Stage]) -> float:
+    """Return the samples per second of stages that take turns."""
+    return 1 / sum(1 / stage.per_s for stage in stages)
 
 
-# Where samples lie and what they are copied over ----------------------------------------------------------------------
+# Storage and links ----------------------------------------------------------------------------------------------------
 
 
 EXPECTED = {"hdd": 150e6, "nvme": 3000e6}
-"""What the course slides "Performance and Profiling" say to expect, in bytes per second, by the storage's id."""
+"""Expected bandwidth in bytes per second by kind of storage, from the course slides "Performance and Profiling"."""
 
 SEPARATE_NODES = ("course-ethernet10", "course-mellanox56")
-"""What a separate node is reached over, plainly and with RDMA: networks of the same slides."""
+"""Networks to a separate node, without and with RDMA, from the same slides."""
 
 
 def find_store(text: str, random_reads_per_s: float | None = None) -> Store | None:
-    """Storage by the name of a link, or by a rate such as ``500 MB/s``; None for ``memory``.
+    """Return the storage with a link's name or a rate such as ``500 MB/s``; None for ``memory``.
 
     Parameters
     ----------
+    text : str
+        Name, rate, or ``memory``.
     random_reads_per_s : float, optional
-        Small reads at random places; without it those on record.
+        Small random reads per second; by default those of the registry.
 
     Raises
     ------
@@ -293,38 +365,43 @@ def find_store(text: str, random_reads_per_s: float | None = None) -> Store | No
         return None
     links = read_links().link
     try:
-        name, rate = find_link(text)
+        name, bytes_per_s = find_link(text)
     except UnknownName:
-        kinds = [name for name, link in links.items() if link.kind == "storage"]
-        raise UnknownName("storage", text, [*kinds, "memory"], "A rate such as '500 MB/s' works as well.") from None
-    listed = links[name].random_reads_per_s if name in links else None
-    return Store(name, rate, random_reads_per_s or listed, EXPECTED.get(name.partition("-")[0]))
+        names = [name for name, link in links.items() if link.kind == "storage"]
+        raise UnknownName("storage", text, [*names, "memory"], "A rate such as '500 MB/s' is valid, too.") from None
+    if not random_reads_per_s and name in links:
+        random_reads_per_s = links[name].random_reads_per_s
+    kind, _, _ = name.partition("-")
+    return Store(name, bytes_per_s, random_reads_per_s, EXPECTED.get(kind))
 
 
 def find_link(text: str) -> tuple[str, float]:
-    """Id and bytes per second, as on the data sheet, of a link of the registry or of a rate such as ``500 MB/s``."""
+    """Return id and data sheet bandwidth, in bytes per second, of a link's name or a rate such as ``500 MB/s``."""
     rate = link_rate(text.strip(), ppp=1.0)
     return rate.name, rate.bandwidth_bytes_per_s
 
 
-def link_of_host(device: Device) -> tuple[str, float]:
-    """Id and bytes per second of the link between a device and its host.
+def find_host_link(device: Device) -> tuple[str, float]:
+    """Return id and bandwidth, in bytes per second, of the link between a device and its host.
 
     Raises
     ------
     BadValue
-        If its hardware file names none.
+        If the device's hardware file names none.
     """
     links = read_links().link
     for attached in device.links:
         if attached.link in links and links[attached.link].kind == "host":
             return attached.link, links[attached.link].bandwidth_bytes_per_s
-    raise BadValue(f"the hardware file of {device.name} has no host link: give one with --host-link, such as pcie3")
+    raise BadValue(f"the hardware file of {device.name} has no host link: give one, such as `--host-link pcie3`")
 
 
-def sources(feeding: Feeding, decode_rate_given: bool) -> list[str]:
-    """Where the rates of copies and of decoding come from that nobody gave."""
-    notes = [f"copies: {PINNED_SOURCE if feeding.pinned else PAGEABLE_SOURCE}"]
-    if feeding.decode_per_worker_s is not None and not decode_rate_given:
-        notes.append(f"decoding: {DECODE_SOURCE}; measure your own: paleo_lite.measurement.mock_trainer, --decode-rate")
+def describe_sources(pipeline: InputPipeline, has_own_decode_rate: bool) -> list[str]:
+    """Return the sources of the default rates of copies and of decoding, as notes."""
+    notes = [f"copies: {PINNED_SOURCE if pipeline.pinned else PAGEABLE_SOURCE}"]
+    if pipeline.decode_per_worker_s is not None and not has_own_decode_rate:
+        notes.append(
+            f"decoding: {DECODE_SOURCE}; measure the rate of your machine with paleo_lite.measurement.mock_trainer and "
+            "set `--decode-rate`"
+        )
     return notes

@@ -1,6 +1,6 @@
-"""The course slides "Performance and Profiling" on feeding a device: their rules checked, their remedies computed.
+"""Rules of thumb and remedies for input pipelines, from the course slides "Performance and Profiling".
 
-A remedy is the same pipeline with one thing changed, run anew; what it gains is the ratio of the two throughputs.
+A remedy is the same pipeline with one change, predicted again; its gain is the ratio of both throughputs.
 """
 
 from __future__ import annotations
@@ -9,51 +9,68 @@ from typing import Any
 
 import msgspec
 
-from .feeding import Fed, Store, feed
+from .feeding import PipelineThroughput, Store, predict_throughput
 
-UTILISATION_WANTED = 0.9
-WAITING_AT_MOST = 0.1
-"""How much of the device's time waiting may take and still be "much shorter": what 90% utilisation leaves."""
+TARGET_UTILISATION = 0.9
+MAX_WAITING_SHARE = 0.1
+"""Largest share of the time spent waiting that still counts as "much shorter": 1 - `TARGET_UTILISATION`."""
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A rule of thumb of the course, held against this pipeline."""
+    """A rule of thumb applied to a pipeline.
+
+    Attributes
+    ----------
+    rule : str
+        The rule.
+    observed : str
+        The value of this pipeline.
+    holds : bool
+        Whether the rule holds.
+    """
 
     rule: str
-    found: str
+    observed: str
     holds: bool
 
 
-def rules(fed: Fed) -> tuple[Rule, ...]:
-    """The rules of thumb of the course."""
-    feeding = fed.feeding
-    checked = [Rule("GPU utilisation of 90% or more", f"{fed.utilisation:.1%}", fed.utilisation >= UTILISATION_WANTED)]
-    store = next((stage for stage in fed.stages if stage.name == "storage"), None)
-    if store is not None and feeding.store is not None and feeding.store.expected_bytes_per_s and store.bytes_per_s:
-        expected, rate = feeding.store.expected_bytes_per_s, store.bytes_per_s
-        checked.append(
-            Rule(
-                f"I/O at about {expected / 1e6:,.0f} MB/s, as {feeding.store.name} should have",
-                f"{rate / 1e6:,.1f} MB/s with {feeding.access} reads of {feeding.sample_bytes / 1e3:,.0f} kB",
-                rate >= 0.8 * expected,
-            )
+def check_rules(result: PipelineThroughput) -> tuple[Rule, ...]:
+    """Check the course's rules of thumb."""
+    pipeline = result.pipeline
+    rules = [
+        Rule(
+            "GPU utilisation of 90% or more",
+            f"{result.utilisation:.1%}",
+            result.utilisation >= TARGET_UTILISATION,
         )
-    share = fed.waiting_s / fed.compute_s
-    checked.append(
+    ]
+    for stage in result.stages:
+        store = pipeline.store
+        if stage.name == "storage" and store is not None and store.expected_bytes_per_s and stage.bytes_per_s:
+            rules.append(
+                Rule(
+                    f"I/O at about {store.expected_bytes_per_s / 1e6:,.0f} MB/s, as expected of {store.name}",
+                    f"{stage.bytes_per_s / 1e6:,.1f} MB/s with {pipeline.access} reads of "
+                    f"{pipeline.sample_bytes / 1e3:,.0f} kB",
+                    stage.bytes_per_s >= 0.8 * store.expected_bytes_per_s,
+                )
+            )
+    waiting_ratio = result.waiting_s / result.compute_s
+    rules.append(
         Rule(
             "loading (t2 - t1) much shorter than training (t3 - t2)",
-            f"{fed.waiting_s * 1e3:,.3g} ms beside {fed.compute_s * 1e3:,.3g} ms a batch",
-            share <= WAITING_AT_MOST / (1 - WAITING_AT_MOST) + 1e-12,
+            f"{result.waiting_s * 1e3:,.3g} ms loading, {result.compute_s * 1e3:,.3g} ms training per batch",
+            waiting_ratio <= MAX_WAITING_SHARE / (1 - MAX_WAITING_SHARE) + 1e-12,
         )
     )
-    checked.append(
+    rules.append(
         Rule(
             "I/O sample rate higher than the training sample rate",
-            f"{fed.loading_per_s:,.0f} beside {feeding.wanted_per_s:,.0f} samples/s",
-            fed.loading_per_s > feeding.wanted_per_s,
+            f"{result.loading_per_s:,.0f} samples/s loading, {pipeline.demand_per_s:,.0f} samples/s training",
+            result.loading_per_s > pipeline.demand_per_s,
         )
     )
-    return tuple(checked)
+    return tuple(rules)
 
 
 class Remedy(msgspec.Struct, frozen=True):
@@ -61,30 +78,38 @@ class Remedy(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
+    name : str
+        Name of the remedy.
+    description : str
+        The change in detail.
+    after : PipelineThroughput
+        Throughput with the change.
     gain : float
-        Throughput after over before.
-    elsewhere : bool
-        Needs further nodes or other numbers: not part of a plan for this one.
+        Throughput after the change divided by the throughput before.
+    needs_other_nodes : bool
+        Whether the remedy needs further nodes or another precision, and so is not part of a plan for this node.
     """
 
     name: str
-    what: str
-    after: Fed
+    description: str
+    after: PipelineThroughput
     gain: float
-    elsewhere: bool = False
+    needs_other_nodes: bool = False
 
 
 class Upgrades(msgspec.Struct, frozen=True):
-    """What remedies put in the place of what there is.
+    """Replacements that the remedies use.
 
     Attributes
     ----------
+    nvme : Store
+        NVMe storage.
     networks : tuple of (name, bytes per second)
-        To a separate node: over plain Ethernet, and with RDMA.
+        Networks to a separate node: plain Ethernet, and with RDMA.
     raw_bytes : float
-        Bytes of a decoded and augmented sample as it would be stored: one for each number.
+        Bytes of a decoded and augmented sample in storage, one byte per element.
     fp16 : tuple of float, or None
-        Samples per second of the device in fp16 and bytes of a decoded sample in it; None where it has none.
+        Samples per second of the device in fp16, and bytes of a decoded sample in fp16; None if not supported.
     """
 
     nvme: Store
@@ -93,49 +118,57 @@ class Upgrades(msgspec.Struct, frozen=True):
     fp16: tuple[float, float] | None = None
 
 
-def remedies(fed: Fed, upgrades: Upgrades) -> tuple[Remedy, ...]:
-    """Each remedy that can be applied, alone, largest gain first."""
-    feeding, offered = fed.feeding, []
+def evaluate_remedies(result: PipelineThroughput, upgrades: Upgrades) -> tuple[Remedy, ...]:
+    """Return the remedies that apply to a pipeline, each evaluated alone, largest gain first."""
+    pipeline = result.pipeline
+    loads_here = pipeline.network is None
+    remedies: list[Remedy] = []
 
-    def add(name: str, what: str, elsewhere: bool = False, **changes: Any) -> None:
-        after = feed(msgspec.structs.replace(feeding, **changes))
-        offered.append(Remedy(name, what, after, after.throughput_per_s / fed.throughput_per_s, elsewhere))
+    def add(name: str, description: str, needs_other_nodes: bool = False, **changes: Any) -> None:
+        after = predict_throughput(msgspec.structs.replace(pipeline, **changes))
+        gain = after.throughput_per_s / result.throughput_per_s
+        remedies.append(Remedy(name, description, after, gain, needs_other_nodes))
 
-    needed = fed.needed_workers
-    if needed is not None:
-        workers = max(needed, feeding.workers)
-        what = f"{workers} instead of {feeding.workers}" if workers > feeding.workers else f"{workers} are enough"
-        add("more workers, a core each", what, workers=workers)
-    if feeding.network is None and feeding.decode_per_worker_s is not None:
-        what = f"{upgrades.raw_bytes / 1e3:,.0f} kB a sample, decoded once and for all"
-        add("pre-augmented data", what, decode_per_worker_s=None, sample_bytes=upgrades.raw_bytes)
-    if not feeding.pinned:
-        add("pinned memory", "copies at the link's rate, beside the device's work", pinned=True)
-    if not feeding.prefetch:
+    if result.needed_workers is not None:
+        workers = max(result.needed_workers, pipeline.workers)
+        description = f"{workers} are enough"
+        if workers > pipeline.workers:
+            description = f"{workers} instead of {pipeline.workers}"
+        add("more workers, a core each", description, workers=workers)
+    if loads_here and pipeline.decode_per_worker_s is not None:
+        description = f"{upgrades.raw_bytes / 1e3:,.0f} kB per sample, decoded once in advance"
+        add("pre-augmented data", description, decode_per_worker_s=None, sample_bytes=upgrades.raw_bytes)
+    if not pipeline.pinned:
+        add("pinned memory", "copies at the rate of the link, concurrent with the device's computation", pinned=True)
+    if not pipeline.prefetch:
         add("prefetching", "load and copy ahead while the device computes", prefetch=True)
-    if feeding.network is None and feeding.store is not None:
-        if feeding.access == "random":
-            add("sequential reads", f"from {feeding.store.name}", access="sequential")
-        if feeding.store.bandwidth_bytes_per_s < upgrades.nvme.bandwidth_bytes_per_s:
-            add("NVMe", f"instead of {feeding.store.name}", store=upgrades.nvme)
+    if loads_here and pipeline.store is not None:
+        if pipeline.access == "random":
+            add("sequential reads", f"from {pipeline.store.name}", access="sequential")
+        if pipeline.store.bandwidth_bytes_per_s < upgrades.nvme.bandwidth_bytes_per_s:
+            add("NVMe", f"instead of {pipeline.store.name}", store=upgrades.nvme)
         add("dataset in memory", "no storage", store=None)
-    if feeding.network is None:
-        plain, direct = upgrades.networks
-        add("loading and augmentation on separate nodes", f"over {plain[0]}", True, network=plain)
-        add("the same with RDMA", f"over {direct[0]}, into pinned memory", True, network=direct, pinned=True)
+    if loads_here:
+        ethernet, rdma = upgrades.networks
+        add("loading and augmentation on separate nodes", f"over {ethernet[0]}", True, network=ethernet)
+        add("the same with RDMA", f"over {rdma[0]}, into pinned memory", True, network=rdma, pinned=True)
     if upgrades.fp16 is not None:
-        rate, decoded = upgrades.fp16
-        add("FP16", f"the device alone: {rate:,.0f} samples/s", True, device_per_s=rate, decoded_bytes=decoded)
-    return tuple(sorted(offered, key=lambda remedy: -remedy.gain))
+        per_s, decoded_bytes = upgrades.fp16
+        description = f"the device alone: {per_s:,.0f} samples/s"
+        add("FP16", description, True, device_per_s=per_s, decoded_bytes=decoded_bytes)
+    return tuple(sorted(remedies, key=lambda remedy: -remedy.gain))
 
 
-def plan(fed: Fed, upgrades: Upgrades) -> tuple[Remedy, ...]:
-    """Remedies of this node, one on top of the other, the best of each round first, until 90% are reached."""
+def plan_remedies(result: PipelineThroughput, upgrades: Upgrades) -> tuple[Remedy, ...]:
+    """Return remedies for this node, applied one after another, until the utilisation reaches 90 %.
+
+    Each round applies the remedy with the largest gain.
+    """
     steps: list[Remedy] = []
-    while fed.utilisation < UTILISATION_WANTED:
-        best = next((remedy for remedy in remedies(fed, upgrades) if not remedy.elsewhere), None)
-        if best is None or best.gain < 1.001:
+    while result.utilisation < TARGET_UTILISATION:
+        candidates = [remedy for remedy in evaluate_remedies(result, upgrades) if not remedy.needs_other_nodes]
+        if not candidates or candidates[0].gain < 1.001:
             break
-        steps.append(best)
-        fed = best.after
+        steps.append(candidates[0])
+        result = candidates[0].after
     return tuple(steps)

@@ -164,6 +164,9 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aliases: list[str] = []
     conflicts: list[str] = []
 
+    def __repr__(self) -> str:
+        return f"<Device {self.id}: {self.name}, {self.vendor} {self.architecture}, {self.year}>"
+
     @property
     def bandwidth_bytes_per_s(self) -> float:
         """Peak memory bandwidth in bytes per second."""

@@ -15,7 +15,7 @@ from typing import TypeVar, get_args
 import msgspec
 
 from ..errors import AmbiguousName, BadDevice, BadQuantity, UnknownName
-from ..files import is_there, read_typed, shipped
+from ..files import file_exists, read_typed, shipped_folder
 from ..units import parse_quantity
 from .device import Clock, Device, Figure, LinkRegistry, PeakRate
 
@@ -83,7 +83,7 @@ def list_devices(files: Iterable[Path] = ()) -> list[Device]:
     BadDevice
         If a file is malformed, or a further file takes the id of another device.
     """
-    folder = shipped("hardware")
+    folder = shipped_folder("hardware")
     devices = {path.stem: _shipped_device(path) for path in sorted(folder.glob("*.toml")) if path.stem != "links"}
     for path in files:
         device = read_device(path)
@@ -106,8 +106,8 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     if isinstance(name, Device):
         return name
     further = [Path(file) for file in files]
-    direct = shipped("hardware") / f"{name}.toml"
-    if not further and re.fullmatch(r"[a-z0-9-]+", name) and name != "links" and is_there(direct):
+    direct = shipped_folder("hardware") / f"{name}.toml"
+    if not further and re.fullmatch(r"[a-z0-9-]+", name) and name != "links" and file_exists(direct):
         return _shipped_device(direct)  # the plain id needs no look at all the others
     devices = {device.id: device for device in list_devices(further)}
     if "/" in name or name.endswith(".toml"):
@@ -152,7 +152,7 @@ def read_links(path: Path | None = None) -> LinkRegistry:
     BadDevice
         If the file is malformed.
     """
-    path = path or shipped("hardware") / "links.toml"
+    path = path or shipped_folder("hardware") / "links.toml"
     links = read_typed(path, LinkRegistry, "hardware file", _BYTES_AT_MOST, BadDevice)
     for identity, link in links.link.items():
         for field, unit in (("per_direction", "B/s"), ("latency", "s"), ("random_reads", "IOPS")):

@@ -15,7 +15,7 @@ import msgspec
 from ..counting import Layer
 from ..counting.layer import INPUT
 from ..errors import BadValue
-from ..extras import need
+from ..extras import require
 from .clock import ROUNDS, Clock, Effort, EventClock, HostClock, Run, Timing, best_of, time_call
 
 PRECISIONS = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16", "tf32": "float32"}
@@ -82,7 +82,7 @@ def set_up(
     BadValue
         If the device or precision is unavailable here.
     """
-    torch = need("torch", "measuring this machine", "torch")
+    torch = require("torch", "measuring this machine", "torch")
     if device not in DEVICES:
         raise BadValue(f"the device is {' or '.join(DEVICES)}, not {device!r}")
     if precision not in PRECISIONS:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import ceil, log, log2, prod, sqrt
 from typing import Any, NamedTuple
 
-from ..counting.kinds import KINDS, class_of, is_free
+from ..counting.kinds import KINDS, class_of, is_uncounted
 from ..counting.kinds.moving import window_elements
 from ..counting.layer import INPUT, Layer, Op
 from ..errors import CountFailed
@@ -45,7 +45,7 @@ def count_paleo(op: Op) -> int | None:
         return 2 * window_elements(op)
     if kind in KINDS and KINDS[kind].paleo == "Dropout":
         return op.x
-    return 0 if is_free(kind, "paleo") else None
+    return 0 if is_uncounted(kind, "paleo") else None
 
 
 def layer_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, algorithm: str = "gemm") -> list[Term]:
@@ -74,7 +74,7 @@ def layer_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, al
         If PALEO does not know the layer, or fails on it.
     """
     kind, inputs = layer.kind, layer.inputs
-    if is_free(kind, "paleo"):
+    if is_uncounted(kind, "paleo"):
         return []
     op = Op(layer, 1, [True] * len(inputs), True, [True] * len(inputs))
     flops = count_paleo(op)

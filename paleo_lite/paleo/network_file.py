@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..architectures import Network
-from ..architectures.builder import Blob, Builder, check_input
+from ..architectures.builder import Blob, Builder, check_input_shape
 from ..counting import KINDS
 from ..errors import BadDescriptor
 
@@ -87,7 +87,7 @@ def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> N
                 raise builder.fail(spec.name, f"its fields do not fit type {spec.fields['type']} ({problem})") from None
     if not inputs:
         raise BadDescriptor(f"{where}: has no layer of type Input")
-    normalised = any(KINDS[layer.kind].statistics for layer in builder.layers)
+    normalised = any(KINDS[layer.kind].has_running_statistics for layer in builder.layers)
     notes = ("batch normalisation has no parameters and convolutions have a bias, as PALEO counts them",)
     return builder.network(
         Path(where).stem, tuple(inputs), f"PALEO network file {Path(where).name}", notes * normalised
@@ -151,7 +151,7 @@ def _input(spec: _Spec, where: str, image_size: int | None) -> Blob:
     tensor = spec.fields.get("tensor")
     if not isinstance(tensor, list) or len(tensor) not in (2, 4):
         raise BadDescriptor(f"{where}: layer {spec.name!r}: tensor must be [N, H, W, C] or [N, features]")
-    shape = check_input(f"{where}: layer {spec.name!r}", [tensor[-1], *tensor[1:-1]])
+    shape = check_input_shape(f"{where}: layer {spec.name!r}", [tensor[-1], *tensor[1:-1]])
     return Blob((1, shape[1], image_size, image_size) if image_size and len(shape) == 4 else shape)
 
 
@@ -183,7 +183,7 @@ def _layer(builder: Builder, spec: _Spec, parents: list[Blob]) -> Blob:
     elif kind == "Reshape":
         result = builder.add(name, "view", [blob], _reshaped(builder, name, blob, fields["output_shape"]))
     elif kind == "UpSampling2D":
-        channels, height, width = builder.images(name, blob)
+        channels, height, width = builder.image_shape(name, blob)
         shape = (1, channels, height * fields["ksize"][1], width * fields["ksize"][2])
         result = builder.add(name, "interpolate", [blob], shape, (), {"mode": "nearest"})
     elif kind in _ONE_TO_ONE:

@@ -62,7 +62,7 @@ class PaleoStep(NamedTuple):
             communication_s=communication_s,
             exposed_s=communication_s,
             update_s=update_s,
-            alone_per_s=alone.batch_size / alone.time_s,
+            single_worker_per_s=alone.batch_size / alone.time_s,
             limited_by=max(self._fields[2:], key=lambda name: float(getattr(self, name))).removesuffix("_ms"),
             notes=notes,
             strategy=strategy,
@@ -186,9 +186,9 @@ def paleo_table(
     """
     if gpu is None or request.link is None:
         raise BadValue("PALEO needs a device and a link: --gpu TITAN_X --link ethernet20")
-    budget = make_budget(None, request.images, request.epochs, request.price, cost_asked=request.cost_asked)
-    counts = request.counts() or [1]
-    samples = request.samples(max(counts))
+    budget = make_budget(None, request.images, request.epochs, request.price, require_cost=request.require_cost)
+    counts = request.worker_counts() or [1]
+    samples = request.resolve_batch_size(max(counts))
     ppp_comm = request.ppp_comm or 1.0
     simulator = make_simulator(gpu, request.link, ppp=ppp, ppp_comm=ppp_comm, revision=revision, concurrent=concurrent)
     rows = paleo_scale(

@@ -1,17 +1,17 @@
-"""Floor 4: kernels and a device to shares of peak."""
+"""Floor 4: from profiles to busy and idle time, shares of peak, kernels, collectives and comparisons."""
 
 METHODS = ("steady", "notebook")
-"""How a profile's rates are taken: of one steady iteration, or of all rows as SURFBoard's notebook does."""
+"""How the rates of a profile are computed: over one steady iteration, or over all rows as SURFBoard's notebook does."""
 
 DIRECTIONS = ("all", "fprop", "bprop", "update")
-"""Kernels of which pass, as profilers of training call them."""
+"""Pass of the kernels, as profilers of training label it."""
 
-BY = {"op": "Operations", "shape": "Operations by shape", "module": "Modules and ranges", "kernel": "Kernels"}
-"""What time is summed by, and what that is called: the framework's operations, those with their shapes, the program's
-modules and ranges, or kernels (in `efficiency` those that one operation launched together)."""
+GROUPINGS = {"op": "Operations", "shape": "Operations by shape", "module": "Modules and ranges", "kernel": "Kernels"}
+"""Keys that time is summed by, and their headings: the framework's operations, operations with their shapes, the
+program's modules and ranges, or kernels (in `efficiency` the set of kernels that one operation launched)."""
 
 ORDERS = ("time", "rank", "share")
-"""How kernels are listed."""
+"""Orders in which kernels are listed."""
 
 TOOLS = ("nvprof", "ncu", "nsys")
-"""Profilers whose command lines `next_command` writes."""
+"""Profilers for which `next_command` writes command lines."""

@@ -1,4 +1,4 @@
-"""What ran when on the devices of a profile, what the host called meanwhile, and how long anything ran."""
+"""Device events and host calls of a profile as arrays, and the time covered by intervals."""
 
 from __future__ import annotations
 
@@ -16,55 +16,64 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 COLUMNS = (
-    "category", "kernel", "start_ns", "duration_ns", "device", "stream", "step", "launch_ns", "thread", "params",
-)  # fmt: skip
-"""What is read of a profile."""
+    "category",
+    "kernel",
+    "start_ns",
+    "duration_ns",
+    "device",
+    "stream",
+    "step",
+    "launch_ns",
+    "thread",
+    "params",
+)
+"""Columns of a profile that are read."""
 
-KEPT = 2**20
-"""Busy intervals that are kept open for a late kernel; traces of several streams are sorted but for a little."""
+OPEN_INTERVALS = 2**20
+"""Busy intervals per device that stay open for late kernels: traces of several streams are only nearly sorted."""
 
 COMPUTE, COMMUNICATION, COPY = range(3)
-"""What an event on a device is: computation is every kernel but collectives, copies and fills."""
+"""Classes of device events. Computation is every kernel except collectives, copies and fills."""
 
 _LANES = {"communication": COMMUNICATION, "memcpy": COPY, "memset": COPY}
-_HOST_KEPT_NS = 10_000  # operations of the host shorter than this explain no gap that is listed
+_MIN_HOST_CALL_NS = 10_000  # shorter operations of the host cannot explain a gap that is long enough to be listed
 
 EVENT = np.dtype(
     [
         ("start", "i8"),
         ("end", "i8"),
-        ("launch", "i8"),  # when the call that launched it began, -1 where the profile does not say
+        ("launch", "i8"),  # start of the call that launched the event; -1 if the profile does not record it
         ("device", "i8"),
         ("stream", "i8"),
-        ("name", "i4"),  # place in `names`
-        ("step", "i4"),  # place in the steps, -1 outside of all
-        ("message", "i4"),  # of a collective, place in `messages`, -1 without
-        ("lane", "i1"),
+        ("name", "i4"),  # index into `Recording.names`
+        ("step", "i4"),  # index into `Recording.steps`; -1 outside all steps
+        ("message", "i4"),  # of a collective: index into `Recording.messages`, -1 without a message
+        ("lane", "i1"),  # COMPUTE, COMMUNICATION or COPY
     ]
 )
 CALL = np.dtype([("start", "i8"), ("end", "i8"), ("name", "i4"), ("kind", "i1")])
 
 API, OPERATION, MARK = range(3)
-"""What a call is: one of the runtime, an operation of the framework, a range that the program marked."""
+"""Kinds of host calls: a call of the runtime, an operation of the framework, a range marked by the program."""
 
 _KINDS = {"api": API, "cpu": OPERATION, "marker": MARK}
 
 
-class Recorded(NamedTuple):
-    """Events on devices and calls on the host, in nanoseconds.
+class Recording(NamedTuple):
+    """Device events and host calls of a profile, with times in nanoseconds.
 
     Attributes
     ----------
     events : structured ndarray
-        See `EVENT`; at least one.
+        Device events of type `EVENT`; at least one.
     calls : structured ndarray
-        See `CALL`: calls of the runtime, and operations and ranges that took long, in the order of time.
+        Host calls of type `CALL`, sorted by start: all calls of the runtime, and long operations and ranges.
     names : list of str
-        Of kernels, calls and operations.
+        Names of kernels, calls and operations.
     steps : list of str
-        Iterations that the program marked.
+        Iterations marked by the program.
     messages : list of str
-        What collectives carried, as the profiler printed it.
+        Messages of collectives, as the profiler printed them.
     """
 
     events: NDArray[Any]
@@ -74,61 +83,62 @@ class Recorded(NamedTuple):
     messages: list[str]
 
 
-class Activity:
-    """The device's rows of a profile, and what on the host took long, gathered batch by batch."""
+class ActivityRecorder:
+    """Collector of the device events and the long host calls of a profile, batch by batch."""
 
     def __init__(self) -> None:
-        self._known = True
-        self._device: list[NDArray[Any]] = []
-        self._host: list[NDArray[Any]] = []
+        self._has_starts = True
+        self._device_events: list[NDArray[Any]] = []
+        self._host_calls: list[NDArray[Any]] = []
         self._names: dict[str, int] = {}
         self._steps: dict[str, int] = {}
         self._messages: dict[str, int] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows with the columns `COLUMNS`."""
-        if not self._known or "start_ns" not in batch.schema.names:
-            self._known = False
+        if not self._has_starts or "start_ns" not in batch.schema.names:
+            self._has_starts = False
             return
         rows = device_rows(batch)
         if rows.column("start_ns").null_count:
-            self._known = False
+            self._has_starts = False
             return
         if rows.num_rows:
-            self._device.append(self._of_device(rows))
+            self._device_events.append(self._read_device_events(rows))
         if "category" in batch.schema.names:
-            self._add_host(batch)
+            self._add_host_calls(batch)
 
-    def recorded(self, steps: list[str] | None = None) -> Recorded | None:
-        """What ran; None where the profile has no start times, or nothing ran.
+    def recording(self, steps: list[str] | None = None) -> Recording | None:
+        """Return the collected events and calls; None if the profile has no start times or no device events.
 
         Parameters
         ----------
         steps : list of str, optional
-            Only what was launched in iterations that are marked so.
+            Keep only events that were launched in these marked iterations.
         """
-        if not self._known or not self._device:
+        if not self._has_starts or not self._device_events:
             return None
-        events = np.concatenate(self._device)
+        events = np.concatenate(self._device_events)
         if steps is not None:
-            events = events[np.isin(events["step"], [self._steps.get(name, -2) for name in steps])]
-        calls = np.concatenate(self._host) if self._host else np.empty(0, CALL)
+            step_codes = [self._steps.get(name, -2) for name in steps]
+            events = events[np.isin(events["step"], step_codes)]
+        if not len(events):
+            return None
+        calls = np.concatenate(self._host_calls) if self._host_calls else np.empty(0, CALL)
         calls = calls[np.argsort(calls["start"], kind="stable")]
-        return (
-            Recorded(events, calls, list(self._names), list(self._steps), list(self._messages)) if len(events) else None
-        )
+        return Recording(events, calls, list(self._names), list(self._steps), list(self._messages))
 
-    def seconds(self) -> dict[str, float] | None:
-        """The time of every kernel that is no copy and no collective; None where `recorded` is."""
-        if not self._known or not self._device:
+    def kernel_seconds(self) -> dict[str, float] | None:
+        """Return the summed time of each kernel, without copies and collectives; None where `recording` is None."""
+        if not self._has_starts or not self._device_events:
             return None
         sums = np.zeros(len(self._names))
-        for events in self._device:
-            lasted = (events["end"] - events["start"]) * (events["lane"] == COMPUTE)
-            sums += np.bincount(events["name"], lasted * 1e-9, len(sums))
-        return {name: sums[number] for name, number in self._names.items() if sums[number]}
+        for events in self._device_events:
+            compute_ns = (events["end"] - events["start"]) * (events["lane"] == COMPUTE)
+            sums += np.bincount(events["name"], compute_ns * 1e-9, len(sums))
+        return {name: sums[code] for name, code in self._names.items() if sums[code]}
 
-    def _of_device(self, rows: pa.RecordBatch) -> NDArray[Any]:
+    def _read_device_events(self, rows: pa.RecordBatch) -> NDArray[Any]:
         events = np.empty(rows.num_rows, EVENT)
         events["start"] = rows.column("start_ns").to_numpy()
         events["end"] = events["start"] + np.rint(numbers(rows, "duration_ns")).astype(np.int64)
@@ -137,46 +147,48 @@ class Activity:
         events["launch"] = -1
         if "launch_ns" in rows.schema.names:
             events["launch"] = rows.column("launch_ns").fill_null(-1).to_numpy()
-        events["name"] = _codes(rows, "kernel", self._names)
-        events["step"] = _codes(rows, "step", self._steps)
+        events["name"] = _encode(rows, "kernel", self._names)
+        events["step"] = _encode(rows, "step", self._steps)
         events["lane"] = _lanes(rows)
         events["message"] = -1
-        collective = events["lane"] == COMMUNICATION
-        if collective.any():
-            events["message"][collective] = _codes(rows.filter(pa.array(collective)), "params", self._messages)
+        is_collective = events["lane"] == COMMUNICATION
+        if is_collective.any():
+            collectives = rows.filter(pa.array(is_collective))
+            events["message"][is_collective] = _encode(collectives, "params", self._messages)
         return events
 
-    def _add_host(self, batch: pa.RecordBatch) -> None:
-        category, words = values_of(batch, "category")
-        kind = np.array([_KINDS.get(word, -1) for word in words])[category]
+    def _add_host_calls(self, batch: pa.RecordBatch) -> None:
+        category_codes, categories = values_of(batch, "category")
+        kind_of_category = np.array([_KINDS.get(category, -1) for category in categories])
+        kind = kind_of_category[category_codes]
         duration = numbers(batch, "duration_ns", 0.0)
-        lasting = (kind == API) | ((kind >= 0) & (duration >= _HOST_KEPT_NS))
+        is_kept = (kind == API) | ((kind >= 0) & (duration >= _MIN_HOST_CALL_NS))
         if "thread" in batch.schema.names:
-            lasting &= batch.column("thread").is_valid().to_numpy(zero_copy_only=False)
-        chosen = np.flatnonzero(lasting)
-        if len(chosen) and not batch.column("start_ns").null_count:
-            calls = np.empty(len(chosen), CALL)
-            calls["start"] = batch.column("start_ns").to_numpy()[chosen]
-            calls["end"] = calls["start"] + np.rint(duration[chosen]).astype(np.int64)
-            calls["name"] = _codes(batch, "kernel", self._names)[chosen]
-            calls["kind"] = kind[chosen]
-            self._host.append(calls)
+            is_kept &= batch.column("thread").is_valid().to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(is_kept)
+        if len(rows) and not batch.column("start_ns").null_count:
+            calls = np.empty(len(rows), CALL)
+            calls["start"] = batch.column("start_ns").to_numpy()[rows]
+            calls["end"] = calls["start"] + np.rint(duration[rows]).astype(np.int64)
+            calls["name"] = _encode(batch, "kernel", self._names)[rows]
+            calls["kind"] = kind[rows]
+            self._host_calls.append(calls)
 
 
 class BusyTime:
-    """The union of intervals, per device, in bounded memory as long as they come nearly sorted.
+    """The union of intervals per device, in bounded memory if the intervals come nearly sorted.
 
     Parameters
     ----------
-    kept : int or None
-        How many disjoint intervals per device stay open. An interval that starts before those that are closed cannot
-        be counted any more: `sorted` becomes False, and the caller adds everything to a ``BusyTime(None)``, which
-        keeps them all.
+    max_open : int or None
+        Number of disjoint intervals per device that stay open. An interval that starts before the closed ones can no
+        longer be counted: `sorted` becomes False, and the caller must start again with ``BusyTime(None)``, which keeps
+        all intervals open.
     """
 
-    def __init__(self, kept: int | None = KEPT) -> None:
+    def __init__(self, max_open: int | None = OPEN_INTERVALS) -> None:
         self.sorted = True
-        self._kept = kept
+        self._max_open = max_open
         self._open: dict[int, tuple[Integers, Integers]] = {}
         self._closed_ns: dict[int, int] = {}
         self._horizon: dict[int, int] = {}
@@ -188,78 +200,85 @@ class BusyTime:
         ----------
         starts_ns : ndarray of int64, shape (kernels,)
         durations_ns : ndarray of float64, shape (kernels,)
-            Without NaN and not negative.
+            Not negative and without NaN.
         devices : ndarray of int64, shape (kernels,)
         """
         for device in np.unique(devices):
-            chosen = devices == device
-            starts = starts_ns[chosen]
-            ends = starts + np.rint(durations_ns[chosen]).astype(np.int64)
-            self._add(int(device), starts, ends)
+            is_on_device = devices == device
+            starts = starts_ns[is_on_device]
+            ends = starts + np.rint(durations_ns[is_on_device]).astype(np.int64)
+            self._add_to_device(int(device), starts, ends)
 
-    def _add(self, device: int, starts: Integers, ends: Integers) -> None:
+    def _add_to_device(self, device: int, starts: Integers, ends: Integers) -> None:
         if device in self._horizon and starts.min() < self._horizon[device]:
             self.sorted = False
         if device in self._open:
-            before_starts, before_ends = self._open[device]
-            starts, ends = np.concatenate([before_starts, starts]), np.concatenate([before_ends, ends])
-        starts, ends = merge(starts, ends)
-        if self._kept is not None and len(starts) > self._kept:
-            closed = len(starts) - self._kept // 2
-            self._closed_ns[device] = self._closed_ns.get(device, 0) + int((ends[:closed] - starts[:closed]).sum())
+            open_starts, open_ends = self._open[device]
+            starts = np.concatenate([open_starts, starts])
+            ends = np.concatenate([open_ends, ends])
+        starts, ends = merge_intervals(starts, ends)
+        if self._max_open is not None and len(starts) > self._max_open:
+            closed = len(starts) - self._max_open // 2
+            newly_closed_ns = int((ends[:closed] - starts[:closed]).sum())
+            self._closed_ns[device] = self._closed_ns.get(device, 0) + newly_closed_ns
             self._horizon[device] = int(ends[closed - 1])
-            starts, ends = starts[closed:], ends[closed:]
+            starts = starts[closed:]
+            ends = ends[closed:]
         self._open[device] = starts, ends
 
     @property
     def seconds(self) -> dict[int, float]:
         """Busy seconds of each device."""
-        return {
-            device: (self._closed_ns.get(device, 0) + int((ends - starts).sum())) * 1e-9
-            for device, (starts, ends) in sorted(self._open.items())
-        }
+        busy = {}
+        for device, (starts, ends) in sorted(self._open.items()):
+            open_ns = int((ends - starts).sum())
+            busy[device] = (self._closed_ns.get(device, 0) + open_ns) * 1e-9
+        return busy
 
 
-def merge(starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
-    """Disjoint, sorted intervals that cover the same time; intervals that touch become one.
+def merge_intervals(starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
+    """Return disjoint, sorted intervals that cover the same time; intervals that touch become one.
 
     Parameters
     ----------
     starts, ends : ndarray of int64, shape (intervals,)
-        At least one; no end before its start.
+        At least one interval; no end before its start.
     """
     order = np.argsort(starts, kind="stable")
     starts = starts[order]
-    reach = np.maximum.accumulate(ends[order])
-    first = np.concatenate([[True], starts[1:] > reach[:-1]])
-    last = np.concatenate([first[1:], [True]])
-    return starts[first], reach[last]
+    latest_end = np.maximum.accumulate(ends[order])
+    is_first = np.concatenate([[True], starts[1:] > latest_end[:-1]])
+    is_last = np.concatenate([is_first[1:], [True]])
+    return starts[is_first], latest_end[is_last]
 
 
-def length(*several: NDArray[Any]) -> int:
-    """Nanoseconds in which any of some events ran."""
-    events = np.concatenate(several)
+def covered_ns(*event_arrays: NDArray[Any]) -> int:
+    """Return the nanoseconds during which at least one event of the arrays ran."""
+    events = np.concatenate(event_arrays)
     if not len(events):
         return 0
-    starts, ends = merge(events["start"], events["end"])
+    starts, ends = merge_intervals(events["start"], events["end"])
     return int((ends - starts).sum())
 
 
-def _codes(rows: pa.RecordBatch, column: str, known: dict[str, int]) -> NDArray[np.int64]:
-    """Places of a column's texts in what is `known`, which grows by those that are used; -1 for none."""
-    code, words = values_of(rows, column)
-    used = np.unique(code[code > 0])
-    of_word = np.full(len(words), -1)
-    of_word[used] = [known.setdefault(words[place] or "", len(known)) for place in used.tolist()]
-    return of_word[code]
+def _encode(rows: pa.RecordBatch, column: str, code_of: dict[str, int]) -> NDArray[np.int64]:
+    """Return the code of each row's text, -1 where it is null; new texts are added to `code_of`."""
+    indices, texts = values_of(rows, column)
+    used = np.unique(indices[indices > 0])
+    code_of_index = np.full(len(texts), -1)
+    for index in used.tolist():
+        code_of_index[index] = code_of.setdefault(texts[index] or "", len(code_of))
+    return code_of_index[indices]
 
 
 def _lanes(rows: pa.RecordBatch) -> NDArray[np.int64]:
-    """Computation, communication or copy, by category and, of profilers that have none for collectives, by name."""
-    category, words = values_of(rows, "category")
-    kernel, names = values_of(rows, "kernel")
-    pairs, which = np.unique(kernel * len(words) + category, return_inverse=True)
-    labels = [
-        classify(names[pair // len(words)] or "", words[pair % len(words)] or "kernel").label for pair in pairs.tolist()
-    ]
-    return np.array([_LANES.get(label, COMPUTE) for label in labels])[which]
+    """Return the class of each event, by category, or by name where the profiler has no category for collectives."""
+    category_codes, categories = values_of(rows, "category")
+    name_codes, names = values_of(rows, "kernel")
+    pairs, pair_of_row = np.unique(name_codes * len(categories) + category_codes, return_inverse=True)
+    lanes = []
+    for pair in pairs.tolist():
+        name_code, category_code = divmod(pair, len(categories))
+        label = classify(names[name_code] or "", categories[category_code] or "kernel").label
+        lanes.append(_LANES.get(label, COMPUTE))
+    return np.array(lanes)[pair_of_row]

@@ -1,4 +1,4 @@
-"""How well a device was used, over many profiles: rows, one per file, and means over groups of them."""
+"""Device utilisation over many profiles: one row of figures per file, and means over groups of rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..machines import Device
 from ..machines.device import PeakRate
 from ..profiles.detect import Profile, find_files, open_profile, parse_name
 from ..result import Result
-from . import BY, activity, runs
-from .activity import Activity
-from .device_time import TIMES, DeviceTime, describe_time
-from .evidence import Evidence, doubts, evidence_of, rank_of
-from .notebook import COLUMNS, SWAPPED, NotebookSums, notebook_figures, sum_rows
+from . import GROUPINGS, activity, runs
+from .activity import ActivityRecorder
+from .device_time import TIME_KEYS, DeviceTime, analyse_device_time
+from .evidence import Evidence, device_warnings, find_rank, gather_evidence
+from .iteration_work import OperatorWork, known_sum
+from .notebook import COLUMNS, SWAPPED_COLUMNS_NOTE, NotebookSums, notebook_figures, sum_batch
 from .ranks import Ranks, compare_ranks
-from .sample import Operator, known_sum
-from .steady import Steady, parse_steps, steady_state
+from .steady import SteadyIteration, analyse_steady_state, parse_steps
 
 if TYPE_CHECKING:
     from .durations import DurationBook
@@ -30,25 +30,26 @@ if TYPE_CHECKING:
 Method = Literal["steady", "notebook"]
 
 
-class ReadAs(msgspec.Struct, frozen=True):
-    """How profiles are read.
+class ReadOptions(msgspec.Struct, frozen=True):
+    """Options of reading profiles.
 
     Attributes
     ----------
     method : {"steady", "notebook"}
-        One steady iteration, with what the profiler did not count; or every row as SURFBoard's notebook counts it.
+        ``steady`` analyses one steady iteration and fills in counts that the profiler lacks; ``notebook`` sums every
+        row as SURFBoard's notebook does.
     name_pattern : str, optional
-        How a file's name tells its configuration, see `profiles.detect`.
+        Pattern that reads the configuration from a file's name, see `profiles.detect.parse_name`.
     steps : str, optional
-        Of the steady method: only these iterations, by their marks' numbers (`steady.parse_steps`).
+        Steady method only: the numbers of the marked iterations to use (`steady.parse_steps`).
     durations : DurationBook, optional
-        Measured durations of one batch, which kernel times then do not stand in for.
+        Measured durations of one batch, used as the time in place of kernel times.
     batches : int
-        Of the notebook's method with durations: the batches that a profile's FLOPs and bytes are of.
+        Notebook method with durations: number of batches that a profile's FLOPs and bytes cover.
     keep_going : bool
-        Whether a file that cannot be read is reported in `failed` rather than raised.
+        Report a file that cannot be read in `failed` instead of raising.
     by : str
-        What the time of an iteration is summed by, of `BY`.
+        Key that the time of an iteration is summed by, one of `GROUPINGS`.
     """
 
     method: Method = "steady"
@@ -61,34 +62,35 @@ class ReadAs(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.method != "steady":
-            raise BadValue("--steps chooses iterations, which --method notebook does not know: leave one out")
-        if self.by not in BY:
-            raise UnknownName("grouping", self.by, BY)
+            raise BadValue("--steps selects iterations and cannot be used with --method notebook, which has none")
+        if self.by not in GROUPINGS:
+            raise UnknownName("grouping", self.by, GROUPINGS)
         if self.by != "op" and self.method != "steady":
-            raise BadValue("--by sums the time of an iteration, which --method notebook does not know: leave one out")
+            raise BadValue("--by groups the time of an iteration and cannot be used with --method notebook")
 
 
 class Efficiency(Result, msgspec.Struct, frozen=True):
-    """How well a device was used.
+    """Utilisation of a device in one or more profiles.
 
     Attributes
     ----------
     peak : PeakRate
-        What FLOP/s are compared with, where a trace does not say what it multiplies in.
+        Peak that FLOP/s are compared with, unless a trace records the precision of its matrix products.
     rows : list of dict
-        Per file its configuration and figures; None where a profile does not tell.
+        Configuration and figures of each file; None for figures that the profile does not determine.
     groups : list of dict
-        Means over the rows that agree in `group_by`, with ``files``, their number.
+        Means over the rows that agree in `group_by`; ``files`` is the number of rows.
     configuration : list of str
-        The keys of a row that say what was run.
+        Keys of a row that describe the configuration.
     failed : list of dict
-        ``file`` and ``error`` of those that could not be read.
+        ``file`` and ``error`` of the files that could not be read.
     notes : tuple of str
-        What in the first profile speaks against the device; those beside it were taken alike. And `SWAPPED`.
+        Evidence in the first profile that it was taken on another device, and `SWAPPED_COLUMNS_NOTE`. Only the first
+        profile is checked, as the others are assumed to come from the same device.
     by : str
-        What the rows' ``operators`` are, of `BY`.
+        Key of the rows' ``operators``, one of `GROUPINGS`.
     ranks : Ranks or None
-        Where the profiles are of different ranks of one job.
+        Comparison of ranks, if the profiles are of different ranks of one job.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.efficiency:efficiency_page"
@@ -106,7 +108,7 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
     ranks: Ranks | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the documented JSON."""
         return {
             "method": self.method,
             "by": self.by,
@@ -122,30 +124,32 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
         }
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """What was found of one file.
+class FileAnalysis(msgspec.Struct, frozen=True):
+    """Analysis of one file.
 
     Attributes
     ----------
     configuration : dict
-        From the file's name.
-    notebook, steady : dict, Steady or None
-        The figures of the method that was asked for.
+        Configuration read from the file's name.
+    notebook : dict or None
+        Figures of the notebook method.
+    steady : SteadyIteration or None
+        Figures of the steady method.
     device_time : DeviceTime or None
-        Where the profile has start times.
+        Busy and idle time, if the profile has start times.
     evidence : Evidence or None
-        Of the device, where kernels have start times; the others are read again in no time.
+        Evidence of the device, if kernels have start times; for other profiles it is gathered later, at little cost.
     rank : int or None
-        Of the job that it is one rank of, where the profile or its name says so.
+        Rank in a distributed job, if the profile or its name records one.
     error : str
-        What is wrong with the file, in which case there are no figures.
+        Error message of a file without figures; empty if the file was read.
     """
 
     path: Path
     format: str = ""
     configuration: dict[str, Any] = {}
     notebook: dict[str, float] | None = None
-    steady: Steady | None = None
+    steady: SteadyIteration | None = None
     device_time: DeviceTime | None = None
     evidence: Evidence | None = None
     rank: int | None = None
@@ -155,258 +159,307 @@ class Finding(msgspec.Struct, frozen=True):
 def measure_efficiency(
     paths: Iterable[Path],
     device: Device,
-    reading: ReadAs | None = None,
+    reading: ReadOptions | None = None,
     precision: str = "fp32",
     group_by: Sequence[str] = (),
     jobs: int | None = None,
     scheduler: str | None = None,
     on_done: Callable[[int, int], None] | None = None,
 ) -> Efficiency:
-    """Read profiles and compare what they say with a device's peaks.
+    """Analyse profiles and compare their rates with a device's peaks.
 
     Parameters
     ----------
     paths : iterable of Path
         Files, and folders of files.
+    reading : ReadOptions, optional
+        Options of reading the profiles.
     precision : str
-        Of the peak.
+        Precision of the peak.
     group_by : sequence of str
-        Columns of the configuration.
+        Columns of the configuration to average over.
     jobs, scheduler
         See `executor.run_tasks`.
     on_done : callable, optional
-        Called with the number of files done and of all.
+        Called with the number of files done and the number of all files.
 
     Raises
     ------
     BadProfile
-        If a file cannot be read, or the notebook's method has durations and none for it, without `keep_going`.
+        If, without `keep_going`, a file cannot be read, or the notebook method is used with durations and a file has
+        none.
     UnknownName
-        If no file's configuration has a column to group by.
+        If no file's configuration has a column of `group_by`.
     """
-    reading, peak = reading or ReadAs(), device.find_peak(precision)
-    parse_name("", reading.name_pattern)  # a pattern that is invalid is reported before any work
-    findings = _read(find_files(paths), reading, jobs, scheduler, on_done)
-    good = [finding for finding in findings if not finding.error]
-    columns = list(dict.fromkeys(name for finding in good for name in finding.configuration))
+    reading = reading or ReadOptions()
+    peak = device.find_peak(precision)
+    parse_name("", reading.name_pattern)  # reports an invalid pattern before any work is done
+    analyses = _analyse_files(find_files(paths), reading, jobs, scheduler, on_done)
+    readable = [analysis for analysis in analyses if not analysis.error]
+    columns = list(dict.fromkeys(name for analysis in readable for name in analysis.configuration))
     for name in group_by:
-        if good and name not in columns:
+        if readable and name not in columns:
             raise UnknownName("column", name, columns, "The columns come from the files' names (--name-pattern).")
-    notes = [SWAPPED] if reading.method == "notebook" and reading.durations is not None else []
-    for finding in good[:1]:
-        evidence = finding.evidence or evidence_of(open_profile(finding.path, reading.name_pattern))
-        notes += [f"{finding.path.name}: {doubt}" for doubt in doubts(evidence, device)]
-    rows = [_row(finding, device, peak, reading) for finding in good]
-    ranked = [(f.rank, f.path, f.device_time) for f in good if f.rank is not None and f.device_time is not None]
-    distinct = {rank for rank, _, _ in ranked}
+    notes = []
+    if reading.method == "notebook" and reading.durations is not None:
+        notes.append(SWAPPED_COLUMNS_NOTE)
+    if readable:
+        first = readable[0]
+        evidence = first.evidence or gather_evidence(open_profile(first.path, reading.name_pattern))
+        notes += [f"{first.path.name}: {warning}" for warning in device_warnings(evidence, device)]
+    rows = [_make_row(analysis, device, peak, reading) for analysis in readable]
+    ranked = []
+    for analysis in readable:
+        if analysis.rank is not None and analysis.device_time is not None:
+            ranked.append((analysis.rank, analysis.path, analysis.device_time))
+    distinct_ranks = {rank for rank, _, _ in ranked}
+    has_rank_each = len(distinct_ranks) == len(readable) > 1
     return Efficiency(
-        reading.method,
-        device,
-        peak,
-        rows,
-        group_rows(rows, group_by, columns) if group_by else [],
-        list(group_by),
-        columns,
-        [{"file": str(finding.path), "error": finding.error} for finding in findings if finding.error],
-        tuple(notes),
-        reading.by,
-        compare_ranks(ranked) if len(distinct) == len(good) > 1 else None,
+        method=reading.method,
+        device=device,
+        peak=peak,
+        rows=rows,
+        groups=group_rows(rows, group_by, columns) if group_by else [],
+        group_by=list(group_by),
+        configuration=columns,
+        failed=[{"file": str(analysis.path), "error": analysis.error} for analysis in analyses if analysis.error],
+        notes=tuple(notes),
+        by=reading.by,
+        ranks=compare_ranks(ranked) if has_rank_each else None,
     )
 
 
-def _read(
+def _analyse_files(
     files: list[Path],
-    reading: ReadAs,
+    reading: ReadOptions,
     jobs: int | None,
     scheduler: str | None,
     on_done: Callable[[int, int], None] | None,
-) -> list[Finding]:
-    """What is found of each file; with durations of the notebook's method none without one."""
+) -> list[FileAnalysis]:
+    """Analyse each file; with the notebook method and durations, a file without a duration is an error."""
     steps = None if reading.steps is None else parse_steps(reading.steps)
-    work = partial(examine, method=reading.method, name_pattern=reading.name_pattern, steps=steps, by=reading.by)
-    book = reading.durations
-    finding_of: dict[Path, Finding] = {}
-    for number, (path, found) in enumerate(run_tasks(files, work, jobs, scheduler, failed), 1):
-        finding, told = found, found.configuration
-        if found.notebook is not None and book is not None and book.find(told) is None:
-            what = ", ".join(f"{name} {value}" for name, value in told.items())
-            what = what or "a file whose name tells no configuration"
-            finding = Finding(found.path, error=f"{found.path}: no batch duration for {what}")
-        if finding.error and not reading.keep_going:
-            raise BadProfile(finding.error)
-        finding_of[path] = finding
+    task = partial(analyse_file, method=reading.method, name_pattern=reading.name_pattern, steps=steps, by=reading.by)
+    analysis_of: dict[Path, FileAnalysis] = {}
+    for done, (path, result) in enumerate(run_tasks(files, task, jobs, scheduler, failed_analysis), 1):
+        analysis = _require_duration(result, reading.durations)
+        if analysis.error and not reading.keep_going:
+            raise BadProfile(analysis.error)
+        analysis_of[path] = analysis
         if on_done is not None:
-            on_done(number, len(files))
-    return [finding_of[path] if path in finding_of else finding_of[path.absolute()] for path in files]
+            on_done(done, len(files))
+    return [analysis_of[path] if path in analysis_of else analysis_of[path.absolute()] for path in files]
 
 
-def examine(
+def _require_duration(analysis: FileAnalysis, durations: DurationBook | None) -> FileAnalysis:
+    """Return the analysis, or an error if the notebook method lacks the duration of this configuration."""
+    if analysis.notebook is None or durations is None or durations.find(analysis.configuration) is not None:
+        return analysis
+    settings = ", ".join(f"{name} {value}" for name, value in analysis.configuration.items())
+    settings = settings or "a file without a configuration in its name"
+    return FileAnalysis(analysis.path, error=f"{analysis.path}: no batch duration for {settings}")
+
+
+def analyse_file(
     path: Path, method: Method = "steady", name_pattern: str | None = None, steps: range | None = None, by: str = "op"
-) -> Finding:
-    """What is found of one file, or what is wrong with it."""
+) -> FileAnalysis:
+    """Analyse one file; errors are returned in `FileAnalysis.error`."""
     try:
-        return _found(path, method, name_pattern, steps, by)
+        return _analyse(path, method, name_pattern, steps, by)
     except PaleoError as error:
-        return failed(path, error)
-    except Exception as error:  # one file must not end what is read of the others
-        return Finding(path, error=f"{path}: cannot be read: a defect of paleo-lite, {type(error).__name__}: {error}")
+        return failed_analysis(path, error)
+    except Exception as error:  # one file must not end the analysis of the others
+        return FileAnalysis(path, error=f"{path}: cannot be read: internal error, {type(error).__name__}: {error}")
 
 
-def failed(path: Path, error: PaleoError) -> Finding:
-    """What is found of a file that cannot be read."""
+def failed_analysis(path: Path, error: PaleoError) -> FileAnalysis:
+    """Return the analysis of a file that cannot be read: an error message that names the file."""
     text = str(error)
-    return Finding(path, error=text if str(path) in text else f"{path}: {text}")
+    return FileAnalysis(path, error=text if str(path) in text else f"{path}: {text}")
 
 
-def _found(path: Path, method: Method, name_pattern: str | None, steps: range | None, by: str) -> Finding:
+def _analyse(path: Path, method: Method, name_pattern: str | None, steps: range | None, by: str) -> FileAnalysis:
     profile = open_profile(path, name_pattern)
-    told = dict(profile.configuration)
+    configuration = dict(profile.configuration)
     if method == "notebook":
-        return Finding(path, profile.format, told, _sums(profile), rank=rank_of(profile))
-    ran = Activity() if profile.has_starts else None
-    columns = {*runs.COLUMNS, *(["layer"] if by == "module" else []), *(activity.COLUMNS if ran is not None else [])}
-    batches, many = [], 0
+        return FileAnalysis(path, profile.format, configuration, _notebook_sums(profile), rank=find_rank(profile))
+    recorder = ActivityRecorder() if profile.has_starts else None
+    columns = set(runs.COLUMNS)
+    if by == "module":
+        columns.add("layer")
+    if recorder is not None:
+        columns.update(activity.COLUMNS)
+    batches = []
+    run_count = 0
     for batch in profile.batches(columns):
-        found = runs.find_runs(batch)
-        if found.length:
-            batches.append(found)
-            many += len(found.table["row"])
-        if many > runs.MOST:
-            raise BadProfile(f"more than {runs.MOST:,} operations: profile fewer iterations, or use --method notebook")
-        if ran is not None:
-            ran.add(batch)
+        batch_runs = runs.find_runs(batch)
+        if batch_runs.length:
+            batches.append(batch_runs)
+            run_count += len(batch_runs.table["row"])
+        if run_count > runs.MAX_RUNS:
+            raise BadProfile(
+                f"more than {runs.MAX_RUNS:,} operations: profile fewer iterations, or use --method notebook"
+            )
+        if recorder is not None:
+            recorder.add(batch)
     if not batches:
-        raise _no_kernels(profile)
-    steady = steady_state(runs.together(batches), steps, by)
-    seconds, device_time, evidence = None if ran is None else ran.seconds(), None, None
-    if ran is not None and seconds is not None:
-        device_time, evidence = describe_time(ran, steady, steps is not None), evidence_of(profile, seconds)
-    return Finding(path, profile.format, told, None, steady, device_time, evidence, rank_of(profile))
+        raise _no_durations_error(profile)
+    steady = analyse_steady_state(runs.concatenate_runs(batches), steps, by)
+    device_time = None
+    evidence = None
+    kernel_seconds = None if recorder is None else recorder.kernel_seconds()
+    if recorder is not None and kernel_seconds is not None:
+        device_time = analyse_device_time(recorder, steady, steps is not None)
+        evidence = gather_evidence(profile, kernel_seconds)
+    return FileAnalysis(
+        path,
+        profile.format,
+        configuration,
+        steady=steady,
+        device_time=device_time,
+        evidence=evidence,
+        rank=find_rank(profile),
+    )
 
 
-def _sums(profile: Profile) -> dict[str, float]:
+def _notebook_sums(profile: Profile) -> dict[str, float]:
     sums = NotebookSums()
     for batch in profile.batches(COLUMNS):
-        sums = sums.merge(sum_rows(batch))
+        sums = sums.merge(sum_batch(batch))
     if not sums.rows:
-        raise _no_kernels(profile)
+        raise _no_durations_error(profile)
     if not any(sums.flops.values()):
         raise BadProfile(f"the profiler counted no FLOPs (a {profile.format} file), which the notebook's method needs")
-    return sums.finish()
+    return sums.efficiencies()
 
 
-def _no_kernels(profile: Profile) -> BadProfile:
-    """Why there is nothing with a duration on a device."""
+def _no_durations_error(profile: Profile) -> BadProfile:
+    """Return the error of a profile without durations of device rows; raise a more specific one if there is one."""
     from .totals import total_kernels
 
     total_kernels(profile, with_busy=False)
-    return BadProfile("its kernels have counters, and no durations: take the time from a run without counters")
+    return BadProfile("its kernels have counters but no durations: take the time from a run without counters")
 
 
-def _row(finding: Finding, device: Device, peak: PeakRate, reading: ReadAs) -> dict[str, Any]:
-    book = reading.durations
-    duration = None if book is None else book.find(finding.configuration)
-    if finding.notebook is not None:
-        figures = notebook_figures(finding.notebook, duration, reading.batches)
-    if finding.steady is not None:
-        peak = _peak_of(finding.steady.precision, device, peak)
-        figures = steady_figures(finding.steady, peak.per_s, duration.seconds if duration is not None else None)
-        figures["operators"] = [
-            _operator(row, device, _peak_of(row.precision, device, peak)) for row in finding.steady.operators
-        ]
-        figures |= dict.fromkeys(TIMES) if finding.device_time is None else finding.device_time.to_dict()
-        figures |= {"peak": peak.describe(), "peak_flops_per_s": peak.per_s}
-        figures["mfu"] = _over(finding.steady.flops, figures["step_s"], peak.per_s)
+def _make_row(analysis: FileAnalysis, device: Device, peak: PeakRate, reading: ReadOptions) -> dict[str, Any]:
+    durations = reading.durations
+    duration = None if durations is None else durations.find(analysis.configuration)
+    if analysis.notebook is not None:
+        figures = notebook_figures(analysis.notebook, duration, reading.batches)
+    if analysis.steady is not None:
+        peak = _peak_in_precision(analysis.steady.precision, device, peak)
+        figures = steady_figures(analysis.steady, peak.per_s, duration.seconds if duration is not None else None)
+        operator_rows = []
+        for operator in analysis.steady.operators:
+            operator_peak = _peak_in_precision(operator.precision, device, peak)
+            operator_rows.append(_operator_row(operator, device, operator_peak))
+        figures["operators"] = operator_rows
+        if analysis.device_time is None:
+            figures.update(dict.fromkeys(TIME_KEYS))
+        else:
+            figures.update(analysis.device_time.to_dict())
+        figures["peak"] = peak.describe()
+        figures["peak_flops_per_s"] = peak.per_s
+        figures["mfu"] = _rate(analysis.steady.flops, figures["step_s"], peak.per_s)
     figures["duration_from"] = None if duration is None else duration.source
-    row = {"file": finding.path.name, **finding.configuration}
+    row = {"file": analysis.path.name, **analysis.configuration}
     for name in ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s"):
         row[name] = figures.pop(name)
-    row["flops_efficiency"] = _over(row["flops_per_s"], peak.per_s)
-    row["bandwidth_efficiency"] = _over(row["bandwidth_bytes_per_s"], device.bandwidth_bytes_per_s)
-    return row | figures
+    row["flops_efficiency"] = _rate(row["flops_per_s"], peak.per_s)
+    row["bandwidth_efficiency"] = _rate(row["bandwidth_bytes_per_s"], device.bandwidth_bytes_per_s)
+    row.update(figures)
+    return row
 
 
-def _peak_of(precision: str | None, device: Device, requested: PeakRate) -> PeakRate:
-    """The peak for what a trace says its products are in; the requested one where it, or the device, does not."""
+def _peak_in_precision(precision: str | None, device: Device, requested: PeakRate) -> PeakRate:
+    """Return the peak of a precision recorded by the trace; the requested one if the trace or device has none."""
+    if precision is None:
+        return requested
     try:
-        return requested if precision is None else device.find_peak(precision)
+        return device.find_peak(precision)
     except UnknownPrecision:
         return requested
 
 
-def _operator(operator: Operator, device: Device, peak: PeakRate) -> dict[str, Any]:
-    """An operation against the roofline, whose time is the larger of arithmetic's and memory's."""
+def _operator_row(operator: OperatorWork, device: Device, peak: PeakRate) -> dict[str, Any]:
+    """Return an operation's figures relative to the roofline, the larger of compute time and memory time."""
     row: dict[str, Any] = msgspec.to_builtins(operator)
-    flops, moved, time_s = operator.flops, operator.bytes, operator.time_s
-    row |= dict.fromkeys(("flops_per_s", "bandwidth_bytes_per_s", "of_peak", "bound", "of_roofline"))
+    flops = operator.flops
+    moved_bytes = operator.bytes
+    time_s = operator.time_s
+    for name in ("flops_per_s", "bandwidth_bytes_per_s", "of_peak", "bound", "of_roofline"):
+        row[name] = None
     if time_s and flops is not None:
-        row["flops_per_s"], row["of_peak"] = flops / time_s, flops / time_s / peak.per_s
-    if time_s and moved is not None:
-        row["bandwidth_bytes_per_s"] = moved / time_s
-    if time_s and flops is not None and moved is not None:
-        compute_s, memory_s = flops / peak.per_s, moved / device.bandwidth_bytes_per_s
+        row["flops_per_s"] = flops / time_s
+        row["of_peak"] = flops / time_s / peak.per_s
+    if time_s and moved_bytes is not None:
+        row["bandwidth_bytes_per_s"] = moved_bytes / time_s
+    if time_s and flops is not None and moved_bytes is not None:
+        compute_s = flops / peak.per_s
+        memory_s = moved_bytes / device.bandwidth_bytes_per_s
         row["bound"] = "compute" if compute_s >= memory_s else "memory"
         row["of_roofline"] = max(compute_s, memory_s) / time_s
     return row
 
 
-def steady_figures(steady: Steady, peak_flops_per_s: float, batch_duration_s: float | None = None) -> dict[str, Any]:
-    """The rates that follow from a steady iteration.
+def steady_figures(
+    steady: SteadyIteration, peak_flops_per_s: float, batch_duration_s: float | None = None
+) -> dict[str, Any]:
+    """Return the rates of a steady iteration.
 
-    They are over the measured duration of an iteration where there is one, else over the time in which the device was
-    busy, else over the sum of the kernels' times; ``time_basis`` says which.
+    Rates are over the measured duration of an iteration if there is one, else over the device's busy time, else over
+    the sum of the kernels' times; ``time_basis`` names which.
     """
-    basis, seconds = next(
-        (name, value)
-        for name, value in (
-            ("batch duration", batch_duration_s),
-            ("busy time", steady.busy_s),
-            ("sum of kernel times", steady.kernel_s),
-        )
-        if value is not None
-    )
-    conv = known_sum((steady.conv_flops_forward, steady.conv_flops_backward))
+    if batch_duration_s is not None:
+        basis, seconds = "batch duration", batch_duration_s
+    elif steady.busy_s is not None:
+        basis, seconds = "busy time", steady.busy_s
+    else:
+        basis, seconds = "sum of kernel times", steady.kernel_s
+    conv_flops = known_sum((steady.conv_flops_forward, steady.conv_flops_backward))
     return {
-        "compute_efficiency": _over(steady.compute_s, steady.kernel_s),
-        "flops_per_s": _over(steady.flops, seconds),
-        "bandwidth_bytes_per_s": _over(steady.bytes, seconds),
+        "compute_efficiency": _rate(steady.compute_s, steady.kernel_s),
+        "flops_per_s": _rate(steady.flops, seconds),
+        "bandwidth_bytes_per_s": _rate(steady.bytes, seconds),
         "time_basis": basis,
         "batch_duration_s": batch_duration_s,
-        "conv_flops": conv,
-        "conv_of_peak": _over(conv, seconds, peak_flops_per_s),
-        "conv_of_peak_forward": _over(steady.conv_flops_forward, steady.conv_forward_s, peak_flops_per_s),
-        "conv_of_peak_backward": _over(steady.conv_flops_backward, steady.conv_backward_s, peak_flops_per_s),
+        "conv_flops": conv_flops,
+        "conv_of_peak": _rate(conv_flops, seconds, peak_flops_per_s),
+        "conv_of_peak_forward": _rate(steady.conv_flops_forward, steady.conv_forward_s, peak_flops_per_s),
+        "conv_of_peak_backward": _rate(steady.conv_flops_backward, steady.conv_backward_s, peak_flops_per_s),
         **msgspec.to_builtins(steady),
     }
 
 
-def _over(value: float | None, seconds: float | None, peak: float = 1.0) -> float | None:
-    """A rate, or its share of a peak; None where it is unknown."""
-    return value / seconds / peak if value is not None and seconds else None
+def _rate(value: float | None, seconds: float | None, peak: float = 1.0) -> float | None:
+    """Return a rate, or its fraction of a peak; None if it is unknown."""
+    if value is None or not seconds:
+        return None
+    return value / seconds / peak
 
 
 def group_rows(
     rows: Sequence[Mapping[str, Any]], group_by: Sequence[str], configuration: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Means of the figures over the rows that agree in some columns; rows in which a figure is absent do not count."""
+    """Return the means of the figures over the rows that agree in `group_by`; absent figures are left out."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(row.get(name) for name in group_by), []).append(row)
     means = []
-    for values in sorted(groups, key=_order):
+    for values in sorted(groups, key=_sort_key):
         members = groups[values]
-        group = dict(zip(group_by, values)) | {"files": len(members)}
+        group = dict(zip(group_by, values))
+        group["files"] = len(members)
         for name in dict.fromkeys(key for member in members for key in member if key not in configuration):
-            numbers = [member.get(name) for member in members]
-            known = [number for number in numbers if isinstance(number, (int, float))]
-            if known:
-                group[name] = sum(known) / len(known)
-            elif all(number is None for number in numbers):
+            figures = [member.get(name) for member in members]
+            numbers = [figure for figure in figures if isinstance(figure, (int, float))]
+            if numbers:
+                group[name] = sum(numbers) / len(numbers)
+            elif all(figure is None for figure in figures):
                 group[name] = None
         means.append(group)
     return means
 
 
-def _order(values: tuple[Any, ...]) -> list[tuple[bool, bool, Any]]:
-    """Numbers before text before what is absent."""
+def _sort_key(values: tuple[Any, ...]) -> list[tuple[bool, bool, Any]]:
+    """Return a key that sorts numbers before text before absent values."""
     return [(value is None, isinstance(value, str), 0 if value is None else value) for value in values]

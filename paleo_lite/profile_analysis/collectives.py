@@ -1,8 +1,8 @@
-"""What collectives took, what of it nothing computed beside, and how fast the links carried their messages.
+"""Time, exposed time and bus bandwidth of collectives.
 
-A collective's time holds its wait for the slowest device: only where all ranks of a job are known is the rest told
-apart (`ranks`). Bus bandwidth is that of nccl-tests (NVIDIA/nccl-tests, doc/PERFORMANCE.md): bytes over time, times a
-factor by which it can be held against the link, however many devices take part.
+The time of a collective includes its wait for the slowest device; only a comparison of all ranks of a job separates the
+two (`ranks`). Bus bandwidth is defined as in nccl-tests (NVIDIA/nccl-tests, doc/PERFORMANCE.md): bytes over time, times
+a factor that makes it comparable with the bandwidth of the link for any number of devices.
 """
 
 from __future__ import annotations
@@ -14,44 +14,67 @@ import msgspec
 import numpy as np
 
 from ..profiles.names import classify
-from .activity import COMMUNICATION, COMPUTE, Recorded, merge
+from .activity import COMMUNICATION, COMPUTE, Recording, merge_intervals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-_BYTES = {
-    "double": 8, "long": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2, "char": 1, "byte": 1,
-    "bool": 1, "complexfloat": 8, "complexdouble": 16,
-}  # fmt: skip
-"""Of one number, by the names of PyTorch's scalar types; those of 8 bits are called Float8_..."""
+_ELEMENT_BYTES = {
+    "double": 8,
+    "long": 8,
+    "float": 4,
+    "int": 4,
+    "half": 2,
+    "bfloat16": 2,
+    "short": 2,
+    "char": 1,
+    "byte": 1,
+    "bool": 1,
+    "complexfloat": 8,
+    "complexdouble": 16,
+}
+"""Bytes per element, by the names of PyTorch's scalar types. Types of 8 bits are named Float8_... and are not listed."""
 
 
-class _Bus(NamedTuple):
-    """Which message the bytes are of, and the factor of nccl-tests for n devices."""
+class _BusRule(NamedTuple):
+    """The buffer whose size counts (``in`` or ``out``), and nccl-tests' factor for n devices."""
 
     size: str
     factor: Callable[[int], float]
 
 
-_BUS = {
-    "allreduce": _Bus("in", lambda n: 2 * (n - 1) / n),
-    "allgather": _Bus("out", lambda n: (n - 1) / n),
-    "reducescatter": _Bus("in", lambda n: (n - 1) / n),
-    "alltoall": _Bus("in", lambda n: (n - 1) / n),
-    "broadcast": _Bus("in", lambda n: 1.0),
-    "reduce": _Bus("in", lambda n: 1.0),
-    "send": _Bus("in", lambda n: 1.0),
-    "recv": _Bus("out", lambda n: 1.0),
+_BUS_RULES = {
+    "allreduce": _BusRule("in", lambda n: 2 * (n - 1) / n),
+    "allgather": _BusRule("out", lambda n: (n - 1) / n),
+    "reducescatter": _BusRule("in", lambda n: (n - 1) / n),
+    "alltoall": _BusRule("in", lambda n: (n - 1) / n),
+    "broadcast": _BusRule("in", lambda n: 1.0),
+    "reduce": _BusRule("in", lambda n: 1.0),
+    "send": _BusRule("in", lambda n: 1.0),
+    "recv": _BusRule("out", lambda n: 1.0),
 }
-"""By what stands in a collective's name, the longer before what is a part of it."""
+"""Bus bandwidth rules by a part of the collective's name; the first match counts, so ``reduce`` follows the longer
+names that contain it."""
 
 _KERNEL = re.compile(r"ccl\w*?Kernel_([A-Za-z]+)")
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What a collective carries; None where the profile does not say."""
+    """The message of a collective; fields that the profile does not record are None.
+
+    Attributes
+    ----------
+    collective : str
+        Name of the collective.
+    dtype : str or None
+        PyTorch's name of the scalar type.
+    numbers_in, numbers_out : int or None
+        Elements of the input and the output buffer.
+    group : int or None
+        Devices that take part.
+    """
 
     collective: str
     dtype: str | None = None
@@ -61,35 +84,42 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def bytes(self) -> int | None:
-        """The size that bandwidth is of: all of a tensor that is reduced, gathered or scattered."""
-        bus, width = self._bus(), _width(self.dtype)
-        numbers = None if bus is None else (self.numbers_in if bus.size == "in" else self.numbers_out)
-        return None if numbers is None or width is None else numbers * width
+        """Bytes that the bandwidth refers to: the whole tensor that is reduced, gathered or scattered."""
+        rule = self._bus_rule()
+        element_bytes = _element_bytes(self.dtype)
+        if rule is None or element_bytes is None:
+            return None
+        elements = self.numbers_in if rule.size == "in" else self.numbers_out
+        return None if elements is None else elements * element_bytes
 
     @property
     def factor(self) -> float | None:
-        """From bytes over time to bus bandwidth."""
-        bus = self._bus()
-        return None if bus is None or not self.group else bus.factor(self.group)
+        """Factor from bytes over time to bus bandwidth."""
+        rule = self._bus_rule()
+        return None if rule is None or not self.group else rule.factor(self.group)
 
-    def _bus(self) -> _Bus | None:
-        name = re.sub(r"[^a-z]", "", self.collective.lower())
-        return next((bus for known, bus in _BUS.items() if known in name), None)
+    def _bus_rule(self) -> _BusRule | None:
+        letters = re.sub(r"[^a-z]", "", self.collective.lower())
+        for name, rule in _BUS_RULES.items():
+            if name in letters:
+                return rule
+        return None
 
 
 class CollectiveCalls(msgspec.Struct, frozen=True):
-    """All calls of a collective with one message.
+    """All calls of a collective with the same message.
 
     Attributes
     ----------
     collective : str
-        As the framework calls it, or its kernel.
+        The framework's name of the collective, or the name of its kernel.
     bytes : int or None
-        Of one message.
+        Bytes of one message.
     time_s, exposed_s : float
-        Summed; and what of it nothing computed beside, None of several ranks.
+        Summed time, and the part of it during which nothing computed on the device; exposed time is None for several
+        ranks.
     bus_bandwidth_bytes_per_s : float or None
-        Over all of their time, waiting included; of several ranks over what the exchange took.
+        Bus bandwidth over the whole time including waits; for several ranks over the time of the exchange alone.
     """
 
     collective: str
@@ -102,96 +132,106 @@ class CollectiveCalls(msgspec.Struct, frozen=True):
     bus_bandwidth_bytes_per_s: float | None
 
 
-def list_collectives(recorded: Recorded) -> list[CollectiveCalls]:
-    """The collectives of a profile by message, longest first."""
-    events = recorded.events[recorded.events["lane"] == COMMUNICATION]
-    exposed = _exposed_ns(recorded.events, events)
+def list_collectives(recording: Recording) -> list[CollectiveCalls]:
+    """Return the collectives of a profile grouped by message, longest first."""
+    events = recording.events[recording.events["lane"] == COMMUNICATION]
+    exposed_ns = _exposed_ns(recording.events, events)
     groups: dict[Message, list[int]] = {}
-    for number, message in enumerate(messages_of(recorded, events)):
-        groups.setdefault(message, []).append(number)
+    for index, message in enumerate(describe_messages(recording, events)):
+        groups.setdefault(message, []).append(index)
     rows = []
-    for message, numbers in groups.items():
-        time_s = float((events["end"] - events["start"])[numbers].sum()) * 1e-9
+    for message, indices in groups.items():
+        time_s = float((events["end"] - events["start"])[indices].sum()) * 1e-9
         rows.append(
             CollectiveCalls(
                 message.collective,
                 message.dtype,
                 message.group,
                 message.bytes,
-                len(numbers),
+                len(indices),
                 time_s,
-                float(exposed[numbers].sum()) * 1e-9,
-                bus_bandwidth(message, len(numbers), time_s),
+                float(exposed_ns[indices].sum()) * 1e-9,
+                bus_bandwidth(message, len(indices), time_s),
             )
         )
     return sorted(rows, key=lambda row: (-row.time_s, row.collective, row.bytes or 0))
 
 
-def list_exchanges(recorded: Recorded) -> dict[Message, list[float]]:
-    """Seconds of each collective, by message in the order of time: what ranks of a job have in common."""
-    events = recorded.events[recorded.events["lane"] == COMMUNICATION]
+def collective_times(recording: Recording) -> dict[Message, list[float]]:
+    """Return the seconds of each call of a collective in time order, by message, for comparison between ranks."""
+    events = recording.events[recording.events["lane"] == COMMUNICATION]
     events = events[np.argsort(events["start"], kind="stable")]
+    durations_ns = (events["end"] - events["start"]).tolist()
     times: dict[Message, list[float]] = {}
-    for message, time_ns in zip(messages_of(recorded, events), (events["end"] - events["start"]).tolist()):
+    for message, time_ns in zip(describe_messages(recording, events), durations_ns):
         times.setdefault(message, []).append(time_ns * 1e-9)
     return times
 
 
 def bus_bandwidth(message: Message, calls: int, time_s: float) -> float | None:
-    """Bytes per second of nccl-tests' bus bandwidth; None where the message, or its time, is unknown."""
-    moved, factor = message.bytes, message.factor
-    return calls * moved * factor / time_s if time_s and moved is not None and factor is not None else None
+    """Return nccl-tests' bus bandwidth in bytes per second; None if the message or its time is unknown."""
+    moved_bytes = message.bytes
+    factor = message.factor
+    if not time_s or moved_bytes is None or factor is None:
+        return None
+    return calls * moved_bytes * factor / time_s
 
 
-def messages_of(recorded: Recorded, events: NDArray[Any]) -> list[Message]:
-    """What each of some collectives carried."""
-    told = [_read(text) for text in recorded.messages]
-    by_name: dict[int, Message] = {}
+def describe_messages(recording: Recording, events: NDArray[Any]) -> list[Message]:
+    """Return the message of each collective; only its name where the profile records no message."""
+    recorded_messages = [_decode_message(text) for text in recording.messages]
+    message_of_kernel: dict[int, Message] = {}
     messages = []
-    for message, name in zip(events["message"].tolist(), events["name"].tolist()):
-        known = told[message] if message >= 0 else None
-        if known is None:
-            known = by_name.setdefault(name, Message(_kernel(recorded.names[name] if name >= 0 else "")))
-        messages.append(known)
+    for message_index, name_index in zip(events["message"].tolist(), events["name"].tolist()):
+        message = recorded_messages[message_index] if message_index >= 0 else None
+        if message is None:
+            if name_index not in message_of_kernel:
+                kernel = recording.names[name_index] if name_index >= 0 else ""
+                message_of_kernel[name_index] = Message(_collective_of_kernel(kernel))
+            message = message_of_kernel[name_index]
+        messages.append(message)
     return messages
 
 
-def _read(text: str) -> Message | None:
+def _decode_message(text: str) -> Message | None:
     try:
         return msgspec.json.decode(text, type=Message)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
-def _kernel(name: str) -> str:
-    """The collective that a kernel's name tells: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`` is AllReduce."""
-    told = _KERNEL.search(name)
-    return told[1] if told else classify(name).name
+def _collective_of_kernel(name: str) -> str:
+    """Return the collective in a kernel's name: AllReduce of ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)``."""
+    match = _KERNEL.search(name)
+    return match[1] if match else classify(name).name
 
 
-def _width(dtype: str | None) -> int | None:
+def _element_bytes(dtype: str | None) -> int | None:
     name = (dtype or "").lower()
-    return 1 if name.startswith("float8") else _BYTES.get(name)
+    return 1 if name.startswith("float8") else _ELEMENT_BYTES.get(name)
 
 
-def _exposed_ns(everything: NDArray[Any], events: NDArray[Any]) -> NDArray[np.int64]:
-    """Of each of some events the time in which nothing computed on its device."""
+def _exposed_ns(all_events: NDArray[Any], events: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the part of each event during which nothing computed on its device, in nanoseconds."""
     exposed = np.zeros(len(events), np.int64)
     for device in np.unique(events["device"]):
-        mine = events["device"] == device
-        compute = everything[(everything["lane"] == COMPUTE) & (everything["device"] == device)]
-        exposed[mine] = (events["end"] - events["start"])[mine]
+        on_device = events["device"] == device
+        compute = all_events[(all_events["lane"] == COMPUTE) & (all_events["device"] == device)]
+        event_starts = events["start"][on_device]
+        event_ends = events["end"][on_device]
+        exposed[on_device] = event_ends - event_starts
         if len(compute):
-            starts, ends = merge(compute["start"], compute["end"])
-            exposed[mine] -= _before(starts, ends, events["end"][mine]) - _before(starts, ends, events["start"][mine])
+            starts, ends = merge_intervals(compute["start"], compute["end"])
+            overlap = _covered_before(starts, ends, event_ends) - _covered_before(starts, ends, event_starts)
+            exposed[on_device] -= overlap
     return exposed
 
 
-def _before(starts: NDArray[np.int64], ends: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How much of some disjoint intervals lies before each time."""
+def _covered_before(starts: NDArray[np.int64], ends: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the length of disjoint, sorted intervals that lies before each time."""
     total = np.concatenate([[0], np.cumsum(ends - starts)])
-    passed = np.searchsorted(starts, times, side="right")
-    last_end = ends[np.maximum(passed - 1, 0)]
-    inside = np.where(passed > 0, np.minimum(times, last_end) - last_end, 0)
-    busy: NDArray[np.int64] = total[passed] + inside
-    return busy
+    begun = np.searchsorted(starts, times, side="right")
+    last_end = ends[np.maximum(begun - 1, 0)]
+    remainder = np.where(begun > 0, np.minimum(times, last_end) - last_end, 0)  # of an interval that contains the time
+    covered: NDArray[np.int64] = total[begun] + remainder
+    return covered

@@ -1,10 +1,9 @@
-"""Kernels of two runs side by side, and whether they differ by more than runs differ among themselves."""
+"""Kernel-by-kernel comparison of two runs, with a test whether a difference exceeds the spread between repeats."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,15 +15,17 @@ from ..profiles.detect import Profile, parse_name
 from ..profiles.names import classify
 from ..profiles.table import device_rows, numbers, values_of
 from ..result import Result
-from . import BY
-from .sample import OUTSIDE, with_shapes
-from .totals import SUMS, batches_of, total_kernels
+from . import GROUPINGS
+from .iteration_work import OUTSIDE_MODULES, name_with_shapes
+from .totals import SUMS, batches_in_direction, total_kernels
 
 # Student's t, two-sided 95%, for 1 to 30 degrees of freedom (any statistics text; scipy.stats.t.ppf(0.975, n)).
 _T95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
+
+_NORMAL95 = 1.96  # the normal distribution, for more degrees of freedom
 
 
 class ComparedKernel(msgspec.Struct, frozen=True):
@@ -35,12 +36,13 @@ class ComparedKernel(msgspec.Struct, frozen=True):
     name, label : str
         Normalised name and class.
     a_s, b_s : float or None
-        Seconds over all calls, means over the repeats; None where the kernel is in no repeat of that side.
+        Seconds over all calls, averaged over the repeats; None if no repeat of that side has the kernel.
     difference_s, ratio : float or None
-        ``b_s - a_s`` and ``b_s / a_s``; None where a side is absent.
+        ``b_s - a_s`` and ``b_s / a_s``; None if one side lacks the kernel.
     spread_s : float or None
-        How far apart two such means are in 19 of 20 cases when nothing has changed; None without repeats.
+        Largest difference of the two means that is expected by chance in 19 of 20 cases; None without repeats.
     verdict : {"beyond spread", "within spread"} or None
+        Whether the difference exceeds `spread_s`.
     """
 
     name: str
@@ -53,22 +55,26 @@ class ComparedKernel(msgspec.Struct, frozen=True):
     verdict: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON."""
+        """Return the documented JSON."""
         row = msgspec.structs.asdict(self)
         return {"name": row.pop("name"), "class": row.pop("label"), **row}
 
 
 class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
-    """Two runs, kernel by kernel, longest in A first, then those that only B has; else those first that differ most.
+    """Comparison of two runs.
 
     Attributes
     ----------
     a, b : list of str
         Paths of the repeats of each side.
+    direction : str
+        Pass of the kernels, one of `DIRECTIONS`.
+    kernels : list of ComparedKernel
+        Kernels sorted by time in A, then those only in B; other groups sorted by the size of their difference.
     total : ComparedKernel
-        The sums over all kernels.
+        Sum over all kernels.
     by : str
-        What `kernels` are, of `BY`.
+        Key that times are summed by, one of `GROUPINGS`.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.compare:comparison_page"
@@ -82,22 +88,22 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
     by: str = "kernel"
 
     @property
-    def both(self) -> list[ComparedKernel]:
-        """The kernels that both sides have."""
+    def in_both(self) -> list[ComparedKernel]:
+        """Kernels that both sides have."""
         return [row for row in self.kernels if row.difference_s is not None]
 
     @property
     def only_a(self) -> list[ComparedKernel]:
-        """The kernels that B does not have."""
+        """Kernels that B does not have."""
         return [row for row in self.kernels if row.b_s is None]
 
     @property
     def only_b(self) -> list[ComparedKernel]:
-        """The kernels that A does not have."""
+        """Kernels that A does not have."""
         return [row for row in self.kernels if row.a_s is None]
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON: seconds; kernels of one side have null on the other."""
+        """Return the documented JSON: seconds; null for the side that lacks a kernel."""
         return {
             "a": self.a,
             "b": self.b,
@@ -110,33 +116,36 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
 
 
 def compare(a: Sequence[Profile], b: Sequence[Profile], direction: str = "all", by: str = "kernel") -> Comparison:
-    """Lay kernel times of two runs side by side.
+    """Compare the kernel times of two runs.
 
     Parameters
     ----------
     a, b : sequence of Profile
-        The repeats of each side, at least one; their formats may differ.
+        Repeats of each side, at least one; formats may differ.
     direction : {"all", "fprop", "bprop", "update"}
+        Pass of the kernels.
     by : {"kernel", "op", "shape", "module"}
-        What times are summed by.
+        Key that times are summed by.
 
     Raises
     ------
     UnknownName
-        If times cannot be summed so.
+        If `by` is not a grouping.
     """
-    if by not in BY:
-        raise UnknownName("grouping", by, BY)
-    seconds = _seconds if by == "kernel" else partial(_seconds_by, by=by)
-    sides = [[seconds(profile, direction) for profile in side] for side in (a, b)]
-    names = dict.fromkeys(name for side in sides for repeat in side for name in repeat)
-    rows = [_row(name, *([repeat.get(name) for repeat in side] for side in sides)) for name in names]
-    if by == "kernel":
-        rows.sort(key=lambda row: (row.a_s is None, -(row.a_s if row.a_s is not None else row.b_s or 0.0), row.name))
-    else:
-        rows.sort(key=lambda row: (-abs((row.b_s or 0.0) - (row.a_s or 0.0)), row.name))
-    sums: list[list[float | None]] = [[sum(repeat.values()) for repeat in side] for side in sides]
-    total = _row(("total", "total"), *sums)
+    if by not in GROUPINGS:
+        raise UnknownName("grouping", by, GROUPINGS)
+    seconds_a = [_seconds(profile, direction, by) for profile in a]
+    seconds_b = [_seconds(profile, direction, by) for profile in b]
+    keys = dict.fromkeys(key for repeat in seconds_a + seconds_b for key in repeat)
+    rows = []
+    for key in keys:
+        times_a = [repeat.get(key) for repeat in seconds_a]
+        times_b = [repeat.get(key) for repeat in seconds_b]
+        rows.append(_compare_times(key, times_a, times_b))
+    rows.sort(key=_by_time_in_a if by == "kernel" else _by_difference)
+    sums_a = [sum(repeat.values()) for repeat in seconds_a]
+    sums_b = [sum(repeat.values()) for repeat in seconds_b]
+    total = _compare_times(("total", "total"), sums_a, sums_b)
     return Comparison(
         [str(profile.path) for profile in a],
         [str(profile.path) for profile in b],
@@ -148,28 +157,43 @@ def compare(a: Sequence[Profile], b: Sequence[Profile], direction: str = "all", 
     )
 
 
+def _by_time_in_a(row: ComparedKernel) -> tuple[bool, float, str]:
+    """Return a key that sorts kernels by time in A, those only in B last by time in B."""
+    if row.a_s is None:
+        return True, -(row.b_s or 0.0), row.name
+    return False, -row.a_s, row.name
+
+
+def _by_difference(row: ComparedKernel) -> tuple[float, str]:
+    """Return a key that sorts by the size of the difference, largest first."""
+    return -abs((row.b_s or 0.0) - (row.a_s or 0.0)), row.name
+
+
 def find_repeats(path: Path, name_pattern: str | None = None) -> list[Path]:
-    """The files beside a profile whose names differ from its own in ``repetition`` only, itself included.
+    """Return the files in a profile's folder that differ from it in ``repetition`` only, including the profile.
 
     Parameters
     ----------
     name_pattern : str, optional
-        How names tell the configuration, with a group ``repetition``.
+        Pattern that reads the configuration from a name, with a group ``repetition``.
     """
 
-    def key(name: str) -> dict[str, Any]:
-        return {key: value for key, value in parse_name(name, name_pattern).items() if key != "repetition"}
+    def configuration_of(name: str) -> dict[str, Any]:
+        configuration = parse_name(name, name_pattern)
+        return {key: value for key, value in configuration.items() if key != "repetition"}
 
     if "repetition" not in parse_name(path.name, name_pattern):
         return [path]
-    own = key(path.name)
-    return sorted(other for other in path.parent.iterdir() if other.is_file() and key(other.name) == own)
+    configuration = configuration_of(path.name)
+    files = [file for file in path.parent.iterdir() if file.is_file()]
+    return sorted(file for file in files if configuration_of(file.name) == configuration)
 
 
 def spread(a: Iterable[float], b: Iterable[float]) -> float | None:
-    """How far apart the means of two samples are in 19 of 20 cases if both come from one distribution.
+    """Return the least significant difference of two means at the 5% level.
 
-    Student's two-sample test with the pooled variance, so that repeats on one side are enough.
+    The means of two samples from one distribution differ by less in 19 of 20 cases (Student's two-sample test with the
+    pooled variance, so that repeats on one side are enough).
 
     Parameters
     ----------
@@ -179,81 +203,105 @@ def spread(a: Iterable[float], b: Iterable[float]) -> float | None:
     Returns
     -------
     float or None
-        None where neither side has two values.
+        None if neither side has two values.
     """
     samples = [list(a), list(b)]
-    freedom = sum(len(sample) - 1 for sample in samples)
-    if freedom < 1:
+    degrees_of_freedom = sum(len(sample) - 1 for sample in samples)
+    if degrees_of_freedom < 1:
         return None
-    squares = sum(sum((value - sum(s) / len(s)) ** 2 for value in s) for s in samples)
-    error = math.sqrt(squares / freedom * sum(1 / len(sample) for sample in samples))
-    return error * (_T95[freedom - 1] if freedom <= len(_T95) else 1.96)
+    squares = 0.0
+    for sample in samples:
+        mean = sum(sample) / len(sample)
+        squares += sum((value - mean) ** 2 for value in sample)
+    standard_error = math.sqrt(squares / degrees_of_freedom * sum(1 / len(sample) for sample in samples))
+    quantile = _T95[degrees_of_freedom - 1] if degrees_of_freedom <= len(_T95) else _NORMAL95
+    return standard_error * quantile
 
 
-def _seconds(profile: Profile, direction: str) -> dict[tuple[str, str], float]:
+def _seconds(profile: Profile, direction: str, by: str) -> dict[tuple[str, str], float]:
+    """Return the summed seconds of a profile by (name, class); the class is empty unless `by` is ``kernel``."""
+    if by == "kernel":
+        return _seconds_by_kernel(profile, direction)
+    return _seconds_by_operation(profile, direction, by)
+
+
+def _seconds_by_kernel(profile: Profile, direction: str) -> dict[tuple[str, str], float]:
     totals, _ = total_kernels(profile, direction, with_busy=False)
     if not totals.has_durations:
         raise BadProfile(
             f"{profile.path}: a {profile.format} profile without durations, so there are no times to compare"
         )
     seconds: dict[tuple[str, str], float] = {}
-    for (raw, category), sums in totals.sums.items():
-        # By its name alone: the other side's profiler may name no operations.
-        known = classify(raw, "kernel" if category == "convolution" else category)
-        key = known.name, known.label
+    for (raw_name, category), sums in totals.sums.items():
+        # Classified by name alone, because the other side's profiler may name no operations.
+        kernel = classify(raw_name, "kernel" if category == "convolution" else category)
+        key = kernel.name, kernel.label
         seconds[key] = seconds.get(key, 0.0) + float(sums[SUMS.index("duration_ns")]) * 1e-9
     return seconds
 
 
-def _seconds_by(profile: Profile, direction: str, by: str) -> dict[tuple[str, str], float]:
-    """Seconds by operation, alone or with its shapes (by kernel where none is named), or by module."""
-    wanted = {"op": ("op",), "shape": ("op", "params"), "module": ("layer",)}[by]
-    columns = ("category", "kernel", "direction", "duration_ns", *wanted)
+def _seconds_by_operation(profile: Profile, direction: str, by: str) -> dict[tuple[str, str], float]:
+    """Return seconds by operation, with or without shapes (by kernel where none is named), or by module."""
+    key_columns = {"op": ("op",), "shape": ("op", "params"), "module": ("layer",)}[by]
+    columns = ("category", "kernel", "direction", "duration_ns", *key_columns)
     seconds: dict[tuple[str, str], float] = {}
-    for batch in batches_of(profile, direction, columns):
+    for batch in batches_in_direction(profile, direction, columns):
         rows = device_rows(batch)
-        # Which of a batch's rows bear the same texts: a number for each column, of which the kernel counts last.
-        place, texts = zip(*(values_of(rows, name) for name in (*wanted, "kernel")))
-        given = list(place)
-        if by != "module":
-            given[-1] = np.where(given[0] > 0, 0, given[-1])
+        codes = []
+        texts = []
+        for column in (*key_columns, "kernel"):
+            column_codes, column_texts = values_of(rows, column)
+            codes.append(column_codes)
+            texts.append(column_texts)
+        # The kernel distinguishes only rows without an operation, and never modules.
+        if by == "module":
+            codes[-1] = np.zeros(rows.num_rows, np.int64)
         else:
-            given[-1] = np.zeros(rows.num_rows, np.int64)
-        keys, group = np.unique(np.stack(given), axis=1, return_inverse=True)
-        times = np.bincount(group.ravel(), numbers(rows, "duration_ns"), keys.shape[1])
-        for key, time in zip(keys.T.tolist(), times.tolist()):
-            *said, kernel = (known[code] for known, code in zip(texts, key))
-            name = _called(by, said, kernel)
-            seconds[name, ""] = seconds.get((name, ""), 0.0) + time * 1e-9
+            codes[-1] = np.where(codes[0] > 0, 0, codes[-1])
+        keys, group = np.unique(np.stack(codes), axis=1, return_inverse=True)
+        times_ns = np.bincount(group.ravel(), numbers(rows, "duration_ns"), keys.shape[1])
+        for key, time_ns in zip(keys.T.tolist(), times_ns.tolist()):
+            key_texts = [column_texts[code] for column_texts, code in zip(texts, key)]
+            name = _group_name(by, key_texts[:-1], key_texts[-1])
+            seconds[name, ""] = seconds.get((name, ""), 0.0) + time_ns * 1e-9
     if not seconds:
         raise BadProfile(f"{profile.path}: there are no kernels with a duration in this {profile.format} profile")
     return seconds
 
 
-def _called(by: str, said: list[str | None], kernel: str | None) -> str:
-    if said[0] is None:
-        return OUTSIDE if by == "module" else classify(kernel or "unnamed").name
-    return with_shapes(said[0], said[1]) if by == "shape" else said[0]
+def _group_name(by: str, key_texts: list[str | None], kernel: str | None) -> str:
+    name = key_texts[0]
+    if name is None:
+        return OUTSIDE_MODULES if by == "module" else classify(kernel or "unnamed").name
+    return name_with_shapes(name, key_texts[1]) if by == "shape" else name
 
 
-def _row(key: tuple[str, str], a: Sequence[float | None], b: Sequence[float | None]) -> ComparedKernel:
-    # A kernel that one repeat does not run took no time there; one that no repeat runs is absent.
-    present = [any(value is not None for value in side) for side in (a, b)]
-    first, second = ([value or 0.0 for value in side] for side in (a, b))
-    a_s, b_s = (sum(side) / len(side) if there else None for side, there in zip((first, second), present))
+def _compare_times(key: tuple[str, str], a: Sequence[float | None], b: Sequence[float | None]) -> ComparedKernel:
+    """Compare the seconds of one kernel in each repeat; None in a repeat that does not run it."""
+    # A kernel missing from one repeat took no time there; a kernel missing from all repeats is absent.
+    in_a = any(value is not None for value in a)
+    in_b = any(value is not None for value in b)
+    times_a = [value or 0.0 for value in a]
+    times_b = [value or 0.0 for value in b]
+    a_s = sum(times_a) / len(times_a) if in_a else None
+    b_s = sum(times_b) / len(times_b) if in_b else None
     if a_s is None or b_s is None:
         return ComparedKernel(*key, a_s, b_s, None, None, None, None)
-    apart = spread(first, second)
-    verdict = None if apart is None else ("beyond spread" if abs(b_s - a_s) > apart else "within spread")
-    return ComparedKernel(*key, a_s, b_s, b_s - a_s, b_s / a_s if a_s else None, apart, verdict)
+    difference_s = b_s - a_s
+    ratio = b_s / a_s if a_s else None
+    spread_s = spread(times_a, times_b)
+    verdict = None
+    if spread_s is not None:
+        verdict = "beyond spread" if abs(difference_s) > spread_s else "within spread"
+    return ComparedKernel(*key, a_s, b_s, difference_s, ratio, spread_s, verdict)
 
 
 def _notes(a: Sequence[Profile], b: Sequence[Profile], has_spread: bool) -> tuple[str, ...]:
     notes = []
     if not has_spread:
-        notes.append("one run on each side: differences cannot be held against the spread between runs")
+        notes.append("one run on each side: differences cannot be compared with the spread between runs")
     else:
-        notes.append(f"spread from {len(a)} and {len(b)} runs: 1 in 20 unchanged kernels lies outside it by chance")
+        notes.append(f"spread from {len(a)} and {len(b)} runs: 1 in 20 unchanged kernels exceeds it by chance")
     if len({profile.format for profile in (*a, *b)}) > 1:
-        notes.append("the profiles are of different formats, which may leave out different kernels")
+        notes.append("the profiles have different formats, which may omit different kernels")
     return tuple(notes)

@@ -1,10 +1,10 @@
-"""What a step waited for, from its end back to its beginning: its critical path.
+"""The critical path of a step, walked from its end back to its beginning.
 
-HolisticTraceAnalysis' rules, walked backwards and without its graph. What ran last on the device is on the path. It
-could begin when what was before it on its stream had ended, or, where it had been launched only after that, when the
-host had launched it. On the host the path goes back to the last call that waited for the device, and from there to what
-it waited for. Where one stream waits for another is not in every trace: an event that waited longest for another
-stream's, and began as it ended, follows it.
+The rules are those of HolisticTraceAnalysis, without its graph. The last event on the device is on the path. An event
+could begin when its predecessor on the stream had ended or, if it was launched after that, when the host launched it.
+On the host, the path continues at the last call that waited for the device, and from there at the event that it waited
+for. Not every trace records that one stream waits for another. An event is assumed to follow an event of another stream
+if that event ended last before it, it began right at that end, and it had been launched earlier.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from ..profiles.names import classify
-from .activity import API, COMMUNICATION, COMPUTE, COPY, MARK, Recorded
+from .activity import API, COMMUNICATION, COMPUTE, COPY, MARK, Recording
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,27 +28,37 @@ PARTS = {
     "launch": "launching",
     "host": "the host",
 }
-"""What the path is made of."""
+"""Parts of the path, and their labels."""
 
-_OF_LANE = {COMPUTE: "computing", COMMUNICATION: "communication", COPY: "copies"}
-_WAITS = ("DeviceSynchronize", "StreamSynchronize", "EventSynchronize", "Memcpy", "MemcpyAsync", "MemcpyWithStream")
-"""Calls of CUDA's and HIP's runtime that may return only when something on the device has ended."""
+_PART_OF_LANE = {COMPUTE: "computing", COMMUNICATION: "communication", COPY: "copies"}
+_BLOCKING_CALLS = (
+    "DeviceSynchronize",
+    "StreamSynchronize",
+    "EventSynchronize",
+    "Memcpy",
+    "MemcpyAsync",
+    "MemcpyWithStream",
+)
+"""Calls of the CUDA and HIP runtime that may wait for the device, without the prefix."""
 
-_AT_ONCE_NS = 10_000
-"""What begins within this of another stream's end, and was launched longer before, waited for it."""
+_MAX_DELAY_NS = 10_000
+"""Longest delay between the end of an event and the begin of an event on another stream that waited for it. An event
+that waited was also launched longer than this before that end."""
 
 
 class CriticalPath(msgspec.Struct, frozen=True):
-    """What a step waited for.
+    """Critical path of a step.
 
     Attributes
     ----------
     step : str or None
-        As the program marked it; None where the path is of the whole profile.
+        The program's mark of the step; None for a path of the whole profile.
+    time_s : float
+        Length of the path in seconds.
     parts_s : dict of str to float
-        By what it is made of (`PARTS`); they add up to the whole.
+        Seconds by part (`PARTS`); they sum to `time_s`.
     longest : list of (str, float)
-        The kernels, copies and collectives with the most time on it, in seconds.
+        The kernels, copies and collectives with the most time on the path, in seconds.
     """
 
     step: str | None
@@ -57,121 +67,132 @@ class CriticalPath(msgspec.Struct, frozen=True):
     longest: list[tuple[str, float]]
 
 
-def find_path(recorded: Recorded, step: str | None = None) -> CriticalPath:
-    """The critical path of a step.
+def find_critical_path(recording: Recording, step: str | None = None) -> CriticalPath:
+    """Find the critical path of a step.
 
     Parameters
     ----------
     step : str, optional
-        As the program marked it: the path begins where its mark does, or as the device ends the step before. Without,
-        with the first launch of the profile.
+        The program's mark of the step. The path begins where the mark begins, or where the device ends the step before.
+        By default, the path of the whole profile, which begins with the first launch.
     """
-    events = recorded.events
-    mine = np.ones(len(events), bool) if step is None else events["step"] == recorded.steps.index(step)
-    path = _Walk(_begin(recorded, mine, step))
-    before, follows = _predecessors(events)
-    ends, ended = _waits(recorded)
-    at = int(np.flatnonzero(mine)[np.argmax(events["end"][mine])])
-    end = path.time = int(events["end"][at])
-    passed: set[int] = set()  # events without length can follow each other in a circle
-    while at >= 0 and mine[at] and path.time > path.begin:
-        passed.add(at)
-        event = events[at]
-        path.go(_OF_LANE[int(event["lane"])], event["start"], int(event["name"]))
-        if follows[at] and int(before[at]) not in passed:
-            at = int(before[at])
-            path.go("between", events["end"][at])
+    events = recording.events
+    if step is None:
+        in_step = np.ones(len(events), bool)
+    else:
+        in_step = events["step"] == recording.steps.index(step)
+    path = _BackwardPath(_step_begin_ns(recording, in_step, step))
+    predecessor, waited_for_predecessor = _predecessors(events)
+    wait_ends, awaited_events = _host_waits(recording)
+    event_index = int(np.flatnonzero(in_step)[np.argmax(events["end"][in_step])])
+    end = int(events["end"][event_index])
+    path.time = end
+    visited: set[int] = set()  # events of length zero can follow each other in a circle
+    while event_index >= 0 and in_step[event_index] and path.time > path.begin:
+        visited.add(event_index)
+        event = events[event_index]
+        path.go_back(_PART_OF_LANE[int(event["lane"])], event["start"], int(event["name"]))
+        previous = int(predecessor[event_index])
+        if waited_for_predecessor[event_index] and previous not in visited:
+            event_index = previous
+            path.go_back("between", events["end"][event_index])
             continue
-        path.go("launch", event["launch"] if event["launch"] >= 0 else path.begin)
-        latest = int(np.searchsorted(ends, path.time, side="right")) - 1
-        while latest >= 0 and int(ended[latest]) in passed:
-            latest -= 1
-        at = int(ended[latest]) if latest >= 0 else -1
-        path.go("host", events["end"][at] if at >= 0 else path.begin)
+        path.go_back("launch", event["launch"] if event["launch"] >= 0 else path.begin)
+        wait = int(np.searchsorted(wait_ends, path.time, side="right")) - 1
+        while wait >= 0 and int(awaited_events[wait]) in visited:
+            wait -= 1
+        event_index = int(awaited_events[wait]) if wait >= 0 else -1
+        path.go_back("host", events["end"][event_index] if event_index >= 0 else path.begin)
     return CriticalPath(
         step,
         (end - path.time) * 1e-9,
-        {part: spent * 1e-9 for part, spent in path.parts.items()},
-        [(classify(recorded.names[name]).name, spent * 1e-9) for name, spent in path.longest()],
+        {part: time_ns * 1e-9 for part, time_ns in path.parts.items()},
+        [(classify(recording.names[name]).name, time_ns * 1e-9) for name, time_ns in path.longest()],
     )
 
 
-class _Walk:
-    """Goes back in time, and remembers by what."""
+class _BackwardPath:
+    """A position that moves back in time, and the nanoseconds of each part that it passed."""
 
     def __init__(self, begin: int) -> None:
         self.begin = begin
         self.time = begin
         self.parts = dict.fromkeys(PARTS, 0)
-        self._by_name: dict[int, int] = {}
+        self._time_of_name: dict[int, int] = {}
 
-    def go(self, part: str, to: int, name: int = -1) -> None:
-        """Go back to a time, no further than the beginning and never forward."""
-        to = min(max(int(to), self.begin), self.time)
-        self.parts[part] += self.time - to
+    def go_back(self, part: str, target: int, name: int = -1) -> None:
+        """Move back to a time, no further than the beginning and never forward."""
+        target = min(max(int(target), self.begin), self.time)
+        passed = self.time - target
+        self.parts[part] += passed
         if name >= 0:
-            self._by_name[name] = self._by_name.get(name, 0) + self.time - to
-        self.time = to
+            self._time_of_name[name] = self._time_of_name.get(name, 0) + passed
+        self.time = target
 
     def longest(self) -> list[tuple[int, int]]:
-        return sorted(self._by_name.items(), key=lambda item: -item[1])[:3]
+        return sorted(self._time_of_name.items(), key=lambda item: -item[1])[:3]
 
 
-def _begin(recorded: Recorded, mine: NDArray[np.bool_], step: str | None) -> int:
-    """When the step's mark does, else with the first launch."""
-    marks = recorded.calls[recorded.calls["kind"] == MARK]
-    if step in recorded.names:
-        starts = marks["start"][marks["name"] == recorded.names.index(step)]
+def _step_begin_ns(recording: Recording, in_step: NDArray[np.bool_], step: str | None) -> int:
+    """Return the begin of the step's mark, else of the first launch."""
+    marks = recording.calls[recording.calls["kind"] == MARK]
+    if step in recording.names:
+        starts = marks["start"][marks["name"] == recording.names.index(step)]
         if len(starts):
             return int(starts.min())
-    events = recorded.events[mine]
+    events = recording.events[in_step]
     launches = events["launch"][events["launch"] >= 0]
     return int(np.concatenate([events["start"], launches]).min())
 
 
 def _predecessors(events: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """For each event the one that it follows, and whether that, and not its launch, is what it waited for."""
-    before = np.full(len(events), -1)
+    """Return each event's predecessor (-1 without one), and whether it waited for that rather than for its launch."""
+    predecessor = np.full(len(events), -1)
     order = np.lexsort((events["start"], events["stream"], events["device"]))
-    same = events[["device", "stream"]][order]
-    before[order[1:]] = np.where(same[1:] == same[:-1], order[:-1], -1)
-    end = np.where(before >= 0, events["end"][before], -1)
-    follows = (before >= 0) & (end >= events["launch"])
+    streams = events[["device", "stream"]][order]
+    predecessor[order[1:]] = np.where(streams[1:] == streams[:-1], order[:-1], -1)
+    predecessor_end = np.where(predecessor >= 0, events["end"][predecessor], -1)
+    waited = (predecessor >= 0) & (predecessor_end >= events["launch"])
     for device in np.unique(events["device"]):
-        mine = np.flatnonzero(events["device"] == device)
-        by_end = mine[np.argsort(events["end"][mine], kind="stable")]
-        # Before its own end, as an event without length would follow itself.
-        until = np.minimum(events["start"][mine], events["end"][mine] - 1)
-        latest = np.searchsorted(events["end"][by_end], until, side="right") - 1
+        on_device = np.flatnonzero(events["device"] == device)
+        starts = events["start"][on_device]
+        ends = events["end"][on_device]
+        launches = events["launch"][on_device]
+        by_end = on_device[np.argsort(ends, kind="stable")]
+        # Searched before its own end, because an event of length zero would otherwise precede itself.
+        latest = np.searchsorted(events["end"][by_end], np.minimum(starts, ends - 1), side="right") - 1
         other = np.where(latest >= 0, by_end[np.maximum(latest, 0)], -1)
-        finished = np.where(other >= 0, events["end"][other], -1)
-        waited = (
+        other_end = np.where(other >= 0, events["end"][other], -1)
+        waited_for_other = (
             (other >= 0)
-            & (finished > end[mine])
-            & (events["start"][mine] - finished <= _AT_ONCE_NS)
-            & (finished - events["launch"][mine] > _AT_ONCE_NS)
-            & (events["launch"][mine] >= 0)
+            & (other_end > predecessor_end[on_device])
+            & (starts - other_end <= _MAX_DELAY_NS)
+            & (other_end - launches > _MAX_DELAY_NS)
+            & (launches >= 0)
         )
-        before[mine[waited]] = other[waited]
-        follows[mine[waited]] = True
-    return before, follows
+        predecessor[on_device[waited_for_other]] = other[waited_for_other]
+        waited[on_device[waited_for_other]] = True
+    return predecessor, waited
 
 
-def _waits(recorded: Recorded) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """When calls that waited for the device ended, in order, and the event that each waited for.
+def _host_waits(recording: Recording) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the sorted ends of the calls that waited for the device, and the event that each waited for.
 
-    It waited for what ended last before it did, if that was while it waited.
+    A call waited for the event that ended last before the call did, provided that it ended during the call.
     """
-    waiting = [
-        name.removeprefix("cuda").removeprefix("hip") in _WAITS if name.startswith(("cuda", "hip")) else False
-        for name in recorded.names
-    ]
-    calls = recorded.calls
-    calls = calls[(calls["kind"] == API) & np.array([*waiting, False])[calls["name"]]]
+    is_blocking = [_is_blocking_call(name) for name in recording.names]
+    calls = recording.calls
+    calls = calls[(calls["kind"] == API) & np.array([*is_blocking, False])[calls["name"]]]
     calls = calls[np.argsort(calls["end"], kind="stable")]
-    events = recorded.events
+    events = recording.events
     by_end = np.argsort(events["end"], kind="stable")
     latest = np.searchsorted(events["end"][by_end], calls["end"], side="right") - 1
-    last = by_end[np.maximum(latest, 0)]
-    waited = (latest >= 0) & (events["end"][last] > calls["start"])
-    return calls["end"][waited], last[waited]
+    last_event = by_end[np.maximum(latest, 0)]
+    waited = (latest >= 0) & (events["end"][last_event] > calls["start"])
+    return calls["end"][waited], last_event[waited]
+
+
+def _is_blocking_call(name: str) -> bool:
+    if not name.startswith(("cuda", "hip")):
+        return False
+    return name.removeprefix("cuda").removeprefix("hip") in _BLOCKING_CALLS

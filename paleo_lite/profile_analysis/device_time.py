@@ -1,9 +1,9 @@
-"""What the devices of a profile did with their time: busy and idle, collectives, launches, the critical path.
+"""Busy and idle time of the devices of a profile, launch delays, collectives and the critical path.
 
-Definitions of HolisticTraceAnalysis, where it has them: computation is every kernel but collectives, copies and fills;
-a device is busy while anything runs on it; the overlap of communication is the share of its time in which something
-computes; a device waits for the host where what comes next was launched after it had become idle (its idle breakdown
-asks this of each stream; here a device is idle when all of its streams are).
+Definitions follow HolisticTraceAnalysis where it has them. Computation is every kernel except collectives, copies and
+fills. A device is busy while anything runs on it. The overlap of communication is the fraction of its time during which
+something computes. A device waits for the host if the next event was launched after the device had become idle;
+HolisticTraceAnalysis applies this to each stream, here a device is idle when all of its streams are.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from ..profiles.names import classify
-from .activity import API, COMMUNICATION, COMPUTE, COPY, MARK, Activity, Recorded, length
-from .collectives import CollectiveCalls, Message, list_collectives, list_exchanges
-from .critical_path import CriticalPath, find_path
-from .steady import Steady
+from .activity import API, COMMUNICATION, COMPUTE, COPY, MARK, ActivityRecorder, Recording, covered_ns
+from .collectives import CollectiveCalls, Message, collective_times, list_collectives
+from .critical_path import CriticalPath, find_critical_path
+from .steady import SteadyIteration
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,28 +25,30 @@ if TYPE_CHECKING:
 CAUSES = {
     "between_steps": "between steps",
     "host": "the host was late",
-    "device": "launched in time, and not begun",
-    "unknown": "the profile does not say when it was launched",
+    "device": "launched in time but not started",
+    "unknown": "the profile does not record the launch",
 }
-"""Why a device was idle, by what came next."""
+"""Causes of idle time, by the event that ended it."""
 
-LISTED = 5
-"""Gaps that are described."""
+MAX_GAPS = 5
+"""Number of gaps that are described."""
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """A time in which a device did nothing.
+    """A time during which a device was idle.
 
     Attributes
     ----------
     start_s : float
-        Since the profile's first kernel, copy or collective.
+        Start in seconds after the profile's first kernel, copy or collective.
+    time_s : float
+        Length in seconds.
     cause : str
-        Of `CAUSES`.
+        One of `CAUSES`.
     before : str
-        What ended it: the kernel that came next.
+        The kernel that ended the gap.
     host : str or None
-        What the host did for most of it; None where the profile shows nothing that took long.
+        The host's call that covers most of the gap; None if the profile shows no long call.
     """
 
     start_s: float
@@ -56,27 +58,27 @@ class Gap(msgspec.Struct, frozen=True):
     host: str | None
 
 
-class Idle(msgspec.Struct, frozen=True):
-    """What the devices of a profile did with their time, summed over devices.
+class TimeBreakdown(msgspec.Struct, frozen=True):
+    """Busy and idle time, summed over the devices of a profile.
 
     Attributes
     ----------
     busy_share : float
-        Of the window, in which anything ran.
+        Fraction of the window during which anything ran.
     window_s : float
-        From the first beginning to the last end on each device.
+        Time from the first start to the last end on each device.
     computing_s : float
-        In which a kernel computed.
+        Time during which a kernel computed.
     communication_s, exposed_communication_s : float
-        Of collectives, overlaps counted once; and what of it nothing computed beside.
+        Time of collectives, overlaps counted once, and the part of it during which nothing computed.
     communication_overlap : float or None
-        Share of the communication beside which something computed.
+        Fraction of the communication that overlaps with computation.
     exposed_copy_s : float
-        Copies and fills beside which nothing computed or communicated.
+        Time of copies and fills during which nothing computed or communicated.
     idle_s : dict of str to float
-        By cause (`CAUSES`).
+        Idle time by cause (`CAUSES`).
     gaps : list of Gap
-        The longest.
+        The longest gaps.
     """
 
     busy_share: float
@@ -90,8 +92,8 @@ class Idle(msgspec.Struct, frozen=True):
     gaps: list[Gap]
 
 
-class Queue(msgspec.Struct, frozen=True):
-    """What waited on a stream: over all changes the mean, and the most at once."""
+class LaunchQueue(msgspec.Struct, frozen=True):
+    """Launch queue length of a stream: mean over all changes, and maximum."""
 
     device: int
     stream: int
@@ -99,198 +101,228 @@ class Queue(msgspec.Struct, frozen=True):
     longest: int
 
 
-class Launching(msgspec.Struct, frozen=True):
-    """What was launched and when it began.
+class LaunchStatistics(msgspec.Struct, frozen=True):
+    """Launch delays and launch queues.
 
     Attributes
     ----------
     launches : int
-        Kernels, copies and collectives whose launch the profile has.
-    delay_s : float or None
-        Median of their delays; None where the profile has launches without the calls.
-    queues : list of Queue
-        By device and stream.
+        Kernels, copies and collectives with a recorded launch.
+    delay_s, longest_delay_s : float or None
+        Median and maximum of the launch delays; None if the profile records launches without the calls.
+    queues : list of LaunchQueue
+        Queue lengths by device and stream.
     """
 
     launches: int
     delay_s: float | None
     longest_delay_s: float | None
-    queues: list[Queue]
+    queues: list[LaunchQueue]
 
 
 class DeviceTime(msgspec.Struct, frozen=True):
-    """What the devices of a profile did with their time.
+    """Use of time by the devices of a profile.
 
     Attributes
     ----------
     step_s : float
-        An iteration on the clock: the median of the marks that count, else the window over the iterations.
-    launching : Launching or None
-        None where the profile has no launches.
-    exchanges : dict of Message to list of float
-        Seconds of each collective in the order of time, to be laid beside other ranks'.
+        Wall-clock time of an iteration: the median of the marks that count, else the window over the iterations.
+    breakdown : TimeBreakdown
+        Busy and idle time.
+    collectives : list of CollectiveCalls
+        Collectives by message.
+    launching : LaunchStatistics or None
+        None if the profile records no launches.
+    collective_times_s : dict of Message to list of float
+        Seconds of each collective in time order, for comparison with other ranks.
     critical_path : CriticalPath
-        Of the first step that counts; of the whole profile where no steps are marked.
+        Path of the first step that counts; of the whole profile if no steps are marked.
     """
 
     step_s: float
-    idle: Idle
+    breakdown: TimeBreakdown
     collectives: list[CollectiveCalls]
-    launching: Launching | None
-    exchanges: dict[Message, list[float]]
+    launching: LaunchStatistics | None
+    collective_times_s: dict[Message, list[float]]
     critical_path: CriticalPath
 
     def to_dict(self) -> dict[str, Any]:
-        """As the rows of an efficiency have it, by `TIMES`."""
-        beside = {name: getattr(self, name) for name in _BESIDE}
-        return {**msgspec.to_builtins(self.idle), **msgspec.to_builtins(beside)}
+        """Return the values of a row of `Efficiency`, with the keys `TIME_KEYS`."""
+        others = {name: getattr(self, name) for name in _OTHER_KEYS}
+        return {**msgspec.to_builtins(self.breakdown), **msgspec.to_builtins(others)}
 
 
-_BESIDE = ("step_s", "collectives", "launching", "critical_path")
+_OTHER_KEYS = ("step_s", "collectives", "launching", "critical_path")
 
-TIMES = (*Idle.__struct_fields__, *_BESIDE)
-"""What a row of an efficiency has of this; all None of a profile without start times."""
+TIME_KEYS = (*TimeBreakdown.__struct_fields__, *_OTHER_KEYS)
+"""Keys of `DeviceTime.to_dict`; a row of `Efficiency` has None for all of them if the profile has no start times."""
 
 
-def describe_time(activity: Activity, steady: Steady, chosen: bool) -> DeviceTime | None:
-    """What the devices did; None where the profile has no start times.
+def analyse_device_time(
+    recorder: ActivityRecorder, steady: SteadyIteration, only_counting_steps: bool
+) -> DeviceTime | None:
+    """Return the devices' use of time; None if the profile has no start times.
 
     Parameters
     ----------
-    steady : Steady
-        The iterations that were found.
-    chosen : bool
-        Whether only those that count were asked for.
+    recorder : ActivityRecorder
+        Events of the whole profile.
+    steady : SteadyIteration
+        Iterations of the profile.
+    only_counting_steps : bool
+        Whether to restrict the analysis to the iterations that count.
     """
     counting = [step.name for step in steady.steps if step.counts]
-    recorded, whole = activity.recorded(counting if chosen else None), activity.recorded()
-    if recorded is None or whole is None:
+    whole_profile = recorder.recording()
+    selected = recorder.recording(counting) if only_counting_steps else whole_profile
+    if selected is None or whole_profile is None:
         return None
-    step = next((name for name in counting if name in whole.steps), None)
-    idle = describe_idle(recorded)
-    marks = recorded.calls[recorded.calls["kind"] == MARK]
-    wanted = [number for number, name in enumerate(recorded.names) if name in counting]
-    lengths = (marks["end"] - marks["start"])[np.isin(marks["name"], wanted)]
-    step_s = float(np.median(lengths)) * 1e-9 if len(lengths) else 0.0
+    path_step = next((name for name in counting if name in whole_profile.steps), None)
+    breakdown = break_down_time(selected)
+    marks = selected.calls[selected.calls["kind"] == MARK]
+    counting_codes = [code for code, name in enumerate(selected.names) if name in counting]
+    mark_lengths = (marks["end"] - marks["start"])[np.isin(marks["name"], counting_codes)]
+    step_s = float(np.median(mark_lengths)) * 1e-9 if len(mark_lengths) else 0.0
+    if not step_s:
+        iterations = len(counting) if only_counting_steps else steady.iterations
+        step_s = breakdown.window_s / max(iterations, 1)
     return DeviceTime(
-        step_s or idle.window_s / max(len(counting) if chosen else steady.iterations, 1),
-        idle,
-        list_collectives(recorded),
-        describe_launches(recorded),
-        list_exchanges(recorded),
-        find_path(whole, step),
+        step_s=step_s,
+        breakdown=breakdown,
+        collectives=list_collectives(selected),
+        launching=launch_statistics(selected),
+        collective_times_s=collective_times(selected),
+        critical_path=find_critical_path(whole_profile, path_step),
     )
 
 
-def describe_idle(recorded: Recorded) -> Idle:
-    """What the devices of a profile did with their time."""
-    events = recorded.events
-    sums = dict.fromkeys(("window", "any", "compute", "communication", "exposed", "copy"), 0)
-    causes = dict.fromkeys(CAUSES, 0)
-    gaps = []
-    for device in np.unique(events["device"]):
-        mine = events[events["device"] == device]
-        lanes = [mine[mine["lane"] == lane] for lane in (COMPUTE, COMMUNICATION, COPY)]
-        compute, communication = length(*lanes[:1]), length(lanes[1])
-        both, whole = length(*lanes[:2]), length(*lanes)
-        sums["window"] += int(mine["end"].max() - mine["start"].min())
-        for name, value in (
-            ("any", whole), ("compute", compute), ("communication", communication), ("exposed", both - compute),
-            ("copy", whole - both),
-        ):  # fmt: skip
-            sums[name] += value
-        own = _gaps(mine)
-        for cause, lasted in zip(own["cause"], own["end"] - own["start"]):
-            causes[cause] += int(lasted)
-        gaps.append(own)
-    longest = np.concatenate(gaps)
-    longest = longest[np.argsort(longest["start"] - longest["end"], kind="stable")][:LISTED]
-    seconds = {name: value * 1e-9 for name, value in sums.items()}
-    window_s, communication_s, exposed_s = (seconds[name] for name in ("window", "communication", "exposed"))
-    return Idle(
-        busy_share=seconds["any"] / window_s if window_s else 1.0,
+def break_down_time(recording: Recording) -> TimeBreakdown:
+    """Return busy and idle time, summed over the devices."""
+    window_ns = busy_ns = compute_ns = communication_ns = exposed_ns = exposed_copy_ns = 0
+    idle_ns = dict.fromkeys(CAUSES, 0)
+    gaps_of_devices = []
+    for device in np.unique(recording.events["device"]):
+        events = recording.events[recording.events["device"] == device]
+        compute = events[events["lane"] == COMPUTE]
+        communication = events[events["lane"] == COMMUNICATION]
+        copies = events[events["lane"] == COPY]
+        device_compute_ns = covered_ns(compute)
+        compute_or_communication_ns = covered_ns(compute, communication)
+        device_busy_ns = covered_ns(compute, communication, copies)
+        window_ns += int(events["end"].max() - events["start"].min())
+        busy_ns += device_busy_ns
+        compute_ns += device_compute_ns
+        communication_ns += covered_ns(communication)
+        exposed_ns += compute_or_communication_ns - device_compute_ns
+        exposed_copy_ns += device_busy_ns - compute_or_communication_ns
+        gaps = _find_gaps(events)
+        for cause, length in zip(gaps["cause"], gaps["end"] - gaps["start"]):
+            idle_ns[cause] += int(length)
+        gaps_of_devices.append(gaps)
+    all_gaps = np.concatenate(gaps_of_devices)
+    longest_gaps = all_gaps[np.argsort(all_gaps["start"] - all_gaps["end"], kind="stable")][:MAX_GAPS]
+    window_s = window_ns * 1e-9
+    communication_s = communication_ns * 1e-9
+    exposed_s = exposed_ns * 1e-9
+    return TimeBreakdown(
+        busy_share=busy_ns * 1e-9 / window_s if window_s else 1.0,
         window_s=window_s,
-        computing_s=seconds["compute"],
+        computing_s=compute_ns * 1e-9,
         communication_s=communication_s,
         exposed_communication_s=exposed_s,
         communication_overlap=1 - exposed_s / communication_s if communication_s else None,
-        exposed_copy_s=seconds["copy"],
-        idle_s={cause: value * 1e-9 for cause, value in causes.items()},
-        gaps=[_gap(gap, recorded) for gap in longest],
+        exposed_copy_s=exposed_copy_ns * 1e-9,
+        idle_s={cause: length * 1e-9 for cause, length in idle_ns.items()},
+        gaps=[_describe_gap(gap, recording) for gap in longest_gaps],
     )
 
 
-def _gap(gap: Any, recorded: Recorded) -> Gap:
-    names, calls = recorded.names, recorded.calls
-    inside = np.minimum(calls["end"], gap["end"]) - np.maximum(calls["start"], gap["start"])
-    most = np.flatnonzero(2 * inside > gap["end"] - gap["start"])
-    # Of calls within each other the innermost says most: the shortest.
-    shortest = most[np.argmin((calls["end"] - calls["start"])[most])] if len(most) else -1
+def _describe_gap(gap: Any, recording: Recording) -> Gap:
+    names = recording.names
+    calls = recording.calls
+    overlap = np.minimum(calls["end"], gap["end"]) - np.maximum(calls["start"], gap["start"])
+    covering = np.flatnonzero(2 * overlap > gap["end"] - gap["start"])
+    host = None
+    if len(covering):
+        # Of nested calls the innermost is the most specific: the shortest.
+        shortest = covering[np.argmin((calls["end"] - calls["start"])[covering])]
+        host = names[calls["name"][shortest]]
     return Gap(
-        start_s=int(gap["start"] - recorded.events["start"].min()) * 1e-9,
+        start_s=int(gap["start"] - recording.events["start"].min()) * 1e-9,
         time_s=int(gap["end"] - gap["start"]) * 1e-9,
         cause=str(gap["cause"]),
         before=classify(names[gap["name"]]).name if gap["name"] >= 0 else "",
-        host=names[calls["name"][shortest]] if shortest >= 0 else None,
+        host=host,
     )
 
 
 _GAP = np.dtype([("start", "i8"), ("end", "i8"), ("name", "i4"), ("cause", "U13")])
 
 
-def _gaps(events: NDArray[Any]) -> NDArray[Any]:
-    """The times in which nothing ran, with what ended them and why it came no sooner."""
+def _find_gaps(events: NDArray[Any]) -> NDArray[Any]:
+    """Return the idle times of one device, with the event that ended each and the cause."""
     events = events[np.argsort(events["start"], kind="stable")]
-    reach = np.maximum.accumulate(events["end"])
-    after = np.flatnonzero(events["start"][1:] > reach[:-1]) + 1
-    last = np.maximum.accumulate(np.where(events["end"] == reach, np.arange(len(events)), 0))[after - 1]
-    following = events[after]
-    gaps = np.empty(len(after), _GAP)
-    gaps["start"], gaps["end"], gaps["name"] = reach[after - 1], following["start"], following["name"]
-    crosses = (following["step"] != events["step"][last]) & (following["step"] >= 0)
+    latest_end = np.maximum.accumulate(events["end"])
+    following_index = np.flatnonzero(events["start"][1:] > latest_end[:-1]) + 1
+    is_latest = events["end"] == latest_end
+    last_ended = np.maximum.accumulate(np.where(is_latest, np.arange(len(events)), 0))
+    preceding = events[last_ended[following_index - 1]]
+    following = events[following_index]
+    gaps = np.empty(len(following_index), _GAP)
+    gaps["start"] = latest_end[following_index - 1]
+    gaps["end"] = following["start"]
+    gaps["name"] = following["name"]
+    is_between_steps = (following["step"] != preceding["step"]) & (following["step"] >= 0)
     gaps["cause"] = np.select(
-        [crosses, following["launch"] < 0, following["launch"] >= gaps["start"]],
+        [is_between_steps, following["launch"] < 0, following["launch"] >= gaps["start"]],
         ["between_steps", "unknown", "host"],
         "device",
     )
     return gaps
 
 
-# How long what the host launched waited for the device, and how much at once ------------------------------------------
+# Launch delays and queues ---------------------------------------------------------------------------------------------
 #
-# HolisticTraceAnalysis' definitions: the delay is from the end of the call that launched something to its begin, 0
-# where it began before; a stream's queue is what was launched and has not begun, its mean that over all changes.
+# HolisticTraceAnalysis' definitions: the delay of an event is the time from the end of the call that launched it to its
+# start, 0 if it started earlier. The queue of a stream holds the events that were launched and have not started; its
+# mean is over all changes.
 
 
-def describe_launches(recorded: Recorded) -> Launching | None:
-    """Delays and queues; None where the profile has no launches."""
-    events = recorded.events[recorded.events["launch"] >= 0]
+def launch_statistics(recording: Recording) -> LaunchStatistics | None:
+    """Return launch delays and queue lengths; None if the profile records no launches."""
+    events = recording.events[recording.events["launch"] >= 0]
     if not len(events):
         return None
-    delays = delays_ns(recorded, events)
-    delays = delays[delays >= 0]
+    delays_ns = launch_delays_ns(recording, events)
+    delays_ns = delays_ns[delays_ns >= 0]
     queues = []
-    key = (events["device"].astype(np.int64) << 32) + events["stream"]
-    for one in np.unique(key).tolist():
-        mine = events[key == one]
-        device, stream = int(mine["device"][0]), int(mine["stream"][0])
-        times = np.concatenate([mine["launch"], mine["start"]])
-        change = np.repeat([1, -1], len(mine))
-        waiting = np.cumsum(change[np.argsort(times, kind="stable")])
-        queues.append(Queue(device, stream, float(waiting.mean()), int(waiting.max())))
-    return Launching(
-        len(events),
-        float(np.median(delays)) * 1e-9 if len(delays) else None,
-        float(delays.max()) * 1e-9 if len(delays) else None,
-        queues,
+    stream_key = (events["device"].astype(np.int64) << 32) + events["stream"]
+    for key in np.unique(stream_key).tolist():
+        in_stream = events[stream_key == key]
+        times = np.concatenate([in_stream["launch"], in_stream["start"]])
+        changes = np.repeat([1, -1], len(in_stream))
+        queue_length = np.cumsum(changes[np.argsort(times, kind="stable")])
+        queues.append(
+            LaunchQueue(
+                device=int(in_stream["device"][0]),
+                stream=int(in_stream["stream"][0]),
+                mean=float(queue_length.mean()),
+                longest=int(queue_length.max()),
+            )
+        )
+    return LaunchStatistics(
+        launches=len(events),
+        delay_s=float(np.median(delays_ns)) * 1e-9 if len(delays_ns) else None,
+        longest_delay_s=float(delays_ns.max()) * 1e-9 if len(delays_ns) else None,
+        queues=queues,
     )
 
 
-def delays_ns(recorded: Recorded, events: NDArray[Any]) -> NDArray[np.int64]:
-    """From the end of its call to the begin of each of some events, 0 where it began before; -1 without the call."""
-    calls = recorded.calls[recorded.calls["kind"] == API]
+def launch_delays_ns(recording: Recording, events: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the launch delay of each event in nanoseconds; -1 if the launching call is not recorded."""
+    calls = recording.calls[recording.calls["kind"] == API]
     if not len(calls):
         return np.full(len(events), -1)
     call = np.minimum(np.searchsorted(calls["start"], events["launch"]), len(calls) - 1)
-    known = calls["start"][call] == events["launch"]
-    return np.where(known, np.maximum(events["start"] - calls["end"][call], 0), -1)
+    is_recorded = calls["start"][call] == events["launch"]
+    return np.where(is_recorded, np.maximum(events["start"] - calls["end"][call], 0), -1)

@@ -1,4 +1,4 @@
-"""How long a batch took, from what was measured beside a kernel profile: TAU, markers, or a table of durations.
+"""Batch durations that were measured apart from a kernel profile: from TAU, markers, or tables of durations.
 
 Source of the three estimates: SURFBoard's notebook ``gpu_efficiency.ipynb``.
 """
@@ -20,53 +20,64 @@ import pyarrow.parquet as pq
 from ..errors import BadProfile
 from ..profiles.detect import is_gzip, parse_name
 
-SAME = {
-    "loader": "data_loader", "bs": "batch_size", "batch_size_per_gpu": "batch_size", "grad": "gradient_precision",
-    "grad_precision": "gradient_precision", "compute": "compute_precision", "comp": "compute_precision",
-    "gpu_per_nodes": "gpus_per_node", "gpus": "gpus_per_node", "nn": "network", "neural_network": "network",
-    "network_backend": "fabric", "profile_level": "profiler", "profile": "profiler",
-}  # fmt: skip
-"""Names that tables use for the configuration's columns, towards those of `paleo_lite.profiles.detect`."""
+COLUMN_ALIASES = {
+    "loader": "data_loader",
+    "bs": "batch_size",
+    "batch_size_per_gpu": "batch_size",
+    "grad": "gradient_precision",
+    "grad_precision": "gradient_precision",
+    "compute": "compute_precision",
+    "comp": "compute_precision",
+    "gpu_per_nodes": "gpus_per_node",
+    "gpus": "gpus_per_node",
+    "nn": "network",
+    "neural_network": "network",
+    "network_backend": "fabric",
+    "profile_level": "profiler",
+    "profile": "profiler",
+}
+"""Names of configuration columns in tables, and the names that `paleo_lite.profiles.detect` uses for them."""
 
 DURATION_COLUMNS = ("batch_duration_s", "duration_s", "t_min_oldnb", "t_swap_flops")
-"""Columns of a table that are taken as seconds per batch, the first that is there.
+"""Columns of a table that hold seconds per batch; the first one present is used.
 
-The last two are those of SURFBoard's recovered durations: the former gives the notebook's printed table in all 64 rows,
-the latter in 63 (16 nodes, 2 workers, dali-gpu, batch 32, fp16 gradients is 1.239 s in it and 1.095 s as printed).
+The last two are from SURFBoard's recovered durations: ``t_min_oldnb`` reproduces the notebook's printed table in all 64
+rows, ``t_swap_flops`` in 63 (for 16 nodes, 2 workers, dali-gpu, batch 32, fp16 gradients it has 1.239 s, the printed
+table 1.095 s).
 """
 
 END_OF_BATCH, FORWARD_PASS = "End of Batch", "Forward Pass"
 """Names of SURFBoard's NVTX markers."""
 
-_KNOWN = {"nodes", "workers", *SAME, *SAME.values()}
+_CONFIGURATION_COLUMNS = {"nodes", "workers", *COLUMN_ALIASES, *COLUMN_ALIASES.values()}
 _PROFILED_BATCHES = 25
 _TAU_COLUMNS = ("gpu", "thread", "function", "inc_time")
 _Key = tuple[tuple[str, Any], ...]
 
 
 class Duration(msgspec.Struct, frozen=True):
-    """Seconds per batch and where they are from: ``tau``, ``nvprof markers``, ``pyprof markers`` or ``table``."""
+    """Seconds per batch, and their source: ``tau``, ``nvprof markers``, ``pyprof markers`` or ``table``."""
 
     seconds: float
     source: str
 
 
 def tau_batch_duration(run_s: Sequence[float], initialisation_s: Sequence[float], batches: int = 50) -> float:
-    """Run time less the median initialisation, over the batches.
+    """Return the run time minus the median initialisation time, divided by the number of batches.
 
     Parameters
     ----------
     run_s : sequence of float
-        Seconds of the whole application, per process; the longest counts.
+        Seconds of the whole application for each process; the longest is used.
     initialisation_s : sequence of float
-        Seconds of runs of one batch, which are all initialisation.
+        Seconds of runs of a single batch, taken as initialisation time.
     batches : int
         Batches of the run.
 
     Returns
     -------
     float
-        Seconds.
+        Seconds per batch.
 
     Raises
     ------
@@ -82,72 +93,73 @@ def tau_batch_duration(run_s: Sequence[float], initialisation_s: Sequence[float]
 
 
 def nvprof_batch_duration(ends_of_batch_ns: Sequence[int]) -> float:
-    """Median spacing of the markers at the end of each batch, in seconds."""
-    return _median_spacing(ends_of_batch_ns, END_OF_BATCH)
+    """Return the median spacing of the end-of-batch markers, in seconds."""
+    return _median_spacing_s(ends_of_batch_ns, END_OF_BATCH)
 
 
 def pyprof_batch_duration(forward_passes_ns: Sequence[int], profiled: int = _PROFILED_BATCHES) -> float:
-    """Median spacing of the forward-pass markers of the last batches, those with pyprof on, in seconds.
+    """Return the median spacing of the forward-pass markers of the batches profiled by pyprof, in seconds.
 
     Parameters
     ----------
     forward_passes_ns : sequence of int
-        One per batch; all but the last `profiled` are of batches without pyprof. The notebook takes
-        ``markers[26:]`` of 51, which is the last 25.
+        One time per batch; only the last `profiled` batches ran with pyprof. The notebook takes ``markers[26:]`` of 51,
+        which is the last 25.
     profiled : int
-        Batches with pyprof on.
+        Batches that ran with pyprof.
     """
-    return _median_spacing(forward_passes_ns[-profiled:], FORWARD_PASS)
+    return _median_spacing_s(forward_passes_ns[-profiled:], FORWARD_PASS)
 
 
-def _median_spacing(times_ns: Sequence[int], name: str) -> float:
+def _median_spacing_s(times_ns: Sequence[int], name: str) -> float:
     if len(times_ns) < 2:
-        raise BadProfile(f"a batch duration by markers needs at least two of {name!r}, not {len(times_ns)}")
-    seconds = float(np.median(np.diff(np.asarray(times_ns, np.int64)))) * 1e-9
+        raise BadProfile(f"a batch duration by markers needs at least two of {name!r} (got {len(times_ns)})")
+    spacings_ns = np.diff(np.asarray(times_ns, np.int64))
+    seconds = float(np.median(spacings_ns)) * 1e-9
     if seconds <= 0:
         raise BadProfile(f"the markers {name!r} are not in the order of time")
     return seconds
 
 
 class DurationBook:
-    """Batch durations by configuration, from any number of files; the shortest counts.
+    """Batch durations by configuration, from any number of files; the shortest one of a configuration is used.
 
-    A run's configuration matches an entry's if all columns that both name agree, and they share at least one.
+    The configuration of a run matches an entry if they share at least one column and agree in all shared columns.
     """
 
     def __init__(self) -> None:
         self._entries: list[tuple[dict[str, Any], Duration]] = []
 
     def add(self, configuration: Mapping[str, Any], duration: Duration) -> None:
-        """One more duration of a configuration."""
+        """Add a duration of a configuration."""
         self._entries.append((dict(configuration), duration))
 
     def find(self, configuration: Mapping[str, Any]) -> Duration | None:
-        """The shortest duration of a configuration; None where there is none."""
-        fitting = [duration for known, duration in self._entries if _agree(known, configuration)]
-        return min(fitting, key=lambda duration: duration.seconds, default=None)
+        """Return the shortest duration of a configuration; None if there is none."""
+        matching = [duration for entry, duration in self._entries if _matches(entry, configuration)]
+        return min(matching, key=lambda duration: duration.seconds, default=None)
 
     def __len__(self) -> int:
         return len(self._entries)
 
 
-def _agree(known: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-    shared = known.keys() & asked.keys()
-    return bool(shared) and all(str(known[name]) == str(asked[name]) for name in shared)
+def _matches(entry: Mapping[str, Any], configuration: Mapping[str, Any]) -> bool:
+    shared = entry.keys() & configuration.keys()
+    return bool(shared) and all(str(entry[name]) == str(configuration[name]) for name in shared)
 
 
 def read_durations(
     paths: Iterable[Path], *, initialisation: Path | None = None, tau_batches: int = 50, name_pattern: str | None = None
 ) -> DurationBook:
-    """Read durations from files that are recognised by content.
+    """Read durations from files of any supported type; the type is recognised by content.
 
     Parameters
     ----------
     paths : iterable of Path
         CSV tables with configuration columns and one of `DURATION_COLUMNS`; CSV files of NVTX markers (``name_str``,
-        ``timestamp`` in ns) whose names tell the configuration; parquet of TAU intervals; folders of these.
+        ``timestamp`` in ns) with the configuration in their names; parquet files of TAU intervals; folders of these.
     initialisation : Path, optional
-        Parquet of TAU intervals of runs of one batch; needed with TAU intervals.
+        Parquet file of TAU intervals of runs of a single batch; required with TAU intervals.
     tau_batches : int
         Batches of the TAU runs.
     name_pattern : str, optional
@@ -156,11 +168,11 @@ def read_durations(
     Raises
     ------
     BadProfile
-        If a file is none of these, or what it says cannot be; the sentence names it.
+        If a file is of none of these types, or has invalid values; the message names the file.
     """
     book = DurationBook()
-    for path in _files(paths):
-        is_gzip(path)  # which refuses what is no file
+    for path in _list_files(paths):
+        is_gzip(path)  # raises if the path is not a regular file
         with path.open("rb") as file:
             is_parquet = file.read(4) == b"PAR1"
         if is_parquet:
@@ -172,7 +184,7 @@ def read_durations(
     return book
 
 
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
+def _list_files(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         if path.is_dir():
             yield from sorted(child for child in path.iterdir() if child.is_file())
@@ -194,18 +206,23 @@ def _add_csv(book: DurationBook, path: Path, name_pattern: str | None) -> None:
                     f"{path}: no batch durations: expected a column {', '.join(DURATION_COLUMNS)}, or markers with "
                     f"name_str and timestamp; it has {', '.join(header[:12]) or 'no header'}"
                 )
-            for number, row in enumerate(reader, 2):
-                book.add(_configuration(row), Duration(_seconds(path, number, row[column]), "table"))
+            for line, row in enumerate(reader, 2):
+                duration = Duration(_parse_seconds(path, line, row[column]), "table")
+                book.add(_configuration_of_row(row), duration)
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadProfile(f"{path}: cannot be read as a CSV of durations ({error})") from None
 
 
-def _configuration(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """The columns of a table's row that are configuration, under our names."""
-    return {SAME.get(name, name): value for name, value in row.items() if name in _KNOWN and value not in (None, "")}
+def _configuration_of_row(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the configuration columns of a table's row, under the names of `paleo_lite.profiles.detect`."""
+    configuration = {}
+    for name, value in row.items():
+        if name in _CONFIGURATION_COLUMNS and value not in (None, ""):
+            configuration[COLUMN_ALIASES.get(name, name)] = value
+    return configuration
 
 
-def _seconds(path: Path, line: int, text: str | None) -> float:
+def _parse_seconds(path: Path, line: int, text: str | None) -> float:
     try:
         seconds = float(text or "")
     except ValueError:
@@ -216,49 +233,58 @@ def _seconds(path: Path, line: int, text: str | None) -> float:
 
 
 def _add_markers(book: DurationBook, path: Path, rows: list[dict[Any, Any]], name_pattern: str | None) -> None:
-    times: dict[str, list[int]] = {END_OF_BATCH: [], FORWARD_PASS: []}
-    for number, row in enumerate(rows, 2):
-        if row["name_str"] in times:
-            if not (row["timestamp"] or "").isdecimal():
-                raise BadProfile(f"{path}: line {number}: a timestamp is {row['timestamp']!r}, expected nanoseconds")
-            times[row["name_str"]].append(int(row["timestamp"]))
+    times_ns: dict[str, list[int]] = {END_OF_BATCH: [], FORWARD_PASS: []}
+    for line, row in enumerate(rows, 2):
+        marker = row["name_str"]
+        if marker in times_ns:
+            timestamp = row["timestamp"] or ""
+            if not timestamp.isdecimal():
+                raise BadProfile(f"{path}: line {line}: a timestamp is {row['timestamp']!r}, expected nanoseconds")
+            times_ns[marker].append(int(timestamp))
     configuration = parse_name(path.name, name_pattern)
     if not configuration:
         raise BadProfile(f"{path}: a file of markers must have the configuration in its name, and this one does not")
     try:
-        book.add(configuration, Duration(nvprof_batch_duration(times[END_OF_BATCH]), "nvprof markers"))
-        book.add(configuration, Duration(pyprof_batch_duration(times[FORWARD_PASS]), "pyprof markers"))
+        nvprof = Duration(nvprof_batch_duration(times_ns[END_OF_BATCH]), "nvprof markers")
+        book.add(configuration, nvprof)
+        pyprof = Duration(pyprof_batch_duration(times_ns[FORWARD_PASS]), "pyprof markers")
+        book.add(configuration, pyprof)
     except BadProfile as error:
         raise BadProfile(f"{path}: {error}") from None
 
 
 def _add_tau(book: DurationBook, path: Path, initialisation: Path, batches: int) -> None:
-    starts = _applications(initialisation)
-    for key, run_s in _applications(path).items():
-        same = [s for other, seconds in starts.items() if _agree(dict(other), dict(key)) for s in seconds]
-        if not same:
-            raise BadProfile(f"{initialisation}: has no run of one batch with {dict(key)}")
+    initialisation_times = _application_times(initialisation)
+    for key, run_s in _application_times(path).items():
+        configuration = dict(key)
+        initialisation_s = []
+        for other_key, seconds in initialisation_times.items():
+            if _matches(dict(other_key), configuration):
+                initialisation_s += seconds
+        if not initialisation_s:
+            raise BadProfile(f"{initialisation}: has no run of one batch with {configuration}")
         try:
-            book.add(dict(key), Duration(tau_batch_duration(run_s, same, batches), "tau"))
+            book.add(configuration, Duration(tau_batch_duration(run_s, initialisation_s, batches), "tau"))
         except BadProfile as error:
             raise BadProfile(f"{path}: {error}") from None
 
 
-def _applications(path: Path) -> dict[_Key, list[float]]:
-    """Seconds of the whole application on GPU 0, thread 0, by configuration without the repetition."""
+def _application_times(path: Path) -> dict[_Key, list[float]]:
+    """Return the seconds of the whole application on GPU 0, thread 0, by configuration without the repetition."""
     try:
         file = pq.ParquetFile(path)
         missing = [name for name in _TAU_COLUMNS if name not in file.schema_arrow.names]
         if missing:
             raise BadProfile(f"{path}: not TAU intervals: the column {missing[0]!r} is missing")
-        names = [name for name in file.schema_arrow.names if name in _KNOWN]
+        columns = [name for name in file.schema_arrow.names if name in _CONFIGURATION_COLUMNS]
+        # The profiler is not part of the key, because it differs between runs that belong together.
+        key_columns = [name for name in columns if COLUMN_ALIASES.get(name, name) != "profiler"]
         seconds: dict[_Key, list[float]] = {}
-        for batch in file.iter_batches(2**16, columns=[*names, *_TAU_COLUMNS], use_threads=False):
-            first = pc.and_(pc.equal(batch["gpu"], 0), pc.equal(batch["thread"], 0))
-            chosen = batch.filter(pc.and_(first, pc.equal(batch["function"], ".tau application")))
-            for row in chosen.to_pylist():
-                # The profiler differs between runs that belong together.
-                key = tuple((SAME.get(n, n), row[n]) for n in names if SAME.get(n, n) != "profiler")
+        for batch in file.iter_batches(2**16, columns=[*columns, *_TAU_COLUMNS], use_threads=False):
+            on_first_thread = pc.and_(pc.equal(batch["gpu"], 0), pc.equal(batch["thread"], 0))
+            is_application = pc.equal(batch["function"], ".tau application")
+            for row in batch.filter(pc.and_(on_first_thread, is_application)).to_pylist():
+                key = tuple((COLUMN_ALIASES.get(name, name), row[name]) for name in key_columns)
                 seconds.setdefault(key, []).append(float(row["inc_time"]) * 1e-6)
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         raise BadProfile(f"{path}: TAU intervals that cannot be read ({str(error).splitlines()[0]})") from None

@@ -1,7 +1,7 @@
-"""What a profile itself tells of device, network and precision, and what of it speaks against what is said of it.
+"""Evidence in a profile about its device, network and precision, and checks of claims against that evidence.
 
 GPUs are named by Chrome traces (``deviceProperties``), Nsight Systems (``TARGET_INFO_GPU``) and the tables of nvprof
-and Nsight Compute; precision and generation stand in the names of kernels that libraries compile for them.
+and Nsight Compute. Precision and GPU generation are part of the names of kernels that libraries compile for them.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from ..machines import Device
 from ..machines.registry import key
 from ..profiles.detect import Profile, read_head
 from ..profiles.sqlite_file import MAGIC, opened, tables_of
-from ..text import printable
+from ..text import make_printable
 
 _PROPERTIES = re.compile(rb'"deviceProperties"\s*:\s*\[(.*?)\]', re.DOTALL)
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{.{0,8000}?"rank"\s*:\s*(\d{1,9})\b', re.DOTALL)
-_NAMED_RANK = re.compile(r"(?<![a-z])(?:rank|worker)[-_]?(\d{1,9})")
-_NAMED = re.compile(rb'"name"\s*:\s*"([^"\\]{1,80})"')
-_IN_TABLE = re.compile(
-    rb'(?<![\w.])((?:NVIDIA |AMD )?(?:Tesla|GeForce|Quadro|TITAN|NVIDIA|Instinct|Radeon) [A-Z0-9][\w\- ]{1,40}?)'
+_RANK_IN_FILE_NAME = re.compile(r"(?<![a-z])(?:rank|worker)[-_]?(\d{1,9})")
+_NAME_PROPERTY = re.compile(rb'"name"\s*:\s*"([^"\\]{1,80})"')
+_GPU_IN_TABLE = re.compile(
+    rb"(?<![\w.])((?:NVIDIA |AMD )?(?:Tesla|GeForce|Quadro|TITAN|NVIDIA|Instinct|Radeon) [A-Z0-9][\w\- ]{1,40}?)"
     rb'(?= \(\d+\)|[",\r\n])'
-)  # fmt: skip
+)
 
-_NAMES_AT_MOST = 10_000  # the longest of so many distinct kernels tell enough
+_MAX_KERNEL_NAMES = 10_000  # the kernels with the longest times are sufficient evidence
 
 _PRECISIONS = (
     ("fp64", re.compile(r"(?<![a-z])dgemm|_d\d{3,}gemm|<double|_f64f64_|d884", re.I)),
     ("half", re.compile(r"(?<![a-z])hgemm|hmma|fp16|_h\d{3,}|[hs]884|s16816|::half|__half|bf16|bfloat", re.I)),
-    ("tf32", re.compile(r"tf32|s1688", re.I)),  # after those of half precision, which name it beside s1688
+    ("tf32", re.compile(r"tf32|s1688", re.I)),  # after half precision, because those kernels can also contain s1688
     ("fp32", re.compile(r"sgemm|scudnn|ffma|_f32f32_f32f32_|<float", re.I)),
-)  # fmt: skip
-"""By the names of cuBLAS, cuDNN and CUTLASS kernels (dgemm, hgemm, sgemm; s884 and d884 are instruction shapes)."""
+)
+"""Precision families by the names of cuBLAS, cuDNN and CUTLASS kernels (dgemm, hgemm, sgemm; s884 and d884 are
+instruction shapes)."""
 
-FAMILY = {"fp64": "fp64", "fp32": "fp32", "tf32": "tf32", "fp16": "half", "bf16": "half"}
-"""Precisions by what kernels' names tell apart."""
+PRECISION_FAMILY = {"fp64": "fp64", "fp32": "fp32", "tf32": "tf32", "fp16": "half", "bf16": "half"}
+"""Family of each precision; kernel names distinguish families only."""
 
 _GENERATIONS = (
     (3.0, re.compile(r"(?<![a-z0-9])sm3[0-7](?!\d)")),
@@ -50,61 +51,73 @@ _GENERATIONS = (
     (8.0, re.compile(r"(?<![a-z])ampere_|(?<![a-z0-9])sm8\d_")),
     (9.0, re.compile(r"(?<![a-z])hopper_|(?<![a-z0-9])sm90_")),
 )
-"""The least compute capability of a kernel, by the generation in its name."""
-_NAMING = ("sm", "maxwell_", "volta_", "turing_", "ampere_", "hopper_")
+"""Minimum compute capability of a kernel, by the GPU generation in its name."""
+_GENERATION_HINTS = ("sm", "maxwell_", "volta_", "turing_", "ampere_", "hopper_")
 
-KEPLER_ENDS = 5.0
-"""Libraries have kernels of Kepler (sm_3x) for Kepler alone; those of later generations run on successors, too."""
+FIRST_CAPABILITY_AFTER_KEPLER = 5.0
+"""Libraries use Kepler kernels (sm_3x) on Kepler only; kernels of later generations also run on successors."""
 
-_MATRIX = re.compile(r"gemm|cudnn|convolve|grad|mma", re.I)
-_MOSTLY = 0.9
+_MATRIX_KERNEL = re.compile(r"gemm|cudnn|convolve|grad|mma", re.I)
+_DOMINANT_SHARE = 0.9
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """What a profile tells.
+    """Evidence in a profile about its origin.
 
     Attributes
     ----------
     gpus : tuple of str
-        Names that the profiler wrote down, as it wrote them.
+        GPU names recorded by the profiler, unchanged.
     configuration : dict
-        What the file's name tells.
+        Configuration read from the file's name.
     precision : str or None
-        The family (`FAMILY`) that nine tenths of the time of products whose names tell it ran in.
-    capability : tuple of (float, str) or None
-        The highest least capability, and the kernel that tells it.
-    kepler : str
-        A kernel of Kepler; empty if there is none.
+        Precision family (`PRECISION_FAMILY`) of at least nine tenths of the time in matrix kernels with a precision in
+        their names.
+    minimum_capability : tuple of (float, str) or None
+        The highest minimum compute capability, and the kernel that requires it.
+    kepler_kernel : str
+        A kernel compiled for Kepler; empty if there is none.
     """
 
     gpus: tuple[str, ...]
     configuration: Mapping[str, object]
     precision: str | None
-    capability: tuple[float, str] | None
-    kepler: str = ""
+    minimum_capability: tuple[float, str] | None
+    kepler_kernel: str = ""
 
 
-def evidence_of(profile: Profile, seconds: Mapping[str, float] | None = None) -> Evidence:
-    """What a profile tells.
+def gather_evidence(profile: Profile, seconds: Mapping[str, float] | None = None) -> Evidence:
+    """Gather the evidence in a profile.
 
     Parameters
     ----------
     seconds : mapping of str to float, optional
-        The time of each of its kernels; without it they are read.
+        Time of each kernel; read from the profile by default.
     """
-    seconds = _read_seconds(profile) if seconds is None else seconds
-    if len(seconds) > _NAMES_AT_MOST:
-        seconds = dict(sorted(seconds.items(), key=lambda item: -item[1])[:_NAMES_AT_MOST])
-    named = [name for name in seconds if any(word in name for word in _NAMING)]
-    told = [(least, name) for name in named for least, pattern in _GENERATIONS if pattern.search(name)]
-    kepler = next((name for least, name in told if least < KEPLER_ENDS), "")
-    return Evidence(named_gpus(profile), profile.configuration, precision_of(seconds), max(told, default=None), kepler)
+    seconds = _read_kernel_seconds(profile) if seconds is None else seconds
+    if len(seconds) > _MAX_KERNEL_NAMES:
+        seconds = dict(sorted(seconds.items(), key=lambda item: -item[1])[:_MAX_KERNEL_NAMES])
+    capabilities = []
+    for name in seconds:
+        if any(hint in name for hint in _GENERATION_HINTS):
+            for capability, pattern in _GENERATIONS:
+                if pattern.search(name):
+                    capabilities.append((capability, name))
+    kepler_kernels = [name for capability, name in capabilities if capability < FIRST_CAPABILITY_AFTER_KEPLER]
+    return Evidence(
+        gpus=recorded_gpu_names(profile),
+        configuration=profile.configuration,
+        precision=dominant_precision(seconds),
+        minimum_capability=max(capabilities, default=None),
+        kepler_kernel=kepler_kernels[0] if kepler_kernels else "",
+    )
 
 
-def _read_seconds(profile: Profile) -> dict[str, float]:
+def _read_kernel_seconds(profile: Profile) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for batch in profile.batches(("category", "kernel", "duration_ns")):
-        kernels = pa.Table.from_batches([batch]).filter(pa.compute.field("category").cast(pa.string()) == "kernel")
+        is_kernel = pa.compute.field("category").cast(pa.string()) == "kernel"
+        kernels = pa.Table.from_batches([batch]).filter(is_kernel)
         sums = kernels.group_by("kernel").aggregate([("duration_ns", "sum")])
         for name, duration_ns in zip(sums.column("kernel").to_pylist(), sums.column("duration_ns_sum").to_pylist()):
             if name:
@@ -112,102 +125,117 @@ def _read_seconds(profile: Profile) -> dict[str, float]:
     return seconds
 
 
-def named_gpus(profile: Profile) -> tuple[str, ...]:
-    """The GPUs that the profiler wrote down, each once."""
+def recorded_gpu_names(profile: Profile) -> tuple[str, ...]:
+    """Return the distinct GPU names recorded by the profiler."""
     head = read_head(profile.path)
     if head.startswith(MAGIC):
         with opened(profile.path) as connection:
-            known = "name" in tables_of(connection).get("TARGET_INFO_GPU", ())
-            rows = connection.execute("SELECT DISTINCT name FROM TARGET_INFO_GPU LIMIT 64").fetchall() if known else []
+            rows = []
+            if "name" in tables_of(connection).get("TARGET_INFO_GPU", ()):
+                rows = connection.execute("SELECT DISTINCT name FROM TARGET_INFO_GPU LIMIT 64").fetchall()
         names = [str(name) for (name,) in rows if name]
     else:
         properties = _PROPERTIES.search(head)
-        told = _IN_TABLE.findall(head) if properties is None else _NAMED.findall(properties[1])
-        names = [name.decode(errors="replace") for name in told]
-    return tuple(dict.fromkeys(map(printable, names)))
+        matches = _GPU_IN_TABLE.findall(head) if properties is None else _NAME_PROPERTY.findall(properties[1])
+        names = [name.decode(errors="replace") for name in matches]
+    return tuple(dict.fromkeys(map(make_printable, names)))
 
 
-def rank_of(profile: Profile) -> int | None:
-    """Which rank of a job a profile is of, by what a trace says of it, or by its file's name; None where neither does.
+def find_rank(profile: Profile) -> int | None:
+    """Return the rank of a distributed job, from the trace or from a file name such as ``rank-3.pt.trace.json``.
 
-    ``rank-3.pt.trace.json``, ``worker3_step_12...``.
+    None if neither records one. TensorBoard's ``worker3_step_12...`` is a file name of rank 3.
     """
-    told = _RANK.search(read_head(profile.path)) or _NAMED_RANK.search(profile.path.name.lower())
-    return None if told is None else int(told[1])
+    match = _RANK.search(read_head(profile.path)) or _RANK_IN_FILE_NAME.search(profile.path.name.lower())
+    return None if match is None else int(match[1])
 
 
-def precision_of(seconds: Mapping[str, float]) -> str | None:
-    """What most products ran in, by the names of their kernels; None where the names do not tell or differ."""
-    by_precision: dict[str, float] = {}
-    for name, taken in seconds.items():
-        if _MATRIX.search(name):
-            told = next((precision for precision, pattern in _PRECISIONS if pattern.search(name)), None)
-            if told is not None:
-                by_precision[told] = by_precision.get(told, 0.0) + taken
-    if not by_precision:
+def dominant_precision(seconds: Mapping[str, float]) -> str | None:
+    """Return the precision family of most matrix kernels by time; None if their names record none or differ."""
+    seconds_in: dict[str, float] = {}
+    for name, kernel_seconds in seconds.items():
+        if _MATRIX_KERNEL.search(name):
+            for family, pattern in _PRECISIONS:
+                if pattern.search(name):
+                    seconds_in[family] = seconds_in.get(family, 0.0) + kernel_seconds
+                    break
+    if not seconds_in:
         return None
-    precision = max(by_precision, key=lambda name: by_precision[name])
-    return precision if by_precision[precision] >= _MOSTLY * sum(by_precision.values()) > 0 else None
+    precision = max(seconds_in, key=lambda family: seconds_in[family])
+    total = sum(seconds_in.values())
+    is_dominant = seconds_in[precision] >= _DOMINANT_SHARE * total > 0
+    return precision if is_dominant else None
 
 
-def contradictions(
+def find_contradictions(
     evidence: Evidence, device: Device | None = None, network: str | None = None, precision: str | None = None
 ) -> list[str]:
-    """Each piece of evidence against the claim, as the end of a sentence that begins with the profile.
+    """Return the contradictions between evidence and claims, as phrases that follow the name of the profile.
 
     Parameters
     ----------
-    network, precision : str, optional
-        What is claimed; what is left out is not questioned.
+    device, network, precision : optional
+        The claims; None is not checked.
     """
-    against = []
-    told = evidence.configuration
-    if network is not None and told.get("network", network) != network:
-        against.append(f"its name tells of {told['network']}, not of {network}")
+    contradictions = []
+    configuration = evidence.configuration
+    if network is not None and configuration.get("network", network) != network:
+        contradictions.append(f"its file name gives the network {configuration['network']}, not {network}")
     if precision is not None:
-        named = told.get("compute_precision", precision)
-        if named != precision:
-            against.append(f"its name tells of {named}, not of {precision}")
-        elif evidence.precision is not None and evidence.precision != FAMILY.get(precision, evidence.precision):
-            family = {"half": "half precision"}.get(evidence.precision, evidence.precision)
-            against.append(f"its kernels multiply in {family}, by their names, not in {precision}")
+        named_precision = configuration.get("compute_precision", precision)
+        if named_precision != precision:
+            contradictions.append(f"its file name gives the precision {named_precision}, not {precision}")
+        elif evidence.precision is not None and evidence.precision != PRECISION_FAMILY.get(
+            precision, evidence.precision
+        ):
+            family = "half precision" if evidence.precision == "half" else evidence.precision
+            contradictions.append(f"its kernels multiply in {family} according to their names, not in {precision}")
     if device is not None:
-        keys = [key(name) for name in (device.id, device.name, *device.aliases)]
-        numbered = re.fullmatch(r"\d+\.\d+", device.capability) is not None  # only NVIDIA's are numbers
-        own = float(device.capability) if numbered else 0.0
-        if evidence.gpus and not any(_model(name) in known for name in evidence.gpus for known in keys):
-            against.append(f"it was taken on {', '.join(evidence.gpus)}, not on {device.name}")
-        elif numbered and evidence.capability is not None and evidence.capability[0] > own:
-            least, kernel = evidence.capability
-            against.append(f"its kernel {kernel[:60]} needs compute capability {least:g}, {device.name} has {own:g}")
-        elif numbered and evidence.kepler and own >= KEPLER_ENDS:
-            against.append(
-                f"its kernel {evidence.kepler[:60]} is one of Kepler's, {device.name} is {device.architecture}"
-            )
-    return against
+        contradiction = _contradicts_device(evidence, device)
+        if contradiction is not None:
+            contradictions.append(contradiction)
+    return contradictions
 
 
-def question(
+def _contradicts_device(evidence: Evidence, device: Device) -> str | None:
+    """Return the first contradiction between evidence and a device; None if there is none."""
+    device_keys = [key(name) for name in (device.id, device.name, *device.aliases)]
+    if evidence.gpus and not any(_model(gpu) in device_key for gpu in evidence.gpus for device_key in device_keys):
+        return f"it was taken on {', '.join(evidence.gpus)}, not on {device.name}"
+    if re.fullmatch(r"\d+\.\d+", device.capability) is None:  # only NVIDIA's capabilities are numbers
+        return None
+    capability = float(device.capability)
+    if evidence.minimum_capability is not None and evidence.minimum_capability[0] > capability:
+        minimum, kernel = evidence.minimum_capability
+        return f"its kernel {kernel[:60]} needs compute capability {minimum:g}, {device.name} has {capability:g}"
+    if evidence.kepler_kernel and capability >= FIRST_CAPABILITY_AFTER_KEPLER:
+        return (
+            f"its kernel {evidence.kepler_kernel[:60]} was compiled for Kepler, {device.name} is {device.architecture}"
+        )
+    return None
+
+
+def check_evidence(
     profile: Profile, device: Device | None = None, network: str | None = None, precision: str | None = None
 ) -> None:
-    """Refuse a profile that tells of something else than is claimed.
+    """Raise an error if a profile contradicts the claimed device, network or precision.
 
     Raises
     ------
     BadProfile
-        If something in it speaks against the claim, or it cannot be read.
+        If the profile contradicts a claim, or cannot be read.
     """
-    against = contradictions(evidence_of(profile), device, network, precision)
-    if against:
-        raise BadProfile(f"{profile.path}: {'; '.join(against)}")
+    contradictions = find_contradictions(gather_evidence(profile), device, network, precision)
+    if contradictions:
+        raise BadProfile(f"{profile.path}: {'; '.join(contradictions)}")
 
 
-def doubts(evidence: Evidence, device: Device) -> list[str]:
-    """What an analysis against the peaks of a device should say first: that the profile is of another."""
-    return [f"{text}: shares of peak are of the wrong peak" for text in contradictions(evidence, device)]
+def device_warnings(evidence: Evidence, device: Device) -> list[str]:
+    """Return warnings that a profile was taken on another device than the one that peaks are taken from."""
+    return [f"{text}: shares of peak refer to the wrong device" for text in find_contradictions(evidence, device)]
 
 
 def _model(name: str) -> str:
-    """The first word of a GPU's name that has a digit: what variants of one model share."""
+    """Return the first word of a GPU's name that has a digit, which variants of one model share."""
     words = re.findall(r"[a-z]*\d[a-z0-9]*", name.lower())
     return words[0] if words else key(name)

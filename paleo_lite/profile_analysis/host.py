@@ -1,4 +1,4 @@
-"""Where the time of a profile went on which nothing ran on a device: functions, operators and modules of the host."""
+"""Host time of a profile in which nothing ran on a device, by function, operator and module."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ if TYPE_CHECKING:
 KINDS = {
     "cpu": "operators and functions",
     "api": "calls of the runtime",
-    "marker": "ranges that the program marked, less what ran in them",
-    "communication": "collectives and messages, waiting included",
+    "marker": "ranges marked by the program, without the calls inside them",
+    "communication": "collectives and messages, including waits",
 }
-"""What rows of the host are, by their category."""
+"""Kinds of host rows, by category, and their descriptions."""
 
 COLUMNS = ("category", "kernel", "layer", "start_ns", "duration_ns", "calls", "stream", "device", "thread")
-"""What is read of a profile."""
+"""Columns of a profile that are read."""
 
 CYCLES = ("metric.hardware_event_count_cpu_clk_unhalted_thread", "metric.hardware_event_count_cpu_clk_unhalted_core")
-"""Counters that stand in for time where a profile has none: cycles in which a core was awake."""
+"""Counters used as time if a profile has none: cycles during which a core was not halted."""
 
-_OWN = ("metric.exclusive_ns", "metric.self_cpu_ns")  # how profilers that tell the time in a function itself call it
+_SELF_TIME_METRICS = ("metric.exclusive_ns", "metric.self_cpu_ns")
+"""Metrics of profilers that record the self time of a function."""
+
 _COLLECTIVE = re.compile(r"(?:gloo|nccl|mpi|ucc)(?:::?|_)", re.I)
-"""How the ranges that PyTorch draws around collectives begin."""
+"""Prefix of the ranges that PyTorch records around collectives."""
 
-_NUMBERED = re.compile(r"#\d+$")  # ProfilerStep#3, Optimizer.step#Adam.step has none
-_EVENT = np.dtype([("key", "i4"), ("thread", "i8"), ("start", "i8"), ("end", "i8")])
+_NUMBER_SUFFIX = re.compile(r"#\d+$")  # matches ProfilerStep#3, but not Optimizer.step#Adam.step
+_EVENT = np.dtype([("group", "i4"), ("thread", "i8"), ("start", "i8"), ("end", "i8")])
 
 
 class Hotspot(msgspec.Struct, frozen=True):
@@ -45,15 +47,15 @@ class Hotspot(msgspec.Struct, frozen=True):
     Attributes
     ----------
     kind : str
-        Of `KINDS`.
+        One of `KINDS`.
     module : str or None
-        The library, or module of a network, that it is of.
+        Library or module of a network that contains it.
     time_s : float or None
-        In itself, without what it called and the profile shows, too; over all threads.
+        Self time over all threads, without the recorded calls inside.
     total_s : float or None
-        With what it called.
+        Time including the calls inside.
     share : float
-        Of the sum of the times in themselves; of the cycles, where there are no times.
+        Fraction of the summed self times; of the cycles if there are no times.
     """
 
     name: str
@@ -66,14 +68,14 @@ class Hotspot(msgspec.Struct, frozen=True):
 
 
 class HostReport(Result, msgspec.Struct, frozen=True, eq=False):
-    """Where the host spent its time, longest first.
+    """Host time by function, longest first.
 
     Attributes
     ----------
     configuration : dict
-        What the file's name says.
+        Configuration read from the file's name.
     time_s : float or None
-        Sum of the times in themselves, over all threads; None of a profile that has cycles alone.
+        Sum of the self times over all threads; None for a profile with cycles only.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.kernels:host_page"
@@ -85,18 +87,18 @@ class HostReport(Result, msgspec.Struct, frozen=True, eq=False):
     time_s: float | None
 
     def sums(self, key: str) -> list[dict[str, Any]]:
-        """Time and share by ``kind`` or ``module``, longest first."""
+        """Return time and share by ``kind`` or ``module``, longest first."""
         groups: dict[str | None, dict[str, Any]] = {}
-        for spot in self.hotspots:
-            name = getattr(spot, key)
+        for hotspot in self.hotspots:
+            name = getattr(hotspot, key)
             group = groups.setdefault(name, {key: name, "functions": 0, "time_s": 0.0, "share": 0.0})
             group["functions"] += 1
-            group["time_s"] += spot.time_s or 0.0
-            group["share"] += spot.share
+            group["time_s"] += hotspot.time_s or 0.0
+            group["share"] += hotspot.share
         return sorted(groups.values(), key=lambda group: -group["share"])
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON: stable names, SI units, shares of 1."""
+        """Return the documented JSON: stable names, SI units, shares of 1."""
         return {
             "path": self.path,
             "format": self.format,
@@ -110,134 +112,173 @@ class HostReport(Result, msgspec.Struct, frozen=True, eq=False):
 
 
 def report_host(profile: Profile) -> HostReport:
-    """Sum what the host did, by function.
+    """Sum the host's time by function.
 
-    A profiler's own figure for the time in a function itself counts; of a trace it follows from what lies in what on
-    the same thread; where functions do not call each other (a sampling profiler's) it is their time.
+    The self time is the profiler's own figure if it records one. For a trace it is computed from the nesting of calls
+    on a thread. For a sampling profiler, whose functions do not nest, it is the recorded time.
 
     Raises
     ------
     BadProfile
-        If the host did nothing that has a time or cycles.
+        If no host row has a time or cycles.
     """
-    sums = _Sums()
+    sums = _HostSums()
     for batch in profile.batches(COLUMNS):
         sums.add(batch)
-    own_ns = sums.own_ns()
-    weight, timed = (own_ns, True) if own_ns.sum() > 0 else (np.array(sums.cycles), False)
-    whole = float(weight.sum())
-    if not whole:
+    self_ns = sums.self_times_ns()
+    has_times = self_ns.sum() > 0
+    weights = self_ns if has_times else np.array(sums.cycles)
+    total = float(weights.sum())
+    if not total:
         raise BadProfile(f"{profile.path}: no row of this {profile.format} profile has a time")
-    spots = [
-        Hotspot(
-            name, kind, module, round(sums.calls[group]) or None, float(own_ns[group]) * 1e-9 if timed else None,
-            sums.total_ns[group] * 1e-9 if sums.total_ns[group] else None, float(weight[group]) / whole,
+    hotspots = []
+    for (name, kind, module), group in sums.groups.items():
+        if not weights[group]:
+            continue
+        hotspots.append(
+            Hotspot(
+                name=name,
+                kind=kind,
+                module=module,
+                calls=round(sums.calls[group]) or None,
+                time_s=float(self_ns[group]) * 1e-9 if has_times else None,
+                total_s=sums.total_ns[group] * 1e-9 if sums.total_ns[group] else None,
+                share=float(weights[group]) / total,
+            )
         )
-        for (name, kind, module), group in sums.places.items()
-        if weight[group]
-    ]  # fmt: skip
     return HostReport(
         str(profile.path),
         profile.format,
         profile.configuration,
-        sorted(spots, key=lambda spot: (-spot.share, spot.name)),
-        whole * 1e-9 if timed else None,
+        sorted(hotspots, key=lambda hotspot: (-hotspot.share, hotspot.name)),
+        total * 1e-9 if has_times else None,
     )
 
 
-class _Sums:
-    """Sums by name, kind and module, batch by batch."""
+class _HostSums:
+    """Sums by name, kind and module, collected batch by batch."""
 
     def __init__(self) -> None:
-        self.places: dict[tuple[str, str, str | None], int] = {}
+        self.groups: dict[tuple[str, str, str | None], int] = {}
         self.calls: list[float] = []
         self.total_ns: list[float] = []
-        self.told_ns: list[float] = []  # what profilers say is in the function itself
+        self.recorded_self_ns: list[float] = []  # self times recorded by the profiler
         self.cycles: list[float] = []
         self._events: list[NDArray[Any]] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
+        columns = batch.schema.names
         duration = numbers(batch, "duration_ns", 0.0)
-        own = next((numbers(batch, name, 0.0) for name in _OWN if name in batch.schema.names), None)
-        cycles = next((numbers(batch, name, 0.0) for name in CYCLES if name in batch.schema.names), np.zeros(0))
-        calls, group = numbers(batch, "calls", 0.0), self._places(batch)
-        in_time = own is None and "start_ns" in batch.schema.names and not batch.column("start_ns").null_count
-        told = np.zeros(len(group)) if in_time else np.maximum(duration if own is None else own, 0.0)
-        if in_time and len(group):
-            self._events.append(_events(batch, group, duration))
+        calls = numbers(batch, "calls", 0.0)
+        self_metric = next((name for name in _SELF_TIME_METRICS if name in columns), None)
+        cycles_metric = next((name for name in CYCLES if name in columns), None)
+        group = self._group_of_rows(batch)
         is_host = group >= 0
-        for sums, values in (
-            (self.total_ns, np.zeros(0) if own is None else duration),
-            (self.told_ns, told), (self.cycles, cycles), (self.calls, calls),
-        ):  # fmt: skip
-            if len(values):
-                added = np.bincount(group[is_host], values[is_host], len(self.places))
-                sums[:] = [before + more for before, more in zip(sums, added.tolist())]
+        has_starts = "start_ns" in columns and not batch.column("start_ns").null_count
+        if self_metric is not None:
+            self._add_values(self.total_ns, group, duration)
+            self_ns = numbers(batch, self_metric, 0.0)
+            self._add_values(self.recorded_self_ns, group, np.maximum(self_ns, 0.0))
+        elif not has_starts:
+            self._add_values(self.recorded_self_ns, group, np.maximum(duration, 0.0))
+        elif len(group):
+            self._events.append(_make_events(batch, group, is_host, duration))
+        if cycles_metric is not None:
+            self._add_values(self.cycles, group, numbers(batch, cycles_metric, 0.0))
+        self._add_values(self.calls, group, calls)
 
-    def _places(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
-        """The group of each row; -1 where a row is not the host's, or was drawn on a device."""
-        labels, words = zip(*(values_of(batch, name) for name in ("kernel", "category", "layer")))
-        key = (labels[0] * len(words[1]) + labels[1]) * len(words[2]) + labels[2]
+    def _add_values(self, sums: list[float], group: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Add each host row's value to the sum of its group."""
+        if not len(values):
+            return
+        is_host = group >= 0
+        added = np.bincount(group[is_host], values[is_host], len(self.groups))
+        sums[:] = [before + increment for before, increment in zip(sums, added.tolist())]
+
+    def _group_of_rows(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+        """Return the group of each row; -1 for rows of a device."""
+        name_codes, names = values_of(batch, "kernel")
+        category_codes, categories = values_of(batch, "category")
+        module_codes, modules = values_of(batch, "layer")
+        row_keys = (name_codes * len(categories) + category_codes) * len(modules) + module_codes
         on_device = ~np.isnan(numbers(batch, "stream"))
-        distinct, inverse = np.unique(key, return_inverse=True)
-        groups = []
-        for one in distinct.tolist():
-            rest, module = divmod(one, len(words[2]))
-            name, category = words[0][rest // len(words[1])], words[1][rest % len(words[1])]
-            name = _NUMBERED.sub("", name or "(no name)")
+        distinct_keys, key_of_row = np.unique(row_keys, return_inverse=True)
+        group_of_key = []
+        for row_key in distinct_keys.tolist():
+            name_and_category, module_code = divmod(row_key, len(modules))
+            name_code, category_code = divmod(name_and_category, len(categories))
+            name = _NUMBER_SUFFIX.sub("", names[name_code] or "(no name)")
+            category = categories[category_code]
             if category == "message" or (category == "marker" and _COLLECTIVE.match(name)):
                 category = "communication"
-            known = (name, category or "cpu", words[2][module])
-            if known[1] not in KINDS:
-                groups.append(-1)
-                continue
-            if known not in self.places:
-                self.places[known] = len(self.places)
-                for sums in (self.calls, self.total_ns, self.told_ns, self.cycles):
-                    sums.append(0)
-            groups.append(self.places[known])
-        return np.where(on_device, -1, np.array(groups, np.int64)[inverse])
+            kind = category or "cpu"
+            if kind in KINDS:
+                group_of_key.append(self._find_group((name, kind, modules[module_code])))
+            else:
+                group_of_key.append(-1)
+        return np.where(on_device, -1, np.array(group_of_key, np.int64)[key_of_row])
 
-    def own_ns(self) -> NDArray[np.float64]:
-        """The time of each group in itself."""
-        own = np.array(self.told_ns, np.float64)
+    def _find_group(self, key: tuple[str, str, str | None]) -> int:
+        """Return the index of a group; add the group if it is new."""
+        if key not in self.groups:
+            self.groups[key] = len(self.groups)
+            for sums in (self.calls, self.total_ns, self.recorded_self_ns, self.cycles):
+                sums.append(0)
+        return self.groups[key]
+
+    def self_times_ns(self) -> NDArray[np.float64]:
+        """Return the self time of each group in nanoseconds."""
+        self_ns = np.array(self.recorded_self_ns, np.float64)
         if self._events:
-            events, self._events = np.concatenate(self._events), []
-            key, start, end = events["key"], events["start"], events["end"]
-            parent = parents(events["thread"], start, end)
-            own += np.bincount(key, own_times(start, end, parent), len(own))
-            first = (parent < 0) | (key[parent] != key)  # what calls itself is counted once
-            self.total_ns = np.bincount(key[first], (end - start)[first], len(own)).tolist()
-        return own
+            events = np.concatenate(self._events)
+            self._events = []
+            group = events["group"]
+            start = events["start"]
+            end = events["end"]
+            parent = enclosing_intervals(events["thread"], start, end)
+            self_ns += np.bincount(group, self_times(start, end, parent), len(self_ns))
+            is_outermost = (parent < 0) | (group[parent] != group)  # a recursive function is counted once
+            lengths = (end - start)[is_outermost]
+            self.total_ns = np.bincount(group[is_outermost], lengths, len(self_ns)).tolist()
+        return self_ns
 
 
-def _events(batch: pa.RecordBatch, group: NDArray[np.int64], duration: NDArray[np.float64]) -> NDArray[Any]:
-    is_host = group >= 0
+def _make_events(
+    batch: pa.RecordBatch, group: NDArray[np.int64], is_host: NDArray[np.bool_], duration: NDArray[np.float64]
+) -> NDArray[Any]:
     events = np.empty(int(is_host.sum()), _EVENT)
-    events["key"], events["thread"] = group[is_host], places(batch, "thread")[is_host]
+    events["group"] = group[is_host]
+    events["thread"] = places(batch, "thread")[is_host]
     events["start"] = batch.column("start_ns").to_numpy()[is_host]
     events["end"] = events["start"] + np.rint(duration[is_host]).astype(np.int64)
     return events
 
 
-def parents(thread: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The place of the interval that each lies directly within on the same thread; -1 of the outermost."""
-    above_each = np.full(len(start), -1)
+def enclosing_intervals(
+    thread: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the index of the innermost interval on the same thread that encloses each one; -1 for outermost ones."""
+    parent = np.full(len(start), -1)
+    if not len(start):
+        return parent
     order = np.lexsort((start - end, start, thread))
-    for of_thread in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1) if len(order) else ():
-        depth = np.arange(len(of_thread)) - np.searchsorted(np.sort(end[of_thread]), start[of_thread], side="right")
-        above = np.flatnonzero(depth == 0)
+    thread_changes = np.flatnonzero(np.diff(thread[order])) + 1
+    for of_thread in np.split(order, thread_changes):
+        ended_before = np.searchsorted(np.sort(end[of_thread]), start[of_thread], side="right")
+        depth = np.arange(len(of_thread)) - ended_before
+        level_above = np.flatnonzero(depth == 0)
         for level in range(1, int(depth.max()) + 1):
-            here = np.flatnonzero(depth == level)
-            above_each[of_thread[here]] = of_thread[above[np.searchsorted(above, here) - 1]]
-            above = here
-    return above_each
+            on_level = np.flatnonzero(depth == level)
+            latest_above = level_above[np.searchsorted(level_above, on_level) - 1]
+            parent[of_thread[on_level]] = of_thread[latest_above]
+            level_above = on_level
+    return parent
 
 
-def own_times(start: NDArray[np.int64], end: NDArray[np.int64], parent: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The length of intervals less what lies directly within each; what reaches past its end is taken off nothing."""
-    own = (end - start).astype(np.float64)
-    inner = np.flatnonzero(parent >= 0)
-    inside = np.minimum(end[inner], end[parent[inner]]) - start[inner]
-    np.subtract.at(own, parent[inner], np.maximum(inside, 0))
-    return np.maximum(own, 0.0)
+def self_times(start: NDArray[np.int64], end: NDArray[np.int64], parent: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the length of each interval minus the parts of its direct children that lie inside it."""
+    times = (end - start).astype(np.float64)
+    children = np.flatnonzero(parent >= 0)
+    child_lengths = np.minimum(end[children], end[parent[children]]) - start[children]
+    np.subtract.at(times, parent[children], np.maximum(child_lengths, 0))
+    return np.maximum(times, 0.0)

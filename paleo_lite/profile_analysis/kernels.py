@@ -1,4 +1,4 @@
-"""Where a profile's time went, kernel by kernel, how near each came to the machine's limits, what to do first."""
+"""Time, rates and roofline bound of each kernel of a profile, ranked by the time that could be saved."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from ..machines import Device, PeakRate
 from ..profiles.detect import Profile
 from ..profiles.names import classify
 from ..result import Result
-from .metrics import occupancy_of
+from .metrics import achieved_occupancy
 from .totals import SUMS, KernelTotals, total_kernels
 
-NOT_PROFILED = ("memcpy", "memset", "communication")
-"""Classes without counters: copies have none, and collectives hang when they are replayed."""
+CLASSES_WITHOUT_COUNTERS = ("memcpy", "memset", "communication")
+"""Classes that are not profiled with counters: copies have none, and collectives hang when they are replayed."""
 
-_TRUSTED = 0.25  # of a kernel's time must have FLOPs and bytes before its bound says anything
+_MIN_COUNTED_SHARE = 0.25  # of a kernel's time with FLOPs and bytes, for its bound to be meaningful
 
 
 class KernelRow(msgspec.Struct, frozen=True):
-    """All calls of one kernel. Absent is None.
+    """All calls of one kernel; unknown values are None.
 
     Attributes
     ----------
     name, label : str
-        Normalised name (as printed with full names) and class.
+        Normalised name (with full names, the printed name) and class.
     time_s, share : float or None
-        Summed over the calls, and of the sum of all kernels; None where the profile holds counters only.
+        Seconds over all calls, and fraction of the sum of all kernels; None if the profile has counters only.
     flops, bytes : float or None
-        That the profiler counted.
+        Counted by the profiler.
     known_share : float
-        Share of its time whose FLOPs are known.
+        Fraction of the time of calls with known FLOPs.
     flops_per_s, flops_efficiency : float or None
-        Known FLOPs over the whole time, and as a share of the device's peak: lower bounds where `known_share` is not 1.
+        Known FLOPs over the whole time, and as a fraction of the device's peak; lower bounds if `known_share` is not 1.
     counted_flops, counted_bytes, counted_s : float or None
-        Of the calls whose FLOPs and bytes are both known; None where none is.
+        FLOPs, bytes and seconds of the calls for which FLOPs and bytes are both known; None without such calls.
     bound : {"compute", "memory"} or None
-        Which limit of the roofline is nearer, over the calls with known FLOPs and bytes; None where those make up
-        less than a quarter of the time.
+        Bound of the roofline over the calls with known FLOPs and bytes; None if these are less than a quarter of the
+        time.
     headroom : float or None
-        Share of its time that a kernel at the roofline would not need; from the occupancy (1 less it) where the
-        roofline says nothing; None where neither is known.
+        Fraction of the time that would be saved at the roofline; 1 - occupancy if the bound is unknown; None if
+        neither is known.
     occupancy : float or None
-        Achieved occupancy, a share of 1.
+        Achieved occupancy, 0 to 1.
     rank : int or None
-        1 is what to optimise first: the largest time x headroom. None where that is unknown: measure these next.
+        Rank by time x headroom, largest first. None if that is unknown; such kernels should be measured next.
     metrics : dict of str to float
-        Counters as the profiler names and scales them, means over the time.
+        Counters with the profiler's names and scales, averaged over time.
     """
 
     name: str
@@ -74,31 +74,32 @@ class KernelRow(msgspec.Struct, frozen=True):
 
     @property
     def gain_s(self) -> float:
-        """What would be gained at the roofline; all of its time where that is unknown."""
+        """Seconds that would be saved at the roofline; the whole time if that is unknown."""
         return (self.time_s or 0.0) * (1.0 if self.headroom is None else self.headroom)
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON."""
+        """Return the documented JSON."""
         row = msgspec.structs.asdict(self)
         return {"name": row.pop("name"), "class": row.pop("label"), **row}
 
 
 class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
-    """The kernels of a profile, longest first.
+    """Kernels of a profile, longest first.
 
     Attributes
     ----------
     configuration : dict
-        What the file's name says.
+        Configuration read from the file's name.
     peak : PeakRate
-        What FLOP/s are held against.
+        Peak that FLOP/s are compared with.
     time_s : float or None
-        Sum over all kernels.
+        Seconds summed over all kernels.
     busy_s : dict of str to float, or None
-        Union of the kernels' intervals for each device (of each file, where there are several): overlapping kernels
-        count once; None without start times. A device is called by its number, -1 where the profiler does not say.
+        Busy seconds of each device (of each file, if there are several), the union of the kernels' intervals; None
+        without start times. The key is the device's number, -1 if the profiler does not record it.
     raw_s : dict of str to float
-        Seconds of kernels by name as the profiler prints it, which tells what they were compiled for; not in JSON.
+        Seconds by the kernel's full name as the profiler prints it, which indicates the GPU generation it was compiled
+        for; not in JSON.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.kernels:kernels_page"
@@ -117,11 +118,11 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
 
     @property
     def union_s(self) -> float | None:
-        """Busy seconds of all devices together."""
+        """Busy seconds summed over all devices."""
         return None if self.busy_s is None else sum(self.busy_s.values())
 
     def by_class(self) -> list[dict[str, Any]]:
-        """Class, kernels, calls, time_s and share, longest first."""
+        """Return class, kernels, calls, time_s and share of each class, longest first."""
         classes: dict[str, dict[str, Any]] = {}
         for row in self.kernels:
             entry = classes.setdefault(row.label, {"class": row.label, "kernels": 0, "calls": 0, "time_s": 0.0})
@@ -133,7 +134,7 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
         return sorted(classes.values(), key=lambda entry: (-entry["time_s"], entry["class"]))
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON: stable names, SI units, shares of 1."""
+        """Return the documented JSON: stable names, SI units, shares of 1."""
         return {
             "path": self.path,
             "format": self.format,
@@ -160,92 +161,109 @@ def report_kernels(
     direction: str = "all",
     full_names: bool = False,
 ) -> KernelReport:
-    """Sum a profile's kernels, or those of several (the ranks of a job), and hold them against a device.
+    """Sum the kernels of one or several profiles (the ranks of a job) and compare them with a device's peaks.
 
     Parameters
     ----------
     profile : Profile, or sequence of Profile
+        The profile, or the profiles to sum over.
+    device : Device
+        Device of the peaks.
     precision : str
-        Of the peak.
+        Precision of the peak.
     direction : {"all", "fprop", "bprop", "update"}
+        Pass of the kernels.
     full_names : bool
-        One row per name as printed, templates and parameters included, rather than per function.
+        One row per printed name, with templates and parameters, instead of per function.
     """
     peak = device.find_peak(precision)
     profiles = [profile] if isinstance(profile, Profile) else list(profile)
     totals, busy_s = _total(profiles, direction)
-    profile, formats = profiles[0], sorted({one.format for one in profiles})
+    first = profiles[0]
+    formats = sorted({member.format for member in profiles})
     total_ns = totals.duration_ns if totals.has_durations else None
-    rows = [
-        _row(name, label, group, total_ns, peak, device)
-        for (name, label), group in _grouped(totals, full_names).items()
-    ]
+    rows = []
+    for (name, label), group in _group_totals(totals, full_names).items():
+        rows.append(_make_row(name, label, group, total_ns, peak, device))
+    configuration = {}
+    for name, value in first.configuration.items():
+        if all(member.configuration.get(name) == value for member in profiles):
+            configuration[name] = value
     return KernelReport(
-        path=str(profile.path) if len(profiles) == 1 else f"{len(profiles)} profiles of {profile.path.parent}",
+        path=str(first.path) if len(profiles) == 1 else f"{len(profiles)} profiles of {first.path.parent}",
         format=", ".join(formats),
         direction=direction,
-        configuration={
-            name: value
-            for name, value in profile.configuration.items()
-            if all(one.configuration.get(name) == value for one in profiles)
-        },
+        configuration=configuration,
         device=device,
         peak=peak,
-        kernels=_ranked(rows),
+        kernels=_sort_and_rank(rows),
         time_s=None if total_ns is None else total_ns * 1e-9,
         busy_s=busy_s,
-        notes=_notes(profile, direction, totals, rows, peak),
+        notes=_notes(first, direction, totals, rows, peak),
         raw_s=_raw_seconds(totals),
     )
 
 
 def _raw_seconds(totals: KernelTotals) -> dict[str, float]:
-    """Seconds of each kernel by the name that the profiler printed, whichever operation called it."""
+    """Return the seconds of each kernel by printed name, summed over operations."""
     seconds: dict[str, float] = {}
-    for (raw, kind), sums in totals.sums.items():
-        if kind in ("kernel", "convolution"):
-            seconds[raw] = seconds.get(raw, 0.0) + float(sums[_TIME]) * 1e-9
+    for (raw_name, category), sums in totals.sums.items():
+        if category in ("kernel", "convolution"):
+            seconds[raw_name] = seconds.get(raw_name, 0.0) + float(sums[_DURATION_INDEX]) * 1e-9
     return seconds
 
 
-_TIME = SUMS.index("duration_ns")
+_DURATION_INDEX = SUMS.index("duration_ns")
 
 
 def _total(profiles: Sequence[Profile], direction: str) -> tuple[KernelTotals, dict[str, float] | None]:
-    """Sums over some profiles, and the busy seconds of each of their devices."""
-    whole, busy_s = KernelTotals(), {}
-    timed = True
+    """Return the sums over the profiles, and the busy seconds of each of their devices."""
+    sum_of_profiles = KernelTotals()
+    busy_s = {}
+    has_starts = True
     for profile in profiles:
-        totals, seconds = total_kernels(profile, direction)
-        whole.merge(totals)
-        timed &= seconds is not None
-        for device, busy in (seconds or {}).items():
-            name = profile.path.name + (f", device {device}" if len(seconds or {}) > 1 else "")
-            busy_s[str(device) if len(profiles) == 1 else name] = busy
-    return whole, busy_s if timed else None
+        totals, busy_of_device = total_kernels(profile, direction)
+        sum_of_profiles.merge(totals)
+        if busy_of_device is None:
+            has_starts = False
+            continue
+        for device, seconds in busy_of_device.items():
+            if len(profiles) == 1:
+                name = str(device)
+            elif len(busy_of_device) == 1:
+                name = profile.path.name
+            else:
+                name = f"{profile.path.name}, device {device}"
+            busy_s[name] = seconds
+    return sum_of_profiles, busy_s if has_starts else None
 
 
-_NOTHING = np.zeros(len(SUMS))
-_ON_TENSOR_CORES = np.array([float(name == "tensor_core_rows") for name in SUMS])
+_TENSOR_CORE_ROW = np.array([float(name == "tensor_core_rows") for name in SUMS])
+"""Sums of a row that runs on tensor cores, to be added to those of a kernel with tensor cores in its name."""
+
 _Group = tuple[np.ndarray[Any, np.dtype[np.float64]], dict[str, np.ndarray[Any, np.dtype[np.float64]]], bool | None]
+"""Sums, metrics, and whether the name indicates tensor cores."""
 
 
-def _grouped(totals: KernelTotals, full_names: bool) -> dict[tuple[str, str], _Group]:
-    """Sums, metrics, and whether names tell that tensor cores are used, by name and class."""
+def _group_totals(totals: KernelTotals, full_names: bool) -> dict[tuple[str, str], _Group]:
+    """Return the totals grouped by name and class."""
     groups: dict[tuple[str, str], _Group] = {}
-    for (raw, category), sums in totals.sums.items():
-        known = classify(raw, category)
-        key = (raw if full_names else known.name, known.label)
-        before, metrics, _ = groups.get(key, (_NOTHING, {}, None))
-        for name, values in totals.metrics.get((raw, category), {}).items():
-            metrics[name] = metrics.get(name, np.zeros(2)) + values
-        on_tensor_cores = known.tensor_core
-        own = sums + _ON_TENSOR_CORES if on_tensor_cores else sums
-        groups[key] = own if before is _NOTHING else before + own, metrics, on_tensor_cores
+    for (raw_name, category), sums in totals.sums.items():
+        kernel = classify(raw_name, category)
+        if kernel.tensor_core:
+            sums = sums + _TENSOR_CORE_ROW
+        metrics: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
+        key = (raw_name if full_names else kernel.name, kernel.label)
+        if key in groups:
+            previous_sums, metrics, _ = groups[key]
+            sums = previous_sums + sums
+        for metric, values in totals.metrics.get((raw_name, category), {}).items():
+            metrics[metric] = metrics.get(metric, np.zeros(2)) + values
+        groups[key] = sums, metrics, kernel.tensor_core
     return groups
 
 
-def _row(
+def _make_row(
     name: str,
     label: str,
     group: _Group,
@@ -253,56 +271,60 @@ def _row(
     peak: PeakRate,
     device: Device,
 ) -> KernelRow:
-    sums, weighed, on_tensor_cores = group
-    of = dict(zip(SUMS, sums.tolist()))
-    time_ns = of["duration_ns"]
-    flops = of["flops"] if of["flops_rows"] else None
-    rate = flops / time_ns * 1e9 if flops is not None and time_ns else None
-    counted = (of["both_flops"], of["both_bytes"], of["both_ns"] * 1e-9) if of["both_ns"] else (None, None, None)
-    metrics = {metric: float(total / weight) for metric, (total, weight) in sorted(weighed.items())}
-    occupancy = occupancy_of(metrics)
-    bound, headroom = _roofline(of, peak.per_s, device.bandwidth_bytes_per_s)
-    if headroom is None and occupancy is not None and label not in NOT_PROFILED:
+    sum_values, weighted_metrics, name_has_tensor_cores = group
+    sums = dict(zip(SUMS, sum_values.tolist()))
+    time_ns = sums["duration_ns"]
+    has_counted_time = bool(sums["both_ns"])
+    flops = sums["flops"] if sums["flops_rows"] else None
+    flops_per_s = flops / time_ns * 1e9 if flops is not None and time_ns else None
+    metrics = {}
+    for metric, (weighted_sum, weight) in sorted(weighted_metrics.items()):
+        metrics[metric] = float(weighted_sum / weight)
+    occupancy = achieved_occupancy(metrics)
+    bound, headroom = _roofline(sums, peak.per_s, device.bandwidth_bytes_per_s)
+    if headroom is None and occupancy is not None and label not in CLASSES_WITHOUT_COUNTERS:
         headroom = max(0.0, 1 - occupancy)
     return KernelRow(
         name=name,
         label=label,
-        calls=round(of["calls"]),
+        calls=round(sums["calls"]),
         time_s=None if total_ns is None else time_ns * 1e-9,
         share=time_ns / total_ns if total_ns else None,
         flops=flops,
-        bytes=of["bytes"] if of["bytes_rows"] else None,
-        known_share=of["flops_ns"] / time_ns if time_ns else 0.0,
-        flops_per_s=rate,
-        flops_efficiency=None if rate is None else rate / peak.per_s,
-        counted_flops=counted[0],
-        counted_bytes=counted[1],
-        counted_s=counted[2],
+        bytes=sums["bytes"] if sums["bytes_rows"] else None,
+        known_share=sums["flops_ns"] / time_ns if time_ns else 0.0,
+        flops_per_s=flops_per_s,
+        flops_efficiency=None if flops_per_s is None else flops_per_s / peak.per_s,
+        counted_flops=sums["both_flops"] if has_counted_time else None,
+        counted_bytes=sums["both_bytes"] if has_counted_time else None,
+        counted_s=sums["both_ns"] * 1e-9 if has_counted_time else None,
         bound=bound,
         headroom=headroom,
         occupancy=occupancy,
         rank=None,
-        tensor_core=True if of["tensor_core_rows"] else on_tensor_cores,
+        tensor_core=True if sums["tensor_core_rows"] else name_has_tensor_cores,
         metrics=metrics,
     )
 
 
-def _roofline(of: dict[str, float], peak: float, bandwidth: float) -> tuple[str | None, float | None]:
-    """Bound and headroom over the rows with known FLOPs and bytes: the roofline's time is the larger of two."""
-    if not of["both_ns"] or of["both_ns"] < _TRUSTED * of["duration_ns"]:
+def _roofline(sums: dict[str, float], peak: float, bandwidth: float) -> tuple[str | None, float | None]:
+    """Return bound and headroom over the rows with known FLOPs and bytes."""
+    if not sums["both_ns"] or sums["both_ns"] < _MIN_COUNTED_SHARE * sums["duration_ns"]:
         return None, None
-    compute_s, memory_s = of["both_flops"] / peak, of["both_bytes"] / bandwidth
+    compute_s = sums["both_flops"] / peak
+    memory_s = sums["both_bytes"] / bandwidth
     bound = "compute" if compute_s >= memory_s else "memory"
-    return bound, max(0.0, 1 - max(compute_s, memory_s) / (of["both_ns"] * 1e-9))
+    roofline_s = max(compute_s, memory_s)
+    return bound, max(0.0, 1 - roofline_s / (sums["both_ns"] * 1e-9))
 
 
-def _ranked(rows: list[KernelRow]) -> list[KernelRow]:
-    """Longest first, with their ranks."""
+def _sort_and_rank(rows: list[KernelRow]) -> list[KernelRow]:
+    """Return the rows with ranks, longest first."""
     if all(row.time_s is None for row in rows):
         return sorted(rows, key=lambda row: (-row.calls, row.name))
-    known = [row for row in rows if row.headroom is not None]
-    order = sorted(known, key=lambda row: (-row.gain_s, row.name, row.label))
-    ranks = {(row.name, row.label): place for place, row in enumerate(order, 1)}
+    with_headroom = [row for row in rows if row.headroom is not None]
+    by_gain = sorted(with_headroom, key=lambda row: (-row.gain_s, row.name, row.label))
+    ranks = {(row.name, row.label): rank for rank, row in enumerate(by_gain, 1)}
     ranked = [msgspec.structs.replace(row, rank=ranks.get((row.name, row.label))) for row in rows]
     return sorted(ranked, key=lambda row: (-(row.time_s or 0.0), row.name, row.label))
 
@@ -320,22 +342,22 @@ def _notes(
         )
     if not any(row.flops is not None for row in rows):
         notes.append(
-            "this profile has no FLOP counts, so no share of peak: --next-command shows how to measure what bounds a "
-            "kernel"
+            "this profile has no FLOP counts, hence no share of peak: --next-command shows how to measure the counters "
+            "that determine a kernel's bound"
         )
     share = totals.no_op_ns / totals.duration_ns if totals.duration_ns else 0.0
     if profile.format.startswith("pyprof") and direction == "fprop" and share > 0.01:
         notes.append(
             f"{share:.0%} of this time belongs to no operation: pyprof labels every kernel fprop that it cannot match "
-            "with a backward pass, those of unprofiled backward passes included"
+            "with a backward pass, including those of unprofiled backward passes"
         )
     time_s = sum(row.time_s or 0.0 for row in rows)
     partly = sum(row.time_s or 0.0 for row in rows if row.flops is not None and row.known_share < 0.99)
     if time_s and partly > 0.01 * time_s:
         notes.append(
-            f"the profiler counted FLOPs of a part of the calls only for kernels with {partly / time_s:.0%} of the "
-            "time: their FLOP/s and shares of peak are lower bounds"
+            f"for kernels with {partly / time_s:.0%} of the time, the profiler counted the FLOPs of some calls only: their "
+            "FLOP/s and shares of peak are lower bounds"
         )
     if peak.peak.precision == "fp32" and peak.peak.unit == "vector" and any(row.tensor_core for row in rows):
-        notes.append("some kernels run on tensor cores and are held against the fp32 vector peak: see --precision")
+        notes.append("some kernels run on tensor cores and are compared with the fp32 vector peak: see --precision")
     return tuple(notes)

@@ -219,6 +219,6 @@ def _shown(metric: Metric, name: str, value: float) -> str:
     return format_si(value, {"throughput": "B/s", "rate": "per cycle"}.get(metric.unit, ""))
 
 
-def occupancy_of(metrics: Mapping[str, float]) -> float | None:
+def achieved_occupancy(metrics: Mapping[str, float]) -> float | None:
     """Achieved occupancy as a share of 1, whichever profiler measured it; None where none did."""
     return next((metrics[name] * scale for name, scale in _OCCUPANCY.items() if name in metrics), None)

@@ -1,4 +1,4 @@
-"""The ``notebook`` method: three efficiencies over every row of a profile, as SURFBoard's authors defined them.
+"""The ``notebook`` method: three efficiencies over all rows of a profile, as defined by SURFBoard's authors.
 
 They are the functions compute_efficiency, flops_per_sec and bandwidth of their notebook ``gpu_efficiency.ipynb``.
 """
@@ -19,26 +19,32 @@ if TYPE_CHECKING:
     from .durations import Duration
 
 COLUMNS = ("category", "kernel", "duration_ns", "flops", "bytes")
-"""What the method reads."""
+"""Columns of a profile that are read."""
 
-SWAPPED = (
-    "SURFBoard's notebook prints these two columns under each other's names; here FLOPs stand under FLOPs and bytes "
-    "under bandwidth"
+SWAPPED_COLUMNS_NOTE = (
+    "SURFBoard's notebook prints these two columns under each other's names; here FLOPs are listed under FLOPs and "
+    "bytes under bandwidth"
 )
-"""Of its efficiencies over batch durations: its rows hold FLOPs before bytes, its column names bandwidth first."""
+"""Note on efficiencies over batch durations: the notebook's rows have FLOPs before bytes, its column names bandwidth
+first."""
 
 
 class NotebookSums(msgspec.Struct, frozen=True):
-    """Sums over rows, by kernel name. Whole numbers below 2^53, so that no order of merging changes them.
+    """Sums over rows, by kernel name.
+
+    The sums are integers below 2^53 stored as float, so that they do not depend on the order of merging.
 
     Attributes
     ----------
     durations_ns, flops : dict of str to float
-        By kernel name; FLOPs that the profiler did not count add nothing.
+        Sums by kernel name; rows without a FLOP count add 0.
     bytes : float
-        Of the rows that took time: the notebook's ``Bytes / Sil`` is infinite for others, and pandas leaves them out.
+        Bytes of rows with a nonzero duration. The notebook's ``Bytes / Sil`` is infinite for other rows, which pandas
+        leaves out.
     all_bytes : float
-        Of all rows, which the notebook divides by batch durations.
+        Bytes of all rows, which the notebook divides by batch durations.
+    rows : int
+        Number of rows.
     """
 
     durations_ns: Mapping[str, float] = {}
@@ -48,25 +54,25 @@ class NotebookSums(msgspec.Struct, frozen=True):
     rows: int = 0
 
     def merge(self, later: NotebookSums) -> NotebookSums:
-        """Sums over both."""
+        """Return the sums over the rows of both."""
         return NotebookSums(
-            _added(self.durations_ns, later.durations_ns),
-            _added(self.flops, later.flops),
+            _add_by_name(self.durations_ns, later.durations_ns),
+            _add_by_name(self.flops, later.flops),
             self.bytes + later.bytes,
             self.all_bytes + later.all_bytes,
             self.rows + later.rows,
         )
 
-    def finish(self) -> dict[str, float]:
-        """Compute efficiency (a share of 1), FLOP/s and bytes/s, FLOPs and bytes.
+    def efficiencies(self) -> dict[str, float]:
+        """Return compute efficiency (0 to 1), FLOP/s, bytes/s, FLOPs and bytes.
 
-        Compute efficiency is the share of time spent in kernels whose NAME has FLOPs in some row. The notebook weighs
-        each row's bandwidth by its duration, which is the sum of bytes over the sum of durations.
+        Compute efficiency is the fraction of time in kernels with a NAME that has FLOPs in any row. The notebook weighs
+        each row's bandwidth by its duration, which equals the sum of bytes over the sum of durations.
 
         Raises
         ------
         BadProfile
-            If there are no rows, or they took no time.
+            If there are no rows, or their total duration is zero.
         """
         total_ns = sum(self.durations_ns.values())
         if not self.rows:
@@ -74,42 +80,52 @@ class NotebookSums(msgspec.Struct, frozen=True):
         if not total_ns:
             raise BadProfile("its kernels took no time at all")
         compute_ns = sum(duration for name, duration in self.durations_ns.items() if self.flops.get(name))
+        flops = sum(self.flops.values())
         return {
             "compute_efficiency": compute_ns / total_ns,
-            "flops_per_s": sum(self.flops.values()) / total_ns * 1e9,
+            "flops_per_s": flops / total_ns * 1e9,
             "bandwidth_bytes_per_s": self.bytes / total_ns * 1e9,
-            "flops": sum(self.flops.values()),
+            "flops": flops,
             "bytes": self.all_bytes,
         }
 
 
-def sum_rows(batch: pa.RecordBatch) -> NotebookSums:
-    """The sums of a batch with the columns `COLUMNS`."""
+def sum_batch(batch: pa.RecordBatch) -> NotebookSums:
+    """Return the sums of a batch with the columns `COLUMNS`."""
     batch = device_rows(batch)
-    places, names = values_of(batch, "kernel")
-    duration = numbers(batch, "duration_ns")
-    flops, moved = (numbers(batch, name, 0.0) for name in ("flops", "bytes"))
-    # pandas' groupby leaves out rows whose key is absent.
-    by_name = {
-        label: dict(zip(names[1:], np.bincount(places, weights, len(names))[1:].tolist()))
-        for label, weights in (("durations", duration), ("flops", flops))
-    }
-    timed = float(moved.sum(where=duration > 0))
-    return NotebookSums(by_name["durations"], by_name["flops"], timed, float(moved.sum()), int(batch.num_rows))
+    name_codes, names = values_of(batch, "kernel")
+    durations_ns = numbers(batch, "duration_ns")
+    flops = numbers(batch, "flops", 0.0)
+    row_bytes = numbers(batch, "bytes", 0.0)
+    return NotebookSums(
+        durations_ns=_sum_by_name(name_codes, names, durations_ns),
+        flops=_sum_by_name(name_codes, names, flops),
+        bytes=float(row_bytes.sum(where=durations_ns > 0)),
+        all_bytes=float(row_bytes.sum()),
+        rows=int(batch.num_rows),
+    )
 
 
-def _added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
-    both = dict(first)
+def _sum_by_name(name_codes: np.ndarray[Any, Any], names: list[Any], values: np.ndarray[Any, Any]) -> dict[str, float]:
+    sums = np.bincount(name_codes, values, len(names)).tolist()
+    # Code 0 is a row without a name, which pandas' groupby leaves out.
+    return dict(zip(names[1:], sums[1:]))
+
+
+def _add_by_name(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    sums = dict(first)
     for name, value in second.items():
-        both[name] = both.get(name, 0.0) + value
-    return both
+        sums[name] = sums.get(name, 0.0) + value
+    return sums
 
 
 def notebook_figures(sums: dict[str, float], duration: Duration | None, batches: int) -> dict[str, Any]:
-    """The notebook's rates: over the sum of kernel times, or over as many batch durations as were profiled."""
+    """Return the notebook's rates over the sum of kernel times, or over the measured duration of `batches` batches."""
     figures: dict[str, Any] = {**sums, "time_basis": "sum of kernel times", "batch_duration_s": None}
     if duration is not None:
         seconds = batches * duration.seconds
-        figures["flops_per_s"], figures["bandwidth_bytes_per_s"] = sums["flops"] / seconds, sums["bytes"] / seconds
-        figures |= {"time_basis": f"{batches} batch durations", "batch_duration_s": duration.seconds}
+        figures["flops_per_s"] = sums["flops"] / seconds
+        figures["bandwidth_bytes_per_s"] = sums["bytes"] / seconds
+        figures["time_basis"] = f"{batches} batch durations"
+        figures["batch_duration_s"] = duration.seconds
     return figures

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..counting.kinds import KINDS, count_layer
-from ..counting.layer import NOTHING, Layer, Op, PassCost, Shape
+from ..counting.layer import NO_COST, Layer, Op, PassCost, Shape
 from ..errors import CountFailed
 from ..units import PRECISION_BYTES
 
@@ -39,22 +39,22 @@ UNKNOWN = CountedOperation()
 
 # PyTorch's traces -----------------------------------------------------------------------------------------------------
 
-LONGEST = 2**20
+MAX_PARAMS_LENGTH = 2**20
 """Characters of a text of shapes that are looked at; optimizers name the tensors of all parameters."""
 
-FLOATS = {
+FLOAT_PRECISIONS = {
     "double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16", "c10::Float8_e4m3fn": "fp8",
     "c10::Float8_e5m2": "fp8", "c10::Float8_e4m3fnuz": "fp8", "c10::Float8_e5m2fnuz": "fp8",
 }  # fmt: skip
 """Types of tensors of floating-point numbers, as traces spell them, and their precision."""
 
-WHOLE = {
+INTEGER_BYTES = {
     "longint": 8, "long": 8, "int": 4, "short": 2, "shortint": 2, "char": 1, "signedchar": 1, "unsignedchar": 1,
     "bool": 1,
 }  # fmt: skip
 """Types of tensors of whole numbers, and the bytes of one."""
 
-WIDTHS = {name: PRECISION_BYTES[precision] for name, precision in FLOATS.items()} | WHOLE
+ELEMENT_BYTES = {name: PRECISION_BYTES[precision] for name, precision in FLOAT_PRECISIONS.items()} | INTEGER_BYTES
 """Bytes of a number of a type."""
 
 ATTENTION = re.compile(r"attention\w*")
@@ -94,16 +94,16 @@ class Call(NamedTuple):
         known = [shape for shape in self.shapes if shape is not None]
         return [shape for shape in known if shape] or known
 
-    def lists(self) -> list[list[int]]:
+    def integer_lists(self) -> list[list[int]]:
         """Arguments that are lists of whole numbers, in their order."""
         texts = [text[1:-1] for text in self.numbers if re.fullmatch(r"\[-?\d+(?:,-?\d+)*\]", text)]
         return [[int(number) for number in text.split(",")] for text in texts]
 
-    def says(self, index: int) -> str:
+    def argument(self, index: int) -> str:
         """The text of an argument, empty where there is none."""
         return self.numbers[index] if index < len(self.numbers) else ""
 
-    def mask(self) -> list[bool]:
+    def gradient_mask(self) -> list[bool]:
         """Which gradients a backward operator is to give: all where it does not say."""
         flags = next(
             (t for t in reversed(self.numbers) if re.fullmatch(r"\[(?:True|False)(?:,(?:True|False))*\]", t)), ""
@@ -129,12 +129,12 @@ def is_convolution(operator: str | None) -> bool:
 
 def read_call(operator: str, params: str) -> Call | None:
     """An operator's call; None where the text is none of a trace."""
-    decoded = decode(params)
+    decoded = decode_arguments(params)
     if decoded is None:
         return None
     dims, types, numbers = decoded
     shapes = tuple(
-        tuple(shape) if is_shape(shape) and (shape or (index < len(types) and types[index] in WIDTHS)) else None
+        tuple(shape) if is_shape(shape) and (shape or (index < len(types) and types[index] in ELEMENT_BYTES)) else None
         for index, shape in enumerate(dims)
     )
     name = operator.removeprefix("aten::").removeprefix("_foreach").strip("_")
@@ -146,9 +146,9 @@ def read_call(operator: str, params: str) -> Call | None:
     return Call(_ALIASES.get(name, name), backward, shapes, types, numbers, part)
 
 
-def decode(params: str) -> tuple[list[Any], tuple[str, ...], tuple[str, ...]] | None:
+def decode_arguments(params: str) -> tuple[list[Any], tuple[str, ...], tuple[str, ...]] | None:
     """Dimensions, types and numbers of the arguments; None where the text is none of a trace."""
-    if len(params) > LONGEST:
+    if len(params) > MAX_PARAMS_LENGTH:
         return None
     try:
         dims, *rest = (msgspec.json.decode(text, type=list) for text in params.split(" "))
@@ -224,14 +224,14 @@ def count_printed(
             passes = [cost.backward_weight]
         elif names and all("dgrad" in name for name in names):
             passes = [cost.backward_data]
-    passes = [one for one in passes if one is not NOTHING]
+    passes = [one for one in passes if one is not NO_COST]
     size = PRECISION_BYTES[shapes.precision]
     moved = float(sum((one.reads + one.writes) * size + one.index_bytes for one in passes))
     # The window of a pooling is not among pyprof's parameters, so that only its bytes are known.
     return CountedOperation(None if BUILDERS[op][0] == "windows" else float(sum(one.flops for one in passes)), moved)
 
 
-def _layer_of(op: str, shapes: Shapes, after: Shape | None) -> Layer | None:
+def _layer_of(op: str, shapes: PrintedParameters, after: Shape | None) -> Layer | None:
     """The layer that an operation is; None where its parameters do not say, or do not fit each other."""
     builder, kind = BUILDERS.get(op, ("", ""))
     n, tensors = shapes.numbers, shapes.tensors
@@ -269,7 +269,7 @@ def _layer_of(op: str, shapes: Shapes, after: Shape | None) -> Layer | None:
     return Layer("profiled", kind, (before,), (given,), weights, attributes=attributes)
 
 
-def output_shape(op: str, params: str) -> Shape | None:
+def input_shape(op: str, params: str) -> Shape | None:
     """The tensor that an operation reads first, which the one before it gave: ``(N, C, H, W)`` or ``(N, features)``."""
     if is_traced(params):
         return next(iter(shapes_in(params)), None)
@@ -282,7 +282,7 @@ def output_shape(op: str, params: str) -> Shape | None:
     return shapes.tensors[0] if shapes.tensors and op in BUILDERS else None
 
 
-class Shapes(msgspec.Struct, frozen=True):
+class PrintedParameters(msgspec.Struct, frozen=True):
     """What is read of a text of parameters.
 
     Attributes
@@ -300,13 +300,13 @@ class Shapes(msgspec.Struct, frozen=True):
     precision: str | None
 
 
-def parse_parameters(text: str) -> Shapes:
+def parse_parameters(text: str) -> PrintedParameters:
     """Read ``N=32,C=256,H=14,...,fp32,`` or ``T=[(32,1000),(32,)],['float32','int64']``, and nothing else."""
     if len(text) > _LONGEST_PRINTED:
-        return Shapes({}, [], None)
+        return PrintedParameters({}, [], None)
     said = _PRECISION.search(text)
     precision = None
     if said:
         precision = "bf16" if said.group(2) else f"fp{said.group(1)}"
     tensors = [tuple(int(size) for size in re.findall(r"\d+", inside)) for inside in _SHAPE.findall(text)]
-    return Shapes({name: int(value) for name, value in _NUMBER.findall(text)}, tensors, precision)
+    return PrintedParameters({name: int(value) for name, value in _NUMBER.findall(text)}, tensors, precision)

@@ -1,8 +1,8 @@
-"""The ranks of one job beside each other: which waits for which, and how unevenly they compute.
+"""Comparison of the ranks of one job: time spent waiting for other ranks, and load imbalance.
 
-All devices of a collective end together, so that the shortest of their times is what the exchange took, and the rest of
-each is its wait for the one that came last. Ranks enter their collectives in one order (NCCL requires it), by which the
-calls of different traces are found to be one.
+All devices of a collective end it together. Hence the shortest of their times is the time of the exchange, and the rest
+of each device's time is its wait for the last one to arrive. All ranks issue their collectives in the same order (NCCL
+requires it), which matches the calls of different traces.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .device_time import DeviceTime
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """What one rank did with its time.
+    """Use of time by one rank.
 
     Attributes
     ----------
     busy_share, window_s, computing_s, communication_s, exposed_communication_s : float
-        See `device_time.Idle`.
+        See `device_time.TimeBreakdown`.
     waiting_s : float
-        Of its collectives, for ranks that came later.
+        Time in collectives spent waiting for ranks that arrived later.
     """
 
     rank: int
@@ -38,18 +38,18 @@ class Rank(msgspec.Struct, frozen=True):
 
 
 class Ranks(msgspec.Struct, frozen=True):
-    """Ranks of one job.
+    """Comparison of the ranks of one job.
 
     Attributes
     ----------
     imbalance : float
-        How much longer the rank computes that computes longest than the mean, as a share of it.
+        Relative excess of the longest compute time over the mean.
     straggler : int or None
-        The rank that the others wait for: the one that waits least. None without collectives that all of them have.
+        The rank that the others wait for, which waits least itself. None without matched collectives.
     matched : int
-        Collectives that were found in all traces.
+        Collective calls that were found in all traces.
     collectives : list of CollectiveCalls
-        Those, with the time that the exchange took: the shortest over the ranks.
+        The matched collectives with the time of the exchange, the shortest over the ranks.
     """
 
     rows: list[Rank]
@@ -60,43 +60,62 @@ class Ranks(msgspec.Struct, frozen=True):
 
 
 def compare_ranks(ranked: Sequence[tuple[int, Path, DeviceTime]]) -> Ranks:
-    """Lay ranks of one job beside each other.
+    """Compare the ranks of one job.
 
     Parameters
     ----------
     ranked : sequence of (rank, path, DeviceTime)
         At least two.
     """
-    ranked = sorted(ranked, key=lambda known: known[0])
-    calls = [known.exchanges for _, _, known in ranked]
-    waiting = [0.0] * len(ranked)
+    ranked = sorted(ranked, key=lambda item: item[0])
+    times_of_ranks = [device_time.collective_times_s for _, _, device_time in ranked]
+    waiting_s = [0.0] * len(ranked)
     collectives = []
-    for message in calls[0]:
-        times = [of_rank.get(message, []) for of_rank in calls]
-        if len({len(of_rank) for of_rank in times}) > 1:  # one of the traces is cut off: which is which is unknown
+    for message in times_of_ranks[0]:
+        times = [times_of_rank.get(message, []) for times_of_rank in times_of_ranks]
+        call_counts = {len(times_of_rank) for times_of_rank in times}
+        if len(call_counts) > 1:  # a trace is incomplete, so the calls cannot be matched
             continue
-        shortest = [min(together) for together in zip(*times)]
-        for place, of_rank in enumerate(times):
-            waiting[place] += sum(of_rank) - sum(shortest)
-        collectives.append(_collective(message, shortest))
-    rows = [
-        Rank(rank, path.name, known.idle.busy_share, known.idle.window_s, known.idle.computing_s,
-             known.idle.communication_s, known.idle.exposed_communication_s, waited)
-        for (rank, path, known), waited in zip(ranked, waiting)
-    ]  # fmt: skip
+        exchange_times = [min(times_of_call) for times_of_call in zip(*times)]
+        for index, times_of_rank in enumerate(times):
+            waiting_s[index] += sum(times_of_rank) - sum(exchange_times)
+        collectives.append(_exchange(message, exchange_times))
+    rows = []
+    for (rank, path, device_time), rank_waiting_s in zip(ranked, waiting_s):
+        breakdown = device_time.breakdown
+        rows.append(
+            Rank(
+                rank=rank,
+                file=path.name,
+                busy_share=breakdown.busy_share,
+                window_s=breakdown.window_s,
+                computing_s=breakdown.computing_s,
+                communication_s=breakdown.communication_s,
+                exposed_communication_s=breakdown.exposed_communication_s,
+                waiting_s=rank_waiting_s,
+            )
+        )
     mean_s = sum(row.computing_s for row in rows) / len(rows)
+    longest_s = max(row.computing_s for row in rows)
     return Ranks(
         rows,
-        max(row.computing_s for row in rows) / mean_s - 1 if mean_s else 0.0,
+        longest_s / mean_s - 1 if mean_s else 0.0,
         min(rows, key=lambda row: row.waiting_s).rank if collectives else None,
         sum(row.calls for row in collectives),
         sorted(collectives, key=lambda row: -row.time_s),
     )
 
 
-def _collective(message: Message, times: list[float]) -> CollectiveCalls:
+def _exchange(message: Message, times: list[float]) -> CollectiveCalls:
+    """Return all calls of a collective with the time of the exchange alone."""
     time_s = sum(times)
     return CollectiveCalls(
-        message.collective, message.dtype, message.group, message.bytes, len(times), time_s, None,
-        bus_bandwidth(message, len(times), time_s),
-    )  # fmt: skip
+        collective=message.collective,
+        dtype=message.dtype,
+        devices=message.group,
+        bytes=message.bytes,
+        calls=len(times),
+        time_s=time_s,
+        exposed_s=None,
+        bus_bandwidth_bytes_per_s=bus_bandwidth(message, len(times), time_s),
+    )

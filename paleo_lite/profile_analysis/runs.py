@@ -28,7 +28,7 @@ COLUMNS = (
 )  # fmt: skip
 """What is read of a profile."""
 
-MOST = 2**22
+MAX_RUNS = 2**22
 """Runs of a profile that are held, some 100 bytes each."""
 
 FIELDS: dict[str, type] = {
@@ -171,7 +171,7 @@ def _name_hash(name: str | None) -> int:
     return int.from_bytes(hashlib.blake2b((name or "").encode(), digest_size=8).digest(), "little")
 
 
-def together(batches: Sequence[Runs]) -> Runs:
+def concatenate_runs(batches: Sequence[Runs]) -> Runs:
     """Parts of a profile in their order as one, with what a seam between them cut in two put together again."""
     batches = [batch for batch in batches if batch.length]
     if len(batches) < 2:
@@ -230,7 +230,7 @@ def _mended(runs: Runs) -> Runs:
     return msgspec.structs.replace(runs, table=table, mixes=mixes, spans_ns=spans)
 
 
-def divide(runs: Runs, starts: NDArray[np.int64]) -> Runs:
+def split_at_iterations(runs: Runs, starts: NDArray[np.int64]) -> Runs:
     """Runs with none across the beginning of an iteration.
 
     A thread that does nothing but one operation has a single run through all iterations: each gets an equal share.

@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 
 from ..errors import BadProfile, BadValue
-from .activity import merge
+from .activity import merge_intervals
+from .iteration_work import CountedRun, OperatorWork, UncountedOperation, count_sample, known_sum, summarise_work
 from .parameters import is_convolution
-from .runs import Runs, Signature, divide
-from .sample import Missing, Operator, Run, count_sample, known_sum, work_of
+from .runs import Runs, Signature, split_at_iterations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 PARTS = ("forward", "backward", "update", "other")
 """What the kernels of an iteration belong to; `other` is data loading, communication, bookkeeping of gradients."""
 
-COVERED_ENOUGH = 0.9
+MIN_COVERAGE = 0.9
 """Share of the time for which a count must be known, else the rate is said to be a lower bound."""
 
-COVERED = 0.95
+MIN_THREAD_TIME_SHARE = 0.95
 """Share of the thread's time that must be spent in what happens at least once per iteration."""
 
-SPACING = 0.25
+MAX_SPACING_DEVIATION = 0.25
 """How far nine of ten distances between beginnings may be from their median."""
 
 _FORWARD, _BACKWARD, _UPDATE, _OTHER = range(4)
@@ -53,7 +53,7 @@ class SteadyStep(msgspec.Struct, frozen=True):
     counts: bool
 
 
-class Steady(msgspec.Struct, frozen=True):
+class SteadyIteration(msgspec.Struct, frozen=True):
     """One steady iteration of a profile; None where the profile does not tell.
 
     Attributes
@@ -108,8 +108,8 @@ class Steady(msgspec.Struct, frozen=True):
     conv_forward_s: float | None = None
     conv_backward_s: float | None = None
     precision: str | None = None
-    operators: list[Operator] = []
-    missing: list[Missing] = []
+    operators: list[OperatorWork] = []
+    missing: list[UncountedOperation] = []
     steps: list[SteadyStep] = []
     notes: list[str] = []
 
@@ -138,7 +138,7 @@ class Iterations(msgspec.Struct, frozen=True, eq=False):
     marks: list[str] = []
 
 
-def steady_state(runs: Runs, steps: range | None = None, by: str = "op") -> Steady:
+def analyse_steady_state(runs: Runs, steps: range | None = None, by: str = "op") -> SteadyIteration:
     """The steady iteration of a profile.
 
     Left out are iterations that run other kernels than most do: the first with its autotuning, one that is cut off.
@@ -167,7 +167,7 @@ def steady_state(runs: Runs, steps: range | None = None, by: str = "op") -> Stea
         first = runs.signatures[runs.table["signature"][0]]
         loop = Iterations(first, None, np.zeros(1, np.int64), np.zeros_like(runs.table["row"]))
     elif not loop.marks:
-        runs = divide(runs, loop.starts)
+        runs = split_at_iterations(runs, loop.starts)
         number = np.searchsorted(loop.starts, runs.table["row"], side="right") - 1
         loop = msgspec.structs.replace(loop, number=number)
     numbers = step_numbers(loop)
@@ -220,13 +220,13 @@ def _judge(runs: Runs, loop: Iterations, chosen: NDArray[np.bool_]) -> _Judged:
     mixes = np.zeros(many, np.uint64)
     np.add.at(mixes, cell, table["mix"])  # modulo 2^64, as the hashes are
     mixes = mixes.reshape(shape)[1:]
-    forwards = typical(mixes[:, _FORWARD], ran[:, _FORWARD] & chosen, times)
-    backwards = typical(mixes[:, _BACKWARD], ran[:, _BACKWARD] & chosen, times)
+    forwards = most_frequent(mixes[:, _FORWARD], ran[:, _FORWARD] & chosen, times)
+    backwards = most_frequent(mixes[:, _BACKWARD], ran[:, _BACKWARD] & chosen, times)
     labelled = bool(back.any())
     if labelled:  # with both passes, else with one, else all
         whole = next((among for among in (forwards & backwards, forwards) if among.any()), chosen)
     else:
-        whole = typical(mixes.sum(axis=1, dtype=np.uint64), chosen, times)
+        whole = most_frequent(mixes.sum(axis=1, dtype=np.uint64), chosen, times)
     return _Judged(part, labelled, ran, times_ns, chosen, forwards, backwards, whole)
 
 
@@ -257,19 +257,19 @@ def _parts(runs: Runs, loop: Iterations, back: NDArray[Any], main: NDArray[Any])
     return part
 
 
-def _summary(runs: Runs, loop: Iterations, judged: _Judged, notes: list[str], by: str) -> Steady:
+def _summary(runs: Runs, loop: Iterations, judged: _Judged, notes: list[str], by: str) -> SteadyIteration:
     """Times as medians over the steady iterations, work as it stands in one of them."""
     among = np.flatnonzero(loop.number == np.flatnonzero(judged.whole)[0])
     among = among[np.argsort(runs.table["row"][among])]
     sample = count_sample(runs, among, judged.part[among].tolist(), _FORWARD)
-    computing, work = work_of(sample, by)
+    computing, work = summarise_work(sample, by)
     times, by_part = judged.times_ns.sum(axis=1), judged.times_ns.T
     matched = judged.forwards & judged.backwards
     kernel_s = _median_s(judged.whole, times) or 0.0
     busy_s = None
     if runs.spans_ns is not None:
         busy_s = _busy_s(runs.spans_ns, np.repeat(loop.number, runs.table["rows"]), judged.whole)
-    steady = Steady(
+    steady = SteadyIteration(
         iterations=len(loop.starts),
         forwards=int(judged.forwards.sum()),
         backwards=int(judged.backwards.sum()),
@@ -301,12 +301,12 @@ def _busy_s(spans_ns: NDArray[np.int64], number: NDArray[np.int64], whole: NDArr
     """Median of the time in which any of the rows ran, whose iterations are `number`."""
     busy = []
     for iteration in np.flatnonzero(whole):
-        starts, ends = merge(*spans_ns[number == iteration].T)
+        starts, ends = merge_intervals(*spans_ns[number == iteration].T)
         busy.append(int((ends - starts).sum()))
     return float(np.median(busy)) * 1e-9
 
 
-def _convolutions(runs: Runs, loop: Iterations, judged: _Judged, sample: list[Run]) -> dict[str, Any]:
+def _convolutions(runs: Runs, loop: Iterations, judged: _Judged, sample: list[CountedRun]) -> dict[str, Any]:
     """FLOPs and times of the convolutions of each pass, where the FLOPs of all of them are known."""
     figures: dict[str, Any] = {}
     convolves = np.array([is_convolution(one.op) for one in runs.signatures])[runs.table["signature"]]
@@ -323,7 +323,7 @@ def _convolutions(runs: Runs, loop: Iterations, judged: _Judged, sample: list[Ru
     return figures
 
 
-def _notes(runs: Runs, loop: Iterations, judged: _Judged, steady: Steady) -> list[str]:
+def _notes(runs: Runs, loop: Iterations, judged: _Judged, steady: SteadyIteration) -> list[str]:
     """What of the figures stands for something else, is of fewer iterations than there are, or a lower bound."""
     notes, count = [], len(loop.starts)
     if runs.spans_ns is None:
@@ -351,7 +351,7 @@ def _notes(runs: Runs, loop: Iterations, judged: _Judged, steady: Steady) -> lis
         *(
             f"{name} are known for {share:.0%} of an iteration's time: rates of them are lower bounds"
             for name, value, share in known
-            if value is not None and share < COVERED_ENOUGH
+            if value is not None and share < MIN_COVERAGE
         ),
         *(f"{name} are unknown for every kernel" for name, value, _ in known if value is None),
     ]
@@ -389,12 +389,12 @@ def find_iterations(runs: Runs) -> Iterations | None:
     total = times[candidates].sum()
     for candidate in sorted(candidates, key=lambda candidate: first[candidate]):
         often = [other for other in candidates if counts[other] >= 0.9 * counts[candidate]]
-        if counts[candidate] < 2 or times[often].sum() < COVERED * total:
+        if counts[candidate] < 2 or times[often].sum() < MIN_THREAD_TIME_SHARE * total:
             continue
         starts = table["row"][table["signature"] == candidate]
         distances = np.diff(starts)
         middle = np.median(distances)
-        if np.mean(np.abs(distances - middle) <= SPACING * middle) >= 0.9:
+        if np.mean(np.abs(distances - middle) <= MAX_SPACING_DEVIATION * middle) >= 0.9:
             number = np.searchsorted(starts, table["row"], side="right") - 1
             return Iterations(runs.signatures[candidate], thread, starts, number)
     return None
@@ -433,7 +433,7 @@ def parse_steps(text: str) -> range:
     return range(int(span[1]), int(span[2] or span[1]) + 1)
 
 
-def typical(
+def most_frequent(
     values: NDArray[Any], among: NDArray[np.bool_], times: NDArray[np.float64] | None = None
 ) -> NDArray[np.bool_]:
     """Which of some iterations have the most frequent value; none where none is asked about.

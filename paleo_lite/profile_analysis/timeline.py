@@ -16,7 +16,7 @@ from ..profiles.detect import Profile
 from ..profiles.names import classify
 from ..profiles.table import device_rows, numbers, to_numpy
 from ..result import Result
-from .totals import kernels_in
+from .totals import group_by_kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,7 +117,7 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
 
 def _labels(rows: pa.RecordBatch) -> NDArray[np.object_]:
     """The class of every row: found once for each name and category, in which its operation tells of convolutions."""
-    kernels, which = kernels_in(rows)
+    kernels, which = group_by_kernel(rows)
     return np.array([classify(name, category).label for name, category in kernels], dtype=object)[which]
 
 

@@ -86,7 +86,7 @@ class KernelTotals:
         if not timed.num_rows:
             return
         self.rows += timed.num_rows
-        kernels, group = kernels_in(timed)
+        kernels, group = group_by_kernel(timed)
         labels = [(name or "(no name)", category) for name, category in kernels]
         columns = self._columns(timed)
         for label, *values in zip(labels, *(np.bincount(group, columns[name], len(labels)) for name in SUMS)):
@@ -196,13 +196,13 @@ def total_kernels(
 
 def _total(profile: Profile, direction: str, busy: BusyTime | None) -> tuple[KernelTotals, int]:
     totals, seen = KernelTotals(), 0
-    for batch in batches_of(profile, direction, COLUMNS):
+    for batch in batches_in_direction(profile, direction, COLUMNS):
         seen += batch.num_rows
         totals.add(batch, busy)
     return totals, seen
 
 
-def batches_of(profile: Profile, direction: str, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
+def batches_in_direction(profile: Profile, direction: str, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
     """Rows of a direction with some columns, `direction` among them.
 
     Raises
@@ -239,7 +239,7 @@ def _category(batch: pa.RecordBatch) -> pa.DictionaryArray:
     return pa.nulls(batch.num_rows, pa.dictionary(pa.int32(), pa.string()))
 
 
-def kernels_in(batch: pa.RecordBatch) -> tuple[list[tuple[str, str]], NDArray[np.int64]]:
+def group_by_kernel(batch: pa.RecordBatch) -> tuple[list[tuple[str, str]], NDArray[np.int64]]:
     """Names of kernels with their categories, and which each row is: ``convolution`` where the operation is one."""
     number, (_, *words) = values_of(batch, "category")
     named = ["kernel", *words]

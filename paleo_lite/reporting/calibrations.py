@@ -1,4 +1,4 @@
-"""Calibrations to look at, their validation, and measurements that would narrow an answer."""
+"""Documents of calibrations, of their validation, and of suggested measurements."""
 
 from __future__ import annotations
 
@@ -12,61 +12,56 @@ from ..calibration.ppp import PppCalibration
 from ..calibration.store import AnyCalibration, Calibration
 from ..calibration.suggest import Suggestions
 from ..calibration.validate import Validation, explain
-from ..timing.models import LEVEL, QUANTILES
-from ..units import format_si, say_interval
+from ..timing.models import INTERVAL_LEVEL, QUANTILES
+from ..units import format_interval, format_si
 from .document import (
     Column,
     Document,
     Table,
+    format_3_digits,
+    format_percent,
+    format_percent_rounded,
+    format_plural,
+    format_time,
+    format_time_short,
     raw_table,
-    say_many,
-    say_percent,
-    say_three_digits,
-    say_time,
-    say_time_briefly,
-    say_whole_percent,
 )
 
 
 def calibration_page(calibration: Calibration) -> Document:
-    """Every parameter with its unit, interval, and how far the measurements moved it."""
-    rows = [
-        {
-            "name": name,
-            **msgspec.to_builtins(parameter),
-            "would_help": "" if parameter.moved > 0.3 else _HELP.get(name, "more networks that spend their time there"),
-        }
-        for name, parameter in calibration.parameters.items()
-    ]
+    """Return the parameters of a calibration with their unit, interval and posterior shift from the prior."""
+    rows = []
+    for name, parameter in calibration.parameters.items():
+        is_informed = parameter.moved > 0.3
+        suggestion = "" if is_informed else _USEFUL_MEASUREMENTS.get(name, "more networks dominated by these layers")
+        rows.append({"name": name, **msgspec.to_builtins(parameter), "would_help": suggestion})
     table = Table(
         "Parameters",
         [
             Column("name", "parameter", left=True),
             Column("value", "value", lambda value: f"{value:.4g}"),
-            Column("low", "from", say_three_digits),
-            Column("high", "to (90%)", say_three_digits),
-            Column("unit", "unit", left=True, fold=True, spare=1),
-            Column("moved", "learnt", say_whole_percent),
-            Column("would_help", "held at its prior; would help", left=True, fold=True, spare=2),
+            Column("low", "from", format_3_digits),
+            Column("high", "to (90%)", format_3_digits),
+            Column("unit", "unit", left=True, wrap=True, drop_order=1),
+            Column("moved", "informed\nby data", format_percent_rounded),
+            Column("would_help", "measurements that would help", left=True, wrap=True, drop_order=2),
         ],
         rows,
     )
     source = calibration.provenance
     networks = source.networks[0] if len(source.networks) == 1 else f"{len(source.networks)} networks"
     facts = [
-        ("learnt from", f"{source.points} measurements of {networks}: {', '.join(source.phases)}"),
+        ("fitted to", f"{source.points} measurements of {networks}: {', '.join(source.phases)}"),
         ("sources", ", ".join(source.sources) or "-"),
-        ("scatter", f"{calibration.scatter:.1%} of single measurements around the model"),
+        ("scatter", f"{calibration.scatter:.1%} relative standard deviation of single measurements"),
     ]
     if calibration.held_out_error is not None:
-        facts.append(
-            ("held out", f"{calibration.held_out_error:.1%} mean absolute error, each network from the others")
-        )
-    notes = [f"furthest from the fit: {text}" for text in calibration.worst]
+        facts.append(("held out", f"{calibration.held_out_error:.1%} mean absolute error (leave one network out)"))
+    notes = [f"largest residual: {text}" for text in calibration.worst]
     return Document(f"{calibration.device} in {calibration.precision}", facts, [table], notes, table)
 
 
-_HELP = {
+_USEFUL_MEASUREMENTS = {
     "efficiency_conv_grouped": "networks with grouped convolutions, such as resnext50_32x4d",
     "efficiency_conv_depthwise": "networks with depthwise convolutions, such as mobilenet_v2",
     "efficiency_attention": "transformers, such as vit_b_16",
@@ -84,25 +79,25 @@ _HELP = {
 
 
 def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Document:
-    """All shipped calibrations, a line each."""
+    """Return the list of shipped calibrations."""
     rows = [
         {
             "name": name,
-            "points": found.provenance.points,
-            "phases": ", ".join(found.provenance.phases),
-            "held_out_error": getattr(found, "held_out_error", None),
-            "sources": ", ".join(found.provenance.sources),
+            "points": calibration.provenance.points,
+            "phases": ", ".join(calibration.provenance.phases),
+            "held_out_error": getattr(calibration, "held_out_error", None),
+            "sources": ", ".join(calibration.provenance.sources),
         }
-        for name, found in calibrations.items()
+        for name, calibration in calibrations.items()
     ]
     table = Table(
         "",
         [
             Column("name", "name", left=True),
             Column("points", "points"),
-            Column("held_out_error", "held-out error", say_percent),
-            Column("phases", "phases", left=True, fold=True, spare=1),
-            Column("sources", "sources", left=True, fold=True, spare=2),
+            Column("held_out_error", "held-out error", format_percent),
+            Column("phases", "phases", left=True, wrap=True, drop_order=1),
+            Column("sources", "sources", left=True, wrap=True, drop_order=2),
         ],
         rows,
     )
@@ -110,9 +105,9 @@ def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Document:
 
 
 def validation_page(validation: Validation) -> Document:
-    """The table of truth, and the points it is worst at."""
+    """Return the held-out errors per group and the points with the largest errors."""
     rows, points = validation.rows, validation.points
-    table = Table("Held-out error", _TRUTH, [{**msgspec.to_builtins(row), **row.baselines} for row in rows])
+    table = Table("Held-out error", _ERROR_COLUMNS, [{**msgspec.to_builtins(row), **row.baselines} for row in rows])
     worst = [
         {
             **msgspec.to_builtins(point.measurement),
@@ -130,129 +125,132 @@ def validation_page(validation: Validation) -> Document:
         for phase in sorted({row.phase for row in rows})
     ]
     inside = sum(row.coverage_90 * row.points for row in rows) / sum(row.points for row in rows)
-    facts.append(("within", f"{inside:.0%} of {len(points)} points lie in their 90% interval"))
-    return Document(headline, facts, [table, Table("Worst points", _WORST, worst)], (), table)
+    facts.append(("coverage", f"{inside:.0%} of {len(points)} points lie in their 90% interval"))
+    return Document(headline, facts, [table, Table("Worst points", _WORST_COLUMNS, worst)], (), table)
 
 
-_TRUTH = [
+_ERROR_COLUMNS = [
     Column("gpu", "gpu", left=True),
     Column("precision", "precision", left=True),
     Column("phase", "phase", left=True),
     Column("points", "points"),
-    Column("mape", "MAPE", say_percent),
-    Column("median", "median", say_percent, spare=3),
-    Column("p90", "90th\npercentile", say_percent, spare=4),
-    Column("bias", "bias", "{:+.1%}".format, spare=5),
-    Column("rank_correlation", "rank\ncorrelation", "{:.3f}".format, spare=7),
-    Column("coverage_80", "within\n80%", say_whole_percent, spare=6),
-    Column("coverage_90", "within\n90%", say_whole_percent),
-    Column("width_90", "width", say_percent, spare=8),
-    Column("one_ppp", "one PPP", say_percent, spare=2),
-    Column("roofline", "roofline", say_percent, spare=2),
-    Column("per_class_ppp", "PPP per\nclass", say_percent, spare=1),
-    Column("source", "source", left=True, fold=True, spare=9),
+    Column("mape", "MAPE", format_percent),
+    Column("median", "median", format_percent, drop_order=3),
+    Column("p90", "90th\npercentile", format_percent, drop_order=4),
+    Column("bias", "bias", "{:+.1%}".format, drop_order=5),
+    Column("rank_correlation", "rank\ncorrelation", "{:.3f}".format, drop_order=7),
+    Column("coverage_80", "coverage\nof 80%", format_percent_rounded, drop_order=6),
+    Column("coverage_90", "coverage\nof 90%", format_percent_rounded),
+    Column("width_90", "interval\nwidth", format_percent, drop_order=8),
+    Column("one_ppp", "one PPP", format_percent, drop_order=2),
+    Column("roofline", "roofline", format_percent, drop_order=2),
+    Column("per_class_ppp", "PPP per\nclass", format_percent, drop_order=1),
+    Column("source", "source", left=True, wrap=True, drop_order=9),
 ]
 
-_WORST = [
+_WORST_COLUMNS = [
     Column("network", "network", left=True),
     Column("gpu", "gpu", left=True),
     Column("precision", "precision", left=True),
-    Column("phase", "phase", left=True, spare=1),
-    Column("measured_s", "measured", say_time),
-    Column("predicted_s", "predicted", say_time),
+    Column("phase", "phase", left=True, drop_order=1),
+    Column("measured_s", "measured", format_time),
+    Column("predicted_s", "predicted", format_time),
     Column("error", "error", "{:+.0%}".format),
-    Column("why", "why", left=True, fold=True, spare=2),
+    Column("why", "likely cause", left=True, wrap=True, drop_order=2),
 ]
 
 
-def ppp_page(found: PppCalibration) -> Document:
-    """PPP with its interval, what it is in each pass and kind of layers, and what it was fitted to."""
-    networks, points = found.provenance.networks, found.provenance.points
-    batches = sorted({run.batch_size for run in found.runs})
-    reach = math.exp(QUANTILES[LEVEL] * found.deviation)
+def ppp_page(calibration: PppCalibration) -> Document:
+    """Return a fitted PPP with its interval, its value per pass and kind of layer, and the measurements."""
+    networks, points = calibration.provenance.networks, calibration.provenance.points
+    batches = sorted({run.batch_size for run in calibration.runs})
+    reach = math.exp(QUANTILES[INTERVAL_LEVEL] * calibration.deviation)
     sizes = f"batch {batches[0]}" + (f" to {batches[-1]}" if len(batches) > 1 else "")
     facts = [
-        ("of", f"{', '.join(networks)} at {sizes}, {say_many(points, 'measurement')}"),
-        ("of another network", f"{found.ppp / reach:.2g} to {found.ppp * reach:.2g} ({LEVEL:.0%})"),
-        ("sources", ", ".join(found.provenance.sources) or "-"),
-        ("to use it", f"--ppp {found.ppp:.3g}, or --calibration with the file that -o writes, for intervals"),
+        ("fitted to", f"{', '.join(networks)} at {sizes}, {format_plural(points, 'measurement')}"),
+        ("another network", f"{calibration.ppp / reach:.2g} to {calibration.ppp * reach:.2g} ({INTERVAL_LEVEL:.0%})"),
+        ("sources", ", ".join(calibration.provenance.sources) or "-"),
+        ("usage", f"--ppp {calibration.ppp:.3g}; for intervals, --calibration with the file written by -o"),
     ]
     tables = []
-    if found.shares:
+    if calibration.shares:
         columns = [
             Column("part", "pass", left=True),
             Column("kind", "kind", left=True),
-            Column("ppp", "PPP", say_three_digits),
-            Column("share", "share of time", say_percent, bar=True),
+            Column("ppp", "PPP", format_3_digits),
+            Column("share", "share of time", format_percent, bar=True),
         ]
-        tables.append(Table("By pass and kind of layers", columns, msgspec.to_builtins(found.shares)))
+        tables.append(Table("By pass and kind of layer", columns, msgspec.to_builtins(calibration.shares)))
     tables.append(
         Table(
-            "What it was fitted to",
+            "Measurements",
             [
                 Column("network", "network", left=True),
                 Column("batch_size", "batch size"),
                 Column("phase", "phase", left=True),
                 Column("at_peak_s", "at peak", lambda value: f"{1e3 * value:.4g} ms"),
                 Column("measured_s", "measured", lambda value: f"{1e3 * value:.4g} ms"),
-                Column("ppp", "PPP", say_three_digits),
+                Column("ppp", "PPP", format_3_digits),
             ],
-            [{**msgspec.to_builtins(run), "ppp": run.ppp} for run in found.runs],
+            [{**msgspec.to_builtins(run), "ppp": run.ppp} for run in calibration.runs],
         )
     )
     return Document(
-        f"PPP of {found.device} in {found.precision}: {found.ppp:.3g} "
-        f"({found.low:.3g} to {found.high:.3g} at {LEVEL:.0%})",
+        f"PPP of {calibration.device} in {calibration.precision}: {calibration.ppp:.3g} "
+        f"({calibration.low:.3g} to {calibration.high:.3g} at {INTERVAL_LEVEL:.0%})",
         facts,
         tables,
-        _ppp_notes(found),
+        _ppp_notes(calibration),
         tables[-1],
     )
 
 
-def _ppp_notes(found: PppCalibration) -> list[str]:
-    notes = ["PPP is (FLOPs / peak + bytes / bandwidth) / measured time; the share of peak FLOP/s is another number"]
-    for row in found.shares:
+def _ppp_notes(calibration: PppCalibration) -> list[str]:
+    notes = ["PPP is (FLOPs / peak + bytes / bandwidth) / measured time; it differs from the share of peak FLOP/s"]
+    for row in calibration.shares:
         if row.by_algorithm:
-            ways = ", ".join(f"{ppp:.3g} as {name} counts" for name, ppp in row.by_algorithm.items())
-            notes.append(
-                f"{row.kind}, {row.part}: above 1 by the direct count, because the library computes less: {ways}"
-            )
+            algorithms = ", ".join(f"{ppp:.3g} with the FLOPs of {name}" for name, ppp in row.by_algorithm.items())
+            reason = "above 1 with direct FLOPs, as the library uses a faster algorithm"
+            notes.append(f"{row.kind}, {row.part}: {reason}: {algorithms}")
     return notes
 
 
-def suggestions_page(found: Suggestions) -> Document:
-    """What to measure, what that takes, and what is known of the answer after it."""
+def suggestions_page(suggestions: Suggestions) -> Document:
+    """Return the suggested measurements, their duration, and the interval expected after each."""
     keys = ["network", "batch_size", "phase", "time_s", "measuring_s", "low_s", "high_s", "factor"]
     rows = [
-        {**msgspec.to_builtins(each), **dict(zip(("low_s", "high_s"), each.interval or ()))}
-        for each in found.suggestions
+        {**msgspec.to_builtins(step), **dict(zip(("low_s", "high_s"), step.interval or ()))}
+        for step in suggestions.suggestions
     ]
-    before = {"network": "(nothing yet)", "interval": found.interval, "factor": found.factor}
+    before = {"network": "(current)", "interval": suggestions.interval, "factor": suggestions.factor}
     columns = [
         Column("number", ""),
         Column("network", "measure", left=True),
         Column("batch_size", "batch"),
         Column("phase", "phase", left=True),
-        Column("time_s", "expected\nstep", say_time_briefly, spare=1),
-        Column("measuring_s", "measuring", say_time_briefly),
-        *([Column("interval", "then at 90%", say_interval)] if found.interval else []),
+        Column("time_s", "expected\nstep", format_time_short, drop_order=1),
+        Column("measuring_s", "measuring", format_time_short),
+        *([Column("interval", "then at 90%", format_interval)] if suggestions.interval else []),
         Column("factor", "high / low", "{:.2f}".format),
     ]
-    table = Table("", columns, [before, *({**row, "number": place} for place, row in enumerate(rows, 1))])
-    about = found.network or "typical networks"
-    batch = "" if found.batch_size is None else f", batch {found.batch_size}"
-    expected = [] if found.time_s is None else [("expected", format_si(found.time_s, "s"))]
+    table = Table("", columns, [before, *({**row, "number": number} for number, row in enumerate(rows, 1))])
+    target = suggestions.network or "typical networks"
+    batch = "" if suggestions.batch_size is None else f", batch {suggestions.batch_size}"
+    expected = [] if suggestions.time_s is None else [("expected", format_si(suggestions.time_s, "s"))]
+    title = (
+        f"{format_plural(len(rows), 'measurement')} would narrow {target} on {suggestions.gpu}, "
+        f"{suggestions.precision} {suggestions.phase}{batch}: ratio of the ends of the 90% interval from "
+        f"{suggestions.factor:.2f} to {suggestions.suggestions[-1].factor:.2f}"
+    )
+    device_options = f"--gpu {suggestions.gpu} --precision {suggestions.precision}"
     return Document(
-        f"{say_many(len(rows), 'measurement')} would narrow {about} on {found.gpu}, {found.precision} "
-        f"{found.phase}{batch}: the high end of the 90% interval from {found.factor:.2f} to "
-        f"{found.suggestions[-1].factor:.2f} times the low end",
+        title,
         [
             *expected,
-            ("known so far", found.known),
-            ("chosen", f"from {found.candidates} steps, each after those above it, whatever times they will give"),
-            ("measure", found.command),
-            ("then", f"paleo-lite calibrate measured.csv --gpu {found.gpu} --precision {found.precision} -o mine.toml"),
+            ("current basis", suggestions.known),
+            ("chosen", f"greedily from {suggestions.candidates} candidate steps, independent of the measured times"),
+            ("measure", suggestions.command),
+            ("then", f"paleo-lite calibrate measured.csv {device_options} -o mine.toml"),
         ],
         [table],
         (),

@@ -1,25 +1,26 @@
-"""Two runs, or a prediction and a profile, side by side to look at."""
+"""Documents that compare two profiles, or a prediction with a profile."""
 
 from __future__ import annotations
 
 from ..calibration.beside import MEASURED_PASSES, PredictedBeside
-from ..profile_analysis import BY
+from ..profile_analysis import GROUPINGS
 from ..profile_analysis.compare import ComparedKernel, Comparison
-from ..timing import Prediction, describe
+from ..timing import Prediction, describe_model
 from ..units import format_si
-from .document import Column, Document, Table, say_percent, say_time
+from .document import Column, Document, Table, format_percent, format_time
 
 
 def comparison_page(comparison: Comparison, top: int | None = 20) -> Document:
-    """The page of a comparison.
+    """Return the document of a comparison of two profiles.
 
     Parameters
     ----------
     top : int or None
-        How many kernels of each table to list; None lists all.
+        Number of kernels per table; None lists all.
     """
-    has_verdict, by = comparison.total.verdict is not None, comparison.by
-    tables = [_table(f"{BY[by]} of both", by, comparison.both, top, has_verdict, comparison.total)]
+    has_verdict = comparison.total.verdict is not None
+    by = comparison.by
+    tables = [_table(f"{GROUPINGS[by]} in both", by, comparison.in_both, top, has_verdict, comparison.total)]
     for title, rows in (("Only in A", comparison.only_a), ("Only in B", comparison.only_b)):
         if rows:
             tables.append(_table(title, by, rows, top, False, None))
@@ -46,7 +47,7 @@ def _table(
     foot = [] if total is None else [{**total.to_dict(), "name": "all"}]
     if not has_verdict:
         foot = [{key: value for key, value in row.items() if key not in ("verdict", "spread_s")} for row in foot]
-    return Table(title, _columns(has_verdict, by), [row.to_dict() for row in rows], foot).first(top)
+    return Table(title, _columns(has_verdict, by), [row.to_dict() for row in rows], foot).head(top)
 
 
 def _columns(has_verdict: bool, by: str = "kernel") -> list[Column]:
@@ -55,7 +56,7 @@ def _columns(has_verdict: bool, by: str = "kernel") -> list[Column]:
 
     columns = [
         Column("name", {"kernel": "kernel", "module": "module"}.get(by, "operation"), left=True),
-        *([Column("class", "class", left=True, spare=3)] if by == "kernel" else []),
+        *([Column("class", "class", left=True, drop_order=3)] if by == "kernel" else []),
         Column("a_s", "A (s)", seconds),
         Column("b_s", "B (s)", seconds),
         Column("difference_s", "B - A (s)", lambda value: f"{value:+.6f}"),
@@ -63,53 +64,58 @@ def _columns(has_verdict: bool, by: str = "kernel") -> list[Column]:
     ]
     if has_verdict:
         columns += [
-            Column("spread_s", "spread (s)", seconds, spare=2),
-            Column("verdict", "verdict", left=True, spare=1),
+            Column("spread_s", "spread (s)", seconds, drop_order=2),
+            Column("verdict", "verdict", left=True, drop_order=1),
         ]
     return columns
 
 
-def predicted_page(beside: PredictedBeside, top: int | None = 10) -> Document:
-    """The page of a prediction beside a profile.
+def predicted_page(comparison: PredictedBeside, top: int | None = 10) -> Document:
+    """Return the document of a prediction compared with a profile.
 
     Parameters
     ----------
     top : int or None
-        How many layers to list; None lists all.
+        Number of layers; None lists all.
     """
-    prediction = beside.prediction
-    kinds = sorted(beside.kinds, key=lambda row: MEASURED_PASSES.index(row.part))
-    total = {"kind": "total", "measured_s": beside.measured_s, "predicted_s": prediction.time_s,
-             "difference_s": beside.measured_s - prediction.time_s,
-             "ratio": beside.measured_s / prediction.time_s if prediction.time_s else None,
-             "ppp": beside.ppp}  # fmt: skip
+    prediction = comparison.prediction
+    kinds = sorted(comparison.kinds, key=lambda row: MEASURED_PASSES.index(row.part))
+    total = {
+        "kind": "total",
+        "measured_s": comparison.measured_s,
+        "predicted_s": prediction.time_s,
+        "difference_s": comparison.measured_s - prediction.time_s,
+        "ratio": comparison.measured_s / prediction.time_s if prediction.time_s else None,
+        "ppp": comparison.ppp,
+    }
     tables = [
         Table("Per iteration, by kind of layer", _predicted_columns("kind"), [row.to_dict() for row in kinds], [total])
     ]
-    layers = beside.layers if top is None else beside.layers[:top]
+    layers = comparison.layers if top is None else comparison.layers[:top]
     if layers:
-        title = f"Layers that differ most, {len(layers)} of {len(beside.layers)} that match"
+        title = f"Layers with the largest difference, {len(layers)} of {len(comparison.layers)}"
         tables.append(Table(title, _predicted_columns("layer"), [row.to_dict("layer") for row in layers]))
-    worst = beside.kinds[0]
+    worst = comparison.kinds[0]
     headline = (
         f"{prediction.network} on {prediction.device.name}, batch {prediction.batch_size}, {prediction.phase}: "
-        f"measured {format_si(beside.measured_s, 's')}, {prediction.model.name} predicts "
-        f"{format_si(prediction.time_s, 's')}{_interval(prediction)}; they differ most in {worst.name}, {worst.part}"
+        f"measured {format_si(comparison.measured_s, 's')}, {prediction.model.name} predicts "
+        f"{format_si(prediction.time_s, 's')}{_format_interval(prediction)}; "
+        f"largest difference in {worst.name}, {worst.part}"
     )
     return Document(
         headline,
         [
-            ("profile", beside.path),
-            ("time model", describe(prediction.model)),
-            ("PPP", f"{beside.ppp:.3g}: (FLOPs / peak + bytes / bandwidth) / measured time"),
+            ("profile", comparison.path),
+            ("time model", describe_model(prediction.model)),
+            ("PPP", f"{comparison.ppp:.3g}: (FLOPs / peak + bytes / bandwidth) / measured time"),
             ("peak", prediction.peak.describe()),
         ],
         tables,
-        beside.notes,
+        comparison.notes,
     )
 
 
-def _interval(prediction: Prediction) -> str:
+def _format_interval(prediction: Prediction) -> str:
     if prediction.interval is None:
         return ""
     low, high = (format_si(seconds, "s") for seconds in prediction.interval)
@@ -120,10 +126,10 @@ def _predicted_columns(first: str) -> list[Column]:
     return [
         Column(first, first, left=True),
         Column("pass", "pass", left=True),
-        Column("measured_s", "measured", say_time),
-        Column("predicted_s", "predicted", say_time),
-        Column("difference_s", "difference", say_time, spare=1),
+        Column("measured_s", "measured", format_time),
+        Column("predicted_s", "predicted", format_time),
+        Column("difference_s", "difference", format_time, drop_order=1),
         Column("ratio", "measured /\npredicted", lambda value: f"{value:.2f}"),
         Column("ppp", "PPP", lambda value: f"{value:.2f}"),
-        Column("share_of_peak", "share of\npeak FLOP/s", say_percent, spare=2),
+        Column("share_of_peak", "share of\npeak FLOP/s", format_percent, drop_order=2),
     ]

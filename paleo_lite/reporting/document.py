@@ -1,216 +1,268 @@
-"""`Document`: a result before it is anything to look at, and as Markdown and CSV; and how its columns say numbers.
+"""`Document`: the output of a command independent of its format, with Markdown, CSV and notebook output.
 
-`paleo_lite.reporting.terminal` writes it for a terminal, `paleo_lite.reporting.page.html` as a page.
+`paleo_lite.reporting.terminal` formats a document for a terminal and `paleo_lite.reporting.page.html` as an HTML page.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import IO, Any
 
 import msgspec
 
 from ..errors import BadValue
 from ..result import Result
-from ..text import cell, printable
+from ..text import escape_csv_cell, make_printable
 from ..units import format_si
 
-# How a `Column` shows what it holds; those that say it briefly are for many columns side by side.
-say_time = partial(format_si, unit="s")  # 12.35 ms
-say_time_briefly = partial(format_si, unit="s", digits=3)  # 12.3 ms
-say_size = partial(format_si, unit="B")  # 1.024 GB
-say_size_briefly = partial(format_si, unit="B", digits=3)  # 1.02 GB
-say_bandwidth = partial(format_si, unit="B/s")  # 480 GB/s
-say_whole_percent = "{:.0%}".format  # 6%
-say_count = "{:,}".format  # 1,234
-say_three_digits = "{:.3g}".format  # 0.872, 12.3
+BAR_WIDTH = 10
+"""Characters of a bar of 100%."""
 
-BAR = 10  # letters of a bar of 100%
-_WIDE = 34  # characters of a module's path that are shown, from its end
-EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+BAR_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+
+_MODULE_PATH_WIDTH = 34
 
 
-def say_percent(value: float) -> str:
-    """A share, one digit behind the point: ``6.4%``; what is not nothing is never said to be 0."""
-    return "< 0.05%" if 0 < value < 5e-4 else f"{value:.1%}"
+def format_time(seconds: float) -> str:
+    """Return a time with up to four digits: ``12.35 ms``."""
+    return format_si(seconds, "s")
 
 
-def end_of_path(path: str) -> str:
-    """The end of a module's path, cut where one begins."""
-    if len(path) <= _WIDE or "/" not in path:
-        return path
-    place = path.find("/", len(path) - _WIDE)
-    return "…" + path[place if place >= 0 else path.rfind("/") :]
+def format_time_short(seconds: float) -> str:
+    """Return a time with up to three digits, for wide tables: ``12.3 ms``."""
+    return format_si(seconds, "s", 3)
 
 
-def say_yes_or_no(value: object) -> str:
-    """Whether something is so."""
+def format_bytes(size: float) -> str:
+    """Return a number of bytes with up to four digits: ``1.024 GB``."""
+    return format_si(size, "B")
+
+
+def format_bytes_short(size: float) -> str:
+    """Return a number of bytes with up to three digits, for wide tables: ``1.02 GB``."""
+    return format_si(size, "B", 3)
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """Return a bandwidth: ``480 GB/s``."""
+    return format_si(bytes_per_s, "B/s")
+
+
+def format_percent(fraction: float) -> str:
+    """Return a fraction as a percentage with one decimal: ``6.4%``; a positive fraction never reads 0."""
+    return "< 0.05%" if 0 < fraction < 5e-4 else f"{fraction:.1%}"
+
+
+def format_percent_rounded(fraction: float) -> str:
+    """Return a fraction as a percentage without decimals: ``6%``."""
+    return f"{fraction:.0%}"
+
+
+def format_count(count: float) -> str:
+    """Return a count with thousands separators: ``1,234``."""
+    return f"{count:,}"
+
+
+def format_3_digits(value: float) -> str:
+    """Return a number with three significant digits: ``0.872``, ``12.3``."""
+    return f"{value:.3g}"
+
+
+def format_yes_no(value: object) -> str:
+    """Return ``yes`` or ``no``."""
     return "yes" if value else "no"
 
 
-def bar_of(share: Any) -> str:
-    """A bar as long as a share of 1, to an eighth of a letter."""
-    eighths = round(8 * BAR * min(max(float(share), 0.0), 1.0))
-    return "█" * (eighths // 8) + EIGHTHS[eighths % 8]
+def format_plural(count: int, noun: str) -> str:
+    """Return a count with its noun: ``1 kernel``, ``1,234 kernels``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def say_many(count: int, what: str) -> str:
-    """Several things by their number: ``1 kernel``, ``1,234 kernels``."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def shorten_module_path(path: str) -> str:
+    """Return the last 34 characters of a module's path, cut at a ``/``."""
+    if len(path) <= _MODULE_PATH_WIDTH or "/" not in path:
+        return path
+    cut = path.find("/", len(path) - _MODULE_PATH_WIDTH)
+    if cut < 0:
+        cut = path.rfind("/")
+    return "…" + path[cut:]
+
+
+def text_bar(fraction: Any) -> str:
+    """Return a bar of block characters for a fraction, exact to an eighth of a character."""
+    clipped = min(max(float(fraction), 0.0), 1.0)
+    eighths = round(8 * BAR_WIDTH * clipped)
+    return "█" * (eighths // 8) + BAR_EIGHTHS[eighths % 8]
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column.
+    """A column of a table.
 
     Attributes
     ----------
     key : str
-        Where the value stands in a row; also its name in CSV.
+        Key of the value in each row; also the column's name in CSV.
     title : str
-        Above the column.
+        Heading; may contain line breaks.
     show : callable
-        From value to text; None is always shown as ``-``.
+        Converts a value to text. None is always shown as ``-``.
     left : bool
-        Text is set to the left, numbers to the right.
-    fold : bool
-        Long text goes on in the next line rather than making the column wider.
-    spare : int
-        Where the terminal is too narrow the columns with the highest go first; 0 stays.
+        Align to the left (text) instead of the right (numbers).
+    wrap : bool
+        Wrap long text instead of widening the column.
+    drop_order : int
+        In a narrow terminal, columns with the highest number are dropped first; 0 is never dropped.
     bar : bool
-        A share of 1 that a terminal shows as a bar too, where there is room.
+        Show the fraction as a bar as well, where the terminal is wide enough.
     """
 
     key: str
     title: str
     show: Callable[[Any], str] = str
     left: bool = False
-    fold: bool = False
-    spare: int = 0
+    wrap: bool = False
+    drop_order: int = 0
     bar: bool = False
 
     @property
     def heading(self) -> str:
-        """The title on one line."""
-        return self.title.replace("\n", " ")
+        """The title on one line, without hyphenation."""
+        return self.title.replace("-\n", "").replace("\n", " ")
 
     def text(self, row: dict[str, Any]) -> str:
-        """The cell of a row."""
+        """Return the text of the cell in a row."""
         value = row.get(self.key)
         return "-" if value is None else self.show(value)
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table: title, columns, rows, rows of the foot.
+    """A table: title, columns, rows and footer rows.
 
-    Rows hold raw values; columns know how to show them. CSV takes the raw values. On a page with JavaScript a reader
-    can sort one that is `sortable` and search one that is `filterable`.
+    Rows hold raw values, which CSV contains as they are; columns format them. On an HTML page, readers can sort a
+    `sortable` table and search a `filterable` one.
     """
 
     title: str
     columns: Sequence[Column]
     rows: Sequence[dict[str, Any]]
-    foot: Sequence[dict[str, Any]] = ()
+    footer: Sequence[dict[str, Any]] = ()
     sortable: bool = False
     filterable: bool = False
 
-    def but(self, **changes: Any) -> Table:
-        """The same table with these fields."""
+    def replace(self, **changes: Any) -> Table:
+        """Return a copy with some fields changed."""
         return msgspec.structs.replace(self, **changes)
 
-    def first(self, number: int | None, which: str = "") -> Table:
-        """Its first rows, all for None; where some are left out the title says ``which 3 of 12``."""
+    def head(self, number: int | None, qualifier: str = "") -> Table:
+        """Return the table with its first rows only.
+
+        Parameters
+        ----------
+        number : int or None
+            Number of rows; None keeps all.
+        qualifier : str
+            Precedes the number in the title of a shortened table: ``"the longest "`` gives
+            ``Steps, the longest 3 of 12``.
+        """
         if number is None or number >= len(self.rows):
             return self
-        return self.but(title=f"{self.title}, {which}{number} of {len(self.rows)}", rows=self.rows[:number])
+        title = f"{self.title}, {qualifier}{number} of {len(self.rows)}"
+        return self.replace(title=title, rows=self.rows[:number])
 
-    def known(self, *always: str) -> Table:
-        """Without the columns that no row has a value for; those of the keys `always` stay."""
-        known = [c for c in self.columns if c.key in always or any(row.get(c.key) is not None for row in self.rows)]
-        return self.but(columns=known)
+    def drop_empty_columns(self, *required: str) -> Table:
+        """Return the table without columns that have no value in any row, except those with `required` keys."""
+        columns = []
+        for column in self.columns:
+            has_values = any(row.get(column.key) is not None for row in self.rows)
+            if has_values or column.key in required:
+                columns.append(column)
+        return self.replace(columns=columns)
 
     def markdown(self) -> str:
-        """A Markdown table, with the title as a bold line."""
-        lines = [f"**{_safe(self.title)}**", ""] if self.title else []
-        lines.append("| " + " | ".join(_escaped(column.heading) for column in self.columns) + " |")
+        """Return a Markdown table, below its title as a bold line."""
+        lines = [f"**{_escape_markdown(self.title)}**", ""] if self.title else []
+        lines.append(_markdown_row(column.heading for column in self.columns))
         lines.append("|" + "|".join(" :-- " if column.left else " --: " for column in self.columns) + "|")
-        for row in self.rows:
-            lines.append("| " + " | ".join(_escaped(column.text(row)) for column in self.columns) + " |")
-        for row in self.foot:
-            cells = (column.text(row) if column.key in row else "" for column in self.columns)
-            lines.append("| " + " | ".join(f"**{_escaped(cell)}**" if cell else "" for cell in cells) + " |")
+        lines += [_markdown_row(column.text(row) for column in self.columns) for row in self.rows]
+        lines += [_markdown_row(self._footer_texts(row), bold=True) for row in self.footer]
         return "\n".join(lines)
 
+    def _footer_texts(self, row: dict[str, Any]) -> list[str]:
+        """Return the cells of a footer row; those without a key are empty."""
+        return [column.text(row) if column.key in row else "" for column in self.columns]
+
     def _repr_markdown_(self) -> str:
-        """What a notebook shows."""
+        """Return the Markdown that a notebook shows."""
         return self.markdown()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        lines = [f"<caption>{_plain(self.title)}</caption>"] if self.title else []
-        lines.append(f"<tr>{''.join(f'<th>{_plain(column.heading)}</th>' for column in self.columns)}</tr>")
-        lines += [_line(column.text(row) for column in self.columns) for row in self.rows]
-        lines += [_line(column.text(row) if column.key in row else "" for column in self.columns) for row in self.foot]
+        """Return the HTML that a notebook shows."""
+        lines = [f"<caption>{_escape_html(self.title)}</caption>"] if self.title else []
+        headings = "".join(f"<th>{_escape_html(column.heading)}</th>" for column in self.columns)
+        lines.append(f"<tr>{headings}</tr>")
+        lines += [_html_row(column.text(row) for column in self.columns) for row in self.rows]
+        lines += [_html_row(self._footer_texts(row)) for row in self.footer]
         return "<table>{}</table>".format("\n".join(lines))
 
     def write_csv(self, out: IO[str]) -> None:
-        """Raw values, one line per row; absent is empty."""
+        """Write the raw values, one line per row; missing values are empty."""
         import csv
 
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([cell(column.key) for column in self.columns])
+        writer.writerow([escape_csv_cell(column.key) for column in self.columns])
         for row in self.rows:
-            writer.writerow([_raw(row.get(column.key)) for column in self.columns])
+            writer.writerow([_csv_value(row.get(column.key)) for column in self.columns])
 
 
 def raw_table(rows: Sequence[dict[str, Any]], keys: Iterable[str] = ()) -> Table:
-    """Rows as they are, for CSV: a column for each key, without any those of the first row."""
+    """Return a table of raw values for CSV, with a column per key (by default the keys of the first row)."""
     return Table("", [Column(key, key) for key in keys or rows[0]], rows)
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """A chart, which pages show and text leaves out.
+    """A chart, which HTML pages show and text formats omit.
 
     Attributes
     ----------
     caption : str
-        What it shows, which also stands for it where it cannot be seen.
-    tips : bool
-        Whether its marks say what they are.
-    known : sequence of str
-        How lines of the chart's subtitle begin that the page says elsewhere.
+        Description, also the text alternative of the picture.
+    has_tooltips : bool
+        Whether the marks carry tooltips.
+    omitted_lines : sequence of str
+        Lines of the chart's subtitle that start with one of these are omitted, as the page has them elsewhere.
     """
 
     chart: Any
     caption: str
-    tips: bool = True
-    known: Sequence[str] = ()
+    has_tooltips: bool = True
+    omitted_lines: Sequence[str] = ()
 
 
 class KeyFigure(msgspec.Struct, frozen=True):
-    """One of the figures that were asked for.
+    """One of the main results of a report.
 
     Attributes
     ----------
-    span : (low, value, high), optional
-        Its interval, which pages draw.
-    alarm : bool
-        Whether it says that what was asked for cannot be.
+    interval : (low, value, high), optional
+        The prediction interval, drawn on pages.
+    is_alarm : bool
+        Whether the figure reports that the request is impossible, such as a batch that does not fit into memory.
     """
 
     name: str
     value: str
     detail: str = ""
-    span: tuple[float, float, float] | None = None
-    alarm: bool = False
+    interval: tuple[float, float, float] | None = None
+    is_alarm: bool = False
 
     @property
-    def marks(self) -> str:
-        """Where the interval begins, the value lies and the interval ends, as shares of a line from 0 to beyond it."""
-        if self.span is None:
+    def interval_style(self) -> str:
+        """CSS variables with the positions of the interval's ends and of the value, on an axis that starts at 0."""
+        if self.interval is None:
             return ""
-        low, value, high = (f"{each / (1.05 * self.span[2]):.1%}" for each in self.span)
+        axis_end = 1.05 * self.interval[2]
+        low, value, high = (f"{position / axis_end:.1%}" for position in self.interval)
         return f"--low: {low}; --at: {value}; --high: {high}"
 
     @property
@@ -220,50 +272,50 @@ class KeyFigure(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A file that went into a document: what it is, its name, and the SHA-256 of its content."""
+    """An input file of a report: its role, its name, and the SHA-256 of its content."""
 
-    what: str
+    role: str
     name: str
     sha256: str
 
 
-class Made(msgspec.Struct, frozen=True):
-    """How a document came about.
+class Provenance(msgspec.Struct, frozen=True):
+    """How a report was made.
 
     Attributes
     ----------
     command : str
         The command line, quoted for a POSIX shell.
-    further : sequence of (what for, command)
-        Commands that tell more.
+    next_commands : sequence of (purpose, command)
+        Commands that give more detail.
     """
 
     command: str
     version: str
     date: str
     sources: Sequence[Source] = ()
-    further: Sequence[tuple[str, str]] = ()
+    next_commands: Sequence[tuple[str, str]] = ()
 
 
 class Document(msgspec.Struct, frozen=True):
-    """What a result has to say.
+    """The output of a command.
 
     Attributes
     ----------
     facts : sequence of (name, text)
     content : sequence of Table, Chart or str
-        In order; a text is a remark in the place of something that there is not.
-    data : Table or function that makes it, optional
-        What CSV gives; without it the first table.
-    lead : sequence of str
-        Paragraphs before all else.
-    commands : sequence of (what for, command)
+        Shown in this order; a text explains why a table or chart is missing.
+    data : Table or function that returns one, optional
+        The content of CSV output; by default the first table.
+    introduction : sequence of str
+        Paragraphs before everything else.
+    commands : sequence of (purpose, command)
     answers : sequence of KeyFigure
-        The figures that the question asks for.
+        The main results.
     sections : sequence of Document
-        Parts with a heading of their own, and a `name` that links point to.
-    made : Made, optional
-        How to get it again.
+        Sections with a heading; their `name` is the link target.
+    provenance : Provenance, optional
+        How to reproduce the document.
     """
 
     title: str
@@ -271,117 +323,143 @@ class Document(msgspec.Struct, frozen=True):
     content: Sequence[Table | Chart | str] = ()
     notes: Iterable[str] = ()
     data: Table | Callable[[], Table] | None = None
-    lead: Sequence[str] = ()
+    introduction: Sequence[str] = ()
     commands: Sequence[tuple[str, str]] = ()
     question: str = ""
     answers: Sequence[KeyFigure] = ()
     sections: Sequence[Document] = ()
     name: str = ""
-    made: Made | None = None
+    provenance: Provenance | None = None
 
     @property
     def tables(self) -> list[Table]:
-        """The tables of its content."""
+        """The tables of the content."""
         return [entry for entry in self.content if isinstance(entry, Table)]
 
-    def but(self, **changes: Any) -> Document:
-        """The same document with these fields."""
+    def replace(self, **changes: Any) -> Document:
+        """Return a copy with some fields changed."""
         return msgspec.structs.replace(self, **changes)
 
     def markdown(self, level: int = 1) -> str:
-        """The whole of it, sections under their headings; charts are left out."""
-        title = _safe(self.title)
-        blocks = [f"**{title}**" if level == 1 else f"{'#' * level} {title}"] if title else []
-        blocks += [_safe(text) for text in (self.question, *self.lead) if text]
-        facts = [_safe(f"- {answer.name}: {answer.text}") for answer in self.answers]
-        facts += [_safe(f"- {name}: {value}") for name, value in self.facts]
-        blocks += ["\n".join(facts)] if facts else []
-        blocks += [entry.markdown() if isinstance(entry, Table) else _safe(entry)
-                  for entry in self.content if not isinstance(entry, Chart)]  # fmt: skip
-        blocks += [f"{purpose}:\n\n    {printable(command)}" for purpose, command in self.commands]
-        notes = [_safe(f"> {note}") for note in self.notes]
-        blocks += ["\n".join(notes)] if notes else []
+        """Return the document as Markdown, without charts; `level` is that of its heading."""
+        blocks = []
+        if self.title:
+            title = _escape_markdown(self.title)
+            blocks.append(f"**{title}**" if level == 1 else f"{'#' * level} {title}")
+        blocks += [_escape_markdown(text) for text in (self.question, *self.introduction) if text]
+        facts = [_escape_markdown(f"- {answer.name}: {answer.text}") for answer in self.answers]
+        facts += [_escape_markdown(f"- {name}: {value}") for name, value in self.facts]
+        if facts:
+            blocks.append("\n".join(facts))
+        for entry in self.content:
+            if isinstance(entry, Table):
+                blocks.append(entry.markdown())
+            elif isinstance(entry, str):
+                blocks.append(_escape_markdown(entry))
+        blocks += [f"{purpose}:\n\n    {make_printable(command)}" for purpose, command in self.commands]
+        notes = [_escape_markdown(f"> {note}") for note in self.notes]
+        if notes:
+            blocks.append("\n".join(notes))
         blocks += [section.markdown(level + 1).rstrip("\n") for section in self.sections]
         return "\n\n".join(blocks) + "\n"
 
     def _repr_markdown_(self) -> str:
-        """What a notebook shows."""
+        """Return the Markdown that a notebook shows."""
         return self.markdown()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook shows."""
+        blocks = [f"<b>{_escape_html(self.title)}</b>"] if self.title else []
+        blocks += [f"<p>{_escape_html(text)}</p>" for text in (self.question, *self.introduction) if text]
         facts = [(answer.name, answer.text) for answer in self.answers] + list(self.facts)
-        blocks = [f"<b>{_plain(self.title)}</b>"] if self.title else []
-        blocks += [f"<p>{_plain(text)}</p>" for text in (self.question, *self.lead) if text]
-        blocks += [f"<ul>{''.join(f'<li>{_plain(name)}: {_plain(value)}</li>' for name, value in facts)}</ul>"]
-        blocks += [entry._repr_html_() if isinstance(entry, Table) else f"<p>{_plain(entry)}</p>"
-                  for entry in self.content if not isinstance(entry, Chart)]  # fmt: skip
-        blocks += [f"<p>{_plain(purpose)}: <code>{_plain(command)}</code></p>" for purpose, command in self.commands]
-        blocks += [f"<p><small>{_plain(note)}</small></p>" for note in self.notes]
+        if facts:
+            items = "".join(f"<li>{_escape_html(name)}: {_escape_html(value)}</li>" for name, value in facts)
+            blocks.append(f"<ul>{items}</ul>")
+        for entry in self.content:
+            if isinstance(entry, Table):
+                blocks.append(entry._repr_html_())
+            elif isinstance(entry, str):
+                blocks.append(f"<p>{_escape_html(entry)}</p>")
+        for purpose, command in self.commands:
+            blocks.append(f"<p>{_escape_html(purpose)}: <code>{_escape_html(command)}</code></p>")
+        blocks += [f"<p><small>{_escape_html(note)}</small></p>" for note in self.notes]
         blocks += [section._repr_html_() for section in self.sections]
-        return "\n".join(entry for entry in blocks if entry != "<ul></ul>")
+        return "\n".join(blocks)
 
     @property
     def csv_table(self) -> Table:
-        """What CSV gives: its data; of a document without a table its facts."""
+        """The table of CSV output: `data`, else the first table, else the facts."""
+        data = self.data() if callable(self.data) else self.data
+        if data:
+            return data
+        if self.tables:
+            return self.tables[0]
         facts = [{"name": name, "value": value} for name, value in self.facts]
-        given = self.data() if callable(self.data) else self.data
-        return given or next(iter(self.tables), raw_table(facts, ("name", "value")))
+        return raw_table(facts, ("name", "value"))
 
     def write_csv(self, out: IO[str]) -> None:
-        """The table for it, of raw values."""
+        """Write `csv_table` with raw values."""
         self.csv_table.write_csv(out)
 
 
-class Shown(Result, msgspec.Struct, frozen=True):
-    """An answer that is a list, or a record of a file: its JSON, and its document."""
+class StaticResult(Result, msgspec.Struct, frozen=True):
+    """A result that consists of its JSON and its document, such as a list of devices."""
 
     data: dict[str, Any]
     page: Document
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON."""
+        """Return the documented JSON."""
         return self.data
 
-    def document(self, **how: Any) -> Document:
-        """What the command prints."""
+    def document(self, **options: Any) -> Document:
+        """Return the document that the command prints."""
         return self.page
 
 
-def drawn(
-    caption: str, draw: Callable[[], Any], tips: bool = True, known: Sequence[str] = (), otherwise: str = ""
+def draw_chart(
+    caption: str,
+    draw: Callable[[], Any],
+    has_tooltips: bool = True,
+    omitted_lines: Sequence[str] = (),
+    otherwise: str = "",
 ) -> Chart | str:
-    """A chart; or, where a result has nothing to draw, `otherwise` or the chart's own sentence why."""
+    """Draw a chart; without anything to draw, return `otherwise` or the reason as text."""
     try:
-        return Chart(draw(), caption, tips, known)
+        return Chart(draw(), caption, has_tooltips, omitted_lines)
     except BadValue as error:
         return otherwise or f"No picture: {error}."
 
 
-def _raw(value: Any) -> Any:
-    """A value for CSV."""
+def _csv_value(value: Any) -> Any:
+    """Return a value as CSV contains it: sequences joined by ``x``, text without spreadsheet formulas."""
     if isinstance(value, (list, tuple)):
         value = "x".join(map(str, value))
-    return cell(value) if isinstance(value, str) else value
+    return escape_csv_cell(value) if isinstance(value, str) else value
 
 
-def _line(cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<td>{_plain(cell)}</td>' for cell in cells)}</tr>"
+def _html_row(texts: Iterable[str]) -> str:
+    cells = "".join(f"<td>{_escape_html(text)}</td>" for text in texts)
+    return f"<tr>{cells}</tr>"
 
 
-def _plain(text: str) -> str:
+def _escape_html(text: str) -> str:
     from html import escape
 
     return escape(text)
 
 
-def _escaped(text: str) -> str:
-    return _safe(text).replace("|", "\\|")
-
-
-def _safe(text: str) -> str:
-    """Text on one line of Markdown that is neither a tag of HTML nor a link; what stands in backticks stays."""
-    return _MARKUP.sub(lambda found: found[1] or f"\\{found[2]}", printable(text))
+def _markdown_row(texts: Iterable[str], bold: bool = False) -> str:
+    cells = [_escape_markdown(text).replace("|", "\\|") for text in texts]
+    if bold:
+        cells = [f"**{text}**" if text else "" for text in cells]
+    return "| " + " | ".join(cells) + " |"
 
 
 _MARKUP = re.compile(r"(`[^`]*`)|(\](?=\()|<(?=[A-Za-z/!?]))")
+"""Code in backticks; the bracket before a link's address; the start of an HTML tag."""
+
+
+def _escape_markdown(text: str) -> str:
+    """Return text on one line, with HTML tags and links escaped; code in backticks stays as it is."""
+    return _MARKUP.sub(lambda match: match[1] or f"\\{match[2]}", make_printable(text))

@@ -1,4 +1,4 @@
-"""Efficiencies to look at: a row per profile, means of groups, and for a single profile where its time goes."""
+"""Document of achieved efficiency: one row per profile, group means, and for a single profile a time breakdown."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 
 import msgspec
 
-from ..profile_analysis import BY
+from ..profile_analysis import GROUPINGS
 from ..profile_analysis.analysis import Efficiency
 from ..profile_analysis.critical_path import PARTS
 from ..profile_analysis.device_time import CAUSES
 from ..profile_analysis.ranks import Ranks
-from ..profile_analysis.steady import COVERED_ENOUGH
+from ..profile_analysis.steady import MIN_COVERAGE
 from ..units import format_si
 from .document import (
     Column,
     Document,
     Table,
-    end_of_path,
+    format_bandwidth,
+    format_bytes,
+    format_percent,
+    format_plural,
+    format_time,
+    format_yes_no,
     raw_table,
-    say_bandwidth,
-    say_many,
-    say_percent,
-    say_size,
-    say_time,
-    say_yes_or_no,
+    shorten_module_path,
 )
 
 _TITLES = {
@@ -33,22 +33,21 @@ _TITLES = {
     "gpus_per_node": "GPUs", "repetition": "run",
 }  # fmt: skip
 _LISTS = ("missing", "notes", "idle_s", "gaps", "steps", "operators", "collectives", "launching", "critical_path")
-_COUNTED = {"flops": "flops", "bandwidth": "bytes"}  # what each share of peak is of
-_COSTLIEST = 5
-_PRINTED = 0.0005  # the least share that is printed as other than 0.0%
-_LISTED = 8  # operations without a count that are listed
+_COUNTED = {"flops": "flops", "bandwidth": "bytes"}  # the count that each share of peak refers to
+_MAX_OPERATORS = 5
+_SMALLEST_PRINTED = 0.0005  # smallest share that is not printed as 0.0%
+_MAX_ROWS = 8  # rows of secondary tables
 
 
 def efficiency_page(result: Efficiency) -> Document:
-    """The page of an analysis of any number of profiles."""
+    """Return the document of an analysis of any number of profiles."""
     varying = [name for name in result.configuration if len({row.get(name) for row in result.rows}) > 1]
     figures = _FIGURES[result.method]
-    title, facts, notes = _headline(result), _facts(result, varying), (*result.notes, *_notes(result))
     tables, data = [], None
     if len(result.rows) == 1 and result.method == "steady":
-        tables += _one(result.rows[0], result.by)
+        tables += _profile_tables(result.rows[0], result.by)
     if result.ranks is not None:
-        tables += _ranks(result.ranks)
+        tables += _rank_tables(result.ranks)
     if result.rows:
         lead = [
             Column(name, _TITLES.get(name, name), left=isinstance(result.rows[0][name], str))
@@ -56,50 +55,54 @@ def efficiency_page(result: Efficiency) -> Document:
             if name != "return_code"
         ] or [Column("file", "file", left=True)]
         if any(row["batch_duration_s"] is not None for row in result.rows):
-            lead.append(Column("batch_duration_s", "batch (s)", "{:.4f}".format, spare=8))
-            lead.append(Column("duration_from", "from", left=True, spare=9))
+            lead.append(Column("batch_duration_s", "batch (s)", "{:.4f}".format, drop_order=8))
+            lead.append(Column("duration_from", "from", left=True, drop_order=9))
         tables.append(Table("Profiles", [*lead, *figures], result.rows))
     if result.groups:
         titles = [_TITLES.get(name, name) for name in result.group_by]
         lead = [Column(name, title) for name, title in zip(result.group_by, titles)]
-        lead.append(Column("files", "files", spare=9))
+        lead.append(Column("files", "files", drop_order=9))
         data = Table(f"Means by {', '.join(titles)}", [*lead, *figures], result.groups)
         tables.append(data)
-    return Document(title, facts, tables, notes, data or (lambda: _data(result)))
+    notes = (*result.notes, *_notes(result))
+    return Document(_headline(result), _facts(result, varying), tables, notes, data or (lambda: _csv_table(result)))
 
 
 def _headline(result: Efficiency) -> str:
     read, failed = len(result.rows), len(result.failed)
     if read != 1 or failed:
-        bad = f", {failed} could not be read" if failed else ""
-        return f"{say_many(read, 'profile')} against {result.device.name}{bad}"
+        failures = f", {failed} could not be read" if failed else ""
+        return f"{format_plural(read, 'profile')} on {result.device.name}{failures}"
     row = result.rows[0]
-    busy = row.get("busy_share")
-    lead = "" if busy is None else f"busy {say_percent(busy)} of {say_time(row['window_s'])}, "
-    lead += "" if row.get("mfu") is None else f"MFU {say_percent(row['mfu'])}, "
+    parts = []
+    if row.get("busy_share") is not None:
+        parts.append(f"busy {format_percent(row['busy_share'])} of {format_time(row['window_s'])}")
+    if row.get("mfu") is not None:
+        parts.append(f"MFU {format_percent(row['mfu'])}")
     shares = []
-    for what in ("flops", "bandwidth"):
-        value, covered = row[f"{what}_efficiency"], row.get(f"{_COUNTED[what]}_covered", 1.0)
-        told = value is not None and (covered >= COVERED_ENOUGH or value >= _PRINTED)  # or next to nothing is counted
-        shares.append(say_percent(value) if told else "an unknown share")
-    return f"{row['file']} on {result.device.name}: {lead}{shares[0]} of peak FLOP/s, {shares[1]} of peak bandwidth"
+    for quantity in ("flops", "bandwidth"):
+        value, covered = row[f"{quantity}_efficiency"], row.get(f"{_COUNTED[quantity]}_covered", 1.0)
+        is_meaningful = value is not None and (covered >= MIN_COVERAGE or value >= _SMALLEST_PRINTED)
+        shares.append(format_percent(value) if is_meaningful else "an unknown share")
+    parts += [f"{shares[0]} of peak FLOP/s", f"{shares[1]} of peak bandwidth"]
+    return f"{row['file']} on {result.device.name}: {', '.join(parts)}"
 
 
 def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
-    words = {
-        "steady": "one steady iteration (medians), what the profiler left out counted from the shapes",
-        "notebook": "all rows as the profiler counted them, as SURFBoard's notebook does",
+    methods = {
+        "steady": "one steady-state iteration (medians); FLOPs missing from the profile are computed from shapes",
+        "notebook": "all rows with the profiler's own counts, as in SURFBoard's notebook",
     }
     peaks = dict.fromkeys(row.get("peak", result.peak.describe()) for row in result.rows or [{}])
     facts = [
-        ("method", f"{result.method}: {words[result.method]}"),
+        ("method", f"{result.method}: {methods[result.method]}"),
         ("peak", " or ".join(peaks)),
         ("memory", f"{format_si(result.device.bandwidth_bytes_per_s, 'B/s')} peak bandwidth"),
     ]
     constant = [name for name in result.configuration if name not in varying and result.rows]
     if constant:
-        said = (f"{_TITLES.get(name, name)} {result.rows[0][name]}" for name in constant)
-        facts.append(("all of them", ", ".join(said)))
+        settings = [f"{_TITLES.get(name, name)} {result.rows[0][name]}" for name in constant]
+        facts.append(("common settings", ", ".join(settings)))
     bases = sorted({row["time_basis"] for row in result.rows if "time_basis" in row})
     if len(result.rows) == 1 and result.rows[0].get("busy_share") is not None:
         facts += _idle_facts(result.rows[0])
@@ -111,98 +114,115 @@ def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _idle_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """Why the device was idle, and what the rest of the time is made of."""
+    """Return idle time by cause, communication, copies, launches and the critical path."""
     facts = []
     causes = [(cause, time_s) for cause, time_s in row["idle_s"].items() if time_s]
     if causes:
         window_s = row["window_s"]
-        said = (f"{CAUSES[cause]} {say_time(time_s)} ({say_percent(time_s / window_s)})" for cause, time_s in causes)
-        facts.append(("idle", ", ".join(said)))
+        parts = [
+            f"{CAUSES[cause]} {format_time(time_s)} ({format_percent(time_s / window_s)})" for cause, time_s in causes
+        ]
+        facts.append(("idle", ", ".join(parts)))
     if row["communication_s"]:
-        beside = f"{say_percent(row['communication_overlap'])} beside computation"
-        exposed = f"{say_time(row['exposed_communication_s'])} exposed"
-        facts.append(("communication", f"{say_time(row['communication_s'])}, {beside}, {exposed}"))
+        overlapped = f"{format_percent(row['communication_overlap'])} overlapped with computation"
+        exposed = f"{format_time(row['exposed_communication_s'])} exposed"
+        facts.append(("communication", f"{format_time(row['communication_s'])}, {overlapped}, {exposed}"))
     if row["exposed_copy_s"]:
-        facts.append(("copies", f"{say_time(row['exposed_copy_s'])} with nothing beside them"))
-    if (launching := row["launching"]) is not None and launching["delay_s"] is not None:
+        facts.append(("copies", f"{format_time(row['exposed_copy_s'])} exposed"))
+    launching = row["launching"]
+    if launching is not None and launching["delay_s"] is not None:
         queue = max(launching["queues"], key=lambda queue: queue["mean"])
-        waiting = f"{queue['mean']:.1f} waiting on stream {queue['stream']} (mean; {queue['longest']} at most)"
-        facts.append(("launches", f"begun {say_time(launching['delay_s'])} after their call (median), {waiting}"))
+        waiting = f"queue of stream {queue['stream']}: {queue['mean']:.1f} kernels (mean), {queue['longest']} (maximum)"
+        facts.append(("launches", f"{format_time(launching['delay_s'])} after the launch call (median); {waiting}"))
     path = row["critical_path"]
-    parts = [(part, time_s) for part, time_s in path["parts_s"].items() if time_s > 0.0005 * path["time_s"]]
+    parts = []
+    for part, time_s in path["parts_s"].items():
+        if time_s > 0.0005 * path["time_s"]:
+            parts.append(f"{PARTS[part]} {format_time(time_s)} ({format_percent(time_s / path['time_s'])})")
     if parts:
-        what = "the profile" if path["step"] is None else path["step"]
-        said = (f"{PARTS[part]} {say_time(time_s)} ({say_percent(time_s / path['time_s'])})" for part, time_s in parts)
-        facts.append(("critical path", f"of {what}, {say_time(path['time_s'])}: {', '.join(said)}"))
+        scope = "the profile" if path["step"] is None else path["step"]
+        facts.append(("critical path", f"of {scope}, {format_time(path['time_s'])}: {', '.join(parts)}"))
     return facts
 
 
 def _rank_facts(ranks: Ranks) -> list[tuple[str, str]]:
-    """How unevenly ranks compute, and which comes last."""
+    """Return the load imbalance of the ranks, and the straggler."""
     longest = max(ranks.rows, key=lambda row: row.computing_s)
-    facts = [("imbalance", f"rank {longest.rank} computes {ranks.imbalance:.1%} longer than ranks do on average")]
+    facts = [("imbalance", f"rank {longest.rank} computes {ranks.imbalance:.1%} longer than the average rank")]
     if ranks.straggler is not None:
         others = [row.waiting_s for row in ranks.rows if row.rank != ranks.straggler]
-        wait = f"the others wait {say_time(sum(others) / len(others))} each on average in {ranks.matched} collectives"
-        facts.append(("straggler", f"rank {ranks.straggler} comes last most: {wait}"))
+        wait = f"the others wait {format_time(sum(others) / len(others))} on average in {ranks.matched} collectives"
+        facts.append(("straggler", f"rank {ranks.straggler} is last most often; {wait}"))
     return facts
 
 
-def _ranks(ranks: Ranks) -> list[Table]:
+def _rank_tables(ranks: Ranks) -> list[Table]:
     columns = [
         Column("rank", "rank"),
-        Column("window_s", "time", say_time, spare=1),
-        Column("busy_share", "busy", say_percent),
-        Column("computing_s", "computing", say_time),
-        Column("communication_s", "commu-\nnication", say_time),
-        Column("exposed_communication_s", "exposed", say_time),
-        Column("waiting_s", "waiting for\nother ranks", say_time),
+        Column("window_s", "time", format_time, drop_order=1),
+        Column("busy_share", "busy", format_percent),
+        Column("computing_s", "computing", format_time),
+        Column("communication_s", "commu-\nnication", format_time),
+        Column("exposed_communication_s", "exposed", format_time),
+        Column("waiting_s", "waiting for\nother ranks", format_time),
     ]
     tables = [Table("By rank", columns, msgspec.to_builtins(ranks.rows))]
     if any(row.bytes is not None for row in ranks.collectives):
         columns = [column for column in _COLLECTIVE if column.key != "exposed_s"]
         rows = msgspec.to_builtins(ranks.collectives)
-        tables.append(Table("Collectives without waiting", columns, rows).first(_LISTED))
+        tables.append(Table("Collectives, without waiting time", columns, rows).head(_MAX_ROWS))
     return tables
 
 
-def _one(row: dict[str, Any], by: str) -> list[Table]:
-    """Where an iteration's time goes, what in it takes longest against the roofline, and what of it is not counted."""
-    passes = [
-        {"part": name, "time_s": time_s, "share": time_s / row["kernel_s"]}
-        for name in ("forward", "backward", "update", "other")
-        if (time_s := row[f"{name}_s"]) is not None
-    ]
-    convolutions = [
-        {"part": name, "time_s": time_s, "share": time_s / row[f"{name}_s"],
-         "flops": row[f"conv_flops_{name}"], "of_peak": row[f"conv_of_peak_{name}"]}
-        for name in ("forward", "backward")
-        if (time_s := row[f"conv_{name}_s"]) is not None and row[f"{name}_s"]
-    ]  # fmt: skip
-    total = {"part": "iteration", "time_s": row["kernel_s"], "share": 1.0, "flops": row["flops"],
-             "of_peak": row["flops_efficiency"]}  # fmt: skip
-    tables = [Table("A steady iteration, by summed kernel time", _PARTS, passes, [total])]
+def _profile_tables(row: dict[str, Any], by: str) -> list[Table]:
+    """Return the time breakdown of one iteration: passes, operators on the roofline, gaps, uncounted operations."""
+    passes = []
+    for name in ("forward", "backward", "update", "other"):
+        time_s = row[f"{name}_s"]
+        if time_s is not None:
+            passes.append({"part": name, "time_s": time_s, "share": time_s / row["kernel_s"]})
+    convolutions = []
+    for name in ("forward", "backward"):
+        time_s = row[f"conv_{name}_s"]
+        if time_s is not None and row[f"{name}_s"]:
+            convolutions.append(
+                {
+                    "part": name,
+                    "time_s": time_s,
+                    "share": time_s / row[f"{name}_s"],
+                    "flops": row[f"conv_flops_{name}"],
+                    "of_peak": row[f"conv_of_peak_{name}"],
+                }
+            )
+    total = {
+        "part": "iteration",
+        "time_s": row["kernel_s"],
+        "share": 1.0,
+        "flops": row["flops"],
+        "of_peak": row["flops_efficiency"],
+    }
+    tables = [Table("Steady-state iteration, by summed kernel time", _PARTS, passes, [total])]
     if convolutions:
-        of_pass = Column("share", "share of\nthe pass", say_percent)
-        tables.append(Table("Convolutions in it", [*_PARTS[:2], of_pass, *_PARTS[3:]], convolutions))
+        share_of_pass = Column("share", "share of\nthe pass", format_percent)
+        tables.append(Table("Convolutions in the iteration", [*_PARTS[:2], share_of_pass, *_PARTS[3:]], convolutions))
     if by != "op" or any(item["flops"] for item in row["operators"]):
-        first = Column("op", by if by in ("module", "kernel") else "operation", end_of_path, left=True)
-        operators = Table(BY[by], [first, *_OPERATORS], row["operators"])
-        tables.append(operators.first(_COSTLIEST if by == "op" else 4 * _COSTLIEST, "the longest "))
+        first = Column("op", by if by in ("module", "kernel") else "operation", shorten_module_path, left=True)
+        operators = Table(GROUPINGS[by], [first, *_OPERATORS], row["operators"])
+        tables.append(operators.head(_MAX_OPERATORS if by == "op" else 4 * _MAX_OPERATORS, "the longest "))
     if len(row["steps"]) > 1:
-        tables.append(Table("Steps", _STEPS, row["steps"]).first(_LISTED, "the first "))
+        tables.append(Table("Steps", _STEPS, row["steps"]).head(_MAX_ROWS, "the first "))
     if row.get("gaps"):
-        tables.append(Table("The longest times in which nothing ran", _GAPS, row["gaps"]))
+        tables.append(Table("Longest idle gaps", _GAPS, row["gaps"]))
     if row.get("collectives"):
-        tables.append(Table("Collectives", _COLLECTIVE, row["collectives"]).first(_LISTED))
+        tables.append(Table("Collectives", _COLLECTIVE, row["collectives"]).head(_MAX_ROWS))
     if row["missing"]:
-        missing = Table("FLOPs that neither the profiler nor a rule counts", _MISSING, row["missing"])
-        tables.append(missing.first(_LISTED, "the longest "))
+        missing = Table("Operations without a FLOP count", _MISSING, row["missing"])
+        tables.append(missing.head(_MAX_ROWS, "the longest "))
     return tables
 
 
 def _notes(result: Efficiency) -> list[str]:
-    """What is said of every profile once; what is said of some with how many."""
+    """Return each note once, with the number of profiles if it does not apply to all."""
     counts: dict[str, int] = {}
     for row in result.rows:
         for note in row.get("notes", ()):
@@ -211,89 +231,90 @@ def _notes(result: Efficiency) -> list[str]:
     notes = [note if count == total else f"{note} ({count} of {total} profiles)" for note, count in counts.items()]
     if result.by == "module" and result.rows and all(len(row["operators"]) < 2 for row in result.rows):
         notes.append(
-            "no modules and no ranges: profile with with_stack=True, or mark them with torch.profiler.record_function"
+            "the profile has no modules or ranges: profile with `with_stack=True`, or mark ranges with "
+            "`torch.profiler.record_function`"
         )
     return notes + [f"not read: {failure['error']}" for failure in result.failed]
 
 
-def _data(result: Efficiency) -> Table:
+def _csv_table(result: Efficiency) -> Table:
     keys = list(dict.fromkeys(key for row in result.rows for key in row if key not in _LISTS))
     return raw_table(result.rows, keys)
 
 
 def _in_percent(share: float) -> str:
-    """As SURFBoard's notebook prints it."""
+    """Return a share in percent in the format of SURFBoard's notebook."""
     return f"{share * 100:.6f}"
 
 
 _FIGURES = {
     "notebook": [
-        Column("compute_efficiency", "compute\neff. (%)", _in_percent, spare=2),
-        Column("flops_per_s", "TFLOP/s", lambda rate: f"{rate * 1e-12:.6f}", spare=3),
-        Column("bandwidth_bytes_per_s", "GB/s", lambda rate: f"{rate * 1e-9:.6f}", spare=4),
-        Column("bandwidth_efficiency", "bandwidth\neff. (%)", _in_percent, spare=1),
+        Column("compute_efficiency", "compute\neff. (%)", _in_percent, drop_order=2),
+        Column("flops_per_s", "TFLOP/s", lambda rate: f"{rate * 1e-12:.6f}", drop_order=3),
+        Column("bandwidth_bytes_per_s", "GB/s", lambda rate: f"{rate * 1e-9:.6f}", drop_order=4),
+        Column("bandwidth_efficiency", "bandwidth\neff. (%)", _in_percent, drop_order=1),
         Column("flops_efficiency", "FLOPS\neff. (%)", _in_percent),
     ],
     "steady": [
-        Column("forward_s", "forward", say_time),
-        Column("backward_s", "backward", say_time),
-        Column("kernel_s", "iteration", say_time, spare=3),
-        Column("compute_efficiency", "in\ncompute", say_percent, spare=4),
-        Column("flops_efficiency", "of peak\nFLOP/s", say_percent),
-        Column("bandwidth_efficiency", "of peak\nB/s", say_percent, spare=2),
-        Column("conv_of_peak_forward", "conv. fw.,\nof peak", say_percent, spare=6),
-        Column("conv_of_peak_backward", "conv. bw.,\nof peak", say_percent, spare=5),
-        Column("conv_of_peak", "conv. in\niteration", say_percent, spare=7),
+        Column("forward_s", "forward", format_time),
+        Column("backward_s", "backward", format_time),
+        Column("kernel_s", "iteration", format_time, drop_order=3),
+        Column("compute_efficiency", "in\ncompute", format_percent, drop_order=4),
+        Column("flops_efficiency", "of peak\nFLOP/s", format_percent),
+        Column("bandwidth_efficiency", "of peak\nB/s", format_percent, drop_order=2),
+        Column("conv_of_peak_forward", "conv. fw.,\nof peak", format_percent, drop_order=6),
+        Column("conv_of_peak_backward", "conv. bw.,\nof peak", format_percent, drop_order=5),
+        Column("conv_of_peak", "conv. in\niteration", format_percent, drop_order=7),
     ],
 }
-"""What is shown of each profile, and of the means of a group, by method."""
+"""Columns of profiles and of group means, by method."""
 
 _PARTS = [
     Column("part", "part", left=True),
-    Column("time_s", "time", say_time),
-    Column("share", "share", say_percent),
+    Column("time_s", "time", format_time),
+    Column("share", "share", format_percent),
     Column("flops", "FLOPs", format_si),
-    Column("of_peak", "of peak\nFLOP/s", say_percent),
+    Column("of_peak", "of peak\nFLOP/s", format_percent),
 ]
 
 _OPERATORS = [
-    Column("calls", "calls", spare=4),
-    Column("time_s", "time", say_time),
-    Column("share", "share", say_percent),
-    Column("flops_per_s", "FLOP/s", format_si, spare=1),
-    Column("bandwidth_bytes_per_s", "B/s", format_si, spare=3),
-    Column("of_peak", "of peak\nFLOP/s", say_percent),
+    Column("calls", "calls", drop_order=4),
+    Column("time_s", "time", format_time),
+    Column("share", "share", format_percent),
+    Column("flops_per_s", "FLOP/s", format_si, drop_order=1),
+    Column("bandwidth_bytes_per_s", "B/s", format_si, drop_order=3),
+    Column("of_peak", "of peak\nFLOP/s", format_percent),
     Column("bound", "bound by", left=True),
-    Column("of_roofline", "of the\nroofline", say_percent),
+    Column("of_roofline", "of the\nroofline", format_percent),
 ]
 
 _STEPS = [
     Column("name", "step", left=True),
-    Column("kernel_s", "kernel time", say_time),
-    Column("counts", "counts", say_yes_or_no, left=True),
+    Column("kernel_s", "kernel time", format_time),
+    Column("counts", "counts", format_yes_no, left=True),
 ]
 
 _GAPS = [
-    Column("start_s", "at", say_time),
-    Column("time_s", "time", say_time),
-    Column("cause", "why", CAUSES.__getitem__, left=True),
-    Column("host", "the host meanwhile", left=True),
-    Column("before", "then came", left=True, spare=1),
+    Column("start_s", "at", format_time),
+    Column("time_s", "time", format_time),
+    Column("cause", "cause", CAUSES.__getitem__, left=True),
+    Column("host", "host activity", left=True),
+    Column("before", "next kernel", left=True, drop_order=1),
 ]
 
 _COLLECTIVE = [
     Column("collective", "collective", left=True),
-    Column("dtype", "type", left=True, spare=2),
-    Column("devices", "devices", spare=1),
-    Column("bytes", "message", say_size),
+    Column("dtype", "type", left=True, drop_order=2),
+    Column("devices", "devices", drop_order=1),
+    Column("bytes", "message", format_bytes),
     Column("calls", "calls"),
-    Column("time_s", "time", say_time),
-    Column("exposed_s", "exposed", say_time),
-    Column("bus_bandwidth_bytes_per_s", "bus\nbandwidth", say_bandwidth),
+    Column("time_s", "time", format_time),
+    Column("exposed_s", "exposed", format_time),
+    Column("bus_bandwidth_bytes_per_s", "bus\nbandwidth", format_bandwidth),
 ]
 
 _MISSING = [
     Column("op", "operation", left=True),
-    Column("time_s", "time", say_time),
+    Column("time_s", "time", format_time),
     Column("share", "share", "{:.2%}".format),
 ]

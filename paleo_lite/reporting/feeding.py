@@ -1,36 +1,36 @@
-"""An input pipeline to look at: its stages, the rules of thumb, the remedies."""
+"""JSON and document of an input pipeline: stages, rules of thumb, remedies."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..input_pipeline.feeding import Fed
+from ..input_pipeline.feeding import PipelineThroughput
 from ..input_pipeline.remedies import Remedy, Rule
-from ..result import BOUND
+from ..result import LOWER_BOUND_FACT
 from ..timing import Prediction
-from ..units import format_si, say_interval
+from ..units import format_interval, format_si
 from .document import (
     Column,
     Document,
     Table,
-    say_bandwidth,
-    say_percent,
-    say_time_briefly,
-    say_whole_percent,
-    say_yes_or_no,
+    format_bandwidth,
+    format_percent,
+    format_percent_rounded,
+    format_time_short,
+    format_yes_no,
 )
 
 
 def feeding_dict(
-    fed: Fed,
+    fed: PipelineThroughput,
     subject: dict[str, Any],
     prediction: Prediction,
     rules: tuple[Rule, ...],
     remedies: tuple[Remedy, ...],
     plan: tuple[Remedy, ...],
 ) -> dict[str, Any]:
-    """What ``--format json`` prints."""
-    feeding, interval = fed.feeding, prediction.interval
+    """Return the JSON of an input pipeline."""
+    feeding, interval = fed.pipeline, prediction.interval
     return {
         **subject,
         "batch_size": feeding.batch_size,
@@ -51,18 +51,18 @@ def feeding_dict(
         "is_forecast": prediction.is_forecast,
         "waiting_s": fed.waiting_s,
         "needed": {
-            "samples_per_s": feeding.wanted_per_s,
+            "samples_per_s": feeding.demand_per_s,
             "storage_bytes_per_s": fed.needed_bytes_per_s,
             "workers": fed.needed_workers,
         },
-        "rules": [{"rule": rule.rule, "found": rule.found, "holds": rule.holds} for rule in rules],
+        "rules": [{"rule": rule.rule, "found": rule.observed, "holds": rule.holds} for rule in rules],
         "remedies": [_remedy_row(remedy) for remedy in remedies],
         "plan": [_remedy_row(remedy) for remedy in plan],
     }
 
 
 def feeding_page(
-    fed: Fed,
+    fed: PipelineThroughput,
     subject: str,
     prediction: Prediction,
     rules: tuple[Rule, ...],
@@ -70,75 +70,77 @@ def feeding_page(
     plan: tuple[Remedy, ...],
     notes: tuple[str, ...],
 ) -> Document:
-    """The page of an input pipeline.
+    """Return the document of an input pipeline.
 
     Parameters
     ----------
     subject : str
-        Network and device in words.
+        Name of the network and the device.
     prediction : Prediction
-        Of the device's own work on a batch.
+        Time of the computation of a batch on the device.
     rules, remedies, plan
-        As `input_pipeline.remedies` gives them.
+        Results of `input_pipeline.remedies`.
     notes : tuple of str
-        Where the rates come from.
+        Sources of the rates.
     """
-    limits = "the device itself limits it" if fed.bottleneck.name == "device" else f"{_limit(fed)} limits it"
-    most = "" if prediction.is_forecast else "at most "
+    limit = "" if prediction.is_forecast else "at most "
     headline = (
-        f"{subject}: {most}{fed.throughput_per_s:,.0f} samples/s, the device works {fed.utilisation:.1%} of the time; "
+        f"{subject}: {limit}{fed.throughput_per_s:,.0f} samples/s, device utilisation {fed.utilisation:.1%}; "
+        f"bottleneck: {_BOTTLENECKS[fed.bottleneck.name]}"
     )
     return Document(
-        headline + limits,
+        headline,
         _facts(fed, prediction),
         [_stage_table(fed), _rule_table(rules), _remedy_table(remedies)],
         [_plan_note(fed, plan), *notes],
     )
 
 
-def _limit(fed: Fed) -> str:
-    return {"storage": "storage", "network": "the network", "decode": "decoding on the CPU", "copy": "the copy"}[
-        fed.bottleneck.name
-    ]
+_BOTTLENECKS = {
+    "device": "the device",
+    "storage": "storage",
+    "network": "the network",
+    "decode": "decoding on the CPU",
+    "copy": "the copy to the device",
+}
 
 
-def _facts(fed: Fed, prediction: Prediction) -> list[tuple[str, str]]:
-    feeding = fed.feeding
-    together = "stages side by side, buffers between them" if feeding.prefetch else "one stage after the other"
+def _facts(fed: PipelineThroughput, prediction: Prediction) -> list[tuple[str, str]]:
+    feeding = fed.pipeline
+    schedule = "pipelined, with buffers between stages" if feeding.prefetch else "sequential"
     if feeding.prefetch and not feeding.pinned:
-        together += ", but copies from pageable memory take turns with the device's work"
-    needed = f"{feeding.wanted_per_s:,.0f} samples/s"
+        schedule += ", but copies from pageable memory do not overlap with computation"
+    needed = f"{feeding.demand_per_s:,.0f} samples/s"
     if fed.needed_bytes_per_s is not None:
         needed += f", {format_si(fed.needed_bytes_per_s, 'B/s')} from storage"
     if fed.needed_workers is not None:
         needed += f", {fed.needed_workers} workers"
-    interval, each, idle = "", "", "a device that never waits"
+    interval = ""
     if prediction.interval is not None:
-        interval = f" ({say_interval(prediction.interval)} at 90%)"
-    if feeding.devices > 1:
-        each, idle = " on each device", "devices that never wait"
+        interval = f" ({format_interval(prediction.interval)} at 90%)"
+    per_device = " per device" if feeding.devices > 1 else ""
     return [
         ("sample", f"{format_si(feeding.sample_bytes, 'B')} stored, {format_si(feeding.decoded_bytes, 'B')} copied"),
-        ("stages", together),
+        ("stages", schedule),
         (
-            "a batch",
-            f"of {feeding.batch_size}{each}: {say_time_briefly(fed.compute_s)} at work{interval}, "
-            f"{say_time_briefly(fed.waiting_s)} waiting for it",
+            "batch",
+            f"{feeding.batch_size}{per_device}: {format_time_short(fed.compute_s)} computing{interval}, "
+            f"{format_time_short(fed.waiting_s)} waiting for input",
         ),
-        (BOUND, f"{say_time_briefly(prediction.bound_s)} at work by the data sheet"),
-        ("needed", f"for {idle}: {needed}"),
+        (LOWER_BOUND_FACT, f"{format_time_short(prediction.bound_s)} computing (data sheet)"),
+        ("needed", f"{needed} for full utilisation"),
     ]
 
 
-def _stage_rows(fed: Fed) -> list[dict[str, Any]]:
+def _stage_rows(fed: PipelineThroughput) -> list[dict[str, Any]]:
     return [
         {
             "stage": stage.name,
-            "what": stage.what,
+            "what": stage.description,
             "workers": stage.workers,
             "per_s": stage.per_s,
             "bytes_per_s": stage.bytes_per_s,
-            "beside": stage.beside,
+            "beside": stage.runs_concurrently,
             "busy": fed.throughput_per_s / stage.per_s,
             "bottleneck": stage is fed.bottleneck,
         }
@@ -146,32 +148,32 @@ def _stage_rows(fed: Fed) -> list[dict[str, Any]]:
     ]
 
 
-def _stage_table(fed: Fed) -> Table:
+def _stage_table(fed: PipelineThroughput) -> Table:
     columns = [
         Column("stage", "stage", left=True),
-        Column("what", "what", left=True, fold=True),
+        Column("what", "description", left=True, wrap=True),
         Column("workers", "workers"),
         Column("per_s", "samples/s", "{:,.0f}".format),
-        Column("bytes_per_s", "bytes/s", say_bandwidth),
-        Column("beside", "beside\nothers", say_yes_or_no, left=True),
-        Column("busy", "busy", say_whole_percent),
+        Column("bytes_per_s", "bytes/s", format_bandwidth),
+        Column("beside", "runs in\nparallel", format_yes_no, left=True),
+        Column("busy", "busy", format_percent_rounded),
     ]
-    return Table("Stages, each on its own", columns, _stage_rows(fed))
+    return Table("Stages in isolation", columns, _stage_rows(fed))
 
 
 def _rule_table(rules: tuple[Rule, ...]) -> Table:
     columns = [
-        Column("rule", "rule", left=True, fold=True),
-        Column("found", "here", left=True, fold=True),
-        Column("holds", "holds", say_yes_or_no, left=True),
+        Column("rule", "rule", left=True, wrap=True),
+        Column("found", "this pipeline", left=True, wrap=True),
+        Column("holds", "holds", format_yes_no, left=True),
     ]
-    return Table("Rules of thumb", columns, [{"rule": r.rule, "found": r.found, "holds": r.holds} for r in rules])
+    return Table("Rules of thumb", columns, [{"rule": r.rule, "found": r.observed, "holds": r.holds} for r in rules])
 
 
 def _remedy_row(remedy: Remedy) -> dict[str, Any]:
     return {
         "remedy": remedy.name,
-        "what": remedy.what,
+        "what": remedy.description,
         "throughput_per_s": remedy.after.throughput_per_s,
         "gain": remedy.gain,
         "utilisation": remedy.after.utilisation,
@@ -181,20 +183,20 @@ def _remedy_row(remedy: Remedy) -> dict[str, Any]:
 
 def _remedy_table(remedies: tuple[Remedy, ...]) -> Table:
     columns = [
-        Column("remedy", "remedy", left=True, fold=True),
-        Column("what", "what", left=True, fold=True),
+        Column("remedy", "remedy", left=True, wrap=True),
+        Column("what", "description", left=True, wrap=True),
         Column("throughput_per_s", "samples/s", "{:,.0f}".format),
         Column("gain", "gain", lambda gain: "none" if abs(gain - 1) < 0.0005 else f"{gain:.2f} x"),
-        Column("utilisation", "device\nworks", say_percent),
-        Column("bottleneck", "then\nlimits", left=True),
+        Column("utilisation", "device\nutilisation", format_percent),
+        Column("bottleneck", "next\nbottleneck", left=True),
     ]
-    return Table("Remedies, each alone", columns, [_remedy_row(remedy) for remedy in remedies])
+    return Table("Remedies, each applied alone", columns, [_remedy_row(remedy) for remedy in remedies])
 
 
-def _plan_note(fed: Fed, plan: tuple[Remedy, ...]) -> str:
+def _plan_note(fed: PipelineThroughput, plan: tuple[Remedy, ...]) -> str:
     if fed.utilisation >= 0.9:
-        return "the device is fed: only a faster device, or less work for it, makes it faster"
+        return "input is not the bottleneck: only a faster device or less computation increases throughput"
     if not plan:
         return "no remedy on this node helps"
-    names = ", then ".join(f"{step.name} ({step.what})" for step in plan)
-    return f"one on top of the other: {names}: the device works {plan[-1].after.utilisation:.1%} of the time"
+    steps = ", then ".join(f"{step.name} ({step.description})" for step in plan)
+    return f"combined: {steps}: device utilisation {plan[-1].after.utilisation:.1%}"

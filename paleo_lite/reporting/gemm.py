@@ -1,67 +1,66 @@
-"""Matrix products to look at: the bound, the tiles, and what putting several into one gains."""
+"""Document of matrix products: bound, tiles, and the gain of merging several products into one."""
 
 from __future__ import annotations
 
-from ..result import BOUND
-from ..timing import describe
+from ..result import LOWER_BOUND_FACT
+from ..timing import describe_model
 from ..timing.gemm import GemmTimes
-from ..units import format_si, say_interval
-from .document import Column, Document, Table, say_percent, say_size, say_time, say_whole_percent
+from ..units import format_interval, format_si
+from .document import Column, Document, Table, format_bytes, format_percent, format_percent_rounded, format_time
 
 
 def gemm_page(times: GemmTimes) -> Document:
-    """The page of a product, or several."""
-    first, *others = times.ways
-    several = f"{times.products} products" if times.products > 1 else "one product"
-    where = "" if times.device is None else f" on {times.device.name}, {times.precision}"
-    headline = f"{several} of {times.m} x {times.k} by {times.k} x {times.n}{where}: {format_si(first.time_s, 's')}"
+    """Return the document of one or several matrix products."""
+    first, *others = times.variants
+    products = f"{times.products} products" if times.products > 1 else "one product"
+    device = "" if times.device is None else f" on {times.device.name}, {times.precision}"
+    headline = f"{products} of {times.m} x {times.k} by {times.k} x {times.n}{device}: {format_si(first.time_s, 's')}"
     if first.interval is not None:
-        headline += f" ({say_interval(first.interval)} at 90%)"
+        headline += f" ({format_interval(first.interval)} at 90%)"
     if others:
         best = min(others, key=lambda way: way.time_s)
         gain = first.time_s / best.time_s
-        headline += f"; {best.name} {format_si(best.time_s, 's')}, {gain:.2f} x as fast"
+        headline += f"; {best.name} {format_si(best.time_s, 's')}, speed-up {gain:.2f}"
     columns = [
-        Column("way", "way", left=True),
-        Column("launches", "launches"),
+        Column("way", "method", left=True),
+        Column("launches", "launches", drop_order=3),
         Column("size", "M x N x K", left=True),
-        Column("bytes", "bytes", say_size, spare=2),
+        Column("bytes", "bytes", format_bytes, drop_order=2),
         Column("tiles", "tiles"),
         Column("waves", "waves"),
-        Column("filled", "filled", say_whole_percent),
-        Column("time_s", "time", say_time),
-        Column("share_of_peak", "share\nof peak", say_percent, spare=1),
-        Column("gain", "gain", "{:.2f} x".format),
+        Column("filled", "filled", format_percent_rounded),
+        Column("time_s", "time", format_time),
+        Column("share_of_peak", "share\nof peak", format_percent, drop_order=1),
+        Column("gain", "speed-up", "{:.2f}".format),
     ]
     rows = []
-    for way, row in zip(times.ways, times.rows()):
+    for way, row in zip(times.variants, times.rows()):
         groups = f"{way.groups} of " if way.groups > 1 else ""
         rows.append({**row, "size": f"{groups}{way.m} x {way.n} x {way.k}"})
     return Document(headline, _facts(times), [Table("", columns, rows)], times.notes)
 
 
 def _facts(times: GemmTimes) -> list[tuple[str, str]]:
-    bound = f"{format_si(times.peak_time_s, 's', 3)} for each product at peak: "
+    bound = f"{format_si(times.peak_time_s, 's', 3)} per product at peak: "
     bound += f"{format_si(times.flops, 'FLOP')} (2 M N K) / {format_si(times.peak_per_s, 'FLOP/s')}"
-    facts = [(BOUND, bound), ("peak", times.peak_words)]
-    moved = f"{format_si(times.bytes, 'B')} for each product, {_plain(times.intensity)} FLOP per byte"
+    facts = [(LOWER_BOUND_FACT, bound), ("peak", times.peak_words)]
+    moved = f"{format_si(times.bytes, 'B')} per product, {_format_intensity(times.intensity)} FLOP/byte"
     if times.ridge_point is not None:
-        bounded = "arithmetic" if times.intensity >= times.ridge_point else "memory"
-        moved += f"; the ridge point is {_plain(times.ridge_point)}, so {bounded} bounds it"
+        bound = "compute" if times.intensity >= times.ridge_point else "memory"
+        moved += f" (ridge point {_format_intensity(times.ridge_point)}): {bound}-bound"
     facts.append(("memory", moved))
-    tiling = times.ways[0].tiling
+    tiling = times.variants[0].tiling
     if tiling is not None:
         waves = f"{tiling.waves} wave{'s' if tiling.waves > 1 else ''}"
-        facts.append(
-            (
-                "tiles",
-                f"{tiling.tiles} of {tiling.rows} x {tiling.columns} on {tiling.multiprocessors} multiprocessors: "
-                f"{waves}, {tiling.last} tiles in the last; {tiling.covered:.0%} of their area is output",
-            )
+        text = (
+            f"{tiling.tiles} tiles of {tiling.rows} x {tiling.columns} on {tiling.multiprocessors} SMs: "
+            f"{waves}, {tiling.last_wave_tiles} tiles in the last; "
+            f"output covers {tiling.tile_efficiency:.0%} of their area"
         )
-    facts.append(("time model", describe(times.model)))
+        facts.append(("tiles", text))
+    facts.append(("time model", describe_model(times.model)))
     return facts
 
 
-def _plain(value: float) -> str:
+def _format_intensity(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

@@ -1,6 +1,4 @@
-"""Kernels of a profile to look at: where the time went, how near the limits, what to do first, what counters mean; and
-what the host did, by kind, by module, by function.
-"""
+"""Documents of kernels, timelines and host profiles: time by class, roofline bounds, headroom, counters, functions."""
 
 from __future__ import annotations
 
@@ -8,38 +6,48 @@ import re
 from typing import Any
 
 from ..profile_analysis.host import KINDS, HostReport
-from ..profile_analysis.kernels import NOT_PROFILED, KernelReport, KernelRow
+from ..profile_analysis.kernels import CLASSES_WITHOUT_COUNTERS, KernelReport, KernelRow
 from ..profile_analysis.metrics import explain
-from ..profile_analysis.next_command import kernels_that_matter
+from ..profile_analysis.next_command import kernels_to_profile
 from ..profile_analysis.timeline import Timeline
 from ..profiles.names import CLASSES
-from ..text import printable
+from ..text import make_printable
 from ..units import format_si
-from .document import Column, Document, Table, raw_table, say_count, say_many, say_percent, say_time, say_whole_percent
+from .document import (
+    Column,
+    Document,
+    Table,
+    format_count,
+    format_percent,
+    format_percent_rounded,
+    format_plural,
+    format_time,
+    raw_table,
+)
 
-_MEASURED_NEXT = 5
-_EXPLAINED = 3  # kernels whose counters are explained
+_MAX_UNMEASURED = 5
+_MAX_EXPLAINED = 3  # kernels with explained counters
 
 
 def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time") -> Document:
-    """The page of a profile's kernels.
+    """Return the document of the kernels of a profile.
 
     Parameters
     ----------
     top : int or None
-        How many kernels to list; None lists all.
+        Number of kernels to list; None lists all.
     order : {"time", "rank", "share"}
     """
     rows = [row.to_dict() for row in _ordered(report.kernels, order)]
     calls, timed = sum(row.calls for row in report.kernels), report.time_s is not None
     foot = [{"name": "all kernels", "calls": calls, "time_s": report.time_s, "share": 1.0}] if timed else []
     kernels = Table("Kernels", _columns(report), rows, foot, sortable=True, filterable=True)
-    kernels = kernels.known("name", "class", "calls", "time_s").first(top)
-    tables = [kernels.but(title=f"{kernels.title}, by {order}")]
+    kernels = kernels.drop_empty_columns("name", "class", "calls", "time_s").head(top)
+    tables = [kernels.replace(title=f"{kernels.title}, by {order}")]
     if timed:
         classes = [{**row, "meaning": CLASSES.get(row["class"])} for row in report.by_class()]
         tables.insert(0, Table("By class", _CLASSES, classes, sortable=True))
-    if report.busy_s and not _one(report):
+    if report.busy_s and not _is_single_profile(report):
         busy = [{"name": name, "busy_s": seconds} for name, seconds in report.busy_s.items()]
         columns = [
             Column("name", "profile", left=True),
@@ -57,24 +65,28 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
 
 
 def measure_next(report: KernelReport) -> list[Table]:
-    """What takes long, and nobody knows what bounds it."""
-    unknown = [row for row in report.kernels if row.time_s and row.headroom is None and row.label not in NOT_PROFILED]
+    """Return a table of the longest kernels with unknown bound, which should be profiled next, or none."""
+    unknown = [
+        row
+        for row in report.kernels
+        if row.time_s and row.headroom is None and row.label not in CLASSES_WITHOUT_COUNTERS
+    ]
     if not unknown:
         return []
     tool = _profiler(report)
-    how = "" if tool is None else f": --next-command {tool} prints how"
+    hint = "" if tool is None else f" (--next-command {tool} prints the command)"
     columns = [
         Column("name", "kernel", left=True),
-        Column("class", "class", left=True, spare=1),
-        Column("time_s", "time", say_time),
-        Column("share", "share", say_percent),
+        Column("class", "class", left=True, drop_order=1),
+        Column("time_s", "time", format_time),
+        Column("share", "share", format_percent),
     ]
-    table = Table(f"Measure these next{how}", columns, [row.to_dict() for row in unknown])
-    return [table.first(_MEASURED_NEXT, "the longest ")]
+    table = Table(f"Kernels to measure next{hint}", columns, [row.to_dict() for row in unknown])
+    return [table.head(_MAX_UNMEASURED, "the longest ")]
 
 
 def _profiler(report: KernelReport) -> str | None:
-    """NVIDIA's for the device: nvprof knows none after Volta, Nsight Compute none before."""
+    """Return NVIDIA's kernel profiler for the device: nvprof up to Pascal, Nsight Compute from Volta."""
     capability = report.device.capability
     if not re.fullmatch(r"\d+\.\d+", capability):
         return None
@@ -82,13 +94,13 @@ def _profiler(report: KernelReport) -> str | None:
 
 
 def command_lines(report: KernelReport, commands: list[str]) -> str:
-    """The commands of the selective run, with what they are for as shell comments."""
-    chosen = kernels_that_matter(report.kernels)
+    """Return the commands that profile only the important kernels, with shell comments."""
+    chosen = kernels_to_profile(report.kernels)
     share = sum(row.share or 0.0 for row in chosen)
-    lines = [f"# step 1 is done: {len(report.kernels)} kernels by time, from {printable(report.path)}"]
-    lines.append(f"# step 2: counters for the {len(chosen)} that matter, {share:.0%} of the time:")
-    lines += [f"#   {row.share or 0:6.1%}  {printable(row.name)}" for row in chosen]
-    lines.append("# collection starts where the program says so: torch.cuda.profiler.start() and stop()")
+    lines = [f"# step 1 (done): {len(report.kernels)} kernels by time, from {make_printable(report.path)}"]
+    lines.append(f"# step 2: counters of the {len(chosen)} most important kernels ({share:.0%} of the time):")
+    lines += [f"#   {row.share or 0:6.1%}  {make_printable(row.name)}" for row in chosen]
+    lines.append("# the program selects the profiled range with torch.cuda.profiler.start() and stop()")
     return "\n".join([*lines, *commands])
 
 
@@ -105,14 +117,14 @@ def _ordered(rows: list[KernelRow], order: str) -> list[KernelRow]:
 def _headline(report: KernelReport) -> str:
     direction = "" if report.direction == "all" else f", {report.direction}"
     kernels, calls = len(report.kernels), sum(row.calls for row in report.kernels)
-    answer = f"{report.path}{direction}: {say_many(kernels, 'kernel')}, {say_many(calls, 'call')}"
+    answer = f"{report.path}{direction}: {format_plural(kernels, 'kernel')}, {format_plural(calls, 'call')}"
     if report.time_s is None:
         return answer
     return f"{answer}, {format_si(report.time_s, 's', 5)}"
 
 
-def _one(report: KernelReport) -> bool:
-    """Whether it is of one profile, whose devices are numbers."""
+def _is_single_profile(report: KernelReport) -> bool:
+    """Return whether the report is of one profile: its busy times are then by device number."""
     return all(name.lstrip("-").isdigit() for name in report.busy_s or {})
 
 
@@ -127,9 +139,13 @@ def _facts(report: KernelReport) -> list[tuple[str, str]]:
             format_si(seconds, "s", 5) + ("" if name == "-1" else f" on device {name}")
             for name, seconds in (report.busy_s or {}).items()
         )
-        busy = ", ".join(by_device) if _one(report) else f"{format_si(report.union_s, 's', 5)} in all"
+        busy = ", ".join(by_device) if _is_single_profile(report) else f"{format_si(report.union_s, 's', 5)} in total"
         facts.append(
-            ("busy", f"{busy}; overlapping kernels count once, {report.time_s / report.union_s:.3f}x in the sum")
+            (
+                "busy",
+                f"{busy}; overlapping kernels counted once (summed kernel time is "
+                f"{report.time_s / report.union_s:.3f}x)",
+            )
         )
     return facts
 
@@ -137,54 +153,55 @@ def _facts(report: KernelReport) -> list[tuple[str, str]]:
 def _columns(report: KernelReport) -> list[Column]:
     return [
         Column("name", "kernel", left=True),
-        Column("rank", "rank", spare=1),
-        Column("class", "class", left=True, spare=2),
-        Column("calls", "calls", say_count, spare=6),
-        Column("time_s", "time", say_time),
-        Column("share", "share", say_percent),
-        Column("flops_per_s", "FLOP/s", format_si, spare=5),
+        Column("rank", "rank", drop_order=1),
+        Column("class", "class", left=True, drop_order=2),
+        Column("calls", "calls", format_count, drop_order=6),
+        Column("time_s", "time", format_time),
+        Column("share", "share", format_percent),
+        Column("flops_per_s", "FLOP/s", format_si, drop_order=5),
         *([Column("flops", "FLOPs", format_si)] if report.time_s is None else []),
         Column("flops_efficiency", "share\nof peak", lambda value: f"{value:.2%}"),
-        Column("bound", "bound by", left=True, spare=4),
-        Column("headroom", "headroom", say_whole_percent, spare=3),
-        Column("occupancy", "occu-\npancy", say_whole_percent, spare=1),
+        Column("bound", "bound by", left=True, drop_order=4),
+        Column("headroom", "headroom", format_percent_rounded, drop_order=3),
+        Column("occupancy", "occu-\npancy", format_percent_rounded, drop_order=1),
     ]
 
 
 _CLASSES = [
     Column("class", "class", left=True),
-    Column("kernels", "kernels", spare=1),
-    Column("calls", "calls", say_count),
-    Column("time_s", "time", say_time),
-    Column("share", "share", say_percent, bar=True),
-    Column("meaning", "what it is", left=True, spare=2),
+    Column("kernels", "kernels", drop_order=1),
+    Column("calls", "calls", format_count),
+    Column("time_s", "time", format_time),
+    Column("share", "share", format_percent, bar=True),
+    Column("meaning", "meaning", left=True, drop_order=2),
 ]
 
 
 def _metric_tables(report: KernelReport) -> list[Table]:
-    """What the counters of the kernels that matter say, in words."""
+    """Return a table that explains the counters of the most important kernels."""
     measured = [row for row in report.kernels if any(explain(name, 0.0) for name in row.metrics)]
-    chosen = sorted(measured, key=lambda row: -row.gain_s)[:_EXPLAINED]
+    chosen = sorted(measured, key=lambda row: -row.gain_s)[:_MAX_EXPLAINED]
     rows: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(chosen, 1):
         for name, value in row.metrics.items():
-            if (told := explain(name, value)) is not None:
-                rows.setdefault(name, told)[f"value_{number}"] = told["shown"]
+            explanation = explain(name, value)
+            if explanation is not None:
+                rows.setdefault(name, explanation)[f"value_{number}"] = explanation["shown"]
     if not rows:
         return []
     columns = [Column("metric", "counter", left=True)]
-    columns += [Column(f"value_{number}", f"({number})", spare=number) for number in range(1, len(chosen) + 1)]
+    columns += [Column(f"value_{number}", f"({number})", drop_order=number) for number in range(1, len(chosen) + 1)]
     columns += [
-        Column("meaning", "what it is", left=True, fold=True),
-        Column("good", "good", left=True, fold=True),
-        Column("remedy", "if it is not", left=True, fold=True, spare=2),
+        Column("meaning", "meaning", left=True, wrap=True),
+        Column("good", "good value", left=True, wrap=True),
+        Column("remedy", "remedy", left=True, wrap=True, drop_order=2),
     ]
     names = ", ".join(f"({number}) {row.name.rsplit('::', 1)[-1]}" for number, row in enumerate(chosen, 1))
     return [Table(f"Counters of {names}", columns, [rows[name] for name in sorted(rows)])]
 
 
 def timeline_page(timeline: Timeline) -> Document:
-    """How long each class of kernels kept the device, of the time in slices."""
+    """Return the busy time of each class of kernels in a timeline."""
     window_s = timeline.slice_s * timeline.busy_s.shape[1]
     rows = [
         {"class": label, "time_s": float(busy.sum()), "share": float(busy.sum()) / window_s}
@@ -192,8 +209,8 @@ def timeline_page(timeline: Timeline) -> Document:
     ]
     columns = [
         Column("class", "class", left=True),
-        Column("time_s", "time", say_time),
-        Column("share", "of the window", say_percent, bar=True),
+        Column("time_s", "time", format_time),
+        Column("share", "share of\nthe window", format_percent, bar=True),
     ]
     slices = f"{timeline.busy_s.shape[1]} slices of {format_si(timeline.slice_s, 's')}"
     return Document(
@@ -204,50 +221,51 @@ def timeline_page(timeline: Timeline) -> Document:
 
 
 def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> Document:
-    """The page of a profile of the host.
+    """Return the document of a host profile.
 
     Parameters
     ----------
     top : int or None
-        How many functions to list; None lists all.
+        Number of functions to list; None lists all.
     order : str
-        Ignored: the host has no peak to rank by.
+        Ignored: functions of the host are always ordered by time.
     """
-    what, share = "cycles" if report.time_s is None else "time", Column("share", "share", say_percent, bar=True)
+    quantity = "cycles" if report.time_s is None else "time"
+    share = Column("share", "share", format_percent, bar=True)
     functions = Table(
         "Functions",
         [
             Column("name", "function", left=True),
-            Column("kind", "kind", left=True, spare=2),
-            Column("module", "module", left=True, spare=1),
-            Column("calls", "calls", say_count, spare=4),
-            Column("time_s", "time in it", say_time),
-            Column("total_s", "with what\nit called", say_time, spare=3),
+            Column("kind", "kind", left=True, drop_order=2),
+            Column("module", "module", left=True, drop_order=1),
+            Column("calls", "calls", format_count, drop_order=4),
+            Column("time_s", "self time", format_time),
+            Column("total_s", "total\ntime", format_time, drop_order=3),
             share,
         ],
         report.to_dict()["hotspots"],
         sortable=True,
         filterable=True,
-    ).known()
-    listed = functions.first(top)
-    tables = [listed.but(title=f"{listed.title}, by {what}")]
+    ).drop_empty_columns()
+    listed = functions.head(top)
+    tables = [listed.replace(title=f"{listed.title}, by {quantity}")]
     for key in ("module", "kind"):
         groups = report.sums(key)
         if len(groups) > 1:
             columns = [
                 Column(key, key, left=True),
-                Column("functions", "functions", say_count, spare=2),
-                *([] if report.time_s is None else [Column("time_s", "time in it", say_time)]),
+                Column("functions", "functions", format_count, drop_order=2),
+                *([] if report.time_s is None else [Column("time_s", "self time", format_time)]),
                 share,
-                *([Column("meaning", "what it is", left=True, spare=1)] if key == "kind" else []),
+                *([Column("meaning", "meaning", left=True, drop_order=1)] if key == "kind" else []),
             ]
             rows = [{**group, "meaning": KINDS.get(group[key] or "")} for group in groups]
             tables.insert(0, Table(f"By {key}", columns, rows, sortable=True))
     facts = [("format", report.format)]
     if report.configuration:
         facts.append(("run", ", ".join(f"{name} {value}" for name, value in report.configuration.items())))
-    facts.append(("time", f"{what} of the host, summed over threads: nothing in it ran on a device"))
+    facts.append(("time", f"{quantity} on the host, summed over threads; the profile has no device activity"))
     first = report.hotspots[0]
-    spent = "" if report.time_s is None else f"{format_si(report.time_s, 's', 5)} of the host, "
-    headline = f"{report.path}: {spent}{first.share:.0%} of the {what} in {first.name[:60]}"
-    return Document(headline, facts, tables, (), functions.but(title=""))
+    spent = "" if report.time_s is None else f"{format_si(report.time_s, 's', 5)} on the host, "
+    headline = f"{report.path}: {spent}{first.share:.0%} of the {quantity} in {first.name[:60]}"
+    return Document(headline, facts, tables, (), functions.replace(title=""))

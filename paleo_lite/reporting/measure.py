@@ -1,4 +1,4 @@
-"""A measured machine to look at: what it does, and how predictions of unseen networks held."""
+"""Result and document of measuring a machine: its rates, and predictions of held-out networks."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from ..counting import count
 from ..measurement.clock import Timing
 from ..measurement.running import Probed
 from ..result import Result
-from ..timing.models import LEVEL, QUANTILES
+from ..timing.models import INTERVAL_LEVEL, QUANTILES
 from ..units import format_si
 from .document import (
     Column,
     Document,
     Table,
+    format_bandwidth,
+    format_percent,
+    format_percent_rounded,
+    format_plural,
+    format_time,
+    format_yes_no,
     raw_table,
-    say_bandwidth,
-    say_many,
-    say_percent,
-    say_time,
-    say_whole_percent,
-    say_yes_or_no,
 )
 
 
 class TimedStep(msgspec.Struct, frozen=True):
-    """A measured step, and how steady it was."""
+    """A measured step with its timing statistics."""
 
     measurement: Measurement
     timing: Timing
 
 
-class Measured(Result, msgspec.Struct, frozen=True, eq=False):
-    """Everything that measuring a machine gave.
+class MachineReport(Result, msgspec.Struct, frozen=True, eq=False):
+    """The result of measuring a machine.
 
     Attributes
     ----------
     bandwidth_bytes_per_s, peak_per_s, launch_s : float
-        Fastest stream, fastest matrix product, shortest operation.
+        Rates of the fastest stream and matrix product; duration of the shortest operation.
     fitted, unseen : list of TimedStep
-        Steps that were learnt from, and those that were predicted.
+        Steps used for fitting, and held-out steps. The same list if the user chose the steps.
     points : list of Point
-        The unseen beside their predictions.
+        Predictions of the held-out steps.
     left_out : list of str
-        Steps that found no room, in words.
+        Descriptions of the steps that did not fit into memory.
     files : list of str
-        What was written.
+        Paths of the written files.
     busy : str
-        What there is to say of other work on the machine; empty where there was none.
+        Warning about other load on the machine; empty if there was none.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.measure:measured_page"
@@ -76,25 +76,25 @@ class Measured(Result, msgspec.Struct, frozen=True, eq=False):
     busy: str = ""
 
     @property
-    def were_chosen(self) -> bool:
-        """Whether the steps were named: they are fitted, beside what was expected of them beforehand."""
+    def has_chosen_steps(self) -> bool:
+        """Whether the user chose the steps: all are fitted, after they were predicted."""
         return self.fitted is self.unseen
 
     @property
     def mape(self) -> float:
-        """Mean absolute relative error of the unseen steps."""
+        """Mean absolute relative error of the held-out steps."""
         return float(np.mean([abs(point.error) for point in self.points]))
 
     @property
-    def within(self) -> int:
-        """How many unseen steps lie in their 90% interval."""
-        return sum(row["within"] for row in self.compared())
+    def count_within_interval(self) -> int:
+        """Number of held-out steps inside their 90% interval."""
+        return sum(row["within"] for row in self.comparison_rows())
 
-    def compared(self) -> list[dict[str, Any]]:
-        """The unseen steps: measured, predicted with interval, error."""
+    def comparison_rows(self) -> list[dict[str, Any]]:
+        """Return measured and predicted time, interval and error of each held-out step."""
         rows = []
         for step, point in zip(self.unseen, self.points, strict=True):
-            reach = np.exp(QUANTILES[LEVEL] * point.deviation)
+            reach = np.exp(QUANTILES[INTERVAL_LEVEL] * point.deviation)
             low, high, measured = point.predicted_s / reach, point.predicted_s * reach, step.measurement.time_s
             rows.append(
                 {
@@ -112,33 +112,33 @@ class Measured(Result, msgspec.Struct, frozen=True, eq=False):
             )
         return rows
 
-    def probes(self) -> list[dict[str, Any]]:
-        """The probes with their rates; FLOP/s for what computes, bytes per second for what streams."""
+    def probe_rows(self) -> list[dict[str, Any]]:
+        """Return the probes with their times and rates: FLOP/s of compute probes, bytes/s of stream probes."""
         rows = []
-        for each in self.probed:
-            probe, seconds = each.probe, each.timing.median_s
+        for probed in self.probed:
+            probe, seconds = probed.probe, probed.timing.median_s
             work = count([probe.layer], self.precision)
             flops, moved = (float(work.column(k, "inference", probe.batch_size).sum()) for k in ("flops", "bytes"))
-            computes = probe.purpose in ("gemm", "convolution")
+            is_compute_probe = probe.purpose in ("gemm", "convolution")
             rows.append(
                 {
                     "probe": probe.layer.name,
                     "purpose": probe.purpose,
                     "batch_size": probe.batch_size,
                     "time_s": seconds,
-                    "spread": each.timing.spread,
-                    "samples": each.timing.samples,
-                    "calls": each.timing.calls,
-                    "stable": each.timing.stable,
-                    "flop_per_s": flops / seconds if computes else None,
+                    "spread": probed.timing.spread,
+                    "samples": probed.timing.samples,
+                    "calls": probed.timing.calls,
+                    "stable": probed.timing.stable,
+                    "flop_per_s": flops / seconds if is_compute_probe else None,
                     "bytes_per_s": moved / seconds if probe.purpose == "stream" else None,
-                    "share_of_peak": flops / seconds / self.peak_per_s if computes else None,
+                    "share_of_peak": flops / seconds / self.peak_per_s if is_compute_probe else None,
                 }
             )
         return rows
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the documented JSON."""
         return {
             "device": self.device,
             "name": self.name,
@@ -147,14 +147,14 @@ class Measured(Result, msgspec.Struct, frozen=True, eq=False):
             "peak_flops": self.peak_per_s,
             "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
             "launch_s": self.launch_s,
-            "probes": self.probes(),
+            "probes": self.probe_rows(),
             "measurements": [
                 {**msgspec.to_builtins(step.measurement), "spread": step.timing.spread, "stable": step.timing.stable}
                 for step in self.fitted
             ],
-            "held_out": self.compared(),
+            "held_out": self.comparison_rows(),
             "mape": self.mape,
-            "within_90": self.within,
+            "within_90": self.count_within_interval,
             "calibration": msgspec.to_builtins(self.calibration),
             "left_out": list(self.left_out),
             "files": list(self.files),
@@ -162,27 +162,29 @@ class Measured(Result, msgspec.Struct, frozen=True, eq=False):
         }
 
 
-def measured_page(measured: Measured) -> Document:
-    """Predicted against measured first of all, then what the machine does."""
-    rows, networks = measured.compared(), {step.measurement.network for step in measured.unseen}
+def measured_page(measured: MachineReport) -> Document:
+    """Return the document: predicted against measured times, then the probes."""
+    rows, networks = measured.comparison_rows(), {step.measurement.network for step in measured.unseen}
     calibration = measured.calibration
     facts = [
         ("device", f"{measured.device}, {measured.precision}, {measured.software}"),
         ("peak", f"{format_si(measured.peak_per_s, 'FLOP/s')}, the fastest matrix product"),
         ("bandwidth", f"{format_si(measured.bandwidth_bytes_per_s, 'B/s')}, the fastest stream"),
         ("launch", f"{format_si(measured.launch_s, 's')}, the shortest operation"),
-        ("learnt from", f"{len(measured.fitted)} steps of {len(calibration.provenance.networks)} networks"),
-        ("scatter", f"{calibration.scatter:.1%} of those steps around the model"),
+        ("fitted to", f"{len(measured.fitted)} steps of {len(calibration.provenance.networks)} networks"),
+        ("scatter", f"{calibration.scatter:.1%} relative standard deviation of the fitted steps"),
     ]
     if calibration.held_out_error is not None:
-        facts.append(("held out", f"{calibration.held_out_error:.1%} with each of them predicted from the others"))
-    tables = [_compared_table(rows), _probe_table(measured.probes())]
-    steps = say_many(len(rows), "step")
-    told = f"{steps} of {len(networks)} networks that were not fitted"
-    if measured.were_chosen:
-        told = f"{steps}, predicted before they were run"
+        facts.append(("held out", f"{calibration.held_out_error:.1%} mean absolute error (leave one network out)"))
+    tables = [_compared_table(rows), _probe_table(measured.probe_rows())]
+    steps = format_plural(len(rows), "step")
+    if measured.has_chosen_steps:
+        subject = f"{steps}, predicted before running"
+    else:
+        subject = f"{steps} of {len(networks)} held-out networks"
     return Document(
-        f"{told}: {measured.mape:.1%} mean absolute error, {measured.within} of {len(rows)} within the 90% interval",
+        f"{subject}: {measured.mape:.1%} mean absolute error, {measured.count_within_interval} of {len(rows)} "
+        "in the 90% interval",
         facts,
         tables,
         _notes(measured),
@@ -193,22 +195,22 @@ def measured_page(measured: Measured) -> Document:
 def _compared_table(rows: list[dict[str, Any]]) -> Table:
     shown = [{**row, "interval": (row["predicted_s"], row["low_s"], row["high_s"])} for row in rows]
     return Table(
-        "Predicted, then run",
+        "Predicted and measured",
         [
             Column("network", "network", left=True),
             Column("phase", "phase", left=True),
-            Column("batch_size", "batch", spare=1),
-            Column("measured_s", "measured", say_time),
-            Column("spread", "spread", say_percent, spare=3),
-            Column("interval", "predicted (90%)", _with_interval),
+            Column("batch_size", "batch", drop_order=1),
+            Column("measured_s", "measured", format_time),
+            Column("spread", "spread", format_percent, drop_order=3),
+            Column("interval", "predicted (90%)", _format_with_interval),
             Column("error", "error", lambda value: f"{value:+.1%}"),
-            Column("within", "within", say_yes_or_no, spare=2),
+            Column("within", "in\ninterval", format_yes_no, drop_order=2),
         ],
         shown,
     )
 
 
-def _with_interval(times_s: tuple[float, float, float]) -> str:
+def _format_with_interval(times_s: tuple[float, float, float]) -> str:
     middle, low, high = (format_si(time_s, "s", 3) for time_s in times_s)
     return f"{middle} ({low} to {high})"
 
@@ -219,29 +221,29 @@ def _probe_table(rows: list[dict[str, Any]]) -> Table:
         [
             Column("probe", "probe", left=True),
             Column("batch_size", "batch"),
-            Column("time_s", "median", say_time),
-            Column("spread", "spread", say_percent),
-            Column("samples", "samples", spare=2),
-            Column("calls", "calls\neach", spare=3),
-            Column("flop_per_s", "computed", lambda value: format_si(value, "FLOP/s"), spare=1),
-            Column("bytes_per_s", "moved", say_bandwidth),
-            Column("share_of_peak", "of peak", say_whole_percent),
+            Column("time_s", "median", format_time),
+            Column("spread", "spread", format_percent),
+            Column("samples", "samples", drop_order=2),
+            Column("calls", "calls\neach", drop_order=3),
+            Column("flop_per_s", "compute rate", lambda value: format_si(value, "FLOP/s"), drop_order=1),
+            Column("bytes_per_s", "bandwidth", format_bandwidth),
+            Column("share_of_peak", "of peak", format_percent_rounded),
         ],
         rows,
     )
 
 
-def _notes(measured: Measured) -> list[str]:
+def _notes(measured: MachineReport) -> list[str]:
     notes = [measured.busy] if measured.busy else []
-    notes += [f"no room for {text}" for text in measured.left_out]
-    steps = measured.fitted if measured.were_chosen else [*measured.fitted, *measured.unseen]
-    restless = sum(not step.timing.stable for step in steps)
-    if restless:
-        notes.append(f"{restless} of {len(steps)} steps did not settle in the time given: other work on this machine?")
+    notes += [f"not enough memory for {text}" for text in measured.left_out]
+    steps = measured.fitted if measured.has_chosen_steps else [*measured.fitted, *measured.unseen]
+    unstable = sum(not step.timing.stable for step in steps)
+    if unstable:
+        notes.append(f"timings of {unstable} of {len(steps)} steps did not stabilize; is the machine under other load?")
     if "compiled" in measured.software:
-        notes.append("compiled networks launch fewer kernels than are counted; the fit makes up for it on average")
+        notes.append("compiled networks launch fewer kernels than are counted; the fit compensates for this on average")
     if measured.files:
         notes.append(f"written: {', '.join(measured.files)}")
     else:
-        notes.append("nothing was written: -o, --calibration-out and --hardware-out keep what was learnt")
+        notes.append("nothing was written; save the results with -o, --calibration-out or --hardware-out")
     return notes

@@ -1,67 +1,90 @@
-"""Sweeps to look at: what was written, and the best rows of it."""
+"""Documents of sweeps: the summary of a run, its expected size, and its best rows."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from ..sweeps.best import Best
 from ..sweeps.run import Sweep
 from ..sweeps.space import Space
-from ..units import format_si, say_interval, say_number
+from ..units import format_interval, format_number, format_si
 from .document import (
     Column,
     Document,
     Table,
+    format_3_digits,
+    format_bytes_short,
+    format_count,
+    format_percent,
+    format_plural,
+    format_time_short,
     raw_table,
-    say_count,
-    say_many,
-    say_percent,
-    say_size_briefly,
-    say_three_digits,
-    say_time_briefly,
 )
 
 
-def sweep_page(done: Sweep) -> Document:
-    """What a finished sweep wrote."""
-    facts = [("feasible", f"{done.feasible:,}"), ("infeasible", f"{done.rows - done.feasible:,}, each with its reason")]
-    if done.resumed:
-        facts.append(("resumed", f"{done.resumed} of {done.chunks} chunks were there from an earlier run"))
-    took = format_si(done.seconds, "s", 3)
-    facts.append(("took", took if done.resumed else f"{took}, {done.rows / done.seconds:,.0f} rows per second"))
-    facts.append(("hours, cost and energy", f"for {format_si(done.samples)} samples"))
-    return Document(title=f"{done.path}: {say_many(done.rows, 'combination')}", facts=facts)
+def sweep_page(sweep: Sweep) -> Document:
+    """Return the summary of a finished sweep."""
+    facts = [
+        ("feasible", f"{sweep.feasible:,}"),
+        ("infeasible", f"{sweep.rows - sweep.feasible:,}, each with the reason"),
+    ]
+    if sweep.resumed:
+        facts.append(("resumed", f"{sweep.resumed} of {sweep.chunks} chunks came from an earlier run"))
+    duration = format_si(sweep.seconds, "s", 3)
+    facts.append(("duration", duration if sweep.resumed else f"{duration}, {sweep.rows / sweep.seconds:,.0f} rows/s"))
+    facts.append(("hours, cost and energy", f"for {format_si(sweep.samples)} samples"))
+    return Document(title=f"{sweep.path}: {format_plural(sweep.rows, 'combination')}", facts=facts)
 
 
 def size_lines(space: Space) -> Document:
-    """How large a sweep would be."""
+    """Return the expected size of a sweep."""
     facts = [
         ("combinations", space.describe()),
-        ("takes about", f"{space.hours():,.3g} core hours, {space.gigabytes():,.3g} GB"),
+        ("expected", f"about {space.hours():,.3g} core hours, {space.gigabytes():,.3g} GB"),
     ]
     return Document(
-        title=f"{say_many(space.size, 'combination')} in {say_many(space.chunk_count, 'chunk')}", facts=facts
+        title=f"{format_plural(space.size, 'combination')} in {format_plural(space.chunk_count, 'chunk')}", facts=facts
     )
 
 
 def best_page(best: Best) -> Document:
-    """The best rows; a column whose value is the same in all of them stands above the table."""
-    intervals = [(row.get("low_s"), row.get("high_s")) for row in best.rows]
-    rows = [{**row, "interval": None if None in both else both} for row, both in zip(best.rows, intervals)]
-    known = {column.key: column for column in _COLUMNS}
-    shared = [] if len(rows) < 2 else [
-        name for name in known
-        if name in _CONFIGURATION and len({row.get(name) for row in rows}) == 1 and rows[0].get(name) is not None
-    ]  # fmt: skip
-    facts = [(known[name].title, known[name].text(rows[0])) for name in shared]
-    columns = [column for column in _COLUMNS if column.key not in shared]
-    headline = f"{best.objective[0].upper()}{best.objective[1:]}"
-    shown = f"the first {len(rows)} of " if len(rows) < best.front else "" if best.front else f"{len(rows)} of "
-    facts.insert(0, ("rows", shown + best.counted))
+    """Return the best rows of a sweep; columns with the same value in all rows become facts above the table."""
+    rows = []
+    for row in best.rows:
+        low, high = row.get("low_s"), row.get("high_s")
+        rows.append({**row, "interval": None if low is None or high is None else (low, high)})
+    columns = {column.key: column for column in _COLUMNS}
+    shared = _shared_columns(rows)
+    facts = [("rows", _count_rows(best))]
+    facts += [(columns[name].title, columns[name].text(rows[0])) for name in shared]
+    shown = [column for column in _COLUMNS if column.key not in shared]
+    title = f"{best.objective[0].upper()}{best.objective[1:]}"
     notes = []
     if best.bounds:
-        notes.append(f"{best.bounds:,} rows that would fit are bounds, not forecasts: --bounds ranks them, too")
+        notes.append(f"{best.bounds:,} rows that match are bounds, not forecasts; --bounds ranks them as well")
     if len({row.get("answer") for row in rows}) > 1:
-        notes.append("bounds say what no device beats, forecasts what to expect: they are ranked together here")
-    return Document(headline, facts, [Table("", columns, rows).known()], notes, raw_table(best.rows))
+        notes.append("bounds (the limit of the data sheet) and forecasts (the expected time) are ranked together")
+    return Document(title, facts, [Table("", shown, rows).drop_empty_columns()], notes, raw_table(best.rows))
+
+
+def _shared_columns(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the keys of the configuration that have the same value in all of several rows."""
+    if len(rows) < 2:
+        return []
+    shared = []
+    for column in _COLUMNS:
+        is_shared = len({row.get(column.key) for row in rows}) == 1 and rows[0].get(column.key) is not None
+        if column.key in _CONFIGURATION and is_shared:
+            shared.append(column.key)
+    return shared
+
+
+def _count_rows(best: Best) -> str:
+    """Return how many rows are listed, and how many there are."""
+    listed = len(best.rows)
+    if listed < best.front:
+        return f"the first {listed} of {best.count_summary}"
+    return best.count_summary if best.front else f"{listed} of {best.count_summary}"
 
 
 _CONFIGURATION = (
@@ -72,24 +95,24 @@ _CONFIGURATION = (
 _COLUMNS = [
     Column("network", "network", left=True),
     Column("gpu", "GPU", left=True),
-    Column("precision", "precision", left=True, spare=6),
-    Column("phase", "phase", left=True, spare=5),
+    Column("precision", "precision", left=True, drop_order=6),
+    Column("phase", "phase", left=True, drop_order=5),
     Column("workers", "workers"),
-    Column("strategy", "strategy", left=True, spare=9),
-    Column("scaling", "scaling", left=True, spare=11),
-    Column("link", "link", left=True, spare=10),
-    Column("collective", "collective", left=True, spare=13),
-    Column("sequence_length", "tokens", say_count),
-    Column("batch_size", "batch", say_count),
-    Column("time_s", "time", say_time_briefly),
-    Column("interval", "at 90%", say_interval, spare=7),
-    Column("answer", "answer", left=True, spare=6),
-    Column("bound_s", "at least", say_time_briefly, spare=8),
-    Column("throughput_per_s", "samples\nper s", say_number, spare=3),
-    Column("memory_bytes", "memory", say_size_briefly, spare=4),
-    Column("efficiency", "of peak", say_percent, spare=8),
-    Column("hours", "hours", say_three_digits, spare=1),
-    Column("cost", "cost\nUSD", say_three_digits),
-    Column("energy_j", "energy", lambda value: format_si(value, "J", 3), spare=2),
-    Column("time_model", "time model", left=True, spare=12),
+    Column("strategy", "strategy", left=True, drop_order=9),
+    Column("scaling", "scaling", left=True, drop_order=11),
+    Column("link", "link", left=True, drop_order=10),
+    Column("collective", "collective", left=True, drop_order=13),
+    Column("sequence_length", "tokens", format_count),
+    Column("batch_size", "batch", format_count),
+    Column("time_s", "time", format_time_short),
+    Column("interval", "at 90%", format_interval, drop_order=7),
+    Column("answer", "answer", left=True, drop_order=6),
+    Column("bound_s", "bound", format_time_short, drop_order=8),
+    Column("throughput_per_s", "samples\nper s", format_number, drop_order=3),
+    Column("memory_bytes", "memory", format_bytes_short, drop_order=4),
+    Column("efficiency", "of peak", format_percent, drop_order=8),
+    Column("hours", "hours", format_3_digits, drop_order=1),
+    Column("cost", "cost\nUSD", format_3_digits),
+    Column("energy_j", "energy", lambda energy_j: format_si(energy_j, "J", 3), drop_order=2),
+    Column("time_model", "time model", left=True, drop_order=12),
 ]

@@ -1,7 +1,7 @@
-"""Pages for a terminal: tables that fit its width, folded where text is long.
+"""Formatting of documents for a terminal: tables that fit its width, with long text wrapped.
 
-Written here rather than with rich: importing and running that takes a quarter of the README command's time (40 of
-185 ms, measured), which may not exceed twice that of ``import numpy``.
+Not written with rich: importing and running rich takes a quarter of the time of the README's first command (40 of
+185 ms, measured).
 """
 
 from __future__ import annotations
@@ -9,32 +9,46 @@ from __future__ import annotations
 import codecs
 import os
 import re
-import shutil
+import sys
 from collections.abc import Mapping
 from itertools import zip_longest
 from typing import IO
 
 import msgspec
 
-from ..text import printable
-from .document import BAR, EIGHTHS, Chart, Column, Document, Table, bar_of
+from ..text import make_printable
+from .document import BAR_EIGHTHS, BAR_WIDTH, Chart, Column, Document, Table, text_bar
 
-GAP = 2  # blanks between columns
-FOLDED = 16  # the narrowest that a column of text is made
+GAP = 2
+"""Blanks between two columns."""
 
-_PLAIN = {"─": "-", "█": "#", "µ": "u", **dict.fromkeys(EIGHTHS[1:4], ""), **dict.fromkeys(EIGHTHS[4:], "#")}
+MIN_WRAPPED_WIDTH = 16
+"""Minimum width in characters of a wrapped column."""
+
+_ASCII_SUBSTITUTES = {
+    "─": "-",
+    "█": "#",
+    "µ": "u",
+    **dict.fromkeys(BAR_EIGHTHS[1:4], ""),
+    **dict.fromkeys(BAR_EIGHTHS[4:], "#"),
+}
 
 _COLOURED = {"bold": "\x1b[1m", "dim": "\x1b[2m", "note": "\x1b[33m", "end": "\x1b[0m"}
 _UNCOLOURED = dict.fromkeys(_COLOURED, "")
 
 _PIECES = re.compile(r"[^_/.,:-]*[_/.,:-]+|[^_/.,:-]+")
-"""The parts that a word may be broken into."""
+"""Pieces of a word between which a line may be broken."""
 
 
 def show_document(document: Document, style: str, out: IO[str]) -> None:
-    """Write a document as ``table`` (for a terminal), ``markdown`` or ``csv``.
+    """Write a document to a file or terminal.
 
-    The output's encoding may lack letters: plain ones stand for them.
+    Characters that the output's encoding lacks are replaced by ASCII ones.
+
+    Parameters
+    ----------
+    style : {"table", "markdown", "csv"}
+        ``table`` is for terminals.
     """
     if style == "csv":
         document.write_csv(out)
@@ -42,144 +56,205 @@ def show_document(document: Document, style: str, out: IO[str]) -> None:
     if style == "markdown":
         text = document.markdown()
     else:
-        look = _COLOURED if out.isatty() and "NO_COLOR" not in os.environ else _UNCOLOURED
-        width = shutil.get_terminal_size().columns
-        blocks = _blocks(document, width, look, width if out.isatty() else None)
+        is_coloured = out.isatty() and "NO_COLOR" not in os.environ
+        styles = _COLOURED if is_coloured else _UNCOLOURED
+        width = _terminal_width()
+        blocks = _format_blocks(document, width, styles, width if out.isatty() else None)
         text = "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
     encoding = getattr(out, "encoding", None) or "utf-8"
-    out.write(text.encode(encoding, "paleo_lite.plain").decode(encoding))
+    out.write(text.encode(encoding, "paleo_lite.ascii").decode(encoding))
 
 
-def _plain(error: UnicodeError) -> tuple[str, int]:
+def _terminal_width() -> int:
+    """Return the width of the terminal: COLUMNS, else that of standard output, else 80.
+
+    The same as `shutil.get_terminal_size`, whose module takes long to import.
+    """
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    if sys.__stdout__ is None:
+        return 80
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80
+    except (ValueError, OSError):  # closed, or not a terminal
+        return 80
+
+
+def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
+    """Handle an encoding error: return ASCII substitutes and the position to continue at."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(_PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+    characters = error.object[error.start : error.end]
+    return "".join(_ASCII_SUBSTITUTES.get(character, "?") for character in characters), error.end
 
 
-codecs.register_error("paleo_lite.plain", _plain)
+codecs.register_error("paleo_lite.ascii", _replace_unencodable)
 
 
-def _blocks(document: Document, width: int, look: Mapping[str, str], line: int | None) -> list[list[str]]:
-    """Title and facts, content, notes, sections: lines that stand together.
+def _format_blocks(
+    document: Document, width: int, styles: Mapping[str, str], line_width: int | None
+) -> list[list[str]]:
+    """Return the blocks of lines of a document: title and facts, content, commands, notes, sections.
 
-    Title and notes are one line each, for whoever searches them, but where a terminal would break it: at `line`.
+    Title and notes are one line each, so that they can be searched for, unless the output is a terminal of
+    `line_width`.
     """
-    bold, dim, yellow, end = (look[style] for style in ("bold", "dim", "note", "end"))
-    head = [f"{bold}{text}{end}" for text in fold(document.title, line)] if document.title else []
-    head += [line for text in (document.question, *document.lead) if text for line in fold(text, width)]
+    bold, dim, yellow, end = (styles[style] for style in ("bold", "dim", "note", "end"))
+    head = []
+    if document.title:
+        head += [f"{bold}{line}{end}" for line in wrap_text(document.title, line_width)]
+    for text in (document.question, *document.introduction):
+        if text:
+            head += wrap_text(text, width)
     facts = [*((answer.name, answer.text) for answer in document.answers), *document.facts]
-    label = max((len(name) for name, _ in facts), default=0)
+    label_width = max((len(name) for name, _ in facts), default=0)
     for name, value in facts:
-        first, *rest = fold(value, max(width - label - 4, FOLDED))
-        head.append(f"  {dim}{name.ljust(label)}{end}  {first}")
-        head += [" " * (label + 4) + line for line in rest]
+        first, *rest = wrap_text(value, max(width - label_width - 4, MIN_WRAPPED_WIDTH))
+        head.append(f"  {dim}{name.ljust(label_width)}{end}  {first}")
+        head += [" " * (label_width + 4) + line for line in rest]
     blocks = [head]
     for entry in document.content:
         if isinstance(entry, Table):
             title = [f"{bold}{entry.title}{end}"] if entry.title else []
-            blocks.append(title + table_lines(entry, width, look))
+            blocks.append(title + format_table_lines(entry, width, styles))
         elif not isinstance(entry, Chart):
-            blocks.append(fold(entry, width))
+            blocks.append(wrap_text(entry, width))
     blocks += [[f"{purpose}:", f"  {command}"] for purpose, command in document.commands]
-    blocks.append([f"{yellow}{text}{end}" for note in document.notes for text in fold(f"note: {note}", line)])
-    return blocks + [block for section in document.sections for block in _blocks(section, width, look, line)]
+    notes = []
+    for note in document.notes:
+        notes += [f"{yellow}{line}{end}" for line in wrap_text(f"note: {note}", line_width)]
+    blocks.append(notes)
+    for section in document.sections:
+        blocks += _format_blocks(section, width, styles, line_width)
+    return blocks
 
 
-def table_lines(table: Table, width: int, look: Mapping[str, str] = _UNCOLOURED) -> list[str]:
-    """The lines of a table for a terminal of that width."""
-    columns = fitting(table, width)
-    shown = [laid.column for laid in columns]
-    dropped = [column.heading for column in table.columns if column not in shown]
-    for share in [laid for laid in columns if laid.column.bar]:
-        if sum(laid.width + GAP for laid in columns) + BAR <= width:  # beside each share, where there is room
-            bars = _laid(table, Column(share.column.key, "", bar_of, left=True))
-            bars.width = BAR
-            columns.insert(columns.index(share) + 1, bars)
-    height = max(len(laid.head) for laid in columns)
-    rows = [[[""] * (height - len(laid.head)) + laid.head for laid in columns]]
-    rows += [[fold(laid.cells[place], laid.width) for laid in columns] for place in range(len(table.rows))]
-    rows += [[[laid.foot[place]] for laid in columns] for place in range(len(table.foot))]
-    lines = []
-    for place, cells in enumerate(rows):
-        in_foot = place > len(table.rows)
-        if place == len(table.rows) + 1:
-            lines.append("")
-        for texts in zip_longest(*cells, fillvalue=""):
-            line = (" " * GAP).join(
-                text.ljust(laid.width) if laid.column.left else text.rjust(laid.width)
-                for text, laid in zip(texts, columns)
-            ).rstrip()  # fmt: skip
-            lines.append(f"{look['bold']}{line}{look['end']}" if in_foot else line)
-        if place == 0:
-            lines.append("─" * (sum(laid.width + GAP for laid in columns) - GAP))
-    if dropped:
-        lines += fold(f"not shown at this width: {', '.join(dropped)}", width)
-    return lines
-
-
-class Laid(msgspec.Struct, eq=False):
-    """A column of a table as text: its cells, how wide it is, and how narrow without breaking a word."""
+class ColumnLayout(msgspec.Struct, eq=False):
+    """A table column as text: its cells, its width, and its minimum width without breaking a word."""
 
     column: Column
     head: list[str]
     cells: list[str]
-    foot: list[str]
+    footer: list[str]
     width: int
-    least: int
+    min_width: int
 
 
-def fitting(table: Table, width: int) -> list[Laid]:
-    """The columns that fit a width; the first may take two fifths of it, columns that fold little.
+def format_table_lines(table: Table, width: int, styles: Mapping[str, str] = _UNCOLOURED) -> list[str]:
+    """Return the lines of a table for a terminal of the given width."""
+    layouts = fit_columns(table, width)
+    shown = [layout.column for layout in layouts]
+    dropped = [column.heading for column in table.columns if column not in shown]
+    _insert_bars(table, layouts, width)
+    height = max(len(layout.head) for layout in layouts)
+    head = [[""] * (height - len(layout.head)) + layout.head for layout in layouts]
+    lines = _format_row(head, layouts)
+    lines.append("─" * _total_width(layouts))
+    for index in range(len(table.rows)):
+        lines += _format_row([wrap_text(layout.cells[index], layout.width) for layout in layouts], layouts)
+    if table.footer:
+        lines.append("")
+    for index in range(len(table.footer)):
+        for line in _format_row([[layout.footer[index]] for layout in layouts], layouts):
+            lines.append(f"{styles['bold']}{line}{styles['end']}")
+    if dropped:
+        lines += wrap_text(f"not shown at this width: {', '.join(dropped)}", width)
+    return lines
 
-    Where they want more, folding ones share what the others leave. The two ends of an interval go together: one of
-    them says nothing.
+
+def _insert_bars(table: Table, layouts: list[ColumnLayout], width: int) -> None:
+    """Insert a column of bars after each column with `Column.bar`, where the width allows it."""
+    for layout in [layout for layout in layouts if layout.column.bar]:
+        if _total_width(layouts) + GAP + BAR_WIDTH <= width:
+            bars = _lay_out_column(table, Column(layout.column.key, "", text_bar, left=True))
+            bars.width = BAR_WIDTH
+            layouts.insert(layouts.index(layout) + 1, bars)
+
+
+def _format_row(cells: list[list[str]], layouts: list[ColumnLayout]) -> list[str]:
+    """Return the lines of one row, from the lines of each of its cells."""
+    lines = []
+    for texts in zip_longest(*cells, fillvalue=""):
+        aligned = []
+        for text, layout in zip(texts, layouts):
+            aligned.append(text.ljust(layout.width) if layout.column.left else text.rjust(layout.width))
+        lines.append((" " * GAP).join(aligned).rstrip())
+    return lines
+
+
+def _total_width(layouts: list[ColumnLayout]) -> int:
+    return sum(layout.width + GAP for layout in layouts) - GAP
+
+
+def fit_columns(table: Table, width: int) -> list[ColumnLayout]:
+    """Return the columns that fit into a width.
+
+    Columns are dropped by their `Column.drop_order` until the rest fits, with the first column limited to two fifths
+    of the width and wrapped columns to their minimum width. Both ends of an interval are dropped together. The first
+    and the wrapped columns then share the remaining width.
     """
-    columns = [_laid(table, column) for column in table.columns]
+    layouts = [_lay_out_column(table, column) for column in table.columns]
     needed = {}
-    for index, laid in enumerate(columns):
-        natural = max(map(len, (*laid.head, *laid.cells)))
-        most = laid.least if laid.column.fold else max(width * 2 // 5, laid.least) if index == 0 else natural
-        needed[laid.column.key] = min(natural, most)
-    while sum(needed[laid.column.key] + GAP for laid in columns) - GAP > width:
-        spare = max((laid.column for laid in columns), key=lambda column: column.spare)
-        if not spare.spare:
+    for index, layout in enumerate(layouts):
+        natural_width = max(map(len, (*layout.head, *layout.cells)))
+        if layout.column.wrap:
+            limit = layout.min_width
+        elif index == 0:
+            limit = max(width * 2 // 5, layout.min_width)
+        else:
+            limit = natural_width
+        needed[layout.column.key] = min(natural_width, limit)
+    while sum(needed[layout.column.key] + GAP for layout in layouts) - GAP > width:
+        dropped = max((layout.column for layout in layouts), key=lambda column: column.drop_order)
+        if dropped.drop_order == 0:
             break
-        other = spare.key.replace("high", "low") if "high" in spare.key else spare.key.replace("low", "high")
-        columns = [laid for laid in columns if laid.column.key not in (spare.key, other)]
-    folding = [laid for index, laid in enumerate(columns) if laid.column.fold or index == 0]
-    excess = sum(laid.width + GAP for laid in columns) - GAP - width
-    while excess > 0 and (wider := [laid for laid in folding if laid.width > laid.least]):
-        max(wider, key=lambda laid: laid.width).width -= 1
+        key = dropped.key
+        other_end = key.replace("high", "low") if "high" in key else key.replace("low", "high")
+        layouts = [layout for layout in layouts if layout.column.key not in (key, other_end)]
+    wrapped = [layout for index, layout in enumerate(layouts) if layout.column.wrap or index == 0]
+    excess = _total_width(layouts) - width
+    while excess > 0:
+        reducible = [layout for layout in wrapped if layout.width > layout.min_width]
+        if not reducible:
+            break
+        widest = max(reducible, key=lambda layout: layout.width)
+        widest.width -= 1
         excess -= 1
-    return columns
+    return layouts
 
 
-def _laid(table: Table, column: Column) -> Laid:
-    """A column as wide as its widest cell."""
+def _lay_out_column(table: Table, column: Column) -> ColumnLayout:
+    """Return the layout of a column at the width of its widest cell."""
     head = column.title.split("\n")
-    cells = [fold(column.text(row), None)[0] for row in table.rows]
-    foot = [fold(column.text(row), None)[0] if column.key in row else "" for row in table.foot]
-    words = [word for cell in (*head, *cells) for word in cell.split()]
-    pieces = [piece for word in words for piece in (_PIECES.findall(word) if len(word) > FOLDED else [word])]
-    widest = max(map(len, (*head, *cells, *foot)))
-    return Laid(column, head, cells, foot, widest, max([FOLDED, *map(len, pieces)]))
+    cells = [wrap_text(column.text(row), None)[0] for row in table.rows]
+    footer = [wrap_text(column.text(row), None)[0] if column.key in row else "" for row in table.footer]
+    min_width = MIN_WRAPPED_WIDTH
+    for text in (*head, *cells):
+        for word in text.split():
+            pieces = _PIECES.findall(word) if len(word) > MIN_WRAPPED_WIDTH else [word]
+            min_width = max([min_width, *map(len, pieces)])
+    width = max(map(len, (*head, *cells, *footer)))
+    return ColumnLayout(column, head, cells, footer, width, min_width)
 
 
-def fold(text: str, width: int | None) -> list[str]:
-    """Text in lines of that width, or on one; without what a terminal would obey.
+def wrap_text(text: str, width: int | None) -> list[str]:
+    """Wrap text to a width, or return it as one line if the width is None; control characters are removed.
 
-    A word that is longer goes on after a ``_``, ``/``, ``.``, ``,``, ``:`` or ``-`` of it; one without any stays
-    whole, and its line is longer.
+    A word that is longer than the width is broken after a ``_``, ``/``, ``.``, ``,``, ``:`` or ``-``; a word without
+    any of these stays on one line, which is then longer than the width.
     """
-    text = printable(text).replace("\xa0", " ")
+    text = make_printable(text).replace("\xa0", " ")
     if width is None or len(text) <= width:
         return [text]
     lines = [text[: len(text) - len(text.lstrip())]]
     for word in text.split():
         indent = "" if lines[-1].strip() else lines[-1]
-        for number, piece in enumerate(_PIECES.findall(word) if len(indent + word) > width else [word]):
-            gap = " " * (number == 0 and bool(lines[-1].strip()))
-            if lines[-1].strip() and len(lines[-1]) + len(gap) + len(piece) > width:
+        pieces = _PIECES.findall(word) if len(indent + word) > width else [word]
+        for number, piece in enumerate(pieces):
+            line_has_text = bool(lines[-1].strip())
+            gap = " " if number == 0 and line_has_text else ""
+            if line_has_text and len(lines[-1]) + len(gap) + len(piece) > width:
                 lines.append(piece)
             else:
                 lines[-1] += gap + piece

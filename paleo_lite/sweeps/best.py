@@ -1,6 +1,6 @@
-"""The best rows of a sweep: by one column, or those that no other row beats in all of several (the Pareto front).
+"""Selection of the best rows of a sweep, by one column or as the Pareto front of several.
 
-The file is read batch by batch, and no more is kept than the rows that may still be among the best.
+The file is read batch by batch; only rows that may still be among the best are kept in memory.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 
 from ..errors import BadFile, BadValue
-from ..extras import need
+from ..extras import require
 from ..result import Result
-from .chunk import BOUND, FORECAST, NUMBERS, WORDS
+from .chunk import BOUND, FORECAST, NUMBER_COLUMNS, STRING_COLUMNS
 from .run import without_dictionaries
-from .where import column_of, parse_where
+from .where import find_column, parse_where
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,45 +25,52 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 LARGER_IS_BETTER = ("throughput_per_s", "efficiency", "scaling_efficiency", "speedup")
-"""Columns of which more is better in a Pareto front; of all others less is."""
+"""Columns that a Pareto front maximises; it minimises all others."""
 
-MEANINGS = {
-    "time_s": "time of a step", "low_s": "time at best (90%)", "high_s": "time at worst (90%)",
-    "bound_s": "time by the data sheet", "throughput_per_s": "samples per second", "memory_bytes": "memory",
-    "exposed_s": "exposed communication", "speedup": "speed-up", "energy_j": "energy",
+COLUMN_LABELS = {
+    "time_s": "step time",
+    "low_s": "lower end of the step time (90%)",
+    "high_s": "upper end of the step time (90%)",
+    "bound_s": "step time by the data sheet",
+    "throughput_per_s": "samples per second",
+    "memory_bytes": "memory",
+    "exposed_s": "exposed communication",
+    "speedup": "speed-up",
+    "energy_j": "energy",
     "efficiency": "share of peak",
-}  # fmt: skip
-"""Columns in words, where their names are not words already."""
+}
+"""Labels of columns, where they differ from the name with blanks."""
 
 
-def in_words(column: str) -> str:
-    """A column of a sweep as people say it."""
-    return MEANINGS.get(column, column.replace("_", " "))
+def column_label(column: str) -> str:
+    """Return the label of a column of a sweep."""
+    return COLUMN_LABELS.get(column, column.replace("_", " "))
 
 
 _BATCH_ROWS = 2**17
-FRONT_AT_MOST = 200_000
+MAX_FRONT_ROWS = 200_000
+"""Maximum number of rows of a Pareto front."""
 
 
 class Best(Result, msgspec.Struct, frozen=True):
-    """What was found.
+    """Best rows of a sweep.
 
     Attributes
     ----------
     rows : list of dict
-        The best first; of a front in the order of its first column.
+        Best rows, best first; those of a front in the order of its first column.
     objective : str
-        What they are the best of, in words.
+        Description of the objective.
     seen, fitting : int
-        Rows of the file, and how many of them are feasible and meet the condition.
+        Number of rows of the file, and of feasible rows that meet the condition.
     columns : tuple of str
-        Which it is about: of a front its two or more.
+        Objective column, or the columns of the front.
     sample : list of tuple of float
-        Their values in rows that fit, spread over the file: at most as many as were asked for.
+        Values of `columns` in a sample of the fitting rows, spread over the file.
     bounds : int
-        Rows that would fit but are bounds of the data sheet, and were left out.
+        Number of fitting rows that were left out because they are bounds, not forecasts.
     front : int
-        Rows of the front, of which the first are in `rows`; 0 where no front was asked for.
+        Number of rows of the front, of which `rows` has the first; 0 without a front.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:best_page"
@@ -78,15 +85,22 @@ class Best(Result, msgspec.Struct, frozen=True):
     front: int = 0
 
     @property
-    def counted(self) -> str:
-        """Of how many rows these are the best, in words: the same below a table's and a chart's heading."""
-        of_front = f"{self.front:,} row{'s' * (self.front > 1)} in the front, of " if self.front else ""
-        return f"{of_front}{self.fitting:,} rows that fit, of {self.seen:,} in all"
+    def count_summary(self) -> str:
+        """Number of rows considered, as text for the headings of tables and charts."""
+        front = ""
+        if self.front:
+            front = f"{self.front:,} row{'s' if self.front > 1 else ''} in the front, of "
+        return f"{front}{self.fitting:,} rows that fit, of {self.seen:,} in all"
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON."""
-        counts = {"seen": self.seen, "fitting": self.fitting, "front": self.front or None}
-        return {"objective": self.objective, **counts, "rows": self.rows}
+        """Return the documented JSON."""
+        return {
+            "objective": self.objective,
+            "seen": self.seen,
+            "fitting": self.fitting,
+            "front": self.front or None,
+            "rows": self.rows,
+        }
 
 
 def find_best(
@@ -100,79 +114,98 @@ def find_best(
     sample: int = 0,
     bounds: bool = False,
 ) -> Best:
-    """The best rows of a sweep's file.
+    """Return the best rows of a sweep's file.
 
     Parameters
     ----------
     path : Path
-        ``.parquet`` or ``.csv``.
+        ``.parquet`` or ``.csv`` file.
     minimise, maximise : str, optional
-        A column of numbers.
+        Column of numbers.
     where : str, optional
-        A condition, see `where.parse_where`. Rows with a reason (infeasible ones) are never among the best.
+        Condition, see `where.parse_where`. Infeasible rows, which have a reason, are never among the best.
     pareto : sequence of str
-        Columns whose front is wanted; of equal rows the first.
+        Columns of a Pareto front; of equal rows it has the first.
     top : int
-        How many rows at most.
+        Maximum number of rows.
     sample : int
-        How many of all rows that fit to keep the values of, for a chart.
+        Maximum number of fitting rows to sample, for a chart.
     bounds : bool
-        Also rank what is no forecast but a bound, which no device reaches. Without it bounds are ranked only where
-        nothing but bounds fits.
+        Whether to rank bounds, which no device reaches, among forecasts. Otherwise bounds are ranked only if no
+        forecast fits.
 
     Raises
     ------
     BadValue
-        If not exactly one of minimise, maximise and pareto is given, a column holds no numbers, is absent in every
-        fitting row, or no row fits.
+        If not exactly one of minimise, maximise and pareto is given, if a column has no numbers or is absent in every
+        fitting row, or if no row fits.
     """
-    need("pyarrow", "reading a sweep", "profiles")
+    require("pyarrow", "reading a sweep", "profiles")
     if sum(map(bool, (minimise, maximise, pareto))) != 1:
-        raise BadValue("the best by what? Give one of --minimise, --maximise and --pareto, such as --minimise cost")
-    columns = columns_of(path)
-    wanted = [column_of(name, list(columns)) for name in (pareto or [minimise or maximise or ""])]
-    for name in wanted:
+        raise BadValue(
+            "`best` needs exactly one of `--minimise`, `--maximise` and `--pareto`, such as `--minimise cost`"
+        )
+    columns = read_columns(path)
+    objectives = [find_column(name, list(columns)) for name in (pareto or [minimise or maximise or ""])]
+    for name in objectives:
         if not columns[name]:
-            raise BadValue(f"{name} holds words: choose a column of numbers, such as time_s or cost")
+            raise BadValue(f"the column must have numbers, such as time_s or cost (got {name})")
     condition = parse_where(where, columns) if where is not None else None
-    larger = LARGER_IS_BETTER if pareto else tuple(wanted if maximise else ())
-    signs = [-1.0 if name in larger else 1.0 for name in wanted]
-    keepers = {answer: _Keeper(wanted, signs, top, bool(pareto)) for answer in (FORECAST, BOUND)}
-    samplers = {answer: _Sampler(wanted, sample) for answer in keepers}
-    fits = dict.fromkeys(keepers, 0)
+    maximised = LARGER_IS_BETTER if pareto else tuple(objectives if maximise else ())
+    signs = [-1.0 if name in maximised else 1.0 for name in objectives]
+    selections = {answer: _Selection(objectives, signs, top, bool(pareto)) for answer in (FORECAST, BOUND)}
+    samples = {answer: _Sample(objectives, sample) for answer in selections}
+    fitting = dict.fromkeys(selections, 0)
     seen = feasible = 0
-    for batch in _batches(path):
+    for batch in _read_batches(path):
         seen += batch.num_rows
-        chosen = batch.filter(batch.column("reason").is_null())
-        feasible += chosen.num_rows
+        candidates = batch.filter(batch.column("reason").is_null())
+        feasible += candidates.num_rows
         if condition is not None:
-            chosen = chosen.filter(condition.mask(chosen))  # what is null is dropped
-        for answer, rows in _by_answer(chosen, bounds):
-            fits[answer] += rows.num_rows
-            keepers[answer].add(rows)
-            samplers[answer].add(rows)
-    if not any(fits.values()):
-        what = "meets the condition" if feasible else "is feasible: their reasons say why"
-        raise BadValue(f"{path}: none of its {feasible if feasible else seen:,} rows {what}")
-    answer = FORECAST if fits[FORECAST] else BOUND
-    keeper = keepers[answer]
-    for name in wanted:
-        if name not in keeper.present:
+            candidates = candidates.filter(condition.mask(candidates))  # a null in the mask drops the row
+        for answer, rows in _split_by_answer(candidates, bounds):
+            fitting[answer] += rows.num_rows
+            selections[answer].add(rows)
+            samples[answer].add(rows)
+    if not any(fitting.values()):
+        if feasible:
+            raise BadValue(f"{path}: none of its {feasible} feasible rows meets the condition")
+        raise BadValue(f"{path}: none of its {seen:,} rows is feasible: see the column reason")
+    answer = FORECAST if fitting[FORECAST] else BOUND
+    selection = selections[answer]
+    for name in objectives:
+        if name not in selection.present:
             raise BadValue(f"{path}: {name} is absent in every row that fits{_HINTS.get(name, '')}")
-    rows = keeper.kept.slice(0, top).to_pylist()
-    front = len(keeper.kept) if pareto else 0
+    rows = selection.rows.slice(0, top).to_pylist()
     if not rows:
-        raise BadValue(f"{path}: no row that fits has all of {', '.join(wanted)}")
-    sought = [f"{'high' if sign < 0 else 'low'} {in_words(name)}" for name, sign in zip(wanted, signs)]
-    objective = f"Pareto front: {', '.join(sought)}" if pareto else sought[0].replace(" ", "est ", 1)
+        raise BadValue(f"{path}: no row that fits has all of {', '.join(objectives)}")
+    return Best(
+        rows=rows,
+        objective=_describe_objective(objectives, signs, bool(pareto), answer),
+        seen=seen,
+        fitting=fitting[answer],
+        columns=tuple(objectives),
+        sample=samples[answer].values,
+        bounds=fitting[BOUND] if answer == FORECAST else 0,
+        front=len(selection.rows) if pareto else 0,
+    )
+
+
+def _describe_objective(objectives: Sequence[str], signs: Sequence[float], is_front: bool, answer: str) -> str:
+    """Return the objective as text: ``lowest cost``, or ``Pareto front: low cost, high speed-up``."""
+    labels = [column_label(name) for name in objectives]
+    if is_front:
+        parts = [f"{'high' if sign < 0 else 'low'} {label}" for label, sign in zip(labels, signs)]
+        objective = f"Pareto front: {', '.join(parts)}"
+    else:
+        objective = f"{'highest' if signs[0] < 0 else 'lowest'} {labels[0]}"
     if answer == BOUND:
         objective += ", of bounds alone: no row that fits is a forecast"
-    left_out = fits[BOUND] if answer == FORECAST else 0
-    return Best(rows, objective, seen, fits[answer], tuple(wanted), samplers[answer].values, left_out, front)
+    return objective
 
 
-def _by_answer(rows: Any, bounds: bool) -> Iterator[tuple[str, Any]]:
-    """Forecasts and bounds apart; all together where bounds are to be ranked among forecasts."""
+def _split_by_answer(rows: Any, bounds: bool) -> Iterator[tuple[str, Any]]:
+    """Iterate over forecasts and bounds; with `bounds` all rows count as forecasts."""
     import pyarrow.compute as pc
 
     if bounds or "answer" not in rows.schema.names:
@@ -184,62 +217,74 @@ def _by_answer(rows: Any, bounds: bool) -> Iterator[tuple[str, Any]]:
 
 
 _HINTS = {
-    "cost": ": no price of these devices is on record; sweep with --price, such as '0.90 USD/h'",
-    "energy_j": ": no power of these devices is on record; sweep with --power, such as '300 W'",
+    "cost": ": the price of these devices is unknown; sweep with `--price`, such as '0.90 USD/h'",
+    "energy_j": ": the power of these devices is unknown; sweep with `--power`, such as '300 W'",
 }
-"""What would make a column present."""
+"""Remedies for absent columns."""
 
 
-class _Keeper:
-    """The rows that may still be among the best; `kept` has the best first."""
+class _Selection:
+    """Rows that may still be among the best.
 
-    def __init__(self, names: Sequence[str], signs: Sequence[float], top: int, front: bool) -> None:
-        self.names, self.signs, self.top, self.front = list(names), np.array(signs), top, front
-        self.kept: Any = None
+    Attributes
+    ----------
+    rows : pyarrow.Table
+        These rows, best first.
+    present : set of str
+        Objective columns that are present in some row.
+    """
+
+    def __init__(self, names: Sequence[str], signs: Sequence[float], top: int, is_front: bool) -> None:
+        self.names, self.signs, self.top, self.is_front = list(names), np.array(signs), top, is_front
+        self.rows: Any = None
         self.present: set[str] = set()
 
     def add(self, batch: Any) -> None:
-        """Take what is good enough of a batch; of equal rows the earlier stays."""
+        """Add the rows of a batch that are good enough; of equal rows the earlier one stays."""
         import pyarrow as pa
 
         self.present |= {name for name in self.names if batch.column(name).null_count < batch.num_rows}
-        batch = batch.take(pa.array(self._choose(batch)))
+        batch = batch.take(pa.array(self._select(batch)))
         table = without_dictionaries(pa.Table.from_batches([batch]))
-        self.kept = table if self.kept is None else pa.concat_tables([self.kept, table]).combine_chunks()
-        self.kept = self.kept.take(pa.array(self._choose(self.kept)))
-        if len(self.kept) > FRONT_AT_MOST:
-            raise BadValue(f"more than {FRONT_AT_MOST:,} rows are in the front: name fewer columns, or use --where")
+        if self.rows is not None:
+            table = pa.concat_tables([self.rows, table]).combine_chunks()
+        self.rows = table.take(pa.array(self._select(table)))
+        if len(self.rows) > MAX_FRONT_ROWS:
+            raise BadValue(f"the front has more than {MAX_FRONT_ROWS:,} rows: use fewer columns, or `--where`")
 
-    def _choose(self, rows: Any) -> NDArray[np.int64]:
-        values = np.column_stack([_floats(rows.column(name)) for name in self.names])
-        whole = np.flatnonzero(~np.isnan(values).any(axis=1))
-        values = values[whole] * self.signs
-        chosen = pareto_front(values) if self.front else np.argsort(values[:, 0], kind="stable")[: self.top]
-        return np.asarray(whole[chosen], dtype=np.int64)
+    def _select(self, rows: Any) -> NDArray[np.int64]:
+        """Return the indices of the best rows; rows without a value of some column are left out."""
+        values = np.column_stack([_to_floats(rows.column(name)) for name in self.names])
+        complete = np.flatnonzero(~np.isnan(values).any(axis=1))
+        values = values[complete] * self.signs
+        selected = np.argsort(values[:, 0], kind="stable")[: self.top]
+        if self.is_front:
+            selected = pareto_front(values)
+        return np.asarray(complete[selected], dtype=np.int64)
 
 
-class _Sampler:
-    """Every so many rows: every one until there are too many, then every second, fourth, ... of all."""
+class _Sample:
+    """Evenly spaced sample of rows: every row until there are too many, then every second, fourth, ... row."""
 
-    def __init__(self, names: Sequence[str], most: int) -> None:
-        self.names, self.most, self.step, self.seen = list(names), most, 1, 0
+    def __init__(self, names: Sequence[str], max_rows: int) -> None:
+        self.names, self.max_rows, self.step, self.seen = list(names), max_rows, 1, 0
         self.values: list[tuple[float, ...]] = []
 
     def add(self, batch: Any) -> None:
-        """Take what is due of a batch; rows without a value of some column are not."""
-        if not self.most:
+        """Add every `step`-th row of a batch; rows without a value of some column do not count."""
+        if not self.max_rows:
             return
-        values = np.column_stack([_floats(batch.column(name)) for name in self.names])
+        values = np.column_stack([_to_floats(batch.column(name)) for name in self.names])
         values = values[~np.isnan(values).any(axis=1)]
         self.values += map(tuple, values[-self.seen % self.step :: self.step].tolist())
         self.seen += len(values)
-        while len(self.values) > self.most:
+        while len(self.values) > self.max_rows:
             self.values = self.values[::2]
             self.step *= 2
 
 
-def _floats(column: Any) -> Floats:
-    """Numbers of a column, NaN where absent."""
+def _to_floats(column: Any) -> Floats:
+    """Return a column as an array, NaN where a value is absent."""
     import pyarrow as pa
 
     column = column.cast(pa.float64())
@@ -248,89 +293,104 @@ def _floats(column: Any) -> Floats:
 
 
 def pareto_front(values: Floats) -> NDArray[np.int64]:
-    """Rows that no other row equals or beats in every column, in the order of the first column; little is better.
+    """Return the indices of the Pareto front, in the order of the first column.
+
+    The front consists of the rows that no other row equals or beats in every column.
 
     Parameters
     ----------
     values : ndarray, shape (rows, columns)
+        Objectives to minimise.
 
     Returns
     -------
     ndarray of int
-        Of equal rows the first alone.
+        Indices; of equal rows only the first.
     """
-    order = np.lexsort((np.arange(len(values)), *values.T[::-1]))  # by the columns in turn, then by place
+    order = np.lexsort((np.arange(len(values)), *values.T[::-1]))  # by the columns in turn, then by index
     if values.shape[1] == 1:
         return np.asarray(order[:1], dtype=np.int64)
     if values.shape[1] == 2:
         second = values[order, 1]
-        before = np.concatenate([[np.inf], np.minimum.accumulate(second)[:-1]])
-        return np.asarray(order[second < before], dtype=np.int64)
-    kept: list[int] = []
+        best_before = np.concatenate([[np.inf], np.minimum.accumulate(second)[:-1]])
+        return np.asarray(order[second < best_before], dtype=np.int64)
+    front_rows: list[int] = []
     front = np.empty((0, values.shape[1]))
-    for row in order.tolist():  # whatever beats a row comes before it
+    for row in order.tolist():  # every row that beats another comes before it
         if not (front <= values[row]).all(axis=1).any():
-            kept.append(row)
-            front = values[kept]
-    return np.array(kept, dtype=np.int64)
+            front_rows.append(row)
+            front = values[front_rows]
+    return np.array(front_rows, dtype=np.int64)
 
 
-def columns_of(path: Path) -> dict[str, bool]:
-    """The columns of a sweep's file, and whether each holds numbers."""
+def read_columns(path: Path) -> dict[str, bool]:
+    """Return the columns of a sweep's file, and whether each has numbers.
+
+    Raises
+    ------
+    BadFile
+        If the file cannot be read or is not the output of a sweep.
+    """
     import pyarrow as pa
 
     try:
-        for batch in _batches(path):
-            schema = batch.schema
-            break
-        else:
-            raise BadFile(f"{path}: it has no rows")
+        first_batch = next(_read_batches(path), None)
     except OSError as error:
         raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
+    if first_batch is None:
+        raise BadFile(f"{path}: it has no rows")
+    schema = first_batch.schema
+    has_numbers = {}
     for field in schema:
         if schema.names.count(field.name) > 1:
-            raise BadFile(f"{path}: the column {field.name[:60]!r} is there twice")
+            raise BadFile(f"{path}: duplicate column {field.name[:60]!r}")
         if pa.types.is_nested(field.type) or pa.types.is_boolean(field.type) or pa.types.is_binary(field.type):
-            raise BadFile(f"{path}: the column {field.name[:60]!r} holds neither numbers nor words")
-    names = {field.name: not (pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)) for field in schema}
-    missing = [name for name in ("network", "gpu", "time_s", "reason") if name not in names]
-    if missing:
-        raise BadFile(f"{path}: not the rows of a sweep: column {missing[0]!r} is missing")
-    return names
+            raise BadFile(f"{path}: column {field.name[:60]!r} must have numbers or strings")
+        has_numbers[field.name] = not (pa.types.is_dictionary(field.type) or pa.types.is_string(field.type))
+    for name in ("network", "gpu", "time_s", "reason"):
+        if name not in has_numbers:
+            raise BadFile(f"{path}: not the output of a sweep: column {name!r} is missing")
+    return has_numbers
 
 
-def _batches(path: Path) -> Iterator[Any]:
+_INTEGER_COLUMNS = ("batch_size", "workers", "batch_size_per_worker", "sequence_length")
+
+
+def _read_batches(path: Path) -> Iterator[Any]:
+    """Iterate over the record batches of a CSV or Parquet file."""
     import pyarrow as pa
 
     try:
         if path.suffix == ".csv":
             from pyarrow import csv
 
-            convert = csv.ConvertOptions(
-                column_types=dict.fromkeys(WORDS, pa.string())
-                | dict.fromkeys(NUMBERS, pa.float64())
-                | dict.fromkeys(("batch_size", "workers", "batch_size_per_worker", "sequence_length"), pa.int64()),
-                strings_can_be_null=True, quoted_strings_can_be_null=False,
-            )  # fmt: skip
-            with csv.open_csv(path, convert_options=convert) as reader:
-                yield from map(_finite, reader)
+            column_types: dict[str, Any] = {}
+            column_types.update(dict.fromkeys(STRING_COLUMNS, pa.string()))
+            column_types.update(dict.fromkeys(NUMBER_COLUMNS, pa.float64()))
+            column_types.update(dict.fromkeys(_INTEGER_COLUMNS, pa.int64()))
+            options = csv.ConvertOptions(
+                column_types=column_types, strings_can_be_null=True, quoted_strings_can_be_null=False
+            )
+            with csv.open_csv(path, convert_options=options) as reader:
+                yield from map(_without_infinities, reader)
             return
         import pyarrow.parquet as pq
 
         with pq.ParquetFile(path, pre_buffer=False) as file:  # a buffer would grow with the file
-            yield from map(_finite, file.iter_batches(_BATCH_ROWS))
+            yield from map(_without_infinities, file.iter_batches(_BATCH_ROWS))
     except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
-        raise BadFile(f"{path}: is not a table of a sweep ({str(error).splitlines()[0]})") from None
+        raise BadFile(f"{path}: not a valid table of a sweep ({str(error).splitlines()[0]})") from None
 
 
-def _finite(batch: Any) -> Any:
-    """A batch whose numbers are numbers: what is not is absent, as in a row without an answer."""
+def _without_infinities(batch: Any) -> Any:
+    """Return a batch with nulls in place of infinities and NaN, as in rows without a prediction."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for place, field in enumerate(batch.schema):
+    for index, field in enumerate(batch.schema):
         if pa.types.is_floating(field.type):
-            finite = pc.is_finite(batch.column(place))
-            if pc.any(pc.invert(finite)).as_py():
-                batch = batch.set_column(place, field, pc.if_else(finite, batch.column(place), None))
+            is_finite = pc.is_finite(batch.column(index))
+            if pc.any(pc.invert(is_finite)).as_py():
+                values = pc.if_else(is_finite, batch.column(index), None)
+                batch = batch.set_column(index, field, values)
     return batch

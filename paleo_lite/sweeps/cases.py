@@ -1,7 +1,8 @@
-"""Cases of a sweep: networks of a length in a phase, and what is counted of them, once in each process.
+"""Cases of a sweep, which are networks of some length in a phase, and their counts, cached in each process.
 
-Networks that write text are known at every context from two that were read: attention and the cache grow by as much for
-every token, all else stays. Where a window ends that, the network is read.
+The decode phase is counted at two short contexts only and extrapolated to all others: attention and the KV cache grow
+by the same amount per token, everything else is constant. Where sliding windows end this growth, the network is counted
+at the context itself.
 """
 
 from __future__ import annotations
@@ -13,167 +14,214 @@ import msgspec
 import numpy as np
 
 from ..architectures import Network, find_network
-from ..architectures.network import Tokens
+from ..architectures.network import SequenceOptions
 from ..counting import Layer, Work, count
 from ..counting.fusion import fuse
-from ..counting.work import ENGINE, WITH_GRADIENTS
+from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS
 from ..distributed.data_parallel import gradient_bytes, make_buckets
 from ..distributed.job import BUCKET_BYTES
 from ..errors import BadValue
-from ..timing.broadcast import Case, Stack, alike, stack
+from ..timing.broadcast import Case, Stack, equivalence_classes, stack_cases
 from ..timing.memory import memory_coefficients, model_bytes
 from ..timing.workload import TrainingOptions, Workload, with_update
 from ..units import PRECISION_BYTES
-from .space import Sized
+from .space import SizedNetwork
 
-_FIRST = 1
+_FIRST_CONTEXT = 1
 
-_OF_SIZE = {size: precision for precision, size in reversed(PRECISION_BYTES.items())}
-"""The first precision with numbers of each size: memory and traffic are alike for all of them."""
+_PRECISION_OF_SIZE = {size: precision for precision, size in reversed(PRECISION_BYTES.items())}
+"""First precision of each element size in bytes: memory and traffic are the same for all precisions of a size."""
 
 
 @lru_cache(256)
-def network_of(name: Sized) -> Network:
-    """A network by name and length."""
-    if name.phase == "decode" and name.length is not None:
-        return at_context(name.name, name.length, _OF_SIZE[2]).network
-    return find_network(name.name, tokens=name.tokens)
+def resolve_network(sized: SizedNetwork) -> Network:
+    """Return the network with its length."""
+    if sized.phase == "decode" and sized.length is not None:
+        return network_at_context(sized.name, sized.length, _PRECISION_OF_SIZE[2]).network
+    return find_network(sized.name, options=sized.options)
 
 
 @lru_cache(512)
-def counted(name: Sized, number_bytes: int) -> Work:
-    """A network's work with numbers of that size: what precisions of one size have in common."""
-    if name.phase == "decode" and name.length is not None:
-        return at_context(name.name, name.length, _OF_SIZE[number_bytes]).work
-    layers = network_of(name).layers
-    work = count(layers, _OF_SIZE[number_bytes])
-    if not name.phase:
+def count_work(sized: SizedNetwork, precision_bytes: int) -> Work:
+    """Return the work of a network, which precisions of the same element size share."""
+    precision = _PRECISION_OF_SIZE[precision_bytes]
+    if sized.phase == "decode" and sized.length is not None:
+        return network_at_context(sized.name, sized.length, precision).work
+    layers = resolve_network(sized).layers
+    work = count(layers, precision)
+    if not sized.phase:
         return work
     return fuse(layers, work, ENGINE)
 
 
-def work_of(name: Sized, precision_bytes: int, optimizer: str) -> Work:
-    """A network's work with the update of an optimizer."""
-    return with_update(counted(name, precision_bytes), _OF_SIZE[precision_bytes], TrainingOptions(optimizer))
+def count_work_with_update(sized: SizedNetwork, precision_bytes: int, optimizer: str) -> Work:
+    """Return the work of a network, including the update of an optimizer."""
+    work = count_work(sized, precision_bytes)
+    return with_update(work, _PRECISION_OF_SIZE[precision_bytes], TrainingOptions(optimizer))
 
 
 @lru_cache(2048)
 def memory_parts(
-    name: Sized, precision_bytes: int, phase: str, optimizer: str
+    sized: SizedNetwork, precision_bytes: int, phase: str, optimizer: str
 ) -> tuple[tuple[int, int, int], int, int]:
-    """Bytes of parameters, gradients and optimizer state, other fixed bytes, and bytes per sample of a case."""
-    training = phase in WITH_GRADIENTS  # memory is that of a step or of a forward pass, nothing between
+    """Return the memory of a case as a linear function of the batch size.
+
+    Returns
+    -------
+    model_bytes : tuple of int
+        Parameters, gradients and optimizer state.
+    fixed_bytes : int
+        Further bytes that do not depend on the batch size.
+    per_sample_bytes : int
+        Bytes per sample.
+    """
+    # Memory is that of a complete training step or of a forward pass: there is nothing in between.
+    is_training = phase in PHASES_WITH_GRADIENTS
     workload = Workload(
-        network_of(name), _OF_SIZE[precision_bytes], phase="training" if training else phase,
-        training=TrainingOptions(optimizer) if training else None,
-    ).doing(counted(name, precision_bytes))  # fmt: skip
-    fixed, per_sample = memory_coefficients(workload)
-    model = model_bytes(workload)
-    return model, fixed - sum(model), per_sample
+        resolve_network(sized),
+        _PRECISION_OF_SIZE[precision_bytes],
+        phase="training" if is_training else phase,
+        training=TrainingOptions(optimizer) if is_training else None,
+    ).with_work(count_work(sized, precision_bytes))
+    fixed_bytes, per_sample_bytes = memory_coefficients(workload)
+    model_state = model_bytes(workload)
+    return model_state, fixed_bytes - sum(model_state), per_sample_bytes
 
 
 @lru_cache(512)
-def exchanges_of(name: Sized, number_bytes: int, optimizer: str) -> dict[tuple[Any, ...], Any]:
-    """Where what no device and no batch changes is kept once it is known: exchanges of gradients, memory."""
+def shared_cache(sized: SizedNetwork, precision_bytes: int, optimizer: str) -> dict[tuple[Any, ...], Any]:
+    """Return the cache of results that depend on neither device nor batch size: gradient exchanges, memory."""
     return {}
 
 
 @lru_cache(64)
-def groups_of(name: Sized, precision_bytes: int, optimizer: str, by_layer: bool) -> list[int]:
-    """Of each layer the group of those that are alike; or, if not by layer, of those that share all their buckets."""
-    layers, work = network_of(name).layers, work_of(name, precision_bytes, optimizer)
+def layer_groups(sized: SizedNetwork, precision_bytes: int, optimizer: str, by_layer: bool) -> list[int]:
+    """Return the group index of each layer.
+
+    Parameters
+    ----------
+    by_layer : bool
+        Whether the layers of a group must take equally long. Otherwise a group is the layers that have both their
+        gradient bucket and their parameter bucket in common, of which a strategy needs only the sum.
+    """
+    layers = resolve_network(sized).layers
+    work = count_work_with_update(sized, precision_bytes, optimizer)
     if by_layer:
-        return alike(layers, work)
-    gradients = gradient_bytes(Workload(network_of(name), _OF_SIZE[precision_bytes], phase="training").doing(work))
-    ahead = make_buckets(gradients[::-1], BUCKET_BYTES, BUCKET_BYTES).of_layer[::-1]
-    buckets = zip(make_buckets(gradients).of_layer.tolist(), ahead.tolist())
-    numbers: dict[tuple[int, int], int] = {}
-    return [numbers.setdefault(both, len(numbers)) for both in buckets]
+        return equivalence_classes(layers, work)
+    workload = Workload(resolve_network(sized), _PRECISION_OF_SIZE[precision_bytes], phase="training").with_work(work)
+    gradients = gradient_bytes(workload)
+    gradient_bucket = make_buckets(gradients).bucket_of_layer
+    parameter_bucket = make_buckets(gradients[::-1], BUCKET_BYTES, BUCKET_BYTES).bucket_of_layer[::-1]
+    group_of_buckets: dict[tuple[int, int], int] = {}
+    groups = []
+    for buckets in zip(gradient_bucket.tolist(), parameter_bucket.tolist()):
+        groups.append(group_of_buckets.setdefault(buckets, len(group_of_buckets)))
+    return groups
 
 
 @lru_cache(64)
-def stack_of(
-    cases: tuple[tuple[Sized, str], ...], precision_bytes: int, optimizer: str, by_layer: bool | None = None
+def build_stack(
+    cases: tuple[tuple[SizedNetwork, str], ...], precision_bytes: int, optimizer: str, by_layer: bool | None = None
 ) -> Stack:
-    """The entries of several networks and phases; those of training in the pieces of `groups_of`, unless it is None."""
-    return stack(
-        [
-            Case(
-                network_of(name).layers,
-                work_of(name, precision_bytes, optimizer),
-                phase,
-                ()
-                if by_layer is None or phase != "training"
-                else groups_of(name, precision_bytes, optimizer, by_layer),
-            )
-            for name, phase in cases
-        ]
-    )
+    """Return the stacked entries of several cases.
+
+    Parameters
+    ----------
+    cases : tuple of (SizedNetwork, str)
+        Networks and phases.
+    precision_bytes : int
+        Bytes per element.
+    optimizer : str
+        Optimizer of training steps.
+    by_layer : bool or None
+        Grouping of the layers of a training step into pieces, see `layer_groups`; None: a single piece.
+    """
+    stacked = []
+    for sized, phase in cases:
+        pieces: list[int] | tuple[()] = ()
+        if by_layer is not None and phase == "training":
+            pieces = layer_groups(sized, precision_bytes, optimizer, by_layer)
+        work = count_work_with_update(sized, precision_bytes, optimizer)
+        stacked.append(Case(resolve_network(sized).layers, work, phase, pieces))
+    return stack_cases(stacked)
 
 
-class Counted(NamedTuple):
-    """A network at a context, and its work in an engine."""
+class CountedNetwork(NamedTuple):
+    """A network at a context, and its work in an inference engine."""
 
     network: Network
     work: Work
 
 
-def at_context(name: str, context: int, precision: str) -> Counted:
-    """A network that writes the next token behind so many.
+def network_at_context(name: str, context: int, precision: str) -> CountedNetwork:
+    """Return a network that generates the next token after `context` tokens.
 
     Raises
     ------
     PaleoError
-        If there is no such network, or it knows fewer positions.
+        If there is no such network, or it supports fewer positions.
     """
     longest = 1 << (context - 1).bit_length()  # the next power of two
-    make = _between if _grows_evenly(name, longest, precision) else _read
-    return make(name, context, precision)
+    if _grows_linearly(name, longest, precision):
+        return _extrapolate_network(name, context, precision)
+    return _count_at_context(name, context, precision)
 
 
 @lru_cache(64)
-def _grows_evenly(name: str, longest: int, precision: str) -> bool:
-    """Whether up to a context each token adds as much: what was read at it is what two short contexts say."""
+def _grows_linearly(name: str, longest: int, precision: str) -> bool:
+    """Return whether extrapolation to the longest context agrees with counting there."""
     try:
-        there = _read(name, longest, precision)
-    except BadValue:  # beyond what the model knows
+        counted = _count_at_context(name, longest, precision)
+    except BadValue:  # more positions than the network supports
         return False
-    said = _between(name, longest, precision)
-    same = all(np.array_equal(getattr(there.work, part), getattr(said.work, part)) for part in ("per_sample", "fixed"))
-    return same and all(map(_alike, there.network.layers, said.network.layers))
+    extrapolated = _extrapolate_network(name, longest, precision)
+    for part in ("per_sample", "fixed"):
+        if not np.array_equal(getattr(counted.work, part), getattr(extrapolated.work, part)):
+            return False
+    return all(map(_have_same_shapes, counted.network.layers, extrapolated.network.layers))
 
 
 @lru_cache(64)
-def _read(name: str, context: int, precision: str) -> Counted:
-    network = find_network(name, tokens=Tokens(context=context, phase="decode"))
-    return Counted(network, fuse(network.layers, count(network.layers, precision), ENGINE))
+def _count_at_context(name: str, context: int, precision: str) -> CountedNetwork:
+    network = find_network(name, options=SequenceOptions(context=context, phase="decode"))
+    return CountedNetwork(network, fuse(network.layers, count(network.layers, precision), ENGINE))
 
 
-def _between(name: str, context: int, precision: str) -> Counted:
-    (one, work), (two, more) = (_read(name, _FIRST + place, precision) for place in (0, 1))
-    steps = context - _FIRST
+def _extrapolate_network(name: str, context: int, precision: str) -> CountedNetwork:
+    """Return the network at a context by linear extrapolation from the two shortest contexts."""
+    first = _count_at_context(name, _FIRST_CONTEXT, precision)
+    second = _count_at_context(name, _FIRST_CONTEXT + 1, precision)
+    steps = context - _FIRST_CONTEXT
     layers = tuple(
-        first if _alike(first, second) else _grown(first, second, steps)
-        for first, second in zip(one.layers, two.layers)
+        one if _have_same_shapes(one, two) else _extrapolate_layer(one, two, steps)
+        for one, two in zip(first.network.layers, second.network.layers)
     )
-    names = ("per_sample", "fixed", "count_per_sample", "count_fixed", "activations_per_sample")
-    grown = {name: getattr(work, name) + (getattr(more, name) - getattr(work, name)) * steps for name in names}
-    assert one.lengths is not None
-    lengths = one.lengths._replace(keys=context + 1)
-    return Counted(one._replace(layers=layers, lengths=lengths), msgspec.structs.replace(work, **grown))
+    extrapolated = {}
+    for field in ("per_sample", "fixed", "count_per_sample", "count_fixed", "activations_per_sample"):
+        one, two = getattr(first.work, field), getattr(second.work, field)
+        extrapolated[field] = one + (two - one) * steps
+    assert first.network.lengths is not None
+    lengths = first.network.lengths._replace(keys=context + 1)
+    network = first.network._replace(layers=layers, lengths=lengths)
+    return CountedNetwork(network, msgspec.structs.replace(first.work, **extrapolated))
 
 
-def _alike(one: Layer, two: Layer) -> bool:
+def _have_same_shapes(one: Layer, two: Layer) -> bool:
     return one.inputs == two.inputs and one.outputs == two.outputs
 
 
-def _grown(one: Layer, two: Layer, steps: int) -> Layer:
-    """The layer whose every size is as many steps further as it is from the first to the second."""
-    inputs, outputs = (
-        tuple(
-            tuple(size + (next_ - size) * steps for size, next_ in zip(shape, further))
-            for shape, further in zip(before, after)
-        )
-        for before, after in ((one.inputs, two.inputs), (one.outputs, two.outputs))
+def _extrapolate_layer(first: Layer, second: Layer, steps: int) -> Layer:
+    """Return the layer with every size of `first` plus `steps` times its difference to `second`."""
+    return first._replace(
+        inputs=_extrapolate_shapes(first.inputs, second.inputs, steps),
+        outputs=_extrapolate_shapes(first.outputs, second.outputs, steps),
     )
-    return one._replace(inputs=inputs, outputs=outputs)
+
+
+def _extrapolate_shapes(
+    first: tuple[tuple[int, ...], ...], second: tuple[tuple[int, ...], ...], steps: int
+) -> tuple[tuple[int, ...], ...]:
+    shapes = []
+    for one, two in zip(first, second):
+        shapes.append(tuple(size + (next_size - size) * steps for size, next_size in zip(one, two)))
+    return tuple(shapes)

@@ -1,7 +1,7 @@
-"""One chunk of a sweep: every combination's row, as one broadcast over the arrays of a `Grid` with named axes.
+"""Prediction of one chunk of a sweep: the rows of all combinations, as arrays over the named axes of a `Grid`.
 
-Every row of several workers that train is a step of `scale`, at all batch sizes at once where it can be: strategies are
-given a `SweptJob`, whose steps come from the broadcast.
+Rows of several workers that train are steps of `scale`, predicted for all batch sizes at once where possible: the
+strategies work on a `SweptJob`, whose device steps come from the arrays of a single worker.
 """
 
 from __future__ import annotations
@@ -15,22 +15,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..counting.work import ENGINE, WITH_GRADIENTS, passes_of
+from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS, passes_of
 from ..distributed.clusters import cluster_prior
-from ..distributed.job import DeviceStep, Job, Settings, plain
-from ..distributed.links import Topology, flat, link_rate
-from ..distributed.scale import step_of
+from ..distributed.job import DeviceStep, Job, Settings, as_scalar
+from ..distributed.links import Topology, flat_topology, link_rate
+from ..distributed.scale import predict_step
 from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, PaleoError
 from ..machines import Device, Machine, find_device
-from ..timing.broadcast import Passes, keep_memory
-from ..timing.memory import RESERVE_BYTES, shared_out, usable_bytes
-from ..timing.models import LEARNT, RooflineModel, TimeModel, Want, find_model
+from ..timing.broadcast import Passes, keep_freed_memory
+from ..timing.memory import RESERVE_BYTES, shard_model_state, usable_bytes
+from ..timing.models import CALIBRATED, RequestedOutputs, RooflineModel, TimeModel, find_model
 from ..timing.workload import TrainingOptions, Workload
 from ..units import PRECISION_BYTES, format_si
 from ..version import __version__
-from .cases import counted, exchanges_of, groups_of, memory_parts, network_of, stack_of, work_of
-from .space import AUTOMATIC, Chunk, Sized, Space
+from .cases import (
+    build_stack,
+    count_work,
+    count_work_with_update,
+    layer_groups,
+    memory_parts,
+    resolve_network,
+    shared_cache,
+)
+from .space import AUTOMATIC, Chunk, SizedNetwork, Space
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,78 +46,101 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-ModelOf = Callable[[Device, str, "str | None", str], TimeModel]
-"""From device, precision, None or ``calibrated``, and execution to the best model there is, or a `PaleoError`."""
+ChooseModel = Callable[[Device, str, "str | None", str], TimeModel]
+"""Function from device, precision, None or ``calibrated``, and execution to the best time model, or a `PaleoError`."""
 
 AXES = ("case", "device", "model", "scaling", "strategy", "link", "collective", "workers", "batch")
-"""The axes of all rows, from the slowest. A case is a network in a phase; the batch is the one that was asked for."""
+"""Axes of the rows, slowest first. A case is a network in a phase; ``batch`` is the requested batch size."""
 
-NUMBERS = (
-    "time_s", "low_s", "high_s", "bound_s", "throughput_per_s", "memory_bytes", "exposed_s", "speedup",
-    "scaling_efficiency", "efficiency", "hours", "cost", "energy_j",
-)  # fmt: skip
+NUMBER_COLUMNS = (
+    "time_s",
+    "low_s",
+    "high_s",
+    "bound_s",
+    "throughput_per_s",
+    "memory_bytes",
+    "exposed_s",
+    "speedup",
+    "scaling_efficiency",
+    "efficiency",
+    "hours",
+    "cost",
+    "energy_j",
+)
 """Columns of numbers; see docs/sweep.md."""
 
 FORECAST, BOUND = "forecast", "bound"
-"""What the column ``answer`` says."""
+"""Values of the column ``answer``."""
 
-WORDS = (
-    "network", "gpu", "precision", "phase", "scaling", "strategy", "link", "collective", "time_model", "calibration",
-    "answer", "version", "reason",
-)  # fmt: skip
-"""Columns of words."""
+STRING_COLUMNS = (
+    "network",
+    "gpu",
+    "precision",
+    "phase",
+    "scaling",
+    "strategy",
+    "link",
+    "collective",
+    "time_model",
+    "calibration",
+    "answer",
+    "version",
+    "reason",
+)
+"""Columns of strings."""
 
-Columns = dict[str, "Words | Ints | Floats"]
+Columns = dict[str, "StringColumn | Ints | Floats"]
 
 
-def compute_chunk(space: Space, chunk: Chunk, model_of: ModelOf) -> Columns:
-    """All columns of a chunk.
+def compute_chunk(space: Space, chunk: Chunk, choose_model: ChooseModel) -> Columns:
+    """Predict all columns of a chunk.
 
     Raises
     ------
     PaleoError
         If a network or device is unknown.
     """
-    keep_memory()
-    grid = Grid(space, chunk, model_of)
-    _refuse_what_cannot_be_shared(grid)
-    single = one_worker(grid)
-    places = single.places(grid.per_worker)
-    bound_s = np.broadcast_to(single.bound_s[:, :, None], single.time_s.shape)
-    whole = (("time_s", single.time_s), ("low_s", single.low_s), ("high_s", single.high_s), ("bound_s", bound_s))
-    for name, seconds in whole:
-        shares = np.where(grid.per_worker > 0, seconds[..., places], np.nan)
-        spread = along(shares, "case", "device", "model", "scaling", "workers", "batch")
-        grid.columns[name] = np.broadcast_to(spread, grid.shape).copy()
-    grid.columns["exposed_s"] = np.zeros(grid.shape)
-    _add_workers(grid, single)
-    _add_memory(grid)
-    _derive(grid, single)
-    infeasible = grid.reason.codes >= 0
-    for name in NUMBERS:
+    keep_freed_memory()
+    grid = Grid(space, chunk, choose_model)
+    _refuse_indivisible_work(grid)
+    single = single_worker_times(grid)
+    _fill_single_worker_columns(grid, single)
+    _fill_multi_worker_rows(grid, single)
+    _fill_memory(grid)
+    _fill_derived_columns(grid, single)
+    is_infeasible = grid.reason.codes >= 0
+    for name in NUMBER_COLUMNS:
         if name != "memory_bytes":
-            grid.columns[name][infeasible] = np.nan
-    grid.collective.codes[infeasible] = -1
-    return _table(grid)
+            grid.columns[name][is_infeasible] = np.nan
+    grid.collective.codes[is_infeasible] = -1
+    return _make_table(grid)
 
 
-def along(values: Any, *axes: str) -> NDArray[Any]:
-    """An array over some axes, in the order of `AXES`, made to broadcast against all rows."""
+def broadcast_along(values: Any, *axes: str) -> NDArray[Any]:
+    """Return an array over some axes, in the order of `AXES`, reshaped to broadcast against all rows."""
     array = np.asarray(values)
     lengths = dict(zip(axes, array.shape))
     return array.reshape([lengths.get(axis, 1) for axis in AXES])
 
 
-class Words:
-    """A column of words: which of `values` each row has; -1 none."""
+class StringColumn:
+    """A column of strings, stored as codes.
+
+    Attributes
+    ----------
+    codes : ndarray of int
+        Code of each row; -1 for an absent value.
+    values : dict of str to int
+        Codes by string.
+    """
 
     def __init__(self, codes: NDArray[np.int32], values: Sequence[str] = ()) -> None:
         self.codes = codes
-        self.values = {word: code for code, word in enumerate(values)}
+        self.values = {value: code for code, value in enumerate(values)}
 
-    def code(self, word: str) -> int:
-        """What stands for a word; a new one is added."""
-        return self.values.setdefault(word, len(self.values))
+    def code(self, value: str) -> int:
+        """Return the code of a string; add the string if it is new."""
+        return self.values.setdefault(value, len(self.values))
 
 
 class Grid:
@@ -117,108 +148,143 @@ class Grid:
 
     Parameters
     ----------
-    model_of : callable
-        See `ModelOf`.
+    space : Space
+        Space of the sweep.
+    chunk : Chunk
+        Part of the space.
+    choose_model : callable
+        See `ChooseModel`.
 
     Attributes
     ----------
     devices : list of Device
+        Devices of the chunk.
     models : dict of (int, int) to TimeModel
-        By the places of device and model; of those that there are.
+        Available time models by the indices of device and model.
     shape : tuple of int
-        Over `AXES`.
+        Shape over `AXES`.
     per_worker : ndarray of int, axes (scaling, workers, batch)
-        Samples of one worker; -1 where they cannot be shared out evenly.
+        Samples per worker; -1 where the batch is not divisible.
     columns : dict of str to ndarray
-        Numbers by name, over `AXES`.
-    collective, reason : Words
-        How gradients are exchanged; why a row is infeasible.
+        Columns of numbers, over `AXES`.
+    collective, reason : StringColumn
+        Algorithm of the gradient exchange; reason why a row is infeasible.
     by_layer : bool
-        Whether a strategy asks for more than sums of the layers whose gradients are exchanged together.
+        Whether a strategy needs the times of single layers rather than sums over the layers of a gradient bucket.
     """
 
-    def __init__(self, space: Space, chunk: Chunk, model_of: ModelOf) -> None:
+    def __init__(self, space: Space, chunk: Chunk, choose_model: ChooseModel) -> None:
         self.space, self.chunk = space, chunk
-        self.devices: list[Device] = [device_of(gpu, space.hardware_files) for gpu in chunk.gpus]
-        self.shape = (len(chunk.cases), len(self.devices), *space.spread, len(chunk.batch_sizes))
+        self.devices: list[Device] = [load_device(gpu, space.hardware_files) for gpu in chunk.gpus]
+        self.shape = (len(chunk.cases), len(self.devices), *space.inner_shape, len(chunk.batch_sizes))
         self.columns: dict[str, Floats] = {}
-        self.collective, self.reason = (Words(np.full(self.shape, -1, dtype=np.int32)) for _ in range(2))
-        self.batches, self.workers = (np.array(sizes, dtype=np.int64) for sizes in (chunk.batch_sizes, space.workers))
-        strong = np.where(self.batches % self.workers[:, None], -1, self.batches // self.workers[:, None])
+        self.collective = StringColumn(np.full(self.shape, -1, dtype=np.int32))
+        self.reason = StringColumn(np.full(self.shape, -1, dtype=np.int32))
+        self.batches = np.array(chunk.batch_sizes, dtype=np.int64)
+        self.workers = np.array(space.workers, dtype=np.int64)
+        is_divisible = self.batches % self.workers[:, None] == 0
+        strong = np.where(is_divisible, self.batches // self.workers[:, None], -1)
         weak = np.broadcast_to(self.batches, strong.shape)
         self.per_worker: Ints = np.array([weak if scaling == "weak" else strong for scaling in space.scalings])
-        self.by_layer = any(STRATEGIES[name].timed for name in space.strategies)
+        self.by_layer = any(STRATEGIES[name].extra_batch_sizes for name in space.strategies)
         self.models: dict[tuple[int, int], TimeModel] = {}
-        execution = ENGINE if chunk.cases[0][0].phase else "eager"  # text is written by an engine
-        for device, model in np.ndindex(len(self.devices), len(space.time_models)):
-            name, machine = space.time_models[model], Machine(self.devices[device])
+        self._find_models(choose_model)
+
+    def _find_models(self, choose_model: ChooseModel) -> None:
+        """Fill `models`, and refuse the rows without a model."""
+        precision = self.chunk.precision
+        is_generation = bool(self.chunk.cases[0][0].phase)
+        execution = ENGINE if is_generation else "eager"
+        for device, model in np.ndindex(len(self.devices), len(self.space.time_models)):
+            name, machine = self.space.time_models[model], Machine(self.devices[device])
             try:
-                machine.peak(chunk.precision)
-                machine.vector_peak(chunk.precision)
-                if name in (AUTOMATIC, LEARNT):
-                    kind = None if name == AUTOMATIC else name
-                    self.models[device, model] = model_of(machine.device, chunk.precision, kind, execution)
+                machine.peak(precision)
+                machine.vector_peak(precision)
+                if name in (AUTOMATIC, CALIBRATED):
+                    required = None if name == AUTOMATIC else name
+                    self.models[device, model] = choose_model(machine.device, precision, required, execution)
                 else:
-                    self.models[device, model] = find_model(name, space.ppp)
+                    self.models[device, model] = find_model(name, self.space.ppp)
             except PaleoError as error:
                 self.refuse(str(error), device=device, model=model)
 
-    def refuse(self, reason: str, where: Any = True, **chosen: int) -> None:
-        """Give rows their reason; of several the first stays.
+    def refuse(self, reason: str, where: Any = True, **indices: int) -> None:
+        """Set the reason of infeasible rows; a row keeps its first reason.
 
         Parameters
         ----------
+        reason : str
+            Why the rows are infeasible.
         where : array of bool
-            Broadcasts against the rows that are chosen.
-        **chosen : int
-            Places on axes.
+            Mask that broadcasts against the selected rows.
+        **indices : int
+            Selected index by axis.
         """
-        places = (slice(chosen[axis], chosen[axis] + 1) if axis in chosen else slice(None) for axis in AXES)
-        codes = self.reason.codes[tuple(places)]  # a view
-        refused = np.broadcast_to(where, codes.shape) & (codes < 0)
-        if refused.any():
-            codes[refused] = self.reason.code(reason)
+        selection = tuple(slice(indices[axis], indices[axis] + 1) if axis in indices else slice(None) for axis in AXES)
+        codes = self.reason.codes[selection]  # a view
+        is_refused = np.broadcast_to(where, codes.shape) & (codes < 0)
+        if is_refused.any():
+            codes[is_refused] = self.reason.code(reason)
 
 
 @lru_cache(512)
-def device_of(name: str, files: tuple[str, ...]) -> Device:
-    """A device by name."""
+def load_device(name: str, files: tuple[str, ...]) -> Device:
+    """Return a device by name."""
     return find_device(name, [Path(file) for file in files])
 
 
-def _refuse_what_cannot_be_shared(grid: Grid) -> None:
-    """Give rows whose batch or phase several workers cannot share their reason."""
+def _refuse_indivisible_work(grid: Grid) -> None:
+    """Refuse rows with a batch or a phase that several workers cannot share."""
     space, batches = grid.space, grid.batches
-    divides = along([STRATEGIES[name].divides_batch for name in space.strategies], "strategy")
+    divides_batch = broadcast_along([STRATEGIES[name].divides_batch for name in space.strategies], "strategy")
     for scaling, name in enumerate(space.scalings):
-        for place, workers in enumerate(space.workers if name == "strong" else ()):
-            few, uneven = along(batches < workers, "batch"), along(batches % workers > 0, "batch")
-            here = {"scaling": scaling, "workers": place}
-            grid.refuse("the batch is smaller than the workers: each needs a sample", few, **here)
-            grid.refuse("the workers do not divide the batch", divides & uneven, **here)
-    several = along(grid.workers > 1, "workers")
-    replicas = along([name == "data" for name in space.strategies], "strategy")
+        if name != "strong":
+            continue
+        for index, workers in enumerate(space.workers):
+            is_too_small = broadcast_along(batches < workers, "batch")
+            is_uneven = broadcast_along(batches % workers > 0, "batch")
+            grid.refuse(
+                "the batch size is smaller than the number of workers", is_too_small, scaling=scaling, workers=index
+            )
+            grid.refuse(
+                "the batch size is not divisible by the number of workers",
+                divides_batch & is_uneven,
+                scaling=scaling,
+                workers=index,
+            )
+    has_several_workers = broadcast_along(grid.workers > 1, "workers")
+    is_replicated = broadcast_along([name == "data" for name in space.strategies], "strategy")
     for case, (_, phase) in enumerate(grid.chunk.cases):
         if phase not in ("training", "inference", "forward"):
-            reason = f"several workers are predicted for training and inference, not for {phase} alone"
-            grid.refuse(reason, several, case=case)
+            reason = f"sweeps do not support {phase} on several workers, only training and inference"
+            grid.refuse(reason, has_several_workers, case=case)
         elif phase != "training":
-            reason = f"{phase} on several workers is predicted as replicas: strategy data"
-            grid.refuse(reason, several & ~replicas, case=case)
+            reason = f"{phase} on several workers supports replicas only: strategy data"
+            grid.refuse(reason, has_several_workers & ~is_replicated, case=case)
 
 
-AT_LEAST = RooflineModel()
-"""The bound that stands beside every forecast."""
+ROOFLINE = RooflineModel()
+"""Time model of the lower bound of every forecast."""
 
-_BLOCK = 2**15
-"""Layers times batch sizes that are computed at once: their arrays stay in a core's cache."""
+_BLOCK_ENTRIES = 2**15
+"""Layers times batch sizes that are predicted at once, so that the arrays stay in the cache of a core."""
 
 
-class Single(NamedTuple):
-    """Times of one worker, axes (case, device, model, batch per worker), and by pass where workers exchange.
+class SingleWorkerTimes(NamedTuple):
+    """Times of a single worker, over the axes (case, device, model, batch size per worker).
 
-    `sizes` are the batches per worker, in rising order; `passes` has (case, device, model), `bound_s` no model: what
-    the data sheet allows.
+    Attributes
+    ----------
+    sizes : ndarray of int
+        Batch sizes per worker, in rising order.
+    time_s, low_s, high_s : ndarray
+        Step time and the ends of its 90 % interval.
+    bound_s : ndarray, axes (case, device, batch size per worker)
+        Lower bound by data sheets.
+    flops : ndarray, axes (case, batch size per worker)
+        FLOPs.
+    passes : dict of (int, int, int) to Passes
+        Times by pass, by the indices of case, device and model; filled only if there are several workers.
     """
 
     sizes: Ints
@@ -229,256 +295,314 @@ class Single(NamedTuple):
     flops: Floats
     passes: dict[tuple[int, int, int], Passes]
 
-    def places(self, per_worker: Ints) -> Ints:
-        """Where batches per worker stand among the sizes; 0 for those that there are none of."""
+    def index_of(self, per_worker: Ints) -> Ints:
+        """Return the index of each per-worker batch size in `sizes`; 0 for -1, which is absent."""
         return np.where(per_worker < 0, 0, np.searchsorted(self.sizes, per_worker))
 
 
-def one_worker(grid: Grid) -> Single:
-    """Times of every case on every device by every model, at all batches per worker that occur.
+def single_worker_times(grid: Grid) -> SingleWorkerTimes:
+    """Predict every case on every device by every model, at all per-worker batch sizes of the grid.
 
-    Cases stand in one stack as far as a block of it stays in cache with the batch sizes at hand.
+    As many cases are stacked as fit into a block together with the batch sizes.
     """
-    space, chunk, several = grid.space, grid.chunk, max(grid.space.workers) > 1
-    sizes = _sizes(grid)
+    space, chunk = grid.space, grid.chunk
+    has_several_workers = max(space.workers) > 1
+    sizes = _per_worker_sizes(grid)
     shape = (*grid.shape[:3], len(sizes))
-    time, low, high = (np.full(shape, np.nan) for _ in range(3))
+    time_s, low_s, high_s = (np.full(shape, np.nan) for _ in range(3))
     flops = np.empty((len(chunk.cases), len(sizes)))
-    bound = np.full((len(chunk.cases), len(grid.devices), len(sizes)), np.nan)
-    passes: dict[tuple[int, int, int], list[Passes]] = defaultdict(list)
+    bound_s = np.full((len(chunk.cases), len(grid.devices), len(sizes)), np.nan)
+    blocks_of_passes: dict[tuple[int, int, int], list[Passes]] = defaultdict(list)
     width = min(len(sizes), 256)
-    for first, last in _groups(chunk.cases, _BLOCK // width):
-        stacked = stack_of(
+    devices_with_model = {device for device, _ in grid.models}
+    for first, last in _group_cases(chunk.cases, _BLOCK_ENTRIES // width):
+        stack = build_stack(
             chunk.cases[first:last],
             PRECISION_BYTES[chunk.precision],
             space.optimizer,
-            grid.by_layer if several else None,
+            grid.by_layer if has_several_workers else None,
         )
         for start in range(0, len(sizes), width):
             block = slice(start, min(start + width, len(sizes)))
-            laid = stacked.at(sizes[block])
-            flops[first:last, block] = laid.by_case(laid.features.flops)
-            for device in {device for device, _ in grid.models}:
+            batched = stack.at_batch_sizes(sizes[block])
+            flops[first:last, block] = batched.sum_by_case(batched.features.flops)
+            for device in devices_with_model:
                 machine = Machine(grid.devices[device])
-                least = AT_LEAST.evaluate_many(laid, machine, chunk.precision, Want(interval=False))
-                bound[first:last, device, block] = least.time_s
+                bound = ROOFLINE.evaluate_many(batched, machine, chunk.precision, RequestedOutputs(interval=False))
+                bound_s[first:last, device, block] = bound.time_s
+            outputs = RequestedOutputs(pieces=has_several_workers)
             for (device, number), model in grid.models.items():
-                times = model.evaluate_many(laid, Machine(grid.devices[device]), chunk.precision, Want(pieces=several))
-                here = (slice(first, last), device, number, block)
-                time[here] = times.time_s
+                times = model.evaluate_many(batched, Machine(grid.devices[device]), chunk.precision, outputs)
+                selection = (slice(first, last), device, number, block)
+                time_s[selection] = times.time_s
                 if times.low_s is not None and times.high_s is not None:
-                    low[here], high[here] = times.low_s, times.high_s
+                    low_s[selection], high_s[selection] = times.low_s, times.high_s
                 if times.pieces_s is not None:
                     for case in range(first, last):
-                        passes[case, device, number].append(stacked.passes_of(case - first, times.pieces_s))
-    whole = {
-        key: Passes(*(np.concatenate(seconds, axis=-1) for seconds in zip(*blocks))) for key, blocks in passes.items()
-    }
-    return Single(sizes, time, low, high, bound, flops, whole)
+                        case_passes = stack.passes_of(case - first, times.pieces_s)
+                        blocks_of_passes[case, device, number].append(case_passes)
+    passes = {}
+    for key, blocks in blocks_of_passes.items():
+        passes[key] = Passes(*(np.concatenate(seconds, axis=-1) for seconds in zip(*blocks)))
+    return SingleWorkerTimes(sizes, time_s, low_s, high_s, bound_s, flops, passes)
 
 
-def _sizes(grid: Grid) -> Ints:
-    """Every batch of one device that a row asks for, in rising order."""
-    space, chunk, sizes, further = grid.space, grid.chunk, [grid.batches], []
+def _per_worker_sizes(grid: Grid) -> Ints:
+    """Return all batch sizes of a single device that the rows need, in rising order."""
+    space, chunk = grid.space, grid.chunk
+    sizes, extra_sizes = [grid.batches], []
     for scaling, workers in product(space.scalings, space.workers):
-        total = grid.batches * workers if scaling == "weak" else grid.batches
-        sizes.append(total // workers)
-        for timed in {STRATEGIES[strategy].timed for strategy in space.strategies if workers > 1}:
-            further += timed(total, workers) if timed else []
-    for network, phase in chunk.cases if further else ():
-        if phase == "training":
-            per_sample = work_of(network, PRECISION_BYTES[chunk.precision], space.optimizer).per_sample
-            most = 2**62 // max(int(per_sample.sum()), 1)
-            sizes += [batch[batch <= most] for batch in further]
-    wanted = np.unique(np.concatenate(sizes))
-    return wanted[wanted > 0]
+        global_batches = grid.batches * workers if scaling == "weak" else grid.batches
+        sizes.append(global_batches // workers)
+        if workers > 1:
+            for list_sizes in {STRATEGIES[strategy].extra_batch_sizes for strategy in space.strategies}:
+                if list_sizes is not None:
+                    extra_sizes += list_sizes(global_batches, workers)
+    if extra_sizes:
+        for network, phase in chunk.cases:
+            if phase == "training":
+                work = count_work_with_update(network, PRECISION_BYTES[chunk.precision], space.optimizer)
+                largest = 2**62 // max(int(work.per_sample.sum()), 1)
+                sizes += [batches[batches <= largest] for batches in extra_sizes]
+    unique_sizes = np.unique(np.concatenate(sizes))
+    return unique_sizes[unique_sizes > 0]
 
 
-def _groups(cases: Sequence[tuple[Sized, str]], entries: int) -> list[tuple[int, int]]:
-    """Neighbouring cases that have about so many entries together; alike layers make a third of all."""
-    groups, first, held = [], 0, 0
-    for place, (name, phase) in enumerate(cases):
-        held += len(network_of(name).layers) * len(passes_of(phase)) // 3 + 1
-        if held >= entries:
-            groups.append((first, place + 1))
-            first, held = place + 1, 0
-    return [*groups, (first, len(cases))] if first < len(cases) else groups
+def _group_cases(cases: Sequence[tuple[SizedNetwork, str]], max_entries: int) -> list[tuple[int, int]]:
+    """Divide the cases into neighbouring groups of about `max_entries` entries.
+
+    A stack merges equal layers, which leaves about a third of all entries.
+    """
+    groups, first, entries = [], 0, 0
+    for index, (network, phase) in enumerate(cases):
+        entries += len(resolve_network(network).layers) * len(passes_of(phase)) // 3 + 1
+        if entries >= max_entries:
+            groups.append((first, index + 1))
+            first, entries = index + 1, 0
+    if first < len(cases):
+        groups.append((first, len(cases)))
+    return groups
 
 
-def _add_workers(grid: Grid, single: Single) -> None:
-    """What exchanges change about the rows of several workers that train."""
+def _fill_single_worker_columns(grid: Grid, single: SingleWorkerTimes) -> None:
+    """Fill the columns of times, as if every worker ran alone."""
+    indices = single.index_of(grid.per_worker)
+    bound_s = np.broadcast_to(single.bound_s[:, :, None], single.time_s.shape)
+    times = {"time_s": single.time_s, "low_s": single.low_s, "high_s": single.high_s, "bound_s": bound_s}
+    for name, seconds in times.items():
+        worker_seconds = np.where(grid.per_worker > 0, seconds[..., indices], np.nan)
+        rows = broadcast_along(worker_seconds, "case", "device", "model", "scaling", "workers", "batch")
+        grid.columns[name] = np.broadcast_to(rows, grid.shape).copy()
+    grid.columns["exposed_s"] = np.zeros(grid.shape)
+
+
+def _fill_multi_worker_rows(grid: Grid, single: SingleWorkerTimes) -> None:
+    """Predict the rows of several workers that train."""
     space, chunk = grid.space, grid.chunk
     if max(space.workers) == 1:
         return
-    rates = [link_rate(link) for link in space.links]
-    joined = [[flat(rate, workers) for workers in space.workers] for rate in rates]
+    topologies = []
+    for link in space.links:
+        rate = link_rate(link)
+        topologies.append([flat_topology(rate, workers) for workers in space.workers])
     for (case, (_, phase)), (device, model) in product(enumerate(chunk.cases), grid.models):
         if phase != "training":
             continue
         job = SweptJob(grid, single, (case, device, model))
-        for place in np.ndindex(*space.spread[1:]):
-            scaling, _, link, _, count = place
-            if space.workers[count] == 1:
+        for inner_index in np.ndindex(*space.inner_shape[1:]):
+            scaling, _, link_index, _, workers_index = inner_index
+            workers = space.workers[workers_index]
+            if workers == 1:
                 continue
-            row = (case, device, model, *place)
+            row = (case, device, model, *inner_index)
             feasible = np.flatnonzero(grid.reason.codes[row] < 0)
             if not len(feasible):
                 continue
-            totals = grid.batches * (space.workers[count] if space.scalings[scaling] == "weak" else 1)
-            _put_step(grid, row, job, joined[link][count], feasible, totals[feasible])
+            global_batches = grid.batches * (workers if space.scalings[scaling] == "weak" else 1)
+            topology = topologies[link_index][workers_index]
+            _fill_row(grid, row, job, topology, feasible, global_batches[feasible])
 
 
-def _put_step(grid: Grid, row: tuple[int, ...], job: Job, topology: Topology, batch: Ints, batch_size: Ints) -> None:
-    """Fill a row, at some batches, with the steps that its strategy makes of it, or with why it makes none."""
+def _fill_row(
+    grid: Grid, row: tuple[int, ...], job: Job, topology: Topology, batch_indices: Ints, batch_sizes: Ints
+) -> None:
+    """Fill a row at some batch sizes with the steps of its strategy, or with the reason why they are impossible."""
     _, _, _, _, strategy, _, collective, _ = row
     space, columns = grid.space, grid.columns
-    here: Any = (*row, batch)
+    selection: Any = (*row, batch_indices)
     settings = Settings(collective=space.collectives[collective] or None)
     try:
         prior = cluster_prior() if job.model.is_forecast else None
-        step = step_of(job, topology, settings, batch_size, space.strategies[strategy], prior)
+        step = predict_step(job, topology, settings, batch_sizes, space.strategies[strategy], prior)
     except PaleoError as error:
-        if len(batch) > 1 and str(batch_size) in str(error):  # some of them may do
-            for place in range(len(batch)):
-                _put_step(grid, row, job, topology, batch[place : place + 1], batch_size[place : place + 1])
+        if len(batch_indices) > 1 and str(batch_sizes) in str(error):  # some of the batch sizes may be possible
+            for index in range(len(batch_indices)):
+                one = slice(index, index + 1)
+                _fill_row(grid, row, job, topology, batch_indices[one], batch_sizes[one])
             return
-        reason = str(error).replace(str(batch_size), str(batch_size[0]))  # of one batch size as a number
-        grid.refuse(reason, np.isin(np.arange(len(grid.batches)), batch), **dict(zip(AXES, row)))
+        reason = str(error).replace(str(batch_sizes), str(batch_sizes[0]))  # a number instead of an array of one
+        is_selected = np.isin(np.arange(len(grid.batches)), batch_indices)
+        grid.refuse(reason, is_selected, **dict(zip(AXES, row)))
         return
-    columns["time_s"][here], columns["exposed_s"][here] = step.time_s, step.exposed_s
-    columns["low_s"][here], columns["high_s"][here] = step.interval or (np.nan, np.nan)
+    columns["time_s"][selection] = step.time_s
+    columns["exposed_s"][selection] = step.exposed_s
+    columns["low_s"][selection], columns["high_s"][selection] = step.interval or (np.nan, np.nan)
     memory = columns.setdefault("own_memory_bytes", np.full(grid.shape, np.nan))
-    memory[here] = np.inf if step.memory_bytes is None else step.memory_bytes
+    memory[selection] = np.inf if step.memory_bytes is None else step.memory_bytes
     names = np.asarray(step.collective, dtype=object)
-    codes = {name: grid.collective.code(name) if name else -1 for name in dict.fromkeys(names.ravel().tolist())}
-    grid.collective.codes[here] = np.reshape([codes[name] for name in names.ravel().tolist()], names.shape)
+    codes = [grid.collective.code(name) if name else -1 for name in names.ravel().tolist()]
+    grid.collective.codes[selection] = np.reshape(codes, names.shape)
 
 
 class SweptJob(Job):
-    """A job whose steps the sweep has predicted, a layer standing for its group.
+    """A job whose device steps come from the arrays of a sweep; a group of layers counts as equal layers.
 
     Parameters
     ----------
-    place : tuple of int
-        Of case, device and model.
+    grid : Grid
+        Rows of the chunk.
+    single : SingleWorkerTimes
+        Times of a single worker.
+    key : tuple of int
+        Indices of case, device and model.
     """
 
-    def __init__(self, grid: Grid, single: Single, place: tuple[int, int, int]) -> None:
-        case, device, _ = place
-        network, number_bytes = grid.chunk.cases[case][0], PRECISION_BYTES[grid.chunk.precision]
+    def __init__(self, grid: Grid, single: SingleWorkerTimes, key: tuple[int, int, int]) -> None:
+        case, device, model = key
+        network, precision_bytes = grid.chunk.cases[case][0], PRECISION_BYTES[grid.chunk.precision]
         options = TrainingOptions(grid.space.optimizer)
-        asked = Workload(network_of(network), grid.chunk.precision, phase="training", training=options)
-        workload = asked.doing(counted(network, number_bytes))
-        super().__init__(workload, Machine(grid.devices[device]), grid.models[place[1:]])
-        self.single, self.place = single, place
-        self._counted = exchanges_of(network, number_bytes, grid.space.optimizer)
-        self._group = np.array(groups_of(network, number_bytes, grid.space.optimizer, grid.by_layer))
+        uncounted = Workload(resolve_network(network), grid.chunk.precision, phase="training", training=options)
+        workload = uncounted.with_work(count_work(network, precision_bytes))
+        super().__init__(workload, Machine(grid.devices[device]), grid.models[device, model])
+        self.single = single
+        self.key = key
+        self._cache_across_models = shared_cache(network, precision_bytes, grid.space.optimizer)
+        self._layer_group = np.array(layer_groups(network, precision_bytes, grid.space.optimizer, grid.by_layer))
 
-    def _step(self, batch_size: Any) -> DeviceStep:
-        single, members = self.single, np.bincount(self._group)[:, None]
-        sizes = np.searchsorted(single.sizes, batch_size)
-        if not np.array_equal(single.sizes.take(sizes, mode="clip"), batch_size):
-            raise BadValue(f"a batch of {batch_size} overflows the counts")
-        time_s, low_s, high_s = (times[self.place][sizes] for times in (single.time_s, single.low_s, single.high_s))
-        forward_s, update_s, backward_s = (seconds[..., sizes] for seconds in single.passes[self.place])
-        passed_s = forward_s.sum(axis=0)
-        # All else is the overhead, which lies with the forward pass.
-        rest_s = time_s - passed_s - update_s - backward_s.sum(axis=0)
+    def _predict_device_step(self, batch_size: Any) -> DeviceStep:
+        single = self.single
+        layers_per_group = np.bincount(self._layer_group)[:, None]
+        indices = np.searchsorted(single.sizes, batch_size)
+        if not np.array_equal(single.sizes.take(indices, mode="clip"), batch_size):
+            raise BadValue(f"the counts overflow at a batch size of {batch_size}")
+        time_s, low_s, high_s = (times[self.key][indices] for times in (single.time_s, single.low_s, single.high_s))
+        forward_s, update_s, backward_s = (seconds[..., indices] for seconds in single.passes[self.key])
+        total_forward_s = forward_s.sum(axis=0)
+        # The remainder is the overhead of the step, which is spread over the forward pass.
+        overhead_s = time_s - total_forward_s - update_s - backward_s.sum(axis=0)
         with np.errstate(invalid="ignore"):
-            shared = np.where(passed_s, forward_s / passed_s, members / members.sum())
-        return DeviceStep.of(
-            (forward_s + rest_s * shared) / members,
-            backward_s / members,
+            shares = np.where(total_forward_s, forward_s / total_forward_s, layers_per_group / layers_per_group.sum())
+        return DeviceStep.from_passes(
+            (forward_s + overhead_s * shares) / layers_per_group,
+            backward_s / layers_per_group,
             update_s,
-            self._group,
-            memory_bytes=plain(self.memory(batch_size).total_bytes),
+            self._layer_group,
+            memory_bytes=as_scalar(self.device_memory(batch_size).total_bytes),
             interval=None if np.isnan(low_s).any() else (low_s, high_s),
         )
 
 
-def _add_memory(grid: Grid) -> None:
-    """Peak bytes on one device; what does not fit is given as a reason."""
+def _fill_memory(grid: Grid) -> None:
+    """Fill the peak memory of one device, and refuse the rows that do not fit."""
     memory = np.empty(grid.shape)
-    space, number_bytes = grid.space, PRECISION_BYTES[grid.chunk.precision]
-    batches = along(np.where(grid.per_worker > 0, grid.per_worker, np.nan), "scaling", "workers", "batch")
+    space, precision_bytes = grid.space, PRECISION_BYTES[grid.chunk.precision]
+    per_worker = np.where(grid.per_worker > 0, grid.per_worker, np.nan)
+    batches = broadcast_along(per_worker, "scaling", "workers", "batch")
     for case, (network, phase) in enumerate(grid.chunk.cases):
-        parts, fixed, per_sample = memory_parts(network, number_bytes, phase, space.optimizer)
-        held = []
+        model_state, fixed_bytes, per_sample_bytes = memory_parts(network, precision_bytes, phase, space.optimizer)
+        state_bytes = []
         for strategy in space.strategies:
-            stage = STRATEGIES[strategy].zero_stage if phase in WITH_GRADIENTS else 0
-            held.append(sum(shared_out(parts, stage, grid.workers)) + 0 * grid.workers)
-        memory[case] = (fixed + along(held, "strategy", "workers") + per_sample * batches)[0]
-    own = grid.columns.pop("own_memory_bytes", None)  # of several workers that train
-    if own is not None:
-        memory = np.where(np.isnan(own), memory, np.where(np.isinf(own), np.nan, own))
+            stage = STRATEGIES[strategy].zero_stage if phase in PHASES_WITH_GRADIENTS else 0
+            sharded = sum(shard_model_state(model_state, stage, grid.workers))
+            state_bytes.append(np.broadcast_to(sharded, grid.workers.shape))
+        state = broadcast_along(state_bytes, "strategy", "workers")
+        memory[case] = (fixed_bytes + state + per_sample_bytes * batches)[0]
+    strategy_memory = grid.columns.pop("own_memory_bytes", None)  # of several workers that train; inf: unknown
+    if strategy_memory is not None:
+        known = np.where(np.isinf(strategy_memory), np.nan, strategy_memory)
+        memory = np.where(np.isnan(strategy_memory), memory, known)
     grid.columns["memory_bytes"] = memory
-    for place, device in enumerate(grid.devices):
-        room = f"{format_si(device.memory_bytes, 'B', 3)} of {device.id}, {format_si(RESERVE_BYTES, 'B')} left free"
+    for index, device in enumerate(grid.devices):
         with np.errstate(invalid="ignore"):
-            too_large = memory[:, place : place + 1] > usable_bytes(device)
-        grid.refuse(f"does not fit into the {room}", too_large, device=place)
+            is_too_large = memory[:, index : index + 1] > usable_bytes(device)
+        reason = (
+            f"does not fit into the {format_si(device.memory_bytes, 'B', 3)} of {device.id}, of which "
+            f"{format_si(RESERVE_BYTES, 'B')} are reserved"
+        )
+        grid.refuse(reason, is_too_large, device=index)
 
 
-def _derive(grid: Grid, single: Single) -> None:
-    """What follows from the time of a step."""
+def _fill_derived_columns(grid: Grid, single: SingleWorkerTimes) -> None:
+    """Fill the columns that follow from the step time."""
     space, columns, devices, precision = grid.space, grid.columns, grid.devices, grid.chunk.precision
-    time, workers = columns["time_s"], along(grid.workers, "workers")
-    weak = along([scaling == "weak" for scaling in space.scalings], "scaling")
-    throughput = along(grid.batches, "batch") * np.where(weak, workers, 1) / time
+    time_s, workers = columns["time_s"], broadcast_along(grid.workers, "workers")
+    is_weak = broadcast_along([scaling == "weak" for scaling in space.scalings], "scaling")
+    throughput = broadcast_along(grid.batches, "batch") * np.where(is_weak, workers, 1) / time_s
     columns["throughput_per_s"] = throughput
     if max(space.workers) == 1:
         columns["speedup"] = np.ones(grid.shape)
     else:
-        alone = single.time_s[..., np.searchsorted(single.sizes, grid.batches)] / grid.batches
-        columns["speedup"] = throughput * along(alone, "case", "device", "model", "batch")
+        seconds_per_sample = single.time_s[..., np.searchsorted(single.sizes, grid.batches)] / grid.batches
+        columns["speedup"] = throughput * broadcast_along(seconds_per_sample, "case", "device", "model", "batch")
     columns["scaling_efficiency"] = columns["speedup"] / workers
-    flops = np.where(grid.per_worker > 0, single.flops[:, single.places(grid.per_worker)], np.nan)
+    worker_flops = np.where(grid.per_worker > 0, single.flops[:, single.index_of(grid.per_worker)], np.nan)
+    flops = broadcast_along(worker_flops, "case", "scaling", "workers", "batch")
     peaks = [device.find_peak(precision).per_s if precision in device.precisions else None for device in devices]
     prices = [space.price_usd_per_h or device.rent_usd_per_h for device in devices]
     powers = [space.power_w or device.power_w for device in devices]
-    # Where one is absent, None becomes NaN, and so does what follows from it.
-    peak, price, power = (along(known, "device") for known in np.array([peaks, prices, powers], dtype=np.float64))
-    columns["efficiency"] = along(flops, "case", "scaling", "workers", "batch") / (time * peak)
-    hours = columns["hours"] = space.samples / throughput / 3600
+    # An unknown value, None, becomes NaN, and so do the columns that depend on it.
+    peak = broadcast_along(np.array(peaks, dtype=np.float64), "device")
+    price = broadcast_along(np.array(prices, dtype=np.float64), "device")
+    power = broadcast_along(np.array(powers, dtype=np.float64), "device")
+    columns["efficiency"] = flops / (time_s * peak)
+    hours = space.samples / throughput / 3600
+    columns["hours"] = hours
     columns["cost"] = hours * workers * price
     columns["energy_j"] = hours * 3600 * workers * power
 
 
-def _table(grid: Grid) -> Columns:
-    """The columns in their order, each as long as there are rows."""
+def _make_table(grid: Grid) -> Columns:
+    """Return the columns in their order, flattened to one value per row."""
     space, chunk = grid.space, grid.chunk
 
     def numbers(values: Any, *axes: str) -> Any:
-        return np.broadcast_to(along(values, *axes), grid.shape).ravel()
+        return np.broadcast_to(broadcast_along(values, *axes), grid.shape).ravel()
 
-    def words(values: Any, *axes: str) -> Words:
-        names = np.asarray(values, dtype=object)
-        codes = {name: code for code, name in enumerate(filter(None, dict.fromkeys(names.flat)))}  # the empty is none
-        places = np.array([codes.get(name, -1) for name in names.flat], dtype=np.int32)
-        return Words(numbers(places.reshape(names.shape), *axes), list(codes))
+    def strings(values: Any, *axes: str) -> StringColumn:
+        """Return a string column; an empty string is absent."""
+        array = np.asarray(values, dtype=object)
+        unique_values = [value for value in dict.fromkeys(array.flat) if value]
+        code_of = {value: code for code, value in enumerate(unique_values)}
+        codes = np.array([code_of.get(value, -1) for value in array.flat], dtype=np.int32)
+        return StringColumn(numbers(codes.reshape(array.shape), *axes), unique_values)
 
-    models = np.full((3, *grid.shape[1:3]), "", dtype=object)
-    for (device, number), model in grid.models.items():
-        models[:, device, number] = model.name, model.label, FORECAST if model.is_forecast else BOUND
+    model_names = np.full(grid.shape[1:3], "", dtype=object)
+    calibrations = np.full(grid.shape[1:3], "", dtype=object)
+    answers = np.full(grid.shape[1:3], "", dtype=object)
+    for key, model in grid.models.items():
+        model_names[key] = model.name
+        calibrations[key] = model.label
+        answers[key] = FORECAST if model.is_forecast else BOUND
+    lengths = np.array([-1 if network.length is None else network.length for network, _ in chunk.cases])
     for column in (grid.collective, grid.reason):
         column.codes = column.codes.ravel()
     return {
-        "network": words([network.name for network, _ in chunk.cases], "case"),
-        "gpu": words(chunk.gpus, "device"),
-        "precision": words([chunk.precision]),
-        "phase": words([phase for _, phase in chunk.cases], "case"),
-        "sequence_length": numbers(np.array([-1 if n.length is None else n.length for n, _ in chunk.cases]), "case"),
+        "network": strings([network.name for network, _ in chunk.cases], "case"),
+        "gpu": strings(chunk.gpus, "device"),
+        "precision": strings([chunk.precision]),
+        "phase": strings([phase for _, phase in chunk.cases], "case"),
+        "sequence_length": numbers(lengths, "case"),
         "batch_size": numbers(grid.batches, "batch"),
         "workers": numbers(grid.workers, "workers"),
-        "scaling": words(space.scalings, "scaling"),
-        "strategy": words(space.strategies, "strategy"),
-        "link": words(space.links, "link"),
+        "scaling": strings(space.scalings, "scaling"),
+        "strategy": strings(space.strategies, "strategy"),
+        "link": strings(space.links, "link"),
         "collective": grid.collective,
         "batch_size_per_worker": numbers(grid.per_worker, "scaling", "workers", "batch"),
-        "time_model": words(models[0], "device", "model"),
-        "calibration": words(models[1], "device", "model"),
-        "answer": words(models[2], "device", "model"),
-        "version": words([__version__]),
-        **{name: grid.columns[name].ravel() for name in NUMBERS},
+        "time_model": strings(model_names, "device", "model"),
+        "calibration": strings(calibrations, "device", "model"),
+        "answer": strings(answers, "device", "model"),
+        "version": strings([__version__]),
+        **{name: grid.columns[name].ravel() for name in NUMBER_COLUMNS},
         "reason": grid.reason,
     }

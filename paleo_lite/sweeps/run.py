@@ -1,9 +1,9 @@
-"""Running a sweep: chunks beside each other in a folder, then one file.
+"""Execution of a sweep: chunks in parallel processes, written to a folder and then merged into one file.
 
-While it runs, ``NAME.partial`` holds a manifest and a Parquet file for every finished chunk, each written aside and
-renamed; what is interrupted goes on from there. At the end the chunks are written one after another into one file,
-which is looked at, takes its name when it is whole, and only then do the chunks go. The folder is locked, so that two
-sweeps with one output do not write into each other. Memory is that of a chunk in each process, however many there are.
+While a sweep runs, the folder ``NAME.partial`` holds a manifest and a Parquet file for every finished chunk. Each file
+is written under another name and renamed, so that an interrupted sweep resumes from there. At the end the chunks are
+merged into one file, which is verified before it replaces the chunks. The folder is locked against a second sweep with
+the same output. Memory is that of one chunk per process, whatever the number of chunks.
 """
 
 from __future__ import annotations
@@ -21,23 +21,33 @@ import numpy as np
 
 from ..errors import BadFile, BadValue, Interrupted, PaleoError, SweepStopped
 from ..executor import run_tasks
-from ..extras import need
-from ..files import locked, write_aside
+from ..extras import require
+from ..files import lock_file, write_atomically
 from ..result import Result
-from .chunk import ModelOf, Words, compute_chunk
+from .chunk import ChooseModel, StringColumn, compute_chunk
 from .space import Chunk, Space
 
 FORMATS = (".parquet", ".csv")
 _MANIFEST = "manifest.json"
 _LOCK = ".lock"
-_BYTES_AT_MOST = 2**26
+_MAX_MANIFEST_BYTES = 2**26
 
 Progress = Callable[[int, int], None]
-"""Called with the chunks that are done and all of them."""
+"""Function called with the number of finished chunks and of all chunks."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a folder of chunks is part of."""
+    """Identity of the sweep that a folder of chunks belongs to.
+
+    Attributes
+    ----------
+    format : int
+        Version of the folder's format.
+    digest : str
+        See `Space.digest`.
+    rows, chunks : int
+        Number of rows and of chunks.
+    """
 
     format: int
     digest: str
@@ -50,12 +60,16 @@ class Sweep(Result, msgspec.Struct, frozen=True):
 
     Attributes
     ----------
+    path : Path
+        Output file.
+    rows, feasible : int
+        Number of rows, and of feasible rows.
     chunks, resumed : int
-        Chunks, and how many of them an earlier run had left.
+        Number of chunks, and of chunks left by an interrupted run.
     seconds : float
-        How long this run took.
+        Duration of this run.
     samples : float
-        What hours, cost and energy are for.
+        Number of samples that hours, cost and energy refer to.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:sweep_page"
@@ -69,7 +83,7 @@ class Sweep(Result, msgspec.Struct, frozen=True):
     samples: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON."""
+        """Return the documented JSON."""
         return {
             "output": str(self.path),
             "rows": self.rows,
@@ -80,15 +94,17 @@ class Sweep(Result, msgspec.Struct, frozen=True):
         }
 
     def to_frame(self) -> Any:
-        """The rows that were written, as a pandas DataFrame."""
-        pandas = need("pandas", "a data frame", "profiles")
-        return pandas.read_csv(self.path) if self.path.suffix == ".csv" else pandas.read_parquet(self.path)
+        """Return the rows as a pandas DataFrame."""
+        pandas = require("pandas", "a data frame", "profiles")
+        if self.path.suffix == ".csv":
+            return pandas.read_csv(self.path)
+        return pandas.read_parquet(self.path)
 
 
 def run_sweep(
     space: Space,
     output: Path,
-    model_of: ModelOf,
+    choose_model: ChooseModel,
     *,
     jobs: int | None = None,
     scheduler: str | None = None,
@@ -99,142 +115,156 @@ def run_sweep(
 
     Parameters
     ----------
+    space : Space
+        Combinations to predict.
     output : Path
-        ``.parquet`` or ``.csv``.
-    model_of : callable
-        A function of a module, as it travels between processes; see `chunk.ModelOf`.
+        ``.parquet`` or ``.csv`` file.
+    choose_model : callable
+        See `chunk.ChooseModel`; a function of a module, since it is sent to other processes.
     jobs : int, optional
-        Processes, one per core without it.
+        Number of processes; by default one per core.
     scheduler : str, optional
-        Address of a Dask scheduler, whose workers have paleo-lite; they send chunks back and need no common files.
+        Address of a Dask scheduler. Its workers need paleo-lite, but no common file system: they send chunks back.
     force : bool
-        Whether an output that exists is replaced.
+        Whether to replace an existing output.
+    progress : callable, optional
+        See `Progress`.
 
     Raises
     ------
     BadValue
-        If the output exists or has another ending, its folder of chunks belongs to another sweep, or a process is
-        at work on it.
+        If the output exists or has another suffix, if its folder of chunks belongs to another sweep, or if another
+        process is working on it.
     SweepStopped
-        If it is interrupted or a file cannot be written: the chunks that are done are kept.
+        If the sweep is interrupted or a file cannot be written; finished chunks are kept.
     PaleoError
         If the space is impossible.
     """
-    need("pyarrow", "a sweep's output", "profiles")
-    started = time.perf_counter()
+    require("pyarrow", "a sweep's output", "profiles")
+    start = time.perf_counter()
     space.check()
     if output.suffix not in FORMATS:
-        raise BadValue(f"{output}: a sweep is written as {' or '.join(FORMATS)}")
-    if output.exists() and not force:
-        raise BadValue(f"{output} already exists: choose another name, or --force to replace it")
+        raise BadValue(f"the output of a sweep must end in {' or '.join(FORMATS)} (got {output})")
+    _check_output(output, force)
     folder, chunks = output.with_name(f"{output.name}.partial"), list(space.chunks())
     try:
         manifest = Manifest(1, space.digest(), space.size, len(chunks))
-        with locked(folder / _LOCK, "it is being swept"):
-            if output.exists() and not force:  # whoever held the lock has written it meanwhile
-                raise BadValue(f"{output} already exists: choose another name, or --force to replace it")
-            _open(folder, manifest)
-            done = {chunk.number for chunk in chunks if _file(folder, chunk.number).is_file()}
-            kept = len(done)
+        with lock_file(folder / _LOCK, "a sweep is being written"):
+            _check_output(output, force)  # the previous owner of the lock may have written it
+            _prepare_folder(folder, manifest)
+            finished = {chunk.number for chunk in chunks if _chunk_file(folder, chunk.number).is_file()}
+            resumed = len(finished)
             if progress:
-                progress(kept, len(chunks))
-            left = [chunk for chunk in chunks if chunk.number not in done]
-            work = partial(encode_chunk, space, model_of, folder if scheduler is None else None)
-            for chunk, data in run_tasks(left, work, jobs, scheduler, _died):
+                progress(resumed, len(chunks))
+            remaining = [chunk for chunk in chunks if chunk.number not in finished]
+            compute = partial(encode_chunk, space, choose_model, folder if scheduler is None else None)
+            for chunk, data in run_tasks(remaining, compute, jobs, scheduler, _stop_for_dead_process):
                 if data is not None:
-                    write_aside(_file(folder, chunk.number), data)
-                done.add(chunk.number)  # one that comes twice takes the place of itself
+                    write_atomically(_chunk_file(folder, chunk.number), data)
+                finished.add(chunk.number)  # a chunk that arrives twice replaces itself
                 if progress:
-                    progress(len(done), len(chunks))
-            rows, feasible = _merge([_file(folder, chunk.number) for chunk in chunks], folder, space, output)
+                    progress(len(finished), len(chunks))
+            chunk_files = [_chunk_file(folder, chunk.number) for chunk in chunks]
+            rows, feasible = _merge(chunk_files, folder, space, output)
             for file in folder.iterdir():
                 if file.name != _LOCK:
                     file.unlink()
     except KeyboardInterrupt:
-        raise Interrupted(f"the sweep was interrupted; {_what_is_kept(folder, space)}") from None
+        raise Interrupted(f"the sweep was interrupted; {_describe_progress(folder, space)}") from None
     except OSError as error:
-        raise SweepStopped(_why_unwritten(error, folder, space)) from None
-    seconds = time.perf_counter() - started
-    return Sweep(output, rows, feasible, len(chunks), kept, seconds, space.samples)
+        raise SweepStopped(_describe_write_error(error, folder, space)) from None
+    seconds = time.perf_counter() - start
+    return Sweep(output, rows, feasible, len(chunks), resumed, seconds, space.samples)
 
 
-def _died(chunk: Chunk, error: PaleoError) -> NoReturn:
-    raise SweepStopped(f"the process that computed chunk {chunk.number} died (out of memory?): take fewer --jobs")
+def _check_output(output: Path, force: bool) -> None:
+    if output.exists() and not force:
+        raise BadValue(f"{output} already exists: choose another name, or `--force` to replace it")
 
 
-def _what_is_kept(folder: Path, space: Space) -> str:
-    return f"{_done(folder)} of {space.chunk_count} chunks are kept in {folder}: the same command goes on from there"
+def _stop_for_dead_process(chunk: Chunk, error: PaleoError) -> NoReturn:
+    raise SweepStopped(f"the process that computed chunk {chunk.number} died (out of memory?): use fewer `--jobs`")
 
 
-def _why_unwritten(error: OSError, folder: Path, space: Space) -> str:
-    state = _what_is_kept(folder, space)
+def _describe_progress(folder: Path, space: Space) -> str:
+    return (
+        f"{_count_chunk_files(folder)} of {space.chunk_count} chunks are kept in {folder}: the same command resumes "
+        "the sweep"
+    )
+
+
+def _describe_write_error(error: OSError, folder: Path, space: Space) -> str:
+    state = _describe_progress(folder, space)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"no room left to write {error.filename or folder} ({error.strerror}); {state} once there is room"
-    if _done(folder):
+        return f"no space left to write {error.filename or folder} ({error.strerror}); {state} once there is space"
+    if _count_chunk_files(folder):
         return f"the sweep cannot be written ({error}); {state}"
     return f"the sweep cannot be written: {error}"
 
 
-def _done(folder: Path) -> int:
+def _count_chunk_files(folder: Path) -> int:
     return len(list(folder.glob("chunk-*.parquet"))) if folder.is_dir() else 0
 
 
-def _open(folder: Path, manifest: Manifest) -> None:
-    """Make the folder, or take up the one that is there if it is of the same sweep."""
+def _prepare_folder(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest into a new folder, or check that an existing folder belongs to the same sweep."""
     path = folder / _MANIFEST
     if not path.exists():
         if any(file.name != _LOCK for file in folder.iterdir()):
             raise BadValue(f"{folder} is not the folder of a sweep: delete it or choose another name for the output")
-        write_aside(path, msgspec.json.format(msgspec.json.encode(manifest)))
+        write_atomically(path, msgspec.json.format(msgspec.json.encode(manifest)))
         return
-    if path.stat().st_size > _BYTES_AT_MOST:
-        raise BadFile(f"{path}: larger than any manifest of a sweep")
+    if path.stat().st_size > _MAX_MANIFEST_BYTES:
+        raise BadFile(f"{path}: too large for the manifest of a sweep")
     try:
-        other = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        existing = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: {error}; delete {folder} to start again") from None
-    if other != manifest:
+    if existing != manifest:
         raise BadValue(
-            f"{folder} is left over from another sweep ({other.rows:,} combinations): delete it or choose another name"
+            f"{folder} belongs to another sweep ({existing.rows:,} combinations): delete it or choose another name"
         )
-    for stray in folder.glob(".*"):  # what was being written when an earlier run was killed
-        if stray.name != _LOCK:
-            stray.unlink()
+    for temporary in folder.glob(".*"):  # unfinished files of an earlier run that was killed
+        if temporary.name != _LOCK:
+            temporary.unlink()
 
 
-def _file(folder: Path, index: int) -> Path:
-    return folder / f"chunk-{index:06d}.parquet"
+def _chunk_file(folder: Path, number: int) -> Path:
+    return folder / f"chunk-{number:06d}.parquet"
 
 
-def encode_chunk(space: Space, model_of: ModelOf, folder: Path | None, chunk: Chunk) -> bytes | None:
-    """A chunk as a Parquet file in the folder; without one, of a machine that has no such folder, its bytes."""
+def encode_chunk(space: Space, choose_model: ChooseModel, folder: Path | None, chunk: Chunk) -> bytes | None:
+    """Predict a chunk and write it to the folder as a Parquet file.
+
+    Without a folder, on a machine that does not share it, return the bytes of the file instead.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     arrays: dict[str, Any] = {}
-    for name, column in compute_chunk(space, chunk, model_of).items():
-        if isinstance(column, Words):
+    for name, column in compute_chunk(space, chunk, choose_model).items():
+        if isinstance(column, StringColumn):
             codes = pa.array(column.codes, mask=column.codes < 0)
             arrays[name] = pa.DictionaryArray.from_arrays(codes, pa.array(list(column.values), pa.string()))
         elif column.dtype.kind == "i":
             arrays[name] = pa.array(column, mask=column < 0)
         else:
-            arrays[name] = pa.array(column, mask=np.isnan(column))  # from_pandas would import pandas
+            arrays[name] = pa.array(column, mask=np.isnan(column))  # from_pandas=True would import pandas
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(arrays), sink, compression="zstd", compression_level=1)
     data = bytes(sink.getvalue())
     if folder is None:
         return data
-    write_aside(_file(folder, chunk.number), data)
+    write_atomically(_chunk_file(folder, chunk.number), data)
     return None
 
 
 def _merge(files: list[Path], folder: Path, space: Space, output: Path) -> tuple[int, int]:
-    """All chunks in one file, one row group each; how many rows there are, and how many are feasible."""
+    """Merge all chunks into one file, with a row group per chunk; return the number of rows and of feasible rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    aside = folder / f".whole.{os.getpid()}{output.suffix}"
+    merged = folder / f".whole.{os.getpid()}{output.suffix}"
     rows = feasible = 0
     writer = sink = None
     try:
@@ -242,10 +272,10 @@ def _merge(files: list[Path], folder: Path, space: Space, output: Path) -> tuple
             try:
                 table = pq.read_table(file, partitioning=None)
             except (ValueError, KeyError) as error:
-                raise BadFile(f"{file}: {error}; delete it and give the same command") from None
+                raise BadFile(f"{file}: {error}; delete it and run the same command") from None
             if writer is None or sink is None:
-                sink = pa.OSFile(str(aside), "wb")
-                writer = _writer(sink, output.suffix, table.schema, space)
+                sink = pa.OSFile(str(merged), "wb")
+                writer = _open_writer(sink, output.suffix, table.schema, space)
             writer.write(table if output.suffix == ".parquet" else without_dictionaries(table))
             rows += table.num_rows
             feasible += table.column("reason").null_count
@@ -257,68 +287,72 @@ def _merge(files: list[Path], folder: Path, space: Space, output: Path) -> tuple
     finally:
         for open_file in (writer, sink):
             if open_file is not None:
-                _abandon(open_file)
+                _close_quietly(open_file)
     if rows != space.size:
         raise BadFile(
-            f"{folder}: its chunks have {rows:,} rows, the sweep has {space.size:,}: delete it to start again"
+            f"{folder}: the chunks have {rows:,} rows instead of {space.size:,}: delete the folder to start again"
         )
-    _check_whole(aside, length, rows)
-    aside.replace(output)
+    _verify_merged_file(merged, length, rows)
+    merged.replace(output)
     return rows, feasible
 
 
-def _check_whole(aside: Path, length: int, rows: int) -> None:
-    """Look at what was written before it takes the place of its chunks: on the disk, as long as it was made.
+def _verify_merged_file(merged: Path, length: int, rows: int) -> None:
+    """Check that the merged file is complete on the disk, before it replaces the chunks.
 
     Raises
     ------
     SweepStopped
-        If it is not.
+        If it is incomplete.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with aside.open("rb+") as file:
+    with merged.open("rb+") as file:
         os.fsync(file.fileno())
     try:
-        whole = aside.stat().st_size == length and (
-            aside.suffix != ".parquet" or pq.read_metadata(aside).num_rows == rows
-        )
+        is_complete = merged.stat().st_size == length
+        if is_complete and merged.suffix == ".parquet":
+            is_complete = pq.read_metadata(merged).num_rows == rows
     except (pa.ArrowException, ValueError):
-        whole = False
-    if not whole:
-        raise SweepStopped(f"{aside} is not what was written: the disk lost some of it; the chunks are kept beside it")
+        is_complete = False
+    if not is_complete:
+        raise SweepStopped(f"{merged} is incomplete: the disk lost part of it; the chunks are kept in the same folder")
 
 
-def _writer(sink: Any, suffix: str, schema: Any, space: Space) -> Any:
+def _open_writer(sink: Any, suffix: str, schema: Any, space: Space) -> Any:
+    """Return a Parquet or CSV writer."""
     import pyarrow as pa
 
-    about = msgspec.json.encode({"samples": space.samples, "optimizer": space.optimizer, "ppp": space.ppp})
     if suffix == ".parquet":
         import pyarrow.parquet as pq
 
-        schema = schema.with_metadata({b"paleo_lite.sweep": about})
+        metadata = msgspec.json.encode({"samples": space.samples, "optimizer": space.optimizer, "ppp": space.ppp})
+        schema = schema.with_metadata({b"paleo_lite.sweep": metadata})
         return pq.ParquetWriter(sink, schema, compression="zstd", compression_level=1)
     from pyarrow import csv
 
-    return csv.CSVWriter(sink, pa.schema([(field.name, _plain_type(field.type)) for field in schema]))
+    return csv.CSVWriter(sink, pa.schema([(field.name, _value_type(field.type)) for field in schema]))
 
 
 def without_dictionaries(table: Any) -> Any:
-    """A table with words in place of dictionaries, which CSV has not and which differ from row group to row group."""
+    """Return a table with strings instead of dictionaries.
+
+    CSV does not support dictionaries, and those of different row groups differ.
+    """
     import pyarrow as pa
 
-    words = [(field.name, _plain_type(field.type)) for field in table.schema]
-    return table.cast(pa.schema(words))
+    return table.cast(pa.schema([(field.name, _value_type(field.type)) for field in table.schema]))
 
 
-def _plain_type(kind: Any) -> Any:
+def _value_type(type_: Any) -> Any:
+    """Return the type of a dictionary's values, and any other type unchanged."""
     import pyarrow as pa
 
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
 
 
-def _abandon(writer: Any) -> None:
+def _close_quietly(writer: Any) -> None:
     """Close a file that will not be used, on a disk that may be full."""
     try:
         writer.close()

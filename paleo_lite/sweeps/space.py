@@ -1,10 +1,10 @@
-"""`Space`: the combinations of a sweep, how many there are, and how they are cut into chunks, before anything runs."""
+"""`Space`: the combinations that a sweep predicts, their number, and their division into chunks."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -13,12 +13,12 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from ..architectures import find_network, is_network_file
-from ..architectures.network import Tokens
-from ..counting import GENERATING, PHASES
+from ..architectures.network import SequenceOptions
+from ..counting import GENERATION_PHASES, PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.links import link_rate
 from ..distributed.scale import SCALINGS
-from ..distributed.strategies import STRATEGIES
+from ..distributed.strategies import STRATEGIES, resolve_strategy
 from ..errors import BadValue, UnknownName
 from ..machines import find_device
 from ..result import Result
@@ -27,28 +27,44 @@ from ..timing.workload import OPTIMIZERS
 from ..units import PRECISION_BYTES, parse_range
 
 AUTOMATIC = "default"
-"""The time model that `predict` takes: calibrated where measurements cover the device, else roofline."""
+"""Time model that `predict` chooses: calibrated where measurements cover the device, else roofline."""
 
 CHUNK_ROWS = 2**18
-"""Rows of a chunk: some 100 MB while it is computed."""
+"""Maximum rows of a chunk, which takes about 100 MB while it is computed."""
 
-ROWS_UNASKED = 10**9
-"""Larger sweeps say how large they are and want a yes: it is about two core hours and 40 GB."""
-
+MAX_UNCONFIRMED_ROWS = 10**9
+"""Larger sweeps must be confirmed: this many rows take about two core hours and 40 GB."""
 
 ROWS_PER_S, ROW_BYTES = 150_000, 40
-"""Of one core with everything written, and of a row in Parquet: measured, for estimates."""
+"""Measured rows per second of one core, including writing, and bytes per row in Parquet, for estimates."""
 
 _DIMENSIONS = (
-    "networks", "gpus", "precisions", "phases", "sequence_lengths", "batch_sizes", "time_models", "workers",
-    "strategies", "scalings", "links", "collectives",
-)  # fmt: skip
+    "networks",
+    "gpus",
+    "precisions",
+    "phases",
+    "sequence_lengths",
+    "batch_sizes",
+    "time_models",
+    "workers",
+    "strategies",
+    "scalings",
+    "links",
+    "collectives",
+)
 
 
-class Sized(NamedTuple):
-    """A network by name, and the tokens of a sequence; None: as many as the network says.
+class SizedNetwork(NamedTuple):
+    """A network by name, with its sequence length.
 
-    In a phase of `GENERATING`, which it names then, it has a cache; in ``decode`` the tokens are those in the cache.
+    Attributes
+    ----------
+    name : str
+        Name of the network.
+    length : int or None
+        Tokens per sequence, in ``decode`` tokens in the KV cache; None uses the network's default.
+    phase : str
+        A phase of `GENERATION_PHASES` for a network with a KV cache, else empty.
     """
 
     name: str
@@ -56,46 +72,52 @@ class Sized(NamedTuple):
     phase: str = ""
 
     @property
-    def tokens(self) -> Tokens | None:
-        """What is asked of the network; None: nothing."""
+    def options(self) -> SequenceOptions | None:
+        """Options for building the network; None if everything is at its default."""
         if self.phase == "decode":
-            return Tokens(context=self.length, phase=self.phase)
-        return Tokens(self.length, phase=self.phase or "inference") if self.length or self.phase else None
+            return SequenceOptions(context=self.length, phase=self.phase)
+        if self.length or self.phase:
+            return SequenceOptions(self.length, phase=self.phase or "inference")
+        return None
 
 
 class Chunk(NamedTuple):
-    """A part of a space: some cases on some devices at some batch sizes in one precision, all else in full."""
+    """A part of a space: some cases, devices and batch sizes in one precision, with all values of the other axes."""
 
     number: int
     precision: str
-    cases: tuple[tuple[Sized, str], ...]
+    cases: tuple[tuple[SizedNetwork, str], ...]
     gpus: tuple[str, ...]
     batch_sizes: tuple[int, ...]
 
 
 class Space(Result, msgspec.Struct, frozen=True):
-    """Every combination of these is predicted.
+    """All combinations of these values.
 
     Attributes
     ----------
     networks, gpus, precisions, phases : tuple of str
-        Names as their registries have them.
+        Names of the registries.
     sequence_lengths : tuple of int or None
-        Tokens of a sequence, of networks that read them; in ``decode`` those in the cache.
+        Tokens per sequence for networks that read tokens; in ``decode`` tokens in the KV cache.
     batch_sizes : tuple of int
-        Samples per worker for weak scaling, of all workers together for strong scaling.
+        Samples per worker for weak scaling, of all workers for strong scaling.
     time_models : tuple of str
-        `AUTOMATIC` or of `TIME_MODELS`.
+        Names in `TIME_MODELS`, or `AUTOMATIC`.
+    workers : tuple of int
+        Numbers of workers.
     strategies, scalings, links, collectives : tuple of str
-        How several workers share the work; a link is a name or a rate, an empty collective the fastest.
+        Parallelization; a link is a name or a rate, an empty collective stands for the fastest.
     ppp : float or None
-        For the ppp model.
+        PPP of the ppp model.
     optimizer : str
-        Of training steps; plain gradient descent is what `predict` counts.
+        Optimizer of training steps; `predict` uses sgd by default.
     samples : float
-        That hours, cost and energy are those of.
+        Number of samples that hours, cost and energy refer to.
     price_usd_per_h, power_w : float or None
-        Of one device, in place of what its file says.
+        Price and power of one device; None uses the values of its hardware file.
+    hardware_files : tuple of str
+        Files with further devices.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:size_lines"
@@ -120,132 +142,162 @@ class Space(Result, msgspec.Struct, frozen=True):
     hardware_files: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """How large it is."""
+        """Return the total number of combinations and of chunks."""
         return {"rows": self.size, "chunks": self.chunk_count}
 
     def check(self) -> None:
-        """Refuse what no combination could be predicted of.
+        """Raise an error if no combination can be predicted.
 
         Raises
         ------
         BadValue
-            If a dimension is empty or says something twice, several workers have no link, or values are impossible.
+            If an axis is empty or has a duplicate, several workers have no link, or values are impossible.
         UnknownName
             If a precision, phase, time model, strategy, scaling or collective is unknown.
         """
-        for what, given, known in (
-            ("precision", self.precisions, PRECISION_BYTES), ("phase", self.phases, (*PHASES, *GENERATING)),
-            ("time model", self.time_models, (AUTOMATIC, *TIME_MODELS)), ("strategy", self.strategies, STRATEGIES),
-            ("scaling", self.scalings, SCALINGS), ("collective", self.collectives, ("", *COLLECTIVES)),
-            ("optimizer", (self.optimizer,), OPTIMIZERS),
-        ):  # fmt: skip
-            for name in given:
-                if name not in known:
-                    raise UnknownName(what, name, known)
-        if blocks := [name for name in self.strategies if STRATEGIES[name].in_blocks]:
-            raise BadValue(
-                f"a sweep has no --tensor and --pipeline, which {blocks[0]} divides by: ask 'paleo-lite scale'"
-            )
+        _check_names("precision", self.precisions, PRECISION_BYTES)
+        _check_names("phase", self.phases, (*PHASES, *GENERATION_PHASES))
+        _check_names("time model", self.time_models, (AUTOMATIC, *TIME_MODELS))
+        _check_names("scaling", self.scalings, SCALINGS)
+        _check_names("collective", self.collectives, ("", *COLLECTIVES))
+        _check_names("optimizer", (self.optimizer,), OPTIMIZERS)
+        if any(STRATEGIES[resolve_strategy(name)].divides_blocks for name in self.strategies):
+            raise BadValue("`sweep` does not support tensor or pipeline parallelism of blocks; use `paleo-lite scale`")
         for name in _DIMENSIONS:
             values = getattr(self, name)
+            title = name.replace("_", " ")
             if not values:
-                raise BadValue(f"the sweep has no {name.replace('_', ' ')}: at least one is needed")
-            twice = sorted({str(value) for value in values if values.count(value) > 1}) if len(values) < 1000 else []
-            if twice or len(set(values)) < len(values):
-                raise BadValue(
-                    f"the sweep names {name.replace('_', ' ')} twice: {', '.join(twice) or 'see the ranges'}"
-                )
+                raise BadValue(f"the sweep needs at least one value of {title}")
+            if len(set(values)) < len(values):
+                duplicates = "see the ranges"
+                if len(values) < 1000:
+                    duplicates = ", ".join(sorted({str(value) for value in values if values.count(value) > 1}))
+                raise BadValue(f"the sweep has duplicate {title}: {duplicates}")
         if max(self.workers) > 1 and "" in self.links:
-            raise BadValue("several workers exchange over a link: give --links, such as --links pcie3-x16,ethernet100")
+            raise BadValue("several workers need a link: give `--link`, such as `--link pcie3-x16,ethernet100`")
         for link in self.links:
             if link:
                 link_rate(link)
         if "ppp" in self.time_models and self.ppp is None:
-            raise BadValue("the ppp model needs a PPP, the share of peak that the platform reaches, such as --ppp 0.62")
+            raise BadValue("the ppp model needs the share of peak that is reached: give `--ppp`, such as `--ppp 0.62`")
         if "ppp" not in self.time_models and self.ppp is not None:
-            raise BadValue("a PPP belongs to the ppp model: --time-models ppp")
+            raise BadValue("`--ppp` is for the ppp model: add `--time-model ppp`")
 
-    def resolved(self) -> Space:
-        """The same space with networks, devices and links by the names of their registries."""
-        files = [Path(file) for file in self.hardware_files]
-        longest = max(length or 0 for length in self.sequence_lengths)
-        for network, _ in (case for group in self._cases for case in group):
-            if network.tokens is None or (network.phase and 0 < (network.length or 0) < longest):
-                continue  # what writes at the longest does at others
-            layers = find_network(network.name, tokens=network.tokens).layers
-            if network.phase and any("active" in layer.attributes for layer in layers):
-                raise BadValue(
-                    f"which experts {network.name} reads depends on the batch: predict says how it writes, sweep not"
-                )
+    def resolve_names(self) -> Space:
+        """Return the space with the registries' names of networks, devices and strategies.
+
+        Raises
+        ------
+        UnknownName
+            If a network, device or strategy is unknown.
+        BadValue
+            If the work of a network depends on the batch in a way that sweeps do not support.
+        """
+        self._check_expert_choice()
         networks = tuple(name if is_network_file(name) else find_network(name).name for name in self.networks)
-        boards = [find_device(name, files) for name in self.gpus]
-        # The device that a worker is: of a board of several, one.
-        gpus = tuple(dict.fromkeys(board.parts.device if board.parts else board.id for board in boards))
-        return msgspec.structs.replace(self, networks=networks, gpus=gpus)
+        files = [Path(file) for file in self.hardware_files]
+        gpus: dict[str, None] = {}  # without duplicates, in order
+        for name in self.gpus:
+            board = find_device(name, files)
+            gpus[board.parts.device if board.parts else board.id] = None  # a worker is one device of a board
+        strategies = tuple(resolve_strategy(name) for name in self.strategies)
+        return msgspec.structs.replace(self, networks=networks, gpus=tuple(gpus), strategies=strategies)
+
+    def _check_expert_choice(self) -> None:
+        """Refuse text generation with networks that use more experts for larger batches."""
+        longest = max(length or 0 for length in self.sequence_lengths)
+        for cases in self._case_groups:
+            for network, _ in cases:
+                if network.options is None or (network.phase and 0 < (network.length or 0) < longest):
+                    continue  # what holds at the longest sequence holds at all lengths
+                layers = find_network(network.name, options=network.options).layers
+                if network.phase and any("active" in layer.attributes for layer in layers):
+                    raise BadValue(
+                        f"`sweep` does not support {network.phase} with {network.name}, where the number of experts in "
+                        "use depends on the batch size; use `paleo-lite predict`"
+                    )
 
     def describe(self) -> str:
-        """``2 networks x 70 gpus x 11 batch sizes``."""
-        parts = [(name, len(getattr(self, name))) for name in _DIMENSIONS]
-        return " x ".join(f"{length:,} {name.replace('_', ' ')}" for name, length in parts if length > 1) or "1 of each"
+        """Return the number of values per axis as text: ``2 networks x 70 gpus x 11 batch sizes``."""
+        axes = []
+        for name in _DIMENSIONS:
+            length = len(getattr(self, name))
+            if length > 1:
+                axes.append(f"{length:,} {name.replace('_', ' ')}")
+        return " x ".join(axes) or "1 of each"
 
     def hours(self) -> float:
-        """About how many hours one core takes."""
+        """Return the estimated time of a single core, in hours."""
         return self.size / ROWS_PER_S / 3600
 
     def gigabytes(self) -> float:
-        """About how large the output becomes, in GB; while it is put together the chunks take as much again."""
+        """Return the estimated size of the output in GB; while chunks are merged they take as much again."""
         return self.size * ROW_BYTES / 1e9
 
     @property
-    def spread(self) -> tuple[int, ...]:
-        """How many there are of what every chunk has in full, in the order of its rows."""
-        return tuple(len(part) for part in (self.time_models, self.scalings, self.strategies, self.links,
-                                            self.collectives, self.workers))  # fmt: skip
+    def inner_shape(self) -> tuple[int, ...]:
+        """Lengths of the axes that every chunk has in full, in the order of its rows."""
+        return (
+            len(self.time_models),
+            len(self.scalings),
+            len(self.strategies),
+            len(self.links),
+            len(self.collectives),
+            len(self.workers),
+        )
 
     @property
     def size(self) -> int:
-        """Combinations."""
+        """Number of combinations."""
         return prod(len(getattr(self, name)) for name in _DIMENSIONS)
 
     @property
-    def _cases(self) -> list[tuple[tuple[Sized, str], ...]]:
-        """Networks in phases: first those that are executed layer by layer, then those of engines."""
-        plain = [phase for phase in self.phases if phase not in GENERATING]
-        sized = list(product(self.networks, self.sequence_lengths))
-        groups = (
-            tuple((Sized(*size), phase) for size in sized for phase in plain),
-            tuple((Sized(*size, phase), phase) for size in sized for phase in self.phases if phase in GENERATING),
-        )
-        return [group for group in groups if group]
+    def _case_groups(self) -> list[tuple[tuple[SizedNetwork, str], ...]]:
+        """Networks in phases: cases executed layer by layer, and cases of text generation in an inference engine."""
+        sizes = list(product(self.networks, self.sequence_lengths))
+        layer_by_layer = []
+        for name, length in sizes:
+            layer_by_layer += [
+                (SizedNetwork(name, length), phase) for phase in self.phases if phase not in GENERATION_PHASES
+            ]
+        generation = []
+        for name, length in sizes:
+            generation += [
+                (SizedNetwork(name, length, phase), phase) for phase in self.phases if phase in GENERATION_PHASES
+            ]
+        return [tuple(cases) for cases in (layer_by_layer, generation) if cases]
 
-    def steps(self) -> tuple[int, int, int]:
-        """How many cases, devices and batch sizes a chunk has at most."""
-        most = max(CHUNK_ROWS // prod(self.spread), 1)
-        gpus = min(len(self.gpus), most)
-        batches = min(len(self.batch_sizes), max(most // gpus, 1))
+    def max_chunk_lengths(self) -> tuple[int, int, int]:
+        """Return the maximum number of cases, devices and batch sizes of a chunk."""
+        combinations = max(CHUNK_ROWS // prod(self.inner_shape), 1)
+        gpus = min(len(self.gpus), combinations)
+        batch_sizes = min(len(self.batch_sizes), max(combinations // gpus, 1))
         cases = len(self.networks) * len(self.sequence_lengths) * len(self.phases)
-        return min(cases, max(most // (gpus * batches), 1)), gpus, batches
+        return min(cases, max(combinations // (gpus * batch_sizes), 1)), gpus, batch_sizes
 
     @property
     def chunk_count(self) -> int:
-        """Chunks."""
-        cases, gpus, batches = self.steps()
-        groups = sum(-(-len(group) // cases) for group in self._cases)
-        return len(self.precisions) * groups * -(-len(self.gpus) // gpus) * -(-len(self.batch_sizes) // batches)
+        """Number of chunks."""
+        max_cases, max_gpus, max_batch_sizes = self.max_chunk_lengths()
+        case_chunks = sum(-(-len(cases) // max_cases) for cases in self._case_groups)
+        gpu_chunks = -(-len(self.gpus) // max_gpus)
+        batch_chunks = -(-len(self.batch_sizes) // max_batch_sizes)
+        return len(self.precisions) * case_chunks * gpu_chunks * batch_chunks
 
     def chunks(self) -> Iterator[Chunk]:
-        """All chunks in their order."""
-        case_step, gpu_step, batch_step = self.steps()
+        """Iterate over all chunks in their order."""
+        max_cases, max_gpus, max_batch_sizes = self.max_chunk_lengths()
         number = 0
         for precision in self.precisions:
-            for some_cases in (some for group in self._cases for some in _slices(group, case_step)):
-                for gpus in _slices(self.gpus, gpu_step):
-                    for batch_sizes in _slices(self.batch_sizes, batch_step):
-                        yield Chunk(number, precision, some_cases, gpus, batch_sizes)
-                        number += 1
+            for group in self._case_groups:
+                for cases in _slices(group, max_cases):
+                    for gpus in _slices(self.gpus, max_gpus):
+                        for batch_sizes in _slices(self.batch_sizes, max_batch_sizes):
+                            yield Chunk(number, precision, cases, gpus, batch_sizes)
+                            number += 1
 
     def digest(self) -> str:
-        """A hash of everything that the results follow from but the shipped data."""
+        """Return a hash of everything that the results depend on, except the shipped data."""
         from ..version import __version__
 
         text = json.dumps([__version__, msgspec.to_builtins(self)])
@@ -254,12 +306,28 @@ class Space(Result, msgspec.Struct, frozen=True):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _slices(values: tuple, step: int) -> Iterator[tuple]:  # type: ignore[type-arg]
-    return (values[start : start + step] for start in range(0, len(values), step))
+def _check_names(category: str, names: Iterable[str], valid_names: Collection[str]) -> None:
+    for name in names:
+        if name not in valid_names:
+            raise UnknownName(category, name, valid_names)
 
 
-def parse_names(names: str | Sequence[str], what: str, everything: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names, as a sequence or with commas, or ``all``.
+def _slices(values: tuple, length: int) -> Iterator[tuple]:  # type: ignore[type-arg]
+    for start in range(0, len(values), length):
+        yield values[start : start + length]
+
+
+def parse_names(names: str | Sequence[str], title: str, all_names: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return names from a sequence, a comma-separated text, or ``all``.
+
+    Parameters
+    ----------
+    names : str or sequence of str
+        The names.
+    title : str
+        Kind of names, for the error message.
+    all_names : sequence of str
+        Names that ``all`` stands for.
 
     Raises
     ------
@@ -268,17 +336,24 @@ def parse_names(names: str | Sequence[str], what: str, everything: Sequence[str]
     """
     if not isinstance(names, str):
         return tuple(names)
-    if names.strip() == "all" and everything:
-        return tuple(everything)
-    named = tuple(name.strip() for name in names.split(","))
-    if not all(named):
-        example = ",".join(everything[:2]) or "a,b"
-        raise BadValue(f"{what} {names!r}: expected names with commas between them, such as {example}")
-    return named
+    if names.strip() == "all" and all_names:
+        return tuple(all_names)
+    parts = tuple(name.strip() for name in names.split(","))
+    if not all(parts):
+        example = ",".join(all_names[:2]) or "a,b"
+        raise BadValue(f"{title} must be names separated by commas, such as {example} (got {names!r})")
+    return parts
 
 
-def parse_numbers(numbers: str | int | Sequence[int], what: str) -> tuple[int, ...]:
-    """Numbers, and as text also ranges: ``1,2,4``, ``1:1024:x2``, ``1,2,4,...,128``, ``1:8,16:64:+16``."""
+def parse_numbers(numbers: str | int | Sequence[int], title: str) -> tuple[int, ...]:
+    """Return numbers from a sequence or a text with ranges.
+
+    Such as ``1,2,4``, ``1:1024:x2``, ``1,2,4,...,128`` and ``1:8,16:64:+16``.
+    """
     if not isinstance(numbers, str) or ":" not in numbers:
-        return tuple(parse_range(numbers, what))
-    return tuple(dict.fromkeys(number for part in numbers.split(",") for number in parse_range(part, what)))
+        return tuple(parse_range(numbers, title))
+    values: dict[int, None] = {}  # without duplicates, in order
+    for part in numbers.split(","):
+        for number in parse_range(part, title):
+            values[number] = None
+    return tuple(values)

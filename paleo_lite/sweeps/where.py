@@ -1,24 +1,33 @@
-"""Conditions on rows: ``time_s < 0.1 and (gpu == k80 or cost <= 2)``, parsed here and never evaluated as code."""
+"""Parser of conditions on rows: ``time_s < 0.1 and (gpu == k80 or cost <= 2)``. They are never evaluated as code."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
 from ..errors import BadValue, UnknownName
 
-FORM = "column op value with and, or, and parentheses, such as 'time_s < 0.1 and gpu == k80'"
-_LENGTH_AT_MOST = 10_000
+FORM = "comparisons joined by and, or and parentheses, such as 'time_s < 0.1 and gpu == k80'"
+_MAX_LENGTH = 10_000
 _TOKEN = re.compile(r"""\s*(?:(<=|>=|==|!=|<|>|=|\(|\))|"([^"]*)"|'([^']*)'|([^\s<>=!()"']+))""")
 _COMPARE = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal"}
 
 
 class Condition(NamedTuple):
-    """A comparison of a column with a value or, without one, with what is absent; or conditions that are joined.
+    """A comparison, a test for null, or a combination of conditions.
 
-    `function` is pyarrow's that does it.
+    Attributes
+    ----------
+    function : str
+        Name of the pyarrow function.
+    column : str
+        Column of a comparison or test.
+    value : str, float or None
+        Value of a comparison; None for a test for null.
+    parts : tuple of Condition
+        Conditions to combine.
     """
 
     function: str
@@ -27,7 +36,7 @@ class Condition(NamedTuple):
     parts: tuple[Condition, ...] = ()
 
     def mask(self, rows: Any) -> Any:
-        """Of a pyarrow table or batch a boolean array, null where a value is absent."""
+        """Return a boolean array for a pyarrow table or batch, null where a value is absent."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -43,36 +52,36 @@ class Condition(NamedTuple):
 
 
 def parse_where(text: str, columns: dict[str, bool]) -> Condition:
-    """Read a condition.
+    """Parse a condition.
 
     Parameters
     ----------
     text : str
-        Comparisons of a column with a number or a word; ``null`` is what is absent.
+        Comparisons of a column with a number or a string; ``null`` stands for an absent value.
     columns : dict of str to bool
-        Every column, and whether it holds numbers.
+        All columns, and whether each has numbers.
 
     Raises
     ------
     BadValue
-        If the text has another form, or compares words with numbers.
+        If the text has another form, or compares strings with numbers.
     """
-    if len(text) > _LENGTH_AT_MOST:
-        raise BadValue(f"the condition is longer than {_LENGTH_AT_MOST} characters")
-    parser = _Parser(_tokens(text), columns, text)
-    condition = parser.alternatives(0)
+    if len(text) > _MAX_LENGTH:
+        raise BadValue(f"`--where` must have at most {_MAX_LENGTH} characters (got {len(text)})")
+    parser = _Parser(_tokenize(text), columns, text)
+    condition = parser.parse_alternatives(0)
     if parser.rest:
-        raise parser.wrong(f"{parser.rest[0][1]!r} is unexpected")
+        raise parser.error(f"{parser.rest[0][1]!r} is unexpected")
     return condition
 
 
-def column_of(name: str, columns: Sequence[str]) -> str:
-    """A column by its name, or by its name without the unit: ``energy`` is ``energy_j``.
+def find_column(name: str, columns: Sequence[str]) -> str:
+    """Return a column by its name, or by its name without the unit: ``energy`` stands for ``energy_j``.
 
     Raises
     ------
     UnknownName
-        If there is none, or more than one.
+        If no column, or more than one, matches.
     """
     if name in columns:
         return name
@@ -82,83 +91,97 @@ def column_of(name: str, columns: Sequence[str]) -> str:
     return matches[0]
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
-    tokens, place = [], 0
+def _tokenize(text: str) -> list[tuple[str, str]]:
+    """Return (kind, text) of each token; the kind is ``sign``, ``text`` (quoted) or ``word``."""
+    tokens, position = [], 0
     text = text.rstrip()
-    while place < len(text):
-        match = _TOKEN.match(text, place)
+    while position < len(text):
+        match = _TOKEN.match(text, position)
         if match is None:
-            raise BadValue(f"the condition {text!r} cannot be read at {text[place:]!r}: expected {FORM}")
-        sign, double, single, word = match.groups()
-        quoted = double if double is not None else single
-        tokens.append(("sign", sign) if sign else ("text", quoted) if quoted is not None else ("word", word))
-        place = match.end()
+            raise BadValue(f"condition {text!r} has a syntax error at {text[position:]!r}: expected {FORM}")
+        sign, double_quoted, single_quoted, word = match.groups()
+        if sign:
+            tokens.append(("sign", sign))
+        elif double_quoted is not None:
+            tokens.append(("text", double_quoted))
+        elif single_quoted is not None:
+            tokens.append(("text", single_quoted))
+        else:
+            tokens.append(("word", word))
+        position = match.end()
     return tokens
 
 
 class _Parser:
-    """Recursive descent: alternatives of conjunctions of comparisons."""
+    """Recursive descent parser: alternatives of conjunctions of comparisons."""
 
     def __init__(self, tokens: list[tuple[str, str]], columns: dict[str, bool], text: str) -> None:
         self.rest, self.columns, self.text = tokens, columns, text
 
-    def wrong(self, what: str) -> BadValue:
-        """That the text has another form."""
-        return BadValue(f"the condition {self.text!r} cannot be read, {what}: expected {FORM}")
+    def error(self, problem: str) -> BadValue:
+        """Return the exception for a syntax error."""
+        return BadValue(f"condition {self.text!r} has a syntax error: {problem}; expected {FORM}")
 
-    def next(self) -> tuple[str, str]:
-        """The next token."""
+    def next_token(self) -> tuple[str, str]:
+        """Remove and return the next token."""
         if not self.rest:
-            raise self.wrong("it ends too early")
+            raise self.error("it ends too early")
         return self.rest.pop(0)
 
-    def _follows(self, word: str) -> bool:
+    def _skip_word(self, word: str) -> bool:
+        """Skip the next token if it is this word; return whether it is."""
         if self.rest and self.rest[0][0] == "word" and self.rest[0][1].lower() == word:
             self.rest.pop(0)
             return True
         return False
 
-    def alternatives(self, depth: int) -> Condition:
-        """``a or b or ...``"""
-        return self._joined(lambda: self._joined(lambda: self._factor(depth), "and", "and_kleene"), "or", "or_kleene")
+    def parse_alternatives(self, depth: int) -> Condition:
+        """Parse ``a or b or ...``; `depth` is the number of open parentheses."""
+        parts = [self._parse_conjunction(depth)]
+        while self._skip_word("or"):
+            parts.append(self._parse_conjunction(depth))
+        return parts[0] if len(parts) == 1 else Condition("or_kleene", parts=tuple(parts))
 
-    def _joined(self, part: Callable[[], Condition], word: str, function: str) -> Condition:
-        parts = [part()]
-        while self._follows(word):
-            parts.append(part())
-        return parts[0] if len(parts) == 1 else Condition(function, parts=tuple(parts))
+    def _parse_conjunction(self, depth: int) -> Condition:
+        """Parse ``a and b and ...``."""
+        parts = [self._parse_factor(depth)]
+        while self._skip_word("and"):
+            parts.append(self._parse_factor(depth))
+        return parts[0] if len(parts) == 1 else Condition("and_kleene", parts=tuple(parts))
 
-    def _factor(self, depth: int) -> Condition:
-        kind, name = self.next()
+    def _parse_factor(self, depth: int) -> Condition:
+        """Parse a comparison, or alternatives in parentheses."""
+        kind, name = self.next_token()
         if (kind, name) == ("sign", "("):
             if depth > 50:
-                raise self.wrong("its parentheses are nested too deeply")
-            inner = self.alternatives(depth + 1)
-            if self.next() != ("sign", ")"):
-                raise self.wrong("a parenthesis is not closed")
+                raise self.error("its parentheses are nested too deeply")
+            inner = self.parse_alternatives(depth + 1)
+            if self.next_token() != ("sign", ")"):
+                raise self.error("a parenthesis is not closed")
             return inner
         if kind != "word":
-            raise self.wrong(f"{name!r} stands where a column was expected")
-        column = column_of(name, list(self.columns))
-        kind, sign = self.next()
+            raise self.error(f"a column is missing before {name!r}")
+        column = find_column(name, list(self.columns))
+        kind, sign = self.next_token()
         sign = "==" if sign == "=" else sign
         if kind != "sign" or sign not in _COMPARE:
-            raise self.wrong(f"{sign!r} stands where one of < <= > >= == != was expected")
-        kind, value = self.next()
+            raise self.error(f"{sign!r} must be one of < <= > >= == !=")
+        kind, value = self.next_token()
         if kind == "sign":
-            raise self.wrong(f"{value!r} stands where a value was expected")
-        return self._comparison(column, sign, value, kind == "word")
+            raise self.error(f"a value is missing before {value!r}")
+        return self._make_comparison(column, sign, value, is_quoted=kind == "text")
 
-    def _comparison(self, column: str, sign: str, value: str, bare: bool) -> Condition:
-        if bare and value.lower() == "null":
-            if sign not in ("==", "!="):
-                raise self.wrong("null can only be compared by == or !=")
+    def _make_comparison(self, column: str, sign: str, value: str, is_quoted: bool) -> Condition:
+        is_equality = sign in ("==", "!=")
+        if not is_quoted and value.lower() == "null":
+            if not is_equality:
+                raise self.error("null can be compared by == or != only")
             return Condition("is_null" if sign == "==" else "is_valid", column)
         if not self.columns[column]:
-            if sign not in ("==", "!="):
-                raise BadValue(f"{column} holds words, which can only be compared by == or !=, not by {sign}")
+            if not is_equality:
+                raise BadValue(f"{column} has strings, which can be compared by == or != only (got {sign})")
             return Condition(_COMPARE[sign], column, value)
         try:
             return Condition(_COMPARE[sign], column, float(value))
         except ValueError:
-            raise BadValue(f"{column} holds numbers, and {value!r} is not one") from None
+            raise BadValue(f"{column} must be compared with a number (got {value!r})") from None

@@ -1,6 +1,6 @@
 """Floor 4: from a workload and a machine to time."""
 
-from .models import TIME_MODELS, PeakModel, PppModel, RooflineModel, TimeModel, describe, find_model
+from .models import TIME_MODELS, PeakModel, PppModel, RooflineModel, TimeModel, describe_model, find_model
 from .prediction import Prediction, predict
 from .workload import Workload
 
@@ -12,7 +12,7 @@ __all__ = [
     "RooflineModel",
     "TimeModel",
     "Workload",
-    "describe",
+    "describe_model",
     "find_model",
     "predict",
 ]

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadFile
-from ..files import read_typed, shipped
+from ..files import read_typed, shipped_folder
 from .calibrated import NAMES, CalibratedModel
 from .models import TimeModel
 
@@ -61,7 +61,7 @@ def training_constants() -> TrainingConstants:
     BadFile
         If they are malformed.
     """
-    path = shipped("calibrations") / TRAINING_FILE
+    path = shipped_folder("calibrations") / TRAINING_FILE
     constants = read_typed(path, TrainingConstants, "calibration of training", _BYTES_AT_MOST)
     if unknown := constants.constants.keys() - set(NAMES):
         raise BadFile(f"{path}: there is no parameter {min(unknown)}")
@@ -74,12 +74,12 @@ class TrainingModel(CalibratedModel, frozen=True, eq=False):
     """A calibrated model with the kernels of training in blocks."""
 
     @property
-    def own_variance(self) -> float:
+    def residual_variance(self) -> float:
         """Variance of a step's logarithm besides that of the parameters: measured with sources held out."""
         return self.scatter**2
 
 
-def of_training(model: TimeModel, known: TrainingConstants | None = None) -> TimeModel:
+def use_training_constants(model: TimeModel, known: TrainingConstants | None = None) -> TimeModel:
     """A calibrated model with the kernels of training in blocks; other models, and such, as they are."""
     if not isinstance(model, CalibratedModel) or isinstance(model, TrainingModel):
         return model
@@ -92,5 +92,11 @@ def of_training(model: TimeModel, known: TrainingConstants | None = None) -> Tim
     theta[places] += np.log(list(known.constants.values()))
     covariance[places, places] += [known.deviation[name] ** 2 for name in known.constants]
     return TrainingModel(
-        model.label, theta, covariance, known.scatter, model.notes, model.moved, products=model.products
+        model.label,
+        theta,
+        covariance,
+        known.scatter,
+        model.notes,
+        model.learned_fraction,
+        fp8_relative_efficiency=model.fp8_relative_efficiency,
     )

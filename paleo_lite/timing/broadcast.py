@@ -1,9 +1,9 @@
-"""One broadcast over arrays (layers x configurations): the times of `predict`, for many configurations at once.
+"""Times of many configurations at once, with the formulas of `predict` broadcast over layers x configurations.
 
-What a layer computes and moves depends on network, phase and batch size, and is affine in the batch; what a device
-offers depends on device, precision and calibration. A `Stack` holds the first for several networks and phases as one
-long column of entries, layers that are alike merged; `Stack.at` lays all batch sizes beside it, and
-`TimeModel.evaluate_many` a machine against both, by the formulas of one prediction.
+The counts of a layer depend on network, phase and batch size, and are affine in the batch size; the rates depend on
+device, precision and calibration. A `Stack` concatenates the entries of several networks and phases, with identical
+layers merged. `Stack.at_batch_sizes` adds an axis of batch sizes, and `TimeModel.evaluate_many` times the result on a
+machine.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..counting.kinds import class_of
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import COLUMNS, PASSES, passes_of
 from ..errors import BadValue
-from .calibrated import StepPlan, Steps, plan_of, steps_of
-from .features import CLASS_PLACES, PARTS, Features, Sums, sizes_of
+from .calibrated import StepPlan, Steps, plan_steps, prepare_steps
+from .features import CLASS_INDEX, PASS_NUMBERS, Features, GroupSums, padding_and_tiles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,9 +30,19 @@ if TYPE_CHECKING:
 
 
 class Case(NamedTuple):
-    """A network's layers and work in a phase: one whole-network prediction for each batch size and device.
+    """A network in a phase, to be timed at several batch sizes and on several devices.
 
-    `pieces` says of each layer to which piece of forward and backward pass it belongs, from 0; without it there is one.
+    Attributes
+    ----------
+    layers : sequence of Layer
+        Layers of the network.
+    work : Work
+        Counts of the layers.
+    phase : str
+        One of `paleo_lite.counting.PHASES`.
+    pieces : sequence of int
+        Piece of the forward and backward pass that each layer belongs to, counted from 0, such as a bucket of
+        gradients. Empty for a single piece.
     """
 
     layers: Sequence[Layer]
@@ -41,14 +51,21 @@ class Case(NamedTuple):
     pieces: Sequence[int] = ()
 
     @property
-    def many(self) -> int:
-        """How many pieces each of the two passes has."""
+    def pieces_per_pass(self) -> int:
+        """Number of pieces of the forward pass, and of the backward pass."""
         return 1 + max(self.pieces, default=0)
 
 
 class Passes(NamedTuple):
-    """Seconds of a case: of its update, shape (batch sizes,), and of each piece of its forward and backward pass, shape
-    (pieces, batch sizes); together the step without a model's overhead."""
+    """Seconds of the passes of a case. Their sum is the step without the overhead of a time model.
+
+    Attributes
+    ----------
+    forward_s, backward_s : ndarray, shape (pieces, batch sizes)
+        Seconds of each piece of the forward and the backward pass.
+    update_s : ndarray, shape (batch sizes,)
+        Seconds of the update.
+    """
 
     forward_s: Floats
     update_s: Floats
@@ -56,26 +73,29 @@ class Passes(NamedTuple):
 
 
 class Stack(msgspec.Struct, frozen=True, eq=False):
-    """The entries of several cases, one after the other.
+    """The entries of several cases, concatenated.
 
     Attributes
     ----------
+    cases : int
+        Number of cases.
     run : ndarray of int, shape (entries,)
-        The case of each entry.
+        Case of each entry.
     piece : ndarray of int, shape (entries,)
-        The piece of each entry: of all cases together, each case's forward pieces, update and backward pieces in turn.
+        Piece of each entry. Pieces are numbered over all cases: for each case its forward pieces, its update, and its
+        backward pieces.
     first_piece : ndarray of int, shape (cases + 1,)
-        Where each case's pieces begin.
+        Number of the first piece of each case, and the total number of pieces.
     fixed, per_sample : ndarray, shape (3, entries)
-        FLOPs, bytes and kernels: ``fixed + batch size * per_sample``; of merged entries the sums.
+        FLOPs, bytes and kernels are ``fixed + batch size * per_sample``, summed over merged layers.
     gradients : ndarray, shape (entries,)
-        Parameter tensors whose gradient the host hands over.
-    work_class, part : ndarray of int, shape (entries,)
+        Parameter tensors for which the host handles a gradient.
+    work_class, pass_number : ndarray of int, shape (entries,)
         As in `Features`.
     products : tuple of (Layer, str)
-        A layer and pass of each entry: what says the size of its matrix product.
+        A layer and a pass of each entry, which determine the sizes of its matrix product.
     plan : StepPlan
-        How the entries make whole steps.
+        Assignment of entries to steps.
     """
 
     cases: int
@@ -86,29 +106,36 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
     per_sample: Floats
     gradients: Floats
     work_class: Ints
-    part: Ints
+    pass_number: Ints
     products: tuple[tuple[Layer, str], ...]
     plan: StepPlan
 
-    def at(self, batch_sizes: Ints) -> Laid:
-        """All entries at some batch sizes.
+    def at_batch_sizes(self, batch_sizes: Ints) -> BatchedStack:
+        """Return all entries at several batch sizes.
+
+        Parameters
+        ----------
+        batch_sizes : ndarray of int, shape (batch sizes,)
+            Samples per batch.
 
         Raises
         ------
         BadValue
-            If a batch size is below 1 or overflows the counts.
+            If a batch size is below 1, or the counts overflow.
         """
-        least, most = int(batch_sizes.min()), int(batch_sizes.max())
-        if least < 1 or self.per_sample.max(initial=0) * most > 2.0**62:
-            raise BadValue(f"batch sizes from {least} to {most} are below 1 or overflow the counts")
+        smallest, largest = int(batch_sizes.min()), int(batch_sizes.max())
+        if smallest < 1 or self.per_sample.max(initial=0) * largest > 2.0**62:
+            raise BadValue(f"batch sizes must be >= 1 and small enough for 64-bit counts (got {smallest} to {largest})")
         flops, moved, kernels = (
             fixed[:, None] + per_sample[:, None] * batch_sizes for fixed, per_sample in zip(self.fixed, self.per_sample)
         )
-        if not self.per_sample[2].any():  # as almost always: one column does for all batch sizes
+        has_constant_kernels = not self.per_sample[2].any()
+        if has_constant_kernels:  # the usual case: one column serves all batch sizes
             kernels = kernels[:, :1]
         padding, tiles = np.ones_like(flops), np.full_like(flops, np.inf)
-        for entry in np.flatnonzero((self.work_class < len(MATRIX_CLASSES)) & (self.part < 3)):
-            padding[entry], tiles[entry] = sizes_of(*self.products[entry], batch_sizes)
+        is_product = (self.work_class < len(MATRIX_CLASSES)) & (self.pass_number < 3)
+        for entry in np.flatnonzero(is_product):
+            padding[entry], tiles[entry] = padding_and_tiles(*self.products[entry], batch_sizes)
         features = Features(
             flops=flops,
             bytes=moved,
@@ -117,128 +144,202 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
             padding=padding,
             tiles=tiles,
             work_class=self.work_class[:, None],
-            part=self.part[:, None],
-            place=np.empty((0, 2), dtype=np.int64),
+            pass_number=self.pass_number[:, None],
+            position=np.empty((0, 2), dtype=np.int64),
         )
         run = self.run[:, None]
-        pieces = (self.piece[:, None], int(self.first_piece[-1]))
-        return Laid(self.cases, run, pieces, features, steps_of(features, run, self.cases, self.plan))
+        return BatchedStack(
+            cases=self.cases,
+            run=run,
+            piece=self.piece[:, None],
+            num_pieces=int(self.first_piece[-1]),
+            features=features,
+            steps=prepare_steps(features, run, self.cases, self.plan),
+        )
 
     def passes_of(self, case: int, pieces_s: Floats) -> Passes:
-        """The passes of a case among the seconds of all pieces."""
-        own = pieces_s[slice(*self.first_piece[case : case + 2])]
-        half = len(own) // 2
-        return Passes(own[:half], own[half], own[half + 1 :])
+        """Return the passes of a case.
+
+        Parameters
+        ----------
+        case : int
+            Index of the case.
+        pieces_s : ndarray, shape (pieces, batch sizes)
+            Seconds of all pieces of all cases.
+        """
+        case_pieces_s = pieces_s[self.first_piece[case] : self.first_piece[case + 1]]
+        pieces_per_pass = len(case_pieces_s) // 2
+        return Passes(
+            forward_s=case_pieces_s[:pieces_per_pass],
+            update_s=case_pieces_s[pieces_per_pass],
+            backward_s=case_pieces_s[pieces_per_pass + 1 :],
+        )
 
 
-class Laid(NamedTuple):
-    """Several cases at several batch sizes: all that does not depend on the device.
+class BatchedStack(NamedTuple):
+    """Several cases at several batch sizes: everything that does not depend on the device.
 
-    `features` have the shape (entries, batch sizes), `run` (entries, 1); `pieces` are the piece of each entry,
-    (entries, 1), and how many there are.
+    Attributes
+    ----------
+    cases : int
+        Number of cases.
+    run, piece : ndarray of int, shape (entries, 1)
+        Case and piece of each entry.
+    num_pieces : int
+        Total number of pieces.
+    features : Features
+        Features of shape (entries, batch sizes).
+    steps : Steps
+        Result of `prepare_steps`.
     """
 
     cases: int
     run: Ints
-    pieces: tuple[Ints, int]
+    piece: Ints
+    num_pieces: int
     features: Features
     steps: Steps
 
-    def by_case(self, seconds: Floats) -> Floats:
-        """Sums of the entries of each case, shape (cases, batch sizes)."""
-        sums: Floats = self.steps.plan.by_step.of(seconds)
+    def sum_by_case(self, seconds: Floats) -> Floats:
+        """Return the sums over the entries of each case, shape (cases, batch sizes)."""
+        sums: Floats = self.steps.plan.by_step.sum(seconds)
         return sums
 
-    def by_piece(self, seconds: Floats) -> Floats:
-        """Sums of the entries of each piece, shape (pieces, batch sizes)."""
-        return Sums(self.pieces[1], self.pieces[0]).of(seconds)
+    def sum_by_piece(self, seconds: Floats) -> Floats:
+        """Return the sums over the entries of each piece, shape (pieces, batch sizes)."""
+        return GroupSums(self.num_pieces, self.piece).sum(seconds)
 
 
 class _Entry(NamedTuple):
-    """One entry while it is put together; the numbers first, which become columns."""
+    """One entry of a `Stack` before it becomes a row of its arrays; see there.
+
+    Attributes
+    ----------
+    num_gradients : int
+        Parameter tensors with a gradient, per layer.
+    multiplicity : int
+        Number of merged layers.
+    counts : ndarray of int, shape (columns, 2)
+        For each of `COLUMNS`, the count per batch and per sample of one layer.
+    product : tuple of (Layer, str)
+        One of the layers, and the pass.
+    """
 
     run: int
     piece: int
     work_class: int
-    part: int
-    tensors: int
-    alike: int
+    pass_number: int
+    num_gradients: int
+    multiplicity: int
     counts: NDArray[np.int64]
     product: tuple[Layer, str]
 
 
-def stack(cases: Sequence[Case]) -> Stack:
-    """The entries of several cases; what is alike within a piece of a case becomes one entry with the sums.
+def stack_cases(cases: Sequence[Case]) -> Stack:
+    """Concatenate the entries of several cases, with identical layers of a piece merged into one entry.
 
-    That changes no time: n alike layers take n times as long as one of them, by every model.
+    Merging changes no time: every model times n identical layers as n times one of them.
     """
     entries: list[_Entry] = []
     first_piece = [0]
     for run, case in enumerate(cases):
-        entries += _entries(case, run, first_piece[-1])
-        first_piece.append(first_piece[-1] + 1 + 2 * case.many)
-    # Products first: what only they have is computed of a slice.
-    entries.sort(key=lambda entry: (entry.work_class >= len(MATRIX_CLASSES) or entry.part == 3, entry[:4]))
+        entries += _entries_of(case, run, first_piece[-1])
+        first_piece.append(first_piece[-1] + 1 + 2 * case.pieces_per_pass)
+    entries.sort(key=_sort_key)
     numbers = np.array([entry[:6] for entry in entries], dtype=np.int64).reshape(-1, 6)
-    run, piece, classes, part, tensors, alike = numbers.T
+    run_of_entry, piece, work_class, pass_number, num_gradients, multiplicity = numbers.T
     counts = np.array([entry.counts for entry in entries], dtype=np.float64).reshape(-1, len(COLUMNS), 2)
-    flops, _, read, written, kernels = (counts * alike[:, None, None]).transpose(1, 2, 0)
-    both = np.stack([flops, read + written, kernels], axis=1)
-    products = tuple(entry.product for entry in entries)
-    gradients = (tensors * alike).astype(np.float64)
-    first = np.array(first_piece, dtype=np.int64)
-    plan = plan_of(classes[:, None], part[:, None], run[:, None], len(cases))
-    return Stack(len(cases), run, piece, first, both[0], both[1], gradients, classes, part, products, plan)
+    flops, _, bytes_read, bytes_written, kernels = (counts * multiplicity[:, None, None]).transpose(1, 2, 0)
+    fixed, per_sample = np.stack([flops, bytes_read + bytes_written, kernels], axis=1)
+    return Stack(
+        cases=len(cases),
+        run=run_of_entry,
+        piece=piece,
+        first_piece=np.array(first_piece, dtype=np.int64),
+        fixed=fixed,
+        per_sample=per_sample,
+        gradients=(num_gradients * multiplicity).astype(np.float64),
+        work_class=work_class,
+        pass_number=pass_number,
+        products=tuple(entry.product for entry in entries),
+        plan=plan_steps(work_class[:, None], pass_number[:, None], run_of_entry[:, None], len(cases)),
+    )
 
 
-def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
+def _sort_key(entry: _Entry) -> tuple[bool, tuple[int, ...]]:
+    """Return a key that puts products first, so that a slice selects them."""
+    is_product = entry.work_class < len(MATRIX_CLASSES) and entry.pass_number < 3
+    return not is_product, (entry.run, entry.piece, entry.work_class, entry.pass_number)
+
+
+def _entries_of(case: Case, run: int, first_piece: int) -> list[_Entry]:
+    """Return the entries of a case.
+
+    Parameters
+    ----------
+    case : Case
+        The case.
+    run : int
+        Index of the case.
+    first_piece : int
+        Number of its first piece.
+    """
     layers, work, phase, pieces = case
-    classes = [CLASS_PLACES[class_of(layer)] for layer in layers]
+    work_classes = [CLASS_INDEX[class_of(layer)] for layer in layers]
     merged: dict[tuple[object, ...], _Entry] = {}
-    for part in passes_of(phase):
-        place = PASSES.index(part)
-        counts = np.stack(
-            [work.fixed[:, place], work.per_sample[:, place]]
-        ).T  # (layers, columns, fixed and per sample)
-        first = first_piece + (1 + case.many) * part.startswith("backward")
-        for index in np.flatnonzero(counts[:, COLUMNS.index("kernels")].any(axis=1)).tolist():  # others are fused away
-            layer = layers[index]
-            piece = first_piece + case.many if part == "update" else first + (pieces[index] if pieces else 0)
-            tensors = len(layer.weights) if part == "backward_weight" else 0
-            # What `sizes_of` may look at, where it looks at all.
-            form = () if part == "update" or classes[index] >= len(MATRIX_CLASSES) else _form(layer)
-            key = (piece, classes[index], part, tensors, counts[index].tobytes(), form)
-            same = merged.get(key)
+    update_piece = first_piece + case.pieces_per_pass
+    for pass_name in passes_of(phase):
+        pass_index = PASSES.index(pass_name)
+        counts = np.stack([work.fixed[:, pass_index], work.per_sample[:, pass_index]]).T  # (layers, columns, 2)
+        first_of_pass = update_piece + 1 if pass_name.startswith("backward") else first_piece
+        has_kernel = counts[:, COLUMNS.index("kernels")].any(axis=1)  # other layers are fused into a kernel
+        for index in np.flatnonzero(has_kernel).tolist():
+            layer, work_class = layers[index], work_classes[index]
+            is_update = pass_name == "update"
+            piece = update_piece if is_update else first_of_pass + (pieces[index] if pieces else 0)
+            num_gradients = len(layer.weights) if pass_name == "backward_weight" else 0
+            # The form matters only for products: `padding_and_tiles` depends on it.
+            form = () if is_update or work_class >= len(MATRIX_CLASSES) else _form(layer)
+            key = (piece, work_class, pass_name, num_gradients, counts[index].tobytes(), form)
+            multiplicity = merged[key].multiplicity + 1 if key in merged else 1
             merged[key] = _Entry(
-                run, piece, classes[index], PARTS[part], tensors, same.alike + 1 if same else 1, counts[index],
-                (layer, part),
-            )  # fmt: skip
+                run=run,
+                piece=piece,
+                work_class=work_class,
+                pass_number=PASS_NUMBERS[pass_name],
+                num_gradients=num_gradients,
+                multiplicity=multiplicity,
+                counts=counts[index],
+                product=(layer, pass_name),
+            )
     return list(merged.values())
 
 
-def alike(layers: Sequence[Layer], work: Work) -> list[int]:
-    """Of each layer, from 0, the group of those that take as long as it in every pass, by every model."""
-    counts, groups = np.stack([work.fixed, work.per_sample]), dict[tuple[object, ...], int]()
-    numbers = []
-    for place, layer in enumerate(layers):
-        of_class = CLASS_PLACES[class_of(layer)]
-        form = _form(layer) if of_class < len(MATRIX_CLASSES) else ()
-        key = of_class, len(layer.weights), form, counts[..., place].tobytes()
-        numbers.append(groups.setdefault(key, len(groups)))
-    return numbers
+def equivalence_classes(layers: Sequence[Layer], work: Work) -> list[int]:
+    """Return for each layer the index of its equivalence class: layers that every model times identically in every
+    pass."""
+    counts = np.stack([work.fixed, work.per_sample])
+    index_of_class: dict[tuple[object, ...], int] = {}
+    indices = []
+    for position, layer in enumerate(layers):
+        work_class = CLASS_INDEX[class_of(layer)]
+        form = _form(layer) if work_class < len(MATRIX_CLASSES) else ()
+        key = work_class, len(layer.weights), form, counts[..., position].tobytes()
+        indices.append(index_of_class.setdefault(key, len(index_of_class)))
+    return indices
 
 
 def _form(layer: Layer) -> tuple[object, ...]:
-    """All of a layer but its name and place."""
+    """Return everything that describes a layer except its name and its position in the network."""
     return layer.kind, layer.inputs, layer.outputs, layer.weights, repr(sorted(layer.attributes.items()))
 
 
-def keep_memory() -> None:
-    """Tell the C library to keep freed memory, as blocks of the same size come again and again.
+def keep_freed_memory() -> None:
+    """Make the C library keep freed memory, because blocks of the same size are allocated repeatedly.
 
-    glibc hands the top of the heap back to the kernel whenever more than 128 KiB of it are free, and the page faults
-    that follow take three times as long as the arithmetic; once a larger block was freed it keeps twice as much (see
-    M_MMAP_THRESHOLD in mallopt(3)). Elsewhere this does nothing.
+    glibc returns the top of the heap to the kernel whenever more than 128 KiB of it are free, and the resulting page
+    faults take three times as long as the arithmetic. After a larger block has been freed, glibc keeps twice its size
+    (see M_MMAP_THRESHOLD in mallopt(3)). With other C libraries this has no effect.
     """
     block = np.empty(2**21)
     del block

@@ -1,20 +1,21 @@
-"""The calibrated time model: per layer the work at the share of peak that its class reaches, and what launching costs.
+"""The calibrated time model: each layer's work at a learned efficiency of its class, and the cost of kernel launches.
 
-For each layer and pass, with p = 4 so that the largest term rules and the others still show::
+For each layer and pass, with p = 4, so that the largest term dominates and the others still contribute::
 
     device = (compute^p + memory^p + floor^p)^(1/p)
     compute = FLOPs * padding / (peak * efficiency[class] * factor[pass] * tiles / (tiles + half * multiprocessors))
     memory = bytes / (bandwidth * share[class])
     floor = shortest kernel * kernels
 
-The host launches kernels ahead of the device, so that launching counts only where it takes longer than all the work::
+The host launches kernels ahead of the device, so that launching matters only if it takes longer than the device's
+work::
 
     host = sum(overhead[pass] * kernels) + overhead of a gradient * parameter tensors
     step = (sum(device)^p + host^p)^(1/p) + constant
 
-The constant is the framework's own work, and copies to the device where a source includes them.
-``efficiency`` may exceed 1: that is what an algorithm with fewer multiplications looks like from outside. The
-saturation term is the share of multiprocessors that have a tile to work on, smoothed.
+The constant covers the framework's own work, and copies to the device if a source includes them. ``efficiency`` may
+exceed 1 if a library uses an algorithm with fewer multiplications. ``tiles / (tiles + half * multiprocessors)`` is a
+smoothed fraction of the multiprocessors that have a tile to compute.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ import numpy as np
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import passes_of
 from ..machines import Machine, PeakRate
-from .features import CLASSES, Features, Sums, features_of
-from .models import Terms, Times, Want, interval_of
+from .features import CLASSES, Features, GroupSums, features_of
+from .models import RequestedOutputs, Terms, Times, interval_of
 
 if TYPE_CHECKING:
     from types import EllipsisType
 
     from numpy.typing import NDArray
 
-    from .broadcast import Laid
+    from .broadcast import BatchedStack
     from .workload import Workload
 
     Floats = NDArray[np.float64]
@@ -44,17 +45,19 @@ if TYPE_CHECKING:
     Block = EllipsisType | tuple[slice, slice]
 
 POWER = 4.0
+"""Exponent p of the norm that combines the terms."""
 
 _BLOCK = 2**15
-"""Entries times batch sizes that are passed over at a time: a handful of such arrays stays in a core's cache."""
+"""Entries times batch sizes that are computed at a time, so that the arrays stay in a core's cache."""
 
-_SHARES = {
+_BANDWIDTH_PARAMETER = {
     **dict.fromkeys(MATRIX_CLASSES, "share_matrix"),
     "norm": "share_other",
     "elementwise": "share_other",
     "pool": "share_other",
     "copy": "share_other",
 }
+"""Parameter of the share of bandwidth for each class of work."""
 
 PARAMETERS: dict[str, str] = {
     **{f"efficiency_{name}": "share of peak" for name in MATRIX_CLASSES},
@@ -70,17 +73,27 @@ PARAMETERS: dict[str, str] = {
     "overhead_gradient_s": "s of the host per parameter tensor of a backward pass",
     "step_s": "s per step",
 }
-"""Every parameter with its unit. All are positive; their logarithms are what is fitted."""
+"""All parameters with their units. All are positive, and their logarithms are fitted."""
 
 NAMES = tuple(PARAMETERS)
 _INDEX = {name: index for index, name in enumerate(NAMES)}
 _OVERHEADS = ("overhead_s", "overhead_backward_s", "overhead_gradient_s")
 _NONE = len(NAMES)
-"""In the place of a parameter, of entries that have none: its value is 1."""
+"""Parameter index of entries that have no such parameter; its value is 1."""
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """What the device offers: peaks in FLOP/s, bandwidth in bytes per second, multiprocessors."""
+    """Rates of a device.
+
+    Attributes
+    ----------
+    matrix_per_s, vector_per_s : float
+        Peak rates of matrix operations and of all other arithmetic in FLOP/s.
+    bandwidth_bytes_per_s : float
+        Memory bandwidth in bytes/s.
+    multiprocessors : float
+        Number of multiprocessors.
+    """
 
     matrix_per_s: float
     vector_per_s: float
@@ -89,7 +102,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class EntryTerms(NamedTuple):
-    """Seconds of each entry on the device: its three terms and what they make together."""
+    """Seconds of each entry on the device: its three terms, and their p-norm `device_s`."""
 
     compute_s: Floats
     memory_s: Floats
@@ -98,31 +111,38 @@ class EntryTerms(NamedTuple):
 
 
 def rates_of(machine: Machine, precision: str) -> Rates:
-    """The rates that a calibration of this device and precision refers to."""
-    vector, matrix = machine.vector_peak(precision).per_s, works_in(machine, precision).per_s
-    multiprocessors = float(machine.device.cores.multiprocessors.value)
-    return Rates(matrix, vector, machine.device.bandwidth_bytes_per_s, multiprocessors)
+    """Return the rates of a device in a precision, to which the parameters of a calibration are relative."""
+    return Rates(
+        matrix_per_s=library_peak(machine, precision).per_s,
+        vector_per_s=machine.vector_peak(precision).per_s,
+        bandwidth_bytes_per_s=machine.device.bandwidth_bytes_per_s,
+        multiprocessors=float(machine.device.cores.multiprocessors.value),
+    )
 
 
-UNFAMILIAR = 0.09
-"""Relative error that the networks of a family share beyond what a fit without the family knows of itself, and those of
-a source beyond a fit of other sources: 0.077 and 0.062 by maximum likelihood, under Student's t with 5 degrees of
-freedom, of the errors with a family or a source held out. With 0.09 instead of 0.07 the 90% intervals of held-out
-families and of held-out ranges of batch sizes hold 88 and 85% of what was measured instead of 84 and 82. Part of every
-prediction: who asks runs other software than who measured."""
+SHARED_ERROR = 0.09
+"""Relative error that the networks of a family have in common, beyond the uncertainty of a fit without the family, and
+the runs of a source beyond that of a fit to other sources.
+
+The maximum-likelihood estimates are 0.077 and 0.062, under Student's t with 5 degrees of freedom, from the errors with
+a family or a source held out. With 0.09 instead of 0.07 the 90 % intervals cover 88 % and 85 % instead of 84 % and 82 %
+of the measurements of held-out families and held-out ranges of batch sizes. It is part of every prediction, because
+users run other software than the measured one.
+"""
 
 
-def own_variance(scatter: float) -> float:
-    """Variance of a prediction's logarithm besides that of the parameters: of single measurements, and of families."""
-    return scatter**2 + UNFAMILIAR**2
+def residual_variance(scatter: float) -> float:
+    """Return the variance of log time that is not due to parameter uncertainty: measurement scatter and network
+    family."""
+    return scatter**2 + SHARED_ERROR**2
 
 
-def works_in(machine: Machine, precision: str) -> PeakRate:
-    """The peak that libraries compute a precision at.
+def library_peak(machine: Machine, precision: str) -> PeakRate:
+    """Return the peak rate of the units on which libraries compute in a precision.
 
-    fp64 runs on vector units: of devices with fp64 tensor cores cuDNN's convolutions do not take those (an A100 is held
-    out with 17% error against its vector peak, with 73% against its tensor cores'). AMD's rocBLAS does: an MI210
-    reaches 1.8 times its vector peak.
+    In fp64 cuDNN's convolutions do not use the fp64 tensor cores: with an A100 held out, the error is 17 % relative to
+    the vector peak and 73 % relative to the tensor-core peak. AMD's rocBLAS does use them: an MI210 reaches 1.8 times
+    its vector peak.
     """
     if precision == "fp64" and machine.unit is None and machine.device.vendor == "NVIDIA":
         return machine.vector_peak(precision)
@@ -130,25 +150,24 @@ def works_in(machine: Machine, precision: str) -> PeakRate:
 
 
 class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
-    """A calibration as a time model.
+    """Time model with the parameters of a calibration.
 
     Attributes
     ----------
     label : str
-        Which calibration: reported with every prediction.
-    theta : ndarray
+        Name of the calibration, reported with every prediction.
+    theta : ndarray, shape (parameters,)
         Logarithms of the parameters, in the order of `PARAMETERS`.
-    covariance : ndarray
-        Of `theta`.
+    covariance : ndarray, shape (parameters, parameters)
+        Covariance of `theta`.
     scatter : float
         Relative scatter of single measurements around the model.
     notes : tuple of str
-        What every prediction with it should say.
-    moved : ndarray or None
-        How far the device's own measurements narrowed what others say of each parameter, 0 to 1; None where nothing is
-        known of that.
-    products : float
-        What narrower products reach of their own peak, over what those of the precision reach of theirs.
+        Notes for every prediction with this calibration.
+    learned_fraction : ndarray, shape (parameters,), or None
+        Fraction, 0 to 1, by which the device's own measurements narrowed the prior of each parameter; None if unknown.
+    fp8_relative_efficiency : float
+        Fraction of peak of products in fp8 over the fraction of peak of products in the precision of the workload.
     """
 
     name: ClassVar[str] = "calibrated"
@@ -156,159 +175,232 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
     is_forecast: ClassVar[bool] = True
     needs_bytes: ClassVar[bool] = True
     uses_memory: ClassVar[bool] = True
-    takes_count: ClassVar[bool] = False
+    uses_convention_count: ClassVar[bool] = False
     label: str
     theta: Floats
     covariance: Floats
     scatter: float
     notes: tuple[str, ...] = ()
-    moved: Floats | None = None
-    products: float = 1.0
+    learned_fraction: Floats | None = None
+    fp8_relative_efficiency: float = 1.0
 
     @property
-    def own_variance(self) -> float:
-        """Variance of a prediction's logarithm besides that of the parameters."""
-        return own_variance(self.scatter)
+    def residual_variance(self) -> float:
+        """Variance of log time that is not due to parameter uncertainty."""
+        return residual_variance(self.scatter)
 
     def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
-        """The formula in one line."""
+        """Return the formula in one line."""
         return f"({compute} at its class's efficiency ^4 + {memory} at its share ^4 + shortest kernel ^4)^(1/4)"
 
-    peak = staticmethod(works_in)
+    peak = staticmethod(library_peak)
 
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
-        """See `TimeModel.evaluate`; layers that wait for the host are stretched by one factor."""
+        """Time a workload; see `TimeModel.evaluate`. The time spent waiting for the host stretches all layers
+        equally."""
         features, rates = features_of(workload), rates_of(machine, workload.precision)
         passes = passes_of(workload.phase)
-        products = None if workload.training is None else workload.training.products
-        if products is not None:  # narrower: as much less to compute as they are faster
-            faster = machine.peak(products).per_s / machine.peak(workload.precision).per_s * self.products
-            narrow = workload.narrow[features.place[:, 1]] & (features.part < 3)
-            features = msgspec.structs.replace(features, padding=features.padding / np.where(narrow, faster, 1.0))
+        narrow_precision = None if workload.training is None else workload.training.products
+        if narrow_precision is not None:
+            features = self._with_narrow_products(features, workload, machine, narrow_precision)
         entries = EntryTerms(*np.empty((4, *features.flops.shape)))
         run = np.zeros(len(features.flops), dtype=np.int64)
-        total, deviation, slopes = self._steps(features, rates, run, 1, entries=entries)
-        # How much longer than the device's own work layers take because the host launches them; 1: not at all.
+        total_s, deviation, slopes = self._time_steps(features, rates, run, 1, entries=entries)
         overhead_s = float(np.exp(self.theta[_INDEX["step_s"]]))
-        waiting = float((total - overhead_s)[0] / entries.device_s.sum())
-        laid_out = np.zeros((4, len(passes), len(workload.layers)))
-        laid_out[:, features.place[:, 0], features.place[:, 1]] = entries
-        compute_s, memory_s, floor_s, device_s = laid_out
+        host_slowdown = float((total_s - overhead_s)[0] / entries.device_s.sum())
+        by_layer = np.zeros((4, len(passes), len(workload.layers)))
+        by_layer[:, features.position[:, 0], features.position[:, 1]] = entries
+        compute_s, memory_s, floor_s, device_s = by_layer
         return Terms(
-            passes, compute_s, memory_s, device_s * waiting, overhead_s, float(deviation[0]), waiting, floor_s,
-            slopes[0, :, 0],
-        )  # fmt: skip
+            passes=passes,
+            compute_s=compute_s,
+            memory_s=memory_s,
+            layers_s=device_s * host_slowdown,
+            overhead_s=overhead_s,
+            deviation=float(deviation[0]),
+            host_slowdown=host_slowdown,
+            floor_s=floor_s,
+            slopes=slopes[0, :, 0],
+        )
 
-    def evaluate_many(self, laid: Laid, machine: Machine, precision: str, want: Want) -> Times:
-        """See `TimeModel.evaluate_many`."""
-        features, run, cases = laid.features, laid.run, laid.cases
+    def _with_narrow_products(
+        self, features: Features, workload: Workload, machine: Machine, precision: str
+    ) -> Features:
+        """Return the features with less padding for products in a narrower precision, in proportion to their
+        speedup."""
+        speedup = machine.peak(precision).per_s / machine.peak(workload.precision).per_s * self.fp8_relative_efficiency
+        is_narrow = workload.uses_narrow_products[features.position[:, 1]] & (features.pass_number < 3)
+        return msgspec.structs.replace(features, padding=features.padding / np.where(is_narrow, speedup, 1.0))
+
+    def evaluate_many(self, stack: BatchedStack, machine: Machine, precision: str, outputs: RequestedOutputs) -> Times:
+        """Time many cases and batch sizes; see `TimeModel.evaluate_many`."""
+        features, run, cases = stack.features, stack.run, stack.cases
         rates, values = rates_of(machine, precision), np.exp(self.theta)
-        low = high = pieces_s = None
-        entries = EntryTerms(*np.empty((4, *features.flops.shape))) if want.pieces else None
-        if want.interval:
-            total, deviation, _ = self._steps(features, rates, run, cases, laid.steps, entries)
-            low, high = interval_of(total, deviation)
+        low_s = high_s = pieces_s = None
+        entries = EntryTerms(*np.empty((4, *features.flops.shape))) if outputs.pieces else None
+        if outputs.interval:
+            total_s, deviation, _ = self._time_steps(features, rates, run, cases, stack.steps, entries)
+            low_s, high_s = interval_of(total_s, deviation)
         else:
-            total = step_times(features, rates, values, run, cases, laid.steps, entries)
+            total_s = step_times(features, rates, values, run, cases, stack.steps, entries)
         if entries is not None:
-            waiting = (total - values[_INDEX["step_s"]]) / laid.by_case(entries.device_s)
-            pieces_s = laid.by_piece(entries.device_s * waiting[run[:, 0]])
-        return Times(total, low, high, pieces_s)
+            host_slowdown = (total_s - values[_INDEX["step_s"]]) / stack.sum_by_case(entries.device_s)
+            pieces_s = stack.sum_by_piece(entries.device_s * host_slowdown[run[:, 0]])
+        return Times(total_s, low_s, high_s, pieces_s)
 
-    def _steps(
-        self, features: Features, rates: Rates, run: Ints, runs: int, steps: Steps | None = None,
+    def _time_steps(
+        self,
+        features: Features,
+        rates: Rates,
+        run: Ints,
+        runs: int,
+        steps: Steps | None = None,
         entries: EntryTerms | None = None,
-    ) -> tuple[Floats, Floats, Floats]:  # fmt: skip
-        """Seconds of whole steps, the standard deviations of their logarithms by the delta method, and what it takes.
+    ) -> tuple[Floats, Floats, Floats]:
+        """Time whole steps and propagate the parameter covariance by the delta method.
 
-        The last are the derivatives of those logarithms, shape (runs, parameters, batch sizes).
+        Returns
+        -------
+        total_s : ndarray, shape (runs,) or (runs, batch sizes)
+            Seconds of each step.
+        deviation : ndarray, same shape
+            Standard deviation of the logarithm of the time.
+        slopes : ndarray, shape (runs, parameters, batch sizes)
+            Derivatives of the logarithm of the time with respect to `theta`; one batch size for entries without any.
         """
-        total, gradient = sensitivities(features, rates, np.exp(self.theta), run, runs, steps, entries)
-        gradient = gradient.reshape(*gradient.shape[:2], -1)  # entries without batch sizes are entries at one
-        slopes = gradient / total.reshape(len(gradient), 1, -1)
-        variance = np.einsum("rpb,rpb->rb", slopes, self.covariance @ slopes).reshape(total.shape)
-        return total, np.sqrt(variance + self.own_variance), slopes
+        total_s, gradient = sensitivities(features, rates, np.exp(self.theta), run, runs, steps, entries)
+        gradient = gradient.reshape(*gradient.shape[:2], -1)
+        slopes = gradient / total_s.reshape(len(gradient), 1, -1)
+        variance = np.einsum("rpb,rpb->rb", slopes, self.covariance @ slopes).reshape(total_s.shape)
+        return total_s, np.sqrt(variance + self.residual_variance), slopes
 
 
 def evaluate(features: Features, rates: Rates, values: Floats) -> EntryTerms:
-    """The terms of every entry.
+    """Return the terms of every entry.
 
     Parameters
     ----------
-    values : ndarray, shape (len(PARAMETERS),)
-        In the order of `PARAMETERS`.
+    features : Features
+        The entries.
+    rates : Rates
+        Rates of the device.
+    values : ndarray, shape (parameters,)
+        Parameters in the order of `PARAMETERS`.
     """
     entries = EntryTerms(*np.empty((4, *features.flops.shape)))
-    step_times(features, rates, values, np.zeros_like(features.part), 1, entries=entries)
+    step_times(features, rates, values, np.zeros_like(features.pass_number), 1, entries=entries)
     return entries
 
 
 def step_times(
-    features: Features, rates: Rates, values: Floats, run: Ints, runs: int, steps: Steps | None = None,
+    features: Features,
+    rates: Rates,
+    values: Floats,
+    run: Ints,
+    runs: int,
+    steps: Steps | None = None,
     entries: EntryTerms | None = None,
-) -> Floats:  # fmt: skip
-    """Seconds of whole steps; entry i belongs to step ``run[i]`` of `runs`.
+) -> Floats:
+    """Return the seconds of whole steps.
 
-    `steps` saves preparing them; `entries` are filled.
+    Parameters
+    ----------
+    features : Features
+        Entries of all steps.
+    rates : Rates
+        Rates of the device.
+    values : ndarray, shape (parameters,)
+        Parameters in the order of `PARAMETERS`.
+    run : ndarray of int, shape (entries,) or (entries, 1)
+        Step of each entry.
+    runs : int
+        Number of steps.
+    steps : Steps, optional
+        Result of `prepare_steps`, to be reused between calls.
+    entries : EntryTerms, optional
+        Arrays that receive the terms of every entry.
+
+    Returns
+    -------
+    ndarray, shape (runs,) or (runs, batch sizes)
     """
-    steps = steps or steps_of(features, run, runs)
-    device = np.zeros((runs, *features.flops.shape[1:]))
-    for passed in _on_the_device(features, rates, values, steps, entries):
-        steps.plan.by_step.of(passed.device_s, device[passed.block])
-    return np.asarray(_with_the_host(device, steps.launched, values)[0] + values[_INDEX["step_s"]])
+    steps = steps or prepare_steps(features, run, runs)
+    device_s = np.zeros((runs, *features.flops.shape[1:]))
+    for times in _device_times(features, rates, values, steps, entries):
+        steps.plan.by_step.sum(times.device_s, device_s[times.block])
+    return np.asarray(_combine_with_host(device_s, steps.launched, values)[0] + values[_INDEX["step_s"]])
 
 
 def sensitivities(
-    features: Features, rates: Rates, values: Floats, run: Ints, runs: int, steps: Steps | None = None,
+    features: Features,
+    rates: Rates,
+    values: Floats,
+    run: Ints,
+    runs: int,
+    steps: Steps | None = None,
     entries: EntryTerms | None = None,
-) -> tuple[Floats, Floats]:  # fmt: skip
-    """Times of whole steps, shape (runs,), and their derivatives by each parameter's logarithm, (runs, parameters).
+) -> tuple[Floats, Floats]:
+    """Return the seconds of whole steps and their derivatives with respect to the logarithms of the parameters.
 
-    See `step_times`.
-
-    With t = (a^p + b^p + c^p)^(1/p), dt / d log a = a^p t / t^p, and each term is a power of each parameter but
+    With t = (a^p + b^p + c^p)^(1/p), dt / d log a = a^p t / t^p. Each term is a power of each parameter except
     ``half``, for which d log a / d log half = half * multiprocessors / (tiles + half * multiprocessors).
+
+    Parameters
+    ----------
+    features, rates, values, run, runs, steps, entries
+        As for `step_times`.
+
+    Returns
+    -------
+    time_s : ndarray, shape (runs,) or (runs, batch sizes)
+    gradient : ndarray, shape (runs, parameters) or (runs, parameters, batch sizes)
     """
-    steps = steps or steps_of(features, run, runs)
+    steps = steps or prepare_steps(features, run, runs)
     plan, shape = steps.plan, features.flops.shape[1:]
     gradient = np.zeros((runs * (_NONE + 1), *shape))
-    device, kernels = np.zeros((2, runs, *shape))
-    for passed in _on_the_device(features, rates, values, steps, entries):
-        block, memory, prolonged = passed.block, passed.memory, passed.prolonged
-        slope = np.divide(passed.device_s, passed.power, out=passed.power)
-        floor = passed.floor * slope  # of kernels that do not grow with the batch it has been one column
-        np.negative(slope, out=slope)  # the other terms fall as their parameters grow
+    device_s, floor_sums = np.zeros((2, runs, *shape))
+    for times in _device_times(features, rates, values, steps, entries):
+        block, memory, underfill = times.block, times.memory, times.underfill
+        slope = np.divide(times.device_s, times.power, out=times.power)
+        floor = times.floor * slope  # `times.floor` has one column if no kernel count grows with the batch
+        np.negative(slope, out=slope)  # the other terms decrease as their parameters grow
         memory *= slope
-        products = passed.compute[plan.products]
+        products = times.compute[plan.products]
         products *= slope[plan.products]
-        plan.by_step.of(passed.device_s, device[block])
-        plan.by_step.of(floor, kernels[block])
-        plan.by_memory.of(memory, gradient[block])
-        plan.by_compute.of(products, gradient[block])
-        prolonged /= -1 - prolonged
-        prolonged *= products
-        plan.by_half.of(prolonged, gradient[block])
+        plan.by_step.sum(times.device_s, device_s[block])
+        plan.by_step.sum(floor, floor_sums[block])
+        plan.by_memory.sum(memory, gradient[block])
+        plan.by_compute.sum(products, gradient[block])
+        underfill /= -1 - underfill
+        underfill *= products
+        plan.by_half.sum(underfill, gradient[block])
     gradient = gradient.reshape(runs, _NONE + 1, *shape)[:, :_NONE]
-    gradient[:, _INDEX["floor_s"]] = kernels
-    busy, host, launching = _with_the_host(device, steps.launched, values)
-    working, waiting = device / busy, host / busy
-    gradient *= (working * working * working)[:, None]
-    gradient[:, [_INDEX[name] for name in _OVERHEADS]] = np.moveaxis(launching * (waiting * waiting * waiting), 0, 1)
+    gradient[:, _INDEX["floor_s"]] = floor_sums
+    busy_s, host_s, overheads_s = _combine_with_host(device_s, steps.launched, values)
+    device_share, host_share = device_s / busy_s, host_s / busy_s
+    gradient *= (device_share * device_share * device_share)[:, None]
+    overhead_slopes = overheads_s * (host_share * host_share * host_share)
+    gradient[:, [_INDEX[name] for name in _OVERHEADS]] = np.moveaxis(overhead_slopes, 0, 1)
     gradient[:, _INDEX["step_s"]] = values[_INDEX["step_s"]]
-    return busy + values[_INDEX["step_s"]], gradient
+    return busy_s + values[_INDEX["step_s"]], gradient
 
 
 class StepPlan(NamedTuple):
-    """How entries make whole steps: what no batch size and no device changes.
+    """Assignment of entries to steps and parameters, independent of batch size and device.
 
     Attributes
     ----------
-    efficiency, factor, share, half : ndarray of int
-        For each entry, `half` for each product, the place of its parameter among `NAMES`; `_NONE` where it has none.
+    efficiency, factor, share : ndarray of int, shape (entries,)
+        Index in `NAMES` of the parameter of each entry; `_NONE` if it has none.
+    half : ndarray of int, shape (products,)
+        Index in `NAMES` of the saturation parameter of each product.
     products : slice or ndarray of int
-        Which entries multiply and accumulate.
-    by_step, by_compute, by_memory, by_half : Sums
-        Of entries by step; of each term, and of what too few tiles prolong, by step and parameter.
+        Entries that consist of multiply-accumulates.
+    by_step : GroupSums
+        Sums of entries by step.
+    by_compute, by_memory, by_half : GroupSums
+        Sums by step and parameter: of the compute terms of products, of memory terms, and of the share of compute that
+        is due to too few tiles.
     """
 
     efficiency: Ints
@@ -316,21 +408,23 @@ class StepPlan(NamedTuple):
     share: Ints
     half: Ints
     products: slice | Ints
-    by_step: Sums
-    by_compute: Sums
-    by_memory: Sums
-    by_half: Sums
+    by_step: GroupSums
+    by_compute: GroupSums
+    by_memory: GroupSums
+    by_half: GroupSums
 
 
 class Steps(NamedTuple):
-    """Whole steps at some batch sizes: what no device changes.
+    """Quantities of whole steps at some batch sizes, independent of the device.
 
     Attributes
     ----------
-    work : ndarray
-        FLOPs with padding.
-    launched : ndarray, shape (3, runs)
-        Kernels of forward passes, of backward passes, and gradients that the host launches.
+    plan : StepPlan
+        Assignment of entries to steps and parameters.
+    work : ndarray, shape of `Features.flops`
+        FLOPs including padding.
+    launched : ndarray, shape (3, runs) or (3, runs, batch sizes)
+        Number of kernels of forward passes, kernels of backward passes, and gradients, that the host launches.
     """
 
     plan: StepPlan
@@ -338,49 +432,82 @@ class Steps(NamedTuple):
     launched: Floats
 
 
-def steps_of(features: Features, run: Ints, runs: int, plan: StepPlan | None = None) -> Steps:
-    """Prepare steps for `step_times` and `sensitivities`; worth keeping where several devices or parameters follow."""
-    plan = plan or plan_of(features.work_class, features.part, run, runs)
-    backward = (features.part == 1) | (features.part == 2)
-    columns = (features.kernels * ~backward, features.kernels * backward, features.gradients)
-    launched = np.array([plan.by_step.of(column) for column in columns])
-    return Steps(plan, features.flops * features.padding, launched)
-
-
-def plan_of(work_class: Ints, part: Ints, run: Ints, runs: int) -> StepPlan:
-    """A plan of entries of these classes and passes; entry i belongs to step ``run[i]`` of `runs`.
+def prepare_steps(features: Features, run: Ints, runs: int, plan: StepPlan | None = None) -> Steps:
+    """Return the device-independent part of `step_times` and `sensitivities`, to be reused for several devices.
 
     Parameters
     ----------
-    work_class, part, run : ndarray of int, shape (entries,) or (entries, 1)
+    features : Features
+        Entries of all steps.
+    run : ndarray of int, shape (entries,) or (entries, 1)
+        Step of each entry.
+    runs : int
+        Number of steps.
+    plan : StepPlan, optional
+        Result of `plan_steps` for these entries.
     """
-    matrix = (work_class < len(MATRIX_CLASSES)) & (part < 3)
-    products = np.flatnonzero(matrix)
-    factors = np.array([_NONE, _INDEX["factor_data_gradient"], _INDEX["factor_weight_gradient"], _NONE])
-    # The gradients of a matrix product are products of the same sizes: libraries run them alike.
-    gradients = matrix & (work_class != CLASSES.index("gemm"))
-    shares = np.array([_INDEX[_SHARES[name]] for name in CLASSES])
-    efficiency = np.where(matrix, work_class, _NONE)
-    factor = np.where(gradients, factors[part], _NONE)
-    # An update streams like elementwise work.
-    share = np.where(part == 3, _INDEX["share_other"], shares[work_class])
-    # Winograd's algorithm makes many products of few rows each.
-    half = np.where(work_class == CLASSES.index("conv_3x3"), _INDEX["half_3x3"], _INDEX["half"])[products]
-    # Where they are the first, a slice is a view of them.
-    chosen = slice(0, len(products)) if matrix[: len(products)].all() else products
+    plan = plan or plan_steps(features.work_class, features.pass_number, run, runs)
+    is_backward = (features.pass_number == 1) | (features.pass_number == 2)
+    columns = (features.kernels * ~is_backward, features.kernels * is_backward, features.gradients)
+    launched = np.array([plan.by_step.sum(column) for column in columns])
+    return Steps(plan, features.flops * features.padding, launched)
+
+
+def plan_steps(work_class: Ints, pass_number: Ints, run: Ints, runs: int) -> StepPlan:
+    """Return the assignment of entries to steps and parameters.
+
+    Parameters
+    ----------
+    work_class, pass_number : ndarray of int, shape (entries,) or (entries, 1)
+        As in `Features`.
+    run : ndarray of int, shape (entries,) or (entries, 1)
+        Step of each entry.
+    runs : int
+        Number of steps.
+    """
+    is_product = (work_class < len(MATRIX_CLASSES)) & (pass_number < 3)
+    product_indices = np.flatnonzero(is_product)
+    num_products = len(product_indices)
+    factor_of_pass = np.array([_NONE, _INDEX["factor_data_gradient"], _INDEX["factor_weight_gradient"], _NONE])
+    # Gradients of a matrix product are products of the same sizes, which libraries compute as fast.
+    has_factor = is_product & (work_class != CLASSES.index("gemm"))
+    share_of_class = np.array([_INDEX[_BANDWIDTH_PARAMETER[name]] for name in CLASSES])
+    efficiency = np.where(is_product, work_class, _NONE)
+    factor = np.where(has_factor, factor_of_pass[pass_number], _NONE)
+    # An update is elementwise work.
+    share = np.where(pass_number == 3, _INDEX["share_other"], share_of_class[work_class])
+    # Winograd's algorithm computes many products of few rows each.
+    half = np.where(work_class == CLASSES.index("conv_3x3"), _INDEX["half_3x3"], _INDEX["half"])[product_indices]
+    # If the products are the first entries, a slice selects them without a copy.
+    products = slice(0, num_products) if is_product[:num_products].all() else product_indices
     first, groups = run * (_NONE + 1), runs * (_NONE + 1)
     return StepPlan(
-        efficiency, factor, share, half, chosen,
-        by_step=Sums(runs, run),
-        by_compute=Sums(groups, first[chosen] + efficiency[chosen], first[chosen] + factor[chosen]),
-        by_memory=Sums(groups, first + share),
-        by_half=Sums(groups, first[chosen] + half),
-    )  # fmt: skip
+        efficiency=efficiency,
+        factor=factor,
+        share=share,
+        half=half,
+        products=products,
+        by_step=GroupSums(runs, run),
+        by_compute=GroupSums(groups, first[products] + efficiency[products], first[products] + factor[products]),
+        by_memory=GroupSums(groups, first + share),
+        by_half=GroupSums(groups, first[products] + half),
+    )
 
 
-class _Passed(NamedTuple):
-    """Every entry at some batch sizes: its seconds on the device, and to the `POWER` those and its three terms; of
-    products the share by which too few tiles prolong compute."""
+class _DeviceTimes(NamedTuple):
+    """Times of all entries on the device, for a block of batch sizes.
+
+    Attributes
+    ----------
+    block : slices or Ellipsis
+        The batch sizes.
+    device_s : ndarray
+        Seconds of each entry.
+    power, compute, memory, floor : ndarray
+        `device_s` and its three terms raised to `POWER`.
+    underfill : ndarray, shape (products,) or (products, batch sizes)
+        Relative increase of the compute time of products because too few tiles occupy the multiprocessors.
+    """
 
     block: Block
     device_s: Floats
@@ -388,50 +515,66 @@ class _Passed(NamedTuple):
     compute: Floats
     memory: Floats
     floor: Floats
-    prolonged: Floats
+    underfill: Floats
 
 
-def _on_the_device(
+def _device_times(
     features: Features, rates: Rates, values: Floats, steps: Steps, entries: EntryTerms | None
-) -> Iterator[_Passed]:
-    """What the device takes for every entry, some batch sizes at a time; without batch sizes everything at once.
+) -> Iterator[_DeviceTimes]:
+    """Yield the times of all entries on the device, for a block of batch sizes at a time.
 
-    Squares and square roots take a fifth of what powers do, and an array is written where it was read in half the time.
+    Squaring and square roots take a fifth of the time of powers, and writing into an input array takes half the time of
+    writing into a new one. Entries without batch sizes are one block.
     """
-    plan, known = steps.plan, np.append(values, 1.0)
+    plan = steps.plan
+    values_or_one = np.append(values, 1.0)  # index `_NONE` is 1
     peak = np.where(plan.efficiency == _NONE, rates.vector_per_s, rates.matrix_per_s)
-    flop_s = 1 / (peak * known[plan.efficiency] * known[plan.factor])
-    byte_s = 1 / (rates.bandwidth_bytes_per_s * known[plan.share])
-    kernel_s, half_tiles = float(values[_INDEX["floor_s"]]), rates.multiprocessors * known[plan.half]
+    flop_s = 1 / (peak * values_or_one[plan.efficiency] * values_or_one[plan.factor])
+    byte_s = 1 / (rates.bandwidth_bytes_per_s * values_or_one[plan.share])
+    kernel_s = float(values[_INDEX["floor_s"]])
+    half_tiles = rates.multiprocessors * values_or_one[plan.half]
     width = max(_BLOCK // max(len(features.flops), 1), 16)
     blocks: list[Block] = [...]
     if features.flops.ndim > 1:
         blocks = [(slice(None), slice(start, start + width)) for start in range(0, features.flops.shape[1], width)]
+    has_one_kernel_column = features.kernels.shape[1:] == (1,)
     for block in blocks:
         compute = steps.work[block] * flop_s
-        prolonged = half_tiles / features.tiles[plan.products][block]
-        compute[plan.products] *= 1 + prolonged
+        underfill = half_tiles / features.tiles[plan.products][block]
+        compute[plan.products] *= 1 + underfill
         memory = features.bytes[block] * byte_s
-        floor = (features.kernels if features.kernels.shape[1:] == (1,) else features.kernels[block]) * kernel_s
-        terms = compute, memory, floor
-        for whole, term in zip(entries or (), terms):
-            whole[block] = term
-        for term in terms:  # each is to the `POWER` from here on, in its own place
+        floor = (features.kernels if has_one_kernel_column else features.kernels[block]) * kernel_s
+        if entries is not None:
+            entries.compute_s[block] = compute
+            entries.memory_s[block] = memory
+            entries.floor_s[block] = floor
+        for term in (compute, memory, floor):  # raise each term to the power of 4, in place
             np.square(term, out=term)
             np.square(term, out=term)
-        floor += 1e-300  # an entry that launches nothing at this batch size takes none, and has a slope nonetheless
+        floor += 1e-300  # keeps the slope finite for entries that launch nothing at this batch size
         power = compute + memory
         power += floor
         device_s = np.sqrt(power)
         np.sqrt(device_s, out=device_s)
         if entries is not None:
             entries.device_s[block] = device_s
-        yield _Passed(block, device_s, power, *terms, prolonged)
+        yield _DeviceTimes(block, device_s, power, compute, memory, floor, underfill)
 
 
-def _with_the_host(device: Floats, launched: Floats, values: Floats) -> tuple[Floats, Floats, Floats]:
-    """What device and host take together, what the host launches, and that by `_OVERHEADS`."""
+def _combine_with_host(device_s: Floats, launched: Floats, values: Floats) -> tuple[Floats, Floats, Floats]:
+    """Combine device and host time of whole steps by the p-norm.
+
+    Returns
+    -------
+    busy_s : ndarray, shape (runs,) or (runs, batch sizes)
+        Combined time, without the constant per step.
+    host_s : ndarray, same shape
+        Time of the host.
+    overheads_s : ndarray, shape (3, runs) or (3, runs, batch sizes)
+        Time of the host by parameter of `_OVERHEADS`.
+    """
     overheads = values[[_INDEX[name] for name in _OVERHEADS]]
-    launching = overheads.reshape(-1, *[1] * (launched.ndim - 1)) * launched
-    host = launching.sum(axis=0)
-    return np.sqrt(np.sqrt(np.square(np.square(device)) + np.square(np.square(host)))), host, launching
+    overheads_s = overheads.reshape(-1, *[1] * (launched.ndim - 1)) * launched
+    host_s = overheads_s.sum(axis=0)
+    busy_s = np.sqrt(np.sqrt(np.square(np.square(device_s)) + np.square(np.square(host_s))))
+    return busy_s, host_s, overheads_s

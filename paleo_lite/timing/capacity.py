@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from ..counting.work import WITH_GRADIENTS
+from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue, DoesNotFit, UnknownPrecision
 from ..machines import Device, Machine
 from ..units import format_si
-from .memory import RESERVE_BYTES, MemoryFit, MemoryRemedy, largest_batch, memory_of, usable_bytes
+from .memory import RESERVE_BYTES, MemoryFit, MemoryRemedy, largest_batch, peak_memory, usable_bytes
 from .models import TimeModel
 from .prediction import Prediction, predict
 from .workload import Workload
@@ -38,15 +38,15 @@ def predict_with_memory(
     if not workload.has_layers:
         raise BadValue("memory and training options need the layers of a network, not a bare FLOP count")
     if fit_batch:
-        workload = workload.but(batch_size=workload.options.accumulation)
+        workload = workload.with_changes(batch_size=workload.options.accumulation)
         fit = fit_memory(workload, machine.device)
         if fit.largest_batch is None:
-            raise DoesNotFit(_too_large(workload, machine, fit))
-        workload = workload.but(batch_size=fit.largest_batch)
+            raise DoesNotFit(_too_large_message(workload, machine, fit))
+        workload = workload.with_changes(batch_size=fit.largest_batch)
     return msgspec.structs.replace(predict(workload, machine, model), memory=fit_memory(workload, machine.device))
 
 
-def _too_large(workload: Workload, machine: Machine, fit: MemoryFit) -> str:
+def _too_large_message(workload: Workload, machine: Machine, fit: MemoryFit) -> str:
     least = "one sample" if workload.options.accumulation == 1 else "one sample per micro-batch"
     text = f"{workload.network.name} in {workload.precision} does not fit on {machine.device.name}: {least} needs "
     text += f"{format_si(fit.memory.total_bytes, 'B')} of {format_si(fit.usable_bytes, 'B')} "
@@ -60,18 +60,18 @@ def _too_large(workload: Workload, machine: Machine, fit: MemoryFit) -> str:
 
 def fit_memory(workload: Workload, device: Device) -> MemoryFit:
     """Hold a workload's peak memory against a device's."""
-    memory = memory_of(workload)
+    memory = peak_memory(workload)
     usable = usable_bytes(device)
     largest = largest_batch(workload, memory_bytes=usable)
-    training = workload.phase in WITH_GRADIENTS
+    training = workload.phase in PHASES_WITH_GRADIENTS
     optimizer = workload.options.optimizer if training else None
     fit = MemoryFit(memory, device.memory_bytes, RESERVE_BYTES, largest, optimizer)
     if fit.fits:
         return fit
     remedies = []
-    for name, changed, stage in _remedies(workload, device, training, largest):
+    for name, changed, stage in _candidate_remedies(workload, device, training, largest):
         shards = SHARDS if stage else 1
-        total = memory_of(changed, zero_stage=stage, shards=shards).total_bytes
+        total = peak_memory(changed, zero_stage=stage, shards=shards).total_bytes
         most = largest_batch(changed, memory_bytes=usable, zero_stage=stage, shards=shards)
         if total < memory.total_bytes:
             remedies.append(MemoryRemedy(name, total, total <= usable, most))
@@ -79,19 +79,19 @@ def fit_memory(workload: Workload, device: Device) -> MemoryFit:
     return msgspec.structs.replace(fit, remedies=tuple(remedies))
 
 
-def _remedies(
+def _candidate_remedies(
     workload: Workload, device: Device, training: bool, largest: int | None
 ) -> Iterator[tuple[str, Workload, int]]:
     """What could be tried: its name, the workload with it, and its stage of ZeRO."""
     options, batch_size = workload.options, workload.batch_size
-    narrow = _narrower(device, workload.precision)
+    narrow = _narrower_precision(device, workload.precision)
 
     def trained(**changes: Any) -> Workload:
-        return workload.but(phase="training", training=msgspec.structs.replace(options, **changes))
+        return workload.with_changes(phase="training", training=msgspec.structs.replace(options, **changes))
 
     if not training:
         if narrow:
-            yield f"{narrow} numbers", workload.but(precision=narrow), 0
+            yield f"{narrow} numbers", workload.with_changes(precision=narrow), 0
         return
     if options.checkpointing == "none":
         yield "checkpointing, about sqrt(n) segments", trained(checkpointing="sqrt"), 0
@@ -99,7 +99,11 @@ def _remedies(
         yield "checkpointing, every block", trained(checkpointing="all"), 0
     if narrow:
         mixed = msgspec.structs.replace(options, mixed_precision=True)
-        yield f"mixed precision in {narrow}", workload.but(phase="training", precision=narrow, training=mixed), 0
+        yield (
+            f"mixed precision in {narrow}",
+            workload.with_changes(phase="training", precision=narrow, training=mixed),
+            0,
+        )
     micro = next((size for size in range(largest or 0, 0, -1) if batch_size % size == 0), None)
     if micro and batch_size // micro > options.accumulation:
         parts = batch_size // micro
@@ -108,7 +112,7 @@ def _remedies(
         yield f"ZeRO stage {stage} on {SHARDS} devices", workload, stage
 
 
-def _narrower(device: Device, precision: str) -> str | None:
+def _narrower_precision(device: Device, precision: str) -> str | None:
     """The precision of 16 bits that the device computes in, where the network's is wider."""
     if precision not in ("fp64", "fp32", "tf32"):
         return None

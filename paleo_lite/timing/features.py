@@ -1,4 +1,4 @@
-"""What the calibrated model needs to know of each layer in each pass, as flat arrays; and sums over them."""
+"""Features of every layer and pass that the calibrated model times, as flat arrays, and sums of entries by group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..counting import Layer
 from ..counting.kinds import class_of, gemm_of
-from ..counting.kinds.products import MATRIX_CLASSES, computed_scores
+from ..counting.kinds.products import MATRIX_CLASSES, computed_score_fraction
 from ..counting.work import passes_of
 
 if TYPE_CHECKING:
@@ -21,42 +21,44 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
-    from numpy.typing import NDArray
 
 TILE_ROWS, TILE_COLUMNS, TILE_INNER = 32, 32, 16
-"""Sizes that matrix products are padded to. Libraries use tiles of 32 to 256; what counts is the waste at the edges."""
+"""Multiples to which the sizes of matrix products are padded. Libraries use tiles of 32 to 256, so that this
+approximates the waste at the edges."""
 FEW_COLUMNS, LEAST_COLUMNS = 8, 4
-"""Data gradients of convolutions with so few input channels are padded to so many columns only."""
+"""Data gradients of convolutions with at most `FEW_COLUMNS` input channels are padded to at least `LEAST_COLUMNS`
+columns only."""
 WORK_ROWS, WORK_COLUMNS = 64, 64
-"""The tile of output that one multiprocessor takes at a time."""
+"""Output tile that one multiprocessor computes at a time."""
 WORK_INNER = 8192
-"""Weight gradients are small and sum over many positions: libraries share the sum out in pieces of about this size."""
+"""Length of the parts into which libraries split the inner dimension of weight gradients (split-K), which have small
+outputs and sum over many positions."""
 
 
 class Features(msgspec.Struct, frozen=True, eq=False):
-    """One entry for every layer in every pass that launches something.
+    """Features of a workload, with one entry for every layer in every pass that launches a kernel.
+
+    For many batch sizes at once (`broadcast`), `flops`, `bytes`, `kernels`, `gradients`, `padding` and `tiles` have the
+    shape (entries, batch sizes), and `work_class` and `pass_number` the shape (entries, 1).
 
     Attributes
     ----------
-    flops, bytes, kernels : ndarray
+    flops, bytes, kernels : ndarray, shape (entries,)
         Canonical FLOPs, bytes moved, kernels launched.
-    gradients : ndarray
-        Parameter tensors whose gradient the host hands over: added to what is there, set to zero before.
-    padding : ndarray
-        Multiply-accumulates of the padded matrix product over those of the product itself; 1 for other layers. Below 1
-        where a convolution by Fourier transforms takes less (`transforms`), or a mask hides scores of attention.
-    tiles : ndarray
-        Tiles of output that can be computed side by side; infinite for layers that are not matrix
-        products: those never have too few.
-    work_class : ndarray of int
+    gradients : ndarray, shape (entries,)
+        Parameter tensors for which the host handles a gradient: it sets the gradient to zero and accumulates into it.
+    padding : ndarray, shape (entries,)
+        Multiply-accumulates of the padded matrix product over those of the product itself; 1 for other layers. It is
+        below 1 if a convolution by Fourier transform takes fewer (`fft_work_ratio`), or if a mask hides attention
+        scores.
+    tiles : ndarray, shape (entries,)
+        Output tiles that can be computed concurrently; infinite for layers that are not matrix products.
+    work_class : ndarray of int, shape (entries,)
         Index into `CLASSES`.
-    part : ndarray of int
-        0 forward (or inference), 1 data gradient, 2 weight gradient, 3 update.
-    place : ndarray of int, shape (entries, 2)
-        Pass and layer of each entry.
-
-    For many batch sizes at once (`broadcast`) the first six have the shape (entries, batch sizes), class and part
-    (entries, 1).
+    pass_number : ndarray of int, shape (entries,)
+        0 for the forward pass or inference, 1 for the data gradient, 2 for the weight gradient, 3 for the update.
+    position : ndarray of int, shape (entries, 2)
+        Index of the pass and of the layer of each entry.
     """
 
     flops: Floats
@@ -66,152 +68,204 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     padding: Floats
     tiles: Floats
     work_class: Ints
-    part: Ints
-    place: Ints
+    pass_number: Ints
+    position: Ints
 
     @property
     def matrix(self) -> NDArray[np.bool_]:
-        """Entries that multiply and accumulate (an update of such a layer does not)."""
-        return (self.work_class < len(MATRIX_CLASSES)) & (self.part < 3)
+        """Entries that consist of multiply-accumulates; the update of such a layer does not."""
+        return (self.work_class < len(MATRIX_CLASSES)) & (self.pass_number < 3)
 
 
-PARTS = {"inference": 0, "forward": 0, "backward_data": 1, "backward_weight": 2, "update": 3}
+PASS_NUMBERS = {"inference": 0, "forward": 0, "backward_data": 1, "backward_weight": 2, "update": 3}
+"""`Features.pass_number` of each pass."""
 
 
 def features_of(workload: Workload) -> Features:
-    """Features of a workload: an entry for every layer in every pass that launches something; made once."""
-    made: Features | None = workload.__dict__.get("features")
-    if made is not None:
-        return made
+    """Return the features of a workload, computed once per workload."""
+    cached: Features | None = workload.__dict__.get("features")
+    if cached is not None:
+        return cached
     layers, work, phase, batch_size = workload.layers, workload.work, workload.phase, workload.batch_size
     passes = passes_of(phase)
     kernels = work.column("kernels", phase, batch_size)
-    place = np.argwhere(kernels > 0)
-    classes = np.array([CLASS_PLACES[class_of(layer)] for layer in layers], dtype=np.int64)
-    sizes = np.array([sizes_of(layers[layer], passes[part], batch_size) for part, layer in place], dtype=np.float64)
-    sizes = sizes.reshape(len(place), 2)
-    at = tuple(place.T)
-    part = np.array([PARTS[name] for name in passes], dtype=np.int64)[place[:, 0]]
-    tensors = np.array([len(layer.weights) for layer in layers], dtype=np.float64)[place[:, 1]]
-    made = workload.__dict__["features"] = Features(
-        flops=work.column("flops", phase, batch_size)[at].astype(np.float64),
-        bytes=work.column("bytes", phase, batch_size)[at].astype(np.float64),
-        kernels=kernels[at].astype(np.float64),
-        gradients=np.where(part == 2, tensors, 0.0),
-        padding=sizes[:, 0],
-        tiles=sizes[:, 1],
-        work_class=classes[place[:, 1]],
-        part=part,
-        place=place,
+    position = np.argwhere(kernels > 0)
+    entries = tuple(position.T)
+    pass_index, layer_index = position[:, 0], position[:, 1]
+    work_class = np.array([CLASS_INDEX[class_of(layer)] for layer in layers], dtype=np.int64)[layer_index]
+    pass_number = np.array([PASS_NUMBERS[name] for name in passes], dtype=np.int64)[pass_index]
+    num_weights = np.array([len(layer.weights) for layer in layers], dtype=np.float64)[layer_index]
+    sizes = [padding_and_tiles(layers[layer], passes[index], batch_size) for index, layer in position]
+    padding, tiles = np.array(sizes, dtype=np.float64).reshape(len(position), 2).T
+    features = Features(
+        flops=work.column("flops", phase, batch_size)[entries].astype(np.float64),
+        bytes=work.column("bytes", phase, batch_size)[entries].astype(np.float64),
+        kernels=kernels[entries].astype(np.float64),
+        gradients=np.where(pass_number == 2, num_weights, 0.0),
+        padding=padding,
+        tiles=tiles,
+        work_class=work_class,
+        pass_number=pass_number,
+        position=position,
     )
-    return made
+    workload.__dict__["features"] = features
+    return features
 
 
-def merge_alike(features: Features) -> Features:
-    """Entries that differ in nothing become one with their sums: the same time, as every term grows with all of them.
+def merge_identical_entries(features: Features) -> Features:
+    """Merge identical entries into one with the sums of their counts.
 
-    For fitting only: `place` is that of the first.
+    The time is unchanged, because every term of the model is proportional to the counts. Used for fitting only: the
+    `position` of a merged entry is that of the first.
     """
-    columns = [getattr(features, name) for name in ("flops", "bytes", "kernels", "gradients", "padding", "tiles")]
-    rows = np.column_stack([*columns, features.work_class, features.part])
-    _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    kept = {name: getattr(features, name)[first] for name in Features.__struct_fields__}
-    for name in ("flops", "bytes", "kernels", "gradients"):
-        kept[name] = kept[name] * counts
-    return Features(**kept)
+    columns = [
+        features.flops,
+        features.bytes,
+        features.kernels,
+        features.gradients,
+        features.padding,
+        features.tiles,
+        features.work_class,
+        features.pass_number,
+    ]
+    _, first, multiplicity = np.unique(np.column_stack(columns), axis=0, return_index=True, return_counts=True)
+    return Features(
+        flops=features.flops[first] * multiplicity,
+        bytes=features.bytes[first] * multiplicity,
+        kernels=features.kernels[first] * multiplicity,
+        gradients=features.gradients[first] * multiplicity,
+        padding=features.padding[first],
+        tiles=features.tiles[first],
+        work_class=features.work_class[first],
+        pass_number=features.pass_number[first],
+        position=features.position[first],
+    )
 
 
-def sizes_of(layer: Layer, part: str, batch_size: int | Ints) -> tuple[Any, Any]:
-    """Padding and tiles of a layer's matrix product; of many batch sizes at once where they come as an array."""
-    gemm = None if part == "update" else gemm_of(layer, part)
+def padding_and_tiles(layer: Layer, pass_name: str, batch_size: int | Ints) -> tuple[Any, Any]:
+    """Return the padding and the number of output tiles of a layer's matrix product in a pass.
+
+    Parameters
+    ----------
+    layer : Layer
+        The layer.
+    pass_name : str
+        One of `paleo_lite.counting.PASSES`.
+    batch_size : int or ndarray of int
+        Batch size, or several at once.
+
+    Returns
+    -------
+    padding, tiles : float or ndarray
+        As in `Features`; 1 and infinity for layers without a matrix product.
+    """
+    gemm = None if pass_name == "update" else gemm_of(layer, pass_name)
     if gemm is None or 0 in gemm[:4]:
         return 1.0, np.inf
     rows, columns, inner, groups = (
         size * (batch_size if gemm.grows == name else 1)
         for name, size in zip(("rows", "columns", "inner", "groups"), gemm[:4])
     )
-    # Only what grows with the batch is an array, and of one thing each: the brackets keep the rest plain numbers.
+    # Only the size that grows with the batch is an array: the brackets keep the other factors plain numbers.
     tiles = -(-rows // WORK_ROWS) * (-(-columns // WORK_COLUMNS) * groups)
-    if part == "backward_weight":
+    if pass_name == "backward_weight":
         tiles = tiles * np.where(groups == 1, -(-inner // WORK_INNER), 1)
     work_class = class_of(layer)
     if work_class == "conv_depthwise":
         return 1.0, tiles
-    # The gradient of an image has a handful of columns, which libraries do not pad to a whole tile.
-    image = part == "backward_data" and layer.kind.startswith("conv") and gemm.groups == 1 and columns <= FEW_COLUMNS
-    wide = max(columns, LEAST_COLUMNS) if image else -(-columns // TILE_COLUMNS) * TILE_COLUMNS
-    tall = -(-rows // TILE_ROWS) * TILE_ROWS
-    if not str(work_class).startswith("conv"):  # matrix times vector: libraries have kernels that pad nothing
-        tall = np.where(np.asarray(rows) == 1, 1, tall)
-    padding = tall / rows * (wide / columns * (-(-inner // TILE_INNER) * TILE_INNER / inner))
+    is_convolution = layer.kind.startswith("conv")
+    if pass_name == "backward_data" and is_convolution and gemm.groups == 1 and columns <= FEW_COLUMNS:
+        # The gradient of an image has a few columns, which libraries do not pad to a full tile.
+        padded_columns = max(columns, LEAST_COLUMNS)
+    else:
+        padded_columns = -(-columns // TILE_COLUMNS) * TILE_COLUMNS
+    padded_rows = -(-rows // TILE_ROWS) * TILE_ROWS
+    if not str(work_class).startswith("conv"):
+        # Libraries have kernels without padding for products of a matrix and a vector.
+        padded_rows = np.where(np.asarray(rows) == 1, 1, padded_rows)
+    padded_inner = -(-inner // TILE_INNER) * TILE_INNER
+    padding = padded_rows / rows * (padded_columns / columns * (padded_inner / inner))
     if work_class == "conv_direct":
-        padding = np.minimum(padding, transformed(layer, batch_size))
-    if layer.attributes.keys() & {"causal", "window"}:  # attention whose mask hides scores
-        padding = padding * computed_scores(layer)
+        padding = np.minimum(padding, fft_work_ratio(layer, batch_size))
+    has_mask = "causal" in layer.attributes or "window" in layer.attributes
+    if has_mask:
+        padding = padding * computed_score_fraction(layer)
     if gemm.columns == gemm.groups == 1:
         padding = np.where(groups > 1, 1.0, padding)
     return padding, tiles
 
 
 MEMORY_CLASSES = ("norm", "elementwise", "pool", "copy")
-"""Classes that memory bounds."""
+"""Memory-bound classes of work."""
 
 CLASSES = (*MATRIX_CLASSES, *MEMORY_CLASSES)
+"""All classes of work."""
+
+CLASS_INDEX: dict[str | None, int] = {name: index for index, name in enumerate(CLASSES)}
+CLASS_INDEX[None] = CLASS_INDEX["elementwise"]
+"""The index of each class in `CLASSES`. A layer of a kind without a record has no class; it takes only the time of its
+update, which is elementwise work on its weights."""
+
+FFT_TILE = 32
+"""Largest side of the tiles into which cuDNN cuts images (FFT_TILING)."""
+
+FFT_TRANSFORM_FACTOR = 16.0
+"""Time of a transform, which is memory-bound, over the time of its arithmetic; fitted (`fft_work_ratio`)."""
+
+FFT_PRODUCT_FACTOR = 2.0
+"""Time of the products of complex numbers over the time of their arithmetic; fitted (`fft_work_ratio`)."""
 
 
-CLASS_PLACES: dict[str | None, int] = {name: place for place, name in enumerate(CLASSES)}
-CLASS_PLACES[None] = CLASS_PLACES["elementwise"]
-"""The place of each class in `CLASSES`; a layer of a kind without a record, which has none, takes no time but that of
-its update, which is elementwise work on its weights."""
+def fft_work_ratio(layer: Layer, batch_size: int | NDArray[Any]) -> Any:
+    """Return the work of a convolution by tiled FFT over that of the direct convolution.
 
-TILE = 32
-"""Images are cut into tiles of at most this side (cuDNN's FFT_TILING)."""
+    A real transform of m x m takes 2.5 m^2 log2(m^2) operations, for every tile of every input and output channel and
+    for every filter. In between, a matrix product is computed for each of m (m/2 + 1) frequencies, with 8 operations
+    per complex multiply-accumulate (Mathieu, Henaff and LeCun 2014). `FFT_TRANSFORM_FACTOR` and `FFT_PRODUCT_FACTOR`
+    are fitted to single convolutions on five GPUs.
 
-TRANSFORM = 16.0
-"""How many times its arithmetic a transform takes: it is bound by memory."""
-
-COMPLEX = 2.0
-"""The same of the products in between, of complex numbers."""
-
-
-def transformed(layer: Layer, batch_size: int | NDArray[Any]) -> Any:
-    """Work of a convolution by tiled FFT over that of the direct one; infinite where libraries do not offer it.
-
-    They do where it is dense, two-dimensional, stride 1, of a kernel wider than 1 both ways and no wider than a tile.
-
-    A real transform of m x m takes 2.5 m^2 log2(m^2) operations, of every tile of every input and output channel and of
-    every filter; between them m (m/2 + 1) frequencies multiply a matrix each, 8 operations per complex product
-    (Mathieu, Henaff and LeCun 2014; the two factors above are fitted to single convolutions of five GPUs).
+    Returns
+    -------
+    float or ndarray
+        Infinite if libraries offer no FFT: they require a dense 2-D convolution of stride 1 whose kernel is wider than
+        1 in both directions and no wider than a tile.
     """
     weight, attributes = layer.weights[0], layer.attributes
-    plain = attributes.get("groups", 1) == 1 and "dilation" not in attributes and not attributes.get("transposed")
-    if not plain or len(weight) != 4 or min(weight[2:]) == 1 or set(attributes.get("stride", [1])) != {1}:
+    is_dense = attributes.get("groups", 1) == 1 and "dilation" not in attributes and not attributes.get("transposed")
+    has_stride_1 = set(attributes.get("stride", [1])) == {1}
+    if not is_dense or not has_stride_1 or len(weight) != 4 or min(weight[2:]) == 1:
         return math.inf
     outputs, inputs, *kernel = weight
     height, width = layer.outputs[0][-2:]
-    side = min(TILE, max(8, 2 ** math.ceil(math.log2(max(height + kernel[0], width + kernel[1]) - 1))))
-    steps = [side - taps + 1 for taps in kernel]
-    if min(steps) < 1:
+    largest_size = max(height + kernel[0], width + kernel[1]) - 1
+    side = min(FFT_TILE, max(8, 2 ** math.ceil(math.log2(largest_size))))
+    outputs_per_tile = [side - taps + 1 for taps in kernel]
+    if min(outputs_per_tile) < 1:
         return math.inf
-    tiles = batch_size * (-(-height // steps[0]) * -(-width // steps[1]))
+    tiles = batch_size * (-(-height // outputs_per_tile[0]) * -(-width // outputs_per_tile[1]))
     transforms = 2.5 * side**2 * math.log2(side**2) * (tiles * (inputs + outputs) + inputs * outputs)
-    products = 8 * side * (side // 2 + 1) * 32 * -(-outputs // 32) * 8 * -(-inputs // 8) * 32 * -(-tiles // 32)
+    frequencies = side * (side // 2 + 1)
+    # Matrix products pad their sizes to multiples of 32, 8 and 32.
+    products = 8 * frequencies * 32 * -(-outputs // 32) * 8 * -(-inputs // 8) * 32 * -(-tiles // 32)
     direct = 2.0 * batch_size * outputs * inputs * kernel[0] * kernel[1] * height * width
-    return (TRANSFORM * transforms + COMPLEX * products) / direct
+    return (FFT_TRANSFORM_FACTOR * transforms + FFT_PRODUCT_FACTOR * products) / direct
 
 
-_PRODUCT = 2**10
-"""Groups times entries of one matrix product in `Sums`. With a block's batch sizes it is too small for BLAS to start
-threads, which in a pool of processes would wait for each other's."""
+_MAX_PRODUCT = 2**10
+"""Largest number of groups times entries in one matrix product of `GroupSums`. With a block's batch sizes this is too
+small for BLAS to start threads, which would compete with each other in a pool of processes."""
 
 
-class Sums:
-    """Sums of entries by group, prepared once and taken of many arrays.
+class GroupSums:
+    """Sums of entries by group, prepared once and computed for many arrays.
 
     Parameters
     ----------
-    group : ndarray of int, shape (entries,) or (entries, 1)
-        Of every entry, with one column for arrays (entries, batch sizes); an entry may belong to several groups.
+    groups : int
+        Number of groups.
+    *group : ndarray of int, shape (entries,) or (entries, 1)
+        Group of every entry; several arrays if an entry belongs to several groups. The shape is (entries, 1) if the
+        summed arrays have the shape (entries, batch sizes).
     """
 
     def __init__(self, groups: int, *group: Ints) -> None:
@@ -219,23 +273,41 @@ class Sums:
         self.parts = list(self._split(0, len(group[0]))) if group[0].ndim > 1 else []
 
     def _split(self, first: int, last: int) -> Iterator[tuple[slice, Ints, Floats]]:
-        """Stretches of entries; of each the groups that occur, and for each of them how often every entry counts."""
+        """Split the entries from `first` to `last` into parts with small matrix products.
+
+        Yields
+        ------
+        entries : slice
+            The entries of a part.
+        distinct : ndarray of int, shape (groups in the part,)
+            The groups that occur.
+        counts : ndarray, shape (groups in the part, entries in the part)
+            How many times each entry belongs to each group.
+        """
         members = np.stack([column[first:last, 0] for column in self.group])
         distinct = np.unique(members)
-        if len(distinct) * (last - first) > _PRODUCT:
+        if len(distinct) * (last - first) > _MAX_PRODUCT:
             yield from self._split(first, (first + last) // 2)
             yield from self._split((first + last) // 2, last)
         else:
             counts = (distinct[:, None, None] == members).sum(axis=1, dtype=np.float64)
             yield slice(first, last), distinct, counts
 
-    def of(self, weights: Floats, sums: Floats | None = None) -> Floats:
-        """The sums, shape (groups,) or (groups, batch sizes), added to others where there are any."""
-        if sums is None:
-            sums = np.zeros((self.groups, *weights.shape[1:]))
-        if weights.ndim == 1:
+    def sum(self, values: Floats, out: Floats | None = None) -> Floats:
+        """Return the sums of the values of each group.
+
+        Parameters
+        ----------
+        values : ndarray, shape (entries,) or (entries, batch sizes)
+            Value of every entry.
+        out : ndarray, shape (groups,) or (groups, batch sizes), optional
+            Array to which the sums are added.
+        """
+        if out is None:
+            out = np.zeros((self.groups, *values.shape[1:]))
+        if values.ndim == 1:
             for column in self.group:
-                sums += np.bincount(column, weights, self.groups)
-        for stretch, distinct, counts in self.parts:
-            sums[distinct] += counts @ weights[stretch]  # a third of what np.add.reduceat takes
-        return sums
+                out += np.bincount(column, values, self.groups)
+        for entries, distinct, counts in self.parts:
+            out[distinct] += counts @ values[entries]  # takes a third of the time of np.add.reduceat
+        return out

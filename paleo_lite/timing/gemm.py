@@ -21,7 +21,7 @@ from .features import WORK_COLUMNS, WORK_ROWS
 from .models import TimeModel
 from .workload import Workload
 
-LAUNCH_S = 3.8e-6
+LAUNCH_INTERVAL_S = 3.8e-6
 """Of a kernel behind another, nothing waited for: Gray 2019, "Getting Started with CUDA Graphs" (NVIDIA), V100."""
 
 LAUNCHES_AT_MOST = 1_000_000
@@ -41,9 +41,9 @@ def tiling_of(
         tiles=tiles,
         multiprocessors=multiprocessors,
         waves=waves,
-        last=tiles - (waves - 1) * multiprocessors,
-        filled=tiles / (waves * multiprocessors),
-        covered=groups * m * n / (tiles * rows * columns),
+        last_wave_tiles=tiles - (waves - 1) * multiprocessors,
+        wave_efficiency=tiles / (waves * multiprocessors),
+        tile_efficiency=groups * m * n / (tiles * rows * columns),
     )
 
 
@@ -114,7 +114,9 @@ def time_gemms(
             tiling = tiling_of(rows, n, int(machine.device.cores.multiprocessors.value), tile, groups)
             seconds, interval = _time(workload, launches, model, machine)
         ways.append(
-            Way(name, launches, groups, rows, n, k, launches * flops, launches * moved, tiling, seconds, interval)
+            GemmVariant(
+                name, launches, groups, rows, n, k, launches * flops, launches * moved, tiling, seconds, interval
+            )
         )
     return GemmTimes(
         m, n, k, products, precision, device, model, per_s, words,
@@ -138,9 +140,9 @@ def _time(
     """
     work = workload.work
     all_of_them = msgspec.structs.replace(work, fixed=launches * work.fixed, per_sample=launches * work.per_sample)
-    terms = model.evaluate(workload.doing(all_of_them), machine)
-    device_s, interval = float(terms.layers_s.sum()) / terms.waiting, terms.interval()
-    launching_s = launches * LAUNCH_S if terms.floor_s is not None else 0.0
+    terms = model.evaluate(workload.with_work(all_of_them), machine)
+    device_s, interval = float(terms.layers_s.sum()) / terms.host_slowdown, terms.interval()
+    launching_s = launches * LAUNCH_INTERVAL_S if terms.floor_s is not None else 0.0
     seconds = float((device_s**POWER + launching_s**POWER) ** (1 / POWER))
     return seconds, interval and tuple(seconds * bound / terms.time_s for bound in interval)  # type: ignore[return-value]
 
@@ -180,12 +182,12 @@ class Tiling(msgspec.Struct, frozen=True):
     tiles: int
     multiprocessors: int
     waves: int
-    last: int
-    filled: float
-    covered: float
+    last_wave_tiles: int
+    wave_efficiency: float
+    tile_efficiency: float
 
 
-class Way(msgspec.Struct, frozen=True):
+class GemmVariant(msgspec.Struct, frozen=True):
     """One way to compute all the products.
 
     Attributes
@@ -247,7 +249,7 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
     peak_per_s: float
     peak_words: str
     bandwidth_bytes_per_s: float | None
-    ways: tuple[Way, ...]
+    variants: tuple[GemmVariant, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -258,7 +260,7 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
     @property
     def bytes(self) -> int:
         """Bytes of one product: both operands read once, the output written once."""
-        return self.ways[0].bytes // self.products
+        return self.variants[0].bytes // self.products
 
     @property
     def peak_time_s(self) -> float:
@@ -277,27 +279,27 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
 
     def rows(self) -> list[dict[str, Any]]:
         """The ways as rows, in SI units."""
-        first = self.ways[0].time_s
+        first = self.variants[0].time_s
         return [
             {
                 **{name: getattr(way, name) for name in ("launches", "groups", "m", "n", "k", "flops", "bytes")},
                 "way": way.name,
                 "tiles": way.tiling and way.tiling.tiles,
                 "waves": way.tiling and way.tiling.waves,
-                "last_wave_tiles": way.tiling and way.tiling.last,
-                "filled": way.tiling and way.tiling.filled,
-                "covered": way.tiling and way.tiling.covered,
+                "last_wave_tiles": way.tiling and way.tiling.last_wave_tiles,
+                "filled": way.tiling and way.tiling.wave_efficiency,
+                "covered": way.tiling and way.tiling.tile_efficiency,
                 "time_s": way.time_s,
                 "interval": None if way.interval is None else list(way.interval),
                 "share_of_peak": way.flops / way.time_s / self.peak_per_s,
                 "gain": first / way.time_s,
             }
-            for way in self.ways
+            for way in self.variants
         ]
 
     def to_dict(self) -> dict[str, Any]:
         """What ``--format json`` prints."""
-        tiling = self.ways[0].tiling
+        tiling = self.variants[0].tiling
         return {
             "m": self.m,
             "n": self.n,

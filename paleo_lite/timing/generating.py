@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ..counting import GENERATING
+from ..counting import GENERATION_PHASES
 from ..counting.work import COLUMNS, PASSES
 from ..units import element_bytes
-from .workload import matrix_weights
+from .workload import matrix_elements
 
 if TYPE_CHECKING:
     from .prediction import Prediction
 
-STATIC = "a static batch: every sequence has as many tokens, and no scheduler adds or takes any"
+STATIC_BATCH_NOTE = "a static batch: every sequence has as many tokens, and no scheduler adds or takes any"
 """What every answer says."""
 
 
-def tokens_of(prediction: Prediction) -> int | None:
+def tokens_per_batch(prediction: Prediction) -> int | None:
     """Tokens that a batch computes; None for networks that read no sequences."""
     lengths = prediction.workload.network.lengths
     return None if lengths is None else prediction.batch_size * lengths.queries
@@ -25,7 +25,7 @@ def tokens_of(prediction: Prediction) -> int | None:
 
 def tokens_per_s(prediction: Prediction) -> float | None:
     """Tokens per second on one device; None for networks that read no sequences."""
-    tokens = tokens_of(prediction)
+    tokens = tokens_per_batch(prediction)
     return tokens / prediction.time_s if tokens is not None and prediction.time_s else None
 
 
@@ -36,14 +36,14 @@ def cache_bytes(prediction: Prediction) -> int:
     return elements * element_bytes(prediction.precision)
 
 
-def compute_bound_from(prediction: Prediction) -> int | None:
+def compute_bound_batch_size(prediction: Prediction) -> int | None:
     """The batch from which on the data sheet's peak, not its bandwidth, bounds the products with the weights.
 
     They compute f FLOPs for each sequence and read w bytes and a for each: ``f b / peak = (w + a b) / bandwidth``.
     None where the activations alone take longer than the arithmetic.
     """
     work = prediction.workload.work
-    chosen = [index for index, layer in enumerate(prediction.layers) if matrix_weights(layer)]
+    chosen = [index for index, layer in enumerate(prediction.layers) if matrix_elements(layer)]
     inference = PASSES.index("inference")
 
     def total(part: Any, *columns: str) -> float:
@@ -56,10 +56,10 @@ def compute_bound_from(prediction: Prediction) -> int | None:
     return math.ceil(weights_s / each_s) if each_s > 0 else None
 
 
-def generating_dict(prediction: Prediction) -> dict[str, Any] | None:
+def generation_dict(prediction: Prediction) -> dict[str, Any] | None:
     """The documented JSON; None in other phases."""
     lengths = prediction.workload.network.lengths
-    if lengths is None or prediction.phase not in GENERATING:
+    if lengths is None or prediction.phase not in GENERATION_PHASES:
         return None
     per_s = tokens_per_s(prediction)
     return {
@@ -67,6 +67,6 @@ def generating_dict(prediction: Prediction) -> dict[str, Any] | None:
         "token_s": prediction.time_s if prediction.phase == "decode" else None,
         "tokens_per_s_per_sequence": None if per_s is None else per_s / prediction.batch_size,
         "cache_bytes_per_sequence": cache_bytes(prediction),
-        "compute_bound_from_batch": compute_bound_from(prediction) if prediction.phase == "decode" else None,
+        "compute_bound_from_batch": compute_bound_batch_size(prediction) if prediction.phase == "decode" else None,
         "weights": prediction.workload.weights or prediction.precision,
     }

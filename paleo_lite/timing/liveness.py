@@ -1,8 +1,7 @@
-"""How much memory activations take at once: which tensors share a buffer, and the live set along the order of
-execution, forward and backward.
+"""Memory of activations: the buffers that tensors share, and the peak of live buffers in the forward and backward pass.
 
-A view, a slice and the result of an in-place operation are their operand under another name; everything else that a
-layer gives is a buffer of its own.
+A view, a slice and the output of an in-place operation share the buffer of their operand. Every other output has a
+buffer of its own.
 """
 
 from __future__ import annotations
@@ -15,33 +14,42 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..counting import INPUT, Layer, Shape
-from ..counting.kinds import ELEMENTWISE, KINDS, is_alias, restores_order, saved_by
-from ..counting.layer import SAVES_NOTHING, trace_flow
+from ..counting.kinds import ELEMENTWISE, KINDS, copies_attention_output, is_alias, saved_tensors
+from ..counting.layer import SAVES_NOTHING, Saved, trace_flow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Bytes = NDArray[Any]
-    """Bytes for each sample, and bytes that do not grow with the batch: Python's integers, which do not overflow."""
+    """Bytes per sample and bytes that do not grow with the batch, shape (2,); Python integers, which do not
+    overflow."""
 
-_KEEPS_ORDER = ELEMENTWISE | {name for name, kind in KINDS.items() if kind.alias is True}
-"""Kinds whose result lies in memory as their first operand does."""
+_KEEPS_ORDER = ELEMENTWISE | {name for name, kind in KINDS.items() if kind.aliases_input is True}
+"""Kinds whose output has the memory order of their first input."""
 
 _PERMUTATIONS = frozenset(("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "T", "mT"))
 
+_PASSES_GRADIENT = frozenset(name for name, kind in KINDS.items() if kind.passes_gradient)
+"""Kinds whose input gradients are the output gradient or slices of it, without new memory."""
+
+_TOKEN_BYTES = 8
+"""Bytes per token index in the input of an embedding (int64)."""
+
+ZERO_BYTES: Bytes = np.array([0, 0], dtype=object)
+
 
 class Buffer(NamedTuple):
-    """A piece of memory.
+    """A memory buffer.
 
     Attributes
     ----------
     size : int
         Bytes for one sample.
     scales : bool
-        Whether it grows with the batch.
+        Whether the size grows with the batch.
     activation : bool
-        Whether a layer makes it; False for what the network is given, for constants, and for a cache of keys and
-        values, which stays from pass to pass.
+        Whether a layer creates the buffer. False for inputs of the network, constants, and the KV cache, which persists
+        between passes.
     """
 
     size: int
@@ -54,14 +62,16 @@ class Buffers(NamedTuple):
 
     Attributes
     ----------
+    buffers : list of Buffer
+        All buffers.
     reads, writes : list of list of int
-        For each layer the buffer behind each of its inputs and outputs.
+        For each layer, the buffers of its inputs and of its outputs.
     inputs : list of int
-        The buffers that the network is given.
+        Buffers of the network's inputs.
     gradient : list of bool
-        For each layer whether a backward pass reaches its outputs.
+        For each layer, whether the backward pass computes gradients of its outputs.
     permuted : list of bool
-        For each layer whether its outputs lie in memory in another order than that of their dimensions.
+        For each layer, whether the memory order of its outputs differs from the order of their dimensions.
     """
 
     buffers: list[Buffer]
@@ -73,23 +83,23 @@ class Buffers(NamedTuple):
 
 
 def find_buffers(layers: Sequence[Layer], number_bytes: int) -> Buffers:
-    """Follow every tensor of a network to its memory.
+    """Assign every tensor of a network to a buffer.
 
     Parameters
     ----------
     layers : sequence of Layer
-        In the order of execution.
+        Layers in the order of execution.
     number_bytes : int
-        Of a number of the network's precision.
+        Bytes per element in the network's precision.
     """
     flow = trace_flow(layers)
     buffers: list[Buffer] = []
-    given: dict[Shape, int] = {}
+    input_buffers: dict[Shape, int] = {}
     reads: list[list[int]] = []
     writes: list[list[int]] = []
     permuted: list[bool] = []
 
-    def add(shape: Shape, element_bytes: int, scales: bool, activation: bool) -> int:
+    def add_buffer(shape: Shape, element_bytes: int, scales: bool, activation: bool) -> int:
         buffers.append(Buffer(prod(shape) * (element_bytes or number_bytes), scales, activation))
         return len(buffers) - 1
 
@@ -97,55 +107,65 @@ def find_buffers(layers: Sequence[Layer], number_bytes: int) -> Buffers:
         read = []
         for shape, parent in zip(layer.inputs, layer.parents):
             if parent >= 0:
-                made = [tuple(output) for output in layers[parent].outputs]
-                read.append(writes[parent][made.index(shape) if shape in made else 0])
+                output_shapes = [tuple(output) for output in layers[parent].outputs]
+                output = output_shapes.index(shape) if shape in output_shapes else 0
+                read.append(writes[parent][output])
             elif parent == INPUT:
-                if shape not in given:
-                    given[shape] = add(shape, 8 if layer.kind == "embedding" else 0, True, False)
-                read.append(given[shape])
+                if shape not in input_buffers:
+                    element_bytes = _TOKEN_BYTES if layer.kind == "embedding" else 0
+                    input_buffers[shape] = add_buffer(shape, element_bytes, scales=True, activation=False)
+                read.append(input_buffers[shape])
             else:
-                read.append(add(shape, 0, False, False))
-        scales = flow.output_scales[index]
-        in_place = layer.attributes.get("function") in ("copy", "sum") and layer.kind == "exchange"
-        if read and (in_place or is_alias(layer) or layer.attributes.get("in_place") or restores_order(layers, layer)):
+                read.append(add_buffer(shape, 0, scales=False, activation=False))
+        if read and _shares_input_buffer(layers, layer):
             written = [read[0]] * len(layer.outputs)
         else:
-            width = KINDS[layer.kind].element_bytes if layer.kind in KINDS else 0
-            held = layer.kind == "cache" or (not read and is_alias(layer))  # the second lies in a parameter's memory
-            written = [add(shape, width, scales, not held) for shape in layer.outputs]
+            element_bytes = KINDS[layer.kind].element_bytes if layer.kind in KINDS else 0
+            is_view_of_parameter = not read and is_alias(layer)
+            is_activation = layer.kind != "cache" and not is_view_of_parameter
+            scales = flow.output_scales[index]
+            written = [add_buffer(shape, element_bytes, scales, is_activation) for shape in layer.outputs]
         reads.append(read)
         writes.append(written)
-        permuted.append(
-            layer.attributes.get("function") in _PERMUTATIONS
-            or (layer.kind in _KEEPS_ORDER and any(parent >= 0 and permuted[parent] for parent in layer.parents[:1]))
-        )
-    return Buffers(buffers, reads, writes, list(given.values()), flow.output_wants_gradient, permuted)
+        first_parent = layer.parents[0] if layer.parents else -1
+        has_permuted_input = first_parent >= 0 and permuted[first_parent]
+        is_permutation = layer.attributes.get("function") in _PERMUTATIONS
+        permuted.append(is_permutation or (layer.kind in _KEEPS_ORDER and has_permuted_input))
+    return Buffers(buffers, reads, writes, list(input_buffers.values()), flow.output_wants_gradient, permuted)
 
 
-_PASSED_ON = frozenset(name for name, kind in KINDS.items() if kind.passes_gradient)
-"""Kinds whose operands' gradients are the gradient of the result, or a part of it: no new memory."""
+def _shares_input_buffer(layers: Sequence[Layer], layer: Layer) -> bool:
+    """Return whether the output of a layer is in the buffer of its first input."""
+    is_in_place_exchange = layer.kind == "exchange" and layer.attributes.get("function") in ("copy", "sum")
+    return bool(
+        is_in_place_exchange
+        or is_alias(layer)
+        or layer.attributes.get("in_place")
+        or copies_attention_output(layers, layer)
+    )
 
 
-NONE: Bytes = np.array([0, 0], dtype=object)
-
-
-class Plan(NamedTuple):
-    """A network's memory as the walks need it: sizes, last uses and saved tensors, for numbers of one size.
+class MemoryPlan(NamedTuple):
+    """Sizes, last uses and saved tensors of the buffers of a network, for elements of one size.
 
     Attributes
     ----------
+    graph : Buffers
+        Buffers of the network.
+    kinds : list of str
+        Kind of each layer.
     sizes : ndarray, shape (buffers, 2)
-        Bytes of each buffer, for each sample and of any batch; nothing for those that no layer makes.
+        Bytes of each buffer per sample, and bytes that do not grow with the batch; 0 for buffers that no layer creates.
     last_use : list of int
-        The last layer that reads or writes each buffer.
+        Last layer that reads or writes each buffer.
     first_write : list of int
-        The layer that makes each buffer; -1 for those that no layer makes.
+        Layer that creates each buffer; -1 for buffers that no layer creates.
     saved : list of frozenset of int
-        The buffers that each layer saves for its gradient.
-    own : ndarray, shape (layers, 2)
-        Bytes that each layer saves beside these, for each sample and of any batch.
-    wants : list of list of bool
-        For each layer's inputs whether a gradient goes to them.
+        Buffers that each layer saves for its gradient.
+    private : ndarray, shape (layers, 2)
+        Bytes that each layer saves outside these buffers, per sample and independent of the batch.
+    wants_gradient : list of list of bool
+        For each input of each layer, whether its gradient is computed.
     """
 
     graph: Buffers
@@ -154,135 +174,188 @@ class Plan(NamedTuple):
     last_use: list[int]
     first_write: list[int]
     saved: list[frozenset[int]]
-    own: Bytes
-    wants: list[list[bool]]
+    private: Bytes
+    wants_gradient: list[list[bool]]
 
 
-def make_plan(layers: Sequence[Layer], number_bytes: int) -> Plan:
-    """Sizes, last uses and saved tensors.
+def make_plan(layers: Sequence[Layer], number_bytes: int) -> MemoryPlan:
+    """Determine sizes, last uses and saved tensors of all buffers.
 
-    An operation that overwrites what its gradient needs copies it first; what was gathered is gathered again. A product
-    of many matrices whose operands lie in another order than it can walk copies them, too (``torch.matmul``).
+    An in-place operation copies its input first if its gradient needs it. Gathered tensors are not saved, but gathered
+    again. ``torch.matmul`` copies operands with more than three dimensions whose memory order it cannot use.
 
     Parameters
     ----------
+    layers : sequence of Layer
+        Layers in the order of execution.
     number_bytes : int
-        Bytes of an activation's element.
+        Bytes per activation element.
     """
     graph = find_buffers(layers, number_bytes)
     sizes = np.zeros((len(graph.buffers), 2), dtype=object)
-    for place, buffer in enumerate(graph.buffers):
-        sizes[place, 0 if buffer.scales else 1] = buffer.size if buffer.activation else 0
+    for index, buffer in enumerate(graph.buffers):
+        if buffer.activation:
+            sizes[index, 0 if buffer.scales else 1] = buffer.size
     last_use, first_write = [-1] * len(sizes), [-1] * len(sizes)
-    own = np.zeros((len(layers), 2), dtype=object)
-    saved, wants = [], []
+    for index in range(len(layers)):
+        for buffer_index in (*graph.reads[index], *graph.writes[index]):
+            last_use[buffer_index] = index
+        for buffer_index in graph.writes[index]:
+            if first_write[buffer_index] < 0 and graph.buffers[buffer_index].activation:
+                first_write[buffer_index] = index
+    private = np.zeros((len(layers), 2), dtype=object)
+    saved: list[frozenset[int]] = []
+    wants_gradient: list[list[bool]] = []
     for index, layer in enumerate(layers):
-        for which in (*graph.reads[index], *graph.writes[index]):
-            last_use[which] = index
-        for which in graph.writes[index]:
-            if first_write[which] < 0 and graph.buffers[which].activation:
-                first_write[which] = index
-        reached, in_place = graph.gradient[index], layer.attributes.get("in_place")
-        wants.append([reached and parent >= 0 and graph.gradient[parent] for parent in layer.parents])
+        is_reached = graph.gradient[index]
+        wants_gradient.append([is_reached and parent >= 0 and graph.gradient[parent] for parent in layer.parents])
         trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)
-        # Of a kind without a record nothing is known: a note of the prediction says so.
-        needs = (saved_by(layer, wants[-1], trainable) if reached else None) or SAVES_NOTHING
-        held = graph.writes[index][:1] if needs.output else []
-        copies = needs.numbers * number_bytes + needs.statistics * max(number_bytes, 4) + needs.bytes
-        for operand in needs.inputs[: len(layer.inputs)]:  # operands that are parameters are there anyway
-            maker, shape = layer.parents[operand], layer.inputs[operand]
-            permuted = layer.kind == "matmul" and len(shape) > 3 and maker >= 0 and graph.permuted[maker]
-            if permuted or (operand == 0 and in_place):
-                copies += prod(shape) * number_bytes
-                continue
-            while maker >= 0 and layers[maker].kind == "view":
-                maker = layers[maker].parents[0]
-            gathered = maker >= 0 and layers[maker].attributes.get("function") == "gather"
-            held = [*held, graph.reads[maker][0] if gathered else graph.reads[index][operand]]
-        saved.append(frozenset(which for which in held if graph.buffers[which].activation))
-        own[index, 0 if needs.scales else 1] = copies
-    return Plan(graph, [layer.kind for layer in layers], sizes, last_use, first_write, saved, own, wants)
+        # Nothing is known about kinds without a record; the prediction has a note.
+        needs = (saved_tensors(layer, wants_gradient[-1], trainable) if is_reached else None) or SAVES_NOTHING
+        buffers, copied_elements = _saved_buffers(layers, graph, index, needs)
+        saved.append(frozenset(buffer for buffer in buffers if graph.buffers[buffer].activation))
+        elements_bytes = (needs.numbers + copied_elements) * number_bytes
+        statistics_bytes = needs.statistics * max(number_bytes, 4)
+        private[index, 0 if needs.scales else 1] = elements_bytes + statistics_bytes + needs.bytes
+    kinds = [layer.kind for layer in layers]
+    return MemoryPlan(graph, kinds, sizes, last_use, first_write, saved, private, wants_gradient)
 
 
-def saved_bytes(plan: Plan, start: int = 0, end: int | None = None, but: frozenset[int] = frozenset()) -> Bytes:
-    """What the layers from `start` to `end` save together, a buffer that several save once; `but` is held already."""
-    buffers = frozenset().union(*plan.saved[start:end]) - but
-    together: Bytes = plan.sizes[[*buffers]].sum(axis=0) + plan.own[start:end].sum(axis=0)
-    return together
+def _saved_buffers(layers: Sequence[Layer], graph: Buffers, index: int, needs: Saved) -> tuple[list[int], int]:
+    """Return the buffers that a layer saves, and the number of elements that it saves as copies."""
+    layer = layers[index]
+    buffers = graph.writes[index][:1] if needs.output else []
+    copied_elements = 0
+    for operand in needs.inputs[: len(layer.inputs)]:  # further operands are parameters, which stay in memory anyway
+        producer, shape = layer.parents[operand], layer.inputs[operand]
+        is_permuted = layer.kind == "matmul" and len(shape) > 3 and producer >= 0 and graph.permuted[producer]
+        is_overwritten = operand == 0 and layer.attributes.get("in_place")
+        if is_permuted or is_overwritten:
+            copied_elements += prod(shape)
+            continue
+        while producer >= 0 and layers[producer].kind == "view":
+            producer = layers[producer].parents[0]
+        is_gathered = producer >= 0 and layers[producer].attributes.get("function") == "gather"
+        buffers = [*buffers, graph.reads[producer][0] if is_gathered else graph.reads[index][operand]]
+    return buffers, copied_elements
 
 
-def peak_forward(
-    plan: Plan, start: int = 0, end: int | None = None, held: frozenset[int] = frozenset(), keep: bool = False
+def saved_bytes(
+    plan: MemoryPlan, start: int = 0, end: int | None = None, excluded: frozenset[int] = frozenset()
 ) -> Bytes:
-    """The largest live set of a forward pass through some layers, without what is `held` all the while.
-
-    What grows with the batch decides which of two is larger.
+    """Return the bytes that a range of layers saves for the backward pass; a buffer that several layers save counts
+    once.
 
     Parameters
     ----------
+    plan : MemoryPlan
+        The network.
     start, end : int
-        The layers; all of them by default.
-    held : frozenset of int
-        Buffers that are accounted for elsewhere.
-    keep : bool
-        Whether what gradients need stays.
+        First layer, and end of the range; by default all layers.
+    excluded : frozenset of int
+        Buffers that do not count.
+    """
+    buffers = frozenset().union(*plan.saved[start:end]) - excluded
+    total: Bytes = plan.sizes[[*buffers]].sum(axis=0) + plan.private[start:end].sum(axis=0)
+    return total
+
+
+def peak_forward(
+    plan: MemoryPlan,
+    start: int = 0,
+    end: int | None = None,
+    excluded: frozenset[int] = frozenset(),
+    keep_saved: bool = False,
+) -> Bytes:
+    """Return the peak bytes of live buffers in the forward pass of a range of layers.
+
+    Of two amounts the one with more bytes per sample counts as larger.
+
+    Parameters
+    ----------
+    plan : MemoryPlan
+        The network.
+    start, end : int
+        First layer, and end of the range; by default all layers.
+    excluded : frozenset of int
+        Buffers that do not count.
+    keep_saved : bool
+        Whether saved tensors stay alive for the backward pass.
     """
     alive: set[int] = set()
     kept: set[int] = set()
-    now, peak = NONE, NONE
+    current, peak = ZERO_BYTES, ZERO_BYTES
     for index in range(start, len(plan.kinds) if end is None else end):
-        for which in plan.graph.writes[index]:
-            if which not in alive and which not in held:
-                alive.add(which)
-                now = now + plan.sizes[which]
-        if keep:
-            now = now + plan.own[index]
+        for buffer in plan.graph.writes[index]:
+            if buffer not in alive and buffer not in excluded:
+                alive.add(buffer)
+                current = current + plan.sizes[buffer]
+        if keep_saved:
+            current = current + plan.private[index]
             kept |= plan.saved[index]
-        peak = max(peak, now, key=tuple)
-        for which in {*plan.graph.reads[index], *plan.graph.writes[index]} & alive:
-            if plan.last_use[which] <= index and which not in kept:
-                alive.remove(which)
-                now = now - plan.sizes[which]
+        peak = max(peak, current, key=tuple)
+        for buffer in {*plan.graph.reads[index], *plan.graph.writes[index]} & alive:
+            if plan.last_use[buffer] <= index and buffer not in kept:
+                alive.remove(buffer)
+                current = current - plan.sizes[buffer]
     return peak
 
 
-def peak_backward(plan: Plan, start: int, end: int, held: frozenset[int]) -> Bytes:
-    """The same of the way back: what layers kept goes as they are done, gradients of activations come and go.
+def peak_backward(plan: MemoryPlan, start: int, end: int, excluded: frozenset[int]) -> Bytes:
+    """Return the peak bytes of saved tensors and activation gradients in the backward pass of a range of layers.
 
-    The gradient of an operand gets new memory, or that of the result's; with one there already the two are added up.
+    Saved tensors are freed once the gradients that need them are computed. The gradient of an operand gets new memory,
+    or shares that of the output gradient. If the operand already has a gradient, the second one lives until both are
+    added.
+
+    Parameters
+    ----------
+    plan : MemoryPlan
+        The network.
+    start, end : int
+        First layer, and end of the range.
+    excluded : frozenset of int
+        Saved buffers that do not count.
     """
-    keepers: dict[int, int] = {}  # buffer: the first layer that keeps it, whose gradient is computed last
+    # The first layer that saves a buffer computes its gradient last, and then frees it.
+    freeing_layer: dict[int, int] = {}
     for index in range(end - 1, start - 1, -1):
-        keepers.update(dict.fromkeys(plan.saved[index] - held, index))
-    results = {*plan.graph.writes[end - 1]} if end > start else set()
-    arriving = [which for which in results if plan.last_use[which] >= end or end == len(plan.kinds)]
-    of = {which: place for place, which in enumerate(arriving)}  # buffer: which memory holds its gradient
-    memory, holders = [plan.sizes[which] for which in arriving], [1] * len(arriving)
-    now: Bytes = saved_bytes(plan, start, end, held) + plan.sizes[arriving].sum(axis=0)
-    peak = now
+        freeing_layer.update(dict.fromkeys(plan.saved[index] - excluded, index))
+    outputs = {*plan.graph.writes[end - 1]} if end > start else set()
+    incoming = [buffer for buffer in outputs if plan.last_use[buffer] >= end or end == len(plan.kinds)]
+    # Gradient memory blocks: the block of each buffer's gradient, and size and number of users of each block.
+    block_of_buffer = {buffer: block for block, buffer in enumerate(incoming)}
+    block_sizes = [plan.sizes[buffer] for buffer in incoming]
+    num_users = [1] * len(incoming)
+    current: Bytes = saved_bytes(plan, start, end, excluded) + plan.sizes[incoming].sum(axis=0)
+    peak = current
     for index in range(end - 1, start - 1, -1):
         if plan.graph.gradient[index]:
-            taken = [of.pop(which) for which in dict.fromkeys(plan.graph.writes[index]) if which in of]
-            passed = taken[0] if taken and plan.kinds[index] in _PASSED_ON else None
-            second = NONE  # gradients that are there until they are added to a first one
-            for which in dict.fromkeys(compress(plan.graph.reads[index], plan.wants[index])):
-                size = plan.sizes[which]
-                if passed is None and which in of:
-                    second = second + size
-                elif which not in of:
-                    of[which] = len(memory) if passed is None else passed
-                    if passed is None:
-                        memory.append(size)
-                        holders.append(0)
-                        now = now + size
-                    holders[of[which]] += 1
-            peak = max(peak, now + second, key=tuple)
-            for place in taken:
-                holders[place] -= 1
-                if not holders[place]:
-                    now = now - memory[place]
-        now = now - plan.own[index]
-        for which in plan.saved[index]:
-            if keepers.get(which) == index:
-                now = now - plan.sizes[which]
+            written = dict.fromkeys(plan.graph.writes[index])
+            output_blocks = [block_of_buffer.pop(buffer) for buffer in written if buffer in block_of_buffer]
+            passes_on = bool(output_blocks) and plan.kinds[index] in _PASSES_GRADIENT
+            second_gradients = ZERO_BYTES  # alive until they are added to the first gradient
+            for buffer in dict.fromkeys(compress(plan.graph.reads[index], plan.wants_gradient[index])):
+                size = plan.sizes[buffer]
+                if buffer in block_of_buffer:
+                    if not passes_on:
+                        second_gradients = second_gradients + size
+                    continue
+                if passes_on:
+                    block_of_buffer[buffer] = output_blocks[0]
+                else:
+                    block_of_buffer[buffer] = len(block_sizes)
+                    block_sizes.append(size)
+                    num_users.append(0)
+                    current = current + size
+                num_users[block_of_buffer[buffer]] += 1
+            peak = max(peak, current + second_gradients, key=tuple)
+            for block in output_blocks:
+                num_users[block] -= 1
+                if not num_users[block]:
+                    current = current - block_sizes[block]
+        current = current - plan.private[index]
+        for buffer in plan.saved[index]:
+            if freeing_layer.get(buffer) == index:
+                current = current - plan.sizes[buffer]
     return peak

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ..counting import KINDS, MATRIX_KINDS, Layer
-from ..counting.work import WITH_GRADIENTS
+from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue
 from ..machines import Device
 from ..units import WEIGHT_BYTES, element_bytes
-from .liveness import NONE, Plan, make_plan, peak_backward, peak_forward, saved_bytes
-from .workload import MASTER_BYTES, OPTIMIZERS, TrainingOptions, Workload, matrix_weights, remembered
+from .liveness import ZERO_BYTES, MemoryPlan, make_plan, peak_backward, peak_forward, saved_bytes
+from .workload import MASTER_BYTES, OPTIMIZERS, TrainingOptions, Workload, cached_for_layers, matrix_elements
 
 if TYPE_CHECKING:
     from .liveness import Bytes
@@ -41,7 +41,7 @@ def usable_bytes(device: Device) -> float:
     return device.memory_bytes - RESERVE_BYTES
 
 
-def shared_out(amounts: Sequence[int], stage: int, shards: Any) -> list[Any]:
+def shard_model_state(amounts: Sequence[int], stage: int, shards: Any) -> list[Any]:
     """Bytes of parameters, gradients and optimizer state on each of so many devices, by a stage of ZeRO.
 
     Rajbhandari et al. 2020, section 3 and figure 1: a stage divides its share by the number of devices. `shards` is a
@@ -85,7 +85,7 @@ class Memory(msgspec.Struct, frozen=True):
         """All parts."""
         return sum(msgspec.structs.astuple(self))
 
-    def of_share(self, parameters: Any, activations: Any = 1.0) -> Any:
+    def sharded_bytes(self, parameters: Any, activations: Any = 1.0) -> Any:
         """Bytes of a device that has these shares of the parameters and of the activations, and all of the inputs."""
         model = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
         return model * parameters + (self.activations_bytes + self.workspace_bytes) * activations + self.inputs_bytes
@@ -165,7 +165,7 @@ class MemoryFit(msgspec.Struct, frozen=True):
         }
 
 
-def memory_of(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Memory:
+def peak_memory(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Memory:
     """Peak memory on one device.
 
     Parameters
@@ -180,7 +180,7 @@ def memory_of(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Me
         Devices that share.
     """
     batch_size = workload.batch_size
-    micro = workload.options.micro_batch(batch_size) if workload.phase in WITH_GRADIENTS else batch_size
+    micro = workload.options.micro_batch(batch_size) if workload.phase in PHASES_WITH_GRADIENTS else batch_size
     return memory_by_micro_batch(workload, zero_stage=zero_stage, shards=shards)(micro)
 
 
@@ -210,7 +210,11 @@ def largest_batch(workload: Workload, *, memory_bytes: float, zero_stage: int = 
     if not per_sample:
         raise BadValue("the network's memory does not depend on the batch, so no batch is the largest")
     micro = int((memory_bytes - fixed) // per_sample)
-    return micro * (workload.options.accumulation if workload.phase in WITH_GRADIENTS else 1) if micro >= 1 else None
+    return (
+        micro * (workload.options.accumulation if workload.phase in PHASES_WITH_GRADIENTS else 1)
+        if micro >= 1
+        else None
+    )
 
 
 def _parts(workload: Workload, stage: int, shards: int) -> list[tuple[int, int]]:
@@ -220,28 +224,30 @@ def _parts(workload: Workload, stage: int, shards: int) -> list[tuple[int, int]]
         raise BadValue(f"ZeRO has the stages 0 (nothing is divided), 1, 2 and 3, not {stage!r}")
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
         raise BadValue(f"the shards must be a whole number of 1 or more, not {shards!r}")
-    stage = stage if workload.phase in WITH_GRADIENTS else 0
-    parameters, *others = shared_out(model_bytes(workload), stage, shards)
+    stage = stage if workload.phase in PHASES_WITH_GRADIENTS else 0
+    parameters, *others = shard_model_state(model_bytes(workload), stage, shards)
     # a running mean and a running variance per channel
-    statistics = sum(2 * layer.inputs[0][1] for layer in layers if layer.kind in KINDS and KINDS[layer.kind].statistics)
+    statistics = sum(
+        2 * layer.inputs[0][1] for layer in layers if layer.kind in KINDS and KINDS[layer.kind].has_running_statistics
+    )
     statistics_bytes = statistics * (max(number_bytes, 4) if workload.options.mixed_precision else number_bytes)
-    training = workload.options if workload.phase in WITH_GRADIENTS else None
+    training = workload.options if workload.phase in PHASES_WITH_GRADIENTS else None
     model = [(0, part) for part in (parameters + statistics_bytes, *others)]
-    return [*model, *remembered(_find_tensors, layers, number_bytes, training)]
+    return [*model, *cached_for_layers(_find_tensors, layers, number_bytes, training)]
 
 
 def _find_tensors(
     layers: tuple[Layer, ...], number_bytes: int, options: TrainingOptions | None
 ) -> list[tuple[int, int]]:
     """All parts but those of the model, in the order of `Memory`; at inference there are no options."""
-    plan = remembered(make_plan, layers, number_bytes)
+    plan = cached_for_layers(make_plan, layers, number_bytes)
     inputs = sum(plan.graph.buffers[which].size for which in plan.graph.inputs), 0
     if options is None:
         cached = sum(prod(shape) for layer in layers if layer.kind == "cache" for shape in layer.outputs)
         return [tuple(peak_forward(plan)), inputs, (0, 0), (cached * number_bytes, 0)]
-    peak, saved = NONE, NONE
+    peak, saved = ZERO_BYTES, ZERO_BYTES
     for start, end, held, held_bytes in find_segments(layers, plan, options.checkpointing):
-        forward = peak_forward(plan, start, end, held, keep=True)
+        forward = peak_forward(plan, start, end, held, keep_saved=True)
         highest = held_bytes + max(forward, peak_backward(plan, start, end, held), key=tuple)
         if tuple(highest) >= tuple(peak):
             peak, saved = highest, held_bytes + saved_bytes(plan, start, end, held)
@@ -260,9 +266,9 @@ def model_bytes(workload: Workload) -> tuple[int, int, int]:
     """
     number_bytes, options = element_bytes(workload.precision), workload.options
     parameters = int(workload.work.parameters.sum())
-    if workload.phase not in WITH_GRADIENTS:
+    if workload.phase not in PHASES_WITH_GRADIENTS:
         spared = sum(
-            matrix_weights(layer) * number_bytes
+            matrix_elements(layer) * number_bytes
             for layer in workload.layers
             if workload.weights is not None and layer.parameters
         )
@@ -284,12 +290,12 @@ class Segment(NamedTuple):
     held_bytes: Bytes
 
 
-def find_segments(layers: Sequence[Layer], plan: Plan, checkpointing: str) -> list[Segment]:
+def find_segments(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str) -> list[Segment]:
     """Cut a network where one tensor alone crosses.
 
     Parameters
     ----------
-    plan : Plan
+    plan : MemoryPlan
         Of these layers.
     checkpointing : {"none", "sqrt", "all"}
         ``all`` cuts before every block: wherever a single tensor crosses and a convolution or matrix product lies
@@ -309,7 +315,7 @@ def find_segments(layers: Sequence[Layer], plan: Plan, checkpointing: str) -> li
         place = bisect_right(cuts, first)
         if first >= 0 and place < len(cuts) and cuts[place] <= last:
             crossing[place].append(which)
-    held, held_bytes = frozenset[int](), NONE
+    held, held_bytes = frozenset[int](), ZERO_BYTES
     segments = []
     for (start, end), more in zip(pairwise(cuts), crossing):
         held, held_bytes = held.union(more), held_bytes + plan.sizes[more].sum(axis=0)
@@ -317,7 +323,7 @@ def find_segments(layers: Sequence[Layer], plan: Plan, checkpointing: str) -> li
     return segments
 
 
-def _blocks(layers: Sequence[Layer], plan: Plan) -> list[int]:
+def _blocks(layers: Sequence[Layer], plan: MemoryPlan) -> list[int]:
     """The last place to cut before each matrix product that a single tensor leads to."""
     crossing = [0] * (len(layers) + 1)
     last_write = list(plan.first_write)
@@ -347,7 +353,7 @@ def _blocks(layers: Sequence[Layer], plan: Plan) -> list[int]:
     return cuts
 
 
-def _balanced(plan: Plan, cuts: list[int]) -> list[int]:
+def _balanced(plan: MemoryPlan, cuts: list[int]) -> list[int]:
     """Of the cuts about the square root, at equal shares of what is kept between them."""
     wanted = ceil(sqrt(len(cuts) - 1))
     between = [saved_bytes(plan, start, end)[0] for start, end in pairwise(cuts)]

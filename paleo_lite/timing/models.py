@@ -1,4 +1,4 @@
-"""Time models: the protocol, the `Terms` that they make, the ones without fitted parameters, and the list of all."""
+"""Time models: their protocol, their results, the models without fitted parameters, and the list of all models."""
 
 from __future__ import annotations
 
@@ -18,31 +18,35 @@ from .workload import Workload
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .broadcast import Laid
+    from .broadcast import BatchedStack
 
     Seconds = NDArray[np.float64]
 
 OneOrMany = TypeVar("OneOrMany", float, "Seconds")
+"""A number, or an array of numbers."""
 
 
 class TimeModel(Protocol):
-    """From a workload and a machine to seconds. Each model is one class; `TIME_MODELS` is the one list of them.
+    """Protocol of a time model, which times a workload on a machine. `TIME_MODELS` lists all models.
 
     Attributes
     ----------
     name : str
-        How it is asked for.
+        Name of the model.
     label : str
-        Which parameters it has: a calibration's name, or empty.
+        Origin of its parameters, such as the name of a calibration; empty without parameters.
     ppp : float or None
-        The platform percent of peak that it scales by, as a share.
+        Platform percent of peak by which it scales, as a fraction.
     is_forecast : bool
-        Whether it says how long something will take; else it says what cannot be beaten: a bound.
-    needs_bytes, uses_memory, takes_count : bool
-        Whether it refuses a bare FLOP count; whether bytes play a part; whether it divides the convention's count by
-        the peak, rather than count by itself.
+        Whether the model forecasts a time. Otherwise it is a bound: a time that cannot be beaten.
+    needs_bytes : bool
+        Whether it requires the layers of a network instead of a bare FLOP count.
+    uses_memory : bool
+        Whether its time depends on the bytes moved.
+    uses_convention_count : bool
+        Whether it divides the count in the workload's convention by the peak, instead of the canonical FLOPs.
     notes : tuple of str
-        What every answer by it should say.
+        Notes for every prediction with this model.
     """
 
     @property
@@ -64,13 +68,13 @@ class TimeModel(Protocol):
     def uses_memory(self) -> bool: ...
 
     @property
-    def takes_count(self) -> bool: ...
+    def uses_convention_count(self) -> bool: ...
 
     @property
     def notes(self) -> tuple[str, ...]: ...
 
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
-        """Time a workload, pass by pass and layer by layer.
+        """Time each layer of a workload in each pass.
 
         Raises
         ------
@@ -81,16 +85,16 @@ class TimeModel(Protocol):
         """
         ...
 
-    def evaluate_many(self, laid: Laid, machine: Machine, precision: str, want: Want) -> Times:
-        """The same of many cases and batch sizes at once."""
+    def evaluate_many(self, stack: BatchedStack, machine: Machine, precision: str, outputs: RequestedOutputs) -> Times:
+        """Time many cases and batch sizes at once."""
         ...
 
     def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
-        """The formula in one line, with words or with numbers in the place of its two terms."""
+        """Return the formula in one line, with `compute` and `memory` as the text of its two terms."""
         ...
 
     def peak(self, machine: Machine, precision: str) -> PeakRate:
-        """The peak that it holds multiply-accumulates against.
+        """Return the peak rate used for matrix operations.
 
         Raises
         ------
@@ -101,38 +105,54 @@ class TimeModel(Protocol):
 
 
 QUANTILES = {0.8: 1.476, 0.9: 2.015}
-"""Two-sided quantiles of Student's t with 5 degrees of freedom: residuals have longer tails than a normal's."""
+"""Two-sided quantiles of Student's t with 5 degrees of freedom, by level. Residuals have heavier tails than a normal
+distribution."""
 
-LEVEL = 0.9
+INTERVAL_LEVEL = 0.9
+"""Default probability of an interval."""
 
 
-def interval_of(time_s: OneOrMany, deviation: OneOrMany, level: float = LEVEL) -> tuple[OneOrMany, OneOrMany]:
-    """Seconds between which a time lies with this probability, from the standard deviation of its logarithm."""
-    reach = np.exp(QUANTILES[level] * deviation)
-    return time_s / reach, time_s * reach
+def interval_of(time_s: OneOrMany, deviation: OneOrMany, level: float = INTERVAL_LEVEL) -> tuple[OneOrMany, OneOrMany]:
+    """Return the interval that contains a time with the probability `level`.
+
+    Parameters
+    ----------
+    time_s : float or ndarray
+        Expected time in seconds.
+    deviation : float or ndarray
+        Standard deviation of the logarithm of the time.
+    level : {0.8, 0.9}
+        Probability.
+
+    Returns
+    -------
+    low_s, high_s : float or ndarray
+    """
+    factor = np.exp(QUANTILES[level] * deviation)
+    return time_s / factor, time_s * factor
 
 
 class Terms(msgspec.Struct, frozen=True, eq=False):
-    """Seconds over the axes (pass, layer), and what is known of the whole.
+    """Seconds of a workload by pass and layer, and properties of the whole step.
 
     Attributes
     ----------
     passes : tuple of str
-        Names of the first axis.
+        Names of the passes.
     compute_s, memory_s : ndarray, shape (passes, layers)
-        Arithmetic, and memory traffic, as if there were nothing else.
+        Seconds of arithmetic alone and of memory traffic alone.
     floor_s : ndarray, shape (passes, layers), or None
-        Shortest kernels; None for models that know of none.
+        Seconds of the shortest possible kernels; None if the model has no such term.
     layers_s : ndarray, shape (passes, layers)
-        What the model makes of them: together the step without its overhead.
+        Seconds of each layer according to the model. Their sum is the step without its overhead.
     overhead_s : float
-        Seconds of a step that belong to no layer; 0 for models that know of none.
+        Seconds of a step that belong to no layer; 0 if the model has no overhead.
     deviation : float or None
-        Standard deviation of the logarithm of the time; None for models that do not say.
+        Standard deviation of the logarithm of the time; None if the model has no uncertainty.
     slopes : ndarray, shape (parameters,), or None
-        Derivatives of the logarithm of the time by those of the model's parameters; None for models without.
-    waiting : float
-        By what factor the host, launching more slowly than the device computes, stretches the layers; 1: not at all.
+        Derivatives of the logarithm of the time with respect to the logarithms of the model's parameters.
+    host_slowdown : float
+        Factor by which waiting for the host stretches the layers; 1 if the device never waits.
     """
 
     passes: tuple[str, ...]
@@ -141,65 +161,95 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
     layers_s: Seconds
     overhead_s: float = 0.0
     deviation: float | None = None
-    waiting: float = 1.0
+    host_slowdown: float = 1.0
     floor_s: Seconds | None = None
     slopes: Seconds | None = None
 
     @property
     def time_s(self) -> float:
-        """Seconds of the step."""
+        """Seconds of the whole step."""
         return float(self.layers_s.sum()) + self.overhead_s
 
-    def of(self, *passes: str) -> Seconds:
-        """Seconds of some passes by layer, shape (layers,); passes that the step does not have take none."""
-        chosen = [name in passes for name in self.passes]
-        seconds: Seconds = self.layers_s[chosen].sum(axis=0)
+    def seconds_of(self, *passes: str) -> Seconds:
+        """Return the seconds of some passes by layer, shape (layers,); passes that the step does not have count 0."""
+        is_selected = [name in passes for name in self.passes]
+        seconds: Seconds = self.layers_s[is_selected].sum(axis=0)
         return seconds
 
-    def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
-        """Seconds between which the step lies with this probability; None where the model does not say."""
+    def interval(self, level: float = INTERVAL_LEVEL) -> tuple[float, float] | None:
+        """Return the interval that contains the step time with the probability `level`; None without uncertainty."""
         if self.deviation is None:
             return None
         return interval_of(self.time_s, self.deviation, level)
 
 
-BOUNDS = {
+TIME_LIMITS = {
     "arithmetic": "layers whose arithmetic takes longer than their memory traffic",
     "memory traffic": "layers whose memory traffic takes longer than their arithmetic",
     "short kernels": "layers so small that starting and ending a kernel takes longer than either",
     "waiting for the host": "the device is idle until the host has launched the next kernel",
-    "overhead": "what a step takes whatever its layers are",
+    "overhead": "a constant time per step, whatever the layers are",
 }
-"""What time is spent on, and what that means."""
+"""The categories of time by limiting factor, and their meaning."""
 
 
-def bound_seconds(terms: Terms, uses_memory: bool) -> dict[str, float]:
-    """Seconds by what bounds them, in the order of `BOUNDS`: together the time. Bytes may play no part in a model.
+def seconds_by_limit(terms: Terms, uses_memory: bool) -> dict[str, float]:
+    """Return the seconds by limiting factor, in the order of `TIME_LIMITS`; their sum is the time of the step.
 
-    A layer's pass counts in full to the largest of its terms. Where the host launches more slowly than the device
-    computes, the device's time of all layers is stretched by one factor; what that adds is waiting.
+    Each layer and pass is assigned to its largest term. If the host launches more slowly than the device computes, the
+    excess of the stretched time over the device's time is waiting.
+
+    Parameters
+    ----------
+    terms : Terms
+        The times of a workload.
+    uses_memory : bool
+        Whether memory traffic contributes to the time in this model.
     """
-    device_s = terms.layers_s / terms.waiting
-    none = np.zeros_like(device_s)
-    memory_s = terms.memory_s if uses_memory else none
-    floor_s = none if terms.floor_s is None else terms.floor_s
-    largest = np.argmax(np.stack([terms.compute_s, memory_s, floor_s]), axis=0)
-    seconds = [float(device_s[largest == place].sum()) for place in range(3)]
-    return dict(zip(BOUNDS, [*seconds, float(terms.layers_s.sum() - device_s.sum()), terms.overhead_s]))
+    device_s = terms.layers_s / terms.host_slowdown
+    zeros = np.zeros_like(device_s)
+    memory_s = terms.memory_s if uses_memory else zeros
+    floor_s = zeros if terms.floor_s is None else terms.floor_s
+    largest_term = np.argmax(np.stack([terms.compute_s, memory_s, floor_s]), axis=0)
+    compute_limited_s, memory_limited_s, floor_limited_s = (
+        float(device_s[largest_term == term].sum()) for term in range(3)
+    )
+    return {
+        "arithmetic": compute_limited_s,
+        "memory traffic": memory_limited_s,
+        "short kernels": floor_limited_s,
+        "waiting for the host": float(terms.layers_s.sum() - device_s.sum()),
+        "overhead": terms.overhead_s,
+    }
 
 
-class Want(NamedTuple):
-    """What `TimeModel.evaluate_many` is to say beside the times: intervals, and the seconds of each piece."""
+class RequestedOutputs(NamedTuple):
+    """Optional outputs of `TimeModel.evaluate_many`.
+
+    Attributes
+    ----------
+    interval : bool
+        Whether to compute intervals.
+    pieces : bool
+        Whether to compute the seconds of each piece.
+    """
 
     interval: bool = True
     pieces: bool = False
 
 
 class Times(NamedTuple):
-    """Seconds of a batch, shape (cases, batch sizes), and between which they lie; None for models that do not say.
+    """Times of many cases and batch sizes.
 
-    `pieces_s` are the seconds of each piece, shape (pieces, batch sizes): a case's forward pass and update, then the
-    pieces of its backward pass (`Stack.first_piece`); together the time without a model's overhead.
+    Attributes
+    ----------
+    time_s : ndarray, shape (cases, batch sizes)
+        Seconds per batch.
+    low_s, high_s : ndarray, shape (cases, batch sizes), or None
+        Interval of the time; None if not requested or without uncertainty.
+    pieces_s : ndarray, shape (pieces, batch sizes), or None
+        Seconds of each piece of a case: pieces of the forward pass, update, pieces of the backward pass
+        (`Stack.first_piece`). Their sum is the time without the overhead of the model.
     """
 
     time_s: Seconds
@@ -208,36 +258,47 @@ class Times(NamedTuple):
     pieces_s: Seconds | None = None
 
 
-class TwoTerms:
-    """What models have in common that need nothing but the seconds of arithmetic and of memory traffic at peak."""
+class TwoTermModel:
+    """Base class of models that combine the seconds of arithmetic and of memory traffic at peak.
+
+    Attributes
+    ----------
+    deviation_of : callable or None
+        Function from a workload to the standard deviation of the logarithm of its time; None without uncertainty.
+    """
 
     label: str = ""
     ppp: float | None = None
     is_forecast: ClassVar[bool] = False
     needs_bytes: ClassVar[bool] = False
     uses_memory: ClassVar[bool] = True
-    takes_count: ClassVar[bool] = True
+    uses_convention_count: ClassVar[bool] = True
     notes: tuple[str, ...] = ()
     deviation_of: Callable[[Workload], float] | None = None
-    """Says the standard deviation of the logarithm of a time; None for models that do not."""
 
     peak = staticmethod(Machine.peak)
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
-        """Seconds of each layer from the seconds of its arithmetic and of its memory traffic at peak, any shape."""
-        raise TypeError(f"{type(self).__name__} does not say how its two terms make a time")
+        """Combine seconds of arithmetic and of memory traffic, arrays of any shape, to the seconds of each layer."""
+        raise TypeError(f"{type(self).__name__} must define time_s(compute_s, memory_s)")
 
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
-        """See `TimeModel.evaluate`: products against the peak, all other arithmetic against the vector units."""
-        work, phase, batch = workload.work, workload.phase, workload.batch_size
-        per_s: Any = machine.peak(workload.precision).per_s
-        passes, options = passes_of(phase), workload.training
-        multiplies = np.array([[name != "update" for name in passes]]).T & work.matrix
-        other_per_s = machine.vector_peak(workload.precision).per_s if workload.has_layers else per_s
-        if options is not None and options.products:
-            per_s = np.where(workload.narrow, machine.peak(options.products).per_s, per_s)
-        compute_s = work.counts_by_pass(phase, batch) / np.where(multiplies, per_s, other_per_s)
-        memory_s = work.column("bytes", phase, batch) / machine.device.bandwidth_bytes_per_s
+        """Time a workload; see `TimeModel.evaluate`.
+
+        Matrix operations run at the peak of their unit, all other arithmetic at the vector peak.
+        """
+        work, phase, batch_size = workload.work, workload.phase, workload.batch_size
+        passes, training = passes_of(phase), workload.training
+        matrix_per_s: Any = machine.peak(workload.precision).per_s
+        vector_per_s = machine.vector_peak(workload.precision).per_s if workload.has_layers else matrix_per_s
+        if training is not None and training.products:
+            narrow_per_s = machine.peak(training.products).per_s
+            matrix_per_s = np.where(workload.uses_narrow_products, narrow_per_s, matrix_per_s)
+        is_matrix_pass = np.array([[name != "update"] for name in passes])
+        is_matrix_operation = is_matrix_pass & work.matrix
+        rates = np.where(is_matrix_operation, matrix_per_s, vector_per_s)
+        compute_s = work.counts_by_pass(phase, batch_size) / rates
+        memory_s = work.column("bytes", phase, batch_size) / machine.device.bandwidth_bytes_per_s
         return Terms(
             passes,
             compute_s,
@@ -246,39 +307,51 @@ class TwoTerms:
             deviation=None if self.deviation_of is None else self.deviation_of(workload),
         )
 
-    def evaluate_many(self, laid: Laid, machine: Machine, precision: str, want: Want) -> Times:
-        """See `TimeModel.evaluate_many`."""
-        features = laid.features
+    def evaluate_many(self, stack: BatchedStack, machine: Machine, precision: str, outputs: RequestedOutputs) -> Times:
+        """Time many cases and batch sizes; see `TimeModel.evaluate_many`."""
+        features = stack.features
         rates = np.where(features.matrix, machine.peak(precision).per_s, machine.vector_peak(precision).per_s)
         seconds = self.time_s(features.flops / rates, features.bytes / machine.device.bandwidth_bytes_per_s)
-        return Times(laid.by_case(seconds), None, None, laid.by_piece(seconds) if want.pieces else None)
+        pieces_s = stack.sum_by_piece(seconds) if outputs.pieces else None
+        return Times(stack.sum_by_case(seconds), None, None, pieces_s)
 
 
-class PeakModel(TwoTerms, msgspec.Struct, frozen=True):
-    """FLOPs / peak: what direct convolution cannot beat. Memory is free."""
+class PeakModel(TwoTermModel, msgspec.Struct, frozen=True):
+    """FLOPs / peak: a lower bound for algorithms that execute the counted FLOPs. Memory traffic is free."""
 
     name: ClassVar[str] = "peak"
     uses_memory: ClassVar[bool] = False
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
-        """Compute time alone, in the shape that both terms make together."""
+        """Return the compute time, broadcast to the common shape of both terms."""
         return np.broadcast_to(compute_s, np.broadcast_shapes(np.shape(compute_s), np.shape(memory_s)))
 
     def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
-        """Compute time."""
+        """Return the formula in one line."""
         return compute
 
 
-MOST = 3.0
-"""A PPP above this is questioned. Winograd's F(4x4, 3x3) saves a factor of 4 in multiplications, 2 to 3 in all FLOPs
-(Lavin and Gray 2016), and no platform reaches all of that."""
+PLAUSIBLE_PPP = 3.0
+"""Largest plausible PPP. Winograd's F(4x4, 3x3) saves a factor of 4 in multiplications and of 2 to 3 in all FLOPs
+(Lavin and Gray 2016), and no platform achieves all of that."""
 
 
-class PppModel(TwoTerms, msgspec.Struct, frozen=True):
+class PppModel(TwoTermModel, msgspec.Struct, frozen=True):
     """PALEO (Qi et al. 2017, eq. 2 and section 4.3): (FLOPs / peak + bytes / bandwidth) / PPP.
 
-    With `concurrent` a layer's memory traffic hides behind its arithmetic, or the other way round. A PPP that was
-    fitted has a `label`, and knows how far it is off (`deviation_of`); of one that was typed in nothing is known.
+    Attributes
+    ----------
+    ppp : float
+        Platform percent of peak, as a fraction.
+    concurrent : bool
+        Whether arithmetic and memory traffic of a layer overlap, so that the larger of the two counts.
+    label : str
+        Name of the calibration of a fitted PPP; empty for one given by the user.
+    deviation_of : callable or None
+        Function from a workload to the standard deviation of the logarithm of its time; None for a PPP given by the
+        user.
+    notes : tuple of str
+        Notes for every prediction with this model.
     """
 
     name: ClassVar[str] = "ppp"
@@ -291,23 +364,26 @@ class PppModel(TwoTerms, msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not (isinstance(self.ppp, (int, float)) and math.isfinite(self.ppp) and self.ppp > 0):
-            raise BadValue(f"the PPP must be a number above 0 (a share of peak, such as 0.62), not {self.ppp!r}")
+            raise BadValue(f"the PPP must be a fraction of peak > 0, such as 0.62 (got {self.ppp!r})")
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
-        """Sum of the two over the PPP; where they are concurrent the larger."""
-        joined = np.maximum(compute_s, memory_s) if self.concurrent else compute_s + memory_s
-        return joined / self.ppp
+        """Return the sum of both terms over the PPP, or the larger one over the PPP if they are concurrent."""
+        combined_s = np.maximum(compute_s, memory_s) if self.concurrent else compute_s + memory_s
+        return combined_s / self.ppp
 
     def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
-        """Sum or larger of the two, over the PPP."""
-        joined = f"max({compute}, {memory})" if self.concurrent else f"({compute} + {memory})"
-        return f"{joined} / {self.ppp:.4g}"
+        """Return the formula in one line."""
+        combined = f"max({compute}, {memory})" if self.concurrent else f"({compute} + {memory})"
+        return f"{combined} / {self.ppp:.4g}"
 
 
-class RooflineModel(TwoTerms, msgspec.Struct, frozen=True):
-    """Williams et al. 2009, per layer: max(FLOPs / peak, bytes / bandwidth). No free parameter.
+class RooflineModel(TwoTermModel, msgspec.Struct, frozen=True):
+    """Roofline model per layer (Williams et al. 2009): max(FLOPs / peak, bytes / bandwidth), without parameters.
 
-    `notes` say why it stands in for a calibrated model where it was not asked for.
+    Attributes
+    ----------
+    notes : tuple of str
+        Reasons why it replaces a calibrated model, if the user did not request it.
     """
 
     name: ClassVar[str] = "roofline"
@@ -315,85 +391,99 @@ class RooflineModel(TwoTerms, msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
-        """The larger of the two."""
+        """Return the larger of both terms."""
         return np.maximum(compute_s, memory_s)
 
     def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
-        """The larger of the two."""
+        """Return the formula in one line."""
         return f"max({compute}, {memory})"
 
 
-def _typed_ppp(ppp: float, concurrent: bool = False) -> PppModel:
-    """A PPP that somebody typed in; one that looks like percent is questioned."""
+def _ppp_model_with_check(ppp: float, concurrent: bool = False) -> PppModel:
+    """Return the model of a PPP given by the user, with a note if the value looks like percent."""
     model = PppModel(ppp, concurrent)
-    if ppp <= MOST:
+    if ppp <= PLAUSIBLE_PPP:
         return model
-    doubt = f"a PPP of {ppp:g} is {ppp:g} times the peak: for {ppp:g} percent say {ppp / 100:g}"
-    return msgspec.structs.replace(model, notes=(doubt,))
+    note = f"a PPP of {ppp:g} means {ppp:g} times the peak: for {ppp:g} percent use {ppp / 100:g}"
+    return msgspec.structs.replace(model, notes=(note,))
 
 
-class Entry(NamedTuple):
-    """A model of the list.
+class ModelEntry(NamedTuple):
+    """An entry of the list of time models.
 
     Attributes
     ----------
-    make : callable, str or None
-        Makes it from what was given; ``module:Class`` of this folder is imported when it is asked for. None where
-        parameters were learnt for one device, and a calibration is needed.
-    takes : tuple of str
-        What must or may be given to make it: ``ppp``, ``concurrent``.
-    learns : bool
-        Whether `paleo_lite.calibrate` fits it to measurements.
+    factory : callable, str or None
+        Function that returns the model from its options. A string ``module:Class`` relative to this package is imported
+        on demand. None if the model needs a calibration of the device.
+    options : tuple of str
+        Options of the model: ``ppp``, ``concurrent``.
+    is_fitted : bool
+        Whether `paleo_lite.calibrate` fits the model to measurements.
     """
 
-    make: Callable[..., TimeModel] | str | None
-    takes: tuple[str, ...] = ()
-    learns: bool = False
+    factory: Callable[..., TimeModel] | str | None
+    options: tuple[str, ...] = ()
+    is_fitted: bool = False
 
 
-TIME_MODELS: dict[str, Entry] = {
-    "peak": Entry(PeakModel),
-    "ppp": Entry(_typed_ppp, ("ppp", "concurrent"), learns=True),
-    "roofline": Entry(RooflineModel),
-    "calibrated": Entry(None, learns=True),
+CALIBRATED = "calibrated"
+"""Name of the model whose parameters are learned. Requested by name, it uses the best available calibration of a
+device."""
+
+TIME_MODELS: dict[str, ModelEntry] = {
+    "peak": ModelEntry(PeakModel),
+    "ppp": ModelEntry(_ppp_model_with_check, ("ppp", "concurrent"), is_fitted=True),
+    "roofline": ModelEntry(RooflineModel),
+    CALIBRATED: ModelEntry(None, is_fitted=True),
 }
-"""Every model that can be asked for by name: help, completion, checks and sweeps read this list."""
-
-_SAID = {"ppp": "a PPP"}
-
-LEARNT = next(name for name, entry in TIME_MODELS.items() if entry.make is None)
-"""The model whose parameters are learnt: asked for by name, the best of what is known of a device answers."""
+"""All models by name, used for help, completion, validation and sweeps."""
 
 
 def find_model(name: str | None, ppp: float | None = None, concurrent: bool = False) -> TimeModel:
-    """The model of a name; without one, ``ppp`` where a PPP is given and ``roofline`` otherwise.
+    """Return the time model of a name.
+
+    Parameters
+    ----------
+    name : str or None
+        Name of the model; None for ``ppp`` if an option of it is given, and otherwise ``roofline``.
+    ppp : float, optional
+        Platform percent of peak, as a fraction.
+    concurrent : bool
+        Whether arithmetic and memory traffic overlap.
 
     Raises
     ------
     UnknownName
         If there is no such model.
     BadValue
-        If options and model do not go together.
+        If the options do not belong to the model, or a required option is missing.
     """
-    given = {} if ppp is None else {"ppp": ppp}
+    options: dict[str, Any] = {}
+    if ppp is not None:
+        options["ppp"] = ppp
     if concurrent:
-        given["concurrent"] = concurrent
-    name = name or ("ppp" if given else "roofline")
+        options["concurrent"] = concurrent
+    if not name:
+        name = "ppp" if options else "roofline"
     if name not in TIME_MODELS:
         raise UnknownName("time model", name, TIME_MODELS)
-    make, takes, _ = TIME_MODELS[name]
-    for option in given:
-        if option not in takes:
-            owner = next(model for model, entry in TIME_MODELS.items() if option in entry.takes)
-            raise BadValue(f"{_SAID.get(option, option)} belongs to the {owner} model, not to {name}")
-    if takes and ppp is None:
-        raise BadValue("the ppp model needs a PPP, the share of peak that the platform reaches, such as --ppp 0.62")
-    if make is None:
+    entry = TIME_MODELS[name]
+    for option in options:
+        if option not in entry.options:
+            owner = next(model for model, candidate in TIME_MODELS.items() if option in candidate.options)
+            label = "a PPP" if option == "ppp" else option
+            raise BadValue(f"{label} belongs to the {owner} model, not to {name}")
+    if entry.options and ppp is None:
+        raise BadValue("the ppp model needs a PPP, the fraction of peak that the platform reaches, such as --ppp 0.62")
+    if entry.factory is None:
         raise BadValue(f"the {name} model needs a calibration: --calibration FILE or the name of a shipped one")
-    model: Callable[..., TimeModel] = resolve_name(f"{__package__}.{make}") if isinstance(make, str) else make
-    return model(**given)
+    if isinstance(entry.factory, str):
+        factory: Callable[..., TimeModel] = resolve_name(f"{__package__}.{entry.factory}")
+        return factory(**options)
+    return entry.factory(**options)
 
 
-def describe(model: TimeModel) -> str:
-    """A model's name, and which parameters it has."""
+def describe_model(model: TimeModel) -> str:
+    """Return the name of a model, with the origin of its parameters."""
     return f"{model.name} ({model.label})" if model.label else model.name

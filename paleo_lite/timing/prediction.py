@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
-from ..counting import GENERATING, Layer
-from ..counting.kinds import OWN, missing_note, own_note
+from ..counting import GENERATION_PHASES, Layer
+from ..counting.kinds import USER_RULES, missing_rules_note, user_rules_note
 from ..errors import BadValue, UnknownName
-from ..extras import need
+from ..extras import require
 from ..machines import Device, Machine, PeakRate
 from ..result import Result
-from ..units import format_si, say_interval
+from ..units import format_interval, format_si
 from ..version import __version__
-from .generating import STATIC, generating_dict, tokens_per_s
+from .generating import STATIC_BATCH_NOTE, generation_dict, tokens_per_s
 from .models import QUANTILES, PeakModel, RooflineModel, Terms, TimeModel, interval_of
 from .workload import Workload
 
@@ -36,7 +36,9 @@ def predict(workload: Workload, machine: Machine, model: TimeModel) -> Predictio
         at_least = _timed(workload, machine, bound).terms
         prediction = msgspec.structs.replace(prediction, bound_terms=at_least)
         if prediction.time_s < at_least.time_s:
-            prediction = msgspec.structs.replace(prediction, notes=(*prediction.notes, _why_faster(prediction)))
+            prediction = msgspec.structs.replace(
+                prediction, notes=(*prediction.notes, _faster_than_bound_note(prediction))
+            )
     if machine.board is not None:
         whole = Machine(machine.board, machine.clock, machine.unit)
         prediction = msgspec.structs.replace(prediction, board_bound_s=_timed(workload, whole, bound).time_s)
@@ -49,7 +51,7 @@ def _timed(workload: Workload, machine: Machine, model: TimeModel) -> Prediction
         raise BadValue(f"the {model.name} model needs the bytes of a network: a bare FLOP count takes peak or ppp")
     asked = workload
     if workload.training is not None:
-        from .training import micro_batch, whole_step  # with what it needs, and only then
+        from .training import assemble_step, micro_batch  # with what it needs, and only then
 
         workload = micro_batch(workload, machine)
     work, phase, batch_size = workload.work, workload.phase, workload.batch_size
@@ -68,7 +70,7 @@ def _timed(workload: Workload, machine: Machine, model: TimeModel) -> Prediction
         kernels=int(work.column("kernels", phase, batch_size).sum()) if workload.has_layers else None,
         notes=_notes(workload, machine, model, terms),
     )
-    return passes if asked.training is None else whole_step(passes, asked)
+    return passes if asked.training is None else assemble_step(passes, asked)
 
 
 def _notes(workload: Workload, machine: Machine, model: TimeModel, terms: Terms) -> tuple[str, ...]:
@@ -85,33 +87,33 @@ def _notes(workload: Workload, machine: Machine, model: TimeModel, terms: Terms)
         notes.append(f"the {peak.describe()} could not be checked against a primary source")
     if vector is None:
         return tuple(notes)
-    if phase in GENERATING:
-        notes.append(STATIC)
-    is_large = phase in GENERATING or (phase == "training" and workload.network.blocks)
+    if phase in GENERATION_PHASES:
+        notes.append(STATIC_BATCH_NOTE)
+    is_large = phase in GENERATION_PHASES or (phase == "training" and workload.network.blocks)
     if is_large and precision == "fp32":
         narrow = [name for name in ("bf16", "fp16") if any(one.precision == name for one in device.peaks)]
         if narrow:
             notes.append(f"in fp32: language models mostly run in 16 bits, --precision {narrow[0]}")
-    if work.convention.unit != "FLOP" and model.takes_count:  # a convention in FLOPs goes with the peak
+    if work.convention.unit != "FLOP" and model.uses_convention_count:  # a convention in FLOPs goes with the peak
         notes.append(
             f"the {work.convention.name} convention counts a multiply-accumulate as 1, the peak counts it as 2: "
             "compute times come out about half as long as they should"
         )
     if work.unknown:
-        notes.append(missing_note(work.unknown))
-    if OWN and (own := own_note(work.kinds)):
+        notes.append(missing_rules_note(work.unknown))
+    if USER_RULES and (own := user_rules_note(work.kinds)):
         notes.append(own)
     held = model.peak(machine, precision).peak
     if (vector.peak.precision, vector.peak.unit) != (held.precision, held.unit):
         notes.append(f"all but convolution, linear, matmul and attention are held against the {vector.describe()}")
-    if terms.waiting > 1.05:
+    if terms.host_slowdown > 1.05:
         notes.append(
-            f"the host launches kernels more slowly than the device runs them: {terms.waiting:.2g} times as long"
+            f"the host launches kernels more slowly than the device runs them: {terms.host_slowdown:.2g} times as long"
         )
     return tuple(notes)
 
 
-def _why_faster(prediction: Prediction) -> str:
+def _faster_than_bound_note(prediction: Prediction) -> str:
     """Why a forecast may beat the data sheet's bound: by the layers that do."""
     from ..counting.algorithms import algorithms_of
 
@@ -128,7 +130,7 @@ def _why_faster(prediction: Prediction) -> str:
     return f"faster than the bound: {'; '.join(reasons)}"
 
 
-class Figures(NamedTuple):
+class DerivedQuantities(NamedTuple):
     """What a prediction comes to.
 
     Attributes
@@ -232,27 +234,27 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     layers: ClassVar[tuple[Layer, ...]] = _property(attrgetter("workload.layers"))
     names: ClassVar[tuple[str, ...]] = _property(attrgetter("workload.work.names"))
     kinds: ClassVar[tuple[str, ...]] = _property(attrgetter("workload.work.kinds"))
-    bandwidth_bytes_per_s: ClassVar[float] = _property(attrgetter("figures.bandwidth_bytes_per_s"))
+    bandwidth_bytes_per_s: ClassVar[float] = _property(attrgetter("derived.bandwidth_bytes_per_s"))
     time_s: ClassVar[float] = _property(attrgetter("terms.time_s"))
     is_forecast: ClassVar[bool] = _property(attrgetter("model.is_forecast"))
     # Reckoned once, from them all: see `Figures`.
-    flops: ClassVar[int] = _property(attrgetter("figures.flops"))
-    macs: ClassVar[int | None] = _property(attrgetter("figures.macs"))
-    bytes: ClassVar[int | None] = _property(attrgetter("figures.bytes"))
-    parameters: ClassVar[int | None] = _property(attrgetter("figures.parameters"))
-    intensity: ClassVar[float | None] = _property(attrgetter("figures.intensity"))
-    peak: ClassVar[PeakRate] = _property(attrgetter("figures.peak"))
-    vector_peak: ClassVar[PeakRate] = _property(attrgetter("figures.vector_peak"))
-    ridge_point: ClassVar[float] = _property(attrgetter("figures.ridge_point"))
-    bound_s: ClassVar[float] = _property(attrgetter("figures.bound_s"))
-    throughput_per_s: ClassVar[float | None] = _property(attrgetter("figures.throughput_per_s"))
-    mfu: ClassVar[float | None] = _property(attrgetter("figures.mfu"))
-    interval: ClassVar[tuple[float, float] | None] = _property(attrgetter("figures.interval"))
-    intervals: ClassVar[dict[str, tuple[float, float]]] = _property(attrgetter("figures.intervals"))
-    board: ClassVar[dict[str, Any] | None] = _property(attrgetter("figures.board"))
+    flops: ClassVar[int] = _property(attrgetter("derived.flops"))
+    macs: ClassVar[int | None] = _property(attrgetter("derived.macs"))
+    bytes: ClassVar[int | None] = _property(attrgetter("derived.bytes"))
+    parameters: ClassVar[int | None] = _property(attrgetter("derived.parameters"))
+    intensity: ClassVar[float | None] = _property(attrgetter("derived.intensity"))
+    peak: ClassVar[PeakRate] = _property(attrgetter("derived.peak"))
+    vector_peak: ClassVar[PeakRate] = _property(attrgetter("derived.vector_peak"))
+    ridge_point: ClassVar[float] = _property(attrgetter("derived.ridge_point"))
+    bound_s: ClassVar[float] = _property(attrgetter("derived.bound_s"))
+    throughput_per_s: ClassVar[float | None] = _property(attrgetter("derived.throughput_per_s"))
+    mfu: ClassVar[float | None] = _property(attrgetter("derived.mfu"))
+    interval: ClassVar[tuple[float, float] | None] = _property(attrgetter("derived.interval"))
+    intervals: ClassVar[dict[str, tuple[float, float]]] = _property(attrgetter("derived.intervals"))
+    board: ClassVar[dict[str, Any] | None] = _property(attrgetter("derived.board"))
 
     @cached_property
-    def figures(self) -> Figures:
+    def derived(self) -> DerivedQuantities:
         """What it comes to."""
         workload, machine, terms = self.workload, self.machine, self.terms
         precision, time_s, known = workload.precision, self.time_s, workload.has_layers
@@ -269,7 +271,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             "throughput_per_s": None if throughput_per_s is None else machine.together * throughput_per_s,
             "bound_s": self.board_bound_s,
         }  # fmt: skip
-        return Figures(
+        return DerivedQuantities(
             flops=flops,
             macs=int(self.macs_by_pass.sum()) if known else None,
             bytes=moved,
@@ -298,13 +300,13 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         seconds: dict[str, float] = {}
         for name in self.terms.passes:
             shown = "backward" if name.startswith("backward") else name
-            seconds[shown] = seconds.get(shown, 0.0) + float(self.terms.of(name).sum())
+            seconds[shown] = seconds.get(shown, 0.0) + float(self.terms.seconds_of(name).sum())
         return {**seconds, "overhead": self.terms.overhead_s}
 
     @property
     def waiting_s(self) -> dict[str, float]:
         """Seconds of each of `passes_s` that the device waits for the host: what is left is the same in every phase."""
-        waiting = 1 - 1 / self.terms.waiting
+        waiting = 1 - 1 / self.terms.host_slowdown
         return {name: 0.0 if name == "overhead" else seconds * waiting for name, seconds in self.passes_s.items()}
 
     def peak_of(self, part: str, layer: int) -> PeakRate:
@@ -396,7 +398,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             "bound_s": self.bound_s,
             "throughput_per_s": self.throughput_per_s,
             "tokens_per_s": tokens_per_s(self),
-            "generating": generating_dict(self),
+            "generating": generation_dict(self),
             "passes_s": self.passes_s,
             "waiting_s": self.waiting_s,
             "mfu": self.mfu,
@@ -424,7 +426,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             If pandas is not installed.
         """
         columns = ["name", "kind", "flops", "bytes", "time_s", "bound_s", "bound"]
-        frame = need("pandas", "a data frame", "profiles").DataFrame(list(self.steps()), columns=columns)
+        frame = require("pandas", "a data frame", "profiles").DataFrame(list(self.steps()), columns=columns)
         frame.attrs = {key: value for key, value in self.to_dict().items() if key not in ("layers", "by_kind")}
         return frame
 
@@ -450,7 +452,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             ("phase", self.phase),
             ("time_model", self.model.name),
             ("time", format_si(self.time_s, "s")),
-            ("interval", None if self.interval is None else say_interval(self.interval)),
+            ("interval", None if self.interval is None else format_interval(self.interval)),
             ("bound", format_si(self.bound_s, "s")),
             ("throughput", "-" if throughput is None else f"{throughput:.5g} per s"),
         ]

@@ -26,15 +26,15 @@ RECOMPUTE = "recompute"
 
 def micro_batch(workload: Workload, machine: Machine) -> Workload:
     """One micro-batch of a training step and the update, with what tensor cores take of it."""
-    leaves_products, options = _leaves_products(workload, machine), workload.options
+    leaves_products, options = _has_tensor_core_size_limits(workload, machine), workload.options
     micro = options.micro_batch(workload.batch_size)
     work = with_update(workload.work, workload.precision, options)
     if leaves_products:
         work = msgspec.structs.replace(work, matrix=work.matrix & takes_tensor_cores(workload.layers, micro))
-    return workload.but(batch_size=micro).doing(work)
+    return workload.with_changes(batch_size=micro).with_work(work)
 
 
-def whole_step(one: Prediction, workload: Workload) -> Prediction:
+def assemble_step(one: Prediction, workload: Workload) -> Prediction:
     """The training step that predictions of a micro-batch's passes make, put together as the options say.
 
     Forward and backward count once for each micro-batch, the update once, and with checkpointing there is a second
@@ -42,8 +42,8 @@ def whole_step(one: Prediction, workload: Workload) -> Prediction:
     """
     options, layers, precision = workload.options, workload.layers, workload.precision
     micro, notes = one.batch_size, []
-    if _leaves_products(workload, one.machine):
-        notes += tensor_notes(layers, workload.work, takes_tensor_cores(layers, micro), one.model)
+    if _has_tensor_core_size_limits(workload, one.machine):
+        notes += tensor_core_notes(layers, workload.work, takes_tensor_cores(layers, micro), one.model)
     again = np.zeros(len(layers), dtype=bool)
     if options.checkpointing != "none":
         # Where tensors live is asked of a network's graph: only then, as an inference should not wait for it.
@@ -84,7 +84,7 @@ def whole_step(one: Prediction, workload: Workload) -> Prediction:
     )
 
 
-def _leaves_products(workload: Workload, machine: Machine) -> bool:
+def _has_tensor_core_size_limits(workload: Workload, machine: Machine) -> bool:
     """Whether some products are not for tensor cores: those of Volta and Turing, under libraries of their years.
 
     Later ones have known nothing but cuBLAS 11 and cuDNN 8, which give them every product (NVIDIA, "Matrix
@@ -122,7 +122,7 @@ def _fits_tensor_cores(layer: Layer, batch_size: int) -> bool:
     return all(size % TENSOR_MULTIPLE == 0 for size in sizes)
 
 
-def tensor_notes(layers: Sequence[Layer], work: Work, taken: NDArray[np.bool_], model: TimeModel) -> list[str]:
+def tensor_core_notes(layers: Sequence[Layer], work: Work, taken: NDArray[np.bool_], model: TimeModel) -> list[str]:
     """What somebody who trains in mixed precision should know of the layers that tensor cores do not take."""
     macs = work.column("macs", "forward").sum(axis=0)
     total = int(macs.sum())

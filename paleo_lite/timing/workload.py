@@ -1,5 +1,4 @@
-"""`Workload`: what is computed, made once where the user's words end, and passed on whole; and how it is trained:
-optimizer, mixed precision, checkpointing, accumulation, and its update."""
+"""The workload of a prediction: network, precision, batch size and phase, and the options of a training step."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ import msgspec
 import numpy as np
 
 from ..architectures import Network
-from ..counting import GENERATING, PHASES, Convention, Layer, Work, count, find_convention
+from ..counting import GENERATION_PHASES, PHASES, Convention, Layer, Work, count, find_convention
 from ..counting.kinds import class_of
-from ..counting.work import COLUMNS, MIXED, PASSES, check_batch_size, check_execution, passes_of
+from ..counting.work import COLUMNS, MIXED_EXECUTIONS, PASSES, check_batch_size, check_execution, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..units import WEIGHT_BYTES, element_bytes
 
@@ -22,46 +21,56 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-GIVEN = Convention("given", "FLOP", "a FLOP count that was given", lambda op: None)
+GIVEN = Convention("given", "FLOP", "a FLOP count given by the user", lambda op: None)
+"""Convention of a workload without layers; see `Workload.from_flops`."""
 
-
-_OF_LAYERS: dict[str, Any] = {
-    "phase": "inference", "execution": "eager", "convention": "flops", "training": None, "image_size": None,
-    "inputs": (), "sequence_length": None, "context": None, "weights": None,
-}  # fmt: skip
-"""What can be asked of layers alone, and the value that asks nothing."""
+_DEFAULTS_OF_LAYER_OPTIONS: dict[str, Any] = {
+    "phase": "inference",
+    "execution": "eager",
+    "convention": "flops",
+    "training": None,
+    "image_size": None,
+    "inputs": (),
+    "sequence_length": None,
+    "context": None,
+    "weights": None,
+}
+"""Options that require the layers of a network, and their defaults."""
 
 
 class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """What is computed.
+    """A network with everything that determines its computations.
 
     Attributes
     ----------
+    network : Network
+        The network.
     precision : str
-        Of the numbers.
+        Precision of the tensors.
     batch_size : int
-        Samples of a step on one device.
+        Samples per step on one device.
     phase : str
-        One of `paleo_lite.counting.PHASES`, or of `GENERATING` for a network with a cache.
-    execution : {"eager", "autocast", "channels-last", "megatron", "compiled", "folded"}
-        What is cast or fused: `paleo_lite.counting.fusion.EXECUTIONS`.
+        One of `paleo_lite.counting.PHASES`, or of `GENERATION_PHASES` for a network with a KV cache.
+    execution : str
+        One of `paleo_lite.counting.fusion.EXECUTIONS`, which determines casts and fused kernels.
     convention : str
-        How FLOPs are counted.
+        Convention of FLOP counts.
     training : TrainingOptions or None
-        How a training step is done; None for plain gradient descent.
-    weights : str or None
-        Of `paleo_lite.units.WEIGHT_BYTES`: what the matrices are kept in, at inference; None: the precision.
+        Options of a training step; None for plain gradient descent.
     has_layers : bool
-        False where a bare FLOP count stands in for a network: see `of_flops`.
+        False if a bare FLOP count replaces the network; see `from_flops`.
+    weights : str or None
+        Storage format of the weight matrices at inference, one of `paleo_lite.units.WEIGHT_BYTES`; None for
+        `precision`.
 
     Raises
     ------
     UnknownName
         If there is no such precision, phase, convention or execution.
     BadValue
-        If the batch size is not a whole number above 0, or the options are for another phase or precision.
+        If the batch size is not an integer >= 1, or options do not belong to the phase or precision.
     UnsupportedPhase
-        If weights are kept narrower, or layers fused, for another phase than inference.
+        If narrower weights or fused layers are combined with a phase other than inference.
     """
 
     network: Network
@@ -76,13 +85,9 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def __post_init__(self) -> None:
         element_bytes(self.precision)
-        if self.phase not in (*PHASES, *GENERATING):
-            raise UnknownName("phase", self.phase, (*PHASES, *GENERATING))
-        cached = self.network.lengths is not None and self.network.lengths.cached
-        if cached != (self.phase in GENERATING):
-            for_text = "networks that write text, made for it: a config of Hugging Face's, or a shipped one"
-            of_cache = f"a network with a cache of keys and values is of {' and '.join(GENERATING)}"
-            raise BadValue(f"{of_cache}, not of {self.phase}" if cached else f"{self.phase} is of {for_text}")
+        if self.phase not in (*PHASES, *GENERATION_PHASES):
+            raise UnknownName("phase", self.phase, (*PHASES, *GENERATION_PHASES))
+        self._check_cache()
         check_batch_size(self.batch_size)
         if self.has_layers:
             find_convention(self.convention)
@@ -103,158 +108,218 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
                 raise UnknownName("precision of weights", self.weights, WEIGHT_BYTES)
             if passes_of(self.phase) != ("inference",):
                 raise UnsupportedPhase(
-                    f"weights are kept narrower for inference only: leave --weights out for {self.phase}"
+                    f"narrower weights are supported for inference only: omit --weights for {self.phase}"
                 )
+
+    def _check_cache(self) -> None:
+        """Check that a network has a KV cache if and only if the phase generates text."""
+        has_cache = self.network.lengths is not None and self.network.lengths.uses_cache
+        generates = self.phase in GENERATION_PHASES
+        if generates and not has_cache:
+            raise BadValue(
+                f"{self.phase} needs a language model built with a KV cache: a config of Hugging Face's, or a shipped one"
+            )
+        if has_cache and not generates:
+            phases = " and ".join(GENERATION_PHASES)
+            raise BadValue(f"a network with a KV cache supports the phases {phases}, not {self.phase}")
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """Of the network, with the casts of the execution."""
-        if self.execution not in MIXED:
+        """Layers of the network, with the casts of the execution."""
+        if self.execution not in MIXED_EXECUTIONS:
             return self.network.layers
-        from ..counting.autocast import autocast
+        from ..counting.autocast import insert_casts
 
-        return autocast(self.network.layers)
+        return insert_casts(self.network.layers)
 
     @property
     def options(self) -> TrainingOptions:
-        """How a training step is done."""
+        """Options of a training step, also for phases without them."""
         return self.training or TrainingOptions("sgd")
 
     @cached_property
-    def narrow(self) -> NDArray[np.bool_]:
-        """Layers whose products are computed in the narrower precision of the training options, shape (layers,)."""
-        is_narrow = np.array([self.options.products is not None and matrix_weights(layer) > 0 for layer in self.layers])
+    def uses_narrow_products(self) -> NDArray[np.bool_]:
+        """Layers with products in the narrower precision of the training options, boolean of shape (layers,).
+
+        The last of them, which computes the logits, keeps the precision of the workload.
+        """
+        has_narrow_products = self.options.products is not None
+        is_narrow = np.array([has_narrow_products and matrix_elements(layer) > 0 for layer in self.layers])
         if is_narrow.any():
-            is_narrow[np.flatnonzero(is_narrow)[-1]] = False  # logits
+            logits = np.flatnonzero(is_narrow)[-1]
+            is_narrow[logits] = False
         return is_narrow
 
     @cached_property
     def work(self) -> Work:
-        """What each layer computes and moves, for any batch size; counted once."""
-        reads_less = self.weights is not None or self._chooses_experts
-        work = remembered(count, self.layers, self.precision, self.convention)
-        if reads_less:
-            work = _less_read(work, self)
+        """Counts of each layer, for any batch size; computed once."""
+        work = cached_for_layers(count, self.layers, self.precision, self.convention)
+        if self.weights is not None or self._selects_experts:
+            work = _reduce_weight_reads(work, self)
         if self.execution == "eager":
             return work
-        from ..counting.fusion import fuse  # with what it needs, and only then
+        from ..counting.fusion import fuse  # imported on demand, to keep cold starts fast
 
         return fuse(self.layers, work, self.execution)
 
-    def but(self, **changes: Any) -> Workload:
-        """The same workload otherwise asked; it is counted once for all batch sizes, phases and training options."""
+    def with_changes(self, **changes: Any) -> Workload:
+        """Return a copy with changed attributes; counts are shared where they do not depend on the changes."""
         changed: Workload = msgspec.structs.replace(self, **changes)
-        same = {"training"} | (set() if self._chooses_experts or changed._chooses_experts else {"phase", "batch_size"})
-        if changes.keys() <= same:
+        independent = {"training"}
+        if not self._selects_experts and not changed._selects_experts:
+            independent |= {"phase", "batch_size"}
+        if changes.keys() <= independent:
             changed.__dict__["work"] = self.work
         return changed
 
     @cached_property
-    def _chooses_experts(self) -> bool:
-        """Whether few tokens read fewer matrices than many: then counts are of one batch size."""
-        return any("active" in layer.attributes for layer in self.layers) and passes_of(self.phase) == ("inference",)
+    def _selects_experts(self) -> bool:
+        """Whether the number of experts read depends on the number of tokens, so that counts hold for one batch
+        size."""
+        has_experts = any("active" in layer.attributes for layer in self.layers)
+        return has_experts and passes_of(self.phase) == ("inference",)
 
-    def doing(self, work: Work) -> Workload:
-        """The same question with other counts: with an optimizer's update, for example, or launched several times."""
+    def with_work(self, work: Work) -> Workload:
+        """Return a copy with other counts, such as counts with an optimizer's update, or of several launches."""
         changed: Workload = msgspec.structs.replace(self)
         changed.__dict__["work"] = work
         return changed
 
     @classmethod
-    def of_flops(
-        cls, flops: float, precision: str = "fp32", batch_size: int = 1, notes: tuple[str, ...] = (), **asked: Any
+    def from_flops(
+        cls, flops: float, precision: str = "fp32", batch_size: int = 1, notes: tuple[str, ...] = (), **options: Any
     ) -> Workload:
-        """A bare FLOP count of one sample in the place of a network, as one would reckon on paper.
+        """Return a workload with a bare FLOP count per sample instead of a network.
+
+        Parameters
+        ----------
+        flops : float
+            FLOPs per sample.
+        precision : str
+            Precision of the arithmetic.
+        batch_size : int
+            Samples per step.
+        notes : tuple of str
+            Notes for every prediction.
+        **options
+            Options that require layers; only their defaults are accepted.
 
         Raises
         ------
         BadValue
-            If the count is not above 0, or overflows; or if something is asked (`asked`) that needs layers.
+            If the count is below 1 or overflows, or an option requires layers.
         """
-        if unknown := asked.keys() - _OF_LAYERS.keys():
-            raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
-        for name, value in asked.items():
-            if value and value != _OF_LAYERS[name]:
-                raise BadValue(f"a bare FLOP count is of inference: {name.replace('_', ' ')} needs layers of a network")
+        unexpected = options.keys() - _DEFAULTS_OF_LAYER_OPTIONS.keys()
+        if unexpected:
+            raise TypeError(f"unexpected keyword argument {min(unexpected)!r}")
+        for name, value in options.items():
+            if value and value != _DEFAULTS_OF_LAYER_OPTIONS[name]:
+                label = name.replace("_", " ")
+                raise BadValue(f"a bare FLOP count supports inference only: {label} needs the layers of a network")
         check_batch_size(batch_size)
         if not (np.isfinite(flops) and flops >= 1 and flops * batch_size < 2.0**62):
-            raise BadValue(f"the FLOP count must be a number of 1 or more, not {flops!r}")
+            raise BadValue(f"the FLOP count must be a number >= 1 and below 2^62 per batch (got {flops!r})")
         per_sample = np.zeros((len(COLUMNS), len(PASSES), 1), dtype=np.int64)
         per_sample[COLUMNS.index("flops"), PASSES.index("inference")] = int(flops)
-        none = np.zeros(1, dtype=np.int64)
+        zero = np.zeros(1, dtype=np.int64)
         work = Work(
-            names=(), kinds=(), convention=GIVEN, precision=precision, per_sample=per_sample,
-            fixed=np.zeros_like(per_sample), count_per_sample=per_sample[0, 0], count_fixed=none,
-            counted=np.ones(1, dtype=bool), parameters=none, activations_per_sample=none,
-            matrix=np.ones(1, dtype=bool), unknown=(),
-        )  # fmt: skip
+            names=(),
+            kinds=(),
+            convention=GIVEN,
+            precision=precision,
+            per_sample=per_sample,
+            fixed=np.zeros_like(per_sample),
+            count_per_sample=per_sample[0, 0],
+            count_fixed=zero,
+            counted=np.ones(1, dtype=bool),
+            parameters=zero,
+            activations_per_sample=zero,
+            matrix=np.ones(1, dtype=bool),
+            unknown=(),
+        )
         network = Network(f"{int(flops)} FLOPs", (), (), 0, notes=notes)
-        return cls(network, precision, batch_size, convention="given", has_layers=False).doing(work)
+        return cls(network, precision, batch_size, convention="given", has_layers=False).with_work(work)
 
 
-def matrix_weights(layer: Layer) -> int:
-    """Elements of the matrices that a layer multiplies by."""
+def matrix_elements(layer: Layer) -> int:
+    """Return the number of elements of a layer's weight matrices; 0 for layers other than matrix products."""
     return prod(layer.weights[0]) if layer.weights and class_of(layer) == "gemm" else 0
 
 
-def _less_read(work: Work, workload: Workload) -> Work:
-    """The work of inference where matrices are kept narrower, and where not every expert has a token.
+def _reduce_weight_reads(work: Work, workload: Workload) -> Work:
+    """Return the work of inference with narrower weight matrices, and without reads of experts that have no token.
 
-    Of E experts, of which each token takes k, n tokens are expected to meet ``E (1 - (1 - k/E)^n)``, if all are taken
-    as often.
+    Of E experts, of which each token selects k, n tokens select ``E (1 - (1 - k/E)^n)`` in expectation, if all experts
+    are equally likely.
     """
-    number = element_bytes(workload.precision)
+    element_size = element_bytes(workload.precision)
+    weight_size = element_size if workload.weights is None else WEIGHT_BYTES[workload.weights]
     read, inference = COLUMNS.index("bytes_read"), PASSES.index("inference")
     fixed = work.fixed.copy()
     for index, layer in enumerate(workload.layers):
-        matrix = matrix_weights(layer)
-        if not matrix:
+        elements = matrix_elements(layer)
+        if not elements:
             continue
-        met = 1.0
-        if active := layer.attributes.get("active"):
-            experts, tokens = layer.weights[0][0], workload.batch_size * layer.outputs[0][0] // active
-            met = 1 - (1 - active / experts) ** tokens
-        kept = number if workload.weights is None else WEIGHT_BYTES[workload.weights]
-        fixed[read, inference, index] -= int(matrix * (number - met * kept))
+        read_fraction = 1.0
+        active = layer.attributes.get("active")
+        if active:
+            experts = layer.weights[0][0]
+            tokens = workload.batch_size * layer.outputs[0][0] // active
+            read_fraction = 1 - (1 - active / experts) ** tokens
+        fixed[read, inference, index] -= int(elements * (element_size - read_fraction * weight_size))
     return msgspec.structs.replace(work, fixed=fixed)
 
 
-KEPT = 48
-"""Counts and plans of memory that are remembered: devices and batch sizes are asked about one network in turn."""
+CACHE_SIZE = 48
+"""Number of cached counts and memory plans: the same network is used with many devices and batch sizes in turn."""
 
-_KEPT: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+_CACHE: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
-Made = TypeVar("Made")
+Cached = TypeVar("Cached")
 
 
-def remembered(make: Callable[..., Made], layers: tuple[Layer, ...], *asked: Any) -> Made:
-    """What is made of layers, once for the very same object: comparing all takes long."""
-    key = (make, id(layers), *asked)
-    kept = _KEPT.get(key)
-    if kept is None:
-        for oldest in [*_KEPT][: 1 - KEPT]:
-            _KEPT.pop(oldest, None)
-        kept = _KEPT[key] = layers, make(layers, *asked)  # with the layers, so that no others get their id
-    made: Made = kept[1]
-    return made
+def cached_for_layers(function: Callable[..., Cached], layers: tuple[Layer, ...], *arguments: Any) -> Cached:
+    """Return ``function(layers, *arguments)``, cached by the identity of `layers`, as a comparison would be slow.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    layers : tuple of Layer
+        Layers of a network.
+    *arguments
+        Further hashable arguments.
+    """
+    key = (function, id(layers), *arguments)
+    entry = _CACHE.get(key)
+    if entry is None:
+        for oldest in [*_CACHE][: 1 - CACHE_SIZE]:
+            _CACHE.pop(oldest, None)
+        entry = layers, function(layers, *arguments)
+        _CACHE[key] = entry  # keeps the layers alive, so that no other object gets their id
+    result: Cached = entry[1]
+    return result
 
 
 MASTER_BYTES = 4
-"""Of a parameter's weight and state in mixed precision."""
+"""Bytes of a master weight, and of each element of optimizer state, in mixed precision."""
 
 CHECKPOINTING = ("none", "sqrt", "all")
-"""Which activations are computed again: none, those inside about sqrt(n) segments, those inside every block."""
+"""Activation recomputation: of no activations, of those inside about sqrt(n) segments, or of those inside every
+block."""
 
 
 class Optimizer(NamedTuple):
-    """An update rule, per parameter.
+    """An optimizer's update rule, per parameter.
 
     Attributes
     ----------
     state : int
-        Numbers kept from step to step.
+        Elements of state kept between steps.
     flops : int
-        Arithmetic; a multiplication, an addition, a square root are one each.
+        FLOPs of an update; a multiplication, an addition and a square root are one each.
+    formula : str
+        The update, with weight w, gradient g and learning rate r.
     """
 
     state: int
@@ -266,31 +331,38 @@ OPTIMIZERS = {
     "sgd": Optimizer(0, 2, "w -= r g"),
     "momentum": Optimizer(1, 4, "v = m v + g; w -= r v"),
     "adam": Optimizer(2, 12, "m = a m + (1 - a) g; v = b v + (1 - b) g^2; w -= r m / (sqrt(v) + e)"),
+    "adamw": Optimizer(2, 12, "m = a m + (1 - a) g; v = b v + (1 - b) g^2; w -= r m / (sqrt(v) + e) + d w"),
 }
-"""Update rules by name; Adam is that of Kingma and Ba 2015 with the bias corrections folded into r and e."""
+"""Update rules by name.
+
+Adam follows Kingma and Ba 2015, with the bias corrections folded into r and e. AdamW (Loshchilov and Hutter 2019) has the
+same state and is counted as Adam: its weight decay of 2 FLOPs per parameter is left out.
+"""
 
 
 class TrainingOptions(msgspec.Struct, frozen=True):
-    """How a network is trained.
+    """Options of a training step.
 
     Attributes
     ----------
-    optimizer : {"sgd", "momentum", "adam"}
+    optimizer : {"sgd", "momentum", "adam", "adamw"}
+        Update rule.
     mixed_precision : bool
-        Weights, gradients and activations in fp16 or bf16; master weights and the optimizer's state in fp32.
+        Whether weights, gradients and activations are in fp16 or bf16, with master weights and optimizer state in fp32.
     checkpointing : {"none", "sqrt", "all"}
+        Activation recomputation; see `CHECKPOINTING`.
     accumulation : int
-        Micro-batches per step, whose gradients are added up before one update.
+        Micro-batches per step, whose gradients are accumulated before one update.
     products : {"fp8"} or None
-        What matrices are multiplied in where that is narrower than the precision: with mixed precision, those of
-        layers, but for the last, which makes the logits (Micikevicius et al. 2022, FP8 formats for deep learning).
+        Narrower precision of matrix products. It requires mixed precision and applies to layers with weights except the
+        last one, which computes the logits (Micikevicius et al. 2022, FP8 formats for deep learning).
 
     Raises
     ------
     UnknownName
-        If optimizer or checkpointing are none of these.
+        If there is no such optimizer or kind of checkpointing.
     BadValue
-        If the accumulation is not a whole number above 0, or products are narrower without mixed precision.
+        If the accumulation is not an integer >= 1, or `products` is set without mixed precision.
     """
 
     optimizer: str = "momentum"
@@ -305,55 +377,70 @@ class TrainingOptions(msgspec.Struct, frozen=True):
         if self.checkpointing not in CHECKPOINTING:
             raise UnknownName("checkpointing", self.checkpointing, CHECKPOINTING)
         if isinstance(self.accumulation, bool) or not isinstance(self.accumulation, int) or self.accumulation < 1:
-            raise BadValue(f"the accumulation must be a whole number of 1 or more, not {self.accumulation!r}")
+            raise BadValue(f"the accumulation must be an integer >= 1 (got {self.accumulation!r})")
         if self.products is not None and (self.products != "fp8" or not self.mixed_precision):
-            raise BadValue(f"products are narrower with mixed precision, in fp8, not in {self.products}")
+            raise BadValue(f"`products` must be 'fp8', with mixed precision (got {self.products!r})")
 
     def micro_batch(self, batch_size: int) -> int:
-        """Samples per micro-batch.
+        """Return the samples per micro-batch.
 
         Raises
         ------
         BadValue
-            If the batch cannot be divided so.
+            If the batch size is not divisible by the number of micro-batches.
         """
         if batch_size % self.accumulation:
             raise BadValue(
                 f"a batch of {batch_size} cannot be divided into {self.accumulation} micro-batches: "
-                f"choose a batch that {self.accumulation} divides"
+                f"choose a batch size divisible by {self.accumulation}"
             )
         return batch_size // self.accumulation
 
     def split_precision(self, precision: str) -> tuple[str, TrainingOptions]:
-        """What tensors are kept in, and the same options: mixed precision in fp8 keeps bf16 and multiplies in fp8."""
+        """Return the precision of tensors, and the options with the precision of products.
+
+        Mixed precision in fp8 stores tensors in bf16 and multiplies in fp8.
+        """
         if precision == "fp8" and self.mixed_precision:
             return "bf16", msgspec.structs.replace(self, products="fp8")
         return precision, self
 
 
 def with_update(work: Work, precision: str, options: TrainingOptions) -> Work:
-    """The same work with the update of the optimizer that was asked for.
+    """Return the work with the update of the chosen optimizer.
 
-    Each parameter's weight, gradient and state are read once and weight and state written, as a fused update does. In
-    mixed precision the fp32 master weight is read and written and the fp16 weight written; with fp16 the gradients are
-    divided by the loss scale and checked for overflow in a pass of their own (Micikevicius et al. 2018).
+    A fused update reads weight, gradient and state of each parameter once, and writes weight and state. In mixed
+    precision it reads and writes the fp32 master weight, and writes the 16-bit weight. In fp16 the gradients are
+    divided by the loss scale and checked for overflow in a separate pass (Micikevicius et al. 2018).
+
+    Parameters
+    ----------
+    work : Work
+        Counts with the update of plain gradient descent.
+    precision : str
+        Precision of the weights.
+    options : TrainingOptions
+        Options of the training step.
     """
     optimizer = OPTIMIZERS[options.optimizer]
     update = PASSES.index("update")
     flops, read, written = (COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written"))
     fixed = work.fixed.copy()
-    trained = fixed[flops, update] // 2  # plain gradient descent is 2 FLOPs per parameter
-    number_bytes = element_bytes(precision)
-    per_flops = optimizer.flops
+    trained_parameters = fixed[flops, update] // 2  # plain gradient descent takes 2 FLOPs per parameter
+    element_size = element_bytes(precision)
+    flops_per_parameter = optimizer.flops
     if options.mixed_precision:
-        per_read = number_bytes + MASTER_BYTES * (1 + optimizer.state)
-        per_written = number_bytes + MASTER_BYTES * (1 + optimizer.state)
+        read_bytes = element_size + MASTER_BYTES * (1 + optimizer.state)
+        written_bytes = element_size + MASTER_BYTES * (1 + optimizer.state)
         if precision == "fp16":
-            per_flops, per_read, per_written = per_flops + 2, per_read + number_bytes, per_written + number_bytes
+            flops_per_parameter += 2
+            read_bytes += element_size
+            written_bytes += element_size
             fixed[COLUMNS.index("kernels"), update] *= 2
     else:
-        per_read, per_written = number_bytes * (2 + optimizer.state), number_bytes * (1 + optimizer.state)
-    fixed[flops, update] = trained * per_flops
-    fixed[read, update] = trained * per_read
-    fixed[written, update] = trained * per_written
+        read_bytes = element_size * (2 + optimizer.state)
+        written_bytes = element_size * (1 + optimizer.state)
+    fixed[flops, update] = trained_parameters * flops_per_parameter
+    fixed[read, update] = trained_parameters * read_bytes
+    fixed[written, update] = trained_parameters * written_bytes
     return msgspec.structs.replace(work, fixed=fixed)

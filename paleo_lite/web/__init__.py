@@ -1,5 +1,6 @@
-"""The page to explore in a browser: ``paleo-lite ui``. Like a command it fetches, calls and shows; no formula is here.
+"""Web page of ``paleo-lite ui``, based on Streamlit. Like the commands it only calls the API; it computes nothing.
 
-`view` is what the controls say and how that is written in an address; `controls` draws them; `answers` calls what the
-commands call and remembers it; `show` puts tables and charts on the page; `views` are what is shown; `page` is all.
+`view` holds the values of the controls and converts them to and from the page's address; `controls` draws the controls;
+`answers` calls the API and caches the results; `show` displays tables and charts; `views` draws the four views of the
+page; `page` is the page itself.
 """

@@ -1,6 +1,6 @@
-"""What the page asks: the same calls as the commands make, remembered, since the same question has the same answer.
+"""Calls of the API by the page, with cached results, and the files that users upload.
 
-Files of one's own that are dropped into the page, networks, devices, calibrations, are kept for the session alone.
+Uploaded networks, devices and calibrations are kept for the session only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..api.scaling import scale as run_scale
 from ..architectures import Network, find_network
 from ..architectures.catalog import read_network_file
 from ..calibration.store import read_calibration, shipped_calibrations
-from ..counting import GENERATING
+from ..counting import GENERATION_PHASES
 from ..distributed.table import ScaleTable
 from ..errors import BadFile, PaleoError
 from ..machines import Device, find_device, list_devices
@@ -31,228 +31,261 @@ from .view import View
 SUFFIXES = ("json", "prototxt", "onnx", "toml")
 FILES_AT_MOST = 12
 _CALIBRATION = re.compile(rb"^device *=", re.MULTILINE)
-_OWN, _READ = "own files", "own files read"  # keys of the session
+_OWN_FILES_KEY, _DIGESTS_KEY = "own files", "own files read"
+"""Keys of the session state."""
 
 
-class Own(msgspec.Struct, frozen=True):
-    """What was dropped in.
+class OwnFiles(msgspec.Struct, frozen=True):
+    """Uploaded files of a session.
 
     Attributes
     ----------
-    network, gpu, calibration : dict of str to (thing, digest)
-        By what the controls call them: networks and calibrations by their file's name, devices by their id.
+    network, gpu, calibration : dict of str to (object, digest)
+        Keys are the names in the controls: file names of networks and calibrations, ids of devices.
     files : dict of str to str
-        The file of each device.
-    wrong : tuple of str
-        A sentence for each file that is none of these.
+        File name of each device.
+    errors : tuple of str
+        Message for each file that could not be read.
     """
 
     network: dict[str, tuple[Network, str]] = {}
     gpu: dict[str, tuple[Device, str]] = {}
     calibration: dict[str, tuple[Any, str]] = {}
     files: dict[str, str] = {}
-    wrong: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
 
     def names(self, control: str) -> list[str]:
-        """What a control offers beside what is shipped."""
+        """Return the names that a control offers in addition to the shipped ones."""
         return list(getattr(self, control, ()))
 
 
-def own() -> Own:
-    """The session's own files."""
-    kept: Own = st.session_state.get(_OWN) or Own()
-    return kept
+def own_files() -> OwnFiles:
+    """Return the uploaded files of the session."""
+    files: OwnFiles = st.session_state.get(_OWN_FILES_KEY) or OwnFiles()
+    return files
 
 
-def own_file(gpu: str) -> list[str]:
-    """The file that a command needs for a device."""
-    return [own().files[gpu]] if gpu in own().files else []
+def own_device_files(gpu: str) -> list[str]:
+    """Return the hardware file that a command needs for a device, if it was uploaded."""
+    return [own_files().files[gpu]] if gpu in own_files().files else []
 
 
-def keep_own(files: Sequence[tuple[str, bytes]]) -> None:
-    """Take the session's files to be these; they are read where they are others than before."""
+def store_own_files(files: Sequence[tuple[str, bytes]]) -> None:
+    """Set the uploaded files of the session; they are read only if they changed."""
     digests = [(name, hashlib.sha256(content).hexdigest()) for name, content in files]
-    if st.session_state.get(_READ, []) != digests:
-        st.session_state[_OWN], st.session_state[_READ] = read_own(files), digests
+    if st.session_state.get(_DIGESTS_KEY, []) != digests:
+        st.session_state[_OWN_FILES_KEY] = read_own_files(files)
+        st.session_state[_DIGESTS_KEY] = digests
 
 
-def read_own(files: Sequence[tuple[str, bytes]]) -> Own:
-    """Read files, each as what its name and content say.
+def read_own_files(files: Sequence[tuple[str, bytes]]) -> OwnFiles:
+    """Read files as networks, devices or calibrations, by name and content.
 
     Parameters
     ----------
     files : sequence of (name, content)
     """
-    found, wrong = Own(network={}, gpu={}, calibration={}, files={}), []
+    own, errors = OwnFiles(network={}, gpu={}, calibration={}, files={}), []
     if len(files) > FILES_AT_MOST:
-        wrong.append(f"of {len(files)} files the first {FILES_AT_MOST} are read: take some away")
+        errors.append(f"only the first {FILES_AT_MOST} of {len(files)} files are read: remove some")
     for name, content in files[:FILES_AT_MOST]:
         with tempfile.TemporaryDirectory(prefix="paleo-lite-") as folder:
             path = Path(folder) / file_name(name)
             path.write_bytes(content)
             try:
-                _read(found, path, hashlib.sha256(content).hexdigest()[:16])
+                _read_file(own, path, hashlib.sha256(content).hexdigest()[:16])
             except PaleoError as error:
-                why = str(error).replace(f"{folder}/", "")
-                wrong.append(why if path.name in why else f"{path.name}: {why}")
-    return msgspec.structs.replace(found, wrong=tuple(wrong))
+                reason = str(error).replace(f"{folder}/", "")
+                errors.append(reason if path.name in reason else f"{path.name}: {reason}")
+    return msgspec.structs.replace(own, errors=tuple(errors))
 
 
-def _read(found: Own, path: Path, digest: str) -> None:
+def _read_file(own: OwnFiles, path: Path, digest: str) -> None:
     if path.suffix != ".toml":
         if path.suffix[1:] not in SUFFIXES:
-            raise BadFile(f"{path}: a file of one's own ends in {', '.join(SUFFIXES)}")
-        found.network[path.name] = read_network_file(path), digest
+            raise BadFile(f"{path}: the file name must end in {', '.join(SUFFIXES)}")
+        own.network[path.name] = read_network_file(path), digest
     elif _CALIBRATION.search(path.read_bytes()):
-        found.calibration[path.name] = read_calibration(path), digest
+        own.calibration[path.name] = read_calibration(path), digest
     else:
-        known = {device.id for device in list_devices()}
-        [device] = [device for device in list_devices([path]) if device.id not in known]
-        found.gpu[device.id] = device, digest
-        found.files[device.id] = path.name
+        shipped = {device.id for device in list_devices()}
+        [device] = [device for device in list_devices([path]) if device.id not in shipped]
+        own.gpu[device.id] = device, digest
+        own.files[device.id] = path.name
 
 
 def file_name(name: str) -> str:
-    """The last part of a name that a browser gave, which tells the run's configuration; short, and none is hidden."""
+    """Return the last part of an uploaded file's name, at most 100 characters and without leading dots."""
     last = name.replace("\\", "/").rpartition("/")[2].replace("\0", "").lstrip(".")
     return last[-100:] or "file"
 
 
-ANSWERS_KEPT, PROFILES_KEPT, NETWORKS_KEPT = 200, 4, 8
-"""Answers that all sessions together remember: that of a profile may be some megabytes."""
+CACHED_ANSWERS, CACHED_PROFILES, CACHED_NETWORKS = 200, 4, 8
+"""Cached results of all sessions; the result of a profile can be several megabytes."""
 
 _T = TypeVar("_T")
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
-def _remember(entries: int) -> Callable[[_Call], _Call]:
-    """Remember the latest answers; they are frozen, so that all sessions may share one."""
+def _cached(entries: int) -> Callable[[_Call], _Call]:
+    """Cache the latest results; all sessions share them, as they are immutable."""
     return cast(Callable[[_Call], _Call], st.cache_resource(show_spinner=False, max_entries=entries))
 
 
-class Failed(msgspec.Struct, frozen=True):
-    """A question without an answer, and the sentence why."""
+class Failure(msgspec.Struct, frozen=True):
+    """The reason why a call failed."""
 
-    why: str
+    reason: str
 
 
-def attempt(call: Callable[[], _T]) -> _T | Failed:
-    """An answer, or what to say instead."""
+def try_call(call: Callable[[], _T]) -> _T | Failure:
+    """Return the result of a call, or the reason why it failed."""
     try:
         return call()
     except PaleoError as error:
-        return Failed(str(error))
+        return Failure(str(error))
 
 
 def devices() -> dict[str, Device]:
-    """All shipped devices by id, and the session's own."""
-    mine = {name: device for name, (device, _) in own().gpu.items()}
-    return {device.id: device for device in list_devices()} | mine
+    """Return the shipped and uploaded devices by id."""
+    uploaded = {name: device for name, (device, _) in own_files().gpu.items()}
+    return {device.id: device for device in list_devices()} | uploaded
 
 
 def predict(view: View, gpu: str, batch_size: int | None = None) -> Prediction:
-    """The prediction for one of the devices, at the view's batch size or another.
+    """Return the prediction for one of the devices, by default at the batch size of the view.
 
     Raises
     ------
     PaleoError
     """
-    asked = {
-        "network": view.network, "gpu": gpu, "precision": view.precision, "batch_size": batch_size or view.batch,
-        "phase": view.phase, "memory": True, **_lengths(view), **_model(view, gpu),
-    }  # fmt: skip
-    given, digests = _given(asked)
-    return _predict(tuple(asked.items()), digests, given)
+    question = {
+        "network": view.network,
+        "gpu": gpu,
+        "precision": view.precision,
+        "batch_size": batch_size or view.batch,
+        "phase": view.phase,
+        "memory": True,
+        **_length_arguments(view),
+        **_model_arguments(view, gpu),
+    }
+    uploaded, digests = _uploaded_arguments(question)
+    return _predict(tuple(question.items()), digests, uploaded)
 
 
-@_remember(ANSWERS_KEPT)
-def _predict(asked: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _given: dict[str, Any]) -> Prediction:
-    return run_prediction(**_question(asked, _given))
+@_cached(CACHED_ANSWERS)
+def _predict(question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _uploaded: dict[str, Any]) -> Prediction:
+    """Predict; the arguments without an underscore are the key of the cache."""
+    return run_prediction(**_resolve_arguments(question, _uploaded))
 
 
-_network = lru_cache(NETWORKS_KEPT)(find_network)
+@lru_cache(CACHED_NETWORKS)
+def _find_network(name: str) -> Network:
+    """Return a shipped network; its cached counts serve all devices and batch sizes."""
+    return find_network(name)
 
 
-def _question(asked: tuple[tuple[str, Any], ...], given: dict[str, Any]) -> dict[str, Any]:
-    """What is asked, of a network that is read once: what was counted of it then serves every device and batch size."""
-    question = {**dict(asked), **given}
-    if isinstance(question["network"], str):
-        question["network"] = _network(question["network"])
-    return question
+def _resolve_arguments(question: tuple[tuple[str, Any], ...], uploaded: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call, with uploaded objects and the network in place of their names."""
+    arguments = {**dict(question), **uploaded}
+    if isinstance(arguments["network"], str):
+        arguments["network"] = _find_network(arguments["network"])
+    return arguments
 
 
-def _given(asked: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What a question asks for of the session's own files, in place of their names; and the digests of these."""
-    found = {name: getattr(own(), name).get(asked.get(name)) for name in ("network", "gpu", "calibration")}
-    mine = {name: pair for name, pair in found.items() if pair is not None}
-    return {name: thing for name, (thing, _) in mine.items()}, tuple(digest for _, digest in mine.values())
+def _uploaded_arguments(question: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the uploaded objects that a question refers to by name, and the digests of their files."""
+    own = own_files()
+    objects, digests = {}, []
+    for name in ("network", "gpu", "calibration"):
+        uploaded = getattr(own, name).get(question.get(name))
+        if uploaded is not None:
+            objects[name], digest = uploaded
+            digests.append(digest)
+    return objects, tuple(digests)
 
 
 def reads_sequences(view: View) -> bool:
-    """Whether the network is asked for a number of tokens."""
-    mine, _ = own().network.get(view.network, (None, ""))
-    network = mine or _network(view.network)
+    """Return whether the network reads a sequence of tokens."""
+    uploaded, _ = own_files().network.get(view.network, (None, ""))
+    network = uploaded or _find_network(view.network)
     return network.lengths is not None and network.tokens is not None
 
 
-def _lengths(view: View) -> dict[str, Any]:
-    """How many tokens a network reads; one that reads none is not asked."""
+def _length_arguments(view: View) -> dict[str, Any]:
+    """Return the sequence length or context of a network that reads sequences."""
+    if not view.tokens or not reads_sequences(view):
+        return {}
     name = "context" if view.phase == "decode" else "sequence_length"
-    return {name: view.tokens} if view.tokens and reads_sequences(view) else {}
+    return {name: view.tokens}
 
 
-def _model(view: View, gpu: str) -> dict[str, Any]:
-    """The time model; a calibration speaks of its own device alone, others keep what is best known of them."""
-    calibrated = view.uses_calibration and view.calibration in offered(view, [gpu])
+def _model_arguments(view: View, gpu: str) -> dict[str, Any]:
+    """Return the time model; the chosen calibration is used only for its own device."""
+    is_calibrated = view.uses_calibration and view.calibration in available_calibrations(view, [gpu])
     return {
         "time_model": None if view.uses_calibration else view.model or None,
-        "ppp": view.ppp if view.takes_ppp else None,
-        "calibration": view.calibration if calibrated else None,
+        "ppp": view.ppp if view.accepts_ppp else None,
+        "calibration": view.calibration if is_calibrated else None,
     }
 
 
-def offered(view: View, gpus: Sequence[str]) -> list[str]:
-    """The calibrations of some devices in the view's precision, the session's own first."""
-    mine = [
+def available_calibrations(view: View, gpus: Sequence[str]) -> list[str]:
+    """Return the calibrations of some devices in the view's precision, uploaded ones first."""
+    uploaded = [
         name
-        for name, (found, _) in own().calibration.items()
-        if found.device in gpus and found.precision == view.precision
+        for name, (calibration, _) in own_files().calibration.items()
+        if calibration.device in gpus and calibration.precision == view.precision
     ]
-    return [*mine, *(name for name in shipped_calibrations() if name in [f"{gpu}-{view.precision}" for gpu in gpus])]
+    names = [f"{gpu}-{view.precision}" for gpu in gpus]
+    return uploaded + [name for name in shipped_calibrations() if name in names]
 
 
 def scale(view: View, gpu: str) -> ScaleTable:
-    """Training, or writing text, on several of one of the devices.
+    """Return the scaling of training or text generation on several of one of the devices.
 
     Raises
     ------
     PaleoError
     """
-    asked = {
-        "network": view.network, "gpu": gpu, "precision": view.precision, "batch_size": view.batch,
-        "workers": view.workers, "link": view.link, "scaling": view.scaling, "strategy": view.strategy,
-        "collective": view.collective or None, "images": view.images or None,
-        "epochs": view.epochs if view.images else None, "price": (view.images and view.price) or None,
-        **_lengths(view), **_model(view, gpu),
-    }  # fmt: skip
-    if view.phase in GENERATING:
-        asked |= {"phase": view.phase, "strategy": "together"}
-    given, digests = _given(asked)
-    return _scale(tuple(asked.items()), digests, given)
+    question = {
+        "network": view.network,
+        "gpu": gpu,
+        "precision": view.precision,
+        "batch_size": view.batch,
+        "workers": view.workers,
+        "link": view.link,
+        "scaling": view.scaling,
+        "strategy": view.strategy,
+        "collective": view.collective or None,
+        "images": view.images or None,
+        "epochs": None,
+        "price": None,
+        **_length_arguments(view),
+        **_model_arguments(view, gpu),
+    }
+    if view.images:
+        question["epochs"] = view.epochs
+        question["price"] = view.price or None
+    if view.phase in GENERATION_PHASES:
+        question["phase"] = view.phase
+        question["strategy"] = "together"
+    uploaded, digests = _uploaded_arguments(question)
+    return _scale(tuple(question.items()), digests, uploaded)
 
 
-@_remember(ANSWERS_KEPT)
-def _scale(asked: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _given: dict[str, Any]) -> ScaleTable:
-    """Remembered by all that was asked."""
+@_cached(CACHED_ANSWERS)
+def _scale(question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _uploaded: dict[str, Any]) -> ScaleTable:
+    """Predict scaling; the arguments without an underscore are the key of the cache."""
     from ..distributed.job import Settings
 
-    question = _question(asked, _given)
-    settings = Settings(collective=question.pop("collective"))
-    return run_scale(question.pop("network"), settings=settings, **question)
+    arguments = _resolve_arguments(question, _uploaded)
+    settings = Settings(collective=arguments.pop("collective"))
+    return run_scale(arguments.pop("network"), settings=settings, **arguments)
 
 
 class ProfileAnswer(msgspec.Struct, frozen=True):
-    """What a profile says; each part is there or a sentence why not."""
+    """Results of a profile; each is a result or a `Failure`."""
 
     efficiency: Any
     kernels: Any
@@ -260,38 +293,39 @@ class ProfileAnswer(msgspec.Struct, frozen=True):
 
 
 def named_device(name: str, content: bytes) -> Device | None:
-    """The one device that a profile names; None where it names none, several, or one that is not known."""
-    from ..profile_analysis.evidence import named_gpus
+    """Return the device that a profile names; None if it names none, several, or an unknown one."""
+    from ..profile_analysis.evidence import recorded_gpu_names
     from ..profiles.detect import open_profile
 
     with tempfile.TemporaryDirectory(prefix="paleo-lite-") as folder:
         path = Path(folder) / file_name(name)
         path.write_bytes(content)
-        gpus = attempt(lambda: named_gpus(open_profile(path)))
-    if isinstance(gpus, Failed) or len(gpus) != 1:
+        gpus = try_call(lambda: recorded_gpu_names(open_profile(path)))
+    if isinstance(gpus, Failure) or len(gpus) != 1:
         return None
-    found = attempt(lambda: find_device(gpus[0]))
-    return None if isinstance(found, Failed) else found
+    device = try_call(lambda: find_device(gpus[0]))
+    return None if isinstance(device, Failure) else device
 
 
-def _questioned(profile: Any, device: Device, precision: str) -> Any:
-    """The kernels of a profile, and first of all what in it speaks against the device."""
-    from ..profile_analysis.evidence import doubts, evidence_of
+def _report_kernels(profile: Any, device: Device, precision: str) -> Any:
+    """Return the kernels of a profile, with notes on evidence that it comes from another device."""
+    from ..profile_analysis.evidence import device_warnings, gather_evidence
     from ..profile_analysis.kernels import report_kernels
 
     report = report_kernels(profile, device, precision)
-    return msgspec.structs.replace(report, notes=(*doubts(evidence_of(profile, report.raw_s), device), *report.notes))
+    warnings = device_warnings(gather_evidence(profile, report.raw_s), device)
+    return msgspec.structs.replace(report, notes=(*warnings, *report.notes))
 
 
 def read_profile(name: str, content: bytes, device: Device, precision: str) -> ProfileAnswer:
-    """A profile that somebody dropped in, through the readers that the commands use."""
+    """Return the results of an uploaded profile."""
     digest = hashlib.sha256(content + msgspec.json.encode(device)).hexdigest()
     return _read_profile(name, digest, precision, content, device)
 
 
-@_remember(PROFILES_KEPT)
+@_cached(CACHED_PROFILES)
 def _read_profile(name: str, digest: str, precision: str, _content: bytes, _device: Device) -> ProfileAnswer:
-    """Remembered by what is read; underscores keep the content and the device themselves out of the key."""
+    """Read a profile; the arguments without an underscore are the key of the cache."""
     from ..profile_analysis.analysis import measure_efficiency
     from ..profile_analysis.timeline import read_timeline
     from ..profiles.detect import open_profile
@@ -300,13 +334,13 @@ def _read_profile(name: str, digest: str, precision: str, _content: bytes, _devi
         path = Path(folder) / file_name(name)
         path.write_bytes(_content)
 
-        def tried(call: Callable[[], Any]) -> Any:
-            answer = attempt(call)
-            return Failed(answer.why.replace(f"{folder}/", "")) if isinstance(answer, Failed) else answer
+        def try_analysis(call: Callable[[], Any]) -> Any:
+            result = try_call(call)
+            return Failure(result.reason.replace(f"{folder}/", "")) if isinstance(result, Failure) else result
 
         return ProfileAnswer(
-            # In this process: a page forks none.
-            tried(lambda: measure_efficiency([path], _device, precision=precision, jobs=1)),
-            tried(lambda: _questioned(open_profile(path), _device, precision)),
-            tried(lambda: read_timeline(open_profile(path))),
+            # One job: the page does not start processes.
+            try_analysis(lambda: measure_efficiency([path], _device, precision=precision, jobs=1)),
+            try_analysis(lambda: _report_kernels(open_profile(path), _device, precision)),
+            try_analysis(lambda: read_timeline(open_profile(path))),
         )

@@ -1,4 +1,4 @@
-"""What Streamlit runs, anew for every click."""
+"""Script that Streamlit runs again after every interaction."""
 
 from paleo_lite.web.page import main
 

@@ -1,4 +1,4 @@
-"""The whole page: from its address to the controls, from the controls to what is shown, and back to the address."""
+"""The page: reads its address into the controls, draws the view, and updates the address."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 import streamlit as st
 
 from ..errors import PaleoError
-from .answers import own
-from .controls import draw_controls, draw_switch, get, keep, put
-from .show import plain
+from .answers import own_files
+from .controls import draw_controls, draw_switch, keep_controls, read_controls, set_controls
+from .show import escape_markdown
 from .view import View, read_query
 from .views import batch_view, profile_view, scale_view, time_view
 
@@ -20,37 +20,42 @@ DRAW: dict[str, Callable[[View], None]] = {
     "scaling": scale_view,
     "profile": profile_view,
 }
-_COMPACT = "<style>[data-testid=stMainBlockContainer] { padding-top: 2.5rem; }</style>"  # else a sixth of a screen
-_SAID, _ASKED, _PROBLEMS = "view", "address", "problems"  # keys of the session
+_COMPACT = (
+    "<style>[data-testid=stMainBlockContainer] { padding-top: 2.5rem; }</style>"  # default: a sixth of the screen
+)
+_VIEW_KEY, _ADDRESS_KEY, _PROBLEMS_KEY = "view", "address", "problems"
+"""Keys of the session state."""
 
 
 def main() -> None:
-    """Draw the page; what goes wrong is said in a sentence."""
+    """Draw the page; errors are shown as one sentence."""
     st.set_page_config("paleo-lite", page_icon="⏱️", layout="wide", menu_items={"Get help": None, "Report a bug": None})
     try:
         _draw()
     except PaleoError as error:
-        st.error(plain(str(error)))
-    except Exception as error:  # Streamlit's own flow of control derives from BaseException
-        logging.getLogger(__name__).exception("a defect of paleo-lite")
-        st.error(plain(f"a defect of paleo-lite, {type(error).__name__}: {error} (the terminal shows where)"))
+        st.error(escape_markdown(str(error)))
+    except Exception as error:  # Streamlit's control flow exceptions derive from BaseException
+        logging.getLogger(__name__).exception("internal error")
+        st.error(
+            escape_markdown(f"internal error, {type(error).__name__}: {error} (see the terminal for the traceback)")
+        )
 
 
 def _draw() -> None:
-    keep()
+    keep_controls()
     before = _follow_address()
     with st.sidebar:
-        st.markdown("**paleo-lite**: how long will this network take on that machine, and why?")
-        draw_controls(get(before))
+        st.markdown("**paleo-lite**: execution time of neural networks on GPUs")
+        draw_controls(read_controls(before))
     st.html(_COMPACT)
     draw_switch()
-    view = get(before)
+    view = read_controls(before)
     if view != before:
-        st.session_state[_PROBLEMS] = []
+        st.session_state[_PROBLEMS_KEY] = []
     _write_address(view, changed=view != before)
-    st.session_state[_SAID] = view
-    for problem in st.session_state[_PROBLEMS]:
-        st.warning(plain(problem))
+    st.session_state[_VIEW_KEY] = view
+    for problem in st.session_state[_PROBLEMS_KEY]:
+        st.warning(escape_markdown(problem))
     if view.gpu:
         DRAW[view.view](view)
     else:
@@ -62,25 +67,25 @@ def _address() -> dict[str, list[str]]:
 
 
 def _follow_address() -> View:
-    """The view before this click: the address's where the page is opened or somebody goes back, else the controls'.
+    """Return the view before the interaction.
 
-    A click may arrive with the address of before the last click, still on its way to the browser: where controls have
-    changed they decide.
+    It is read from the address if the page was opened or the user went back in the history, else from the controls.
+    After two quick interactions the address may still be the one before the first; changed controls have priority.
     """
-    state, asked = st.session_state, _address()
-    if _SAID in state:
-        before: View = state[_SAID]
-        if asked == state[_ASKED] or get(before) != before:
+    state, address = st.session_state, _address()
+    if _VIEW_KEY in state:
+        before: View = state[_VIEW_KEY]
+        if address == state[_ADDRESS_KEY] or read_controls(before) != before:
             return before
-    view, problems = read_query(asked, own().names)
-    put(view)
-    state[_SAID], state[_ASKED], state[_PROBLEMS] = view, asked, problems
+    view, problems = read_query(address, own_files().names)
+    set_controls(view)
+    state[_VIEW_KEY], state[_ADDRESS_KEY], state[_PROBLEMS_KEY] = view, address, problems
     return view
 
 
 def _write_address(view: View, *, changed: bool) -> None:
-    """The address of what is shown; one that already means it is left alone."""
+    """Update the address to the view, unless it already means the same."""
     query = view.to_query()
-    if (changed or st.session_state[_PROBLEMS]) and query != _address():
+    if (changed or st.session_state[_PROBLEMS_KEY]) and query != _address():
         st.query_params.from_dict(query)
-    st.session_state[_ASKED] = _address()
+    st.session_state[_ADDRESS_KEY] = _address()

@@ -1,4 +1,4 @@
-"""Serves the page to its own address alone: ``python -m paleo_lite.web.serve run app.py ...``."""
+"""Start the page for requests from its own origin only: ``python -m paleo_lite.web.serve run app.py ...``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 
 def serve(words: Sequence[str]) -> None:
-    """Run Streamlit's command line; what comes from other origins than the page's own is refused.
+    """Run Streamlit's command line, with requests from other origins refused.
 
-    Streamlit would let in the pages of every port of this computer and, where a foreign page calls, ask an address on
-    the internet for this computer's other names. It has no option against either. Its server imports the function that
-    decides by name, so that the function's code is replaced, not the name.
+    By default, Streamlit accepts requests from pages on all ports of this computer and, for requests from other pages,
+    queries a server on the internet for the external address of this computer; there is no option to disable either.
+    The server imports the checking function by name, so the code of the function is replaced, not the name.
     """
     from streamlit.web.server.server_util import is_url_from_allowed_origins
 
-    is_url_from_allowed_origins.__code__ = (lambda url: False).__code__  # its own was let in before
+    is_url_from_allowed_origins.__code__ = (lambda url: False).__code__  # the own origin is accepted before this check
     from streamlit.web import cli
 
     sys.exit(cli.main(list(words), "streamlit"))

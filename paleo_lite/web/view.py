@@ -1,4 +1,4 @@
-"""`View`: what every control says, and how it is written in the page's address, so that an address is a view."""
+"""`View`: the values of all controls, and their conversion to and from the address of the page."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 
 from ..cli import options
-from ..cli.values import Names, Number, Whole
-from ..counting import GENERATING
+from ..cli.values import Integer, Names, Number
+from ..counting import GENERATION_PHASES
 from ..distributed.links import link_rate
 from ..distributed.table import make_budget
 from ..errors import BadValue, PaleoError, UnknownName
-from ..timing.models import LEARNT, TIME_MODELS
+from ..timing.models import CALIBRATED, TIME_MODELS
 from ..units import parse_range
 
-VIEWS = {"time": "Time", "batches": "Batch sizes", "scaling": "Many devices", "profile": "Your profile"}
+VIEWS = {"time": "Time", "batches": "Batch sizes", "scaling": "Scaling", "profile": "Profile"}
 DEVICES_AT_MOST = 6
 BATCH_AT_MOST = 2**20
 TOKENS_AT_MOST = 2**24
@@ -28,7 +28,7 @@ WORKERS_AT_MOST = 2**16
 
 
 class View(msgspec.Struct, frozen=True):
-    """What the controls say; empty text where a control is left to what is best known.
+    """The values of the controls; an empty text means the default.
 
     Attributes
     ----------
@@ -36,16 +36,16 @@ class View(msgspec.Struct, frozen=True):
         A key of `VIEWS`.
     network, precision, phase : str
     tokens : int
-        Of a sequence, in decode those in the cache; 0 for as many as the network knows, 2,048 at most.
+        Sequence length, in decode the tokens in the KV cache; 0 for the maximum of the network, up to 2,048.
     gpu : tuple of str
-        Ids of devices, shown side by side.
+        Ids of the devices.
     shown : str
-        The device whose charts are shown; empty for the first.
+        The device of the charts; empty for the first.
     batch : int
-        Samples per pass; of `scaling` weak per worker, strong of all.
+        Samples per pass: per worker with weak scaling, in total with strong scaling.
     model, calibration : str
     ppp : float
-        For the model ``ppp``.
+        Platform percent of peak of the time model ``ppp``, as a fraction.
     workers, link, scaling, strategy, collective : str
     images, price : str
     epochs : float
@@ -71,74 +71,82 @@ class View(msgspec.Struct, frozen=True):
     epochs: float = 1.0
     price: str = ""
 
-    def settled(self) -> View:
-        """The same with `shown` only where it is not the first device anyhow."""
+    def normalized(self) -> View:
+        """Return the view with an empty `shown` if it is the first device or not selected."""
         shown = self.shown if self.shown in self.gpu[1:] else ""
         return msgspec.structs.replace(self, shown=shown)
 
     @property
     def device(self) -> str:
-        """The device whose charts are shown; empty where none is chosen."""
-        return self.settled().shown or next(iter(self.gpu), "")
+        """The device of the charts; empty if no device is selected."""
+        return self.normalized().shown or next(iter(self.gpu), "")
 
     def to_query(self) -> dict[str, list[str]]:
-        """The address's parameters: every control that says anything."""
+        """Return the query parameters of the address: all controls that are not empty."""
         query = {}
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            texts = list(value) if isinstance(value, tuple) else [_text(value)]
+            texts = list(value) if isinstance(value, tuple) else [_format_value(value)]
             if name == "gpu" or texts != [""]:
                 query[name] = texts or [""]
         return query
 
     def predict_command(self, gpu: str, *files: str) -> str:
-        """The command that gives the same prediction, with further hardware files."""
+        """Return the command of the same prediction, with additional hardware files."""
         words = ["paleo-lite", "predict", self.network, "--gpu", gpu, "--precision", self.precision]
-        words += ["--batch-size", str(self.batch), "--phase", self.phase, *self._lengths()]
+        words += ["--batch-size", str(self.batch), "--phase", self.phase, *self._length_options()]
         words += [*self._model_options(), "--memory"]
-        return shlex.join([*words, *_hardware(files)])
+        return shlex.join([*words, *_hardware_options(files)])
 
     def scale_command(self, gpu: str, *files: str) -> str:
-        """The command that gives the same scaling, with further hardware files."""
+        """Return the command of the same scaling prediction, with additional hardware files."""
         words = ["paleo-lite", "scale", self.network, "--gpu", gpu, "--link", self.link, "--workers", self.workers]
         words += ["--precision", self.precision, "--batch-size", str(self.batch), "--scaling", self.scaling]
-        words += ["--phase", self.phase] if self.phase in GENERATING else ["--strategy", self.strategy]
-        words += [*(["--collective", self.collective] if self.collective else []), *self._lengths()]
+        words += ["--phase", self.phase] if self.phase in GENERATION_PHASES else ["--strategy", self.strategy]
+        if self.collective:
+            words += ["--collective", self.collective]
+        words += self._length_options()
         if self.images:
-            words += ["--images", self.images, "--epochs", _text(self.epochs)]
-            words += ["--price", self.price] if self.price else []
-        return shlex.join([*words, *self._model_options(), *_hardware(files)])
+            words += ["--images", self.images, "--epochs", _format_value(self.epochs)]
+            if self.price:
+                words += ["--price", self.price]
+        return shlex.join([*words, *self._model_options(), *_hardware_options(files)])
 
-    def _lengths(self) -> list[str]:
+    def _length_options(self) -> list[str]:
         option = "--context" if self.phase == "decode" else "--sequence-length"
         return [option, str(self.tokens)] if self.tokens else []
 
     def _model_options(self) -> list[str]:
-        words = ["--time-model", self.model] if self.model and not self.uses_calibration else []
-        words += ["--ppp", _text(self.ppp)] if self.takes_ppp else []
-        return words + (["--calibration", self.calibration] if self.uses_calibration else [])
+        words = []
+        if self.model and not self.uses_calibration:
+            words += ["--time-model", self.model]
+        if self.accepts_ppp:
+            words += ["--ppp", _format_value(self.ppp)]
+        if self.uses_calibration:
+            words += ["--calibration", self.calibration]
+        return words
 
     @property
     def uses_calibration(self) -> bool:
-        """Whether a calibration is named and the time model takes one."""
-        return bool(self.calibration) and self.may_be_calibrated
+        """Whether a calibration is selected and the time model accepts one."""
+        return bool(self.calibration) and self.accepts_calibration
 
     @property
-    def may_be_calibrated(self) -> bool:
-        """Whether the time model takes a calibration."""
-        return self.model in ("", LEARNT)
+    def accepts_calibration(self) -> bool:
+        """Whether the time model accepts a calibration."""
+        return self.model in ("", CALIBRATED)
 
     @property
-    def takes_ppp(self) -> bool:
-        """Whether the time model takes a PPP."""
-        return self.model in TIME_MODELS and "ppp" in TIME_MODELS[self.model].takes
+    def accepts_ppp(self) -> bool:
+        """Whether the time model accepts a PPP."""
+        return self.model in TIME_MODELS and "ppp" in TIME_MODELS[self.model].options
 
 
-def _hardware(files: Sequence[str]) -> list[str]:
+def _hardware_options(files: Sequence[str]) -> list[str]:
     return [word for file in files for word in ("--hardware-file", file)]
 
 
-def _text(value: str | float) -> str:
+def _format_value(value: str | float) -> str:
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
@@ -147,18 +155,18 @@ def _optional(names: Names) -> Callable[[str], str]:
 
 
 def read_workers(text: str) -> str:
-    """Numbers of workers, as many and as large as a page answers at once.
+    """Check numbers of workers, limited to what the page computes quickly.
 
     Raises
     ------
     BadValue
-        If they are not numbers of workers, or too many.
+        If the text is not a range of numbers, or there are too many workers.
     """
     counts = parse_range(text, "workers")
     if len(counts) > COUNTS_AT_MOST or max(counts) > WORKERS_AT_MOST:
         raise BadValue(
-            f"workers {text!r}: the page shows up to {COUNTS_AT_MOST} numbers of up to {WORKERS_AT_MOST:,} workers; "
-            "paleo-lite sweep takes more"
+            f"workers {text!r}: the page supports up to {COUNTS_AT_MOST} numbers of up to {WORKERS_AT_MOST:,} workers; "
+            "use `paleo-lite sweep` for more"
         )
     return text
 
@@ -185,9 +193,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "network": Names("network", ".architectures:network_names"),
     "gpu": options.DEVICES,
     "precision": options.PRECISIONS,
-    "batch": Whole(BATCH_AT_MOST),
+    "batch": Integer(BATCH_AT_MOST),
     "phase": options.PHASES_AND_GENERATING,
-    "tokens": lambda text: 0 if text == "0" else Whole(TOKENS_AT_MOST)(text),
+    "tokens": lambda text: 0 if text == "0" else Integer(TOKENS_AT_MOST)(text),
     "shown": _optional(options.DEVICES),
     "model": _optional(options.MODELS),
     "ppp": Number(*PPP_BOUNDS),
@@ -201,44 +209,44 @@ READERS: dict[str, Callable[[str], Any]] = {
     "epochs": Number(*EPOCH_BOUNDS),
     "price": _price,
 }
-"""From a parameter's text to a control's value, or one sentence.
+"""Parser of each query parameter.
 
-Only names that are shipped pass: no address opens a file.
+Only shipped names are accepted, so that an address cannot open files.
 """
 
 
 def read_query(
-    query: Mapping[str, Sequence[str]], own: Callable[[str], Sequence[str]] = lambda control: ()
+    query: Mapping[str, Sequence[str]], own_names: Callable[[str], Sequence[str]] = lambda control: ()
 ) -> tuple[View, list[str]]:
-    """The view of an address, and a sentence for each invalid parameter: that control keeps its default.
+    """Return the view of an address, and a message for each invalid parameter, which keeps its default.
 
     Parameters
     ----------
     query : mapping of str to sequence of str
         Values of each parameter.
-    own : callable
-        Of a control's name the names that its session offers besides: of files that were dropped in.
+    own_names : callable
+        Returns the names of uploaded files that a control offers.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     problems = []
     for name, texts in query.items():
         try:
-            found[name] = _read(name, texts, own(name))
+            values[name] = _read_parameter(name, texts, own_names(name))
         except PaleoError as error:
             problems.append(f"In the address, {name[:40]!r}: {error}")
-    return View(**found).settled(), problems
+    return View(**values).normalized(), problems
 
 
-def _read(name: str, texts: Sequence[str], own: Sequence[str]) -> Any:
+def _read_parameter(name: str, texts: Sequence[str], own_names: Sequence[str]) -> Any:
     if name not in READERS:
         raise UnknownName("control", name, READERS)
     if any(len(text) > 200 for text in texts):
-        raise BadValue("that is too long")
+        raise BadValue("the value is longer than 200 characters")
     if name == "gpu":
-        chosen = dict.fromkeys(text if text in own else READERS[name](text) for text in texts if text)
-        if len(chosen) > DEVICES_AT_MOST:
-            raise BadValue(f"{len(chosen)} devices are more than the {DEVICES_AT_MOST} that fit side by side")
-        return tuple(chosen)
+        gpus = dict.fromkeys(text if text in own_names else READERS[name](text) for text in texts if text)
+        if len(gpus) > DEVICES_AT_MOST:
+            raise BadValue(f"at most {DEVICES_AT_MOST} devices can be compared (got {len(gpus)})")
+        return tuple(gpus)
     if len(texts) != 1:
-        raise BadValue(f"given {len(texts)} times, but it takes one value")
-    return texts[0] if texts[0] in own else READERS[name](texts[0])
+        raise BadValue(f"must have one value (got {len(texts)})")
+    return texts[0] if texts[0] in own_names else READERS[name](texts[0])

@@ -9,7 +9,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, MissingExtra, UnsupportedPhase
-from paleo_lite.files import shipped
+from paleo_lite.files import shipped_folder
 from paleo_lite.machines import find_device
 
 
@@ -21,7 +21,7 @@ def test_a_network_may_be_named_or_handed_over(built) -> None:
     module, _ = built("alexnet")
     seconds = pl.predict("alexnet", **options).time_s
     ways = [
-        pl.predict(str(shipped("models") / "alexnet.json"), **options),
+        pl.predict(str(shipped_folder("models") / "alexnet.json"), **options),
         pl.predict("torchvision.models:alexnet", inputs=[(3, 224, 224)], **options),
         pl.predict(module, inputs=[(3, 224, 224)], **options),
         pl.predict(pl.trace(module, (1, 3, 224, 224)), **options),
@@ -49,10 +49,10 @@ def test_the_largest_batch_that_fits_is_the_largest() -> None:
 
 
 def test_devices_are_those_of_the_files_and_ones_own(tmp_path) -> None:
-    text = (shipped("hardware") / "k40m.toml").read_text().replace("Tesla K40m", "Tesla of mine")
+    text = (shipped_folder("hardware") / "k40m.toml").read_text().replace("Tesla K40m", "Tesla of mine")
     (tmp_path / "mine.toml").write_text(text)
     there = {device.id for device in pl.devices()}
-    assert there == {path.stem for path in shipped("hardware").glob("*.toml")} - {"links"}
+    assert there == {path.stem for path in shipped_folder("hardware").glob("*.toml")} - {"links"}
     assert {device.id for device in pl.devices([tmp_path / "mine.toml"])} - there == {"mine"}
 
 
@@ -61,14 +61,14 @@ def test_devices_are_those_of_the_files_and_ones_own(tmp_path) -> None:
     [
         ((), {}, "one of the three"),
         (("vgg16",), {"flops": "1G"}, "one of the three"),
-        ((), {"flops": "1G", "calibration": "k40m-fp32"}, "need the layers of a network"),
+        ((), {"flops": "1G", "calibration": "k40m-fp32"}, "require a network"),
         ((), {"flops": "1G", "execution": "compiled"}, "execution needs layers of a network"),
-        ((), {"flops": "1G", "memory": True}, "need the layers of a network"),
+        ((), {"flops": "1G", "memory": True}, "require a network"),
         ((), {"flops": "1G", "phase": "training"}, "a bare FLOP count is of inference"),
-        (("vgg16",), {"fit_batch": True, "batch_size": 2}, "leave the batch size out"),
-        (("vgg16",), {"inputs": [(3, 224, 224)]}, "a shipped network takes --image-size"),
+        (("vgg16",), {"fit_batch": True, "batch_size": 2}, "leave `--batch-size` out"),
+        (("vgg16",), {"inputs": [(3, 224, 224)]}, "a shipped network takes `--image-size`"),
         (("torchvision.models:vgg16",), {}, "needs the shape of its inputs"),
-        (("torchvision.models:vgg16",), {"image_size": 64}, "is that of its input"),
+        (("torchvision.models:vgg16",), {"image_size": 64}, "with its input, as in --input"),
     ],
 )
 def test_a_question_that_excludes_itself_gets_one_sentence(arguments, options, message) -> None:
@@ -90,7 +90,7 @@ def test_tracing_needs_torch(monkeypatch) -> None:
 
 
 def test_scaling_needs_a_device() -> None:
-    with pytest.raises(BadValue, match="which device"):
+    with pytest.raises(BadValue, match="needs a device"):
         pl.scale("resnet50", workers=2, link="ethernet20")
     named = pl.scale("resnet50", topology="2x k40m @ pcie3")
     assert named.gpu == "k40m"

@@ -29,9 +29,9 @@ def test_a_folder_that_is_called_like_a_command_is_the_command() -> None:
 
 
 def test_a_prediction_goes_beside_one_profile() -> None:
-    with pytest.raises(BadValue, match="takes one profile and the device"):
+    with pytest.raises(BadValue, match="needs one profile and the device"):
         pl.compare("a.parquet", "b.parquet", predict="resnet50", gpu="k40m")
-    with pytest.raises(BadValue, match="go with --predict"):
+    with pytest.raises(BadValue, match="can be used only with `--predict`"):
         pl.compare("a.parquet", "b.parquet", gpu="k40m")
-    with pytest.raises(BadValue, match="takes two profiles"):
+    with pytest.raises(BadValue, match="needs two profiles"):
         pl.compare("a.parquet")

@@ -1,4 +1,4 @@
-"""What grows with the batch: counts of a batch from a trace of one sample are those of a trace of the whole batch.
+"""Batch scaling: counts of a batch computed from a trace of one sample equal those of a trace of the whole batch.
 
 Tests: architectures/trace.py.
 """
@@ -20,7 +20,7 @@ BATCH = 16
 
 
 class Net(nn.Module):
-    """A module from a function and whatever it holds."""
+    """A module with the given forward function and attributes."""
 
     def __init__(self, function, **members):
         super().__init__()
@@ -64,7 +64,7 @@ def shared(self, x):
     return self.l(torch.zeros(5, 16, device=x.device))[0] + x
 
 
-MADE_TO_THE_BATCHS_SIZE = {
+CREATED_WITH_BATCH_SIZE = {
     "an LSTM cell without state": (nn.LSTMCell(16, 32), (16,)),
     "an LSTM without state": (nn.LSTM(16, 32, batch_first=True), (4, 16)),
     "a GRU of two layers": (nn.GRU(16, 8, 2, batch_first=True), (4, 16)),
@@ -77,7 +77,7 @@ MADE_TO_THE_BATCHS_SIZE = {
                              q=queries()), (10, 16)),
     "positions of each sample": (Net(positions, l=nn.Linear(16, 16), e=nn.Embedding(10, 16)), (10, 16)),
     "memory that is filled": (Net(filled, l=nn.Linear(16, 16)), (16,)),
-    "what all samples share": (Net(shared, l=nn.Linear(16, 16)), (16,)),
+    "a tensor shared by all samples": (Net(shared, l=nn.Linear(16, 16)), (16,)),
 }  # fmt: skip
 
 
@@ -90,9 +90,9 @@ def columns(network, batch_size=1):
     }
 
 
-@pytest.mark.parametrize("name", MADE_TO_THE_BATCHS_SIZE)
+@pytest.mark.parametrize("name", CREATED_WITH_BATCH_SIZE)
 def test_a_batch_follows_from_one_sample(name):
-    module, shape = MADE_TO_THE_BATCHS_SIZE[name]
+    module, shape = CREATED_WITH_BATCH_SIZE[name]
     network = trace(module, (1, *shape))
     assert columns(network, BATCH) == columns(trace(module, (BATCH, *shape)))
     assert network.notes == ()
@@ -102,24 +102,24 @@ def test_a_batch_follows_from_one_sample(name):
 
 
 def test_an_input_that_all_samples_share():
-    """Positions that are given once, beside samples: their embedding is computed once, whatever the batch."""
+    """Position ids without a batch dimension: their embedding is computed once for any batch size."""
     module = Net(lambda self, x, p: self.a(self.e(p).expand(x.shape[0], -1, -1) + x),
                  e=nn.Sequential(nn.Embedding(10, 16), nn.Linear(16, 16)), a=nn.Linear(16, 16))  # fmt: skip
     network = trace(module, (1, 10, 16), torch.zeros(10, dtype=torch.long))
     assert columns(network, 7)["macs", "inference"] == (7 + 1) * 10 * 16 * 16
 
 
-def test_where_it_does_not_follow_a_note_says_so():
+def test_a_note_states_unknown_batch_dependence():
     def pairs(self, x):
         return self.l(torch.zeros(x.shape[0], x.shape[0], 16)).sum() + x
 
     (note,) = trace(Net(pairs, l=nn.Linear(16, 16)), (1, 16)).notes
-    assert note.startswith("two samples have +300% multiply-accumulates beyond")
+    assert note.startswith("two samples have +300% multiply-accumulates relative to twice one sample")
 
-    def one_alone(self, x):
+    def single_sample(self, x):
         if x.shape[0] > 1:
             raise ValueError("one at a time")
         return self.l(torch.zeros(x.shape[0], 16)) + x
 
-    (note,) = trace(Net(one_alone, l=nn.Linear(16, 16)), (1, 16)).notes
-    assert note.startswith("two samples cannot be traced, ") and "one at a time" in note
+    (note,) = trace(Net(single_sample, l=nn.Linear(16, 16)), (1, 16)).notes
+    assert note.startswith("two samples cannot be traced; ") and "one at a time" in note

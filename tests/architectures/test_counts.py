@@ -1,4 +1,4 @@
-"""The layerwise report: totals, shares, names to leave out."""
+"""Counts per layer: totals, shares and ignored layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNKNOWN = Network(
 )
 
 
-def test_what_has_no_rule_is_named_and_not_zero():
+def test_layers_without_a_rule_are_listed_and_not_zero():
     counts = count_network(UNKNOWN)
     assert counts.unknown == ("b (aten.sort)",)
     assert [row["count"] for row in counts.rows()] == [24, None]
@@ -50,7 +50,7 @@ def test_a_pattern_that_matches_nothing_is_refused():
         count_network(find_network("vgg16"), ignore=["feature.0"])
 
 
-def test_impossible_questions():
+def test_invalid_arguments():
     network = find_network("alexnet")
     with pytest.raises(UnsupportedPhase, match="forward pass only"):
         count_network(network, "pthflops", phase="training")

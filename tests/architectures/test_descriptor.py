@@ -1,4 +1,4 @@
-"""Descriptors: written and read back, and whatever is wrong with one is a `BadDescriptor` that names file and field."""
+"""Descriptors: written and read back; errors are a `BadDescriptor` that names file and field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from paleo_lite.architectures import Network, read_descriptor, write_descriptor
 from paleo_lite.counting import INPUT, Layer
 from paleo_lite.errors import BadDescriptor
-from paleo_lite.files import shipped
+from paleo_lite.files import shipped_folder
 from strategies import ACCIDENTS, damaged
 
 NETWORK = Network(
@@ -28,13 +28,13 @@ NETWORK = Network(
 
 @pytest.fixture
 def document(tmp_path):
-    """The descriptor as a dict, and how to read it back after a change."""
+    """Return the path of a descriptor and its contents."""
     path = tmp_path / "two.json"
     write_descriptor(NETWORK, path)
     return path, json.loads(path.read_text())
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_round_trip(tmp_path):
     write_descriptor(NETWORK, tmp_path / "new" / "two.json")
     assert read_descriptor(tmp_path / "new" / "two.json") == NETWORK
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["two.json"]
@@ -72,7 +72,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_field_is_named(name, document):
+def test_invalid_fields_are_named(name, document):
     path, content = document
     change, message = WRONG[name]
     change(content)
@@ -82,7 +82,7 @@ def test_a_wrong_field_is_named(name, document):
     assert str(path) in str(caught.value)
 
 
-def test_a_missing_field_is_named(document):
+def test_missing_fields_are_named(document):
     path, content = document
     del content["layers"]["parents"]
     path.write_text(json.dumps(content))
@@ -93,14 +93,14 @@ def test_a_missing_field_is_named(document):
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"null", b"[]", b"\x00\xff\xfe", b"\x80PNG", b'{"format":1', b"1e999", b"[" * 9999]
 )
-def test_what_is_no_descriptor(data, tmp_path):
+def test_invalid_files(data, tmp_path):
     path = tmp_path / "x.json"
     path.write_bytes(data)
     with pytest.raises(BadDescriptor, match=r"x\.json"):
         read_descriptor(path)
 
 
-def test_what_cannot_be_read(tmp_path):
+def test_unreadable_files(tmp_path):
     for path in (tmp_path / "absent.json", tmp_path):
         with pytest.raises(BadDescriptor, match="cannot be read"):
             read_descriptor(path)
@@ -111,7 +111,7 @@ def test_what_cannot_be_read(tmp_path):
         read_descriptor(large)
 
 
-ALEXNET = (shipped("models") / "alexnet.json").read_bytes()
+ALEXNET = (shipped_folder("models") / "alexnet.json").read_bytes()
 
 
 @given(ACCIDENTS)

@@ -1,4 +1,4 @@
-"""Programs of ``torch.export``: counted as the modules that they were made from."""
+"""Exported programs have the counts of the modules that they were exported from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 
 
 def both(module, rows, path, **options):
-    """A module as it is, and as its program says, in multiply-accumulates of every pass at batch 3."""
+    """Yield the multiply-accumulates of an exported program and of its module, per phase at batch size 3."""
     torch.export.save(torch.export.export(module.eval(), (torch.zeros(rows, 3, 8, 8),), **options), path)
     read, traced = pl.layers(str(path)).network, pl.trace(module, (1, 3, 8, 8))
     assert read.parameters == traced.parameters
@@ -37,13 +37,13 @@ def test_a_program_for_any_batch_and_one_for_a_batch_of_two(tmp_path):
     network = pl.layers(str(path)).network
     assert (network.name, network.source, network.inputs) == ("net", "torch.export", ((1, 3, 8, 8),))
     assert all(read == traced for read, traced in both(convolutions(), 2, path))
-    assert "exported for 2 samples: a sample here is all of them" in pl.layers(str(path)).notes
-    with pytest.raises(BadValue, match="has the sizes that it was exported with"):
+    assert "exported for 2 samples, which are counted as one sample" in pl.layers(str(path)).notes
+    with pytest.raises(BadValue, match="the sizes of an exported program are fixed"):
         pl.layers(str(path), image_size=16)
 
 
 class Harmful:
-    """What unpickling runs."""
+    """An object that opens a file for writing when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -54,12 +54,12 @@ class Harmful:
 
 def test_a_program_that_would_run_code_is_refused(tmp_path, monkeypatch):
     torch.export.save(torch.export.export(nn.Linear(2, 3), (torch.zeros(4, 2),)), tmp_path / "good.pt2")
-    held = io.BytesIO()
-    torch.save(Harmful(tmp_path / "ran"), held)
+    pickled = io.BytesIO()
+    torch.save(Harmful(tmp_path / "ran"), pickled)
     with zipfile.ZipFile(tmp_path / "good.pt2") as good, zipfile.ZipFile(tmp_path / "bad.pt2", "w") as bad:
         assert any("sample_inputs" in name for name in good.namelist())
         for name in good.namelist():
-            bad.writestr(name, held.getvalue() if "sample_inputs" in name else good.read(name))
+            bad.writestr(name, pickled.getvalue() if "sample_inputs" in name else good.read(name))
     monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0")
     with pytest.raises(BadDescriptor, match="not an exported program"):
         pl.layers(str(tmp_path / "bad.pt2"))
@@ -68,7 +68,7 @@ def test_a_program_that_would_run_code_is_refused(tmp_path, monkeypatch):
     assert pl.layers(str(tmp_path / "good.pt2")).network.parameters == 9
 
 
-def test_what_is_no_program(tmp_path):
+def test_invalid_programs(tmp_path):
     with pytest.raises(BadDescriptor, match="not an exported program, which torch"):
         pl.layers(str(tmp_path / "absent.pt2"))
     torch.save({"a": 1}, tmp_path / "weights.pt2")

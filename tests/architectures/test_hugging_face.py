@@ -1,6 +1,6 @@
 """``hf:PATH``: read without ``transformers`` where the architecture is known, else built by it and traced.
 
-Tests: architectures/transformers.py.
+Tests: architectures/hugging_face.py.
 """
 
 from __future__ import annotations

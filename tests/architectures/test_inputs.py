@@ -1,4 +1,4 @@
-"""What a module is called with: types and names, in Python and on the command line; timm's models by name."""
+"""Inputs of modules: types, names and values, in Python and on the command line; timm models by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from paleo_lite.errors import BadValue, FactoryFailed, UnknownName
         (Input((1,)), Input((1,))),
     ],
 )
-def test_an_input_is_read(text, read):
+def test_read_input(text, read):
     assert read_input(text) == read
 
 
@@ -38,14 +38,14 @@ def test_an_input_is_read(text, read):
     [
         ("int65:128", UnknownName, "no type of an input is called 'int65': did you mean int64"),
         ("int64:", BadValue, "'' is not a shape"),
-        ("int64:=x", BadValue, "'x' are no numbers, as in lengths=int64:=128"),
-        ("int64:=", BadValue, "'' are no numbers"),
+        ("int64:=x", BadValue, "'x' are not numbers, as in lengths=int64:=128"),
+        ("int64:=", BadValue, "'' are not numbers"),
         ("a b=3", BadValue, "'a b' is not the name of an argument, as in input_ids=int64:128"),
         ("=3", BadValue, "'' is not the name of an argument"),
         ("3x-1", BadValue, "'3x-1' is not a shape"),
     ],
 )
-def test_what_is_no_input_is_said(text, error, message):
+def test_invalid_inputs(text, error, message):
     with pytest.raises(error, match=message):
         read_input(text)
 
@@ -64,7 +64,7 @@ class Words(nn.Module):
 
 
 @pytest.mark.slow
-def test_words_and_named_inputs_by_both_faces(tmp_path, monkeypatch):
+def test_integer_and_named_inputs_in_python_and_on_the_command_line(tmp_path, monkeypatch):
     """128 words of 8 numbers, each to 4: 4,096 multiply-accumulates."""
     pytest.importorskip("torch")
     (tmp_path / "words_for_a_test.py").write_text(MODULE)
@@ -85,7 +85,7 @@ def test_words_and_named_inputs_by_both_faces(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_models_of_timms_by_name():
+def test_timm_models_by_name():
     """ConvNeXt-T as its paper has it: 4.5 GMACs (Liu et al. 2022, table 9), 28.6 M parameters."""
     pytest.importorskip("torch")
     if importlib.util.find_spec("timm") is None:
@@ -96,5 +96,5 @@ def test_models_of_timms_by_name():
     assert round(counts.total / 1e9, 1) == 4.5
     assert round(counts.network.parameters / 1e6, 1) == 28.6
     assert pl.layers("timm:convnext_tiny", convention="macs", image_size=384).network.inputs == ((1, 3, 384, 384),)
-    with pytest.raises(UnknownName, match="no model of timm's is called 'convnext_tinny': did you mean convnext_tiny"):
+    with pytest.raises(UnknownName, match="no timm model is called 'convnext_tinny': did you mean convnext_tiny"):
         pl.layers("timm:convnext_tinny")

@@ -1,4 +1,4 @@
-"""A line for each network: parameters and multiply-accumulates as torchvision's documentation has them.
+"""One row per network: parameters and multiply-accumulates as in torchvision's documentation.
 
 Tests: architectures/network.py.
 """
@@ -21,7 +21,7 @@ DOCUMENTED = {
 }
 
 
-def test_lines_are_as_documented_and_in_the_order_asked_for() -> None:
+def test_rows_have_the_documented_figures_in_the_given_order() -> None:
     rows = network_rows(iter(DOCUMENTED))
     assert [row["name"] for row in rows] == list(DOCUMENTED)
     for row, (parameters, giga, size) in zip(rows, DOCUMENTED.values(), strict=True):
@@ -33,12 +33,12 @@ def test_lines_are_as_documented_and_in_the_order_asked_for() -> None:
     assert rows[0]["layers"] == len(find_network("alexnet").layers)
 
 
-def test_a_sample_of_several_inputs_has_the_elements_of_all() -> None:
+def test_input_elements_are_summed_over_inputs() -> None:
     assert Network("two", ((1, 3, 4), (1, 5)), (), 0).input_elements == 3 * 4 + 5
     assert find_network("alexnet").input_elements == 3 * 224 * 224
 
 
-def test_a_layer_is_found_by_its_name() -> None:
+def test_layer_by_name() -> None:
     network = find_network("alexnet")
     assert network.layer("features.0").weights == ((64, 3, 11, 11), (64,))
     with pytest.raises(UnknownName, match=r"no layer of alexnet is called 'feature\.0': did you mean features\.0"):

@@ -1,4 +1,4 @@
-"""ONNX files: counted as the modules that torch's own exporter made them from."""
+"""ONNX files have the counts of the modules that torch's exporter made them from."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def save(path, nodes, inputs, initializers=(), output=("y", None)):
 
 def _size(shape):
     size = 1
-    for each in shape:
-        size *= each
+    for dimension in shape:
+        size *= dimension
     return size
 
 
-def test_sizes_that_a_file_leaves_open(tmp_path):
+def test_symbolic_sizes(tmp_path):
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])]
     path = save(tmp_path / "open.onnx", nodes, [("x", 1, ["rows", "tokens", 8])], [("w", (8, 4))])
-    with pytest.raises(BadValue, match=r"size 2 of input x is open \(tokens\): --sequence-length says it"):
+    with pytest.raises(BadValue, match=r"set size 2 \(tokens\) of input x with --sequence-length"):
         pl.layers(path)
     for tokens in (5, 70):
         counts = pl.layers(path, sequence_length=tokens, convention="macs", batch_size=2)
@@ -73,12 +73,12 @@ def test_sizes_that_a_file_leaves_open(tmp_path):
         assert counts.network.tokens == tokens
     image = save(tmp_path / "image.onnx", [helper.make_node("Conv", ["x", "k"], ["y"], strides=[2, 2], group=2)],
                  [("x", 1, [1, 4, "height", "width"])], [("k", (6, 2, 3, 3))])  # fmt: skip
-    with pytest.raises(BadValue, match="--image-size says it"):
+    with pytest.raises(BadValue, match="of input x with --image-size"):
         pl.layers(image)
     assert pl.layers(image, image_size=9, convention="macs").total == 6 * 4 * 4 * 2 * 9
     fixed = save(tmp_path / "fixed.onnx", nodes, [("x", 1, [3, 5, 8])], [("w", (8, 4))])
-    assert "the file has 3 samples in x: a sample here is all of them" in pl.layers(fixed).notes
-    with pytest.raises(BadValue, match="its sizes are fixed"):
+    assert "x has a fixed batch of 3 samples, which are counted as one sample" in pl.layers(fixed).notes
+    with pytest.raises(BadValue, match="the sizes of this file are fixed"):
         pl.layers(fixed, image_size=9)
 
 
@@ -115,7 +115,7 @@ def test_einsum_is_a_product(equation, shapes, out, expected, tmp_path):
     assert pl.layers(path, convention="macs").total == expected
 
 
-def test_constants_are_folded_and_statistics_are_no_parameters(tmp_path):
+def test_constants_are_folded_and_statistics_are_not_parameters(tmp_path):
     nodes = [
         helper.make_node("Transpose", ["w"], ["turned"]),
         helper.make_node("Gemm", ["x", "turned"], ["h"]),
@@ -130,7 +130,7 @@ def test_constants_are_folded_and_statistics_are_no_parameters(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "message"), [(b"hello", "not an ONNX file"), (b"", "it has no operators")])
-def test_what_is_no_onnx_file(content, message, tmp_path):
+def test_invalid_files(content, message, tmp_path):
     (tmp_path / "net.onnx").write_bytes(content)
     with pytest.raises(BadDescriptor, match=message):
         pl.layers(str(tmp_path / "net.onnx"))

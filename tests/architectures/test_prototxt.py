@@ -1,4 +1,4 @@
-"""Caffe network files: real networks written the way their authors published them, and every way to be wrong.
+"""Caffe network files: networks as their authors published them, layers of every type, and malformed files.
 
 Tests: architectures/builder.py, architectures/prototxt_text.py.
 """
@@ -25,7 +25,7 @@ def read(text, image_size=None):
 
 
 def layer(name, kind, bottoms, tops=None, **messages):
-    """One layer as people write it."""
+    """Return the text of one layer."""
     lines = [f'  bottom: "{bottom}"' for bottom in bottoms.split()]
     lines += [f'  top: "{top}"' for top in (tops or name).split()]
     lines += [f"  {field} {message}" for field, message in messages.items()]
@@ -160,18 +160,18 @@ def test_alexnet_has_its_published_parameters():
 
 
 @pytest.mark.parametrize("text, shipped", [(resnet50(), "resnet50-caffe"), (vgg16(), "vgg16")])
-def test_networks_are_those_that_torch_traces(text, shipped):
-    """Kind by kind and in every total the same as the descriptors traced from torch modules."""
-    mine, traced = read(text), find_network(shipped)
-    assert mine.parameters == traced.parameters
+def test_networks_equal_traces_of_torch_modules(text, shipped):
+    """Compare kinds and totals with the descriptors traced from torch modules."""
+    network, traced = read(text), find_network(shipped)
+    assert network.parameters == traced.parameters
     # torchvision's VGG ends without softmax, and has a pooling that does nothing.
     kinds = [
-        Counter(one.kind for one in net.layers) - Counter(adaptive_avg_pool=1, softmax=1) for net in (mine, traced)
+        Counter(one.kind for one in net.layers) - Counter(adaptive_avg_pool=1, softmax=1) for net in (network, traced)
     ]
     assert kinds[0] == kinds[1]
     columns = ("macs",) if shipped == "vgg16" else ("flops", "macs", "bytes", "kernels")
     for column in columns:
-        ours, theirs = (int(count(net.layers).column(column, "training", 32).sum()) for net in (mine, traced))
+        ours, theirs = (int(count(net.layers).column(column, "training", 32).sum()) for net in (network, traced))
         assert ours == theirs
 
 
@@ -193,7 +193,7 @@ def test_pooling_rounds_as_caffe_does(size, kernel, stride, pad, mode, expected)
 
 
 def test_layers_of_every_type():
-    """Sizes by hand from caffe.proto's definitions."""
+    """Sizes computed by hand from the definitions in caffe.proto."""
     net = read(
         INPUT % (32, 32)
         + layer("conv", "Convolution", "data", convolution_param="< num_output: 8, kernel_h: 3; kernel_w: 5 pad_h: 1 "
@@ -231,7 +231,7 @@ def test_layers_of_every_type():
     assert not count(net.layers).unknown
 
 
-def test_a_file_for_training_is_read_as_it_trains():
+def test_training_files():
     data = 'layer { name: "d" type: "Data" top: "data" top: "label" include { phase: %s } '
     data += "transform_param { crop_size: %d } }\n"
     text = (
@@ -244,7 +244,7 @@ def test_a_file_for_training_is_read_as_it_trains():
     net = read(text)
     assert net.inputs == ((1, 3, 227, 227),)
     assert [one.kind for one in net.layers] == ["view", "linear", "softmax"]
-    assert "taken to be 3" in net.notes[0]
+    assert "assumed to be 3" in net.notes[0]
     assert read(text, 100).inputs == ((1, 3, 100, 100),)
     assert read(INPUT % (32, 32) + layer("p", "ReLU", "data"), 100).layers[0].outputs == ((1, 3, 100, 100),)
 
@@ -257,41 +257,41 @@ def test_a_file_for_training_is_read_as_it_trains():
         ("a: 1\nb 2", "line 2: expected ':' or a message after 'b'"),
         ("a: 1\n@", "line 2: unexpected '@'"),
         ('name: "never closed\n', "line 1: unexpected"),
-        ("a: ", "the file ends where a value should be"),
+        ("a: ", "the file ends where a value is expected"),
         ("a {" * 40 + "}" * 40, "nested more than 32 deep"),
         ("name: []", "has no input"),
-        (INPUT % (8, 8) + "layer { type: 'ReLU' bottom: { } }", "the blob '{}'"),
-        (INPUT % (8, 8) + layer("r", "Reshape", "data", reshape_param="{ shape { dim: true } }"), "not valid sizes"),
-        ("layer: 3", "a layer is a message in braces, not 3"),
+        (INPUT % (8, 8) + "layer { type: 'ReLU' bottom: { } }", "its input '{}'"),
+        (INPUT % (8, 8) + layer("r", "Reshape", "data", reshape_param="{ shape { dim: true } }"), "must be integers"),
+        ("layer: 3", "a layer must be a message in braces (got 3)"),
         ('input: "data"', "1 inputs with 0 shapes"),
-        ('input: "data" input_dim: 1 input_dim: 0 input_dim: 2 input_dim: 2', "not the shape of an input"),
+        ('input: "data" input_dim: 1 input_dim: 0 input_dim: 2 input_dim: 2', "an input shape must be integers"),
         (INPUT % (32, 32), "has no layers"),
-        (INPUT % (32, 32) + layer("m", "MadeUp", "data"), "type 'MadeUp' is not read: known are "),
-        (INPUT % (32, 32) + layer("r", "ReLU", "nothing"), "takes the blob 'nothing', which no layer before it makes"),
+        (INPUT % (32, 32) + layer("m", "MadeUp", "data"), "type 'MadeUp' is not supported; supported are "),
+        (INPUT % (32, 32) + layer("r", "ReLU", "nothing"), "no earlier layer produces its input 'nothing'"),
         (INPUT % (32, 32) + convolution("c", "data", 8, 40), "a 40x40 window does not fit into 32x32"),
-        (INPUT % (32, 32) + convolution("c", "data", 8, 3, stride=0), "stride 0 is not a whole number of 1 or more"),
-        (INPUT % (32, 32) + convolution("c", "data", 8, 3, extra="group: 2"), "3 to 8 channels do not divide into 2"),
-        (INPUT % (32, 32) + convolution("c", "data", "many", 3), "num_output 'many' is not a whole number"),
+        (INPUT % (32, 32) + convolution("c", "data", 8, 3, stride=0), "stride must be an integer >= 1 (got 0)"),
+        (INPUT % (32, 32) + convolution("c", "data", 8, 3, extra="group: 2"), "not divisible by 2 groups"),
+        (INPUT % (32, 32) + convolution("c", "data", "many", 3), "num_output must be an integer >= 1 (got 'many')"),
         (INPUT % (32, 32) + layer("c", "Convolution", "data"), "num_output is missing"),
-        (INPUT % (8, 8) + layer("p", "Pooling", "data", pooling_param="{ pool: STOCHASTIC }"), "is not read"),
+        (INPUT % (8, 8) + layer("p", "Pooling", "data", pooling_param="{ pool: STOCHASTIC }"), "is not supported"),
         (INPUT % (8, 8) + layer("p", "Pooling", "data", pooling_param="{ kernel_size: 50 }"), "does not fit into 8x8"),
-        (INPUT % (8, 8) + fully("99999999999"), "1 or more"),
+        (INPUT % (8, 8) + fully("99999999999"), "integers >= 1 (got 99999999999)"),
         (INPUT % (2**20, 2**20) + fully("9"), "too large"),
-        ('layer { name: "d" type: "Data" top: "data" }', "does not say how large its images are"),
-        (INPUT % (8, 8) + layer("s", "Slice", "data", slice_param="{ slice_point: 9 }"), "cannot be cut into 1 parts"),
+        ('layer { name: "d" type: "Data" top: "data" }', "does not specify the size of its images"),
+        (INPUT % (8, 8) + layer("s", "Slice", "data", slice_param="{ slice_point: 9 }"), "be split into 1 parts"),
         (INPUT % (8, 8) + layer("r", "Reshape", "data", reshape_param="{ shape { dim: 0 dim: 7 } }"), "be reshaped"),
         (INPUT % (8, 8) + convolution("c", "data", 4, 3) + layer("e", "Eltwise", "data c"), "inputs of one shape"),
-        (INPUT % (8, 8) + convolution("c", "data", 4, 3) + layer("e", "Concat", "data c"), "do not go together"),
+        (INPUT % (8, 8) + convolution("c", "data", 4, 3) + layer("e", "Concat", "data c"), "concatenated along axis 1"),
     ],
 )  # fmt: skip
-def test_bad_files_get_one_sentence(text, message):
+def test_malformed_files(text, message):
     with pytest.raises(BadDescriptor, match=r"net\.prototxt") as caught:
         read(text)
     assert message in str(caught.value)
 
 
 def test_text_format():
-    """The grammar's corners: comments, lists, texts side by side, signs, bases, brackets, separators."""
+    """Comments, lists, adjacent strings, signs, bases, brackets and separators."""
     parsed = parse_text(
         b"a: -1 a: 0x1F, b: 1.5e3; b: .5f # end\nc: 'it''s \\\"q\\\"' d: TRUE e: true f < g { h: [1, 2, 3] } > f: { }",
         "t",
@@ -312,7 +312,7 @@ def test_damaged_files_never_crash(happened):
         assert "net.prototxt" in str(error)
 
 
-def test_the_command_line_reads_it(tmp_path):
+def test_command_line(tmp_path):
     from click.testing import CliRunner
 
     from paleo_lite.cli import main

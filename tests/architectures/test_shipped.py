@@ -13,15 +13,15 @@ import pytest
 
 from paleo_lite.architectures import count_network, find_network, network_names, trace_named
 from paleo_lite.architectures.caffe import NETWORKS
-from paleo_lite.architectures.catalog import networks_of_macs
+from paleo_lite.architectures.catalog import networks_with_macs
 from paleo_lite.architectures.descriptor import write_descriptor
 from paleo_lite.counting import count
-from paleo_lite.files import shipped
+from paleo_lite.files import shipped_folder
 
 pytestmark = pytest.mark.slow
 
-CONFIGS = {path.stem for path in shipped("models").glob("*.json") if '"model_type"' in path.read_text()[:100]}
-"""Language models are shipped as configs, which test_transformers.py holds against traces."""
+CONFIGS = {path.stem for path in shipped_folder("models").glob("*.json") if '"model_type"' in path.read_text()[:100]}
+"""Language models are shipped as configs, which test_transformers.py compares with traces."""
 
 TRACED = [name for name in network_names() if not name.startswith("paleo_") and name not in CONFIGS]
 TORCHVISION = [name for name in TRACED if name not in NETWORKS]
@@ -32,11 +32,11 @@ FAMILIES = {
     "mobilenet_v3_small", "regnet_y_400mf", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "swin_v2_t",
     "vit_b_32", *NETWORKS,
 }  # fmt: skip
-"""Those whose layers no other has; `make thorough` traces the siblings, and runs the peers on them."""
+"""One network per family; `make thorough` also traces the others and compares them with other counters."""
 
 
 def of_each(names, siblings="tested"):
-    """A test of each network; those of one network stay together, which is built and traced once."""
+    """Parametrize a test by network; tests of one network share a process, where it is built and traced once."""
     thorough = [pytest.mark.thorough] if siblings == "thorough" else []
     return pytest.mark.parametrize(
         "name",
@@ -52,18 +52,18 @@ def _sum(network, column, phase):
 
 
 @of_each(TRACED, siblings="thorough")
-def test_a_descriptor_is_what_a_trace_gives(name, traced):
+def test_descriptors_equal_new_traces(name, traced):
     shipped, fresh = find_network(name), traced(name)
     assert [layer for layer in zip(shipped.layers, fresh.layers) if layer[0] != layer[1]] == []
     assert shipped == fresh
 
 
 def test_the_head_of_a_descriptor_has_the_count_of_its_layers():
-    """What a bare count is compared with, without reading all layers of all networks."""
+    """`networks_with_macs` reads only the heads."""
     for name in network_names():
         head = f'"macs": {_sum(find_network(name), "macs", "inference")},'
-        assert head in (shipped("models") / f"{name}.json").read_text()[:2000], name
-    assert "resnet50" in networks_of_macs(4089184256 - 100, 1e-6)
+        assert head in (shipped_folder("models") / f"{name}.json").read_text()[:2000], name
+    assert "resnet50" in networks_with_macs(4089184256 - 100, 1e-6)
 
 
 def test_every_torchvision_classification_model_is_shipped():
@@ -98,14 +98,14 @@ def test_flop_counter_mode_agrees(name, traced, built):
 
 
 def _weights(name):
-    """A network's weights entries: evaluated where the test runs, for importing torchvision takes seconds."""
+    """Return the weights entries of a network; called inside tests, as importing torchvision takes seconds."""
     from paleo_lite.architectures.torch_import import import_torchvision
 
     return list(import_torchvision().models.get_model_weights(name))
 
 
 @of_each(TORCHVISION)
-def test_torchvisions_published_figures(name, traced):
+def test_published_figures_of_torchvision(name, traced):
     """``_ops`` are GMACs, printed to the third decimal; ``num_params`` counts shared parameters once."""
     entries = _weights(name)
     assert entries
@@ -128,7 +128,7 @@ def test_pthflops_agrees_with_the_package(name, traced, built):
     from pthflops import count_ops
 
     module, size = built(name)
-    batch_size = 2  # of a batch of one nothing shows whether samples are multiplied
+    batch_size = 2  # a batch of one would not show whether counts grow with it
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             total, rows = count_ops(module, torch.empty(batch_size, 3, size, size, device="meta"))
@@ -149,7 +149,7 @@ def test_pthflops_agrees_with_the_package(name, traced, built):
 
 @pytest.mark.parametrize("name", ["alexnet", "resnet18", "mobilenet_v3_small", "squeezenet1_1"])
 def test_fvcore_agrees_on_convolutions_and_linear_layers(name, traced):
-    """fvcore also counts batch norm and pooling as FLOPs beside those MACs, which is its convention and not ours."""
+    """Compare convolutions and linear layers only: fvcore also counts batch norm and pooling, as FLOPs."""
     import torch
     from fvcore.nn import FlopCountAnalysis
 

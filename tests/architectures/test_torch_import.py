@@ -1,4 +1,4 @@
-"""Beside a CPU torch, torchvision's import fails in one known way, and only that one is mended."""
+"""The import of torchvision with a CPU build of torch: one known failure is repaired, others are not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def run(code, *arguments):
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
 
 
-def test_torchvision_is_whole_and_stays_imported():
+def test_torchvision_is_complete_and_stays_imported():
     done = run(
         IMPORT
         + "assert len(module.models.list_models(module=module.models)) >= 80\nassert module is import_torchvision()"
@@ -29,9 +29,9 @@ FAILURES = (
     "raise RuntimeError('something else entirely')",
     "raise ValueError('operator torchvision::nms does not exist')",
     "import no_such_dependency",
-    "raise RuntimeError('operator torchvision::nms does not exist')",  # and declaring its schema does not help
+    "raise RuntimeError('operator torchvision::nms does not exist')",  # recurs after its schema has been declared
 )
-TOLD = """
+IMPORT_ERRORS = """
 import sys
 from paleo_lite.architectures.torch_import import import_torchvision
 for folder in sys.argv[1:]:
@@ -45,11 +45,11 @@ for folder in sys.argv[1:]:
 """
 
 
-def test_any_other_failure_passes_through(tmp_path):
+def test_other_failures_are_raised(tmp_path):
     for number, statement in enumerate(FAILURES):
         (tmp_path / str(number) / "torchvision").mkdir(parents=True)
         (tmp_path / str(number) / "torchvision" / "__init__.py").write_text(statement)
-    done = run(TOLD, *[tmp_path / str(number) for number in range(len(FAILURES))])
+    done = run(IMPORT_ERRORS, *[tmp_path / str(number) for number in range(len(FAILURES))])
     assert done.stdout.splitlines() == [
         "RuntimeError: operator torchvision::roi_align does not exist",
         "RuntimeError: something else entirely",

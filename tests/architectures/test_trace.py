@@ -1,6 +1,6 @@
-"""Tracing: probes whose answers are known by hand, what cannot be traced, and that nothing is left behind.
+"""Tracing: modules with counts known by hand, modules that cannot be traced, and restored state.
 
-Tests: architectures/calls.py, architectures/recorder.py, architectures/user_code.py.
+Tests: architectures/torch_modes.py, architectures/recorder.py, architectures/user_code.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 
 class Net(nn.Module):
-    """A module from a function and whatever it holds."""
+    """A module with the given forward function and attributes."""
 
     def __init__(self, function, **members):
         super().__init__()
@@ -234,7 +234,7 @@ RULES = {  # the module, its input, and FLOPs and bytes of forward at fp32, by h
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_operations_that_move_and_order(name):
+def test_operations_that_move_or_sort_data(name):
     function, given_, flops, moved = RULES[name]
     module = Net(function, grid=nn.Buffer(torch.zeros(1, 5, 5, 2)), table=parameter(10, 4))
     layers = trace(module, given_).layers
@@ -287,7 +287,7 @@ LEARNED = {
 
 
 @pytest.mark.parametrize("name", LEARNED)
-def test_a_parameter_may_be_what_a_layer_works_on(name):
+def test_parameters_as_data_operands(name):
     """Its gradient is counted as that of data."""
     inner, shape = LEARNED[name]
     module = Net(lambda self, x: self.inner(self.p).sum() + x, inner=inner, p=parameter(*shape))
@@ -305,9 +305,9 @@ def test_a_parameter_may_be_what_a_layer_works_on(name):
 
 def test_an_exported_program_counts_as_the_module_it_was_made_from():
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)).eval()
-    written, exported = (
-        trace(each, (1, 3, 8, 8)) for each in (module, torch.export.export(module, (torch.zeros(1, 3, 8, 8),)).module())
-    )
+    program = torch.export.export(module, (torch.zeros(1, 3, 8, 8),))
+    written = trace(module, (1, 3, 8, 8))
+    exported = trace(program.module(), (1, 3, 8, 8))
     assert exported.notes == ()
     assert [layer[1:5] for layer in exported.layers] == [layer[1:5] for layer in written.layers]
     assert exported.parameters == written.parameters
@@ -316,7 +316,7 @@ def test_an_exported_program_counts_as_the_module_it_was_made_from():
 def test_a_product_of_complex_numbers_is_the_four_of_its_parts():
     """(a + ib)(c + id) = ac - bd + i(ad + bc), whose matrices are as large together."""
     network = trace(Net(lambda self, x: torch.fft.fft(x) @ self.w, w=nn.Parameter(torch.zeros(8, 8) + 0j)), (2, 8))
-    assert network.notes == ("products of complex numbers, 1 of them, are counted as four of real ones each",)
+    assert network.notes == ("1 products of complex numbers are counted as four real products each",)
     real = trace(Net(lambda self, x: x @ self.w, w=nn.Parameter(torch.zeros(8, 8))), (2, 8))
     for phase in ("inference", "backward"):
         both = [
@@ -357,7 +357,7 @@ def test_lengths_are_given_as_values(cell):
     )
 
 
-def test_what_is_viewed_in_place_is_no_layer():
+def test_in_place_views_are_not_layers():
     network = trace(Net(lambda self, x: self.a(x).transpose_(0, 1).squeeze_(0).unsqueeze_(0), a=linear()), (1, 3))
     assert names(network) == [("a", "linear")]
 
@@ -436,7 +436,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_what_is_written_into_keeps_its_history(name):
+def test_writes_keep_the_producer_of_the_rest(name):
     """Both layers see the batch, and the gradient reaches the first through the part that stays."""
     work = count(trace(WRITES[name], (1, 3)).layers)
     assert int(work.column("macs", "inference", 7).sum()) == 7 * 18
@@ -481,10 +481,10 @@ def test_unknown_operations_keep_their_name():
     assert count(network.layers).unknown == ("aten.atan2 (1)", "aten.erfinv (1)")
 
 
-def test_a_condition_on_data_is_taken_to_hold_and_said():
+def test_data_dependent_conditions_are_assumed_true_with_a_note():
     network = trace(Net(lambda self, x: self.a(x) if x.sum() > 0 else x, a=linear()), (1, 3))
     assert macs(network) == 9
-    assert "a condition that depends on data was taken to be true at test_trace.py:" in network.notes[0]
+    assert "a data-dependent condition at test_trace.py:" in network.notes[0]
 
 
 def loop(self, x):
@@ -518,14 +518,14 @@ class Unprintable(Exception):
 
 FAILURES = {
     "an item": (lambda self, x: x * x.sum().item(), r"the value of a tensor is needed at test_trace\.py:\d+"),
-    "a list": (lambda self, x: x.tolist(), r"at test_trace\.py:\d+, and tracing knows shapes only"),
+    "a list": (lambda self, x: x.tolist(), r"at test_trace\.py:\d+, but tracing knows only shapes"),
     "an index": (lambda self, x: x[: int(x.sum())], "the value of a tensor"),
     "numpy": (lambda self, x: x.numpy(), "the value of a tensor"),
     "nonzero": (lambda self, x: x.nonzero(), "shape of nonzero's result depends on the values"),
     "a mask": (lambda self, x: x[x > 0], "shape of getitem's result depends"),
     "masked_select": (lambda self, x: torch.masked_select(x, x > 0), "masked_select"),
     "unique": (lambda self, x: torch.unique(x), "depends on the values"),
-    "a loop": (loop, r"a loop at test_trace\.py:\d+ goes on for as long as the data says"),
+    "a loop": (loop, r"the loop at test_trace\.py:\d+ has a data-dependent number of iterations"),
     "threads": (threads, "a is called in another thread"),
     "its own error": (lambda self, x: raise_(KeyError("lost\nin space")), r"KeyError at test_trace\.py:\d+: "),
     "an error that cannot be printed": (lambda self, x: raise_(Unprintable()), "Unprintable at .*: no message"),
@@ -538,28 +538,28 @@ FAILURES = {
     ),
     "a loop that torch knows": (
         lambda self, x: while_loop(lambda n, y: n < 3, lambda n, y: (n + 1, y * 2), (torch.tensor(0), x)),
-        r"while_loop calls functions as often as data says, at test_trace\.py:\d+: trace what it calls",
+        r"while_loop at test_trace\.py:\d+ calls functions a data-dependent number of times: trace the function",
     ),
     "sparse": (lambda self, x: torch.sparse.mm(torch.eye(3).to_sparse(), x.t()), "sparse"),
 }
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_what_cannot_be_traced_fails_in_one_sentence(name):
+def test_untraceable_modules_raise_one_line_errors(name):
     function, message = FAILURES[name]
     with pytest.raises(TraceFailed, match=message) as caught:
         trace(Net(function, a=linear()), (1, 3))
     assert "\n" not in str(caught.value)
 
 
-def test_torchs_own_condition_goes_the_way_of_one_that_holds():
+def test_torch_cond_takes_the_true_branch():
     def either(self, x):
         return torch.cond(x.sum() > 0, lambda x: self.b(self.a(x)), self.b, (x,))
 
     network = trace(Net(either, a=linear(4), b=linear(4)), (1, 4))
     assert macs(network) == 2 * 16
     assert [layer.name for layer in network.layers if layer.kind == "linear"] == ["a", "b"]
-    assert any(note.startswith("a condition that depends on data was taken to be true") for note in network.notes)
+    assert any(note.startswith("a data-dependent condition at") for note in network.notes)
 
 
 def test_sharded_parameters_are_those_of_their_layers():
@@ -567,7 +567,7 @@ def test_sharded_parameters_are_those_of_their_layers():
     from torch import distributed
     from torch.distributed.fsdp import fully_shard
 
-    whole = trace(nn.Sequential(linear(8), nn.ReLU(), linear(8)), (1, 8))
+    unsharded = trace(nn.Sequential(linear(8), nn.ReLU(), linear(8)), (1, 8))
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
         module = nn.Sequential(linear(8), nn.ReLU(), linear(8))
@@ -577,16 +577,16 @@ def test_sharded_parameters_are_those_of_their_layers():
     finally:
         distributed.destroy_process_group()
     assert [macs(network, phase) for phase in ("inference", "backward")] == [128, 192]
-    assert [macs(whole, phase) for phase in ("inference", "backward")] == [128, 192]
-    kept = [(layer.name, layer.parameters) for layer in network.layers if layer.parameters]
-    assert kept == [(layer.name, layer.parameters) for layer in whole.layers if layer.parameters]
+    assert [macs(unsharded, phase) for phase in ("inference", "backward")] == [128, 192]
+    with_parameters = [(layer.name, layer.parameters) for layer in network.layers if layer.parameters]
+    assert with_parameters == [(layer.name, layer.parameters) for layer in unsharded.layers if layer.parameters]
     assert not network.notes
 
 
 @pytest.mark.parametrize(
     ("make", "inputs", "message"),
     [
-        (lambda: 3, [(1, 3)], "a int cannot be traced"),
+        (lambda: 3, [(1, 3)], r"only a torch.nn.Module can be traced \(got int\)"),
         (linear, [], "missing 1 required positional argument"),
         (linear, [(1, -3)], "negative dimension"),
         (lambda: nn.LazyLinear(3), [(1, 3)], "parameter weight has no shape yet"),
@@ -637,7 +637,7 @@ class Meddler(nn.Module):
 
 
 def state(module):
-    """All that can be seen of a module: objects by identity, tensors by value."""
+    """Return the visible state of a module: objects by identity, tensors by value."""
     seen = {}
     for path, submodule in module.named_modules():
         for key, value in submodule.__dict__.items():
@@ -650,7 +650,7 @@ def state(module):
 
 @pytest.mark.parametrize("fail", [False, True])
 @pytest.mark.parametrize("training", [False, True])
-def test_the_module_comes_back_as_it_went_in(fail, training):
+def test_the_module_is_restored(fail, training):
     module = Meddler().train(training)
     module.frozen.eval()
     before, seed, python_seed = state(module), torch.get_rng_state(), random.getstate()
@@ -667,7 +667,7 @@ def test_the_module_comes_back_as_it_went_in(fail, training):
 
 
 class Frozen(dict):
-    """As configurations of diffusers are: whoever changes it is told off."""
+    """A dict that raises on every change, as the configurations of diffusers do."""
 
     def _refuse(self, *_):
         raise TypeError("frozen")
@@ -676,7 +676,7 @@ class Frozen(dict):
 
 
 class Cache:
-    """What is known of the past, as an object of the caller's own."""
+    """A cache of keys, as an object of the caller."""
 
     def __init__(self):
         self.keys, self.length = [torch.zeros(1, 2, 3)], 2
@@ -689,7 +689,7 @@ class Cache:
 
 
 def everything(self, x, cache):
-    """Attributes, containers, buffers and what it is called with are changed, with an operation between any two."""
+    """Change attributes, containers, buffers and arguments, with an operation between any two changes."""
     self.train()
     y = self.a(x)
     self.steps.append(y)
@@ -712,8 +712,8 @@ def seen_of(module, cache):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
-def test_whatever_fails_at_whatever_step_all_is_put_back(error, monkeypatch):
-    """An error from each operation in turn, until none is left to fail."""
+def test_state_is_restored_after_an_error_in_any_operation(error, monkeypatch):
+    """Raise in each operation in turn, until all operations have run."""
     from paleo_lite.architectures.recorder import Recorder
 
     record = Recorder.record
@@ -744,13 +744,13 @@ def test_whatever_fails_at_whatever_step_all_is_put_back(error, monkeypatch):
 SHARED_CONSTANT = torch.ones(3)
 
 
-def test_a_tensor_of_somebody_elses_is_not_written():
+def test_tensors_outside_the_module_are_not_written():
     trace(Net(lambda self, x: x + SHARED_CONSTANT.add_(1) + SHARED_CONSTANT[0].fill_(7)), (1, 3))
     assert SHARED_CONSTANT.tolist() == [1, 1, 1]
 
 
 def test_nothing_large_is_allocated():
-    """A weight of 4 GB on paper, a mask and a table of 40 GB: none of them is ever made."""
+    """A weight of 4 GB, and a mask and a table of 40 GB, are never allocated."""
     import tracemalloc
 
     with torch.device("meta"):
@@ -802,7 +802,7 @@ def test_random_products_agree_with_flop_counter_mode(batch, rows, inner, column
     assert 2 * macs(network, "backward") == backward.get_total_flops()
 
 
-def test_a_forward_that_yields_is_asked_for_all_of_it():
+def test_generators_are_exhausted():
     class Yields(nn.Module):
         def __init__(self):
             super().__init__()

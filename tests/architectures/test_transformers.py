@@ -1,6 +1,6 @@
 """Configs of Hugging Face's: published sizes, and layer for layer what tracing the module gives.
 
-Tests: architectures/decoders.py, architectures/encoders.py, architectures/tape.py.
+Tests: architectures/encoders.py, architectures/tape.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import json
 import pytest
 
 from paleo_lite.architectures import find_network
-from paleo_lite.architectures.network import Tokens
-from paleo_lite.architectures.transformers import ARCHITECTURES, read_config
+from paleo_lite.architectures.language_models.families import FAMILIES
+from paleo_lite.architectures.model_config import MODEL_TYPES, read_config
+from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor, BadValue
 
@@ -118,6 +119,11 @@ TRACED = {
 EAGER = ("llama", "mistral", "gpt2", "gpt_neox", "bert", "vit")
 
 
+def classes_of(model_type):
+    record = FAMILIES.get(model_type) or MODEL_TYPES[model_type]
+    return record.classes
+
+
 def module_of(config, attention):
     """The module that ``transformers`` makes of a config, and its trace over 16 tokens."""
     from paleo_lite.architectures.torch_import import import_torchvision
@@ -128,7 +134,7 @@ def module_of(config, attention):
 
     fields = {key: value for key, value in config.items() if key not in ("model_type", "architectures")}
     made = transformers.AutoConfig.for_model(config["model_type"], attn_implementation=attention, **fields)
-    head = config.get("architectures", [ARCHITECTURES[config["model_type"]].heads[0]])[0]
+    head = config.get("architectures", [classes_of(config["model_type"])[0]])[0]
     with torch.device("meta"):
         module = getattr(transformers, head)(made)
     words = torch.zeros(1, 16, dtype=torch.long, device="meta")
@@ -153,7 +159,7 @@ def test_a_config_gives_what_tracing_the_module_gives(name, attention):
     config = TRACED[name]
     traced = module_of(config, attention)
     dropout = {"attn_pdrop": 0.0, "attention_probs_dropout_prob": 0.0}  # a trace is one of inference
-    tokens = None if config["model_type"] == "vit" else Tokens(16)
+    tokens = None if config["model_type"] == "vit" else SequenceOptions(16)
     ours = network(config, tokens, attn_implementation=attention, **dropout)
     if not name.startswith("gpt_neox"):  # it takes tables and halves in another order
         assert [pair for pair in zip(ours.layers, traced.layers) if not same_layer(*pair)] == []
@@ -183,7 +189,7 @@ def test_a_decoder_layer_equals_one_written_with_torch():
 
     theirs = trace(Attention(), (1, 16, 64))
     kinds = ("linear", "attention")
-    ours = [layer for layer in network(LLAMA, Tokens(16)).layers if "layers.0.self_attn" in layer.name]
+    ours = [layer for layer in network(LLAMA, SequenceOptions(16)).layers if "layers.0.self_attn" in layer.name]
     for kind in kinds:
         left, right = ([layer for layer in layers if layer.kind == kind] for layers in (ours, theirs.layers))
         assert [layer[2:5] for layer in left] == [layer[2:5] for layer in right]
@@ -194,7 +200,7 @@ def test_a_decoder_layer_equals_one_written_with_torch():
 
 
 def test_a_decode_step_attends_to_the_cache_and_to_itself():
-    found = network(LLAMA, Tokens(context=100, phase="decode"))
+    found = network(LLAMA, SequenceOptions(context=100, phase="decode"))
     attention = [layer for layer in found.layers if layer.kind == "attention"]
     assert [layer.inputs for layer in attention] == [((1, 8, 1, 8), (1, 2, 101, 8), (1, 2, 101, 8))] * 2
     products = 2 * (64 * (64 + 16 + 16 + 64) + 3 * 64 * 176) + 64 * 1000
@@ -202,13 +208,13 @@ def test_a_decode_step_attends_to_the_cache_and_to_itself():
 
 
 def test_a_sliding_window_bounds_the_cache():
-    found = network(LLAMA, Tokens(context=100, phase="decode"), model_type="mistral", sliding_window=64)
+    found = network(LLAMA, SequenceOptions(context=100, phase="decode"), model_type="mistral", sliding_window=64)
     caches = [layer.outputs for layer in found.layers if layer.kind == "cache"]
     assert caches == [((1, 2, 64, 8), (1, 2, 64, 8))] * 2
 
 
 def test_a_prompt_computes_the_logits_of_its_last_token():
-    prompt, whole = (network(LLAMA, Tokens(16, phase=phase)) for phase in ("prefill", "inference"))
+    prompt, whole = (network(LLAMA, SequenceOptions(16, phase=phase)) for phase in ("prefill", "inference"))
     assert prompt.layers[-1].outputs == ((1, 1, 1000),)
     assert total(whole, "macs") - total(prompt, "macs") == 15 * 64 * 1000
 
@@ -216,7 +222,10 @@ def test_a_prompt_computes_the_logits_of_its_last_token():
 def test_a_mixture_multiplies_by_the_active_experts():
     """Mixtral: two of eight, as large as if each token had a feed-forward part of twice the size, and the router."""
     config = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
-    mixture, dense = network(config, Tokens(16)), network(LLAMA, Tokens(16), intermediate_size=2 * 176)
+    mixture, dense = (
+        network(config, SequenceOptions(16)),
+        network(LLAMA, SequenceOptions(16), intermediate_size=2 * 176),
+    )
     assert total(mixture, "macs") - total(dense, "macs") == 2 * 16 * 64 * 8
 
 
@@ -227,13 +236,13 @@ BAD = [
     ({"architectures": ["LlamaForCausalLM"]}, r"\$.model_type is None"),
     ({**LLAMA, "architectures": ["LlamaForTokenClassification"]}, "LlamaForCausalLM or LlamaModel is read"),
     ({key: value for key, value in LLAMA.items() if key != "hidden_size"}, r"\$.hidden_size is missing: .* llama"),
-    ({**LLAMA, "num_hidden_layers": 0}, r"\$.num_hidden_layers must be a whole number of 1 or more, not 0"),
-    ({**LLAMA, "num_hidden_layers": True}, "not True"),
-    ({**LLAMA, "num_attention_heads": 7}, r"\$.num_attention_heads is 7, which does not divide \$.hidden_size, 64"),
+    ({**LLAMA, "num_hidden_layers": 0}, r"\$.num_hidden_layers must be an integer >= 1 \(got 0\)"),
+    ({**LLAMA, "num_hidden_layers": True}, r"\(got True\)"),
+    ({**LLAMA, "num_attention_heads": 7}, r"\$.hidden_size, 64, is not divisible by \$.num_attention_heads, 7"),
     ({**LLAMA, "num_key_value_heads": 3}, r"\$.num_key_value_heads is 3, which does not divide"),
     ({**LLAMA, "hidden_act": "swoosh"}, r"\$.hidden_act is 'swoosh', known are gelu"),
-    ({**LLAMA, "attention_bias": 1}, "true or false, not 1"),
-    ({**LLAMA, "attention_dropout": 2}, "a number from 0 to 1, not 2"),
+    ({**LLAMA, "attention_bias": 1}, r"true or false \(got 1\)"),
+    ({**LLAMA, "attention_dropout": 2}, r"a number from 0 to 1 \(got 2\)"),
     ({**T5, "feed_forward_proj": "gated-x"}, "feed_forward_proj is 'gated-x'"),
     ({**OPT, "word_embed_proj_dim": 32}, "is not read"),
     ({**LLAMA, "model_type": "mixtral", "num_local_experts": 1}, "more than"),
@@ -249,13 +258,17 @@ def test_a_bad_config_is_refused_in_a_sentence(config, message):
 @pytest.mark.parametrize(
     ("config", "tokens", "message"),
     [
-        (LLAMA, Tokens(4096), r"knows 2048 positions \(\$.max_position_embeddings\), not a sequence of 4096 tokens"),
-        (LLAMA, Tokens(context=2048, phase="decode"), "not a context of 2048 and one more token"),
-        (LLAMA, Tokens(context=8), "belongs to --phase decode, not to inference"),
-        (LLAMA, Tokens(8, phase="decode"), "computes one token of each sequence"),
-        (LLAMA, Tokens(0), "--sequence-length must be a whole number of 1 or more, not 0"),
-        (PLAIN | {"model_type": "bert"}, Tokens(phase="decode"), "of networks that write text token by token"),
-        (PLAIN | {"model_type": "vit"}, Tokens(16), "vit reads images"),
+        (
+            LLAMA,
+            SequenceOptions(4096),
+            r"knows 2048 positions \(\$.max_position_embeddings\), not a sequence of 4096 tokens",
+        ),
+        (LLAMA, SequenceOptions(context=2048, phase="decode"), "not a context of 2048 and one more token"),
+        (LLAMA, SequenceOptions(context=8), "belongs to --phase decode, not to inference"),
+        (LLAMA, SequenceOptions(8, phase="decode"), "computes one token of each sequence"),
+        (LLAMA, SequenceOptions(0), "--sequence-length must be a whole number of 1 or more, not 0"),
+        (PLAIN | {"model_type": "bert"}, SequenceOptions(phase="decode"), "of networks that write text token by token"),
+        (PLAIN | {"model_type": "vit"}, SequenceOptions(16), "vit reads images"),
     ],
 )
 def test_lengths_that_cannot_be_are_refused_in_a_sentence(config, tokens, message):
@@ -271,8 +284,8 @@ def test_a_file_that_is_no_object_is_refused(tmp_path):
 
 
 def test_tokens_are_asked_of_networks_that_read_them():
-    with pytest.raises(BadValue, match="resnet50 reads no sequences of tokens"):
-        find_network("resnet50", None, Tokens(512))
+    with pytest.raises(BadValue, match="resnet50 does not read sequences"):
+        find_network("resnet50", None, SequenceOptions(512))
 
 
 def test_a_config_is_called_after_its_folder(tmp_path):

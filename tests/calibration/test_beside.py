@@ -6,7 +6,7 @@ import pytest
 
 from paleo_lite.api.prediction import predict
 from paleo_lite.calibration.beside import kind_of_layer, lay_beside
-from paleo_lite.profile_analysis.by_kind import PassTimes
+from paleo_lite.profile_analysis.pass_times import PassTimes
 
 
 def measured(seconds, layers=None, has_ops=True):

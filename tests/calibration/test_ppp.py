@@ -22,7 +22,7 @@ from paleo_lite.calibration.store import find_calibration, write_calibration
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, CalibrationFailed
 from paleo_lite.machines import Machine, find_device
-from paleo_lite.profile_analysis.by_kind import PassTimes
+from paleo_lite.profile_analysis.pass_times import PassTimes
 from paleo_lite.reporting.calibrations import ppp_page
 from paleo_lite.timing import Workload, predict
 

@@ -11,14 +11,14 @@ from paleo_lite.architectures import find_network
 from paleo_lite.calibration.prior import BASE, base_prior
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.calibrated import NAMES, PARAMETERS, rates_of, step_times
-from paleo_lite.timing.features import features_of, merge_alike
+from paleo_lite.timing.features import features_of, merge_identical_entries
 from paleo_lite.timing.workload import Workload
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
 def test_entries_that_are_alike_can_be_merged(phase: str) -> None:
     whole = features_of(Workload(find_network("resnet152"), batch_size=8, phase=phase))
-    merged = merge_alike(whole)
+    merged = merge_identical_entries(whole)
     assert len(merged.flops) < len(whole.flops) / 3
     rates, values = rates_of(Machine(find_device("v100-sxm2")), "fp32"), np.exp(base_prior(False).mean)
     times = [
@@ -31,7 +31,7 @@ def test_entries_that_are_alike_can_be_merged(phase: str) -> None:
 def test_gradients_are_handed_over_once_per_parameter_tensor() -> None:
     """ResNet-50 has 161 parameter tensors (torchvision: len(list(model.parameters())))."""
     asked = Workload(find_network("resnet50"))
-    assert features_of(asked.but(phase="training")).gradients.sum() == 161
+    assert features_of(asked.with_changes(phase="training")).gradients.sum() == 161
     assert features_of(asked).gradients.sum() == 0
 
 

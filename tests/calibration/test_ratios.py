@@ -14,12 +14,12 @@ import paleo_lite as pl
 from paleo_lite.calibration.several import SHARED, Estimate, log_ratio_variance, speedup
 from paleo_lite.machines import Machine
 from paleo_lite.timing import Workload
-from paleo_lite.timing.calibrated import CalibratedModel, own_variance
+from paleo_lite.timing.calibrated import CalibratedModel, residual_variance
 from paleo_lite.timing.prediction import predict
 
 
 def made(theta, covariance, moved=None, scatter=0.0) -> CalibratedModel:
-    return CalibratedModel("made", np.array(theta), np.array(covariance), scatter, moved=moved)
+    return CalibratedModel("made", np.array(theta), np.array(covariance), scatter, learned_fraction=moved)
 
 
 @pytest.mark.slow
@@ -38,7 +38,7 @@ def test_within_one_calibration_shared_errors_cancel() -> None:
         logarithms.append(math.log(times[0] / times[1]))
     ratio = speedup(other, first)
     assert ratio.value == pytest.approx(first.time_s / other.time_s)
-    own = 2 * own_variance(model.scatter)  # of single measurements and of families
+    own = 2 * residual_variance(model.scatter)  # of single measurements and of families
     assert ratio.deviation**2 - own == pytest.approx(1e4 * np.var(logarithms), rel=0.15)
     assert ratio.deviation < math.hypot(first.terms.deviation, other.terms.deviation)
     low, high = ratio.interval(0.9)
@@ -73,7 +73,7 @@ def test_other_precisions_and_unknown_priors_are_independent() -> None:
     for second in (other, unknown):
         assert log_ratio_variance(one, second, is_same_step=True) == pytest.approx(0.13 + 0.01 + 0.04)
         assert log_ratio_variance(one, second, is_same_step=False) == pytest.approx(
-            0.13 + own_variance(0.1) + own_variance(0.2)
+            0.13 + residual_variance(0.1) + residual_variance(0.2)
         )
     # Devices that are pooled alike have the same parameters, and errors of their own all the same.
     same = Estimate(made([0.0], [[0.09]], np.zeros(1), 0.2), np.ones(1), "b", "fp32")

@@ -31,7 +31,7 @@ from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.calibrated import CalibratedModel
-from paleo_lite.timing.memory import memory_of, usable_bytes
+from paleo_lite.timing.memory import peak_memory, usable_bytes
 
 K80 = Machine(find_device("k80-die"))
 
@@ -108,7 +108,7 @@ def test_steps_fit_and_can_be_run() -> None:
     for gpu in ("gtx770", "k80-die", "h100-sxm"):
         device = find_device(gpu)
         steps = candidate_steps(device, "fp64")
-        assert all(memory_of(step).total_bytes <= usable_bytes(device) for step in steps)
+        assert all(peak_memory(step).total_bytes <= usable_bytes(device) for step in steps)
         numbers[gpu] = len(steps)
     assert numbers["gtx770"] < numbers["k80-die"] < numbers["h100-sxm"]
     assert {step.phase for step in candidate_steps(K80.device, "fp32", "compiled")} == {"inference"}

@@ -130,7 +130,7 @@ def test_a_bad_measurement_is_named_with_its_line(csv_file: Path, old: str, new:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["calibrate"], 2, "takes measurements CSVs and --gpu"),
+        (["calibrate"], 2, "needs measurements CSVs and `--gpu`"),
         (["calibrate", "absent.csv", "--gpu", "k80"], 1, "cannot be read"),
         (["calibrations", "show", "nothing"], 2, "no calibration is called 'nothing'"),
         (["validate", "--data", "absent"], 1, "cannot be read"),
@@ -185,7 +185,7 @@ def test_a_profile_needs_the_network_s_name(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     path.write_bytes(b"SQLite format 3\0")
     result = run("calibrate", str(path), "--gpu", "k40m")
-    assert result.exit_code == 2 and "for profiles give --network" in result.stderr
+    assert result.exit_code == 2 and "for profiles give `--network`" in result.stderr
     result = run("calibrate", str(path), "--gpu", "k40m", "--network", "resnet50")
     assert result.exit_code == 1 and str(path) in result.stderr
     result = run("calibrate", str(tmp_path / "absent"), "--gpu", "k40m")

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paleo_lite.cli import GROUPS, main
-from paleo_lite.files import shipped
+from paleo_lite.files import shipped_folder
 
 pytestmark = pytest.mark.slow
 
@@ -82,28 +82,28 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
     [
         (["predict", "vgg61", "--gpu", "k80"], 2, "did you mean vgg1"),
         (["predict", "vgg16", "--gpu", "k81"], 2, "k80"),
-        (["predict", "vgg16", "--gpu", "v100"], 2, "say v100-pcie or v100-sxm2"),
+        (["predict", "vgg16", "--gpu", "v100"], 2, "use v100-pcie or v100-sxm2"),
         (["predict", "vgg16", "--gpu", "k80", "--precision", "fp8"], 2, "no fp8 peak: it has fp32 (vector)"),
         (
             ["predict", "vgg16", "--gpu", "k80", "--batch-size", "0"],
             2,
-            "--batch-size must be a whole number of 1 or more, not 0",
+            "`--batch-size` must be an integer >= 1 (got 0)",
         ),
-        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "-4"], 2, "a whole number of 1 or more, not -4"),
-        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "eight"], 2, "a whole number of 1 or more, not 'eight'"),
-        (["predict", "vgg16", "--gpu", "k80", "--ppp", "0"], 2, "--ppp must be a number above 0"),
-        (["predict", "vgg16", "--gpu", "k80", "--ppp", "-1"], 2, "--ppp must be a number above 0"),
-        (["predict", "vgg16", "--gpu", "k80", "--ppp", "nan"], 2, "--ppp must be a number above 0"),
+        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "-4"], 2, "an integer >= 1 (got -4)"),
+        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "eight"], 2, "an integer >= 1 (got 'eight')"),
+        (["predict", "vgg16", "--gpu", "k80", "--ppp", "0"], 2, "`--ppp` must be a number > 0"),
+        (["predict", "vgg16", "--gpu", "k80", "--ppp", "-1"], 2, "`--ppp` must be a number > 0"),
+        (["predict", "vgg16", "--gpu", "k80", "--ppp", "nan"], 2, "`--ppp` must be a number > 0"),
         (
             ["predict", "vgg16", "--gpu", "k80", "--image-size", "0"],
             2,
-            "--image-size must be a whole number of 1 or more",
+            "`--image-size` must be an integer >= 1",
         ),
-        (["predict", "vgg16", "--gpu", "k80", "--top", "few"], 2, "--top takes a whole number or 'all'"),
+        (["predict", "vgg16", "--gpu", "k80", "--top", "few"], 2, "`--top` must be an integer or 'all'"),
         (["predict", "vgg16", "--gpu", "k80", "--explain", "features.99"], 2, "no layer of vgg16"),
         (["predict", "vgg16", "--gpu", "k80", "--time-model", "ppp"], 2, "needs a PPP"),
         (["predict", "vgg16"], 2, "Missing option '--gpu'"),
-        (["predict", "--gpu", "k80"], 2, "a network, a FLOP count or a MAC count"),
+        (["predict", "--gpu", "k80"], 2, "give a network, `flops` or `macs`"),
         (["predict", "--flops", "many", "--gpu", "k80"], 2, "'many' is not a quantity"),
         (["predict", "vgg16", "--gpu", "k80", "--hardware-file", "absent.toml"], 1, "cannot be read"),
         (["predict", "absent.json", "--gpu", "k80"], 1, "cannot be read"),
@@ -112,18 +112,22 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
         (["predict", "builtins:dict", "--gpu", "k80", "--input", "3x8x8"], 1, "returned a dict, not a torch.nn.Module"),
         (["layers", "torch.nn:ReLU", "--input", "3x0x8"], 2, "is not a shape"),
         (["predict", "vgg16", "--gpu", "k80,k4Om"], 2, "did you mean k40m"),
-        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "0,2"], 2, "not a whole number of 1 or more"),
+        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "0,2"], 2, "not an integer >= 1"),
         (
             ["predict", "vgg16", "--gpu", "k80,t4", "--explain", "features.0"],
             2,
-            "shows the arithmetic of one prediction",
+            "`--explain` needs a single prediction",
         ),
-        (["layers", "vgg16", "vgg19", "--depth", "2"], 2, "--depth and --top show one network: name only one"),
+        (
+            ["layers", "vgg16", "vgg19", "--depth", "2"],
+            2,
+            "`--depth` and `--top` can be used only with a single network",
+        ),
         (["layers", "vgg16", "--ignore", "nothing*"], 2, "no layer of vgg16"),
-        (["layers", "vgg16", "--convention", "lu2017", "--phase", "backward"], 2, "counts a forward pass only"),
+        (["layers", "vgg16", "--convention", "lu2017", "--phase", "backward"], 2, "covers the forward pass only"),
         (["networks", "show", "restnet50"], 2, "did you mean resnet50"),
         (["networks", "export", "nosuchnet", "-o", "x.json"], 2, "nosuchnet"),
-        (["hardware", "show", "titan x"], 2, "could be more than one GPU"),
+        (["hardware", "show", "titan x"], 2, "matches more than one GPU"),
         (["predcit"], 2, "did you mean predict"),
     ],
 )
@@ -195,7 +199,7 @@ def test_hardware_json() -> None:
 
 def test_the_audit_fails_on_a_wrong_figure(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
-    mine.write_text((shipped("hardware") / "k40m.toml").read_text().replace("4.29 TFLOP/s", "8.58 TFLOP/s"))
+    mine.write_text((shipped_folder("hardware") / "k40m.toml").read_text().replace("4.29 TFLOP/s", "8.58 TFLOP/s"))
     result = run("hardware", "audit", "--hardware-file", str(mine))
     assert result.exit_code == 1
     assert "8.58 TFLOP/s" in result.stdout.replace("\n", " ")

@@ -106,7 +106,7 @@ def test_a_prediction_beside_a_profile(width):
     ("arguments", "code", "message"),
     [
         (["{a}"], 2, "two profiles"),
-        (["{a}", "{b}", "{a}"], 2, "two profiles, not 3"),
+        (["{a}", "{b}", "{a}"], 2, "two profiles (got 3)"),
         ([], 2, "two profiles"),
         (["{a}", "nowhere"], 1, "nowhere"),
         (["{a}", "{b}", "--direction", "bprop"], 1, "bprop"),

@@ -131,7 +131,7 @@ def measured_once(measurement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_page(measured_once: None) -> None:
     result = run("--quick", "--threads", "1", "--phase", "inference")
     assert result.exit_code == 0, result.stderr
-    assert "that were not fitted" in result.stdout
+    assert "held-out networks" in result.stdout
     assert "nothing was written" in result.stdout
     assert "mobilenet_v3_small" in result.stdout
     tables = [line for line in result.stdout.splitlines() if not line.startswith("note:")][1:]
@@ -152,7 +152,7 @@ def test_chosen_steps_are_held_against_what_was_expected(small: None, tmp_path: 
         assert row["error"] == pytest.approx(row["predicted_s"] / row["measured_s"] - 1)
     assert "mobilenet_v3_small" not in result.stderr
     page = run(steps[0], "--quick", "--threads", "1")
-    assert "1 step, predicted before they were run" in page.stdout
+    assert "1 step, predicted before running" in page.stdout
 
 
 def test_csv_holds_plain_numbers(measured_once: None) -> None:
@@ -171,13 +171,13 @@ def test_csv_holds_plain_numbers(measured_once: None) -> None:
         (["--precision", "tf32"], "tensor cores"),
         (["--gpu", "k40m", "--hardware-out", "x.toml"], "give one"),
         (["--gpu", "k44m"], "no GPU is called 'k44m'"),
-        (["--threads", "0"], "whole number of 1 or more"),
+        (["--threads", "0"], "integer >= 1"),
         (["--phase", "backward"], "'backward'"),
-        (["resnet18:16"], "'resnet18:16' is no step: expected network, batch size and phase"),
-        (["resnet18:0:inference"], "no step"),
+        (["resnet18:16"], "'resnet18:16' is not a step: expected network, batch size and phase"),
+        (["resnet18:0:inference"], "not a step"),
         (["resnet18:1:backward"], "(inference, forward+backward, training)"),
         (["resnet81:1:inference"], "no network is called 'resnet81'"),
-        (["resnet18:1:inference", "--phase", "inference"], "leave --phase out"),
+        (["resnet18:1:inference", "--phase", "inference"], "leave `--phase` out"),
     ],
 )
 def test_refusals(arguments: list[str], message: str) -> None:
@@ -212,20 +212,20 @@ def test_gpu_by_the_name_that_its_driver_gives(name: str, identity: str | None) 
     """A K80 is a board of two devices, and torch runs on one of them."""
     cuda = SimpleNamespace(get_device_name=lambda: name)
     setup = Setup(SimpleNamespace(cuda=cuda), "cuda", "fp32", 1, False, False, HostClock())
-    found = command._known(setup)
+    found = command._find_shipped_device(setup)
     assert (found and found.id) == identity
 
 
 def test_gpu_whose_name_means_several() -> None:
     cuda = SimpleNamespace(get_device_name=lambda: "NVIDIA A100")
     setup = Setup(SimpleNamespace(cuda=cuda), "cuda", "fp32", 1, False, False, HostClock())
-    with pytest.raises(BadValue, match="--gpu says which"):
-        command._known(setup)
+    with pytest.raises(BadValue, match="give `--gpu`"):
+        command._find_shipped_device(setup)
 
 
 def test_cpu_is_never_a_shipped_one() -> None:
     """A program is given some cores of a socket, whatever the socket is called."""
-    assert command._known(Setup(None, "cpu", "fp32", 1, False, False, HostClock())) is None
+    assert command._find_shipped_device(Setup(None, "cpu", "fp32", 1, False, False, HostClock())) is None
 
 
 def test_no_room_at_all(monkeypatch: pytest.MonkeyPatch, small: None) -> None:

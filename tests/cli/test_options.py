@@ -1,4 +1,4 @@
-"""Options that commands share: one definition each, names from their lists, one sentence on what is wrong.
+"""Options: types, validation messages, aliases and shell completion.
 
 Tests: cli/options.py, cli/values.py.
 """
@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from paleo_lite.cli import main
-from paleo_lite.cli.values import SHARE, WHOLE, Names, Number, Several, Whole
+from paleo_lite.cli.values import INTEGER, PPP, CommaSeparated, CompletedText, Integer, Names, Number, documented_name
 from paleo_lite.errors import BadValue, UnknownName
 
 
@@ -42,66 +42,96 @@ def test_names_come_from_a_list_that_has_the_default():
         assert option.default in names or not isinstance(option.default, str), what
 
 
-def test_an_option_takes_the_same_in_every_command():
-    """``--unit`` of one command may not be ``--unit`` of another with other values."""
-    meant = {}
+def test_an_option_has_the_same_type_in_every_command():
+    """``--unit`` of one command must not be ``--unit`` of another command with other values."""
+    types = {}
     for words, option in OPTIONS:
         if isinstance(option, click.Option) and not option.multiple:
-            one = option.type.one if isinstance(option.type, Several) else option.type
-            kind = one.places if isinstance(one, Names) else type(one).__name__
-            meant.setdefault(option.opts[-1], {}).setdefault(kind, []).append(words)
-    differing = {name: kinds for name, kinds in meant.items() if len(kinds) > 1}
-    # `layers` counts single passes too; of `measure` the device is that of torch, and its phases are those it can time;
-    # a front has rows, not tables that end; workers that decode are counted one by one; two models can be learnt.
-    assert differing.keys() <= {"--phase", "--top", "--workers", "--precision", "--output", "--time-model"}, differing
+            single = option.type.item_type if isinstance(option.type, CommaSeparated) else option.type
+            kind = single.sources if isinstance(single, (Names, CompletedText)) else type(single).__name__
+            types.setdefault(documented_name(option), {}).setdefault(kind, []).append(words)
+    differing = {name: kinds for name, kinds in types.items() if len(kinds) > 1}
+    # `layers` also counts single passes; the phases of `scale` and `measure` are those that they support; a front has
+    # no table that can be cut; workers that decode are counted one by one; only two models can be fitted.
+    allowed = {"--phase", "--top", "--workers", "--precision", "--output", "--time-model"}
+    # `sweep` and `plot batch` take several ranges.
+    allowed |= {"--batch-size", "--sequence-length"}
+    assert differing.keys() <= allowed, differing
 
 
 def test_several_values_are_a_list_and_one_is_itself(tmp_path, monkeypatch):
-    assert Several(WHOLE).convert("8", None, None) == 8
-    assert Several(WHOLE).convert("1,8,8,32", None, None) == [1, 8, 32]
-    assert Several(WHOLE).convert("1:8:x2", None, None) == [1, 2, 4, 8]
-    names = Several(Names("phase", ".counting:PHASES"))
+    assert CommaSeparated(INTEGER).convert("8", None, None) == 8
+    assert CommaSeparated(INTEGER).convert("1,8,8,32", None, None) == [1, 8, 32]
+    assert CommaSeparated(INTEGER).convert("1:8:x2", None, None) == [1, 2, 4, 8]
+    names = CommaSeparated(Names("phase", ".counting:PHASES"))
     assert names.convert("training, inference", None, None) == ["training", "inference"]
     with pytest.raises(UnknownName, match="trainig"):
         names.convert("inference,trainig", None, None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine,too.json").touch()
-    assert Several().convert("mine,too.json", None, None) == "mine,too.json"
+    assert CommaSeparated().convert("mine,too.json", None, None) == "mine,too.json"
 
 
 def test_every_option_says_what_it_is():
     silent = [
-        (words, option.opts[-1]) for words, option in OPTIONS if isinstance(option, click.Option) and not option.help
+        (words, documented_name(option))
+        for words, option in OPTIONS
+        if isinstance(option, click.Option) and not option.help
     ]
     assert not silent
 
 
-def test_an_option_says_what_the_function_says_of_the_argument():
-    said = {option.name: option.help for option in ALL["scale"].params if isinstance(option, click.Option)}
-    assert said["topology"] == "In place of --link: '2x k40m @ pcie3, 16 nodes @ infiniband', or a TOML's path."
-    assert said["precision"] == "Precision of the arithmetic." and "paleo_lite.predict" not in str(said)
+def test_help_texts_are_for_the_command_line():
+    """They name options, not Python parameters, and have no markup of docstrings."""
+    for words, option in OPTIONS:
+        if isinstance(option, click.Option):
+            assert "``" not in option.help and "paleo_lite.predict" not in option.help, (words, option.name)
+
+
+def test_the_plural_of_a_list_option_is_an_alias():
+    """The singular is the documented name, as in other commands."""
+    aliases = {option.opts[0]: option.opts[1:] for option in ALL["sweep"].params if option.name.endswith("s")}
+    plurals = {
+        "--network": ["--networks"],
+        "--gpu": ["--gpus"],
+        "--precision": ["--precisions"],
+        "--phase": ["--phases"],
+        "--batch-size": ["--batch-sizes"],
+        "--sequence-length": ["--sequence-lengths"],
+        "--time-model": ["--time-models"],
+        "--strategy": ["--strategies"],
+        "--scaling": ["--scalings"],
+        "--link": ["--links"],
+        "--collective": ["--collectives"],
+    }
+    assert plurals.items() <= aliases.items()
+
+
+def test_an_earlier_name_of_a_strategy_is_accepted():
+    strategies = next(option.type for option in ALL["scale"].params if option.name == "strategy")
+    assert strategies("together") == "3d" and "3d" in strategies.choices and "together" not in strategies.choices
 
 
 @pytest.mark.parametrize(
     ("kind", "text", "said"),
     [
-        (WHOLE, "0", "must be a whole number of 1 or more, not 0"),
-        (WHOLE, "-3", "must be a whole number of 1 or more, not -3"),
-        (WHOLE, "1.5", "must be a whole number of 1 or more, not 1.5"),
-        (WHOLE, "many", "must be a whole number of 1 or more, not 'many'"),
-        (WHOLE, "9" * 5000, "must be a whole number of 1 or more"),
-        (Whole(8), "9", "must be a whole number from 1 to 8, not 9"),
-        (SHARE, "nan", "must be a number above 0, such as 0.62, not 'nan'"),
-        (SHARE, "inf", "must be a number above 0, such as 0.62, not 'inf'"),
-        (Number(0.5, 2), "3", "must be a number from 0.5 to 2, not 3"),
+        (INTEGER, "0", "must be an integer >= 1 (got 0)"),
+        (INTEGER, "-3", "must be an integer >= 1 (got -3)"),
+        (INTEGER, "1.5", "must be an integer >= 1 (got 1.5)"),
+        (INTEGER, "many", "must be an integer >= 1 (got 'many')"),
+        (INTEGER, "9" * 5000, "must be an integer >= 1"),
+        (Integer(8), "9", "must be an integer from 1 to 8 (got 9)"),
+        (PPP, "nan", "must be a number > 0, such as 0.62 (got 'nan')"),
+        (PPP, "inf", "must be a number > 0, such as 0.62 (got 'inf')"),
+        (Number(0.5, 2), "3", "must be a number from 0.5 to 2 (got 3)"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(kind, text, said):
     option = click.Option(["--batch-size"], type=kind)
     with pytest.raises(BadValue) as wrong:
         kind(text, option)
-    assert str(wrong.value).startswith("--batch-size must be") and said in str(wrong.value)
-    with pytest.raises(BadValue, match=r"^it must be"):
+    assert str(wrong.value).startswith("`--batch-size` must be") and said in str(wrong.value)
+    with pytest.raises(BadValue, match=r"^the value must be"):
         kind(text)
 
 
@@ -142,6 +172,7 @@ def completed(words, incomplete):
         ("predict vgg16 --gpu k40m --calibration", "k40", {"k40m-fp32"}),
         ("calibrations show", "k40", {"k40m-fp32"}),
         ("compare a.parquet --predict", "alex", {"alexnet"}),
+        ("sweep --network", "alexnet,vgg1", {"alexnet,vgg16"}),
         ("sweep --networks", "alexnet,vgg1", {"alexnet,vgg16"}),
         ("sweep --gpus", "k80-die,k40", {"k80-die,k40m"}),
         ("sweep --links", "nvlink2-", {"nvlink2-x6"}),

@@ -137,9 +137,11 @@ def test_several_predictions_have_a_chart_of_their_own(tmp_path, monkeypatch):
     """Beside the table it is drawn in place of one prediction's; what shows one says which chart shows several."""
     monkeypatch.chdir(tmp_path)
     result = run("predict", "alexnet", "--gpu", "k40m,v100-sxm2", "--batch-size", "1,8", "--plot", "a.svg")
-    assert "a.svg: a time and its interval for each" in result.stderr
+    assert "a.svg: predicted times with intervals" in result.stderr
     refused = run("plot", "layers", "alexnet", "--gpu", "k40m,v100-sxm2", "-o", "b.svg", code=2).stderr
-    assert refused == "paleo-lite: the chart layers shows one answer: `paleo-lite plot devices` shows several\n"
+    assert (
+        refused == "paleo-lite: the chart layers shows a single prediction; for several use `paleo-lite plot devices`\n"
+    )
     assert not Path("b.svg").exists()
 
 
@@ -152,9 +154,9 @@ def test_kinds_are_listed_and_unknown_ones_refused():
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        ("chart.gif", "chart.gif: a chart is a .png, .svg, .html file"),
-        ("chart", "chart: a chart is a .png, .svg, .html file"),
-        ("folder.png", "folder.png is a folder: name a file in it"),
+        ("chart.gif", "chart.gif: a chart file must end in .png, .svg, .html"),
+        ("chart", "chart: a chart file must end in .png, .svg, .html"),
+        ("folder.png", "folder.png is a folder: give a file name inside it"),
         ("file/chart.png", "file/chart.png cannot be written: {here}/file is not a folder"),
     ],
 )
@@ -182,7 +184,7 @@ def test_what_cannot_be_written_leaves_the_old_chart(tmp_path, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("paleo_lite.files.write_aside", full)
+    monkeypatch.setattr("paleo_lite.files.write_atomically", full)
     said = run("plot", "kinds", *NETWORK, "-o", old, "--force", code=1).stderr
     assert f"{old}: cannot be written (No space left on device)" in said
     assert old.read_text() == "old"
@@ -203,7 +205,7 @@ def test_what_has_nothing_to_draw_is_said(tmp_path, folder):
     said = run("predict", "--flops", "15503M", "--gpu", "k80", "--plot", tmp_path / "a.png", code=2)
     assert "nothing to draw" in said.stderr and "Tesla K80" in said.stdout
     said = run("best", folder / "sweep.parquet", "--minimise", "cost", "--plot", tmp_path / "a.png", code=2)
-    assert "a Pareto front of two columns or more" in said.stderr and said.stdout == ""
+    assert "a Pareto front of two or more columns" in said.stderr and said.stdout == ""
     assert not (tmp_path / "a.png").exists()
 
 

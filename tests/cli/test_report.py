@@ -19,7 +19,7 @@ pytest.importorskip("altair")
 
 from paleo_lite import extras
 from paleo_lite.cli import main
-from paleo_lite.files import shipped
+from paleo_lite.files import shipped_folder
 from paleo_lite.units import format_si
 
 pytestmark = pytest.mark.slow
@@ -30,19 +30,27 @@ def run(*words):
 
 
 REFUSED = {
-    "no question": ([], 2, "one of the two"),
-    "two questions": (["alexnet", "--profile", "x.parquet"], 2, "one of the two"),
+    "no question": ([], 2, "exactly one of them"),
+    "two questions": (["alexnet", "--profile", "x.parquet"], 2, "exactly one of them"),
     "unknown network": (["alexnex"], 2, "did you mean alexnet"),
     "unknown device": (["alexnet", "--gpu", "k41m"], 2, "did you mean k40m"),
     "unknown precision of the device": (["alexnet", "--precision", "fp8"], 2, "has no fp8 peak"),
-    "workers alone": (["alexnet", "--workers", "8"], 2, "how are the workers linked"),
-    "a link without workers": (["alexnet", "--link", "pcie3-x16"], 2, "--link is for several devices"),
-    "images without workers": (["alexnet", "--images", "1M"], 2, "--images is for several devices"),
-    "inference on several": (["alexnet", "--workers", "2", "--phase", "inference"], 2, "or write text"),
-    "a program of a network": (["alexnet", "--program", "x"], 2, "--program is for the report of a profile"),
-    "a batch of a profile": (["--profile", "x", "--batch-size", "8"], 2, "--batch-size is for the report of a network"),
+    "workers alone": (["alexnet", "--workers", "8"], 2, "`scale` needs a network: give `--link"),
+    "a link without workers": (["alexnet", "--link", "pcie3-x16"], 2, "`--link` is for several devices"),
+    "images without workers": (["alexnet", "--images", "1M"], 2, "`--images` is for several devices"),
+    "inference on several": (
+        ["alexnet", "--workers", "2", "--phase", "inference"],
+        2,
+        "training, prefill and decode (got inference)",
+    ),
+    "a program of a network": (["alexnet", "--program", "x"], 2, "`--program` is for the report of a profile"),
+    "a batch of a profile": (
+        ["--profile", "x", "--batch-size", "8"],
+        2,
+        "`--batch-size` is for the report of a network",
+    ),
     "no such profile": (["--profile", "nowhere.parquet"], 1, "nowhere.parquet"),
-    "fitting a batch that is given": (["alexnet", "--fit-batch", "--batch-size", "8"], 2, "leave the batch size out"),
+    "fitting a batch that is given": (["alexnet", "--fit-batch", "--batch-size", "8"], 2, "leave `--batch-size` out"),
     "an optimizer at inference": (["alexnet", "--optimizer", "adam"], 2, "belong to --phase training"),
     "another calibration": (["alexnet", "--calibration", "v100-sxm2-fp16"], 2, "not of k40m"),
 }
@@ -76,7 +84,7 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path):
     ("make", "sentence"),
     [
         (lambda folder: folder, "is a folder"),
-        (lambda folder: folder / "r.pdf", "a report is an .html file"),
+        (lambda folder: folder / "r.pdf", "the file name of a report must end in .html"),
         (lambda folder: folder / "file" / "r.html", "is not a folder"),
     ],
 )
@@ -98,7 +106,7 @@ def test_a_disk_that_fails_is_one_sentence(tmp_path, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("paleo_lite.files.write_aside", full)
+    monkeypatch.setattr("paleo_lite.files.write_atomically", full)
     result = run("alexnet", "--gpu", "k40m", "-o", tmp_path / "r.html")
     assert result.exit_code == 1
     assert result.output == f"paleo-lite: {tmp_path / 'r.html'}: cannot be written (No space left on device)\n"
@@ -174,7 +182,7 @@ def test_commands_on_the_page_give_its_figures(question, tmp_path):
 
 def test_a_device_of_ones_own(tmp_path):
     own = tmp_path / "k41m.toml"
-    text = (shipped("hardware") / "k40m.toml").read_text()
+    text = (shipped_folder("hardware") / "k40m.toml").read_text()
     own.write_text(re.sub(r"(?m)^name = .*$", 'name = "<i>K41m</i>"', text, count=1))
     path = tmp_path / "r.html"
     result = run("alexnet", "--gpu", "k41m", "--hardware-file", own, "-o", path)

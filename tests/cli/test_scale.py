@@ -84,17 +84,23 @@ def test_paleo_s_answer_comes_in_the_same_columns():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--workers", "0"), "'0' is not a whole number of 1 or more"),
-        (("--workers", "8", "--scaling", "strong", "--batch-size", "4"), "smaller than 8 workers"),
-        (("--workers", "3", "--scaling", "strong", "--batch-size", "100"), "3 workers do not divide a batch of 100"),
-        (("--workers", "2,4", "--advise"), "advice is for one number of workers"),
-        (("--workers", "2", "--topology", "2x k40m @ pcie3"), "a topology or a platform: one of them"),
-        (("--workers", "2", "--epochs", "3"), "give --images"),
-        (("--workers", "2", "--bucket-size", "0"), "more than 0 bytes"),
-        (("--workers", "2", "--compat", "paleo", "--advise"), "PALEO has no --advise"),
-        (("--workers", "2", "--compat", "paleo", "--precision", "fp16"), "PALEO has no --precision"),
-        (("--workers", "2", "--compat", "paleo", "--optimizer", "adam"), "PALEO has no --optimizer"),
-        ((), "how many workers?"),
+        (("--workers", "0"), "'0' is not an integer >= 1"),
+        (("--workers", "8", "--scaling", "strong", "--batch-size", "4"), "must be >= 8, one sample per worker"),
+        (
+            ("--workers", "3", "--scaling", "strong", "--batch-size", "100"),
+            "divisible by the 3 workers, such as 99 or 102 (got 100)",
+        ),
+        (("--workers", "2,4", "--advise"), "`--advise` needs a single number of workers"),
+        (
+            ("--workers", "2", "--topology", "2x k40m @ pcie3"),
+            "give only one of `--link`, `--topology` and `--platform`",
+        ),
+        (("--workers", "2", "--epochs", "3"), "give `--images`"),
+        (("--workers", "2", "--bucket-size", "0"), "must be > 0 bytes"),
+        (("--workers", "2", "--compat", "paleo", "--advise"), "PALEO has no `--advise`"),
+        (("--workers", "2", "--compat", "paleo", "--precision", "fp16"), "PALEO has no `--precision`"),
+        (("--workers", "2", "--compat", "paleo", "--optimizer", "adam"), "PALEO has no `--optimizer`"),
+        ((), "`scale` needs `--workers`"),
     ],
 )
 def test_bad_input(arguments, says):
@@ -105,15 +111,15 @@ def test_bad_input(arguments, says):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--gpu", "k40m", "--workers", "2"), "how are the workers linked?"),
+        (("--gpu", "k40m", "--workers", "2"), "`scale` needs a network: give `--link"),
         (("--gpu", "k40m", "--workers", "2", "--link", "nonsense"), "no link is called 'nonsense'"),
-        (("--gpu", "k40m", "--workers", "2", "--link", "0 GB/s"), "above 0"),
+        (("--gpu", "k40m", "--workers", "2", "--link", "0 GB/s"), "> 0 (got"),
         (("--topology", "two GPUs somewhere @ pcie3"), "two GPUs somewhere"),
-        (("--topology", "2x k40m @ pcie3", "--workers", "4"), "more than the topology has"),
-        (("--topology", "2x k40m @ pcie3, 16 nodes @ infiniband", "--workers", "3"), "do not fill nodes of 2"),
-        (("--topology", "2x k40m @ pcie3", "--gpu", "k80-die"), "the topology is of k40m"),
-        (("--topology", "2x @ pcie3"), "which device?"),
-        (("--gpu", "k40m", "--link", "ethernet20", "--workers", "2", "--images", "1M", "--cost"), "price of an hour"),
+        (("--topology", "2x k40m @ pcie3", "--workers", "4"), "`--workers` must be <= 2"),
+        (("--topology", "2x k40m @ pcie3, 16 nodes @ infiniband", "--workers", "3"), "must be a multiple of 2"),
+        (("--topology", "2x k40m @ pcie3", "--gpu", "k80-die"), "must be k40m, the device of the topology"),
+        (("--topology", "2x @ pcie3"), "needs a device: give `--gpu`"),
+        (("--gpu", "k40m", "--link", "ethernet20", "--workers", "2", "--images", "1M", "--cost"), "is unknown: give `--price`"),
     ],
 )  # fmt: skip
 def test_machines_that_are_none(arguments, says):
@@ -128,7 +134,7 @@ def test_a_batch_that_does_not_fit_is_told_the_largest_that_does():
 
     fits, (note,) = asked(4096)
     assert not fits and note.startswith("a batch of 4096 per worker does not fit into ")
-    largest = int(note.rpartition("the largest batch that does is ")[2])
+    largest = int(note.rpartition("the largest batch that fits is ")[2])
     assert asked(largest) == (True, []) and asked(largest + 1)[0] is False
 
 
@@ -141,5 +147,5 @@ def test_a_strategy_that_divides_no_blocks_names_the_option_that_does():
     words = ("scale", "gpt2", "--topology", "2x v100-sxm2 @ nvlink2-x6")
     refused = run(*words, "--strategy", "tensor")
     assert refused.exit_code == 2
-    assert "gpt2 has no pair of matrix products that can be divided: --tensor, without a strategy" in refused.output
+    assert "gpt2 has no column-parallel and row-parallel pair of layers: use `--tensor`" in refused.output
     assert run(*words, "--tensor", "2").exit_code == 0

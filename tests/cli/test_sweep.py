@@ -21,7 +21,7 @@ def run(*arguments: str, code: int = 0, width: str = "120"):
     return result.output
 
 
-SWEEP = ("sweep", "--networks", "alexnet,ResNet-50", "--gpus", "k80-die,Tesla K40m", "--batch-sizes", "1:64:x2")
+SWEEP = ("sweep", "--network", "alexnet,ResNet-50", "--gpu", "k80-die,Tesla K40m", "--batch-size", "1:64:x2")
 
 
 def test_sweep_then_best(tmp_path) -> None:
@@ -72,12 +72,12 @@ def test_a_sweep_too_large_says_so(tmp_path) -> None:
     ("arguments", "message"),
     [
         (("--gpus", "k81"), "no GPU is called 'k81'"),
-        (("--batch-sizes", "0"), "'0' is not a whole number of 1 or more"),
-        (("--workers", "1,2"), "give --links"),
-        (("--links", "pcie3-x16"), "--links join several workers: give --workers"),
-        (("--samples", "0"), "--samples must be above 0"),
+        (("--batch-sizes", "0"), "'0' is not an integer >= 1"),
+        (("--workers", "1,2"), "give `--link`"),
+        (("--links", "pcie3-x16"), "`--link` needs several workers: give `--workers`"),
+        (("--samples", "0"), "`--samples` must be > 0"),
         (("--price", "free"), "'free' is not a quantity"),
-        (("--networks", "alexnet,AlexNet"), "names networks twice: alexnet"),
+        (("--networks", "alexnet,AlexNet"), "duplicate networks: alexnet"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, arguments, message) -> None:
@@ -89,4 +89,4 @@ def test_bad_input_is_one_sentence(tmp_path, arguments, message) -> None:
 def test_an_output_that_exists(tmp_path) -> None:
     path = tmp_path / "sweep.csv"
     path.touch()
-    assert "already exists: choose another name, or --force to replace it" in run(*SWEEP, "-o", path, code=2)
+    assert "already exists: choose another name, or `--force` to replace it" in run(*SWEEP, "-o", path, code=2)

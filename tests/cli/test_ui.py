@@ -33,7 +33,7 @@ def test_a_port_that_is_taken_is_told(taken):
     pytest.importorskip("streamlit")
     result = run("--port", taken)
     assert result.exit_code == 2
-    assert f"port {taken} is unavailable" in result.stderr and "--port" in result.stderr
+    assert f"port {taken} is not available" in result.stderr and "--port" in result.stderr
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "x"])

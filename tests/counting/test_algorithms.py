@@ -86,11 +86,11 @@ def test_explain_says_what_an_efficiency_above_one_means() -> None:
     prediction = pl.predict("vgg16", gpu="titan-rtx", batch_size=12)
     facts = dict(explain_layer(prediction, "features.2").facts)
     value, as_two = (
-        float(facts["efficiency_conv_3x3"].split(mark)[0].split()[-1]) for mark in (" of peak in", " of peak if")
+        float(facts["efficiency_conv_3x3"].split(mark)[0].split()[-1]) for mark in (" of peak with", " of peak if")
     )
     assert value > 1  # Winograd, as on every card without tensor cores in the fit
     layer = find_network("vgg16").layer("features.2")
     direct, two = algorithms_of(layer, 1)[:2]
     assert as_two == pytest.approx(value * two.flops / direct.flops, abs=0.01)
     # 224 x 224 outputs, 64 channels and filters, 12 images: 12,544 tiles each of 16 multiplications.
-    assert facts["as Winograd F(2x2, 3x3)"].startswith("20.27 GFLOP, 0.457 of direct; at peak 1.243 ms")
+    assert facts["as Winograd F(2x2, 3x3)"].startswith("20.27 GFLOP, 0.457 of direct; 1.243 ms at peak")

@@ -10,18 +10,24 @@ from torch.nn import functional
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.trace import trace
 from paleo_lite.counting import count
-from paleo_lite.counting.attention import OF_VIEWS, UNFUSED, attention_of, unfused, with_attention
+from paleo_lite.counting.attention import (
+    UNFUSED,
+    WITHOUT_COPIES,
+    apply_attention,
+    attention_implementation,
+    decompose_attention,
+)
 
 
 @pytest.mark.parametrize(
     ("framework", "how"),
     [
-        ("pytorch 1.13 timm", UNFUSED), ("pytorch 2.4.0 timm", OF_VIEWS), ("torch 1.9", UNFUSED), ("pytorch 2.1", ""),
+        ("pytorch 1.13 timm", UNFUSED), ("pytorch 2.4.0 timm", WITHOUT_COPIES), ("torch 1.9", UNFUSED), ("pytorch 2.1", ""),
         ("pytorch", ""), ("tensorrt", ""), ("", ""),
     ],
 )  # fmt: skip
 def test_which_software_fuses(framework: str, how: str) -> None:
-    assert attention_of(framework) == how
+    assert attention_implementation(framework) == how
 
 
 class Attention(nn.Module):
@@ -43,7 +49,7 @@ class Attention(nn.Module):
 def test_operations_are_those_of_attention_written_out(masked: bool) -> None:
     shapes = [(1, 2, 5, 16), (1, 2, 7, 16), (1, 2, 7, 16), *([(1, 2, 5, 7)] if masked else [])]
     written, fused = (count(trace(Attention(is_fused), *shapes).layers) for is_fused in (False, True))
-    made = count(unfused(trace(Attention(True), *shapes).layers))
+    made = count(decompose_attention(trace(Attention(True), *shapes).layers))
     for column in ("flops", "macs", "bytes", "kernels"):
         assert made.column(column, "training", 3).sum() == written.column(column, "training", 3).sum(), column
     assert made.column("bytes", "inference").sum() > fused.column("bytes", "inference").sum()
@@ -53,6 +59,7 @@ def test_timm_makes_no_copies() -> None:
     """Of a ViT's blocks the copy of queries, keys and values is left out, and that of the result."""
     layers = find_network("vit_b_16").layers
     kernels = [
-        int(count(with_attention(layers, how)).column("kernels", "inference").sum()) for how in ("", OF_VIEWS, UNFUSED)
+        int(count(apply_attention(layers, how)).column("kernels", "inference").sum())
+        for how in ("", WITHOUT_COPIES, UNFUSED)
     ]
     assert kernels[0] - kernels[1] == 2 * 12 and kernels[2] - kernels[0] == 3 * 12

@@ -13,7 +13,7 @@ from measured import DATA
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.trace import trace
 from paleo_lite.counting import INPUT, Layer, count
-from paleo_lite.counting.autocast import ORIGIN, autocast
+from paleo_lite.counting.autocast import ORIGIN, insert_casts
 from paleo_lite.errors import BadValue
 from validation.steps.timm import published_timm
 
@@ -39,7 +39,7 @@ def test_products_are_cast_as_torch_casts_them() -> None:
     ).eval()  # fmt: skip
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), Casts() as casts:
         module(torch.zeros(1, 3, 8, 8))
-    layers = autocast(trace(module, (1, 3, 8, 8)).layers)
+    layers = insert_casts(trace(module, (1, 3, 8, 8)).layers)
     own = [layer for layer in layers if layer.origin == ORIGIN]
     assert sorted(int(np.prod(layer.outputs[0])) for layer in own) == sorted(casts.sizes) and len(own) == 6
     work = count(layers, "fp16")
@@ -62,7 +62,7 @@ BLOCK = (
 
 def test_a_block_by_hand() -> None:
     """The norm in fp32; its result and the weight cast; softmax of what was cast back; the sum reads 2 and 4 bytes."""
-    layers = autocast(BLOCK)
+    layers = insert_casts(BLOCK)
     assert [layer.name for layer in layers] == [
         "norm", "fc.to", "fc.weight.to", "fc", "softmax.to", "softmax", "add",
     ]  # fmt: skip
@@ -112,4 +112,4 @@ def test_autocast_is_of_16_bits(execution: str) -> None:
     with pytest.raises(BadValue, match=f"{execution} computes in fp16 or bf16, not in fp32"):
         pl.predict("resnet18", gpu="t4", execution=execution)
     counts = pl.layers("resnet18", execution=execution)
-    assert len(list(counts.rows())) == len(autocast(find_network("resnet18").layers))
+    assert len(list(counts.rows())) == len(insert_casts(find_network("resnet18").layers))

@@ -255,9 +255,9 @@ def test_what_cannot_be_fused_is_said(options: dict[str, str], error: type, mess
 def test_an_engine_launches_a_decoder_layer_in_thirteen_kernels():
     """Norm, three products, rotary positions, cache, attention, product, norm, two products, product of both, product;
     additions are computed where a product writes its result (vLLM fuses the three and the two products further)."""
-    from paleo_lite.architectures.network import Tokens
+    from paleo_lite.architectures.network import SequenceOptions
 
-    layers = find_network("llama-3-8b", None, Tokens(context=64, phase="decode")).layers
+    layers = find_network("llama-3-8b", None, SequenceOptions(context=64, phase="decode")).layers
     work = fuse(layers, count(layers, "bf16"), "engine")
     inside = [index for index, layer in enumerate(layers) if layer.name.startswith("model.layers.7.")]
     assert work.column("kernels", "decode")[0, inside].sum() == 13

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from paleo_lite.architectures.network import Tokens
+from paleo_lite.architectures.model_config import read_config
+from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.architectures.trace import trace
-from paleo_lite.architectures.transformers import read_config
 from paleo_lite.counting import count
-from paleo_lite.counting.megatron import with_fused_kernels
+from paleo_lite.counting.megatron import fuse_megatron_kernels
 
 NUMBERS = 3 * 5 * 8  # of a tensor, at batch 3
 LLAMA = {
@@ -67,7 +67,7 @@ class Scores(nn.Module):
 def test_one_kernel_reads_and_writes_each_tensor_once(module, mask, kinds, forward, backward) -> None:  # type: ignore[no-untyped-def]
     layers = trace(module, (1, 5, 8), mask).layers
     eager = count(layers)
-    work = with_fused_kernels(layers, eager)
+    work = fuse_megatron_kernels(layers, eager)
     places = [place for place, layer in enumerate(layers) if layer.kind in kinds]
     assert len(places) == len(kinds)
     assert work.column("kernels", "forward", 3)[0, places].sum() == 1
@@ -82,9 +82,9 @@ def test_one_kernel_reads_and_writes_each_tensor_once(module, mask, kinds, forwa
 
 def test_norms_and_rotary_positions_are_a_kernel_each() -> None:
     """Transformer Engine's: a tensor read and one written; backward the gradient, and of a norm what it was of."""
-    layers = read_config(json.dumps(LLAMA).encode(), "llama.json", None, Tokens(16, phase="training")).layers
+    layers = read_config(json.dumps(LLAMA).encode(), "llama.json", None, SequenceOptions(16, phase="training")).layers
     eager = count(layers, "fp16")
-    work = with_fused_kernels(layers, eager)
+    work = fuse_megatron_kernels(layers, eager)
     x = 3 * 16 * 64 * 2  # bytes of a tensor: batch 3, 16 tokens
     for is_row, read, written in (
         (lambda name: name.endswith("input_layernorm"), (x, 2 * x), (x, x)),

@@ -1,4 +1,4 @@
-"""Text written by devices that share every matrix: published times, the arithmetic of the exchanges, and bad input."""
+"""Text generation with tensor parallelism: published times, communication volumes, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
-from paleo_lite.distributed.job import Settings, Split
+from paleo_lite.distributed.job import ParallelConfig, Settings
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.errors import PaleoError
 
-# Published seconds for a token, devices, sequences at once, tokens in the cache; nothing was fitted to them. InternLM's
+# Published: devices, sequences per batch, tokens in the KV cache, seconds per token; no fit used them. InternLM's
 # lmdeploy 0.1 (docs/en/benchmark/a100_fp16.md, medians; the cache in the middle of the answer), and meta-pytorch's
 # gpt-fast (README.md and mixtral-moe/README.md: one sequence, short prompts).
 LMDEPLOY = {
@@ -49,12 +49,12 @@ def llama_2_70b(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "most"), [(LMDEPLOY, 0.1), (GPT_FAST, 0.1)])
-def test_times_of_others_are_forecast(llama_2_70b, source, most):
+def test_forecasts_agree_with_published_times_per_token(llama_2_70b, source, most):
     errors, inside = [], []
     for name, points in source.items():
         network = llama_2_70b if name == "llama-2-70b" else name
         for workers, sequences, context, seconds in points:
-            row = written(network, workers, batch_size=sequences, context=context)
+            row = generate(network, workers, batch_size=sequences, context=context)
             errors.append(abs(row.time_s / seconds - 1))
             inside.append(row.interval[0] < seconds < row.interval[1])
     assert np.mean(errors) < most
@@ -62,16 +62,16 @@ def test_times_of_others_are_forecast(llama_2_70b, source, most):
 
 
 @pytest.mark.slow
-def test_first_tokens_of_others_are_forecast(llama_2_70b):
+def test_forecasts_agree_with_published_times_to_first_token(llama_2_70b):
     for name, points in FIRST_TOKENS.items():
         network = llama_2_70b if name == "llama-2-70b" else name
         for workers, tokens, seconds in points:
-            row = written(network, workers, phase="prefill", sequence_length=tokens)
+            row = generate(network, workers, phase="prefill", sequence_length=tokens)
             assert row.time_s == pytest.approx(seconds, rel=0.12)
             assert row.interval[0] < seconds < row.interval[1]
 
 
-def written(network, workers, **asked):
+def generate(network, workers, **asked):
     question = {"platform": "dgx-a100", "precision": "fp16", "phase": "decode", **asked}
     return pl.scale(network, workers=workers, **question)[-1]
 
@@ -84,8 +84,8 @@ def written(network, workers, **asked):
         ("gpt2", {"phase": "prefill", "sequence_length": 512}),
     ],
 )
-def test_one_device_takes_what_the_whole_network_does(network, asked):
-    """Few blocks say what all take: the time, how sure it is, and the memory of the network that `predict` is asked."""
+def test_a_single_device_agrees_with_predict(network, asked):
+    """Extrapolation from few blocks gives the time, interval and memory that `predict` gives for the whole network."""
     question = {"gpu": "a100-sxm-80gb", "precision": "fp16", "phase": "decode", **asked}
     whole, (row,) = pl.predict(network, memory=True, **question), pl.scale(network, workers=1, **question)
     assert row.time_s == pytest.approx(whole.time_s, rel=1e-12)
@@ -93,9 +93,9 @@ def test_one_device_takes_what_the_whole_network_does(network, asked):
     assert row.memory_bytes == pytest.approx(whole.memory.memory.total_bytes, rel=1e-4)
 
 
-def test_each_device_has_its_part_of_matrices_and_cache():
-    """LLaMA 2's 32 heads and 11008 columns are divided by 2, and so is its cache; norms are not, 2 x 32 + 1 of 4096."""
-    one, two = (written("llama-2-7b", workers, batch_size=8, context=1023) for workers in (1, 2))
+def test_weights_and_kv_cache_are_sharded():
+    """LLaMA 2's 32 heads, 11008 columns and KV cache are divided by 2; its 2 x 32 + 1 norms of 4096 are replicated."""
+    one, two = (generate("llama-2-7b", workers, batch_size=8, context=1023) for workers in (1, 2))
     cache = 2 * 32 * 4096 * 1024 * 2 * 8
     norms = 2 * 65 * 4096
     parameters = 2 * find_network("llama-2-7b").parameters
@@ -103,9 +103,9 @@ def test_each_device_has_its_part_of_matrices_and_cache():
     assert two.memory_bytes == pytest.approx((cache + parameters + norms) / 2, rel=1e-3)
 
 
-def test_exchanges_are_sums_after_every_half_block_and_the_logits():
-    """Shoeybi et al. 2019, section 3; a ring of n moves 2 (n - 1) / n of the bytes, a gather half of that."""
-    row = written("llama-2-7b", 4, platform=None, gpu="a100-sxm-80gb", link="100 GB/s", batch_size=16,
+def test_communication_is_two_all_reduces_per_block_and_the_logits():
+    """Shoeybi et al. 2019, section 3; a ring all-reduce of n moves 2 (n - 1) / n of the bytes, an all-gather half."""
+    row = generate("llama-2-7b", 4, platform=None, gpu="a100-sxm-80gb", link="100 GB/s", batch_size=16,
                   time_model="roofline", ppp_comm=1.0, settings=Settings(collective="ring"))  # fmt: skip
     sums, logits = 2 * 32 + 1, 32000
     sent = 16 * 2 * (sums * 4096 + logits / 2)
@@ -114,13 +114,13 @@ def test_exchanges_are_sums_after_every_half_block_and_the_logits():
 
 
 def test_replicas_share_the_batch():
-    half = written("llama-2-7b", 4, batch_size=8)
-    both = written("llama-2-7b", 8, batch_size=16, settings=Settings(split=Split(tensor=4)))
+    half = generate("llama-2-7b", 4, batch_size=8)
+    both = generate("llama-2-7b", 8, batch_size=16, settings=Settings(parallel=ParallelConfig(tensor=4)))
     assert both.time_s == pytest.approx(half.time_s)
     assert both.tokens_per_s == pytest.approx(2 * half.tokens_per_s)
 
 
-def test_advice_tries_every_power_of_two():
+def test_advice_compares_every_power_of_two():
     table = pl.scale("llama-3-8b", platform="dgx-a100", workers=8, precision="bf16", phase="decode", batch_size=64,
                      advise=True)  # fmt: skip
     assert {row.strategy.split(",")[0] for row in table.rows} == {"tensor 1", "tensor 2", "tensor 4", "tensor 8"}
@@ -130,30 +130,42 @@ def test_advice_tries_every_power_of_two():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"workers": 16}, "--tensor 16 is more than the 8 devices of a node"),
-        ({"workers": 3}, "--tensor 3 does not divide the 32 heads of llama-2-7b"),
-        ({"workers": 8, "settings": Settings(split=Split(3))}, "--tensor 3 does not divide 8 workers"),
-        ({"workers": 8, "settings": Settings(split=Split(4))}, "2 replicas of --tensor 4 do not divide a batch of 1"),
-        ({"workers": 8, "settings": Settings(split=Split(2, 2))}, "devices share matrices, by --tensor, and nothing"),
-        ({"workers": 8, "settings": Settings(overlap=False)}, "--no-overlap, .*: of --phase training"),
-        ({"workers": 8, "storage": "hdd"}, "--storage, .*: of --phase training"),
-        ({"workers": 8, "strategy": "zero-3"}, "devices share matrices, by --tensor: leave --strategy out"),
-        ({"workers": 8, "phase": "training"}, "--context is of --phase prefill and decode, not of training"),
+        ({"workers": 16}, r"`--tensor` must be <= 8, the devices per node \(got 16\)"),
+        ({"workers": 3}, "--tensor 3 does not divide the 32 attention heads of llama-2-7b"),
+        (
+            {"workers": 8, "settings": Settings(parallel=ParallelConfig(3))},
+            r"`--tensor` must divide the 8 workers \(got 3\)",
+        ),
+        (
+            {"workers": 8, "settings": Settings(parallel=ParallelConfig(4))},
+            r"divisible by the 2 replicas of `--tensor 4` \(got 1\)",
+        ),
+        (
+            {"workers": 8, "settings": Settings(parallel=ParallelConfig(2, 2))},
+            "support tensor parallelism only: use `--tensor` alone",
+        ),
+        ({"workers": 8, "settings": Settings(overlap=False)}, "`--no-overlap`, .* are for `--phase training`"),
+        ({"workers": 8, "storage": "hdd"}, "`--storage`, .* are for `--phase training`"),
+        (
+            {"workers": 8, "strategy": "zero-3"},
+            "decode uses tensor parallelism, set by `--tensor`: leave `--strategy` out",
+        ),
+        ({"workers": 8, "phase": "training"}, "`--context` is for `--phase prefill` and `decode`, not for training"),
         ({"workers": 8, "phase": "inference"}, "no phase of several devices is called 'inference'"),
     ],
 )
-def test_bad_input_gets_one_sentence(asked, message):
+def test_invalid_arguments(asked, message):
     with pytest.raises(PaleoError, match=message):
-        written("llama-2-7b", **{"context": 100, **asked})
+        generate("llama-2-7b", **{"context": 100, **asked})
 
 
 @pytest.mark.parametrize(
     ("asked", "factor"),
-    [({"phase": "decode"}, 1.3), ({"scaling": "strong", "settings": Settings(split=Split(2))}, 1.2)],
+    [({"phase": "decode"}, 1.3), ({"scaling": "strong", "settings": Settings(parallel=ParallelConfig(2))}, 1.2)],
 )
-def test_what_was_measured_is_what_is_said(asked, factor):
-    """Of networks of blocks, too: what was measured says how long computing takes."""
+def test_forecasts_follow_measurements(asked, factor):
+    """For networks of blocks, too: a measurement sets the computation time."""
     question = {"platform": "dgx-a100", "workers": 2, "precision": "fp16", "batch_size": 4, **asked}
     measured_s = factor * pl.scale("gpt3-1.3b", **question)[0].time_s
-    told = pl.scale("gpt3-1.3b", **question, measured=[f"2 workers: {1e3 * measured_s:.6g} ms"])[0]
-    assert told.time_s == pytest.approx(measured_s, rel=0.05)
+    refined = pl.scale("gpt3-1.3b", **question, measured=[f"2 workers: {1e3 * measured_s:.6g} ms"])[0]
+    assert refined.time_s == pytest.approx(measured_s, rel=0.05)

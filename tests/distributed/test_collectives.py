@@ -1,4 +1,4 @@
-"""Collectives: PALEO's and the literature's formulas by hand, the algorithms themselves run on arrays, and bounds."""
+"""Collectives: PALEO's and the literature's formulas by hand, simulated algorithms, and bounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 
 from paleo_lite.distributed.collectives import (
     COLLECTIVES,
-    EXACT,
+    EXACT_COLLECTIVES,
     all_gather_time_s,
     all_reduce_time_s,
     all_to_all_time_s,
@@ -26,7 +26,7 @@ GRADIENTS = 250e6  # 0.1 s over PLAIN
 
 
 # Without latency, in units of one message's 0.1 s. PALEO: 2 (n - 1), 2 ceil(log2 n), ceil(log2 n), 1. Thakur et al.
-# add two steps to the butterfly where n is no power of two. Patarasuk and Yuan: 2 (n - 1) / n. Two trees: twice a
+# add two steps to the butterfly unless n is a power of two. Patarasuk and Yuan: 2 (n - 1) / n. Double tree: twice a
 # broadcast at full bandwidth.
 @pytest.mark.parametrize(
     ("collective", "two", "six", "eight"),
@@ -50,37 +50,37 @@ def test_bytes_by_hand(collective: str, two: float, six: float, eight: float) ->
     [("one-to-all", 10), ("tree", 6), ("butterfly", 4), ("butterfly-mixing", 1), ("ring", 10), ("double-tree", 12)],
 )
 def test_latencies_of_an_empty_message_among_six(collective: str, steps: int) -> None:
-    """Two trees of height 3: 2 h steps down, as many up (Sanders et al. 2009)."""
+    """Double tree of height 3: 2 h steps down, as many up (Sanders et al. 2009)."""
     assert all_reduce_time_s(collective, 0, 6, SLOW) == pytest.approx(steps * 1e-5)
 
 
-def test_the_other_operations_by_hand() -> None:
+def test_other_operations_by_hand() -> None:
     # 1 GB at 0.5 GB/s takes 2 s; an eighth of it 0.25 s, seven times.
     for operation in (reduce_scatter_time_s, all_gather_time_s, all_to_all_time_s):
         assert operation(1e9, 8, SLOW) == pytest.approx(7 * (1e-5 + 0.25))
     assert point_to_point_time_s(1e9, SLOW) == pytest.approx(1e-5 + 2)
-    # An empty message goes down the binomial tree, a large one at full bandwidth down the two trees.
+    # An empty message uses the binomial tree, a large one the double tree at full bandwidth.
     assert broadcast_time_s(0, 8, SLOW) == pytest.approx(3e-5)
     assert broadcast_time_s(1e9, 8, SLOW) == pytest.approx(2, rel=0.02)
     assert broadcast_time_s(1e9, 2, PLAIN) == pytest.approx(0.4)
 
 
 def test_start_and_ramp_by_hand() -> None:
-    """10 us to begin, 2 steps of 1 us, 4 ms on the wire, and 2 sqrt(1 us x 4 ms) for the pipeline."""
+    """Start of 10 us, 2 steps of 1 us, 4 ms on the wire, and 2 sqrt(1 us x 4 ms) for the pipeline."""
     link = LinkRate("measured", 1e9, 1e-6, start_s=1e-5, ramp_s=1e-6, ppp_at=((2, 0.25), (8, 0.5)))
     assert all_reduce_time_s("ring", 1e6, 2, link) == pytest.approx(1e-5 + 2e-6 + 4e-3 + 2 * np.sqrt(4e-9))
-    assert link.ppp_of(4) == pytest.approx(0.25 * np.sqrt(2))  # half-way between 2 and 8 on both logarithms
-    assert link.ppp_of([1, 100]) == pytest.approx([0.25, 0.5])
+    assert link.ppp_for(4) == pytest.approx(0.25 * np.sqrt(2))  # half-way between 2 and 8 on both logarithms
+    assert link.ppp_for([1, 100]) == pytest.approx([0.25, 0.5])
 
 
 def test_two_protocols_by_hand() -> None:
-    """At a quarter of 1 GB/s a message of 1 kB takes 4 us; at all of it 1 us and 9 to begin; one of 1 MB the latter."""
+    """1 kB takes 4 us at a quarter of 1 GB/s rather than 9 + 1 us at full bandwidth; 1 MB takes the full bandwidth."""
     link = LinkRate("measured", 1e9, switch_s=9e-6, small_share=0.25)
     assert point_to_point_time_s([1e3, 1e6], link) == pytest.approx([4e-6, 1.009e-3])
 
 
 class Network:
-    """Workers with a vector each, which rounds of messages change; all messages of a round go at once."""
+    """Simulated network: each worker has a vector; all messages of a round are concurrent."""
 
     def __init__(self, workers: int, length: int) -> None:
         self.data = [np.random.default_rng(worker).integers(0, 100, length) for worker in range(workers)]
@@ -89,7 +89,7 @@ class Network:
         self.sent = 0
 
     def round(self, messages: list[tuple[int, int, slice, bool]]) -> None:
-        """(from, to, which part, whether it is added); counts the bytes of the busiest direction of a link."""
+        """Exchange messages (source, target, slice, whether it is added); count the bytes of the busiest link direction."""
         parts = [(to, part, self.data[source][part].copy(), added) for source, to, part, added in messages]
         for to, part, values, added in parts:
             self.data[to][part] = self.data[to][part] + values if added else values
@@ -102,7 +102,7 @@ class Network:
         self.sent += int(max(leaving.max(), arriving.max()))
 
     def time_s(self, link: LinkRate) -> float:
-        """After checking that everybody has the sum."""
+        """Check that every worker has the sum, and return the time."""
         assert all(np.array_equal(values, self.total) for values in self.data)
         return self.rounds * link.latency_s + self.sent / (link.bandwidth_bytes_per_s * link.ppp)
 
@@ -117,7 +117,7 @@ def run_ring(workers: int, length: int) -> Network:
 
 
 def run_butterfly(workers: int, length: int) -> Network:
-    """Thakur et al. 2005, section 4.5: of the first 2 r workers the even ones wait, r beyond the power of two."""
+    """Thakur et al. 2005, section 4.5: with r workers beyond the power of two, the even ones of the first 2 r wait."""
     net, whole = Network(workers, length), slice(None)
     power = 1 << (workers.bit_length() - 1)
     extra = workers - power
@@ -144,7 +144,7 @@ def run_tree(workers: int, length: int) -> Network:
 
 
 def run_server(workers: int, length: int) -> Network:
-    """The server is one of the workers: PALEO's n - 1 messages each way."""
+    """Parameter server that is one of the workers: PALEO's n - 1 messages each way."""
     net, whole = Network(workers, length), slice(None)
     for worker in range(1, workers):
         net.round([(worker, 0, whole, True)])
@@ -158,15 +158,15 @@ def run_server(workers: int, length: int) -> Network:
     ("collective", "run"),
     [("ring", run_ring), ("butterfly", run_butterfly), ("tree", run_tree), ("one-to-all", run_server)],
 )
-def test_formulas_are_what_the_algorithms_do(collective: str, run, workers: int) -> None:  # type: ignore[no-untyped-def]
+def test_formulas_agree_with_simulated_algorithms(collective: str, run, workers: int) -> None:  # type: ignore[no-untyped-def]
     length = 10 * workers
     net = run(workers, length)
     assert all_reduce_time_s(collective, length, workers, SLOW) == pytest.approx(net.time_s(SLOW))
 
 
 @given(MESSAGE_BYTES, SEVERAL_WORKERS, PLAIN_LINKS)
-def test_two_trees_take_the_best_number_of_pieces(size: int, workers: int, link: LinkRate) -> None:
-    """No number of pieces beats the one that the formula takes, by the steps and bytes of Sanders et al."""
+def test_double_tree_uses_the_best_number_of_pieces(size: int, workers: int, link: LinkRate) -> None:
+    """No number of pieces beats the one in the formula, by the steps and bytes of Sanders et al."""
     height = (workers - 1).bit_length()
     pieces = np.geomspace(1, 1e9, 2000)
     wire = size / (link.bandwidth_bytes_per_s * link.ppp)
@@ -175,15 +175,17 @@ def test_two_trees_take_the_best_number_of_pieces(size: int, workers: int, link:
 
 
 @given(MESSAGE_BYTES, WORKERS, LINKS)
-def test_no_collective_beats_the_fewest_bytes(size: int, workers: int, link: LinkRate) -> None:
+def test_no_collective_beats_the_lower_bound(size: int, workers: int, link: LinkRate) -> None:
     # Patarasuk and Yuan 2009
-    bound = 2 * (workers - 1) / workers * size / (link.bandwidth_bytes_per_s * link.ppp_of(workers))
-    for collective in EXACT:
+    bound = 2 * (workers - 1) / workers * size / (link.bandwidth_bytes_per_s * link.ppp_for(workers))
+    for collective in EXACT_COLLECTIVES:
         assert all_reduce_time_s(collective, size, workers, link) >= bound * (1 - 1e-9)
 
 
 @given(MESSAGE_BYTES, MORE, WORKERS, LINKS, COLLECTIVE_NAMES)
-def test_more_bytes_never_take_less(size: int, factor: float, workers: int, link: LinkRate, collective: str) -> None:
+def test_time_increases_with_the_message_size(
+    size: int, factor: float, workers: int, link: LinkRate, collective: str
+) -> None:
     less, more = all_reduce_time_s(collective, [size, size * factor], workers, link)
     assert less <= more * (1 + 1e-9)
     assert all_reduce_time_s(collective, size, 1, link) == 0
@@ -191,13 +193,13 @@ def test_more_bytes_never_take_less(size: int, factor: float, workers: int, link
 
 
 @given(MESSAGE_BYTES, SEVERAL_WORKERS, PLAIN_LINKS)
-def test_halves_of_the_ring_add_up(size: int, workers: int, link: LinkRate) -> None:
+def test_ring_is_reduce_scatter_plus_all_gather(size: int, workers: int, link: LinkRate) -> None:
     halves = reduce_scatter_time_s(size, workers, link) + all_gather_time_s(size, workers, link)
     assert halves == pytest.approx(all_reduce_time_s("ring", size, workers, link))
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_arrays_are_the_scalars(collective: str) -> None:
+def test_arrays_agree_with_scalars(collective: str) -> None:
     link = LinkRate("any", 1e9, 1e-5, start_s=1e-5, ramp_s=1e-6, ppp_at=((2, 0.5), (8, 0.4)))
     messages, workers = np.array([0.0, 1.0, 1e5, 1e9])[:, None], np.array([1, 2, 3, 8, 100])
     found = all_reduce_time_s(collective, messages, workers, link)
@@ -209,23 +211,23 @@ def test_arrays_are_the_scalars(collective: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "message"),
     [
-        (lambda: all_reduce_time_s("ring", 1, 0, PLAIN), "workers must be whole numbers of 1 or more, not 0"),
-        (lambda: all_reduce_time_s("ring", 1, [2, -1], PLAIN), "workers must be whole numbers"),
-        (lambda: all_reduce_time_s("ring", 1, 2.5, PLAIN), "whole numbers of 1 or more, not 2.5"),
-        (lambda: all_reduce_time_s("ring", 1, float("nan"), PLAIN), "not nan"),
-        (lambda: all_reduce_time_s("ring", 1, True, PLAIN), "not True"),
-        (lambda: all_reduce_time_s("ring", 1, "8", PLAIN), "not '8'"),
-        (lambda: all_reduce_time_s("ring", -1, 2, PLAIN), "a message must have 0 or more bytes, not -1"),
-        (lambda: all_reduce_time_s("ring", float("inf"), 2, PLAIN), "a message must have 0 or more bytes, not inf"),
-        (lambda: LinkRate("x", 0), "a bandwidth above 0 is needed, not 0 B/s"),
-        (lambda: LinkRate("x", 1e9, latency_s=-1), "a latency must be 0 or more seconds"),
-        (lambda: LinkRate("x", 1e9, ppp=0), "the PPP must be a share above 0"),
+        (lambda: all_reduce_time_s("ring", 1, 0, PLAIN), r"workers must be an integer >= 1 \(got 0\)"),
+        (lambda: all_reduce_time_s("ring", 1, [2, -1], PLAIN), r"workers must be an integer >= 1 \(got \[2, -1\]\)"),
+        (lambda: all_reduce_time_s("ring", 1, 2.5, PLAIN), r"must be an integer >= 1 \(got 2\.5\)"),
+        (lambda: all_reduce_time_s("ring", 1, float("nan"), PLAIN), "got nan"),
+        (lambda: all_reduce_time_s("ring", 1, True, PLAIN), "got True"),
+        (lambda: all_reduce_time_s("ring", 1, "8", PLAIN), "got '8'"),
+        (lambda: all_reduce_time_s("ring", -1, 2, PLAIN), r"the message size must be >= 0 bytes \(got -1\)"),
+        (lambda: all_reduce_time_s("ring", float("inf"), 2, PLAIN), r"the message size must be >= 0 bytes \(got inf\)"),
+        (lambda: LinkRate("x", 0), r"the bandwidth must be > 0 B/s \(got 0\)"),
+        (lambda: LinkRate("x", 1e9, latency_s=-1), r"a latency must be >= 0 s \(got -1\)"),
+        (lambda: LinkRate("x", 1e9, ppp=0), r"the PPP must be > 0 \(got 0\)"),
     ],
 )
-def test_what_cannot_be(call, says: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(BadValue, match=says):
+def test_invalid_arguments(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(BadValue, match=message):
         call()
 
 
@@ -234,8 +236,8 @@ def test_an_unknown_collective() -> None:
         all_reduce_time_s("rings", 1, 2, PLAIN)
 
 
-def test_a_link_names_the_shares_that_its_collectives_reach() -> None:
-    """From the least to the most where they differ with the workers; the whole of a link needs no words."""
+def test_a_link_describes_its_bandwidth_shares() -> None:
+    """Smallest to largest share if it depends on the workers; none for the full bandwidth."""
     measured = LinkRate("pcie", 16e9, ppp=0.1, label="fitted", ppp_at=((2, 0.5), (8, 0.1)))
     assert measured.describe() == "pcie: 16 GB/s per direction at PPP 0.1 to 0.5 (fitted)"
     assert SLOW.describe().startswith("slow: 1 GB/s per direction at PPP 0.5, latency 10 µs (")

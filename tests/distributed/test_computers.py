@@ -1,4 +1,4 @@
-"""Computers by name: their files, and what `scale` makes of one.
+"""Computers by name: their files, and their use by `scale`.
 
 Tests: distributed/platforms.py.
 """
@@ -10,11 +10,11 @@ import pytest
 import paleo_lite
 from paleo_lite.distributed.platforms import computer_names, find_computer, find_platform, read_computer
 from paleo_lite.errors import BadFile, UnknownName
-from paleo_lite.files import shipped
+from paleo_lite.files import shipped_folder
 
 
-# Gigabytes a second of one direction: inside as NVIDIA's data sheets have it (half of 300, 600, 900, 1800), between
-# nodes from the gigabits that AWS, Google, Microsoft and NVIDIA print.
+# Bandwidth in one direction: GB/s inside nodes from NVIDIA's data sheets (half of 300, 600, 900, 1800), Gbit/s between
+# nodes from the documentation of AWS, Google, Microsoft and NVIDIA.
 @pytest.mark.parametrize(
     ("name", "device", "inside", "gbit"),
     [
@@ -31,17 +31,17 @@ from paleo_lite.files import shipped
         ("ND96isr_H100_v5", "h100-sxm", 450, 3200),
     ],
 )
-def test_links_are_those_of_the_documentation(name, device, inside, gbit) -> None:
+def test_links_agree_with_the_documentation(name, device, inside, gbit) -> None:
     machine = find_platform(name).topology(64)
     assert (machine.device, machine.devices_per_node, machine.nodes) == (device, 8, 8)
     assert machine.inside.bandwidth_bytes_per_s == inside * 1e9
     assert machine.between.bandwidth_bytes_per_s == gbit / 8 * 1e9
 
 
-def test_every_file_reads_and_names_its_sources() -> None:
+def test_every_file_is_valid_and_lists_its_sources() -> None:
     assert len(computer_names()) >= 11
     for name in computer_names():
-        computer = read_computer(shipped("hardware") / "platforms" / f"{name}.toml")
+        computer = read_computer(shipped_folder("hardware") / "platforms" / f"{name}.toml")
         used = {computer.inside.source, computer.between.source} | (
             {computer.price.source} if computer.price else set()
         )
@@ -49,31 +49,31 @@ def test_every_file_reads_and_names_its_sources() -> None:
         assert find_computer(name) == computer
 
 
-def test_a_price_of_a_node_is_shared_by_its_devices() -> None:
-    """21.957642 USD/h over 8 A100; a million samples at 8 x 1,000 a second take 125 s."""
+def test_the_price_of_a_node_is_divided_by_its_devices() -> None:
+    """21.957642 USD/h for 8 A100."""
     table = paleo_lite.scale("resnet50", platform="p4d.24xlarge", precision="fp16", workers=[64])
     row = table[0]
     assert row.price_usd_per_h == pytest.approx(21.957642 / 8)
     assert row.cost_per_million == pytest.approx(1e6 / row.throughput_per_s / 3600 * 21.957642 * 8)
-    assert row.kwh is None  # of no number of samples
+    assert row.kwh is None  # no number of samples is given
     assert row.kwh_per_million == pytest.approx(64 * 0.4 * 1e6 / row.throughput_per_s / 3600)
     assert row.mfu == pytest.approx(row.flops_per_s / 312e12)
-    # 3 x 8.178 GFLOP of forward and backward pass (4.089 GMAC, torchvision), but for the first layer's data gradient.
+    # 3 x 8.178 GFLOP of forward and backward pass (4.089 GMAC, torchvision), except the first layer's data gradient.
     assert row.flops_per_s == pytest.approx(3 * 8.178e9 * row.throughput_per_s / 64, rel=0.03)
-    assert any("list price 21.957642 USD/h of a node, 2026-11-09" in note for note in table.notes)
+    assert any("list price 21.957642 USD/h per node, 2026-11-09" in note for note in table.notes)
     given = paleo_lite.scale("resnet50", platform="p4d.24xlarge", precision="fp16", workers=[64], price=1.0)[0]
     assert given.price_usd_per_h == 1.0
 
 
-def test_files_that_are_none(tmp_path) -> None:
-    text = (shipped("hardware") / "platforms" / "dgx-h100.toml").read_text("utf-8")
-    for old, new, says in (
+def test_invalid_files(tmp_path) -> None:
+    text = (shipped_folder("hardware") / "platforms" / "dgx-h100.toml").read_text("utf-8")
+    for old, new, message in (
         ("nvlink4-x18", "nvlink9", "nvlink9"), ('"basepod", note = "four', '"nobody", note = "four', "nobody"),
-        ("devices_per_node", "devices", "devices"), ("= 8", "= 0", "topology has 1"),
+        ("devices_per_node", "devices", "devices"), ("= 8", "= 0", r"devices per node \(got 0\)"),
     ):  # fmt: skip
         path = tmp_path / "rack.toml"
         path.write_text(text.replace(old, new))
-        with pytest.raises(BadFile, match=says):
+        with pytest.raises(BadFile, match=message):
             read_computer(path)
     half = find_platform("p4d.24xlarge").topology(16, 0.5)
     assert (half.inside.ppp, half.between.ppp, half.between.bandwidth_bytes_per_s) == (0.5, 0.5, 50e9)

@@ -1,4 +1,4 @@
-"""Buckets and what of their exchange is exposed: against the exchanges played through one by one."""
+"""Gradient buckets, and exposed communication against simulated exchanges."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from hypothesis import strategies as st
 
 from paleo_lite.architectures import find_network
 from paleo_lite.counting import count
-from paleo_lite.distributed.data_parallel import finish_s, make_buckets
+from paleo_lite.distributed.data_parallel import last_finish_s, make_buckets
 from paleo_lite.errors import BadValue
 from strategies import SECONDS
 
 
 @given(st.lists(st.tuples(SECONDS, SECONDS), max_size=10))
-def test_the_last_exchange_ends_when_playing_them_through_says(buckets):
+def test_the_last_exchange_ends_as_simulated(buckets):
     ready = np.sort([first for first, _ in buckets])
     seconds = np.array([second for _, second in buckets])
     clock = 0.0
     for start, length in zip(ready, seconds):
         clock = max(clock, start) + length
-    assert float(finish_s(ready, seconds)) == pytest.approx(clock)
+    assert float(last_finish_s(ready, seconds)) == pytest.approx(clock)
 
 
-def test_arrays_are_taken_over_their_last_axis():
+def test_arrays_are_reduced_over_their_last_axis():
     ready, seconds = np.array([1.0, 2.0]), np.array([[0.5, 0.5], [3.0, 1.0]])
-    assert finish_s(ready, seconds) == pytest.approx([2.5, 5.0])  # by hand: 2 + 0.5; 1 + 3 + 1
+    assert last_finish_s(ready, seconds) == pytest.approx([2.5, 5.0])  # by hand: 2 + 0.5; 1 + 3 + 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), SECONDS), min_size=1, max_size=12), st.integers(1, 200))
@@ -34,22 +34,22 @@ def test_buckets_hold_every_gradient_once_in_the_order_of_the_backward_pass(laye
     gradients, times = (np.array(column, dtype=float) for column in zip(*layers))
     buckets = make_buckets(gradients, size, size)
     assert buckets.message_bytes.sum() == pytest.approx(gradients.sum())
-    ready_s = buckets.ready_s(times)
+    ready_s = buckets.ready_times_s(times)
     assert len(ready_s) == len(buckets.message_bytes) + 1 and np.all(np.diff(ready_s) >= 0)
     assert ready_s[-1] == pytest.approx(times.sum())
     assert np.all(buckets.message_bytes[:-1] >= size)  # closed by the gradient that fills it
 
 
 def test_buckets_by_hand():
-    # Backward: layer 3 (40 B) is there after 1 s, layer 2 (30 B) after 3 s, layer 1 (0 B), layer 0 (5 B) after 10 s.
-    # A layer before them has no gradient: nothing waits for its 2 s.
+    # Backward: layer 4 (40 B) is done after 1 s, layer 3 (30 B) after 3 s, layer 2 (0 B), layer 1 (5 B) after 10 s.
+    # Layer 0 has no gradient: no bucket waits for its 2 s.
     buckets = make_buckets([0, 5, 0, 30, 40], bucket_bytes=35, first_bytes=10)
     assert buckets.message_bytes.tolist() == [40, 35]
-    assert buckets.of_layer.tolist() == [2, 1, 1, 1, 0]
-    assert buckets.ready_s([2, 4, 3, 2, 1]).tolist() == [1, 10, 12]
-    # Two batch sizes at once, and layers that are alike, the first and the fourth, as one.
-    assert buckets.ready_s([[2, 4], [4, 8], [3, 6], [2, 4], [1, 2]]).tolist() == [[1, 2], [10, 20], [12, 24]]
-    assert buckets.ready_s([2, 4, 3, 1], np.array([0, 1, 2, 0, 3])).tolist() == [1, 10, 12]
+    assert buckets.bucket_of_layer.tolist() == [2, 1, 1, 1, 0]
+    assert buckets.ready_times_s([2, 4, 3, 2, 1]).tolist() == [1, 10, 12]
+    # Two batch sizes at once; equal layers, the first and the fourth, as one group.
+    assert buckets.ready_times_s([[2, 4], [4, 8], [3, 6], [2, 4], [1, 2]]).tolist() == [[1, 2], [10, 20], [12, 24]]
+    assert buckets.ready_times_s([2, 4, 3, 1], np.array([0, 1, 2, 0, 3])).tolist() == [1, 10, 12]
 
 
 @pytest.mark.parametrize(("gradients", "size"), [([1.0], 0), ([[1.0]], 5)])
@@ -58,7 +58,7 @@ def test_impossible_buckets(gradients, size):
         make_buckets(gradients, size)
 
 
-def test_surfboard_s_volumes_of_resnet50():
+def test_volumes_agree_with_surfboard_for_resnet50():
     """TAU's all-reduce volume per iteration: 102.23 MB with fp32 gradients, 51.11 MB with fp16 ones."""
     parameters = count(find_network("resnet50").layers, "fp32").parameters
     for element_bytes, megabytes in ((4, 102.23), (2, 51.11)):

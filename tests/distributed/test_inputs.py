@@ -1,4 +1,4 @@
-"""Several devices that wait for their samples.
+"""Input pipelines of several devices.
 
 Tests: distributed/scale.py.
 """
@@ -13,8 +13,8 @@ from paleo_lite.errors import BadValue
 ASKED = {"gpu": "k80-die", "topology": "4x @ pcie3, 2 nodes @ ethernet20", "time_model": "roofline", "batch_size": 32}
 
 
-def test_a_node_that_decodes_too_little_sets_the_pace() -> None:
-    """4 devices of 32 samples, 100 a second: 1.28 s a step, whatever the device takes; two nodes as one."""
+def test_slow_decoding_limits_the_step() -> None:
+    """4 devices with 32 samples each at 100 samples/s: 1.28 s per step, on one node and on two."""
     for workers in (4, 8):
         row = paleo_lite.scale("resnet50", workers=[workers], decode="100/s", **ASKED)[0]
         assert row.time_s == pytest.approx(4 * 32 / 100)
@@ -22,7 +22,7 @@ def test_a_node_that_decodes_too_little_sets_the_pace() -> None:
         assert row.input_s == pytest.approx(row.time_s - row.compute_s - row.exposed_s - row.update_s)
 
 
-def test_storage_that_keeps_up_is_not_waited_for() -> None:
+def test_fast_storage_does_not_limit_the_step() -> None:
     free, fed = (paleo_lite.scale("resnet50", workers=[8], **ASKED, **more)[0] for more in ({}, {"storage": "nvme"}))
     assert fed == free
     slow = paleo_lite.scale("resnet50", workers=[8], storage="5 MB/s", **ASKED)[0]
@@ -30,15 +30,15 @@ def test_storage_that_keeps_up_is_not_waited_for() -> None:
     assert slow.limited_by == "input: storage"
 
 
-def test_one_process_copies_for_all_devices_in_turn() -> None:
+def test_pageable_copies_of_all_devices_are_serial() -> None:
     """AlexNet, 512 images of 602 kB for each of 4 devices, at 5.5 GB/s: 0.224 s before each step."""
-    free, fed = (paleo_lite.scale("alexnet", workers=[4], **{**ASKED, "batch_size": 512}, pageable=said)[0]
-                 for said in (False, True))  # fmt: skip
+    free, fed = (paleo_lite.scale("alexnet", workers=[4], **{**ASKED, "batch_size": 512}, pageable=pageable)[0]
+                 for pageable in (False, True))  # fmt: skip
     assert fed.time_s - free.time_s == pytest.approx(4 * 512 * 3 * 224 * 224 * 4 / 5.5e9)
     assert (fed.bound_s, fed.limited_by) == (free.bound_s, "input: copy")
 
 
-def test_what_is_no_feeding() -> None:
+def test_invalid_decode_rates() -> None:
     for wrong in ("0/s", "-5", "x", "inf", "3 GB/s"):
-        with pytest.raises(BadValue, match="--decode must be samples a second of a node"):
+        with pytest.raises(BadValue, match="`--decode` must be a number of samples per second > 0"):
             paleo_lite.scale("resnet50", workers=[8], decode=wrong, **ASKED)

@@ -23,8 +23,8 @@ from paleo_lite.errors import AmbiguousName, BadFile, BadQuantity, BadValue, Unk
 from paleo_lite.machines import read_links
 
 
-# PALEO's table in Gbit/s (references/paleo.md), under its own names and under the plain ones, which mean the standard's
-# rates: InfiniBand FDR 4 x 14.0625 Gbit/s x 64/66, PCIe 3.0 8 GT/s x 16 x 128/130.
+# PALEO's table in Gbit/s (references/paleo.md), under its own names and under plain ones, which mean the rates of the
+# standards: InfiniBand FDR 4 x 14.0625 Gbit/s x 64/66, PCIe 3.0 8 GT/s x 16 x 128/130.
 @pytest.mark.parametrize(
     ("name", "identity", "gbit_per_s"),
     [
@@ -57,58 +57,58 @@ def test_names_and_rates(name: str, identity: str, gbit_per_s: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "says"),
+    ("name", "error", "message"),
     [
-        ("0 GB/s", BadValue, "a link needs a rate above 0, not '0 GB/s'"),
-        ("-5 GB/s", BadValue, "above 0"),
-        ("25", BadQuantity, "'25' is not the rate of a link: expected one with its unit, such as '25 GB/s'"),
-        ("25 GB", BadQuantity, "not the rate of a link"),
-        ("25 GFLOP/s", BadQuantity, "not the rate of a link"),
-        ("fast/s", BadQuantity, "not the rate of a link"),
-        ("0x pcie3", BadValue, "links side by side must be 1 or more"),
+        ("0 GB/s", BadValue, r"the rate of a link must be > 0 \(got '0 GB/s'\)"),
+        ("-5 GB/s", BadValue, "must be > 0"),
+        ("25", BadQuantity, r"the rate of a link must have a unit, such as '25 GB/s' or '20 Gbit/s' \(got '25'\)"),
+        ("25 GB", BadQuantity, "the rate of a link must have a unit"),
+        ("25 GFLOP/s", BadQuantity, "the rate of a link must have a unit"),
+        ("fast/s", BadQuantity, "the rate of a link must have a unit"),
+        ("0x pcie3", BadValue, "the number of parallel links must be >= 1"),
         ("pcie33", UnknownName, "no link is called 'pcie33': did you mean pcie3-x8"),
-        ("", UnknownName, "'paleo-lite hardware links' shows all"),
-        ("nvlink", AmbiguousName, "could be more than one link: say nvlink1, "),
+        ("", UnknownName, "`paleo-lite hardware links` lists all links"),
+        ("nvlink", AmbiguousName, "matches more than one link: use nvlink1, "),
     ],
 )
-def test_what_is_no_link(name: str, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
+def test_invalid_links(name: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         link_rate(name)
 
 
-def test_a_given_ppp_is_the_whole_story() -> None:
-    """2 (n - 1) / n D over 15.75 GB/s at half: no latency of a calibration on top."""
+def test_a_given_ppp_replaces_the_calibration() -> None:
+    """2 (n - 1) / n D over half of 15.75 GB/s: without the latency of a calibration."""
     found = link_rate("pcie3", ppp=0.5)
     assert all_reduce_time_s("ring", 15.75e9, 4, found) == pytest.approx(2 * 3 / 4 / 0.5)
     assert found.label == "data sheet, PPP as given"
-    with pytest.raises(BadValue, match="PPP must be a share above 0"):
+    with pytest.raises(BadValue, match="PPP must be > 0"):
         link_rate("pcie3", ppp=0)
     assert link_rate(LinkRate("own", 1e9), ppp=0.5) == LinkRate("own", 1e9, 0.0, 0.5, "data sheet, PPP as given")
     assert link_rate(find_link("ethernet20")[1]).bandwidth_bytes_per_s == 2.5e9
 
 
-def test_a_calibration_stands_for_its_link_and_names_itself() -> None:
+def test_a_calibration_stands_for_its_link() -> None:
     found = link_rate("nvlink3-x12")
     assert found == link_rate("a100-sxm")
     assert found.ppp_at and found.label.startswith("calibration a100-sxm: NCCL 2.27, 63 measurements, held-out error")
-    assert not link_rate("pcie4").ppp_at  # the L40S server speaks for itself only
-    assert link_rate("l40s-server").ppp_of(2) > 10 * link_rate("l40s-server").ppp_of(8)
+    assert not link_rate("pcie4").ppp_at  # the calibration of the L40S server does not stand for its link
+    assert link_rate("l40s-server").ppp_for(2) > 10 * link_rate("l40s-server").ppp_for(8)
     gathered = link_rate("a100-sxm", operation="all-gather")
     assert all_gather_time_s(1e9, 8, gathered) != all_gather_time_s(1e9, 8, found)
     assert not link_rate("pcie3", operation="all-gather").ppp_at  # DeepBench measured all-reduce only
     assert "nvlink3-x12: 300 GB/s per device and direction at PPP 0.7" in found.describe()
 
 
-def test_links_of_calibrations_are_in_the_registry_and_have_one_spokesman() -> None:
+def test_links_of_calibrations_are_in_the_registry_and_have_one_calibration() -> None:
     links = read_links().link
-    spoken = [each.link for each in shipped_link_calibrations().values() if each.stands_for_link]
-    assert len(spoken) == len(set(spoken))
+    calibrated = [each.link for each in shipped_link_calibrations().values() if each.stands_for_link]
+    assert len(calibrated) == len(set(calibrated))
     for each in shipped_link_calibrations().values():
         assert links[each.link].per_direction.value == each.per_direction
     assert not set(links) & set(shipped_link_calibrations())
 
 
-def test_measured_links_are_listed_beside_the_data_sheets() -> None:
+def test_measured_links_are_listed_with_the_data_sheets() -> None:
     def run(*arguments: str) -> str:
         shown = CliRunner(env={"COLUMNS": "80"}).invoke(main, ["hardware", "links", *arguments], prog_name="paleo-lite")
         assert shown.exit_code == 0, shown.output
@@ -123,46 +123,46 @@ def test_measured_links_are_listed_beside_the_data_sheets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
-        ({"format": 2}, "format is 2, this version of paleo-lite reads 1"),
+        ({"format": 2}, r"format must be 1 for this version of paleo-lite \(got 2\)"),
         ({"speed": 1}, "unknown field `speed`"),
         ({"link": 3}, r"Expected `str`, got `int` - at `\$.link`"),
         ({"operations": {"all-reduce": {"latency": 1.0}}}, r"unknown field `latency` - at `\$.operations"),
         ({"operations": {"all-reduces": {}}}, r"missing required field .* at `\$.operations"),
-        ({"workers": [2, 2, 8]}, "operations.all-reduce: workers must rise, each with a PPP"),
-        ({"workers": [2, 4]}, "workers must rise, each with a PPP"),
-        ({"workers": [1, 4, 8]}, "workers must be 2 or more, shares above 0"),
-        ({"small_share": 0.0}, "workers must be 2 or more, shares above 0"),
-        ({"ppp": [0.5, 0.0, 0.5]}, "workers must be 2 or more, shares above 0"),
-        ({"latency_s": -1.0}, "start_s, latency_s, ramp_s and switch_s must be 0 or more seconds"),
+        ({"workers": [2, 2, 8]}, "operations.all-reduce: workers must be in rising order, each with a PPP"),
+        ({"workers": [2, 4]}, "workers must be in rising order, each with a PPP"),
+        ({"workers": [1, 4, 8]}, "workers must be >= 2, PPP and small_share > 0"),
+        ({"small_share": 0.0}, "workers must be >= 2, PPP and small_share > 0"),
+        ({"ppp": [0.5, 0.0, 0.5]}, "workers must be >= 2, PPP and small_share > 0"),
+        ({"latency_s": -1.0}, "start_s, latency_s, ramp_s and switch_s must be >= 0 s"),
     ],
 )
-def test_a_malformed_calibration(tmp_path: Path, change: dict[str, object], says: str) -> None:
+def test_a_malformed_calibration(tmp_path: Path, change: dict[str, object], message: str) -> None:
     pytest.importorskip("tomli_w")
-    whole = msgspec.to_builtins(shipped_link_calibrations()["a100-sxm"])
-    fit = whole["operations"]["all-reduce"]
+    data = msgspec.to_builtins(shipped_link_calibrations()["a100-sxm"])
+    fit = data["operations"]["all-reduce"]
     for name, value in change.items():
-        (fit if name in fit else whole)[name] = value
+        (fit if name in fit else data)[name] = value
     path = tmp_path / "bad.toml"
-    path.write_bytes(msgspec.toml.encode(whole))
-    with pytest.raises(BadFile, match=says) as raised:
+    path.write_bytes(msgspec.toml.encode(data))
+    with pytest.raises(BadFile, match=message) as raised:
         read_link_calibration(path)
     assert str(path) in str(raised.value)
 
 
-def test_a_calibration_that_is_none(tmp_path: Path) -> None:
+def test_unreadable_calibrations(tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
-    for content, says in ((b"\xff", "bad.toml"), (b"x = " + b"[" * 5000, "bad.toml"), (b" " * 2**17, "larger than")):
+    for content, message in ((b"\xff", "bad.toml"), (b"x = " + b"[" * 5000, "bad.toml"), (b" " * 2**17, "larger than")):
         path.write_bytes(content)
-        with pytest.raises(BadFile, match=says):
+        with pytest.raises(BadFile, match=message):
             read_link_calibration(path)
     with pytest.raises(BadFile, match="cannot be read"):
         read_link_calibration(tmp_path / "absent.toml")
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "description"),
     [
         ("nvlink4", "25 GB/s per lane and direction"),
         ("nvlink4-x18", "450 GB/s per device and direction"),
@@ -171,14 +171,14 @@ def test_a_calibration_that_is_none(tmp_path: Path) -> None:
         ("25 GB/s", "25 GB/s per direction ("),
     ],
 )
-def test_one_word_says_whose_bandwidth_it_is(name: str, says: str) -> None:
-    assert says in link_rate(name).describe()
+def test_a_link_describes_the_unit_of_its_bandwidth(name: str, description: str) -> None:
+    assert description in link_rate(name).describe()
 
 
-def test_a_lane_says_how_many_the_device_has() -> None:
+def test_a_note_gives_the_number_of_lanes() -> None:
     """NVLink 4: 18 links of 25 GB/s on an H100 SXM, 12 on the PCIe cards' bridge (NVIDIA's data sheet)."""
     for gpu, count in (("h100-sxm", 18), ("h100-pcie", 12)):
         table = paleo_lite.scale("alexnet", gpu=gpu, link="nvlink4", workers=[2], precision="fp16")
-        assert any(f"nvlink4 is one lane of the {count} that" in note for note in table.notes)
+        assert any(f"nvlink4 is one of the {count} lanes of" in note for note in table.notes)
     whole = paleo_lite.scale("alexnet", gpu="h100-sxm", link="nvlink4-x18", workers=[2], precision="fp16")
     assert not any("lane" in note for note in whole.notes)

@@ -1,4 +1,4 @@
-"""Pipelines: partitions against all there are, schedules against playing them through and against GPipe's formula."""
+"""Pipelines: partitions against exhaustive search, schedules against simulation and GPipe's formula."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.architectures import find_network
-from paleo_lite.distributed.pipeline import crossing_bytes, partition, schedule
+from paleo_lite.distributed.pipeline import crossing_bytes, partition_layers, schedule_step
 from paleo_lite.errors import BadValue
 from strategies import SECONDS
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.integers(1, 9))
-def test_no_other_cut_has_a_shorter_longest_stage(times, stages):
+def test_partition_minimises_the_longest_stage(times, stages):
     if stages > len(times):
-        with pytest.raises(BadValue, match="cannot be cut"):
-            partition(times, stages)
+        with pytest.raises(BadValue, match="number of stages must be between 1 and"):
+            partition_layers(times, stages)
         return
-    starts = partition(times, stages)
+    starts = partition_layers(times, stages)
     assert starts[0] == 0 and len(starts) == stages and sorted(set(starts)) == starts and starts[-1] < len(times)
     best = min(
         max(sum(times[a:b]) for a, b in zip((0, *cut), (*cut, len(times))))
@@ -30,36 +30,36 @@ def test_no_other_cut_has_a_shorter_longest_stage(times, stages):
     assert max(np.add.reduceat(times, starts)) == pytest.approx(best)
 
 
-def test_a_spare_stage_halves_the_longest_that_has_layers_to_give():
-    """No stage can be shorter than 4, and two are enough for that: of 1 + 1 + 2 the third takes the last layer."""
-    assert partition([4, 1, 1, 2], 3) == [0, 1, 3]
+def test_a_spare_stage_halves_the_longest_divisible_stage():
+    """The longest stage takes at least 4, for which two stages suffice: the third takes the last layer of 1 + 1 + 2."""
+    assert partition_layers([4, 1, 1, 2], 3) == [0, 1, 3]
 
 
-def played(stations, jobs):
-    """When the last of equal jobs leaves a row of stations."""
+def simulate(stations, jobs):
+    """Return when the last of equal jobs leaves a row of stations."""
     done = [0.0] * len(stations)
     for _ in range(jobs):
         before = 0.0
-        for place, time in enumerate(stations):
-            before = done[place] = max(before, done[place]) + time
+        for index, time in enumerate(stations):
+            before = done[index] = max(before, done[index]) + time
     return done[-1]
 
 
 @given(
     st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=5), st.integers(1, 8), st.data()
 )
-def test_gpipe_takes_what_playing_it_through_takes(stages, micro_batches, data):
+def test_gpipe_agrees_with_simulation(stages, micro_batches, data):
     forward, backward = (list(map(float, column)) for column in zip(*stages))
     links = data.draw(st.lists(SECONDS, min_size=len(stages) - 1, max_size=len(stages) - 1))
     row = [time for pair in zip(forward, [*links, 0.0]) for time in pair]
     back = [time for pair in zip(backward[::-1], [*links[::-1], 0.0]) for time in pair]
-    plan = schedule(forward, backward, links, links, micro_batches, "gpipe")
-    assert plan.time_s == pytest.approx(played(row, micro_batches) + played(back, micro_batches))
+    plan = schedule_step(forward, backward, links, links, micro_batches, "gpipe")
+    assert plan.time_s == pytest.approx(simulate(row, micro_batches) + simulate(back, micro_batches))
 
 
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
-def test_equal_stages_idle_for_gpipe_s_share(kind):
-    plan = schedule([1.0] * 4, [2.0] * 4, [0.0] * 3, [0.0] * 3, 8, kind)
+def test_equal_stages_have_the_bubble_of_gpipe(kind):
+    plan = schedule_step([1.0] * 4, [2.0] * 4, [0.0] * 3, [0.0] * 3, 8, kind)
     assert plan.time_s == pytest.approx((8 + 4 - 1) * 3)
     assert 1 - plan.busy_s / plan.time_s == pytest.approx(
         3 / 11
@@ -67,22 +67,24 @@ def test_equal_stages_idle_for_gpipe_s_share(kind):
     assert plan.transfer_s == 0
 
 
-def test_what_is_in_flight():
+def test_micro_batches_in_flight():
     times, links = [1.0] * 4, [0.0] * 3
-    assert schedule(times, times, links, links, 8, "gpipe").in_flight.tolist() == [8, 8, 8, 8]
-    assert schedule(times, times, links, links, 8, "1f1b").in_flight.tolist() == [4, 3, 2, 1]
-    assert schedule(times, times, links, links, 2, "1f1b").in_flight.tolist() == [2, 2, 2, 1]
+    assert schedule_step(times, times, links, links, 8, "gpipe").in_flight.tolist() == [8, 8, 8, 8]
+    assert schedule_step(times, times, links, links, 8, "1f1b").in_flight.tolist() == [4, 3, 2, 1]
+    assert schedule_step(times, times, links, links, 2, "1f1b").in_flight.tolist() == [2, 2, 2, 1]
 
 
 def test_an_unknown_schedule():
     with pytest.raises(BadValue, match="gpipe or 1f1b"):
-        schedule([1.0], [1.0], [], [], 1, "chimera")
+        schedule_step([1.0], [1.0], [], [], 1, "chimera")
 
 
-def test_what_crosses_a_cut():
-    """VGG16 is a chain: its first cut hands on 64 maps of 224x224. ResNet50's shortcut crosses as well."""
+def test_bytes_across_a_stage_boundary():
+    """VGG16 is a chain: 64 maps of 224x224 cross its first boundary. In ResNet50 the shortcut crosses, too."""
     assert crossing_bytes(find_network("vgg16").layers, [0, 2], 4).tolist() == [64 * 224 * 224 * 4]
     layers = find_network("resnet50").layers
     names = [layer.name for layer in layers]
-    inside = names.index("layer3.1.bn1") + 1  # the block's input waits for the sum, beside the 256 maps inside
+    inside = (
+        names.index("layer3.1.bn1") + 1
+    )  # the block's input, which the addition reads, in addition to the 256 maps inside
     assert crossing_bytes(layers, [0, inside], 2).tolist() == [(1024 + 256) * 14 * 14 * 2]

@@ -1,4 +1,4 @@
-"""Platforms: what their files say comes into predictions, and files that are none are refused."""
+"""Platforms: use of their parameters in predictions, and invalid files."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def rack(tmp_path):
     return path
 
 
-def test_a_platform_s_figures_come_into_the_prediction(rack):
-    """By hand: half the computing, a tenth more with several, a ring of 8 over 1 GB/s that nothing hides."""
+def test_platform_parameters_are_used_in_predictions(rack):
+    """By hand: half the computation time, a tenth more on several devices, an exposed ring of 8 over 1 GB/s."""
     options = {"gpu": "k80-die", "time_model": "roofline", "batch_size": 32, "workers": [1, 8]}
     plain = paleo_lite.scale("vgg16", link="1 GB/s", settings=Settings("ring"), **options)
     alone, eight = paleo_lite.scale("vgg16", platform=str(rack), **options)
@@ -46,37 +46,37 @@ def test_a_platform_s_figures_come_into_the_prediction(rack):
     assert eight.limited_by == "communication over a rack network"
 
 
-def test_what_is_asked_goes_before_what_was_fitted(rack):
-    asked = find_platform(str(rack)).settings(Settings("tree", slowdown=0.2, bucket_bytes=1e6))
+def test_user_settings_take_precedence_over_fitted_ones(rack):
+    asked = find_platform(str(rack)).apply_to_settings(Settings("tree", slowdown=0.2, bucket_bytes=1e6))
     assert (asked.collective, asked.slowdown, asked.bucket_bytes, asked.overlap) == ("tree", 0.2, 1e6, False)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         ("format = 1", "format = 2", "format"),
         ("nodes = 4", "", "nodes"),
         ("nodes = 4", "nodes = 0", "nodes"),
         ("slowdown", "slowness", "slowness"),
-        ("10 GB/s", "0 GB/s", "above 0"),
+        ("10 GB/s", "0 GB/s", "> 0"),
         ("10 GB/s", "fast", "fast"),
         ("0.1", "-0.1", "slowdown"),
         ("0.5", "0.0", "computing"),
         ("=", "", "rack.toml"),
     ],
 )
-def test_files_that_are_none(rack, old, new, says):
+def test_invalid_files(rack, old, new, message):
     rack.write_text(TEXT.replace(old, new, 1))
-    with pytest.raises(BadFile, match=says) as error:
+    with pytest.raises(BadFile, match=message) as error:
         find_platform(str(rack))
     assert str(rack) in str(error.value)
 
 
-def test_platforms_that_are_none(rack, tmp_path):
+def test_unknown_platforms_and_conflicting_arguments(rack, tmp_path):
     with pytest.raises(UnknownName, match="dgx1-p100"):
         find_platform("dgx1")
     with pytest.raises(BadFile, match="cannot be read"):
         find_platform(str(tmp_path / "none.toml"))
     for more in ({"link": "1 GB/s"}, {"topology": "2x @ pcie3"}, {"ppp_comm": 0.5}):
-        with pytest.raises(BadValue, match=r"one of them|leave --ppp-comm"):
+        with pytest.raises(BadValue, match=r"only one of|leave out `--ppp-comm`"):
             paleo_lite.scale("vgg16", platform=str(rack), gpu="k80-die", **more)

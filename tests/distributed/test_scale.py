@@ -1,4 +1,4 @@
-"""Strategies: held against sums done by hand, and properties that hold for every machine.
+"""Strategies: calculations by hand, and properties that hold for every machine.
 
 Tests: distributed/advise.py, distributed/job.py, distributed/model_parallel.py, distributed/strategies.py.
 """
@@ -20,9 +20,9 @@ from paleo_lite.counting import count
 from paleo_lite.distributed.advise import advise
 from paleo_lite.distributed.data_parallel import gradient_bytes
 from paleo_lite.distributed.job import Job, Settings
-from paleo_lite.distributed.links import LinkRate, Topology, flat
-from paleo_lite.distributed.model_parallel import critical_path_s, dense_tail, tensor_pairs
-from paleo_lite.distributed.pipeline import partition
+from paleo_lite.distributed.links import LinkRate, Topology, flat_topology
+from paleo_lite.distributed.model_parallel import critical_path_s, first_dense_layer, tensor_pairs
+from paleo_lite.distributed.pipeline import partition_layers
 from paleo_lite.distributed.scale import scale
 from paleo_lite.distributed.strategies import STRATEGIES
 from paleo_lite.distributed.table import COLUMNS, Budget, make_budget
@@ -38,22 +38,22 @@ VGG16_BYTES = 138_357_544 * 4
 JOBS: dict[str, Job] = {}
 
 BOUNDS = [name for name, strategy in STRATEGIES.items() if strategy.is_bound]
-IN_BLOCKS = {name for name, strategy in STRATEGIES.items() if strategy.in_blocks}  # of networks from a config
+DIVIDES_BLOCKS = {name for name, strategy in STRATEGIES.items() if strategy.divides_blocks}  # networks from a config
 
 
-def of_one(network, options):
+def make_job(network, options):
     workload = Workload(find_network(network), phase="training", training=options)
     return Job(workload, Machine(DEVICE), RooflineModel())
 
 
 def job(network="alexnet"):
     if network not in JOBS:
-        JOBS[network] = of_one(network, TrainingOptions("momentum"))
+        JOBS[network] = make_job(network, TrainingOptions("momentum"))
     return JOBS[network]
 
 
 def rows(network="alexnet", workers=(8,), batch_size=32, link=ETHERNET20, topology=None, **options):
-    return scale(job(network), topology or flat(link, max(1, *workers)), list(workers), batch_size, **options)
+    return scale(job(network), topology or flat_topology(link, max(1, *workers)), list(workers), batch_size, **options)
 
 
 @pytest.mark.parametrize(
@@ -66,40 +66,40 @@ def test_gradients_of_vgg16_by_hand(collective, times):
     assert row.exposed_s == row.communication_s == pytest.approx(times * VGG16_BYTES / 2.5e9)
     assert row.time_s == pytest.approx(row.compute_s + row.exposed_s + row.update_s)
     assert row.batch_size == 256 and row.speedup == pytest.approx(
-        row.throughput_per_s / (32 / job("vgg16").at(32).time_s)
+        row.throughput_per_s / (32 / job("vgg16").device_step(32).time_s)
     )
 
 
-def test_half_the_precision_is_half_the_exchange():
+def test_half_precision_halves_the_communication():
     whole, half = (
         rows("vgg16", settings=Settings("ring", gradient_precision=name, overlap=False))[0] for name in ("fp32", "fp16")
     )
     assert half.communication_s == pytest.approx(whole.communication_s / 2)
 
 
-def test_zero_s_volumes():
-    """Rajbhandari et al. 2020, section 7: stages 1 and 2 move as much as data parallelism, stage 3 half more."""
+def test_zero_communication_volumes():
+    """Rajbhandari et al. 2020, section 7: stages 1 and 2 send as many bytes as data parallelism, stage 3 half more."""
     plain = rows("vgg16", settings=Settings("ring"))[0].communication_s
     for stage, share in ((1, 1), (2, 1), (3, 1.5)):
         (row,) = rows("vgg16", strategy=f"zero-{stage}", settings=Settings("ring"))
         assert row.communication_s == pytest.approx(share * plain)
-        assert row.update_s == pytest.approx(job("vgg16").at(32).update_s / 8)
+        assert row.update_s == pytest.approx(job("vgg16").device_step(32).update_s / 8)
     memory = [rows("vgg16", strategy=name)[0].memory_bytes for name in ("data", "zero-1", "zero-2", "zero-3")]
-    # Momentum, gradients and parameters: the eighth part each, one after another.
+    # Momentum, gradients and parameters: sharded in eight, one after another.
     assert [a - b for a, b in pairwise(memory)] == pytest.approx([VGG16_BYTES * 7 / 8] * 3)
 
 
 def test_hybrid_by_hand():
-    """VGG16's convolutions have 14,714,688 parameters; its linear layers read 25088, 4096, 4096 and give 1000."""
+    """VGG16's convolutions have 14,714,688 parameters; its linear layers 25088, 4096, 4096 inputs, 1000 outputs."""
     (row,) = rows("vgg16", strategy="hybrid", settings=Settings("ring", overlap=False))
     ring = 2 * 7 / 8 / 2.5e9
     moved = 14_714_688 * 4 + (25_088 + 4096 + 4096 + 1000) * 256 * 4
     assert row.communication_s == pytest.approx(ring * moved)
     (data,) = rows("vgg16", settings=Settings("ring", overlap=False))
-    assert row.time_s < data.time_s  # the trick is worth it on slow links
+    assert row.time_s < data.time_s  # the trick pays off on slow links
 
 
-def test_tensor_splits_of_a_transformer():
+def test_tensor_parallel_pairs_of_a_transformer():
     """Megatron-LM, figure 3: attention and MLP of each of ViT-B/16's 12 blocks are a pair, two all-reduces each."""
     layers = find_network("vit_b_16").layers
     pairs = tensor_pairs(layers)
@@ -109,40 +109,42 @@ def test_tensor_splits_of_a_transformer():
     message = 8 * 197 * 768 * 4
     assert row.exposed_s == pytest.approx(24 * 2 * 2 * 3 / 4 * message / 2.5e9)
     (chosen,) = rows("vit_b_16", [4], 8, strategy="tensor", scaling="strong")
-    assert (chosen.collective, chosen.exposed_s) == ("ring", row.exposed_s)  # none sends less (Patarasuk and Yuan)
+    assert (chosen.collective, chosen.exposed_s) == ("ring", row.exposed_s)  # the fewest bytes (Patarasuk and Yuan)
 
 
-def test_layers_that_nothing_divides():
-    """ResNet50's third convolution of a block is added to a whole tensor: only the first two make a pair."""
+def test_layers_without_a_tensor_parallel_pair():
+    """The third convolution of a block of ResNet50 is added to a replicated tensor: only the first two make a pair."""
     layers = find_network("resnet50").layers
     pairs = tensor_pairs(layers)
     assert [(layers[p.first].name, layers[p.last].name) for p in pairs[:2]] == [
         ("layer1.0.conv1", "layer1.0.conv2"), ("layer1.1.conv1", "layer1.1.conv2"),
     ]  # fmt: skip
-    assert [layers[pair.last].name[-5:] for pair in pairs] == ["conv2"] * (3 + 4 + 6 + 3)  # no sum is passed through
-    assert layers[dense_tail(layers)].name == "fc"
+    assert [layers[pair.last].name[-5:] for pair in pairs] == ["conv2"] * (
+        3 + 4 + 6 + 3
+    )  # no pair includes an addition
+    assert layers[first_dense_layer(layers)].name == "fc"
 
 
 def test_bounds_of_model_parallelism():
-    """A chain has no branches: both bounds are the whole. Inception's branches run side by side."""
+    """A chain has no branches, and equal bounds. Inception has parallel branches."""
     for network, branches in (("vgg16", False), ("inception_v3", True)):
         lower, upper = (rows(network, [4], 4, strategy=name, scaling="strong")[0] for name in BOUNDS)
-        assert upper.time_s == pytest.approx(job(network).at(4).time_s)
+        assert upper.time_s == pytest.approx(job(network).device_step(4).time_s)
         assert (lower.time_s < 0.9 * upper.time_s) is branches
         assert lower.memory_bytes is None and lower.exposed_s == 0
     assert critical_path_s(find_network("vgg16").layers, [1.0] * 40) == 40
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name not in IN_BLOCKS])
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name not in DIVIDES_BLOCKS])
 @pytest.mark.parametrize("scaling", ["weak", "strong"])
-def test_one_worker_exchanges_nothing(strategy, scaling):
+def test_one_worker_does_not_communicate(strategy, scaling):
     (row,) = rows("alexnet", [1], 32, strategy=strategy, scaling=scaling)
     assert row.communication_s == row.exposed_s == 0
     assert row.speedup == row.efficiency == pytest.approx(1)
-    assert row.time_s == pytest.approx(job().at(32).time_s)
+    assert row.time_s == pytest.approx(job().device_step(32).time_s)
 
 
-def test_one_worker_takes_what_a_prediction_of_training_says():
+def test_one_worker_agrees_with_predict():
     for network, device in (("resnet50", "k80-die"), ("vit_b_16", "v100-sxm2")):
         alone = paleo_lite.scale(network, gpu=device, workers=1, batch_size=16)[0]
         plain = paleo_lite.predict(network, gpu=device, phase="training", batch_size=16)
@@ -161,7 +163,7 @@ def test_weak_scaling_never_beats_the_number_of_workers(workers, link, collectiv
 
 
 @given(NUMBERS, PLAIN_LINKS, COLLECTIVE_NAMES, st.floats(1e3, 1e9))
-def test_overlap_is_never_slower_but_for_the_latency_of_its_buckets(workers, link, collective, bucket):
+def test_overlap_is_never_slower_without_latency(workers, link, collective, bucket):
     link = msgspec.structs.replace(link, latency_s=0.0)
     within, after = (
         rows(workers=[workers], link=link, settings=Settings(collective, overlap=overlap, bucket_bytes=bucket))[0]
@@ -170,7 +172,9 @@ def test_overlap_is_never_slower_but_for_the_latency_of_its_buckets(workers, lin
     assert within.time_s <= after.time_s * (1 + 1e-9)
 
 
-@given(NUMBERS, PLAIN_LINKS, MORE, st.sampled_from([name for name in STRATEGIES if name not in {*BOUNDS, *IN_BLOCKS}]))
+@given(
+    NUMBERS, PLAIN_LINKS, MORE, st.sampled_from([name for name in STRATEGIES if name not in {*BOUNDS, *DIVIDES_BLOCKS}])
+)
 def test_more_bandwidth_is_never_slower(workers, link, more, strategy):
     assume(workers <= 8 or "pipeline" not in strategy)  # AlexNet has no layers for more stages
     faster = msgspec.structs.replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * more)
@@ -180,56 +184,56 @@ def test_more_bandwidth_is_never_slower(workers, link, more, strategy):
 
 def test_strong_scaling_divides_the_batch():
     four = rows(workers=[4], batch_size=64, scaling="strong", settings=Settings("ring"))[0]
-    assert four.batch_size == 64 and four.compute_s == pytest.approx(job().at(16).compute_s)
+    assert four.batch_size == 64 and four.compute_s == pytest.approx(job().device_step(16).compute_s)
 
 
-def test_accumulation_hides_exchanges_behind_the_last_pass_only():
+def test_accumulation_overlaps_communication_with_the_last_backward_pass_only():
     options = TrainingOptions("momentum", accumulation=4)
-    many = of_one("alexnet", options)
-    (row,) = scale(many, flat(ETHERNET20, 8), [8], 128, settings=Settings("ring"))
+    many = make_job("alexnet", options)
+    (row,) = scale(many, flat_topology(ETHERNET20, 8), [8], 128, settings=Settings("ring"))
     (one,) = rows(batch_size=32, settings=Settings("ring"))
     assert row.exposed_s == pytest.approx(one.exposed_s) and row.communication_s == one.communication_s
     assert row.compute_s == pytest.approx(4 * one.compute_s)
 
 
-def test_divided_gradients_are_exchanged_for_every_micro_batch():
-    """ZeRO-2 and 3 have no room to add all gradients up; data parallelism and ZeRO-1 exchange their sum once."""
-    many = of_one("alexnet", TrainingOptions(accumulation=4))
+def test_sharded_gradients_are_exchanged_for_every_micro_batch():
+    """ZeRO-2 and 3 do not store all gradients; data parallelism and ZeRO-1 exchange the accumulated ones once."""
+    many = make_job("alexnet", TrainingOptions(accumulation=4))
     once, every = (
-        scale(many, flat(ETHERNET20, 8), [8], 128, strategy=name, settings=Settings("ring"))[0]
+        scale(many, flat_topology(ETHERNET20, 8), [8], 128, strategy=name, settings=Settings("ring"))[0]
         for name in ("zero-1", "zero-2")
     )
     assert every.communication_s == pytest.approx(4 * once.communication_s)
-    with pytest.raises(BadValue, match="micro-batches are its accumulation"):
-        scale(many, flat(ETHERNET20, 8), [8], 128, strategy="pipeline-1f1b")
+    with pytest.raises(BadValue, match="a pipeline accumulates gradients over its micro-batches"):
+        scale(many, flat_topology(ETHERNET20, 8), [8], 128, strategy="pipeline-1f1b")
 
 
-def test_stages_send_over_the_link_that_joins_them():
-    """Four stages on two nodes of two: only the middle cut leaves a node."""
+def test_stages_send_over_the_link_between_them():
+    """Four stages on two nodes of two: only the middle boundary leaves a node."""
     layers = find_network("vgg16").layers
     machine = Topology(None, 2, LinkRate("inside", 1e10), 2, LinkRate("between", 1e9))
     chosen = Settings(micro_batches=4)
     (row,) = rows("vgg16", [4], 64, topology=machine, strategy="pipeline-1f1b", scaling="strong", settings=chosen)
-    step = job("vgg16").at(16)
-    starts = partition(step.layers_s, 4)
-    sizes = [16 * 4 * prod(layers[start].inputs[0]) for start in starts[1:]]  # a chain: what each stage reads
+    step = job("vgg16").device_step(16)
+    starts = partition_layers(step.layer_times_s, 4)
+    sizes = [16 * 4 * prod(layers[start].inputs[0]) for start in starts[1:]]  # a chain: the input of each stage
     assert row.communication_s == pytest.approx(
         4 * 2 * sum(size / rate for size, rate in zip(sizes, (1e10, 1e9, 1e10)))
     )
 
 
 @pytest.mark.parametrize("strategy", ["pipeline-gpipe", "pipeline-1f1b"])
-def test_what_a_pipeline_loses_is_what_it_takes_beyond_its_share(strategy):
-    """An ideal device of four takes a quarter of the batch's time on one; micro-batches alone already take longer."""
+def test_pipeline_overheads_add_up(strategy):
+    """Ideally four devices take a quarter of the time of one; small micro-batches alone take longer."""
     chosen = Settings(micro_batches=8)
     (row,) = rows("vgg16", [4], 64, strategy=strategy, scaling="strong", settings=chosen)
-    whole_s, eighths_s = job("vgg16").at(64).compute_s, 8 * job("vgg16").at(8).compute_s
-    assert sum(row.losses.values()) == pytest.approx(row.compute_s - whole_s / 4)
-    assert row.losses["small micro-batches"] == pytest.approx((eighths_s - whole_s) / 4)
-    assert min(row.losses.values()) > 0
+    whole_s, eighths_s = job("vgg16").device_step(64).compute_s, 8 * job("vgg16").device_step(8).compute_s
+    assert sum(row.overheads_s.values()) == pytest.approx(row.compute_s - whole_s / 4)
+    assert row.overheads_s["small micro-batches"] == pytest.approx((eighths_s - whole_s) / 4)
+    assert min(row.overheads_s.values()) > 0
 
 
-def test_a_node_s_devices_share_its_link():
+def test_the_devices_of_a_node_share_its_link():
     """Two levels by hand: ring in the node over 2 devices (D), ring between 4 nodes (2 * 3/4 D)."""
     machine = Topology(None, 2, LinkRate("inside", 1e10), 4, LinkRate("between", 1e9))
     (row,) = rows("vgg16", topology=machine, settings=Settings("hierarchical", overlap=False))
@@ -245,7 +249,7 @@ def test_slowdown_and_interference():
     assert disturbed.compute_s == pytest.approx(plain.compute_s + 0.5 * plain.hidden_s)
 
 
-def test_what_does_not_fit_says_so():
+def test_rows_that_do_not_fit_are_marked():
     (row,) = rows("vgg16", batch_size=4096)
     assert row.fits is False and "memory" in row.limited_by and row.memory_bytes > DEVICE.memory_bytes
 
@@ -260,36 +264,45 @@ def test_hours_and_cost_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("asked", "message"),
     [
-        ({"images": None, "epochs": 3.0}, "give --images"),
-        ({"images": "1M", "epochs": 0.0}, "epochs must be above 0"),
-        ({"images": 0, "epochs": None}, "images must be above 0"),
-        ({"images": "1M", "epochs": None, "price": -1}, "price must be above 0"),
-        ({"images": "3B tokens", "epochs": None}, "reads no tokens, say how many samples"),
-        ({"images": "1M", "epochs": None, "cost_asked": True}, "the price of an hour of Tesla K40m is unknown"),
+        ({"images": None, "epochs": 3.0}, "give `--images`"),
+        ({"images": "1M", "epochs": 0.0}, "`--epochs` must be a number > 0"),
+        ({"images": 0, "epochs": None}, "`--images` must be a number > 0"),
+        ({"images": "1M", "epochs": None, "price": -1}, "`--price` must be > 0 USD/h"),
+        ({"images": "3B tokens", "epochs": None}, "must be a number of samples, since this network reads no tokens"),
+        ({"images": "1M", "epochs": None, "require_cost": True}, "the price of Tesla K40m is unknown"),
     ],
 )
-def test_budgets_that_are_none(asked, says):
-    with pytest.raises(BadValue, match=says):
+def test_invalid_budgets(asked, message):
+    with pytest.raises(BadValue, match=message):
         make_budget(find_device("k40m"), **asked)
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
-        ({"workers": [0]}, "1 or more"),
-        ({"workers": [3], "batch_size": 100, "scaling": "strong"}, "a batch of 99 or 102"),
-        ({"workers": [8], "batch_size": 4, "scaling": "strong"}, "smaller than 8 workers"),
-        ({"workers": [3], "topology": Topology(None, 2, ETHERNET20, 4, ETHERNET20)}, "do not fill nodes of 2"),
+        ({"workers": [0]}, r"must be an integer >= 1 \(got 0\)"),
+        (
+            {"workers": [3], "batch_size": 100, "scaling": "strong"},
+            r"divisible by the 3 workers, such as 99 or 102 \(got 100\)",
+        ),
+        (
+            {"workers": [8], "batch_size": 4, "scaling": "strong"},
+            r"the batch size must be >= 8, one sample per worker \(got 4\)",
+        ),
+        (
+            {"workers": [3], "topology": Topology(None, 2, ETHERNET20, 4, ETHERNET20)},
+            "must be a multiple of 2, the devices per node",
+        ),
         ({"scaling": "sideways"}, "weak or strong"),
-        ({"strategy": "zero-1", "settings": Settings("tree")}, "by ring or hierarchical"),
-        ({"network": "squeezenet1_1", "strategy": "hybrid"}, "fully connected layers behind them"),
+        ({"strategy": "zero-1", "settings": Settings("tree")}, r"use ring or hierarchical \(got tree\)"),
+        ({"network": "squeezenet1_1", "strategy": "hybrid"}, "convolutions followed by fully connected layers"),
         ({"strategy": "pipeline-1f1b", "settings": Settings(micro_batches=7)}, "7 micro-batches"),
     ],
 )
-def test_impossible_requests(options, says):
-    with pytest.raises(BadValue, match=says):
+def test_impossible_requests(options, message):
+    with pytest.raises(BadValue, match=message):
         rows(**options)
 
 
@@ -299,32 +312,32 @@ def test_unknown_names():
             rows(**options)
 
 
-def test_advice_takes_the_fastest_that_fits():
-    found = advise(job("vgg16"), flat(ETHERNET20, 8), 8, 32)
+def test_advice_recommends_the_fastest_that_fits():
+    found = advise(job("vgg16"), flat_topology(ETHERNET20, 8), 8, 32)
     fitting = [row for row in found.rows if row.fits]
     best, second = found.rows[:2]
     assert [best, second] == fitting[:2]
     assert best.time_s <= 1.02 * min(row.time_s for row in fitting)
     assert best.strategy in found.why and second.strategy in found.why
-    assert {row.strategy for row in found.rows} | set(found.refused) == set(STRATEGIES) - set(BOUNDS) - IN_BLOCKS
-    for collective in ("ring", "double-tree"):  # of the collectives the best was taken, too
+    assert {row.strategy for row in found.rows} | set(found.refused) == set(STRATEGIES) - set(BOUNDS) - DIVIDES_BLOCKS
+    for collective in ("ring", "double-tree"):  # the best collective is chosen, too
         (row,) = rows("vgg16", settings=Settings(collective), strategy="data")
         data = next(each for each in found.rows if each.strategy == "data")
         assert data.time_s <= row.time_s * (1 + 1e-9)
 
 
-def test_advice_says_how_much_slower_the_second_is():
-    """SqueezeNet has no dense tail, ZeRO no tree, pipelines no accumulation: only two strategies are possible."""
-    many = of_one("squeezenet1_1", TrainingOptions("momentum", accumulation=2))
-    found = advise(many, flat(LinkRate("fast", 1e10), 2), 2, 8, collectives=["tree"])
+def test_advice_explains_how_much_slower_the_second_is():
+    """SqueezeNet has no dense layers, ZeRO no tree, pipelines no accumulation: only two strategies are possible."""
+    many = make_job("squeezenet1_1", TrainingOptions("momentum", accumulation=2))
+    found = advise(many, flat_topology(LinkRate("fast", 1e10), 2), 2, 8, collectives=["tree"])
     data, tensor = found.rows
     longer = (tensor.time_s - data.time_s) / data.time_s
     assert (data.strategy, tensor.strategy) == ("data", "tensor") and 0.5 < longer < 1
     assert found.why.endswith(f"; tensor takes {longer:.1%} longer, limited by communication over fast")
 
 
-def test_advice_names_what_would_not_fit():
-    found = advise(job("vgg16"), flat(ETHERNET20, 2), 2, 4096)
+def test_advice_if_nothing_fits():
+    found = advise(job("vgg16"), flat_topology(ETHERNET20, 2), 2, 4096)
     assert not found.rows[0].fits and found.why.startswith("no strategy fits into the memory")
 
 
@@ -339,28 +352,28 @@ def test_gradients_of_every_layer_are_counted_once():
     assert gradient_bytes(job("resnet50").workload).sum() == 4 * count(network.layers, "fp32").parameters.sum()
 
 
-def test_speed_up_is_over_a_worker_that_can_run() -> None:
-    """One K80 die (12 GB) holds VGG16's training with less than 512 images, and the rate of those is compared with."""
+def test_speed_up_is_relative_to_a_feasible_worker() -> None:
+    """One K80 die (12 GB) can train VGG16 with less than 512 images; its throughput there is the baseline."""
     table = paleo_lite.scale("vgg16", gpu="k80-die", link="ethernet10", workers=[2], batch_size=512)
-    (note,) = [note for note in table[0].notes if "the speed-up is over" in note]
-    held = int(re.search(r"a batch of (\d+): it does not hold 512", note)[1])
+    (note,) = [note for note in table[0].notes if "single worker of the speed-up" in note]
+    held = int(re.search(r"a batch of (\d+): a batch of 512 does not fit", note)[1])
     assert paleo_lite.scale("vgg16", gpu="k80-die", workers=[1], batch_size=held)[0].fits
     assert not paleo_lite.scale("vgg16", gpu="k80-die", workers=[1], batch_size=held + 1)[0].fits
     alone = paleo_lite.scale("vgg16", gpu="k80-die", workers=[1], batch_size=held)[0]
-    assert table[0].alone_per_s == pytest.approx(alone.throughput_per_s)
+    assert table[0].single_worker_per_s == pytest.approx(alone.throughput_per_s)
 
 
-def test_where_no_worker_can_run_the_first_plan_that_fits_is_compared_with() -> None:
-    """A device of 1.5 GB: VGG16's parameters and gradients alone are 1.1 GB, and 1 GB is left free."""
+def test_without_a_feasible_worker_the_first_row_that_fits_is_the_baseline() -> None:
+    """A device of 1.5 GB: VGG16's parameters and gradients alone are 1.1 GB, and 1 GB is reserved."""
     small = job("vgg16")
     device = small.machine.device
     capacity = msgspec.structs.replace(device.memory.capacity, value="1.5 GB")
     memory = msgspec.structs.replace(device.memory, capacity=capacity)
     machine = msgspec.structs.replace(small.machine, device=msgspec.structs.replace(device, memory=memory))
     small = Job(small.workload, machine, small.model)
-    rows = scale(small, flat(ETHERNET20, 16), [8, 16], 1, strategy="zero-3")
+    rows = scale(small, flat_topology(ETHERNET20, 16), [8, 16], 1, strategy="zero-3")
     first = next(row for row in rows if row.fits)
     assert first.efficiency == pytest.approx(1)
-    assert all(any("no one worker holds the network" in note for note in row.notes) for row in rows)
-    advice = advise(small, flat(ETHERNET20, 16), 16, 16, scaling="strong")
+    assert all(any("the network fits on no single worker" in note for note in row.notes) for row in rows)
+    advice = advise(small, flat_topology(ETHERNET20, 16), 16, 16, scaling="strong")
     assert sum(row.efficiency == pytest.approx(1) for row in advice.rows) == 1

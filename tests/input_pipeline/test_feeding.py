@@ -13,8 +13,8 @@ from hypothesis import given
 
 from clocks import Clock
 from paleo_lite.errors import BadValue
-from paleo_lite.input_pipeline.feeding import Feeding, Store, feed
-from paleo_lite.input_pipeline.remedies import Upgrades, plan, remedies, rules
+from paleo_lite.input_pipeline.feeding import InputPipeline, Store, predict_throughput
+from paleo_lite.input_pipeline.remedies import Upgrades, check_rules, evaluate_remedies, plan_remedies
 from paleo_lite.measurement import StepTimer, mock_loader, mock_trainer
 from strategies import FEEDINGS
 
@@ -23,14 +23,14 @@ NVME = Store("nvme", 3e9, 330e3, 3e9)
 OTHERS = Upgrades(NVME, (("10 Gbit/s Ethernet", 1e9), ("56 Gbit/s InfiniBand", 6.8e9)), 150_528, (2000.0, 301_056))
 
 
-def pipeline(**changes: object) -> Feeding:
+def pipeline(**changes: object) -> InputPipeline:
     """1,000 samples/s of 100 kB; 8 workers decode 100/s each; 600 kB each over a link of 10 GB/s."""
-    given_ = Feeding(1000.0, 50, 100e3, 600e3, NVME, "sequential", 8, 100.0, "a link", 10e9)
+    given_ = InputPipeline(1000.0, 50, 100e3, 600e3, NVME, "sequential", 8, 100.0, "a link", 10e9)
     return msgspec.structs.replace(given_, **changes)
 
 
-def rates(feeding: Feeding) -> dict[str, float]:
-    return {stage.name: stage.per_s for stage in feed(feeding).stages}
+def rates(feeding: InputPipeline) -> dict[str, float]:
+    return {stage.name: stage.per_s for stage in predict_throughput(feeding).stages}
 
 
 def test_stages_by_hand():
@@ -43,7 +43,7 @@ def test_stages_by_hand():
 
 
 def test_side_by_side_the_slowest_sets_the_pace():
-    fed = feed(pipeline())
+    fed = predict_throughput(pipeline())
     assert (fed.throughput_per_s, fed.utilisation, fed.bottleneck.name) == (800, 0.8, "decode")
     assert fed.compute_s == pytest.approx(50 / 1000)
     assert fed.waiting_s == pytest.approx(50 / 800 - 50 / 1000)
@@ -51,32 +51,37 @@ def test_side_by_side_the_slowest_sets_the_pace():
 
 
 def test_in_turns_times_add_up():
-    fed = feed(pipeline(prefetch=False))
+    fed = predict_throughput(pipeline(prefetch=False))
     each = [100e3 / 3e9, 1 / 800, 600e3 / 7.71e9, 1 / 1000]
     assert fed.throughput_per_s == pytest.approx(1 / sum(each)) and fed.bottleneck.name == "decode"
 
 
 def test_a_copy_from_pageable_memory_takes_turns_with_the_device():
-    fed = feed(pipeline(pinned=False, workers=100))
+    fed = predict_throughput(pipeline(pinned=False, workers=100))
     assert fed.throughput_per_s == pytest.approx(1 / (600e3 / 5.5e9 + 1 / 1000)) and fed.bottleneck.name == "device"
     assert fed.utilisation < 0.91
 
 
 def test_devices_of_a_node_share_storage_and_workers():
-    alone, four = feed(pipeline(workers=20)), feed(pipeline(workers=20, devices=4))
+    alone, four = predict_throughput(pipeline(workers=20)), predict_throughput(pipeline(workers=20, devices=4))
     assert alone.utilisation == 1
     assert (four.throughput_per_s, four.utilisation, four.bottleneck.name) == (2000, 0.5, "decode")
     assert four.needed_workers == 40 and four.needed_bytes_per_s == 4000 * 100e3
-    assert rates(four.feeding)["copy"] == pytest.approx(4 * 0.771 * 10e9 / 600e3)  # each has a link of its own
-    own = [feed(pipeline(devices=number)).stages[-1].what for number in (1, 2)]
+    assert rates(four.pipeline)["copy"] == pytest.approx(4 * 0.771 * 10e9 / 600e3)  # each has a link of its own
+    own = [predict_throughput(pipeline(devices=number)).stages[-1].description for number in (1, 2)]
     assert own == ["the device's own work", "the own work of 2 devices"]
     assert four.compute_s == alone.compute_s and four.waiting_s == pytest.approx(four.compute_s)
 
 
 def test_stages_say_whether_they_overlap():
-    assert [stage.beside for stage in feed(pipeline()).stages] == [True] * 4
-    assert [stage.beside for stage in feed(pipeline(pinned=False)).stages] == [True, True, False, False]
-    assert [stage.beside for stage in feed(pipeline(prefetch=False)).stages] == [False] * 4
+    assert [stage.runs_concurrently for stage in predict_throughput(pipeline()).stages] == [True] * 4
+    assert [stage.runs_concurrently for stage in predict_throughput(pipeline(pinned=False)).stages] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert [stage.runs_concurrently for stage in predict_throughput(pipeline(prefetch=False)).stages] == [False] * 4
 
 
 def test_random_reads_cost_a_seek_each():
@@ -87,22 +92,24 @@ def test_random_reads_cost_a_seek_each():
 
 def test_samples_in_memory_have_no_storage_and_decoded_ones_no_decoding():
     assert list(rates(pipeline(store=None, decode_per_worker_s=None))) == ["copy", "device"]
-    fed = feed(pipeline(store=None, decode_per_worker_s=None))
+    fed = predict_throughput(pipeline(store=None, decode_per_worker_s=None))
     assert fed.needed_bytes_per_s is None and fed.needed_workers is None and fed.utilisation == 1
 
 
 def test_rules_of_thumb():
-    held = [rule.holds for rule in rules(feed(pipeline(workers=12)))]
+    held = [rule.holds for rule in check_rules(predict_throughput(pipeline(workers=12)))]
     assert held == [True, True, True, True]
-    starved = rules(feed(pipeline(store=DISK, access="random")))
+    starved = check_rules(predict_throughput(pipeline(store=DISK, access="random")))
     assert [rule.holds for rule in starved] == [False, False, False, False]
-    assert "8.1 MB/s with random reads of 100 kB" in starved[1].found  # 81.3 a second
-    edge = rules(feed(pipeline(workers=9)))  # 90%: waiting is a ninth of working
+    assert "8.1 MB/s with random reads of 100 kB" in starved[1].observed  # 81.3 a second
+    edge = check_rules(predict_throughput(pipeline(workers=9)))  # 90%: waiting is a ninth of working
     assert [rule.holds for rule in edge] == [True, True, True, False]
 
 
 def test_remedies_come_in_the_order_of_their_gain():
-    found = remedies(feed(pipeline(store=DISK, access="random", prefetch=False, pinned=False)), OTHERS)
+    found = evaluate_remedies(
+        predict_throughput(pipeline(store=DISK, access="random", prefetch=False, pinned=False)), OTHERS
+    )
     gains = [remedy.gain for remedy in found]
     assert gains == sorted(gains, reverse=True)
     by_name = {remedy.name: remedy for remedy in found}
@@ -118,26 +125,34 @@ def test_remedies_come_in_the_order_of_their_gain():
 
 def test_pinned_memory_copies_at_the_link_s_rate_beside_the_device():
     """600 kB at 5.5 GB/s and 1 ms of work in turns; pinned at 7.71 GB/s beside the work, which then sets the pace."""
-    by_name = {remedy.name: remedy for remedy in remedies(feed(pipeline(pinned=False, workers=100)), OTHERS)}
+    by_name = {
+        remedy.name: remedy
+        for remedy in evaluate_remedies(predict_throughput(pipeline(pinned=False, workers=100)), OTHERS)
+    }
     assert by_name["pinned memory"].after.throughput_per_s == pytest.approx(1000)
     assert by_name["pinned memory"].gain == pytest.approx(1000 * (600e3 / 5.5e9 + 1 / 1000))
 
 
 def test_what_is_there_already_is_no_remedy():
-    names = {remedy.name for remedy in remedies(feed(pipeline(decode_per_worker_s=None)), OTHERS)}
+    names = {
+        remedy.name for remedy in evaluate_remedies(predict_throughput(pipeline(decode_per_worker_s=None)), OTHERS)
+    }
     assert names == {"dataset in memory", "loading and augmentation on separate nodes", "the same with RDMA", "FP16"}
 
 
 def test_a_plan_goes_on_until_the_device_is_fed():
-    steps = plan(feed(pipeline(store=DISK, access="random", workers=2)), OTHERS)
+    steps = plan_remedies(predict_throughput(pipeline(store=DISK, access="random", workers=2)), OTHERS)
     assert [step.name for step in steps] == ["sequential reads", "more workers, a core each"]
-    assert steps[-1].after.utilisation == 1 and "10 instead of 2" in steps[-1].what
-    assert plan(feed(pipeline(workers=10)), OTHERS) == ()
+    assert steps[-1].after.utilisation == 1 and "10 instead of 2" in steps[-1].description
+    assert plan_remedies(predict_throughput(pipeline(workers=10)), OTHERS) == ()
 
 
 @given(FEEDINGS)
 def test_overlap_never_harms_and_nothing_beats_the_device(feeding):
-    together, in_turns = feed(feeding), feed(msgspec.structs.replace(feeding, prefetch=False))
+    together, in_turns = (
+        predict_throughput(feeding),
+        predict_throughput(msgspec.structs.replace(feeding, prefetch=False)),
+    )
     assert in_turns.throughput_per_s <= together.throughput_per_s * (1 + 1e-12)
     assert 0 < together.utilisation <= 1 + 1e-12
     assert all(together.throughput_per_s <= stage.per_s * (1 + 1e-12) for stage in together.stages)
@@ -157,7 +172,7 @@ def test_overlap_never_harms_and_nothing_beats_the_device(feeding):
 )
 def test_what_cannot_be_is_said(changes, message):
     with pytest.raises(BadValue, match=message):
-        Feeding(**{**{name: getattr(pipeline(), name) for name in Feeding.__struct_fields__}, **changes})
+        InputPipeline(**{**{name: getattr(pipeline(), name) for name in InputPipeline.__struct_fields__}, **changes})
 
 
 def in_turns(clock: Clock, batches: int, loading_s: float):
@@ -192,7 +207,7 @@ def test_a_loop_runs_as_predicted(prefetch, loading_s, training_s):
     for _ in both.steps((ahead if prefetch else in_turns)(clock, 30, loading_s)):
         clock.spend(training_s)
     store = Store("measured", alone, None)  # samples of one byte, so that its rate is the loader's
-    fed = feed(pipeline(device_per_s=10 / training.training_s, batch_size=10, sample_bytes=1.0, decoded_bytes=1.0,
+    fed = predict_throughput(pipeline(device_per_s=10 / training.training_s, batch_size=10, sample_bytes=1.0, decoded_bytes=1.0,
                         store=store, decode_per_worker_s=None, prefetch=prefetch))  # fmt: skip
     assert fed.throughput_per_s == pytest.approx(10 / (both.loading_s + both.training_s))
     assert fed.utilisation == pytest.approx(both.utilisation)

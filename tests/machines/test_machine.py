@@ -32,6 +32,6 @@ def test_clock_and_unit_are_those_of_the_machine():
 
 
 def test_a_board_of_two_says_so():
-    notes = predict(Workload.of_flops(1e9), Machine(find_device("k80")), PeakModel()).notes
+    notes = predict(Workload.from_flops(1e9), Machine(find_device("k80")), PeakModel()).notes
     (note,) = [note for note in notes if "board" in note]
     assert "2 devices on one board" in note and "k80-die" in note

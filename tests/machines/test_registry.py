@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paleo_lite.errors import AmbiguousName, BadDevice, UnknownName, UnknownPrecision
-from paleo_lite.files import shipped
+from paleo_lite.files import shipped_folder
 from paleo_lite.machines import find_device, list_devices, read_device, read_links
 
 
@@ -26,7 +26,7 @@ def test_names_are_forgiving(name: str, identity: str) -> None:
 
 @pytest.mark.parametrize("name", ["v100", "TITAN X", "p100", "A100", "h100"])
 def test_a_name_that_could_be_several_devices_is_refused(name: str) -> None:
-    with pytest.raises(AmbiguousName, match="could be more than one GPU: say"):
+    with pytest.raises(AmbiguousName, match="matches more than one GPU: use"):
         find_device(name)
 
 
@@ -81,7 +81,7 @@ def test_a_precision_that_is_missing_says_which_there_are() -> None:
 
 def test_a_further_file_adds_a_device(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
-    mine.write_text((shipped("hardware") / "k40m.toml").read_text().replace("4.29 TFLOP/s", "6 TFLOP/s"))
+    mine.write_text((shipped_folder("hardware") / "k40m.toml").read_text().replace("4.29 TFLOP/s", "6 TFLOP/s"))
     assert find_device("mine", [mine]).find_peak("fp32").per_s == 6e12
     assert find_device("k80", [mine]).id == "k80"
     assert len(list_devices([mine])) == len(list_devices()) + 1
@@ -89,7 +89,7 @@ def test_a_further_file_adds_a_device(tmp_path: Path) -> None:
 
 def test_a_further_file_does_not_take_a_name(tmp_path: Path) -> None:
     mine = tmp_path / "k80.toml"
-    mine.write_text((shipped("hardware") / "k40m.toml").read_text())
+    mine.write_text((shipped_folder("hardware") / "k40m.toml").read_text())
     with pytest.raises(BadDevice, match="'k80' is taken"):
         find_device("k80", [mine])
 
@@ -125,7 +125,7 @@ def test_a_further_file_does_not_take_a_name(tmp_path: Path) -> None:
 )
 def test_a_bad_file_is_named_with_its_field(tmp_path: Path, old: str, new: str, message: str) -> None:
     mine = tmp_path / "mine.toml"
-    text = (shipped("hardware") / "k40m.toml").read_text()
+    text = (shipped_folder("hardware") / "k40m.toml").read_text()
     assert old in text
     mine.write_text(text.replace(old, new, 1))
     with pytest.raises(BadDevice, match=message) as caught:
@@ -170,7 +170,7 @@ def test_an_absent_file_is_a_bad_file(tmp_path: Path) -> None:
 )
 def test_a_bad_figure_of_a_link_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
     mine = tmp_path / "links.toml"
-    text = (shipped("hardware") / "links.toml").read_text()
+    text = (shipped_folder("hardware") / "links.toml").read_text()
     assert old in text
     mine.write_text(text.replace(old, new, 1))
     with pytest.raises(BadDevice, match=message):

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from measured import DATA
-from paleo_lite.profile_analysis.activity import COLUMNS, Activity, Recorded
+from paleo_lite.profile_analysis.activity import COLUMNS, ActivityRecorder, Recording
 from paleo_lite.profiles.detect import open_profile
 
 
 @pytest.fixture(scope="session")
-def without_last_step() -> Callable[[Path], Recorded]:
+def without_last_step() -> Callable[[Path], Recording]:
     """A trace without its last step, which HolisticTraceAnalysis drops."""
 
-    def read(path: Path) -> Recorded:
-        activity, steps = Activity(), []
+    def read(path: Path) -> Recording:
+        activity, steps = ActivityRecorder(), []
         for batch in open_profile(path).batches(COLUMNS):
             steps = batch.column("step").dictionary.to_pylist()
             activity.add(batch)
-        return activity.recorded(steps[:-1] or None)
+        return activity.recording(steps[:-1] or None)
 
     return read
 

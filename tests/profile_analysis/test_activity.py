@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.profile_analysis.activity import BusyTime, merge
+from paleo_lite.profile_analysis.activity import BusyTime, merge_intervals
 from strategies import kernels
 
 INTERVALS = kernels(st.integers(0, 2))
@@ -49,6 +49,6 @@ def test_a_late_kernel_is_noticed():
 
 
 def test_intervals_that_touch_become_one():
-    starts, ends = merge(np.array([5, 0, 20]), np.array([9, 5, 30]))
+    starts, ends = merge_intervals(np.array([5, 0, 20]), np.array([9, 5, 30]))
     assert starts.tolist() == [0, 20]
     assert ends.tolist() == [9, 30]

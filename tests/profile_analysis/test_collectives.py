@@ -7,7 +7,7 @@ import json
 import pytest
 
 from measured import DATA
-from paleo_lite.profile_analysis.activity import COLUMNS, Activity
+from paleo_lite.profile_analysis.activity import COLUMNS, ActivityRecorder
 from paleo_lite.profile_analysis.collectives import Message, bus_bandwidth, list_collectives
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.table import batch_of
@@ -50,9 +50,9 @@ def test_collectives_by_message_and_what_nothing_computed_beside():
         ("communication", "ncclDevKernel_Broadcast_RING_LL(int)", 60, 10.0, 0, None),  # nothing of it
         ("communication", "ncclDevKernel_Generic(int)", 60, 10.0, 1, "[[2]]"),  # on a device where nothing computes
     ]
-    activity = Activity()
+    activity = ActivityRecorder()
     activity.add(batch_of(dict(zip(names, map(list, zip(*rows)))), len(rows), names))
-    found = list_collectives(activity.recorded())
+    found = list_collectives(activity.recording())
     assert [(row.collective, row.calls, row.devices) for row in found] == [
         ("allreduce", 2, 2), ("Broadcast", 1, None), ("Generic", 1, None)
     ]  # fmt: skip
@@ -62,10 +62,10 @@ def test_collectives_by_message_and_what_nothing_computed_beside():
 
 @pytest.mark.needs_data
 def test_collectives_of_real_traces():
-    activity = Activity()
+    activity = ActivityRecorder()
     for batch in open_profile(DATA / "profiles" / "tracelens" / "b200_eager_trace.json.gz").batches(COLUMNS):
         activity.add(batch)
-    reduce, gather = list_collectives(activity.recorded())
+    reduce, gather = list_collectives(activity.recording())
     assert (reduce.collective, reduce.calls, reduce.bytes) == ("multimem_all_reduce_kernel", 73, None)  # none of NCCL's
     # "Out msg nelems": 201088, "dtype": "BFloat16", "Group size": 8, and the kernel's "dur": 21.953
     assert (gather.collective, gather.devices, gather.bytes, gather.calls) == ("_allgather_base", 8, 402_176, 1)

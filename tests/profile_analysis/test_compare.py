@@ -13,7 +13,7 @@ import pytest
 from measured import DATA
 from paleo_lite.errors import BadProfile, BadValue, UnknownName
 from paleo_lite.profile_analysis.compare import compare, find_repeats, spread
-from paleo_lite.profile_analysis.sample import OUTSIDE
+from paleo_lite.profile_analysis.iteration_work import OUTSIDE_MODULES
 from paleo_lite.profiles.detect import Profile
 from paleo_lite.profiles.pyprof import PyprofParquet
 from paleo_lite.profiles.table import batch_of
@@ -71,7 +71,7 @@ def test_times_by_operation_shape_and_module():
     assert rows("shape") == [
         ("aten::add", 30, 10), ("aten::mm 9x4 4x2 fp32", None, 7), ("copy", 5, None), ("aten::mm 8x4 4x2 fp32", 40, 41),
     ]  # fmt: skip
-    assert rows("module") == [(OUTSIDE, 35, 10), ("Net/B", None, 7), ("Net/A", 40, 41)]
+    assert rows("module") == [(OUTSIDE_MODULES, 35, 10), ("Net/B", None, 7), ("Net/A", 40, 41)]
     assert rows("kernel")[0] == ("sgemm", 40, 41)
     with pytest.raises(UnknownName, match="no grouping is called 'thread'"):
         rows("thread")
@@ -99,8 +99,8 @@ def test_the_notebooks_tables_to_every_printed_digit(loader, rows):
         profiles.append(Profile(path, "pyprof", PyprofParquet()))
     result = compare([profiles[0]], [profiles[1]], "fprop")
     table = printed(loader)
-    assert len(table) == rows == len(result.both)
-    for row, (name, one, eight) in zip(result.both, table):  # in the notebook's order, too
+    assert len(table) == rows == len(result.in_both)
+    for row, (name, one, eight) in zip(result.in_both, table):  # in the notebook's order, too
         assert row.name.startswith(name.removesuffix("..."))
         assert (f"{row.a_s:.6f}", f"{row.b_s:.6f}") == (one, eight), name
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from measured import DATA
-from paleo_lite.profile_analysis.activity import COLUMNS, MARK, Activity
-from paleo_lite.profile_analysis.critical_path import find_path
+from paleo_lite.profile_analysis.activity import COLUMNS, MARK, ActivityRecorder
+from paleo_lite.profile_analysis.critical_path import find_critical_path
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.table import batch_of
 
@@ -17,9 +17,9 @@ NAMES = ("category", "kernel", "start_ns", "duration_ns", "device", "stream", "l
 
 def path_of(*rows: tuple, step: str | None = None) -> dict[str, float]:
     """Nanoseconds by part, those that are 0 left out."""
-    activity = Activity()
+    activity = ActivityRecorder()
     activity.add(batch_of(dict(zip(NAMES, map(list, zip(*rows)))), len(rows), NAMES))
-    path = find_path(activity.recorded(), step)
+    path = find_critical_path(activity.recording(), step)
     assert path.time_s == pytest.approx(sum(path.parts_s.values()))
     return {part: round(seconds * 1e9) for part, seconds in path.parts_s.items() if seconds}
 
@@ -98,12 +98,12 @@ def test_every_timeline_has_a_path_no_longer_than_itself(kernels, waits):
 
 @pytest.mark.needs_data
 def test_a_whole_trace_with_events_without_length_has_a_path():
-    activity = Activity()
+    activity = ActivityRecorder()
     for batch in open_profile(DATA / "profiles" / "param" / "resnet_kineto.json.gz").batches(COLUMNS):
         activity.add(batch)
-    recorded = activity.recorded()
+    recorded = activity.recording()
     assert (recorded.events["end"] == recorded.events["start"]).any()
-    path = find_path(recorded)
+    path = find_critical_path(recorded)
     assert path.time_s == pytest.approx(sum(path.parts_s.values()))
     assert path.time_s <= (recorded.events["end"].max() - recorded.events["launch"].min()) * 1e-9
 
@@ -121,15 +121,15 @@ ALEXNET = "[param|pytorch.model.alex_net|0|0|0|measure|forward]"
     ],
 )
 def test_a_forward_pass_is_holistic_trace_analysis(name, device, between, launch):
-    activity = Activity()
+    activity = ActivityRecorder()
     for batch in open_profile(DATA / "profiles" / "torch_chrome_trace" / name).batches(COLUMNS):
         activity.add(batch)
-    recorded = activity.recorded()
+    recorded = activity.recording()
     marks = recorded.calls[recorded.calls["kind"] == MARK]
     second = marks[marks["name"] == recorded.names.index(ALEXNET)][1]
     launched = recorded.events["launch"]
     inside = (launched >= second["start"]) & (launched < second["end"])
-    path = find_path(recorded._replace(events=recorded.events[inside]))
+    path = find_critical_path(recorded._replace(events=recorded.events[inside]))
     parts = {part: seconds * 1e6 for part, seconds in path.parts_s.items()}
     assert parts["computing"] + parts["copies"] == pytest.approx(device)
     assert (parts["between"], parts["launch"]) == (pytest.approx(between, abs=1.5), pytest.approx(launch, abs=1.5))
@@ -139,10 +139,10 @@ def test_a_forward_pass_is_holistic_trace_analysis(name, device, between, launch
 @pytest.mark.needs_data
 def test_a_step_that_the_device_is_busy_in_is_holistic_trace_analysis():
     name = "ns_resolution_trace__rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz"
-    activity = Activity()
+    activity = ActivityRecorder()
     for batch in open_profile(DATA / "profiles" / "hta" / name).batches(COLUMNS):
         activity.add(batch)
-    path = find_path(activity.recorded(), "ProfilerStep#102")
+    path = find_critical_path(activity.recording(), "ProfilerStep#102")
     # critical_path_analysis(annotation="ProfilerStep", instance_id=1): 93,692 gpu_compute_bound, 2,043
     # gpu_kernel_kernel_overhead, to which it counts copies; nothing else.
     assert path.time_s * 1e6 == pytest.approx(93_692 + 2_043, abs=5)

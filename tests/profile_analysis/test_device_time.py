@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from measured import DATA
-from paleo_lite.profile_analysis.activity import Activity
-from paleo_lite.profile_analysis.device_time import delays_ns, describe_launches
+from paleo_lite.profile_analysis.activity import ActivityRecorder
+from paleo_lite.profile_analysis.device_time import launch_delays_ns, launch_statistics
 from paleo_lite.profiles.table import batch_of
 
 NAMES = ("category", "kernel", "start_ns", "duration_ns", "device", "stream", "launch_ns")
 
 
 def recorded_of(*rows: tuple):
-    activity = Activity()
+    activity = ActivityRecorder()
     activity.add(batch_of(dict(zip(NAMES, map(list, zip(*rows)))), len(rows), NAMES))
-    return activity.recorded()
+    return activity.recording()
 
 
 def test_delays_are_from_the_end_of_the_call_and_queues_what_has_not_begun():
-    found = describe_launches(
+    found = launch_statistics(
         recorded_of(
             ("api", "cudaLaunchKernel", 0, 10.0, None, None, None),
             ("api", "cudaLaunchKernel", 20, 10.0, None, None, None),
@@ -36,8 +36,8 @@ def test_delays_are_from_the_end_of_the_call_and_queues_what_has_not_begun():
 
 
 def test_nothing_without_launches():
-    assert describe_launches(recorded_of(("kernel", "a", 45, 100.0, 0, 7, None))) is None
-    without_calls = describe_launches(recorded_of(("kernel", "a", 45, 100.0, 0, 7, 3)))
+    assert launch_statistics(recorded_of(("kernel", "a", 45, 100.0, 0, 7, None))) is None
+    without_calls = launch_statistics(recorded_of(("kernel", "a", 45, 100.0, 0, 7, 3)))
     assert without_calls.delay_s is None and without_calls.queues[0].longest == 1
 
 
@@ -62,9 +62,9 @@ def test_nothing_without_launches():
 )  # fmt: skip
 def test_delays_and_queues_are_holistic_trace_analysis(name, launches, delays_us, queues, without_last_step):
     recorded = without_last_step(DATA / "profiles" / name)
-    found = describe_launches(recorded)
+    found = launch_statistics(recorded)
     assert found.launches == launches
-    assert delays_ns(recorded, recorded.events).sum() / 1e3 == pytest.approx(delays_us, rel=1e-7)
+    assert launch_delays_ns(recorded, recorded.events).sum() / 1e3 == pytest.approx(delays_us, rel=1e-7)
     assert {queue.stream: queue.longest for queue in found.queues} == {s: longest for s, (_, longest) in queues.items()}
     assert {queue.stream: queue.mean for queue in found.queues} == pytest.approx(
         {stream: mean for stream, (mean, _) in queues.items()}, rel=1e-5

@@ -12,7 +12,7 @@ import pytest
 from measured import DATA
 from paleo_lite.errors import BadProfile, UnknownName
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis.analysis import ReadAs, group_rows, measure_efficiency
+from paleo_lite.profile_analysis.analysis import ReadOptions, group_rows, measure_efficiency
 from paleo_lite.profile_analysis.durations import (
     Duration,
     DurationBook,
@@ -42,7 +42,7 @@ def surfboard():
 def over(profiles, durations, **options):
     """The notebook's method over batch durations."""
     book = read_durations([durations]) if isinstance(durations, Path) else durations
-    return measure_efficiency([profiles], K40M, ReadAs("notebook", durations=book), jobs=1, **options)
+    return measure_efficiency([profiles], K40M, ReadOptions("notebook", durations=book), jobs=1, **options)
 
 
 def section(start, stop):
@@ -199,7 +199,7 @@ def test_a_run_without_a_duration_is_a_row_of_what_failed(tmp_path):
     book = DurationBook()
     book.add({"nodes": 8}, Duration(0.8, "table"))
     paths = [write(tmp_path / f"{RUN.format(nodes=nodes)}.gzip", [1.0], [1.0]) for nodes in (4, 8, 16)]
-    found = measure_efficiency(paths, K40M, ReadAs("notebook", durations=book, keep_going=True), jobs=1)
+    found = measure_efficiency(paths, K40M, ReadOptions("notebook", durations=book, keep_going=True), jobs=1)
     assert [row["nodes"] for row in found.rows] == [8]
     assert [failure["file"] for failure in found.failed] == [str(paths[0]), str(paths[2])]
     assert all("no batch duration for" in failure["error"] for failure in found.failed)

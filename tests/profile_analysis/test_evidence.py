@@ -12,7 +12,14 @@ import pytest
 from measured import DATA
 from paleo_lite.errors import BadProfile
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis.evidence import Evidence, contradictions, evidence_of, precision_of, question, rank_of
+from paleo_lite.profile_analysis.evidence import (
+    Evidence,
+    check_evidence,
+    dominant_precision,
+    find_contradictions,
+    find_rank,
+    gather_evidence,
+)
 from paleo_lite.profiles.detect import Profile, open_profile
 
 pytest.importorskip("pyarrow")
@@ -29,25 +36,25 @@ NOTHING = Evidence((), {}, None, None)
 def test_a_trace_names_its_gpu() -> None:
     """pytorch/kineto's ResNet-50 example: "Tesla V100-DGXS-32GB" in deviceProperties, volta_sgemm among its kernels."""
     profile = open_profile(next(KINETO.glob("resnet50_num_workers_0*.json.gz")))
-    evidence = evidence_of(profile)
+    evidence = gather_evidence(profile)
     assert evidence.gpus == ("Tesla V100-DGXS-32GB",)
-    assert evidence.capability[0] == 7.0 and evidence.precision == "fp32"
-    assert contradictions(evidence, find_device("v100-sxm2"), precision="fp32") == []
-    (against,) = contradictions(evidence, find_device("k80"))
+    assert evidence.minimum_capability[0] == 7.0 and evidence.precision == "fp32"
+    assert find_contradictions(evidence, find_device("v100-sxm2"), precision="fp32") == []
+    (against,) = find_contradictions(evidence, find_device("k80"))
     assert against == "it was taken on Tesla V100-DGXS-32GB, not on Tesla K80"
-    with pytest.raises(BadProfile, match="multiply in fp32, by their names, not in fp64"):
-        question(profile, precision="fp64")
+    with pytest.raises(BadProfile, match="multiply in fp32 according to their names, not in fp64"):
+        check_evidence(profile, precision="fp64")
 
 
 @pytest.mark.needs_data
 def test_surfboards_kernels_are_of_a_kepler_in_fp32() -> None:
     """Cartesius has K40m; the name of the file says resnet50 and a compute precision of fp32."""
-    evidence = evidence_of(open_profile(SURFBOARD))
-    assert contradictions(evidence, find_device("k40m"), "resnet50", "fp32") == []
-    assert contradictions(evidence, None, "vgg16") == ["its name tells of resnet50, not of vgg16"]
-    assert contradictions(evidence, None, None, "fp64") == ["its name tells of fp32, not of fp64"]
-    (against,) = contradictions(evidence, find_device("v100-sxm2"))
-    assert "is one of Kepler's, Tesla V100 SXM2 is Volta" in against
+    evidence = gather_evidence(open_profile(SURFBOARD))
+    assert find_contradictions(evidence, find_device("k40m"), "resnet50", "fp32") == []
+    assert find_contradictions(evidence, None, "vgg16") == ["its file name gives the network resnet50, not vgg16"]
+    assert find_contradictions(evidence, None, None, "fp64") == ["its file name gives the precision fp32, not fp64"]
+    (against,) = find_contradictions(evidence, find_device("v100-sxm2"))
+    assert "was compiled for Kepler, Tesla V100 SXM2 is Volta" in against
 
 
 @pytest.mark.needs_data
@@ -60,7 +67,7 @@ def test_surfboards_kernels_are_of_a_kepler_in_fp32() -> None:
     ],
 )
 def test_tables_name_their_gpu(file, gpu) -> None:
-    assert evidence_of(open_profile(DATA / "profiles" / file)).gpus == (gpu,)
+    assert gather_evidence(open_profile(DATA / "profiles" / file)).gpus == (gpu,)
 
 
 def test_nsight_systems_has_a_table_of_gpus(tmp_path) -> None:
@@ -76,11 +83,11 @@ def test_nsight_systems_has_a_table_of_gpus(tmp_path) -> None:
             INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 10, 1);
             """
         )
-    evidence = evidence_of(open_profile(path))
+    evidence = gather_evidence(open_profile(path))
     assert evidence.gpus == ("NVIDIA A100-SXM4-80GB",)
-    assert evidence.precision == "half" and evidence.capability[0] == 8.0
-    assert contradictions(evidence, find_device("a100-sxm-80gb"), precision="fp16") == []
-    assert contradictions(evidence, find_device("a100-sxm-80gb"), precision="bf16") == []
+    assert evidence.precision == "half" and evidence.minimum_capability[0] == 8.0
+    assert find_contradictions(evidence, find_device("a100-sxm-80gb"), precision="fp16") == []
+    assert find_contradictions(evidence, find_device("a100-sxm-80gb"), precision="bf16") == []
 
 
 @pytest.mark.parametrize(
@@ -97,7 +104,7 @@ def test_nsight_systems_has_a_table_of_gpus(tmp_path) -> None:
     ],
 )
 def test_names_of_cublas_and_cudnn_tell_the_precision(kernels, precision) -> None:
-    assert precision_of(kernels) == precision
+    assert dominant_precision(kernels) == precision
 
 
 @pytest.mark.parametrize(
@@ -109,17 +116,17 @@ def test_names_of_cublas_and_cudnn_tell_the_precision(kernels, precision) -> Non
     ],
 )  # fmt: skip
 def test_variants_of_one_model_are_not_told_apart(device, named, fits) -> None:
-    against = contradictions(Evidence((named,), {}, None, None), find_device(device))
+    against = find_contradictions(Evidence((named,), {}, None, None), find_device(device))
     assert (against == []) is fits
 
 
 def test_a_kernel_of_a_later_generation_cannot_have_run() -> None:
     volta = Evidence((), {}, "fp32", (7.0, "volta_sgemm_64x64_nt"))
-    assert contradictions(volta, find_device("k80")) == [
+    assert find_contradictions(volta, find_device("k80")) == [
         "its kernel volta_sgemm_64x64_nt needs compute capability 7, Tesla K80 has 3.7"
     ]
-    assert contradictions(volta, find_device("a100-sxm-80gb")) == []  # libraries still carry it
-    assert contradictions(NOTHING, find_device("k80"), "vgg16", "fp64") == []
+    assert find_contradictions(volta, find_device("a100-sxm-80gb")) == []  # libraries still carry it
+    assert find_contradictions(NOTHING, find_device("k80"), "vgg16", "fp64") == []
 
 
 @pytest.mark.parametrize(
@@ -136,4 +143,4 @@ def test_a_kernel_of_a_later_generation_cannot_have_run() -> None:
 def test_ranks_by_the_trace_or_its_name(tmp_path, name, text, rank):
     path = tmp_path / name
     path.write_text(text)
-    assert rank_of(Profile(path, "chrome-trace", None)) == rank
+    assert find_rank(Profile(path, "chrome-trace", None)) == rank

@@ -14,7 +14,7 @@ import paleo_lite as pl
 from measured import DATA
 from paleo_lite.cli import main
 from paleo_lite.errors import BadProfile
-from paleo_lite.profile_analysis.host import own_times, parents, report_host
+from paleo_lite.profile_analysis.host import enclosing_intervals, report_host, self_times
 from paleo_lite.profiles.detect import open_profile
 
 HOTSPOTS = """Function,CPU Time,CPU Time:Effective Time,CPU Time:Spin Time,Module,Source File
@@ -42,10 +42,10 @@ def test_intervals_less_what_lies_in_them() -> None:
     start = np.array([50, 0, 20, 5, 10, 90])
     end = np.array([60, 100, 30, 15, 40, 120])
     thread = np.array([1, 1, 1, 2, 1, 1])
-    parent = parents(thread, start, end)
+    parent = enclosing_intervals(thread, start, end)
     assert parent.tolist() == [1, -1, 4, -1, 1, 1]
-    assert own_times(start, end, parent).tolist() == [10, 100 - 30 - 10 - 10, 10, 10, 20, 30]
-    assert parents(thread[:0], start[:0], end[:0]).tolist() == []
+    assert self_times(start, end, parent).tolist() == [10, 100 - 30 - 10 - 10, 10, 10, 20, 30]
+    assert enclosing_intervals(thread[:0], start[:0], end[:0]).tolist() == []
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_vtunes_hardware_events_stand_in_for_times(tmp_path) -> None:
 def test_the_table_says_that_it_is_the_host(hotspots, width) -> None:
     result = kernels(hotspots, width=width)
     assert result.exit_code == 0, result.output
-    assert "16.839 s of the host, 74% of the time in compress_block" in result.stdout
+    assert "16.839 s on the host, 74% of the time in compress_block" in result.stdout
     assert "nothing in it ran on a device" in result.stdout and "By module" in result.stdout
     assert max(map(len, result.stdout.splitlines()[1:])) <= width
     assert json.loads(kernels(hotspots, "--format", "json").stdout)["hotspots"][0]["share"] == pytest.approx(
@@ -165,7 +165,7 @@ def test_tau_tells_the_time_in_itself(tmp_path) -> None:
 
 def test_what_is_for_kernels_is_said(hotspots) -> None:
     refused = kernels(hotspots, "--next-command", "ncu")
-    assert refused.exit_code == 2 and "nothing in this profile ran on a device" in refused.stderr
+    assert refused.exit_code == 2 and "`--next-command` needs kernels" in refused.stderr
     for command in (["efficiency", hotspots, "--gpu", "k40m"], ["compare", hotspots, hotspots]):
         result = CliRunner().invoke(main, [*map(str, command)], prog_name="paleo-lite")
         assert result.exit_code == 1 and "`paleo-lite kernels` says where the host's time went" in result.stderr

@@ -8,21 +8,21 @@ from __future__ import annotations
 import pytest
 
 from measured import DATA
-from paleo_lite.profile_analysis.activity import Activity
-from paleo_lite.profile_analysis.device_time import Idle, describe_idle
+from paleo_lite.profile_analysis.activity import ActivityRecorder
+from paleo_lite.profile_analysis.device_time import TimeBreakdown, break_down_time
 from paleo_lite.profiles.table import batch_of
 
 NAMES = ("category", "kernel", "start_ns", "duration_ns", "device", "step", "launch_ns")
 
 
-def idle_of(*rows: tuple, steps: list[str] | None = None, names: tuple[str, ...] = NAMES) -> Idle | None:
+def idle_of(*rows: tuple, steps: list[str] | None = None, names: tuple[str, ...] = NAMES) -> TimeBreakdown | None:
     """Of rows in the order of `NAMES`, in two batches."""
-    activity = Activity()
+    activity = ActivityRecorder()
     for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
         columns = dict(zip(names, map(list, zip(*part)))) if part else {name: [] for name in names}
         activity.add(batch_of(columns, len(part), names))
-    recorded = activity.recorded(steps)
-    return None if recorded is None else describe_idle(recorded)
+    recorded = activity.recording(steps)
+    return None if recorded is None else break_down_time(recorded)
 
 
 def kernel(start: int, end: int, launch: int | None = 0, step: str | None = None, kind="kernel", device=0) -> tuple:
@@ -101,7 +101,7 @@ get_comm_comp_overlap (per cent), of traces whose times are whole microseconds, 
 @pytest.mark.parametrize("name", HTA)
 def test_busy_idle_and_overlap_are_holistic_trace_analysis(name, without_last_step):
     compute, other, idle, overlap = HTA[name]
-    found = describe_idle(without_last_step(DATA / "profiles" / name))
+    found = break_down_time(without_last_step(DATA / "profiles" / name))
     assert found.computing_s * 1e6 == pytest.approx(compute)
     assert (found.busy_share * found.window_s - found.computing_s) * 1e6 == pytest.approx(other)
     assert sum(found.idle_s.values()) * 1e6 == pytest.approx(idle)
@@ -111,7 +111,7 @@ def test_busy_idle_and_overlap_are_holistic_trace_analysis(name, without_last_st
 @pytest.mark.slow
 @pytest.mark.needs_data
 def test_idle_by_cause_is_holistic_trace_analysis(without_last_step):
-    found = describe_idle(without_last_step(DATA / "profiles" / "param" / "resnet_kineto.json.gz"))
+    found = break_down_time(without_last_step(DATA / "profiles" / "param" / "resnet_kineto.json.gz"))
     # get_idle_time_breakdown of the one stream that counts: host_wait 9,777,580, kernel_wait 11,515. The others hold
     # one kernel each, within a gap of the first.
     assert found.idle_s["host"] * 1e6 == pytest.approx(9_777_580, abs=10)
@@ -130,7 +130,7 @@ DLRM = {
 @pytest.mark.parametrize("rank", DLRM)
 def test_ranks_are_holistic_trace_analysis(rank, dlrm, without_last_step):
     (path,) = dlrm.glob(f"worker{rank}_*")
-    found = describe_idle(without_last_step(path))
+    found = break_down_time(without_last_step(path))
     compute, other, idle, overlap = DLRM[rank]
     assert found.computing_s * 1e6 == pytest.approx(compute)
     assert (found.busy_share * found.window_s - found.computing_s) * 1e6 == pytest.approx(other)

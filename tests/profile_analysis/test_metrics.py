@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.profile_analysis.metrics import METRICS, explain, find_metric, occupancy_of
+from paleo_lite.profile_analysis.metrics import METRICS, achieved_occupancy, explain, find_metric
 
 COURSE = [  # slides "Profiling DNN workloads" (Argonne, ATPESC)
     # "Metrics relevant to identify compute, memory, IO characteristics"
@@ -62,7 +62,7 @@ def test_values_as_text(name, value, shown):
 
 
 def test_occupancy_whoever_measured_it():
-    assert occupancy_of({"achieved_occupancy": 0.25}) == 0.25
-    assert occupancy_of({"sm__warps_active.avg.pct_of_peak_sustained_active": 25.0}) == 0.25
-    assert occupancy_of({"ipc": 1.0}) is None
+    assert achieved_occupancy({"achieved_occupancy": 0.25}) == 0.25
+    assert achieved_occupancy({"sm__warps_active.avg.pct_of_peak_sustained_active": 25.0}) == 0.25
+    assert achieved_occupancy({"ipc": 1.0}) is None
     assert explain("no_such_counter", 1.0) is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paleo_lite.errors import BadValue
 from paleo_lite.profile_analysis.kernels import KernelRow
-from paleo_lite.profile_analysis.next_command import TOOLS, kernels_that_matter, next_command
+from paleo_lite.profile_analysis.next_command import TOOLS, kernels_to_profile, next_command
 
 
 def row(name, time_s, rank, label="gemm"):
@@ -52,13 +52,13 @@ def test_nsight_systems_collects_in_the_captured_range():
 
 def test_copies_and_collectives_are_left_out():
     rows = [row("memcpy HtoD", 9.0, 1, "memcpy"), row("nccl", 8.0, 2, "communication"), row("sgemm", 1.0, 3)]
-    assert [kernel.name for kernel in kernels_that_matter(rows)] == ["sgemm"]
+    assert [kernel.name for kernel in kernels_to_profile(rows)] == ["sgemm"]
 
 
 def test_what_matters_is_80_percent_of_the_time_by_rank():
     rows = [row("a", 7.0, 1), row("b", 1.5, 2), row("c", 1.0, 3), row("d", 0.5, 4)]
-    assert [kernel.name for kernel in kernels_that_matter(rows)] == ["a", "b"]
-    assert len(kernels_that_matter([row(str(place), 1.0, place) for place in range(1, 40)])) == 8
+    assert [kernel.name for kernel in kernels_to_profile(rows)] == ["a", "b"]
+    assert len(kernels_to_profile([row(str(place), 1.0, place) for place in range(1, 40)])) == 8
 
 
 @given(st.text(min_size=1, max_size=60), st.sampled_from(TOOLS))

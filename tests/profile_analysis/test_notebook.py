@@ -12,8 +12,8 @@ from hypothesis import given
 from measured import DATA
 from paleo_lite.errors import BadProfile
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis.analysis import ReadAs, measure_efficiency
-from paleo_lite.profile_analysis.notebook import NotebookSums, sum_rows
+from paleo_lite.profile_analysis.analysis import ReadOptions, measure_efficiency
+from paleo_lite.profile_analysis.notebook import NotebookSums, sum_batch
 from paleo_lite.profiles.table import batch_of
 from strategies import COUNTED_KERNELS, CUTS, pieces
 
@@ -39,7 +39,7 @@ PRINTED = """
 @pytest.fixture(scope="module")
 def result():
     folder = SURFBOARD / "pyprof_kernels"
-    return measure_efficiency([folder], find_device("k40m"), ReadAs("notebook"), group_by=["batch_size", "nodes"])
+    return measure_efficiency([folder], find_device("k40m"), ReadOptions("notebook"), group_by=["batch_size", "nodes"])
 
 
 @pytest.mark.needs_data
@@ -87,17 +87,17 @@ def batch(kernels, durations, flops, moved):
 def test_as_the_notebook_itself_computes_it(table):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(table, columns=["Kernel", "Sil(ns)", "FLOPs", "Bytes"]).fillna({"FLOPs": 0, "Bytes": 0})
-    sums = sum_rows(batch(*zip(*table)))
+    sums = sum_batch(batch(*zip(*table)))
     total = frame["Sil(ns)"].sum()
     if not total:
         with pytest.raises(BadProfile, match="no time"):
-            sums.finish()
+            sums.efficiencies()
         return
     by_name = frame[["Kernel", "Sil(ns)", "FLOPs"]].astype({"FLOPs": float}).groupby("Kernel").sum()
     compute = by_name[by_name["FLOPs"] != 0]["Sil(ns)"].sum()
     with np.errstate(all="ignore"):
         weighted = (1e9 * frame["Bytes"].astype(float) / frame["Sil(ns)"]) * (frame["Sil(ns)"] / total)
-    found = sums.finish()
+    found = sums.efficiencies()
     assert found["compute_efficiency"] == pytest.approx(compute / total, rel=1e-12)
     assert found["flops_per_s"] == pytest.approx(frame["FLOPs"].sum() / (total * 1e-9), rel=1e-9)
     assert found["bandwidth_bytes_per_s"] == pytest.approx(weighted.sum(), rel=1e-9)
@@ -106,9 +106,9 @@ def test_as_the_notebook_itself_computes_it(table):
 @given(COUNTED_KERNELS, CUTS)
 def test_any_split_gives_the_same_sums(table, cuts):
     whole = batch(*zip(*table))
-    parts = [sum_rows(whole.slice(start, stop - start)) for start, stop in pieces(cuts, len(table))]
+    parts = [sum_batch(whole.slice(start, stop - start)) for start, stop in pieces(cuts, len(table))]
     merged = functools.reduce(NotebookSums.merge, parts, NotebookSums())
-    expected = sum_rows(whole)
+    expected = sum_batch(whole)
     positive = lambda sums: {name: value for name, value in sums.items() if value}  # noqa: E731
     assert positive(merged.durations_ns) == positive(expected.durations_ns)
     assert positive(merged.flops) == positive(expected.flops)
@@ -122,7 +122,7 @@ def test_the_host_does_not_count():
         "category": ["api", "kernel", "cpu"], "kernel": ["launch", "gemm", "add"], "duration_ns": [500.0, 10.0, 900.0],
         "flops": [None, 40.0, None], "bytes": [None, 20.0, None],
     }  # fmt: skip
-    found = sum_rows(batch_of(columns, 3, tuple(columns))).finish()
+    found = sum_batch(batch_of(columns, 3, tuple(columns))).efficiencies()
     assert found == {
         "compute_efficiency": 1.0, "flops_per_s": 4e9, "bandwidth_bytes_per_s": 2e9, "flops": 40.0, "bytes": 20.0,
     }  # fmt: skip
@@ -131,9 +131,9 @@ def test_the_host_does_not_count():
 @pytest.mark.parametrize("value", [-1.0, float("nan")])
 def test_a_duration_that_cannot_be(value):
     with pytest.raises(BadProfile, match="expected a number of 0 or more"):
-        sum_rows(batch(["a", "b"], [1.0, value], [1.0, 1.0], [1.0, 1.0]))
+        sum_batch(batch(["a", "b"], [1.0, value], [1.0, 1.0], [1.0, 1.0]))
 
 
 def test_no_rows():
     with pytest.raises(BadProfile, match="no kernels"):
-        NotebookSums().finish()
+        NotebookSums().efficiencies()

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from paleo_lite.profile_analysis.runs import COLUMNS, Runs, divide, find_runs, together
+from paleo_lite.profile_analysis.runs import COLUMNS, Runs, concatenate_runs, find_runs, split_at_iterations
 from paleo_lite.profiles.table import batch_of
 
 NAMES = ("category", "kernel", "op", "params", "direction", "thread", "start_ns", "duration_ns", "flops", "bytes")
@@ -92,7 +92,7 @@ def test_runs_are_neighbours_that_are_alike(seed, rows_of_a_batch) -> None:
     rows = rows_at_random(200, seed)
     rows.sort(key=lambda row: -1 if row["thread"] is None else row["thread"])  # threads as they first come
     parts = [batch(rows[at : at + rows_of_a_batch]) for at in range(0, len(rows), rows_of_a_batch)]
-    found = together([find_runs(part) for part in parts])
+    found = concatenate_runs([find_runs(part) for part in parts])
     assert as_tuples(found) == runs_of(rows)
     kept = [row for row in rows if row["category"] != "api" and row["duration_ns"] is not None]
     assert found.length == len(kept)
@@ -108,7 +108,7 @@ def test_rows_of_other_threads_do_not_end_a_run() -> None:
 def test_what_runs_through_iterations_is_shared_out_and_adds_up() -> None:
     row = {"category": "kernel", "kernel": "a", "op": "conv2d", "params": "N=1", "duration_ns": 3.0, "flops": 10.0}
     runs = find_runs(batch([dict.fromkeys(NAMES) | row for _ in range(7)]))
-    found = as_tuples(divide(runs, np.array([0, 3, 5])))
+    found = as_tuples(split_at_iterations(runs, np.array([0, 3, 5])))
     assert [run[1][2] for run in found] == [2, 2, 3]
     assert [run[2] for run in found] == [7.0, 7.0, 7.0]
     assert [run[3] for run in found] == [
@@ -116,9 +116,9 @@ def test_what_runs_through_iterations_is_shared_out_and_adds_up() -> None:
         (pytest.approx(70 / 3), 2),
         (pytest.approx(70 / 3), 3),
     ]
-    assert divide(runs, np.array([0])) is runs
+    assert split_at_iterations(runs, np.array([0])) is runs
 
 
 def test_no_rows() -> None:
     assert find_runs(batch([])).length == 0
-    assert together([]).length == 0
+    assert concatenate_runs([]).length == 0

@@ -1,6 +1,6 @@
 """Steady iterations: figures of SURFBoard's real files, the rules beside pyprof's own counts, made loops.
 
-Tests: profile_analysis/analysis.py, profile_analysis/parameters.py, profile_analysis/sample.py.
+Tests: profile_analysis/analysis.py, profile_analysis/parameters.py, profile_analysis/iteration_work.py.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from measured import DATA
 from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis import BY
-from paleo_lite.profile_analysis.analysis import ReadAs, examine, measure_efficiency, steady_figures
+from paleo_lite.profile_analysis import GROUPINGS
+from paleo_lite.profile_analysis.analysis import ReadOptions, analyse_file, measure_efficiency, steady_figures
 from paleo_lite.profile_analysis.durations import read_durations
+from paleo_lite.profile_analysis.iteration_work import OUTSIDE_MODULES
 from paleo_lite.profile_analysis.parameters import UNKNOWN, CountedOperation, count_printed, parse_parameters
-from paleo_lite.profile_analysis.runs import COLUMNS, FIELDS, Runs, find_runs, together
-from paleo_lite.profile_analysis.sample import OUTSIDE
-from paleo_lite.profile_analysis.steady import parse_steps, steady_state
+from paleo_lite.profile_analysis.runs import COLUMNS, FIELDS, Runs, concatenate_runs, find_runs
+from paleo_lite.profile_analysis.steady import analyse_steady_state, parse_steps
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.table import batch_of
 from strategies import CUTS, pieces
@@ -42,7 +42,7 @@ def surfboard():
     durations = read_durations([SURFBOARD / "derived" / "cartesius_batch_durations_recovered.csv"])
     device = find_device("k40m")
     files = sorted(FOLDER.glob("run_0_config_8_*"))  # on eight nodes; the notebook reads all 64
-    return measure_efficiency(files, device, ReadAs(durations=durations), group_by=["batch_size"])
+    return measure_efficiency(files, device, ReadOptions(durations=durations), group_by=["batch_size"])
 
 
 @pytest.mark.needs_data
@@ -112,12 +112,12 @@ def test_the_rules_count_what_pyprof_counts():
 def test_any_split_of_a_real_file_gives_the_same_iteration():
     rows = list(open_profile(ONE).batches(COLUMNS))
     assert len(rows) == 1
-    whole = steady_state(find_runs(rows[0]))
+    whole = analyse_steady_state(find_runs(rows[0]))
     random = np.random.default_rng(1)
     for _ in range(3):
         cuts = [0, *sorted(random.integers(0, rows[0].num_rows, 40).tolist()), rows[0].num_rows]
         parts = [find_runs(rows[0].slice(a, b - a)) for a, b in pairwise(cuts)]
-        assert steady_state(together(parts)) == whole
+        assert analyse_steady_state(concatenate_runs(parts)) == whole
 
 
 def loop(iterations, labelled=None, starts=False, tuning=0):
@@ -150,7 +150,7 @@ def loop(iterations, labelled=None, starts=False, tuning=0):
 
 
 def test_a_loop_is_taken_apart():
-    steady = steady_state(find_runs(loop(12, labelled={9, 10, 11}, tuning=40)))
+    steady = analyse_steady_state(find_runs(loop(12, labelled={9, 10, 11}, tuning=40)))
     assert (steady.iterations, steady.forwards, steady.backwards, steady.matched) == (12, 11, 3, 3)
     assert steady.forward_s == pytest.approx(54e-9)  # 10 + 31 + 5 + 8
     assert steady.backward_s == pytest.approx(69e-9)
@@ -166,7 +166,7 @@ def test_a_loop_is_taken_apart():
 
 
 def test_overlapping_kernels_count_once():
-    steady = steady_state(find_runs(loop(8, starts=True)))
+    steady = analyse_steady_state(find_runs(loop(8, starts=True)))
     batch = loop(8, starts=True)
     length = batch.num_rows // 8
     busy = []
@@ -188,7 +188,7 @@ def test_products_alike_in_a_row_are_counted_each():
         "kernel": ["sgemm", "gemm", "gemm"] * 8, "op": ["conv2d", "linear", "linear"] * 8,
         "params": [CONV, LINEAR, LINEAR] * 8, "duration_ns": [50.0, 8.0, 8.0] * 8,
     }  # fmt: skip
-    steady = steady_state(find_runs(batch_of(columns, 24, tuple(columns))))
+    steady = analyse_steady_state(find_runs(batch_of(columns, 24, tuple(columns))))
     assert steady.flops == CONV_FORWARD + 2 * 120
     assert steady.bytes == 4 * 1496 + 2 * 4 * 52
 
@@ -200,14 +200,14 @@ def test_rates_are_lower_bounds_where_less_than_nine_tenths_are_known(unknown_ns
         "kernel": ["sgemm", "mystery"] * 8, "op": ["conv2d", None] * 8, "params": [CONV, None] * 8,
         "duration_ns": [100.0 - unknown_ns, unknown_ns] * 8,
     }  # fmt: skip
-    steady = steady_state(find_runs(batch_of(columns, 16, tuple(columns))))
+    steady = analyse_steady_state(find_runs(batch_of(columns, 16, tuple(columns))))
     assert steady.flops == CONV_FORWARD and steady.flops_covered == pytest.approx(1 - unknown_ns / 100)
     assert any("FLOPs are known for" in note and "lower bounds" in note for note in steady.notes) == said
 
 
 def test_without_labels_only_the_iteration_is_known():
     columns = {"kernel": ["a", "b", "b", "c"] * 10, "duration_ns": [5.0, 1.0, 2.0, 7.0] * 10}
-    steady = steady_state(find_runs(batch_of(columns, 40, tuple(columns))))
+    steady = analyse_steady_state(find_runs(batch_of(columns, 40, tuple(columns))))
     assert steady.iterations == 10
     assert steady.kernel_s == pytest.approx(15e-9)
     assert steady.forward_s is steady.backward_s is steady.update_s is None
@@ -218,7 +218,7 @@ def test_without_labels_only_the_iteration_is_known():
 
 def test_nothing_repeats():
     columns = {"kernel": ["a", "b", "c"], "duration_ns": [5.0, 1.0, 2.0]}
-    steady = steady_state(find_runs(batch_of(columns, 3, tuple(columns))))
+    steady = analyse_steady_state(find_runs(batch_of(columns, 3, tuple(columns))))
     assert steady.iterations == 1 and steady.kernel_s == pytest.approx(8e-9)
     assert any("no iterations were found" in note for note in steady.notes)
     assert not any("backward" in note for note in steady.notes)  # of what is no step no pass is missed
@@ -228,7 +228,9 @@ def test_layers_that_repeat_are_no_iterations():
     """A block that comes back four times in a pass comes back at uneven distances, for the head follows the last."""
     one = [("block", 10.0)] * 0 + [("mul", 3.0), ("block", 10.0)] * 4 + [("head", 30.0), *[("grad", 9.0)] * 8]
     kernels, durations = map(list, zip(*(one * 6)))
-    steady = steady_state(find_runs(batch_of({"kernel": kernels, "duration_ns": durations}, len(kernels), None)))
+    steady = analyse_steady_state(
+        find_runs(batch_of({"kernel": kernels, "duration_ns": durations}, len(kernels), None))
+    )
     assert steady.iterations == 6
     assert steady.kernel_s == pytest.approx(sum(time for _, time in one) * 1e-9)
 
@@ -240,8 +242,8 @@ def test_any_split_gives_the_same_runs(cuts, starts):
     expected = find_runs(whole)
     found = Runs()
     for part in parts:
-        found = together([found, part])
-    for merged in (found, together(parts)):
+        found = concatenate_runs([found, part])
+    for merged in (found, concatenate_runs(parts)):
         assert [merged.signatures[i] for i in merged.table["signature"]] == [
             expected.signatures[i] for i in expected.table["signature"]
         ]
@@ -250,14 +252,14 @@ def test_any_split_gives_the_same_runs(cuts, starts):
         assert all(merged.mixes[int(mix)] == expected.mixes[int(mix)] for mix in expected.table["mix"])
         if starts:
             assert (merged.spans_ns == expected.spans_ns).all()
-    assert steady_state(found) == steady_state(expected)
+    assert analyse_steady_state(found) == analyse_steady_state(expected)
 
 
 def test_zero_rows_and_no_time():
     with pytest.raises(BadProfile, match="no kernels"):
-        steady_state(Runs())
+        analyse_steady_state(Runs())
     with pytest.raises(BadProfile, match="no time"):
-        steady_state(find_runs(batch_of({"kernel": ["a"], "duration_ns": [0.0]}, 1, None)))
+        analyse_steady_state(find_runs(batch_of({"kernel": ["a"], "duration_ns": [0.0]}, 1, None)))
 
 
 @pytest.mark.parametrize(
@@ -331,7 +333,7 @@ def test_other_formats_go_the_same_way():
     """A Chrome trace has start times and no labels."""
     folder = DATA / "profiles"
     trace = next((folder / "torch_chrome_trace_resnet50").iterdir())
-    finding = examine(trace)
+    finding = analyse_file(trace)
     assert not finding.error
     assert finding.steady.iterations == 6  # its six ProfilerStep marks
     assert 0 < finding.steady.busy_s <= finding.steady.kernel_s * (1 + 1e-9)
@@ -367,19 +369,22 @@ def test_time_is_summed_by_operation_shape_module_and_kernels():
         ("aten::mm", MM.replace("[[8,", "[[16,"), "Net/Linear_1", "gemm_b", 30.0),
         ("aten::add", ADD, None, "add", 5.0),
     )
-    sums = {by: {row.op: row.time_s for row in steady_state(runs, by=by).operators} for by in BY}
+    sums = {by: {row.op: row.time_s for row in analyse_steady_state(runs, by=by).operators} for by in GROUPINGS}
     assert sums["op"] == pytest.approx({"aten::mm": 40e-9, "aten::add": 5e-9})
     assert sums["shape"] == pytest.approx(
         {"aten::mm 16x4 4x2 bf16": 30e-9, "aten::mm 8x4 4x2 bf16": 10e-9, "aten::add 8x2 8x2 fp32": 5e-9}
     )
-    assert sums["module"] == pytest.approx({"Net/Linear_1": 30e-9, "Net/Linear_0": 10e-9, OUTSIDE: 5e-9})
+    assert sums["module"] == pytest.approx({"Net/Linear_1": 30e-9, "Net/Linear_0": 10e-9, OUTSIDE_MODULES: 5e-9})
     assert sums["kernel"] == pytest.approx({"gemm_b": 30e-9, "gemm_a": 10e-9, "add": 5e-9})
 
 
 def test_the_precision_is_that_of_the_products():
     runs = layered(("aten::mm", MM, None, "gemm", 10.0), ("aten::add", ADD, None, "add", 5.0))
-    found = steady_state(runs)
+    found = analyse_steady_state(runs)
     assert found.precision == "bf16" and [row.precision for row in found.operators] == ["bf16", None]
     single = MM.replace("c10::BFloat16", "float")
-    assert steady_state(layered(("aten::mm", single, None, "ampere_sgemm_128x64_tn", 9.0))).precision == "fp32"
-    assert steady_state(layered(("aten::mm", single, None, "cutlass_80_tensorop_s1688gemm_1", 9.0))).precision == "tf32"
+    assert analyse_steady_state(layered(("aten::mm", single, None, "ampere_sgemm_128x64_tn", 9.0))).precision == "fp32"
+    assert (
+        analyse_steady_state(layered(("aten::mm", single, None, "cutlass_80_tensorop_s1688gemm_1", 9.0))).precision
+        == "tf32"
+    )

@@ -1,5 +1,4 @@
-"""Tables and documents: what fits a width, what absent looks like, that names are shown as they are, and how columns
-write what they hold, and tables what they leave out."""
+"""Tables and documents: widths, missing values, escaping, number formats, and shortened tables."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.reporting import document
-from paleo_lite.reporting.document import Chart, Column, Document, KeyFigure, Table, say_many, say_percent
-from paleo_lite.reporting.terminal import fitting, show_document, table_lines
+from paleo_lite.reporting.document import Chart, Column, Document, KeyFigure, Table, format_percent, format_plural
+from paleo_lite.reporting.terminal import fit_columns, format_table_lines, show_document
 
 
 def render(page: Document, style: str) -> str:
@@ -25,21 +24,21 @@ TABLE = Table(
     "Title",
     [
         Column("name", "name", left=True),
-        Column("seen", "seen", left=True, spare=1),
-        Column("much", "much", lambda value: f"{value:,}", spare=2),
+        Column("seen", "seen", left=True, drop_order=1),
+        Column("much", "much", lambda value: f"{value:,}", drop_order=2),
     ],
     [{"name": "[bold]a[/bold]", "seen": "x" * 30, "much": 1234567}, {"name": "b|c", "seen": None, "much": None}],
     [{"name": "total", "much": 1234567}],
 )
 
 
-def test_the_most_spare_columns_go_first() -> None:
-    assert [laid.column.key for laid in fitting(TABLE, 100)] == ["name", "seen", "much"]
-    assert [laid.column.key for laid in fitting(TABLE, 50)] == ["name", "seen"]
-    assert [laid.column.key for laid in fitting(TABLE, 20)] == ["name"]
+def test_columns_are_dropped_in_their_order() -> None:
+    assert [layout.column.key for layout in fit_columns(TABLE, 100)] == ["name", "seen", "much"]
+    assert [layout.column.key for layout in fit_columns(TABLE, 50)] == ["name", "seen"]
+    assert [layout.column.key for layout in fit_columns(TABLE, 20)] == ["name"]
 
 
-def test_what_is_dropped_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_columns_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     assert "not shown at this width: much" in render(Document("", (), [TABLE]), "table")
 
@@ -57,7 +56,7 @@ def test_csv_has_raw_values_and_empty_for_absent() -> None:
     assert rows[1] == {"name": "b|c", "seen": "", "much": ""}
 
 
-def test_markdown_escapes_what_would_end_a_cell() -> None:
+def test_markdown_escapes_cell_separators() -> None:
     assert "b\\|c" in render(Document("", (), [TABLE]), "markdown")
 
 
@@ -70,23 +69,23 @@ def test_markdown_escapes_what_would_end_a_cell() -> None:
 def test_any_names_fit_any_width(cells: list[tuple[str, int]], width: int) -> None:
     rows = [{"name": name, "much": much} for name, much in cells]
     table = Table("", TABLE.columns, rows)
-    assert fitting(table, width)[0].column.key == "name"
+    assert fit_columns(table, width)[0].column.key == "name"
     assert len(list(csv.reader(io.StringIO(render(Document("", (), [table]), "csv"), newline="")))) == len(rows) + 1
 
 
 @given(st.lists(st.tuples(st.text(max_size=60), st.integers()), max_size=5), st.integers(44, 120))
 def test_a_table_is_never_wider_than_the_terminal(cells: list[tuple[str, int]], width: int) -> None:
-    columns = [Column("name", "name", left=True), Column("note", "note", left=True, fold=True), Column("much", "much")]
+    columns = [Column("name", "name", left=True), Column("note", "note", left=True, wrap=True), Column("much", "much")]
     rows = [{"name": name[:20], "note": name * 3, "much": much % 10**6} for name, much in cells]
-    lines = table_lines(Table("", columns, rows, [{"name": "total", "much": 1}]), width)
+    lines = format_table_lines(Table("", columns, rows, [{"name": "total", "much": 1}]), width)
     assert max(map(len, lines)) <= width
     assert all(line.isprintable() for line in lines)
 
 
 def test_folded_cells_keep_every_word() -> None:
     text = "the quick brown fox jumps over the lazy dog again and again until it is tired"
-    columns = [Column("name", "name", left=True), Column("note", "note", left=True, fold=True)]
-    lines = table_lines(Table("", columns, [{"name": "a", "note": text}]), 40)
+    columns = [Column("name", "name", left=True), Column("note", "note", left=True, wrap=True)]
+    lines = format_table_lines(Table("", columns, [{"name": "a", "note": text}]), 40)
     assert len(lines) > 4
     assert " ".join(" ".join(lines[2:]).removeprefix("a").split()) == text
 
@@ -95,7 +94,7 @@ WHOLE = Document(
     "A report",
     question="How long?",
     answers=[KeyFigure("Time", "3 ms", "at 90%")],
-    lead=["It was measured."],
+    introduction=["It was measured."],
     sections=[
         Document(
             "Why", [("peak", "4 TFLOP/s")], [TABLE, Chart(None, "a picture"), "No timeline."], ["rounded"], name="why"
@@ -106,11 +105,11 @@ WHOLE = Document(
 
 
 @pytest.mark.parametrize("style", ["table", "markdown"])
-def test_a_document_with_sections_says_all_but_its_charts(style: str) -> None:
+def test_text_formats_contain_everything_except_charts(style: str) -> None:
     text = render(WHOLE, style)
-    said = ["A report", "How long?", "It was measured.", "3 ms (at 90%)", "Why", "4 TFLOP/s", "b", "No timeline.",
+    texts = ["A report", "How long?", "It was measured.", "3 ms (at 90%)", "Why", "4 TFLOP/s", "b", "No timeline.",
             "rounded", "Again", "This:", "paleo-lite report x"]  # fmt: skip
-    assert [text.index(word) for word in said] == sorted(text.index(word) for word in said)
+    assert [text.index(word) for word in texts] == sorted(text.index(word) for word in texts)
     assert "a picture" not in text
 
 
@@ -122,41 +121,41 @@ def test_csv_of_a_document_without_a_table_is_its_facts() -> None:
     assert render(Document("", [("rows", "1,000")]), "csv") == 'name,value\nrows,"1,000"\n'
 
 
-def test_one_value_in_each_notation():
-    said = {
+def test_one_value_in_each_format():
+    formatted = {
         name: function(12.345678)
         for name, function in vars(document).items()
-        if name.startswith("say_") and name != "say_many"
+        if name.startswith("format_") and name not in ("format_plural", "format_si")
     }
-    assert said == {
-        "say_time": "12.35 s",
-        "say_time_briefly": "12.3 s",
-        "say_size": "12.35 B",
-        "say_size_briefly": "12.3 B",
-        "say_bandwidth": "12.35 B/s",
-        "say_percent": "1234.6%",
-        "say_whole_percent": "1235%",
-        "say_count": "12.345678",
-        "say_three_digits": "12.3",
-        "say_yes_or_no": "yes",
+    assert formatted == {
+        "format_time": "12.35 s",
+        "format_time_short": "12.3 s",
+        "format_bytes": "12.35 B",
+        "format_bytes_short": "12.3 B",
+        "format_bandwidth": "12.35 B/s",
+        "format_percent": "1234.6%",
+        "format_percent_rounded": "1235%",
+        "format_count": "12.345678",
+        "format_3_digits": "12.3",
+        "format_yes_no": "yes",
     }
-    assert (say_many(1, "kernel"), say_many(1234, "kernel")) == ("1 kernel", "1,234 kernels")
+    assert (format_plural(1, "kernel"), format_plural(1234, "kernel")) == ("1 kernel", "1,234 kernels")
 
 
 def test_columns_without_a_value_are_left_out():
     table = Table("", [Column("a", "a"), Column("b", "b"), Column("c", "c")], [{"a": 1, "c": None}, {"a": None}])
-    assert [column.key for column in table.known("c").columns] == ["a", "c"]
+    assert [column.key for column in table.drop_empty_columns("c").columns] == ["a", "c"]
 
 
-def test_a_table_says_how_many_of_its_rows_it_lists_where_not_all():
+def test_title_of_a_shortened_table_has_the_number_of_rows():
     table = Table("Steps", [Column("step", "step")], [{"step": 1}, {"step": 2}, {"step": 3}])
-    assert (table.first(2, "the longest ").title, len(table.first(2).rows)) == ("Steps, the longest 2 of 3", 2)
-    assert table.first(None) is table and table.first(3) is table
+    assert (table.head(2, "the longest ").title, len(table.head(2).rows)) == ("Steps, the longest 2 of 3", 2)
+    assert table.head(None) is table and table.head(3) is table
 
 
 @pytest.mark.parametrize(
-    ("share", "said"),
+    ("share", "text"),
     [(0.0, "0.0%"), (4.9e-4, "< 0.05%"), (5.1e-4, "0.1%"), (0.14, "14.0%"), (-0.002, "-0.2%"), (11.5, "1150.0%")],
 )
-def test_what_is_not_nothing_is_never_said_to_be_none_of_it(share, said):
-    assert say_percent(share) == said
+def test_positive_fractions_never_read_0(share, text):
+    assert format_percent(share) == text

@@ -1,4 +1,4 @@
-"""Layer counts to look at: one network as its modules or its largest layers, several beside each other."""
+"""Documents of layer counts: one network by modules or largest layers, and several networks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.architectures import Network
 from paleo_lite.errors import BadValue
-from paleo_lite.reporting.networks import counts_beside_page, counts_page
+from paleo_lite.reporting.networks import counts_comparison_page, counts_page
 
 PTHFLOPS = {
     "vgg16": (15_516_752_872, "98.99%"),
@@ -23,19 +23,19 @@ PTHFLOPS = {
 
 
 def test_the_convolutions_of_four_networks():
-    beside = pl.layers(list(PTHFLOPS), convention="pthflops")
-    page = counts_beside_page(beside)
+    comparison = pl.layers(list(PTHFLOPS), convention="pthflops")
+    page = counts_comparison_page(comparison)
     share = page.tables[0].columns[-1]
     shown = {row["network"]: (row["count"], share.text(row)) for row in page.tables[0].rows}
     assert shown == PTHFLOPS
-    assert [each["network"] for each in beside.to_dict()["networks"]] == list(PTHFLOPS)
-    assert len(beside.to_dict()["networks"][0]["layers"]) == len(pl.layers("vgg16").reported)
+    assert [each["network"] for each in comparison.to_dict()["networks"]] == list(PTHFLOPS)
+    assert len(comparison.to_dict()["networks"][0]["layers"]) == len(pl.layers("vgg16").reported)
     assert "98.64%" in page.markdown()
 
 
-def test_multiply_accumulates_stand_in_one_column():
+def test_macs_have_one_column():
     """By hand: 16 convolutions of VGG19 take 19,508,428,800 of 19,632,062,464."""
-    page = counts_beside_page(pl.layers(("vgg19",), convention="macs"))
+    page = counts_comparison_page(pl.layers(("vgg19",), convention="macs"))
     assert [column.title for column in page.tables[0].columns].count("MAC") == 1
     row = page.tables[0].rows[0]
     assert (row["count"], row["convolution_count"]) == (19_632_062_464, 19_508_428_800)
@@ -44,12 +44,12 @@ def test_multiply_accumulates_stand_in_one_column():
     assert [column.title for column in alone.tables[0].columns].count("MAC") == 1
 
 
-def test_a_list_names_one_network_at_least():
-    with pytest.raises(BadValue, match="one network at least"):
+def test_an_empty_list_of_networks_raises():
+    with pytest.raises(BadValue, match="at least one network"):
         pl.layers([])
     pandas = pytest.importorskip("pandas")
     assert isinstance(pl.layers(["alexnet"]).to_frame(), pandas.DataFrame)
-    assert repr(pl.layers(["alexnet"])).startswith("CountsBeside(LayerCounts(network='alexnet'")
+    assert repr(pl.layers(["alexnet"])).startswith("CountsComparison(LayerCounts(network='alexnet'")
 
 
 def written(page):
@@ -84,15 +84,15 @@ def test_trainable_and_frozen_parameters():
     frozen = first._replace(attributes={**first.attributes, "frozen": True})  # 64 x 3 x 11 x 11 weights, 64 biases
     network = Network("half", alexnet.inputs, (frozen, *rest), alexnet.parameters + 5)
     assert dict(counts_page(pl.layers(network)).facts)["parameters"] == (
-        "61,077,544 trainable, 23,296 frozen, 5 that no layer uses"
+        "61,077,544 trainable, 23,296 frozen, 5 unused"
     )
     assert pl.layers(network).to_dict()["frozen_parameters"] == 23_296
-    page = counts_beside_page(pl.layers([network, "alexnet"]))
+    page = counts_comparison_page(pl.layers([network, "alexnet"]))
     assert [row["frozen_parameters"] for row in page.tables[0].rows] == [23_296, 0]
     assert "frozen" in [column.title for column in page.tables[0].columns]
 
 
-def test_a_network_of_nothing_has_no_shares():
+def test_an_empty_network_has_no_shares():
     counts = pl.layers(Network("nothing", ((1, 3),), (), 0))
     assert counts.convolution_share is None
     assert counts_page(counts).tables[0].rows == []

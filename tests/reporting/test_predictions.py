@@ -1,4 +1,4 @@
-"""`--explain` names the peak that it divides by; that its numbers multiply out is asked in test_metamorphic.py."""
+"""`--explain` names the peak it divides by; test_metamorphic.py checks its arithmetic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paleo_lite.reporting.predictions import explain_layer
         ("v100-sxm2", "fp16", "fp16 tensor"),
     ],
 )
-def test_the_peak_that_is_named_is_the_one_that_is_used(gpu: str, precision: str, named: str) -> None:
+def test_explained_peak_is_the_one_used(gpu: str, precision: str, named: str) -> None:
     prediction = pl.predict("resnet18", gpu=gpu, precision=precision)
     peak = f"{prediction.peak.peak.precision} {prediction.peak.peak.unit}"
     assert peak == named and f"({named})" in dict(explain_layer(prediction, "conv1").facts)["inference: compute"]
@@ -27,7 +27,7 @@ def test_the_peak_that_is_named_is_the_one_that_is_used(gpu: str, precision: str
 
 @pytest.mark.slow
 def test_no_forecast_beats_the_peak_of_slow_fp16_units() -> None:
-    """A GTX 1080 Ti computes fp16 networks in fp32: the bound counts that, too."""
+    """A GTX 1080 Ti computes fp16 networks in fp32, which the bound takes into account."""
     for device in list_devices([]):
         if device.vendor == "NVIDIA" and not why_not_pooled(device) and "fp16" in device.precisions:
             bound = pl.predict("vit_b_16", gpu=device, precision="fp16", batch_size=64, time_model="peak")

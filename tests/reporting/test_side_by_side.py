@@ -1,4 +1,4 @@
-"""Predictions side by side: shares of the bounds by hand, and rows that are the predictions'."""
+"""Several predictions in one table: shares of the bounds computed by hand, and rows that equal the predictions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.several import Predictions
-from paleo_lite.reporting.side_by_side import bound_sentence, shares_by_bound, side_by_side, side_by_side_page
-from paleo_lite.reporting.terminal import fitting
+from paleo_lite.reporting.side_by_side import comparison_table, describe_bounds, side_by_side_page, time_shares_by_bound
+from paleo_lite.reporting.terminal import fit_columns
 
 
 @pytest.fixture(scope="module")
@@ -33,28 +33,28 @@ def with_terms(prediction, **changes):
 
 
 def test_shares_of_the_bounds(prediction):
-    assert shares_by_bound(prediction) == {"compute": 0.6, "memory": 0.3, "unknown": 0.1}
-    assert bound_sentence(prediction) == "compute bounds 60% of the time, memory 30%, unknown 10%"
+    assert time_shares_by_bound(prediction) == {"compute": 0.6, "memory": 0.3, "unknown": 0.1}
+    assert describe_bounds(prediction) == ("60% of the time compute-bound, 30% memory-bound, 10% with unknown bound")
     with_rest = with_terms(prediction, overhead_s=10.0)
-    assert shares_by_bound(with_rest)["overhead"] == 0.5
-    said = bound_sentence(with_rest)
-    assert said == "compute bounds 30% of the time, memory 15%, unknown 5%; 50% is overhead"
+    assert time_shares_by_bound(with_rest)["overhead"] == 0.5
+    sentence = describe_bounds(with_rest)
+    assert sentence == "30% of the time compute-bound, 15% memory-bound, 5% with unknown bound; 50% overhead"
 
 
-def test_a_share_that_rounds_to_nothing_is_not_0(prediction):
-    assert bound_sentence(with_terms(prediction, overhead_s=0.01)).endswith("; under 1% is overhead")
+def test_a_share_that_rounds_to_0_reads_under_1_percent(prediction):
+    assert describe_bounds(with_terms(prediction, overhead_s=0.01)).endswith("; under 1% overhead")
 
 
-def test_what_takes_no_time_is_bound_by_nothing(prediction):
+def test_layers_without_time_have_no_bound(prediction):
     nothing = with_terms(prediction, layers_s=np.zeros((1, 3)))
-    assert bound_sentence(nothing) == "no layer takes time"
-    assert side_by_side(Predictions([nothing])).rows[0]["speedup"] is None
+    assert describe_bounds(nothing) == "no layer takes time"
+    assert comparison_table(Predictions([nothing])).rows[0]["speedup"] is None
     only_rest = with_terms(nothing, overhead_s=1.0)
-    assert bound_sentence(only_rest) == "100% is overhead"
+    assert describe_bounds(only_rest) == "100% overhead"
 
 
 def table_of(networks, gpus, **question):
-    return side_by_side(pl.predict_several(networks, gpus=gpus, **question))
+    return comparison_table(pl.predict_several(networks, gpus=gpus, **question))
 
 
 def test_one_row_per_device():
@@ -65,21 +65,21 @@ def test_one_row_per_device():
     assert [(row["low_s"], row["high_s"]) for row in sheet.rows] == [each.interval for each in predictions]
     assert sheet.rows[1]["speedup_low"] < sheet.rows[1]["speedup"] < sheet.rows[1]["speedup_high"]
     assert (sheet.rows[0]["speedup"], sheet.rows[0]["speedup_low"]) == (1.0, None)
-    assert [column.key for column in sheet.columns][:2] == ["gpu", "time_s"]  # what is the same for all is not repeated
+    assert [column.key for column in sheet.columns][:2] == ["gpu", "time_s"]  # common settings have no column
 
 
 def test_both_ends_of_an_interval_are_shown_or_neither():
     table = table_of(["resnet50"], ["t4", "v100-sxm2"], batch_sizes=[8])
-    shown = {tuple(laid.column.key for laid in fitting(table, width)) for width in range(30, 200)}
+    shown = {tuple(layout.column.key for layout in fit_columns(table, width)) for width in range(30, 200)}
     for keys in shown:
         assert ("low_s" in keys) == ("high_s" in keys)
         assert ("speedup_low" in keys) == ("speedup_high" in keys)
     assert any(
         "low_s" in keys and "memory_bytes" not in keys for keys in shown
-    )  # what says how sure it is stays longer
+    )  # intervals are dropped later than memory
 
 
-def test_what_differs_has_a_column():
+def test_settings_that_differ_have_a_column():
     keys = [column.key for column in table_of(["alexnet"], ["t4"], batch_sizes=[1, 2]).columns]
     assert keys[0] == "batch_size" and "gpu" not in keys
     asked = {"precisions": ["fp32", "fp16"], "phases": ["inference", "training"], "batch_sizes": [2, 4]}
@@ -88,29 +88,29 @@ def test_what_differs_has_a_column():
     assert [column.key for column in sheet.columns][:5] == ["network", "gpu", "precision", "phase", "batch_size"]
 
 
-def test_a_bound_is_never_held_against_forecasts():
+def test_bounds_are_not_compared_with_forecasts():
     found = pl.predict_several(["alexnet"], gpus=["arc-b580", "t4", "v100-sxm2"])
-    sheet = side_by_side(found)
+    sheet = comparison_table(found)
     bound, first, other = sheet.rows
     assert bound["bound_s"] == pl.predict("alexnet", gpu="arc-b580").time_s
     assert {bound[key] for key in ("time_s", "throughput_per_s", "usd_per_million", "speedup")} == {None}
     assert found.first.device.id == "t4" and (first["speedup"], other["speedup_low"] is None) == (1.0, False)
     facts = dict(side_by_side_page(found).facts)
-    assert "rows without a time" in facts["bounds"] and "alexnet on t4" in facts["times as fast"]
+    assert "rows without a time" in facts["bounds"] and "alexnet on t4" in facts["speed-up"]
     assert any(
         note.startswith("alexnet on arc-b580: a bound, not a forecast") for note in side_by_side_page(found).notes
     )
 
 
-def test_bounds_alone_are_held_against_each_other():
+def test_bounds_are_compared_with_each_other():
     """By hand: peaks of 8.1 and 15.7 TFLOP/s (data sheets of T4 and V100 SXM2)."""
-    sheet = side_by_side(pl.predict_several([None], gpus=["t4", "v100-sxm2"], flops="10G"))
+    sheet = comparison_table(pl.predict_several([None], gpus=["t4", "v100-sxm2"], flops="10G"))
     assert sheet.rows[1]["speedup"] == pytest.approx(15.7 / 8.1, rel=1e-2)
     assert sheet.rows[1]["speedup_low"] is None
     assert "memory_bytes" not in {column.key for column in sheet.columns}
 
 
-def test_the_page_says_what_was_left_out():
+def test_the_document_lists_predictions_that_were_left_out():
     page = side_by_side_page(pl.predict_several(["alexnet"], gpus=["k40m", "t4"], precisions=["fp32", "fp16"]))
     assert page.title == "3 predictions side by side: alexnet, inference, batch 1"
     assert next(iter(page.notes)).startswith("left out: alexnet on k40m in fp16: Tesla K40m has no fp16 peak")

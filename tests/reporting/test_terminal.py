@@ -1,4 +1,4 @@
-"""Bars beside shares, and outputs that lack letters."""
+"""Terminal output: bars, encodings without Unicode characters, line breaks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paleo_lite as pl
-from paleo_lite.reporting.document import BAR, Column, Table, bar_of
+from paleo_lite.reporting.document import BAR_WIDTH, Column, Table, text_bar
 from paleo_lite.reporting.predictions import prediction_page
-from paleo_lite.reporting.terminal import fold, show_document, table_lines
+from paleo_lite.reporting.terminal import format_table_lines, show_document, wrap_text
 
 SHARES = Table(
     "",
@@ -30,21 +30,21 @@ SHARES = Table(
     [(0.0, ""), (1.0, "█" * 10), (0.5, "█" * 5), (0.55, "█" * 5 + "▌"), (0.0125, "▏"), (0.006, ""), (1.7, "█" * 10)],
 )
 def test_a_bar_is_as_long_as_its_share(share, bar):
-    assert bar_of(share) == bar
+    assert text_bar(share) == bar
 
 
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_a_larger_share_has_no_shorter_bar(first, second):
     low, high = sorted([first, second])
-    assert len(bar_of(low)) <= len(bar_of(high)) <= BAR
+    assert len(text_bar(low)) <= len(text_bar(high)) <= BAR_WIDTH
 
 
 def test_bars_are_shown_where_there_is_room_and_move_nothing():
-    wide, narrow = table_lines(SHARES, 40), table_lines(SHARES, 29)
+    wide, narrow = format_table_lines(SHARES, 40), format_table_lines(SHARES, 29)
     assert wide[2] == "much    50.0%  █████       a"
     assert wide[3] == "little   3.0%  ▎           b"
     assert narrow[2:] == ["much    50.0%  a", "little   3.0%  b"]
-    assert max(map(len, table_lines(SHARES, 30))) <= 30
+    assert max(map(len, format_table_lines(SHARES, 30))) <= 30
 
 
 @pytest.mark.parametrize("style", ["markdown", "csv"])
@@ -84,11 +84,11 @@ def test_every_encoding_can_be_written(monkeypatch, encoding, style):
     ],
 )
 def test_words_are_broken_at_their_joints_only(text, width, lines):
-    assert fold(text, width) == lines
+    assert wrap_text(text, width) == lines
 
 
 class Screen(io.StringIO):
-    """An output that says it is a terminal."""
+    """An output that is a terminal."""
 
     def isatty(self):
         return True
@@ -96,7 +96,7 @@ class Screen(io.StringIO):
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
 def test_no_word_is_broken_at_any_width(width, monkeypatch):
-    """Nor title and notes, which a terminal would break in the middle of a word."""
+    """Titles and notes are wrapped as well: terminals would break them inside words."""
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("NO_COLOR", "1")
     page = prediction_page(pl.predict("alexnet", gpu="k80", precision="fp64"), 10, False)

@@ -169,7 +169,7 @@ def with_bounds(tmp_path_factory):
         gpus=("k80", "rtx2080ti", "xeon-8380"),
         batch_sizes=(1, 32),
         time_models=("default", "roofline"),
-    ).resolved()
+    ).resolve_names()
     assert space.gpus == ("k80-die", "rtx2080ti", "xeon-8380")  # of a board a worker is one device
     path = tmp_path_factory.mktemp("bounds") / "sweep.parquet"
     run_sweep(space, path, choose_model, jobs=1)

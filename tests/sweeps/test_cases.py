@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from paleo_lite.architectures import find_network
-from paleo_lite.architectures.network import Tokens
+from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import count
 from paleo_lite.counting.fusion import fuse
 from paleo_lite.counting.work import ENGINE
 from paleo_lite.errors import BadValue
-from paleo_lite.sweeps.cases import at_context
+from paleo_lite.sweeps.cases import network_at_context
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def windowed(tmp_path) -> str:
 @pytest.mark.parametrize("window", [False, True])
 def test_a_context_is_what_reading_it_gives(windowed, window, context):
     name = windowed if window else "gpt2"
-    made = at_context(name, context, "fp16")
-    there = find_network(name, tokens=Tokens(context=context, phase="decode"))
+    made = network_at_context(name, context, "fp16")
+    there = find_network(name, options=SequenceOptions(context=context, phase="decode"))
     work = fuse(there.layers, count(there.layers, "fp16"), ENGINE)
     assert [(layer.inputs, layer.outputs) for layer in made.network.layers] == [
         (layer.inputs, layer.outputs) for layer in there.layers
@@ -43,4 +43,4 @@ def test_a_context_is_what_reading_it_gives(windowed, window, context):
 
 def test_what_the_model_does_not_know_is_refused():
     with pytest.raises(BadValue, match="gpt2 knows 1024 positions"):
-        at_context("gpt2", 1024, "fp16")
+        network_at_context("gpt2", 1024, "fp16")

@@ -24,7 +24,7 @@ from paleo_lite.architectures import find_network
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.job import Job, Settings
-from paleo_lite.distributed.links import flat, link_rate
+from paleo_lite.distributed.links import flat_topology, link_rate
 from paleo_lite.distributed.scale import scale
 from paleo_lite.distributed.table import ScaleRow
 from paleo_lite.errors import BadFile, BadValue, Interrupted, MissingExtra, SweepStopped, UnknownName
@@ -35,7 +35,7 @@ from paleo_lite.sweeps.best import find_best
 from paleo_lite.sweeps.run import run_sweep
 from paleo_lite.sweeps.space import Space, parse_names, parse_numbers
 from paleo_lite.timing import RooflineModel, Workload, predict
-from paleo_lite.timing.memory import memory_of
+from paleo_lite.timing.memory import peak_memory
 from paleo_lite.timing.workload import TrainingOptions
 
 pytestmark = pytest.mark.slow
@@ -64,7 +64,7 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
     for row in rows:
         device, network = find_device(row["gpu"]), find_network(row["network"])
         asked = Workload(network, row["precision"], row["batch_size"], row["phase"])
-        memory = memory_of(asked).total_bytes
+        memory = peak_memory(asked).total_bytes
         assert row["memory_bytes"] == pytest.approx(memory, rel=1e-12)
         if row["reason"] is not None:
             reasons.add(row["reason"].partition(":")[0])
@@ -102,7 +102,7 @@ def test_text_is_written_by_engines_at_every_context(tmp_path) -> None:
         networks=("gpt2",), gpus=("a100-sxm-80gb",), precisions=("fp16",), phases=("decode", "inference", "prefill"),
         sequence_lengths=(100, 900), batch_sizes=(1, 16),
     )  # fmt: skip
-    rows = rows_of(space.resolved(), tmp_path / "sweep.parquet")
+    rows = rows_of(space.resolve_names(), tmp_path / "sweep.parquet")
     assert len(rows) == space.size == 12 and space.chunk_count == 2
     for row in rows:
         length = "context" if row["phase"] == "decode" else "sequence_length"
@@ -112,7 +112,7 @@ def test_text_is_written_by_engines_at_every_context(tmp_path) -> None:
         )  # fmt: skip
         assert row["time_s"] == pytest.approx(one.time_s, rel=1e-12)
         assert (row["low_s"], row["high_s"]) == pytest.approx(one.interval, rel=1e-12)
-        assert row["memory_bytes"] == memory_of(one.workload).total_bytes
+        assert row["memory_bytes"] == peak_memory(one.workload).total_bytes
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_text_is_written_by_engines_at_every_context(tmp_path) -> None:
         ("mixtral-8x7b", (None,), "which experts mixtral-8x7b reads depends on the batch"),
         ("gpt2", (1024,), "gpt2 knows 1024 positions"),
         ("bert-base", (None,), "decode is of networks that write text"),
-        ("resnet50", (None,), "resnet50 reads no sequences of tokens"),
+        ("resnet50", (None,), "resnet50 does not read sequences"),
     ],
 )
 def test_what_does_not_write_is_not_swept(network, lengths, message) -> None:
     with pytest.raises(BadValue, match=message):
-        Space(networks=(network,), gpus=("h100-sxm",), phases=("decode",), sequence_lengths=lengths).resolved()
+        Space(networks=(network,), gpus=("h100-sxm",), phases=("decode",), sequence_lengths=lengths).resolve_names()
 
 
 def test_a_file_is_swept_itself_not_what_it_calls_its_network(tmp_path) -> None:
@@ -137,7 +137,7 @@ def test_a_file_is_swept_itself_not_what_it_calls_its_network(tmp_path) -> None:
         'type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 10 } }'
     )
     space = Space(networks=(str(file),), gpus=("k40m",), batch_sizes=(1,), time_models=("roofline",))
-    (row,) = rows_of(space.resolved(), tmp_path / "sweep.parquet")
+    (row,) = rows_of(space.resolve_names(), tmp_path / "sweep.parquet")
     one = predict(Workload(find_network(str(file))), Machine(find_device("k40m")), RooflineModel())
     assert row["time_s"] == pytest.approx(one.time_s, rel=1e-12)
 
@@ -158,7 +158,7 @@ def check_against_scale(rows: list[dict]) -> None:
         model = RooflineModel() if time_model == "roofline" else choose_model(device, "fp32")
         workers = [row["workers"] for row in alike]
         answers = scale(
-            Job(asked(network), Machine(device), model), flat(link_rate(link), max(workers)), workers, batch_size,
+            Job(asked(network), Machine(device), model), flat_topology(link_rate(link), max(workers)), workers, batch_size,
             scaling=scaling, strategy=strategy, settings=Settings(),
             cluster=cluster_prior() if model.is_forecast else None,
         )  # fmt: skip
@@ -228,7 +228,7 @@ def test_what_workers_cannot_share_has_its_reason(tmp_path) -> None:
 def test_the_size_is_known_before() -> None:
     space = msgspec.structs.replace(SMALL, batch_sizes=parse_numbers("1:100000", "batch sizes"), workers=(1, 2))
     assert space.size == 2 * 3 * 2 * 2 * 100_000 * 2 * 2
-    cases, gpus, batches = space.steps()
+    cases, gpus, batches = space.max_chunk_lengths()
     assert cases * gpus * batches * 2 * 2 <= space_module.CHUNK_ROWS
     chunks = list(space.chunks())
     assert len(chunks) == space.chunk_count
@@ -407,7 +407,7 @@ def test_what_lies_in_the_way(tmp_path, small_chunks) -> None:
     [
         ({"precisions": ("fp31",)}, UnknownName, "no precision is called 'fp31'"),
         ({"strategies": ("date",)}, UnknownName, "did you mean data"),
-        ({"workers": (1, 2)}, BadValue, "several workers exchange over a link: give --links"),
+        ({"workers": (1, 2)}, BadValue, "several workers need a link: give `--link`"),
         ({"batch_sizes": ()}, BadValue, "the sweep has no batch sizes"),
         ({"gpus": ("k80", "k80")}, BadValue, "names gpus twice: k80"),
         ({"time_models": ("ppp",)}, BadValue, "the ppp model needs a PPP"),

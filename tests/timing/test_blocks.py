@@ -11,13 +11,13 @@ from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadFile
 from paleo_lite.machines import find_device
 from paleo_lite.timing import RooflineModel, blocks
-from paleo_lite.timing.blocks import SCALED, of_training, training_constants
+from paleo_lite.timing.blocks import SCALED, training_constants, use_training_constants
 from paleo_lite.timing.calibrated import NAMES
 
 
 def test_constants_take_the_place_of_a_devices_own_and_of_them_alone() -> None:
     model = choose_model(find_device("h100-sxm"), "bf16")
-    made, known = of_training(model), training_constants()
+    made, known = use_training_constants(model), training_constants()
     for place, name in enumerate(NAMES):
         own = name in known.constants and name not in SCALED
         expected = (0.0 if own else model.theta[place]) + np.log(known.constants.get(name, 1.0))
@@ -25,9 +25,9 @@ def test_constants_take_the_place_of_a_devices_own_and_of_them_alone() -> None:
         if name in SCALED:  # and it is no surer than the device and the constant together
             added = known.deviation[name] ** 2
             assert made.covariance[place, place] == pytest.approx(model.covariance[place, place] + added)
-    assert of_training(made) is made
+    assert use_training_constants(made) is made
     roofline = RooflineModel()
-    assert of_training(roofline) is roofline
+    assert use_training_constants(roofline) is roofline
 
 
 @pytest.mark.parametrize(

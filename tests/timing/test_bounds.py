@@ -10,7 +10,7 @@ import re
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.timing.models import BOUNDS, bound_seconds
+from paleo_lite.timing.models import TIME_LIMITS, seconds_by_limit
 from paleo_lite.timing.workload import TrainingOptions
 
 TRAINED = TrainingOptions("adam", mixed_precision=True, checkpointing="sqrt", accumulation=4)
@@ -25,7 +25,7 @@ CASES = {
 
 
 def spent(prediction: pl.Prediction) -> dict[str, float]:
-    return bound_seconds(prediction.terms, prediction.model.uses_memory)
+    return seconds_by_limit(prediction.terms, prediction.model.uses_memory)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -33,7 +33,7 @@ def test_they_add_up_to_the_time(case):
     network, asked = CASES[case]
     prediction = pl.predict(network, gpu="v100-sxm2", precision="fp16", **asked)
     seconds = spent(prediction)
-    assert list(seconds) == list(BOUNDS)
+    assert list(seconds) == list(TIME_LIMITS)
     assert min(seconds.values()) >= 0
     assert sum(seconds.values()) == pytest.approx(prediction.time_s)
     assert seconds["overhead"] == prediction.terms.overhead_s

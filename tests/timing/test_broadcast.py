@@ -13,9 +13,9 @@ from paleo_lite.counting import PHASES, count
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import PeakModel, PppModel, RooflineModel, Workload, predict
-from paleo_lite.timing.broadcast import Case, stack
-from paleo_lite.timing.features import Sums
-from paleo_lite.timing.models import Want
+from paleo_lite.timing.broadcast import Case, stack_cases
+from paleo_lite.timing.features import GroupSums
+from paleo_lite.timing.models import RequestedOutputs
 
 # A plain one, one of many alike layers, attention and layers that only launch something beyond batch 1, depthwise ones,
 # and one whose products are of one size but not of one form (1x7 and 7x1).
@@ -31,7 +31,7 @@ def cases(precision: str) -> list[Case]:
 
 @lru_cache(None)
 def laid(precision: str):
-    return stack(cases(precision)).at(BATCH_SIZES)
+    return stack_cases(cases(precision)).at_batch_sizes(BATCH_SIZES)
 
 
 MODELS = {
@@ -55,12 +55,12 @@ MODELS = {
 def test_as_one_at_a_time(device: str, precision: str, name: str) -> None:
     model = MODELS[name](device, precision)
     machine = Machine(find_device(device))
-    found = model.evaluate_many(laid(precision), machine, precision, Want())
-    without = model.evaluate_many(laid(precision), machine, precision, Want(interval=False))
+    found = model.evaluate_many(laid(precision), machine, precision, RequestedOutputs())
+    without = model.evaluate_many(laid(precision), machine, precision, RequestedOutputs(interval=False))
     for row, (_, work, phase, _) in enumerate(cases(precision)):
         network = find_network(NETWORKS[row // len(PHASES)])
         for column, batch_size in enumerate(BATCH_SIZES.tolist()):
-            one = predict(Workload(network, precision, batch_size, phase).doing(work), machine, model)
+            one = predict(Workload(network, precision, batch_size, phase).with_work(work), machine, model)
             where = f"{network.name} {phase} {batch_size}"
             assert found.time_s[row, column] == pytest.approx(one.time_s, rel=1e-12), where
             assert without.time_s[row, column] == pytest.approx(one.time_s, rel=1e-12), where
@@ -78,9 +78,11 @@ def test_pieces_are_the_passes_of_one_at_a_time(device: str, name: str) -> None:
     work = count(network.layers, "fp32")
     pieces = [index % 2 for index in range(len(network.layers))]
     model = MODELS[name](device, "fp32")
-    stacked = stack([Case(network.layers, work, "training", pieces)])
+    stacked = stack_cases([Case(network.layers, work, "training", pieces)])
     machine = Machine(find_device(device))
-    found = model.evaluate_many(stacked.at(BATCH_SIZES), machine, "fp32", Want(pieces=True)).pieces_s
+    found = model.evaluate_many(
+        stacked.at_batch_sizes(BATCH_SIZES), machine, "fp32", RequestedOutputs(pieces=True)
+    ).pieces_s
     assert found is not None and stacked.first_piece.tolist() == [0, 5]
     for column, batch_size in enumerate(BATCH_SIZES.tolist()):
         one = predict(Workload(network, "fp32", batch_size, "training"), machine, model).terms.layers_s
@@ -92,7 +94,7 @@ def test_pieces_are_the_passes_of_one_at_a_time(device: str, name: str) -> None:
 def test_alike_layers_become_one() -> None:
     layers = find_network("resnet152").layers
     work = count(layers, "fp32")
-    merged = stack([Case(layers, work, "inference")])
+    merged = stack_cases([Case(layers, work, "inference")])
     assert len(merged.run) < (work.column("kernels", "inference") > 0).sum() / 5
     assert merged.fixed[0].sum() + 8 * merged.per_sample[0].sum() == work.counts("inference", 8).sum()
 
@@ -100,14 +102,14 @@ def test_alike_layers_become_one() -> None:
 def test_sums_of_many_batches_are_the_sums_of_each() -> None:
     rng = np.random.default_rng(0)
     group, weights = rng.integers(0, 7, 40), rng.random((40, 5))
-    found = Sums(9, group[:, None]).of(weights)
+    found = GroupSums(9, group[:, None]).sum(weights)
     assert found == pytest.approx(np.array([np.bincount(group, column, 9) for column in weights.T]).T, rel=1e-14)
 
 
 def test_refusals() -> None:
     with pytest.raises(BadValue, match="batch sizes from 0 to 4"):
-        stack(cases("fp32")[:1]).at(np.array([0, 4]))
+        stack_cases(cases("fp32")[:1]).at_batch_sizes(np.array([0, 4]))
     with pytest.raises(BadValue, match="overflow"):
-        stack(cases("fp32")[:1]).at(np.array([1, 2**60]))
+        stack_cases(cases("fp32")[:1]).at_batch_sizes(np.array([1, 2**60]))
     with pytest.raises(UnknownPrecision, match="K40m has no fp16"):
-        RooflineModel().evaluate_many(laid("fp16"), Machine(find_device("k40m")), "fp16", Want())
+        RooflineModel().evaluate_many(laid("fp16"), Machine(find_device("k40m")), "fp16", RequestedOutputs())

@@ -79,7 +79,7 @@ def test_steps_of_more_batch_sizes_than_are_computed_at_once_do_so_too() -> None
     columns = {name: getattr(one, name)[:, None] for name in Features.__struct_fields__ if name != "place"}
     grown = {name: columns[name] * scales for name in ("flops", "bytes")}
     filled = {name: columns[name] * np.ones_like(scales) for name in ("padding", "tiles")}
-    many = Features(**(columns | grown | filled), place=one.place)
+    many = Features(**(columns | grown | filled), position=one.position)
     found = step_times(many, RATES, VALUES_IN_ORDER, np.zeros((len(ENTRIES), 1), dtype=int), 1)
     assert found.shape == (1, len(scales))
     for place in (0, 2500, 4000, 5000):

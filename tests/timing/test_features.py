@@ -7,7 +7,7 @@ import pytest
 
 from paleo_lite.architectures import Network
 from paleo_lite.counting import INPUT, Layer
-from paleo_lite.timing.features import CLASSES, features_of, merge_alike, sizes_of
+from paleo_lite.timing.features import CLASSES, features_of, merge_identical_entries, padding_and_tiles
 from paleo_lite.timing.workload import Workload
 
 
@@ -46,7 +46,7 @@ def conv(channels, kernel, side, groups=1, **attributes):
     ],
 )
 def test_padding_and_tiles_by_hand(layer, part, batch_size, padding, tiles) -> None:
-    found = sizes_of(layer, part, batch_size)
+    found = padding_and_tiles(layer, part, batch_size)
     assert tuple(map(float, found)) == (pytest.approx(padding), tiles)
 
 
@@ -60,12 +60,12 @@ def test_an_entry_for_every_pass_that_launches_something() -> None:
     asked = Workload(Network("four", (), layers, 0), batch_size=2, phase="training")
     found = features_of(asked)
     # Forward of all but the view; data gradients of those behind the first, whose input nobody asks; weights, update.
-    assert found.place.tolist() == [[0, 0], [0, 1], [0, 3], [1, 1], [1, 3], [2, 0], [2, 3], [3, 0], [3, 3]]
-    assert found.part.tolist() == [part for part, _ in found.place.tolist()]
+    assert found.position.tolist() == [[0, 0], [0, 1], [0, 3], [1, 1], [1, 3], [2, 0], [2, 3], [3, 0], [3, 3]]
+    assert found.pass_number.tolist() == [part for part, _ in found.position.tolist()]
     assert [CLASSES[number] for number in found.work_class] == [
-        ["conv_3x3", "elementwise", "", "gemm"][layer] for _, layer in found.place.tolist()
+        ["conv_3x3", "elementwise", "", "gemm"][layer] for _, layer in found.position.tolist()
     ]
-    assert found.place[found.matrix].tolist() == [
+    assert found.position[found.matrix].tolist() == [
         [0, 0],
         [0, 3],
         [1, 3],
@@ -75,15 +75,15 @@ def test_an_entry_for_every_pass_that_launches_something() -> None:
     assert found.gradients.tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 0]  # both layers have a weight and no bias
     for name in ("flops", "bytes", "kernels"):
         assert getattr(found, name).sum() == asked.work.column(name, "training", 2).sum()
-    assert features_of(asked.but(phase="inference")).place.tolist() == [[0, 0], [0, 1], [0, 3]]
+    assert features_of(asked.with_changes(phase="inference")).position.tolist() == [[0, 0], [0, 1], [0, 3]]
 
 
 def test_alike_entries_become_one_with_their_sums() -> None:
     one = linear(1, 64, 64)
     layers = tuple(one._replace(name=str(number), parents=(number - 1,)) for number in range(5))
     features = features_of(Workload(Network("five", (), layers, 0), batch_size=8))
-    merged = merge_alike(features)
-    assert merged.place.tolist() == [[0, 0]]
+    merged = merge_identical_entries(features)
+    assert merged.position.tolist() == [[0, 0]]
     assert merged.flops.tolist() == [features.flops.sum()]
     assert merged.kernels.tolist() == [5]
     assert merged.tiles.tolist() == [features.tiles[0]]

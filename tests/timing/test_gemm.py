@@ -29,7 +29,7 @@ def test_a_published_bound_and_what_was_measured():
     times = time_gemms(512, 64, 512, "fp32", PEAK, peak_per_s=6000e9, products=8, into=2)
     assert times.flops == 2 * 512 * 512 * 64 == 33_554_432
     assert times.peak_time_s == pytest.approx(5.6e-6, abs=0.05e-6)
-    separate, stacked, batched = times.ways
+    separate, stacked, batched = times.variants
     # The same arithmetic in two launches of four times the rows, as in the slides' [A] h = [x] stacked.
     assert (separate.launches, stacked.launches, stacked.m, batched.groups) == (8, 2, 4 * 512, 8)
     assert separate.flops == stacked.flops == batched.flops == 8 * 33_554_432
@@ -45,7 +45,7 @@ def test_what_the_slides_measured_lies_in_the_interval_of_a_maxwell_card():
     m40 = find_device("m40")
     separate, stacked, _ = time_gemms(
         512, 64, 512, "fp32", choose_model(m40, "fp32"), machine=Machine(m40), products=8, into=2
-    ).ways
+    ).variants
     assert separate.interval[0] < 8 * 71.964e-6 < separate.interval[1]
     assert stacked.interval[0] < 2 * 99.057e-6 < stacked.interval[1]
     assert 2 < separate.time_s / stacked.time_s < 4  # it measured 2.9
@@ -63,15 +63,15 @@ def test_what_the_slides_measured_lies_in_the_interval_of_a_maxwell_card():
 )
 def test_tiles_and_waves(m, n, multiprocessors, tile, tiles, waves, last, covered):
     found = tiling_of(m, n, multiprocessors, tile)
-    assert (found.tiles, found.waves, found.last) == (tiles, waves, last)
-    assert found.covered == pytest.approx(covered)
-    assert found.filled == pytest.approx(tiles / (waves * multiprocessors))
+    assert (found.tiles, found.waves, found.last_wave_tiles) == (tiles, waves, last)
+    assert found.tile_efficiency == pytest.approx(covered)
+    assert found.wave_efficiency == pytest.approx(tiles / (waves * multiprocessors))
 
 
 def test_the_roofline_gains_the_memory_traffic_that_stacking_saves():
     device = find_device("v100-sxm2")  # 15.7 TFLOP/s, 900 GB/s
     times = time_gemms(512, 8, 512, "fp32", ROOFLINE, machine=Machine(device), products=4)
-    separate, stacked, batched = times.ways
+    separate, stacked, batched = times.variants
     one = 4 * (512 * 512 + 512 * 8 + 512 * 8)  # left, right, output, 4 bytes each
     assert separate.bytes == batched.bytes == 4 * one
     assert stacked.bytes == 4 * (4 * 512 * 512 + 512 * 8 + 4 * 512 * 8)  # the right operand once, not four times
@@ -87,7 +87,7 @@ def test_the_calibrated_model_by_hand():
     """compute = FLOPs / (peak * efficiency * tiles / (tiles + half * multiprocessors)), then the norm with p = 4."""
     device = find_device("v100-sxm2")  # 80 multiprocessors
     slow = model(efficiency_gemm=0.5, half=0.2)
-    (way,) = time_gemms(1024, 1024, 4096, "fp32", slow, machine=Machine(device)).ways
+    (way,) = time_gemms(1024, 1024, 4096, "fp32", slow, machine=Machine(device)).variants
     filled = 256 / (256 + 0.2 * 80)
     compute = 2 * 1024 * 1024 * 4096 / (15.7e12 * 0.5 * filled)
     memory = 4 * (2 * 1024 * 4096 + 1024 * 1024) / 900e9
@@ -98,8 +98,8 @@ def test_the_calibrated_model_by_hand():
 
 def test_no_framework_goes_around_a_product():
     device = find_device("v100-sxm2")
-    (plain,) = time_gemms(512, 512, 512, "fp32", model(), machine=Machine(device)).ways
-    (with_constant,) = time_gemms(512, 512, 512, "fp32", model(step_s=5e-3), machine=Machine(device)).ways
+    (plain,) = time_gemms(512, 512, 512, "fp32", model(), machine=Machine(device)).variants
+    (with_constant,) = time_gemms(512, 512, 512, "fp32", model(step_s=5e-3), machine=Machine(device)).variants
     assert with_constant.time_s == pytest.approx(plain.time_s, rel=1e-6)
     low, high = with_constant.interval
     assert low * high == pytest.approx(with_constant.time_s**2)
@@ -109,7 +109,7 @@ def test_launches_that_the_host_pays_for_are_what_batching_saves():
     """NVIDIA's kernels follow one another every 3.8 us, whatever the host of a framework takes (10 us here)."""
     device = find_device("v100-sxm2")
     times = time_gemms(64, 64, 64, "fp32", model(overhead_s=10e-6), machine=Machine(device), products=10)
-    separate, stacked, batched = times.ways
+    separate, stacked, batched = times.variants
     assert (separate.time_s, stacked.time_s) == (pytest.approx(38e-6, rel=1e-3), pytest.approx(3.8e-6, rel=1e-3))
     assert times.rows()[2]["gain"] == pytest.approx(10, rel=0.01) and batched.launches == 1
 
@@ -165,7 +165,7 @@ def test_products_of_deepbench(gpu, device, precision, at_most):
 
     def error(model) -> float:
         predicted = [
-            time_gemms(int(m), int(n), int(k), precision, model, machine=Machine(found)).ways[0].time_s
+            time_gemms(int(m), int(n), int(k), precision, model, machine=Machine(found)).variants[0].time_s
             for m, n, k in zip(rows["M"], rows["N"], rows["K"])
         ]
         return float(np.median(np.abs(np.array(predicted) / (rows["value"] / 1e3) - 1)))

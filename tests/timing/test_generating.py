@@ -9,9 +9,9 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
-from paleo_lite.architectures.network import Tokens
+from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.errors import BadValue, UnknownName, UnsupportedPhase
-from paleo_lite.timing.generating import STATIC, compute_bound_from
+from paleo_lite.timing.generating import STATIC_BATCH_NOTE, compute_bound_batch_size
 from paleo_lite.timing.workload import Workload
 
 QUESTION = {"gpu": "h100-sxm", "precision": "bf16", "phase": "decode", "context": 4095, "time_model": "roofline"}
@@ -55,11 +55,11 @@ def test_narrower_weights_are_read_and_kept_in_fewer_bytes(weights, narrower):
 
 def test_few_tokens_meet_few_experts():
     """Of 8 experts with 2 for each token, one token meets 2, and 4 tokens 8 (1 - 0.75^4) = 5.47 are expected."""
-    layers = find_network("mixtral-8x7b", None, Tokens(context=100, phase="decode")).layers
+    layers = find_network("mixtral-8x7b", None, SequenceOptions(context=100, phase="decode")).layers
     experts = 2 * sum(layer.parameters for layer in layers if layer.kind == "grouped_matmul")
 
     def read(batch_size):
-        work = Workload(find_network("mixtral-8x7b", None, Tokens(context=100, phase="decode")), "bf16", batch_size,
+        work = Workload(find_network("mixtral-8x7b", None, SequenceOptions(context=100, phase="decode")), "bf16", batch_size,
                         "decode").work  # fmt: skip
         chosen = [index for index, layer in enumerate(layers) if layer.kind == "grouped_matmul"]
         return work.column("bytes_read", "decode", 1)[0, chosen].sum()
@@ -69,8 +69,8 @@ def test_few_tokens_meet_few_experts():
 
 def test_products_turn_compute_bound_at_the_ridge():
     """Of large matrices the ridge point is FLOPs per byte: 989.4 / 3.352 = 295 sequences at 2 bytes, and a few more."""
-    assert 295 < compute_bound_from(predicted()) < 350
-    assert 295 / 4 < compute_bound_from(predicted(weights="int4")) < 350 / 4
+    assert 295 < compute_bound_batch_size(predicted()) < 350
+    assert 295 / 4 < compute_bound_batch_size(predicted(weights="int4")) < 350 / 4
 
 
 def test_text_is_generated_by_an_engine_unless_asked_otherwise():
@@ -88,16 +88,16 @@ def test_who_leaves_the_precision_out_is_told_what_was_taken():
 def test_an_answer_says_tokens_and_that_the_batch_is_static():
     prediction = predicted(batch_size=8)
     assert prediction.to_dict()["tokens_per_s"] == pytest.approx(8 / prediction.time_s)
-    assert STATIC in prediction.notes
+    assert STATIC_BATCH_NOTE in prediction.notes
     page = prediction.document()
-    assert [name for name, _ in page.facts][:3] == ["a token", "cache", "weights"]
+    assert [name for name, _ in page.facts][:3] == ["time per token", "KV cache", "weights"]
     prompt = pl.predict("llama-3-8b", gpu="h100-sxm", precision="bf16", phase="prefill", sequence_length=512)
-    assert prompt.document().facts[0][0] == "first token"
-    assert "tokens per second" in prompt.document().title
+    assert prompt.document().facts[0][0] == "time to first token"
+    assert "tokens/s" in prompt.document().title
 
 
 def test_a_network_from_a_config_is_made_for_the_phase_that_is_asked():
-    prefill = find_network("gpt2", None, Tokens(phase="prefill"))
+    prefill = find_network("gpt2", None, SequenceOptions(phase="prefill"))
     for phase in ("decode", "inference"):
         handed = pl.predict(prefill, gpu="t4", phase=phase)
         assert handed.time_s == pl.predict("gpt2", gpu="t4", phase=phase).time_s
@@ -108,9 +108,9 @@ def test_a_network_from_a_config_is_made_for_the_phase_that_is_asked():
     [
         ({"weights": "int5"}, UnknownName, "int5"),
         ({"network": "gpt2", "phase": "forward", "context": None, "weights": "int4"}, UnsupportedPhase, "inference"),
-        ({"network": "resnet50"}, BadValue, "reads no sequences"),
-        ({"network": find_network("gpt2")._replace(remade=None), "context": None}, BadValue, "decode is of networks"),
-        ({"network": find_network("gpt2", None, Tokens(phase="decode"))._replace(remade=None), "phase": "inference",
+        ({"network": "resnet50"}, BadValue, "does not read sequences"),
+        ({"network": find_network("gpt2")._replace(rebuild=None), "context": None}, BadValue, "decode is of networks"),
+        ({"network": find_network("gpt2", None, SequenceOptions(phase="decode"))._replace(rebuild=None), "phase": "inference",
           "context": None}, BadValue, "a cache of keys and values is of prefill and decode"),
         ({"network": find_network("resnet50")}, BadValue, "networks by name or config"),
         ({"network": find_network("gpt2")}, BadValue, "gpt2 knows 1024 positions"),

@@ -23,7 +23,7 @@ from paleo_lite.timing.memory import (
     find_segments,
     largest_batch,
     memory_coefficients,
-    memory_of,
+    peak_memory,
 )
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
@@ -70,7 +70,7 @@ def tracked_by_torch(name: str, batch_size: int, training: bool) -> int:
 def test_a_step_needs_what_torchs_tracker_sees(name: str) -> None:
     """Two micro-batches of 8 into gradients that stay: within 1%."""
     asked = Workload(find_network(name), batch_size=16, phase="training", training=TrainingOptions(accumulation=2))
-    memory = memory_of(asked)
+    memory = peak_memory(asked)
     assert memory.total_bytes == pytest.approx(tracked_by_torch(name, 8, training=True), rel=0.01)
 
 
@@ -82,7 +82,7 @@ def test_a_step_needs_what_torchs_tracker_sees(name: str) -> None:
 )  # fmt: skip
 def test_inference_needs_nearly_what_torchs_tracker_sees(name: str) -> None:
     """Python holds a tensor for as long as a name does, so that up to 12% more lives than is needed."""
-    ratio = memory_of(Workload(find_network(name), batch_size=8)).total_bytes / tracked_by_torch(name, 8, False)
+    ratio = peak_memory(Workload(find_network(name), batch_size=8)).total_bytes / tracked_by_torch(name, 8, False)
     assert 0.88 < ratio < 1.01
 
 
@@ -97,7 +97,7 @@ def test_zero_divides_as_its_paper_says() -> None:
     asked = Workload(_one_linear(75_000, 100_000), "fp16", phase="training", training=options)
     sizes = []
     for stage in range(4):
-        memory = memory_of(asked, zero_stage=stage, shards=64)
+        memory = peak_memory(asked, zero_stage=stage, shards=64)
         sizes.append((memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes) / 1e9)
     assert sizes == pytest.approx([120, 31.4, 16.6, 1.9], rel=0.02)
 
@@ -115,7 +115,7 @@ def test_zero_divides_as_its_paper_says() -> None:
     ],
 )
 def test_bytes_per_parameter(precision, options, parameters, gradients, optimizer) -> None:
-    memory = memory_of(Workload(_one_linear(10, 100), precision, phase="training", training=options))
+    memory = peak_memory(Workload(_one_linear(10, 100), precision, phase="training", training=options))
     assert (memory.parameters_bytes, memory.gradients_bytes, memory.optimizer_bytes) == (
         1000 * parameters, 1000 * gradients, 1000 * optimizer,
     )  # fmt: skip
@@ -132,7 +132,7 @@ def test_vgg16_by_hand() -> None:
     pool = sum(channels * (size // 2) ** 2 for channels, size, _ in sizes)
     # avgpool's result is the flattened input of classifier.0; two ReLU results and two dropout results of 4,096.
     head = 25_088 + 4 * 4_096
-    memory = memory_of(Workload(find_network("vgg16"), phase="training", training=TrainingOptions("momentum")))
+    memory = peak_memory(Workload(find_network("vgg16"), phase="training", training=TrainingOptions("momentum")))
     assert memory.activations_bytes == 4 * (relu + pool + head) + 8 * pool + 2 * 4_096
     assert memory.inputs_bytes == 4 * 3 * 224 * 224
     assert memory.parameters_bytes == memory.gradients_bytes == memory.optimizer_bytes == 4 * 138_357_544
@@ -142,14 +142,15 @@ def test_accumulating_needs_a_second_gradient_of_the_largest_weight() -> None:
     """torch adds a new gradient to the one that is there and then frees it: 4 bytes for each of 100 x 10 weights."""
     asked = Workload(_one_linear(10, 100), phase="training")
     one, two, four = (
-        memory_of(asked.but(batch_size=8 * parts, training=TrainingOptions(accumulation=parts))) for parts in (1, 2, 4)
+        peak_memory(asked.with_changes(batch_size=8 * parts, training=TrainingOptions(accumulation=parts)))
+        for parts in (1, 2, 4)
     )
     assert two.workspace_bytes - one.workspace_bytes == 4 * 1000
     assert four == two  # micro-batches of 8 each
 
 
 def test_memory_that_is_used_up_to_the_last_byte_fits() -> None:
-    memory = memory_of(Workload(_one_linear(10, 100), phase="training"))
+    memory = peak_memory(Workload(_one_linear(10, 100), phase="training"))
     fits = [MemoryFit(memory, memory.total_bytes + spare, 0, None).fits for spare in (-1, 0, 1)]
     assert fits == [False, True, True]
 
@@ -159,7 +160,7 @@ def test_a_remedy_that_uses_the_last_byte_fits(spare_bytes: int, fits: bool, mon
     """ResNet-50 at 512 images needs more than a V100's 16 GB."""
     options = TrainingOptions("sgd")
     asked = Workload(find_network("resnet50"), batch_size=512, phase="training", training=options)
-    needs = memory_of(asked.but(training=TrainingOptions("sgd", checkpointing="all"))).total_bytes
+    needs = peak_memory(asked.with_changes(training=TrainingOptions("sgd", checkpointing="all"))).total_bytes
     monkeypatch.setattr("paleo_lite.timing.capacity.usable_bytes", lambda device: needs + spare_bytes)
     remedies = {remedy.name: remedy for remedy in fit_memory(asked, find_device("v100-sxm2")).remedies}
     remedy = remedies["checkpointing, every block"]
@@ -174,7 +175,7 @@ def test_memory_is_affine_and_the_largest_batch_is_the_largest(name, phase, chec
     asked = Workload(find_network(name), phase=phase, training=options)
     fixed, per_sample = memory_coefficients(asked)
     for batch_size in (1, 7, 64):
-        total = memory_of(asked.but(batch_size=batch_size)).total_bytes
+        total = peak_memory(asked.with_changes(batch_size=batch_size)).total_bytes
         assert total == fixed + batch_size * per_sample
     limit = 12e9
     most = largest_batch(asked, memory_bytes=limit)
@@ -187,7 +188,7 @@ def test_checkpointing_and_accumulation_need_less(name) -> None:
     asked = Workload(find_network(name), batch_size=64, phase="training")
 
     def total(**options) -> int:
-        return memory_of(asked.but(training=TrainingOptions(**options))).total_bytes
+        return peak_memory(asked.with_changes(training=TrainingOptions(**options))).total_bytes
 
     assert total(checkpointing="sqrt") < 0.6 * total()
     assert total(checkpointing="all") < 0.6 * total()
@@ -212,7 +213,7 @@ def test_a_chain_of_equal_blocks_needs_the_square_root(checkpointing: str, tenso
 
     options = TrainingOptions("sgd", checkpointing=checkpointing)
     network = pl.trace(blocks().eval(), torch.zeros(1, 16, 8, 8))
-    memory = memory_of(Workload(network, batch_size=1000, phase="training", training=options))
+    memory = peak_memory(Workload(network, batch_size=1000, phase="training", training=options))
     assert memory.activations_bytes == pytest.approx(tensors * 4 * 16 * 8 * 8 * 1000, rel=0.001)
     with FakeTensorMode(allow_non_fake_inputs=True):
         module, images = blocks(), torch.empty(1000, 16, 8, 8)
@@ -253,7 +254,7 @@ def test_what_makes_no_sense_is_refused(change, error, says) -> None:
     shared = {name: change[name] for name in change.keys() & {"zero_stage", "shards"}}
     asked = {"batch_size": 8, "phase": "training"} | {name: change[name] for name in change.keys() - shared.keys()}
     with pytest.raises(error, match=says):
-        memory_of(Workload(_one_linear(8, 8), **asked), **shared)
+        peak_memory(Workload(_one_linear(8, 8), **asked), **shared)
 
 
 @pytest.mark.parametrize(

@@ -75,5 +75,5 @@ def test_options_of_another_model_are_refused() -> None:
 
 
 def test_a_model_of_the_list_may_be_the_place_of_its_class(monkeypatch):
-    monkeypatch.setitem(models.TIME_MODELS, "elsewhere", models.Entry("models:RooflineModel"))
+    monkeypatch.setitem(models.TIME_MODELS, "elsewhere", models.ModelEntry("models:RooflineModel"))
     assert models.find_model("elsewhere") == models.RooflineModel()

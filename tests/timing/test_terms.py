@@ -17,9 +17,9 @@ STEP = Terms(("forward", "backward_data", "update"), SECONDS, SECONDS, SECONDS, 
 
 
 def test_passes_have_names():
-    assert STEP.of("forward").tolist() == [1, 2]
-    assert STEP.of("update", "backward_data").tolist() == [8, 10]
-    assert STEP.of("recompute").tolist() == [0, 0]
+    assert STEP.seconds_of("forward").tolist() == [1, 2]
+    assert STEP.seconds_of("update", "backward_data").tolist() == [8, 10]
+    assert STEP.seconds_of("recompute").tolist() == [0, 0]
     assert STEP.time_s == 21 + 4
 
 

@@ -24,7 +24,7 @@ from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import PeakModel, Prediction, RooflineModel, Workload, predict
 from paleo_lite.timing.capacity import predict_with_memory
-from paleo_lite.timing.memory import memory_of
+from paleo_lite.timing.memory import peak_memory
 from paleo_lite.timing.training import takes_tensor_cores
 from paleo_lite.timing.workload import TrainingOptions
 
@@ -39,7 +39,7 @@ def step(options=None, *, network=RESNET, precision="fp32", batch_size=32, model
 
 
 def seconds(prediction: Prediction, *passes: str) -> float:
-    return float(prediction.terms.of(*passes).sum())
+    return float(prediction.terms.seconds_of(*passes).sum())
 
 
 BACKWARD = ("backward_data", "backward_weight")
@@ -60,7 +60,7 @@ def test_without_options_it_is_the_prediction_of_a_training_step() -> None:
 def test_the_parts_are_those_of_the_step() -> None:
     made = step()
     assert made.time_s == pytest.approx(seconds(made, "forward", *BACKWARD, "update"))
-    assert len(made.terms.of(*BACKWARD)) == len(RESNET.layers)
+    assert len(made.terms.seconds_of(*BACKWARD)) == len(RESNET.layers)
     assert made.interval is None and seconds(made, "recompute") == 0
 
 
@@ -99,16 +99,16 @@ def test_checkpointing_costs_less_than_one_forward_pass(name) -> None:
         assert 0 < again < seconds(plain, "forward")
         assert made.time_s == pytest.approx(plain.time_s + again)
         assert made.terms.passes[-1] == "recompute"
-        assert memory_of(made.workload).total_bytes < memory_of(plain.workload).total_bytes
+        assert peak_memory(made.workload).total_bytes < peak_memory(plain.workload).total_bytes
         assert any("computed twice" in note for note in made.notes)
 
 
 def test_accumulation_is_several_small_passes_and_one_update() -> None:
     one = step(TrainingOptions("adam"), batch_size=8, model=choose_model(V100, "fp32"))
     four = step(TrainingOptions("adam", accumulation=4), batch_size=32, model=choose_model(V100, "fp32"))
-    assert four.terms.of("forward") == pytest.approx(4 * one.terms.of("forward"))
-    assert four.terms.of(*BACKWARD) == pytest.approx(4 * one.terms.of(*BACKWARD))
-    assert four.terms.of("update") == pytest.approx(one.terms.of("update"))
+    assert four.terms.seconds_of("forward") == pytest.approx(4 * one.terms.seconds_of("forward"))
+    assert four.terms.seconds_of(*BACKWARD) == pytest.approx(4 * one.terms.seconds_of(*BACKWARD))
+    assert four.terms.seconds_of("update") == pytest.approx(one.terms.seconds_of("update"))
     assert four.terms.overhead_s == pytest.approx(4 * one.terms.overhead_s)
     assert four.batch_size == 32
     low, high = four.interval
@@ -119,7 +119,7 @@ def test_accumulation_is_several_small_passes_and_one_update() -> None:
 def test_the_batch_that_was_asked_for_is_the_batch_whose_memory_is_said() -> None:
     asked = Workload(RESNET, batch_size=32, phase="training")
     made = predict_with_memory(asked, Machine(V100), PeakModel())
-    assert made.batch_size == 32 and made.memory.memory == memory_of(asked)
+    assert made.batch_size == 32 and made.memory.memory == peak_memory(asked)
     assert (
         predict_with_memory(asked, Machine(V100), PeakModel(), fit_batch=True).batch_size == made.memory.largest_batch
     )
@@ -147,12 +147,12 @@ def test_mixed_precision_holds_the_rest_against_the_vector_units() -> None:
     plain = step(precision="fp16", model=PeakModel())
     flops = 2 * 147 * 64 * 112 * 112 * 32
     place = made.layer_index("conv1")
-    assert made.terms.of("forward")[place] == pytest.approx(flops / 15.7e12)
-    assert plain.terms.of("forward")[place] == pytest.approx(flops / 125e12)
+    assert made.terms.seconds_of("forward")[place] == pytest.approx(flops / 15.7e12)
+    assert plain.terms.seconds_of("forward")[place] == pytest.approx(flops / 125e12)
     assert any("1 layers do not" in note and "conv1" in note for note in made.notes)
     options = TrainingOptions("sgd", mixed_precision=True)
     later = step(options, precision="fp16", model=PeakModel(), device=find_device("a100-sxm-80gb"))
-    assert later.terms.of("forward")[place] == pytest.approx(flops / 312e12)
+    assert later.terms.seconds_of("forward")[place] == pytest.approx(flops / 312e12)
 
 
 def run(*arguments: str, width: int = 80):
@@ -189,7 +189,7 @@ def test_what_does_not_fit_comes_with_what_would_help() -> None:
     names = " ".join(remedy["name"] for remedy in memory["remedies"])
     assert all(word in names for word in ("checkpointing", "mixed precision", "accumulation", "ZeRO stage 3"))
     page = run("resnet50", "--gpu", "v100-sxm2", "--phase", "training", "--batch-size", "512").stdout
-    assert "DOES NOT FIT" in page and "What would help, most first" in page
+    assert "DOES NOT FIT" in page and "Remedies, most effective first" in page
 
 
 BAD = [
@@ -197,8 +197,8 @@ BAD = [
     (["vgg16", "--gpu", "t4", "--phase", "backward", "--accumulation", "2"], 2, "belong to --phase training"),
     (["vgg16", "--gpu", "t4", "--phase", "training", "--mixed-precision"], 2, "fp16 or bf16, not in fp32"),
     (["vgg16", "--gpu", "t4", "--phase", "training", "--batch-size", "9", "--accumulation", "2"], 2, "be divided"),
-    (["vgg16", "--gpu", "t4", "--fit-batch", "--batch-size", "8"], 2, "leave the batch size out"),
-    (["--flops", "1G", "--gpu", "k80", "--memory"], 2, "need the layers of a network"),
+    (["vgg16", "--gpu", "t4", "--fit-batch", "--batch-size", "8"], 2, "leave `--batch-size` out"),
+    (["--flops", "1G", "--gpu", "k80", "--memory"], 2, "require a network"),
     (["vgg16", "--gpu", "t4", "--phase", "training", "--optimizer", "lion"], 2, "lion"),
 ]  # fmt: skip
 
@@ -227,7 +227,7 @@ def test_not_even_one_sample_is_an_answer() -> None:
     assert "does not fit on" in result.stderr and "what would make it fit: " in result.stderr
     with pytest.raises(DoesNotFit):
         pl.predict("regnet_y_128gf", gpu="k80-die", phase="training", fit_batch=True, training=TrainingOptions("adam"))
-    with pytest.raises(BadValue, match="leave the batch size out"):
+    with pytest.raises(BadValue, match="leave `--batch-size` out"):
         pl.predict("vgg16", gpu="k80-die", fit_batch=True, batch_size=4)
 
 

@@ -36,9 +36,9 @@ def test_what_cannot_be_asked_is_refused_when_it_is_made(asked, error, says):
 
 def test_what_was_counted_is_kept_where_it_still_holds():
     one = Workload(ALEXNET)
-    assert one.but(batch_size=8).work is one.work
-    assert one.but(batch_size=8, phase="training").work is one.work
-    assert one.but(precision="fp16").work is not one.work
+    assert one.with_changes(batch_size=8).work is one.work
+    assert one.with_changes(batch_size=8, phase="training").work is one.work
+    assert one.with_changes(precision="fp16").work is not one.work
 
 
 def test_a_network_is_counted_once_for_all_that_ask_of_it():
@@ -58,7 +58,7 @@ def test_parameters_and_macs_are_torchvisions():
 
 def test_a_flop_count_is_a_workload_without_layers():
     """2 samples of 1 GFLOP on the K80's 8.73 TFLOP/s, at half of it."""
-    two = Workload.of_flops(1e9, "fp32", 2)
+    two = Workload.from_flops(1e9, "fp32", 2)
     assert not two.has_layers and two.layers == ()
     k80 = Machine(find_device("k80"))
     assert predict(two, k80, PppModel(0.5)).time_s == pytest.approx(2 * 2e9 / 8.73e12)
@@ -66,13 +66,13 @@ def test_a_flop_count_is_a_workload_without_layers():
         predict(two, k80, RooflineModel())
     for flops in (0, -1, float("nan"), 1e30):
         with pytest.raises(BadValue, match="number of 1 or more"):
-            Workload.of_flops(flops, "fp32")
+            Workload.from_flops(flops, "fp32")
 
 
 def test_a_flop_count_knows_what_layers_may_be_asked_and_refuses_it():
     """As the command passes it: every option of a prediction, most of them unasked."""
     unasked = {"sequence_length": None, "context": None, "weights": None, "execution": "eager", "inputs": ()}
-    assert Workload.of_flops(1e9, "fp32", **unasked).layers == ()
+    assert Workload.from_flops(1e9, "fp32", **unasked).layers == ()
     for name in ("sequence_length", "context"):
         with pytest.raises(BadValue, match="needs layers of a network"):
-            Workload.of_flops(1e9, "fp32", **{**unasked, name: 128})
+            Workload.from_flops(1e9, "fp32", **{**unasked, name: 128})

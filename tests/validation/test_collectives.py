@@ -19,9 +19,9 @@ from paleo_lite.distributed.collectives import (
     point_to_point_time_s,
     reduce_scatter_time_s,
 )
-from paleo_lite.distributed.links import link_rate_of, shipped_link_calibrations
+from paleo_lite.distributed.links import calibrated_link_rate, shipped_link_calibrations
 from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
-from paleo_lite.files import shipped
+from paleo_lite.files import shipped_folder
 from paleo_lite.machines import read_links
 from validation import ship
 from validation.__main__ import main
@@ -118,7 +118,7 @@ def test_shipped_links_meet_single_measurements() -> None:
     links = shipped_link_calibrations()
 
     def link(name: str, operation: str) -> LinkRate:
-        found = link_rate_of(name, links[name], operation)
+        found = calibrated_link_rate(name, links[name], operation)
         assert found is not None
         return found
 
@@ -146,7 +146,7 @@ def test_shipped_files_come_out_again_bit_for_bit(tmp_path: Path, monkeypatch: p
     some = msgspec.structs.replace(found, exchanges=[each for each in found.exchanges if each.platform in chosen])
     monkeypatch.setattr(ship, "published_exchanges", lambda folder: some)
     assert {name for name, _ in ship.ship_links(MEASURED, tmp_path)} == chosen
-    kept = shipped("calibrations") / "links"
+    kept = shipped_folder("calibrations") / "links"
     assert {file.name: file.read_bytes() for file in tmp_path.glob("*")} == {
         f"{name}.toml": (kept / f"{name}.toml").read_bytes() for name in chosen
     }

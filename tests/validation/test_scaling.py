@@ -110,7 +110,7 @@ def test_clusters_that_the_prior_did_not_see():
     points = cluster_points(DATA)
     prior = cluster_prior()
     assert (len(points), len({point.cluster for point in points})) == (prior.measurements, prior.clusters)
-    assert prior.stragglers.expected == pytest.approx(learn_stragglers(points), abs=0.002)
+    assert prior.straggler_penalty.expected == pytest.approx(learn_stragglers(points), abs=0.002)
     for by in ("cluster", "source"):
         held = hold_out(points, by)
         off = [each.off for each in held]

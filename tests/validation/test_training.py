@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from measured import DATA
-from paleo_lite.architectures.network import Tokens
-from paleo_lite.architectures.transformers import read_config
+from paleo_lite.architectures.model_config import read_config
+from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.timing.blocks import training_constants
 
 pytest.importorskip("scipy")
@@ -25,13 +25,13 @@ def test_every_row_is_read_or_counted_with_the_parameters_that_its_source_says()
     for step in published.steps:
         seen.setdefault((step.source, step.model, step.length), step)
     for step in [step for step in seen.values() if not step.is_mixture][::6]:
-        tokens = Tokens(step.length, phase="training")
+        tokens = SequenceOptions(step.length, phase="training")
         network = read_config(step.config.encode(), f"{step.model}.json", None, tokens)
         assert network.parameters / 1e9 == pytest.approx(step.billions, rel=0.03), step.model
     mixtures = {step.model: step for step in published.steps if step.is_mixture}
     for name, billions in {"Qwen3_30B_a3B": 30.5, "Qwen3_235B_a22B": 235}.items():  # as their names say
-        network = read_config(mixtures[name].config.encode(), "qwen3.json", None, Tokens(4096, blocks=2))
-        more = network.remade(Tokens(4096, blocks=3)).parameters - network.parameters
+        network = read_config(mixtures[name].config.encode(), "qwen3.json", None, SequenceOptions(4096, blocks=2))
+        more = network.rebuild(SequenceOptions(4096, blocks=3)).parameters - network.parameters
         blocks = json.loads(mixtures[name].config)["num_hidden_layers"]
         assert (network.parameters + (blocks - 2) * more) / 1e9 == pytest.approx(billions, rel=0.003)
 

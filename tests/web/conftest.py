@@ -1,4 +1,4 @@
-"""Profiles that the tests of the page drop in, written as the tools document them."""
+"""Profiles that the tests of the page upload, in the documented formats of the tools."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _packages_read_once():
-    """For each page that is tested without a browser Streamlit reads what every installed package says of itself."""
+    """Cache the metadata of installed packages, which Streamlit reads for each page that is tested without browser."""
     try:
         from streamlit.components.v2 import manifest_scanner
     except ImportError:

@@ -1,4 +1,4 @@
-"""The page in a real headless Chromium: its controls, its addresses, its widths, and that it talks to nobody else.
+"""The page in headless Chromium: controls, addresses, screen widths, and no requests to other hosts.
 
 Tests: web/app.py, web/serve.py.
 """
@@ -22,7 +22,7 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite.api.serving import ADDRESS, free_port
 from paleo_lite.cli import main
-from paleo_lite.files import shipped
+from paleo_lite.files import shipped_folder
 from paleo_lite.units import format_si
 
 pytestmark = pytest.mark.slow
@@ -203,22 +203,22 @@ def test_an_address_is_a_view_and_back_goes_back(visit):
     assert asked(other)["gpu"] == ["t4", "k80-die"]
     page.go_back()
     until(page, "view", "time")
-    expect(page.get_by_role("radio", name="Batch sizes")).not_to_be_checked()  # the page has followed its address
+    expect(page.get_by_role("radio", name="Batch sizes")).not_to_be_checked()  # the page was updated from its address
     expect_times(page, "t4", "k80-die", **{**asked_first, "network": "vgg16"})
     page.go_back()
     until(page, "network", "alexnet")
     expect_times(page, "t4", "k80-die", **asked_first)
 
 
-def test_a_bad_address_is_told_in_sentences(visit):
+def test_a_bad_address_gives_error_messages(visit):
     page = visit("?network=resnet5&batch=0&colour=red")
-    for sentence in ("did you mean resnet50", "it must be a whole number from 1 to", "no control is called 'colour'"):
+    for sentence in ("did you mean resnet50", "must be an integer from 1 to", "no control is called 'colour'"):
         page.get_by_test_id("stAlert").get_by_text(sentence).wait_for()
     expect_times(page)
     expect(page.get_by_text("Traceback")).to_have_count(0)
 
 
-def test_a_profile_is_dropped_in(visit, tmp_path, trace_profile, pyprof_profile):
+def test_a_profile_is_uploaded(visit, tmp_path, trace_profile, pyprof_profile):
     page = visit("?view=profile&gpu=k40m")
     for name, content, sentence in (
         ("run.json", trace_profile, "run.json on Tesla K40m: 3 kernels, 3 calls, 100 µs"),
@@ -235,7 +235,7 @@ def test_a_profile_is_dropped_in(visit, tmp_path, trace_profile, pyprof_profile)
     page.get_by_test_id("stAlert").get_by_text("notes.txt: not a profile that paleo-lite reads").wait_for()
 
 
-def test_a_bad_file_of_ones_own_is_told_in_a_sentence(visit, tmp_path):
+def test_a_bad_uploaded_file_gives_an_error_message(visit, tmp_path):
     page = visit("?gpu=t4")
     expect_times(page, "t4")
     bad = tmp_path / "bad.prototxt"
@@ -244,15 +244,15 @@ def test_a_bad_file_of_ones_own_is_told_in_a_sentence(visit, tmp_path):
     page.locator('[data-testid=stSidebar] input[type="file"]').set_input_files(bad)
     page.get_by_test_id("stAlert").get_by_text("bad.prototxt: line 1").wait_for()
     good = tmp_path / "mine.json"
-    good.write_bytes((shipped("models") / "alexnet.json").read_bytes())
+    good.write_bytes((shipped_folder("models") / "alexnet.json").read_bytes())
     page.locator('[data-testid=stSidebar] input[type="file"]').set_input_files(good)
-    until(page, "network", "mine.json")  # who brings a file asks about it
+    until(page, "network", "mine.json")  # uploaded files are selected
 
 
 def test_the_table_is_downloaded_as_the_command_prints_it(visit):
     page = visit("?network=alexnet&batch=4")
     with page.expect_download() as download:
-        page.get_by_role("button", name="Download the table").click()
+        page.get_by_role("button", name="Download table").click()
     with Path(download.value.path()).open(newline="") as file:
         ours = list(csv.reader(file))
     words = ["predict", "alexnet", "--gpu", "v100-sxm2", "--batch-size", "4", "--format", "csv"]
@@ -275,7 +275,7 @@ def test_it_fits_the_screen(visit, tmp_path, scheme):
 
     page = visit("?gpu=v100-sxm2&gpu=k80-die&phase=training", scheme)
     page.locator(CHART).nth(3).wait_for()
-    page.get_by_text("The same in a terminal").wait_for()
+    page.get_by_text("The same on the command line").wait_for()
     for name, size in (("desktop", DESKTOP), ("phone", PHONE)):
         page.set_viewport_size(size)
         page.wait_for_function(  # charts are drawn anew

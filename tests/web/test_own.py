@@ -1,4 +1,4 @@
-"""Files of one's own on the page: what each is follows from its name and content, and a bad one is a sentence.
+"""Uploaded files: detection of their type by name and content, and error messages.
 
 Tests: web/answers.py.
 """
@@ -15,10 +15,10 @@ pytest.importorskip("altair")
 from streamlit.testing.v1 import AppTest
 
 import paleo_lite as pl
-from paleo_lite.files import shipped
+from paleo_lite.files import shipped_folder
 from paleo_lite.units import format_si
 from paleo_lite.web import answers as own_module
-from paleo_lite.web.answers import FILES_AT_MOST, read_own
+from paleo_lite.web.answers import FILES_AT_MOST, read_own_files
 
 PROTOTXT = b"""name: "small"
 input: "data"
@@ -29,7 +29,7 @@ layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1"
 
 
 def bytes_of(folder, name):
-    return (shipped(folder) / name).read_bytes()
+    return (shipped_folder(folder) / name).read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +42,9 @@ def files():
     ]
 
 
-def test_each_file_is_offered_where_it_belongs(files):
-    own = read_own(files)
-    assert (own.names("network"), own.names("gpu"), own.names("calibration"), own.wrong) == (
+def test_each_file_is_offered_by_its_control(files):
+    own = read_own_files(files)
+    assert (own.names("network"), own.names("gpu"), own.names("calibration"), own.errors) == (
         ["small.prototxt", "descriptor.json"], ["mine"], ["ours.toml"], ()
     )  # fmt: skip
     assert sum(layer.kind == "conv2d" for layer in own.network["small.prototxt"][0].layers) == 1
@@ -59,23 +59,25 @@ def test_each_file_is_offered_where_it_belongs(files):
         ("bad.toml", b"name = 3", "bad.toml: "),
         ("t4.toml", bytes_of("hardware", "t4.toml"), "'t4' is taken by another device"),
         ("cut.toml", b'device = "t4"\nformat = 1', "cut.toml: "),
-        ("../../notes.txt", b"hello", "notes.txt: a file of one's own ends in"),
+        ("../../notes.txt", b"hello", "notes.txt: the file name must end in"),
         ("bad.onnx", b"hello", "bad.onnx: "),
     ],
 )
-def test_a_bad_file_is_a_sentence(name, content, sentence):
-    (said,) = read_own([(name, content)]).wrong
-    assert sentence in said and "/tmp" not in said and "\n" not in said
+def test_a_bad_file_gives_an_error_message(name, content, sentence):
+    (error,) = read_own_files([(name, content)]).errors
+    assert sentence in error and "/tmp" not in error and "\n" not in error
 
 
-def test_a_crowd_of_files_is_cut():
-    assert "the first 12 are read" in read_own([("a.json", b"{")] * (FILES_AT_MOST + 1)).wrong[0]
+def test_too_many_files_are_reported():
+    assert (
+        "only the first 12 of 13 files are read" in read_own_files([("a.json", b"{")] * (FILES_AT_MOST + 1)).errors[0]
+    )
 
 
 @pytest.mark.slow
-def test_the_page_answers_for_ones_own_network_device_and_calibration(files, tmp_path):
+def test_the_page_uses_uploaded_networks_devices_and_calibrations(files, tmp_path):
     page = AppTest.from_file(str(Path(own_module.__file__).parent / "app.py"), default_timeout=60)
-    page.session_state["own files"], page.session_state["own files read"] = read_own(files), []
+    page.session_state["own files"], page.session_state["own files read"] = read_own_files(files), []
     page.query_params["network"], page.query_params["gpu"] = "descriptor.json", "mine"
     page.run()
     assert not page.exception and not page.warning
@@ -87,4 +89,4 @@ def test_the_page_answers_for_ones_own_network_device_and_calibration(files, tmp
     page.query_params["calibration"] = "ours.toml"
     page.run()
     (calibration,) = [box for box in page.selectbox if box.label == "Calibration"]
-    assert calibration.value == "ours.toml" and calibration.options == ["the device's own", "ours.toml", "t4-fp32"]
+    assert calibration.value == "ours.toml" and calibration.options == ["that of the device", "ours.toml", "t4-fp32"]

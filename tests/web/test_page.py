@@ -1,4 +1,4 @@
-"""The page without a browser: every control changes what it says it changes, and what is shown is what the API says.
+"""The page without a browser: every control has its effect, and the displayed numbers equal those of the API.
 
 Tests: web/controls.py, web/views.py.
 """
@@ -36,7 +36,7 @@ def opened(**query):
 
 
 def address(page, name):
-    """Streamlit's own test gives one value as a text or as a list, by its version."""
+    """Return the values of a query parameter; Streamlit's tests return one value as text or list, by version."""
     value = page.query_params[name]
     return list(value) if isinstance(value, list) else [value]
 
@@ -65,8 +65,8 @@ def times(page):
 BASE = {"gpu": "v100-sxm2", "precision": "fp32", "batch_size": 32, "phase": "inference"}
 
 
-def test_every_control_of_one_device_changes_the_answer():
-    """One after the other, each beside what was set before."""
+def test_every_control_of_one_device_changes_the_result():
+    """Controls are set one after the other and keep their values."""
     page, asked, seen = opened(), {"network": "resnet50", **BASE}, []
     for control, value, ask in (
         ("network", "alexnet", {"network": "alexnet"}),
@@ -86,7 +86,7 @@ def test_every_control_of_one_device_changes_the_answer():
         assert address(page, control) == ([str(value)] if not isinstance(value, list) else value)
 
 
-def test_a_language_model_is_asked_for_its_tokens_and_no_other_network():
+def test_only_language_models_have_a_control_for_tokens():
     page = opened(network="gpt2", gpu=["t4"], precision="fp16", batch=8)
     asked = {"gpu": "t4", "precision": "fp16", "batch_size": 8, "phase": "decode"}
     set_control(page, "phase", "decode")
@@ -103,7 +103,7 @@ def test_a_language_model_is_asked_for_its_tokens_and_no_other_network():
     assert address(page, "tokens") in ([], ["0"])
 
 
-def test_half_the_ppp_is_twice_the_time():
+def test_half_the_ppp_doubles_the_time():
     """PALEO's model: (FLOPs / peak + bytes / bandwidth) / PPP."""
     page = set_control(opened(), "model", "ppp")
     at_half = pl.predict("resnet50", **BASE, ppp=1.0).time_s / 0.5
@@ -112,7 +112,7 @@ def test_half_the_ppp_is_twice_the_time():
     assert times(page) == [format_si(2 * at_half, "s")]
 
 
-def test_what_does_not_apply_is_not_offered():
+def test_controls_that_do_not_apply_are_hidden_or_disabled():
     def drawn():
         kinds = page.number_input, page.selectbox, page.text_input
         return {widget.key.removeprefix(KEY): widget.disabled for kind in kinds for widget in kind}
@@ -125,10 +125,10 @@ def test_what_does_not_apply_is_not_offered():
     assert {"workers", "link", "price"} <= set(drawn())
 
 
-def test_a_calibration_is_offered_and_used_for_its_own_device_alone():
+def test_a_calibration_is_used_for_its_own_device_only():
     page = set_control(opened(gpu=["v100-sxm2", "k40m"]), "calibration", "v100-sxm2-fp32")
     (box,) = [box for box in page.selectbox if box.key == KEY + "calibration"]
-    assert box.options == ["the device's own", "k40m-fp32", "v100-sxm2-fp32"]
+    assert box.options == ["that of the device", "k40m-fp32", "v100-sxm2-fp32"]
     named = pl.predict("resnet50", calibration="v100-sxm2-fp32", **BASE)
     other = pl.predict("resnet50", **{**BASE, "gpu": "k40m"})
     assert times(page) == [format_si(each.time_s, "s") for each in (named, other)]
@@ -143,8 +143,8 @@ def table_of(page, number=0):
 SCALED = {"workers": [1, 2, 4, 8, 16, 32], "link": "infiniband-edr", "batch_size": 32, "gpu": "v100-sxm2"}
 
 
-def test_every_control_of_many_devices_changes_the_answer():
-    """One after the other, each beside what was set before."""
+def test_every_control_of_scaling_changes_the_result():
+    """Controls are set one after the other and keep their values."""
     page, asked = opened(view="scaling", workers="1,2,4,...,32"), {"network": "resnet50", **SCALED}
     for control, value, ask in (
         ("workers", "1,2,4", {"workers": [1, 2, 4]}),
@@ -181,7 +181,7 @@ def test_cost_is_hours_times_workers_times_price():
     assert tenfold["USD"] == pytest.approx(10 * first["hours"] * 4 * 1.0)
 
 
-def test_devices_stand_side_by_side_and_one_that_cannot_says_why():
+def test_devices_side_by_side_with_the_reason_of_a_failure():
     page = opened(gpu=["v100-sxm2", "k40m", "t4"], precision="fp16")
     assert len(times(page)) == 2
     assert "no fp16 peak" in unescaped(page.error[0].value)
@@ -190,26 +190,26 @@ def test_devices_stand_side_by_side_and_one_that_cannot_says_why():
     expected = [
         pl.predict("resnet50", **{**BASE, "gpu": gpu, "precision": "fp16"}).time_s for gpu in ("v100-sxm2", "t4")
     ]
-    assert list(table["times as fast"]) == pytest.approx([1, expected[0] / expected[1]])
+    assert list(table["speed-up"]) == pytest.approx([1, expected[0] / expected[1]])
     set_control(page, "shown", "t4")
     assert any("on Tesla T4, fp16 inference" in unescaped(each.value) for each in page.markdown)
     assert address(page, "shown") == ["t4"]
 
 
-def test_a_bound_is_called_one_beside_a_forecast():
+def test_bounds_are_marked_next_to_forecasts():
     page = opened(gpu=["t4", "xeon-8380"], precision="fp64")
-    said = [unescaped(each.value) for each in page.caption]
-    assert any("roofline model" in text and "a bound, not a forecast" in text for text in said)
-    assert any(text.startswith("- calibrated (") for text in said)
+    captions = [unescaped(each.value) for each in page.caption]
+    assert any("roofline model" in text and "a bound, not a forecast" in text for text in captions)
+    assert any(text.startswith("- calibrated (") for text in captions)
 
 
-def test_no_device_is_asked_for():
+def test_no_device_is_selected():
     page = set_control(opened(), "gpu", [])
     assert [each.value for each in page.info] == ["Choose a device."]
     assert address(page, "gpu") == [""]
 
 
-def test_batch_sizes_end_where_memory_does():
+def test_batch_sizes_are_limited_by_memory():
     page = opened(view="batches", gpu="gtx780ti", network="vgg19", phase="training")
     frame = page.dataframe[0].value
     largest = pl.predict("vgg19", gpu="gtx780ti", phase="training", fit_batch=True).batch_size
@@ -217,7 +217,7 @@ def test_batch_sizes_end_where_memory_does():
     assert not page.error
 
 
-def test_bad_text_in_a_field_is_a_sentence():
+def test_bad_input_shows_an_error_message():
     page = set_control(opened(view="scaling"), "workers", "4,2,...,1")
     assert "workers '4,2,...,1'" in unescaped(page.error[0].value)
     set_control(page, "workers", "2")
@@ -236,13 +236,13 @@ def test_a_shared_address_restores_every_control(view):
     assert not page.exception and not page.warning and not page.error
     state = page.session_state
     drawn = {name for name in View.__struct_fields__ if view in ("time", "profile") or name != "shown"}
-    said = {name: state[KEY + name] for name in drawn}
-    assert said == {
+    values = {name: state[KEY + name] for name in drawn}
+    assert values == {
         name: (list(value) if isinstance(value := getattr(asked, name), tuple) else value) for name in drawn
     }
 
 
-def test_a_bad_address_is_told_once_and_put_right():
+def test_a_bad_address_is_reported_once_and_corrected():
     page = opened(network="resnet5", batch="8")
     assert "did you mean resnet50" in unescaped(page.warning[0].value)
     assert address(page, "network") == ["resnet50"] and address(page, "batch") == ["8"]
@@ -250,16 +250,16 @@ def test_a_bad_address_is_told_once_and_put_right():
 
 
 def test_every_choice_can_be_drawn():
-    """No network or precision ends in anything but an answer or a sentence."""
+    """Every network and precision gives a result or an error message."""
     page = opened()
     for precision in ("fp64", "tf32", "int8"):
         set_control(page, "precision", precision)
         assert len(page.metric) + len(page.error) >= 1
-        assert "a defect" not in " ".join(each.value for each in page.error)
+        assert "internal error" not in " ".join(each.value for each in page.error)
 
 
 def dropper(page):
-    return next(each for each in page.file_uploader if each.label.startswith("A profile"))
+    return next(each for each in page.file_uploader if each.label.startswith("Profile"))
 
 
 def uploaded(page, name, content):
@@ -274,20 +274,20 @@ def kernels_of(page):
     return next(table.value for table in page.dataframe if "kernel" in table.value)
 
 
-def test_a_profile_is_held_against_the_device(pyprof_profile):
+def test_a_profile_uses_the_peaks_of_the_device(pyprof_profile):
     page = uploaded(opened(view="profile", gpu="k40m"), "run.parquet", pyprof_profile)
     frame = kernels_of(page).set_index("kernel")
     assert frame["share of peak"]["cudnn::detail::implicit_convolve_sgemm"] == pytest.approx(0.5)
     assert frame["share"]["cudnn::detail::dgrad_alg1_engine"] == pytest.approx(0.5)
     assert any("without start times has no timeline" in unescaped(each.value) for each in page.info)
-    # It stays while another view is looked at.
+    # It is kept while another view is shown.
     set_control(page, "view", "time")
     set_control(page, "view", "profile")
     assert "cudnn::detail::implicit_convolve_sgemm" in set(kernels_of(page)["kernel"])
     assert "up to 200 MB" in dropper(page).label
 
 
-def test_a_profile_that_is_taken_away_is_gone(pyprof_profile):
+def test_a_removed_profile_is_not_shown(pyprof_profile):
     page = uploaded(opened(view="profile", gpu="k40m"), "run.parquet", pyprof_profile)
     dropper(page).clear().run()
     assert not page.exception and not page.dataframe
@@ -302,11 +302,11 @@ def test_a_profile_that_is_taken_away_is_gone(pyprof_profile):
         ("x.parquet", b"PAR1 nothing PAR1", "x.parquet"),
     ],
 )
-def test_a_file_that_is_no_profile_is_refused_in_a_sentence(name, content, sentence):
+def test_files_that_are_not_profiles_show_an_error(name, content, sentence):
     page = uploaded(opened(view="profile", gpu="k40m"), name, content)
     (error,) = page.error
     assert sentence in unescaped(error.value)
-    assert "/tmp" not in error.value and "a defect" not in error.value
+    assert "/tmp" not in error.value and "internal error" not in error.value
 
 
 @pytest.mark.needs_data
@@ -323,7 +323,7 @@ def test_real_profiles_are_shown(request):
         assert len(kernels_of(page))
 
 
-def test_the_download_is_the_sheet():
+def test_the_download_contains_the_table():
     import csv
 
     from paleo_lite.reporting.predictions import prediction_page
@@ -333,5 +333,5 @@ def test_the_download_is_the_sheet():
     rows = list(csv.DictReader(io.StringIO(out.getvalue())))
     page = opened()
     labels = [button.proto.label for button in page.get("download_button")]
-    assert labels == ["Download the table (CSV)"]
+    assert labels == ["Download table (CSV)"]
     assert [row["name"] for row in rows] == [*page.dataframe[0].value["layer"], "overhead"]

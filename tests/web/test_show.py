@@ -1,4 +1,4 @@
-"""Charts taken apart for narrow screens, and text that Markdown leaves alone."""
+"""Splitting of charts into panels, and escaping of Markdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paleo_lite.reporting.charts.devices import batch_chart
 from paleo_lite.reporting.charts.layers import kind_chart, layer_chart, pass_chart
 from paleo_lite.reporting.charts.roofline import prediction_roofline
 from paleo_lite.reporting.charts.scaling import scaling_chart
-from paleo_lite.web.show import plain, split
+from paleo_lite.web.show import escape_markdown, split_panels
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +35,17 @@ def test_panels_keep_all_data_and_lose_their_widths(prediction):
         lambda each: batch_chart([each]): 2,
     }
     for make, number in charts.items():
-        panels = split(make(prediction).to_dict())
+        panels = split_panels(make(prediction).to_dict())
         assert len(panels) == number
         assert not any("width" in panel or "width" in panel["layer"][0] for panel in panels)
         assert all(isinstance(panel["height"], (int, float)) for panel in panels)
-    for panel in split(layer_chart(prediction).to_dict()):
+    for panel in split_panels(layer_chart(prediction).to_dict()):
         assert sum(row["flops"] for row in rows_of(panel)) == prediction.flops
 
 
-def test_facets_share_out_their_rows(prediction):
+def test_facets_divide_the_rows(prediction):
     chart = kind_chart(prediction).to_dict()
-    panels = split(chart)
+    panels = split_panels(chart)
     assert [panel["title"] for panel in panels] == ["time", "FLOPs", "bytes"]
     for panel in panels:
         assert {row["quantity"] for row in rows_of(panel)} == {panel["title"]}
@@ -54,16 +54,16 @@ def test_facets_share_out_their_rows(prediction):
 
 
 def test_panels_below_one_another_have_one_legend(prediction):
-    legends = [panel["layer"][0]["encoding"]["color"].get("legend", "its own") for panel in split(
+    legends = [panel["layer"][0]["encoding"]["color"].get("legend", "present") for panel in split_panels(
         layer_chart(prediction).to_dict())]  # fmt: skip
-    assert legends == [None, None, "its own"]
+    assert legends == [None, None, "present"]
 
 
 def test_scaling_of_several_strategies_is_a_curve_each():
     rows = []
     for strategy in ("data", "zero-1"):
         rows += pl.scale("alexnet", gpu="t4", link="25 GB/s", workers=[1, 2], strategy=strategy).rows
-    _, communication = split(scaling_chart(rows).to_dict())
+    _, communication = split_panels(scaling_chart(rows).to_dict())
     shares = {(row["series"], row["workers"]): row["exposed"] for row in rows_of(communication)}
     assert shares == {(row.strategy, row.workers): pytest.approx(row.exposed_s / row.time_s) for row in rows}
 
@@ -71,8 +71,8 @@ def test_scaling_of_several_strategies_is_a_curve_each():
 @pytest.mark.parametrize(
     "text", ["a*b*_c_", "void f<4>(int*)", "1 $ and 2 $", "[x](y)", "`rm`", ":red[x]", "~~a~~", "# a"]
 )
-def test_names_of_kernels_are_no_markdown(text):
-    shown = plain(text)
+def test_markdown_in_names_is_escaped(text):
+    shown = escape_markdown(text)
     assert shown.replace("\\", "") == text
     for sign in "*_<>$[]`~#":
         assert sign not in shown.replace(f"\\{sign}", "")

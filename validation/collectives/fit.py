@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paleo_lite.distributed.links import OPERATIONS, LinkRate, seconds_on
+from paleo_lite.distributed.links import OPERATIONS, LinkRate, link_time_s
 from paleo_lite.errors import CalibrationFailed
-from paleo_lite.extras import need
+from paleo_lite.extras import require
 from paleo_lite.timing.models import QUANTILES
 
 from .published import MeasuredExchange
@@ -77,7 +77,7 @@ def fit_link(exchanges: Sequence[MeasuredExchange], name: str, bandwidth_bytes_p
     """
     if not exchanges:
         raise CalibrationFailed(f"{name}: no exchange was measured")
-    optimize = need("scipy.optimize", "calibrating", "calibrate")
+    optimize = require("scipy.optimize", "calibrating", "calibrate")
     workers, message_bytes, measured = _columns(exchanges)
     counts = sorted(set(workers.tolist()))
     cost = operation_cost(exchanges[0].operation, workers, message_bytes)
@@ -97,7 +97,7 @@ def fit_link(exchanges: Sequence[MeasuredExchange], name: str, bandwidth_bytes_p
         """Of the parameters along the last axis, any number of sets of them at once."""
         start, latency, ramp, switch, excess, *_ = np.moveaxis(np.exp(theta), -1, 0)[..., np.newaxis]
         wire = cost[1] / (bandwidth_bytes_per_s * np.exp(theta[..., which]))
-        time_s = seconds_on(wire, cost[0], start, latency, ramp, switch, 1 / (1 + excess))
+        time_s = link_time_s(wire, cost[0], start, latency, ramp, switch, 1 / (1 + excess))
         away = (np.log(time_s) - np.log(measured)) / _NOISE
         soft = np.sign(away) * np.sqrt(2 * (np.sqrt(1 + away**2) - 1))
         return np.concatenate([soft, (theta - middle) / spread], axis=-1)

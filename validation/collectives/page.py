@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from paleo_lite.reporting.charts.accuracy import Pair, interval_of
-from paleo_lite.reporting.document import Column, Document, Table, say_percent
+from paleo_lite.reporting.document import Column, Document, Table, format_percent
 from paleo_lite.units import format_si
 
 from .hold_out import ExchangePoint, ExchangeRow
@@ -59,14 +59,14 @@ def exchange_validation_page(
 
 _COLUMNS = (
     Column("platform", "platform", left=True),
-    Column("link", "link", left=True, spare=5),
+    Column("link", "link", left=True, drop_order=5),
     Column("operation", "operation", left=True),
-    Column("points", "points", spare=4),
-    Column("mape", "MAPE", say_percent),
-    Column("median", "median", say_percent, spare=2),
-    Column("p90", "90th\npercentile", say_percent, spare=3),
-    Column("bias", "bias", lambda value: f"{value:+.1%}", spare=6),
-    Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}", spare=1),
+    Column("points", "points", drop_order=4),
+    Column("mape", "MAPE", format_percent),
+    Column("median", "median", format_percent, drop_order=2),
+    Column("p90", "90th\npercentile", format_percent, drop_order=3),
+    Column("bias", "bias", lambda value: f"{value:+.1%}", drop_order=6),
+    Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}", drop_order=1),
     Column("data_sheet", "data\nsheet", lambda value: f"{value:.0%}"),
 )
 

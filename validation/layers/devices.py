@@ -110,7 +110,7 @@ def operations_page(rows: Sequence[DeviceRow]) -> Document:
         Column("out", "gpu out", share),
         Column("out_inside", "within\n90%", share),
         Column("roofline", "roofline", share),
-        Column("source", "source", left=True, fold=True, spare=1),
+        Column("source", "source", left=True, wrap=True, drop_order=1),
     ]
     facts = []
     for kind in sorted({row.kind for row in rows}):

@@ -16,10 +16,10 @@ from paleo_lite.counting import Layer
 from paleo_lite.counting.kinds import class_of, count_layer
 from paleo_lite.counting.layer import Op
 from paleo_lite.errors import BadValue, CountFailed
-from paleo_lite.extras import need
+from paleo_lite.extras import require
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.calibrated import rates_of
-from paleo_lite.timing.features import CLASS_PLACES, PARTS, Features, sizes_of
+from paleo_lite.timing.features import CLASS_INDEX, PASS_NUMBERS, Features, padding_and_tiles
 from paleo_lite.units import element_bytes
 
 from .published import hash_of
@@ -131,16 +131,16 @@ def _entry(layer: Layer, part: str, batch_size: int, size: int) -> tuple[float, 
     if cost is None:
         raise CountFailed(f"there is no counting rule for {layer.kind}")
     phase = getattr(cost, part) if grows else cost.forward
-    padding, tiles = sizes_of(layer, part, batch_size)
+    padding, tiles = padding_and_tiles(layer, part, batch_size)
     moved = (phase.reads + phase.writes) * size + phase.index_bytes
     gradients = len(layer.weights) if part == "backward_weight" else 0
-    place = CLASS_PLACES[class_of(layer)], PARTS[part]
+    place = CLASS_INDEX[class_of(layer)], PASS_NUMBERS[part]
     return phase.flops, moved, phase.kernels, gradients, float(padding), float(tiles), *place
 
 
 def _launch_and_roofline(runs: MeasuredRuns, folds: Sequence[NDArray[np.int64]]) -> Floats:
     """Seconds by ``launch + sum of max(FLOPs / (a peak), bytes / (b bandwidth))``, the three fitted to the rest."""
-    least_squares = need("scipy.optimize", "fitting", "calibrate").least_squares
+    least_squares = require("scipy.optimize", "fitting", "calibrate").least_squares
 
     features, rates, number = runs.features, runs.rates, len(runs)
     compute = features.flops / np.where(features.matrix, rates.matrix_per_s, rates.vector_per_s)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from paleo_lite.reporting.charts.accuracy import Pair, interval_of
-from paleo_lite.reporting.document import Column, Document, Table, say_percent
+from paleo_lite.reporting.document import Column, Document, Table, format_percent
 from paleo_lite.units import format_si
 
 from .hold_out import LayerPoint, LayerRow
@@ -21,22 +21,22 @@ def layer_validation_page(
         "Held-out error",
         [
             Column("gpu", "gpu", left=True),
-            Column("precision", "precision", left=True, spare=2),
+            Column("precision", "precision", left=True, drop_order=2),
             Column("kind", "kind", left=True),
             Column("phase", "phase", left=True),
-            Column("points", "points", spare=1),
-            Column("mape", "MAPE", say_percent),
-            Column("median", "median", say_percent, spare=4),
-            Column("p90", "90th\npercentile", say_percent, spare=5),
-            Column("bias", "bias", lambda value: f"{value:+.1%}", spare=6),
-            Column("rank_correlation", "rank\ncorrelation", lambda value: f"{value:.3f}", spare=8),
-            Column("coverage_80", "within\n80%", lambda value: f"{value:.0%}", spare=7),
+            Column("points", "points", drop_order=1),
+            Column("mape", "MAPE", format_percent),
+            Column("median", "median", format_percent, drop_order=4),
+            Column("p90", "90th\npercentile", format_percent, drop_order=5),
+            Column("bias", "bias", lambda value: f"{value:+.1%}", drop_order=6),
+            Column("rank_correlation", "rank\ncorrelation", lambda value: f"{value:.3f}", drop_order=8),
+            Column("coverage_80", "within\n80%", lambda value: f"{value:.0%}", drop_order=7),
             Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", say_percent, spare=9),
-            Column("launch_and_roofline", "launch +\nroofline", say_percent),
-            Column("one_ppp", "one PPP", say_percent, spare=3),
-            Column("roofline", "roofline", say_percent, spare=3),
-            Column("source", "source", left=True, fold=True, spare=10),
+            Column("width_90", "width", format_percent, drop_order=9),
+            Column("launch_and_roofline", "launch +\nroofline", format_percent),
+            Column("one_ppp", "one PPP", format_percent, drop_order=3),
+            Column("roofline", "roofline", format_percent, drop_order=3),
+            Column("source", "source", left=True, wrap=True, drop_order=10),
         ],
         [{**msgspec.to_builtins(row), **row.baselines} for row in rows],
     )
@@ -45,9 +45,9 @@ def layer_validation_page(
         [
             Column("kind", "kind", left=True),
             Column("gpu", "gpu", left=True),
-            Column("phase", "phase", left=True, spare=1),
+            Column("phase", "phase", left=True, drop_order=1),
             Column("batch_size", "batch"),
-            Column("operation", "operation", left=True, fold=True),
+            Column("operation", "operation", left=True, wrap=True),
             Column("measured_s", "measured", lambda value: format_si(value, "s")),
             Column("predicted_s", "predicted", lambda value: format_si(value, "s")),
             Column("error", "error", lambda value: f"{value:+.0%}"),

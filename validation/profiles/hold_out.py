@@ -23,10 +23,10 @@ from paleo_lite.counting.kinds.products import class_of_convolution
 from paleo_lite.errors import BadProfile, BadValue, PaleoError
 from paleo_lite.executor import run_tasks
 from paleo_lite.machines import Machine, find_device
-from paleo_lite.profile_analysis.by_kind import PassTimes, measure_passes
+from paleo_lite.profile_analysis.pass_times import PassTimes, measure_passes
 from paleo_lite.profiles.detect import find_files, open_profile, parse_name
 from paleo_lite.profiles.names import OPERATIONS
-from paleo_lite.timing.calibrated import NAMES, Rates, own_variance, rates_of, sensitivities
+from paleo_lite.timing.calibrated import NAMES, Rates, rates_of, residual_variance, sensitivities
 from paleo_lite.timing.features import Features, features_of
 from paleo_lite.timing.models import QUANTILES
 from paleo_lite.timing.workload import Workload
@@ -210,23 +210,25 @@ class _ClassModel(msgspec.Struct, frozen=True, eq=False):
 
     def predict(self, measured: _Measured, phase: str, batch_size: int) -> tuple[float, float]:
         """Seconds of all layers of a class at another batch size, and the deviation of their logarithm."""
-        whole = features_of(self.workload.but(phase=phase, batch_size=self.batch_size))
+        whole = features_of(self.workload.with_changes(phase=phase, batch_size=self.batch_size))
         runs = stack([_choose(whole, layers) for layers in measured.layers], self.rates, measured.times_s.tolist())
         # A single time can move one parameter only, and that one should follow it.
         wide = ALONE if len(runs) == 1 else 1.0
         learnt = fit(runs, Prior(self.prior.mean, self.prior.deviation * wide), SCATTER)
         everything = [index for layers in measured.layers for index in layers]
-        other = _choose(features_of(self.workload.but(phase=phase, batch_size=batch_size)), everything)
+        other = _choose(features_of(self.workload.with_changes(phase=phase, batch_size=batch_size)), everything)
         run = np.zeros(len(other.flops), dtype=np.int64)
         # Layers run one after the other, with nothing beside them: their sum.
         (total,), gradient = sensitivities(other, self.rates, np.exp(learnt.theta), run, 1)
         relative = gradient[0] / total
-        variance = float(relative @ learnt.covariance @ relative) + own_variance(learnt.scatter) / len(measured.times_s)
+        variance = float(relative @ learnt.covariance @ relative) + residual_variance(learnt.scatter) / len(
+            measured.times_s
+        )
         return float(total), float(np.sqrt(variance))
 
 
 def _choose(features: Features, layers: Sequence[int]) -> Features:
-    kept = np.isin(features.place[:, 1], layers)
+    kept = np.isin(features.position[:, 1], layers)
     return Features(**{name: getattr(features, name)[kept] for name in Features.__struct_fields__})
 
 

@@ -21,11 +21,11 @@ def profile_validation_page(rows: Sequence[ProfileRow]) -> Document:
         [
             Column("work_class", "class", left=True),
             Column("phase", "phase", left=True),
-            Column("layers", "fitted\ntimes", spare=2),
-            Column("batch_size", "batch\nsize", spare=1),
+            Column("layers", "fitted\ntimes", drop_order=2),
+            Column("batch_size", "batch\nsize", drop_order=1),
             Column("measured_s", "measured", lambda value: format_si(value, "s")),
             Column("predicted_s", "predicted", lambda value: format_si(value, "s")),
-            Column("interval", "90% interval", left=True, spare=3),
+            Column("interval", "90% interval", left=True, drop_order=3),
             Column("error", "error", lambda value: f"{value:+.1%}"),
         ],
         [

@@ -17,7 +17,7 @@ from paleo_lite.calibration.ppp import fit_ppp, run_of
 from paleo_lite.errors import BadProfile
 from paleo_lite.executor import run_tasks
 from paleo_lite.machines import Machine, find_device
-from paleo_lite.profile_analysis.by_kind import PassTimes
+from paleo_lite.profile_analysis.pass_times import PassTimes
 from paleo_lite.profiles.detect import find_files, parse_name
 from paleo_lite.timing import TimeModel, predict
 from paleo_lite.timing.calibrated import CalibratedModel

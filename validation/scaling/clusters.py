@@ -18,12 +18,18 @@ import numpy as np
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.calibration.store import find_calibration
-from paleo_lite.distributed.clusters import Cluster, ClusterPrior, Scores, cluster_prior, condition
-from paleo_lite.distributed.data_parallel import data
-from paleo_lite.distributed.job import Inputs, Job, Settings, Step
+from paleo_lite.distributed.clusters import (
+    Cluster,
+    ClusterPrior,
+    ClusterScores,
+    cluster_prior,
+    condition_on_measurements,
+)
+from paleo_lite.distributed.data_parallel import train_data_parallel
+from paleo_lite.distributed.job import InputSettings, Job, Settings, Step
 from paleo_lite.distributed.links import Topology
 from paleo_lite.distributed.platforms import Platform, find_platform, parse_topology
-from paleo_lite.distributed.scale import fed
+from paleo_lite.distributed.scale import add_input_wait
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import Workload
 
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
 
 QUOTED = Path(__file__).parent / "published_clusters.csv"
 SOCKETS = {"EC2 p2.8xlarge": "8x @ pcie3", "DGX-1": "8x @ nvlink1-x4"}
-PAGEABLE = Inputs(None, None, True, "pcie3-x16", 15.75e9)
+PAGEABLE = InputSettings(None, None, True, "pcie3-x16", 15.75e9)
 """How MXNet's module feeds devices: one process copies all samples from the host's memory.
 
 TensorFlow's synthetic data lies on the device; DALI and the loaders of the others prefetch.
@@ -102,9 +108,9 @@ def cluster_points(folder: Path) -> list[ClusterPoint]:
     platform = find_platform("cartesius-k40m")
     assert isinstance(platform, Platform)
     asked, k40m = Workload(find_network("resnet50"), phase="training"), Machine(find_device("k40m"))
-    cartesius = Job(asked, k40m, find_calibration("k40m-fp32").model(), platform.computing)
+    cartesius = Job(asked, k40m, find_calibration("k40m-fp32").model(), platform.compute_ratio)
     for step in surfboard_scaling(folder / "surfboard" / "derived" / "cartesius_batch_durations_recovered.csv"):
-        alone_s = cartesius.at(step.batch_size).time_s
+        alone_s = cartesius.device_step(step.batch_size).time_s
         points.append(
             ClusterPoint(
                 "Cartesius", "SURFBoard", "k40m", "fp32", "resnet50", step.batch_size,
@@ -149,11 +155,11 @@ class _Timed(Job):
     def __init__(self, point: ClusterPoint) -> None:
         job, batch = _job(point.gpu, point.precision, point.network), point.batch_size
         super().__init__(job.workload, job.machine, job.model)
-        step = job.at(batch)
+        step = job.device_step(batch)
         inputs, alone_s = FED.get(point.cluster), point.alone_s or step.time_s
         if inputs is not None and point.alone_s is not None:
-            alone_s -= float(fed(step, job, _machine(point.topology).with_workers(1), batch, inputs).input_s)
-        self._steps[batch] = step.stretched(alone_s / step.time_s)
+            alone_s -= float(add_input_wait(step, job, _machine(point.topology).with_workers(1), batch, inputs).input_s)
+        self._device_steps[batch] = step.scaled_by(alone_s / step.time_s)
 
 
 @cache
@@ -168,8 +174,10 @@ def _settings(point: ClusterPoint) -> Settings:
 def _step(point: ClusterPoint, machine: Topology, settings: Settings, pace: float = 1.0) -> Step:
     """All data parallel; `machine` says on how many devices."""
     job, total = _timed(point), point.batch_size * machine.workers
-    step = data(job.paced(pace), machine, total, settings.among(machine.workers))
-    return step if settings.inputs is None else fed(step, job, machine, total, settings.inputs)
+    step = train_data_parallel(
+        job.with_compute_scale(pace), machine, total, settings.with_straggler_slowdown(machine.workers)
+    )
+    return step if settings.inputs is None else add_input_wait(step, job, machine, total, settings.inputs)
 
 
 def efficiency_of(point: ClusterPoint, cluster: Cluster) -> tuple[float, float, float]:
@@ -179,7 +187,7 @@ def efficiency_of(point: ClusterPoint, cluster: Cluster) -> tuple[float, float, 
         machine, settings = _machine(point.topology).with_workers(workers), _settings(point)
         if workers == 1:
             return (float(_step(point, machine, settings).time_s),) * 3
-        around = cluster.around(lambda *how: _step(point, *how), machine, settings)
+        around = cluster.forecast_step(lambda *how: _step(point, *how), machine, settings)
         return float(around.step.time_s), float(around.best_s), float(around.worst_s)
 
     fewer, more = seconds(point.than_workers), seconds(point.workers)
@@ -193,9 +201,9 @@ def learn_stragglers(points: list[ClusterPoint]) -> float:
     Efficiencies are as good as linear in it, so that two predictions make the weighted least squares.
     """
     prior = cluster_prior()
-    at = [msgspec.structs.replace(prior.stragglers, expected=share) for share in (0.0, 0.05)]
+    at = [msgspec.structs.replace(prior.straggler_penalty, expected=share) for share in (0.0, 0.05)]
     first, second = (
-        np.array([efficiency_of(point, msgspec.structs.replace(prior, stragglers=each))[0] for point in points])
+        np.array([efficiency_of(point, msgspec.structs.replace(prior, straggler_penalty=each))[0] for point in points])
         for each in at
     )
     sizes = {point.cluster: sum(other.cluster == point.cluster for other in points) for point in points}
@@ -235,7 +243,9 @@ def hold_out(points: list[ClusterPoint], by: str = "cluster") -> list[HeldOut]:
 
 def _prior(stragglers: float) -> ClusterPrior:
     prior = cluster_prior()
-    return msgspec.structs.replace(prior, stragglers=msgspec.structs.replace(prior.stragglers, expected=stragglers))
+    return msgspec.structs.replace(
+        prior, straggler_penalty=msgspec.structs.replace(prior.straggler_penalty, expected=stragglers)
+    )
 
 
 def _nodes(point: ClusterPoint) -> int:
@@ -280,14 +290,16 @@ def measured_once(points: list[ClusterPoint], kind: str = "two") -> list[HeldOut
 
 
 def _conditioned(known: list[ClusterPoint], prior: ClusterPrior) -> Cluster:
-    def seconds(scores: Scores, pace: float) -> list[float]:
+    def seconds(scores: ClusterScores, pace: float) -> list[float]:
         found = []
         for point in known:
-            machine, settings = prior.at(scores, _machine(point.topology).with_workers(point.workers), _settings(point))
+            machine, settings = prior.cluster_at(
+                scores, _machine(point.topology).with_workers(point.workers), _settings(point)
+            )
             found.append(float(_step(point, machine, settings, pace).time_s))
         return found
 
     def alone_s(point: ClusterPoint) -> float:
         return float(_step(point, _machine(point.topology).with_workers(1), _settings(point)).time_s)
 
-    return condition(prior, seconds, [alone_s(point) / point.efficiency for point in known], 0.001)
+    return condition_on_measurements(prior, seconds, [alone_s(point) / point.efficiency for point in known], 0.001)

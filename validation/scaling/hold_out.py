@@ -18,10 +18,10 @@ import numpy as np
 
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.store import find_calibration
-from paleo_lite.distributed.data_parallel import all_reduced, beside_backward
+from paleo_lite.distributed.data_parallel import all_reduce_exchange, overlap_with_backward
 from paleo_lite.distributed.job import DeviceStep, Job, Settings
 from paleo_lite.distributed.links import LinkRate, Topology, link_rate
-from paleo_lite.extras import need
+from paleo_lite.extras import require
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import Workload
 
@@ -142,9 +142,9 @@ class _Case:
     def __init__(self, measurement: ScaledStep) -> None:
         self.measurement = measurement
         self.job = _job(measurement.gpu, measurement.network)
-        step = self.job.at(measurement.batch_size)
+        step = self.job.device_step(measurement.batch_size)
         self.alone_s = measurement.alone_s or step.time_s
-        self.step = step.stretched(self.alone_s / step.time_s)
+        self.step = step.scaled_by(self.alone_s / step.time_s)
 
     def predict(self, values: Floats) -> float:
         """Seconds with a platform's constants, in the order of `_SOCKET_PRIOR`."""
@@ -158,7 +158,7 @@ class _Case:
 
 def _exchanged_s(job: Job, step: DeviceStep, topology: Topology, settings: Settings) -> float:
     """Seconds of a step of one GPU with gradients exchanged beside it."""
-    return float(beside_backward(step, all_reduced(job, topology, settings), settings).time_s)
+    return float(overlap_with_backward(step, all_reduce_exchange(job, topology, settings), settings).time_s)
 
 
 _JOBS: dict[tuple[str, str], Job] = {}
@@ -174,7 +174,7 @@ def _job(gpu: str, network: str) -> Job:
 def _socket_prior() -> tuple[Floats, Floats]:
     """Logarithms of the constants and their deviations: the links' as NCCL was measured on them in other computers."""
     inside, between = (link_rate(name) for name in ("pcie3-one-socket", "pcie3-two-sockets"))
-    rates = [link.bandwidth_bytes_per_s * float(link.ppp_of(at)) for link, at in ((inside, SOCKET), (between, 8))]
+    rates = [link.bandwidth_bytes_per_s * float(link.ppp_for(at)) for link, at in ((inside, SOCKET), (between, 8))]
     return np.log([0.02, 0.1, *rates]), np.array([0.7, 0.7, 0.3, 0.3])
 
 
@@ -193,7 +193,7 @@ def _fit_sockets(cases: Sequence[_Case]) -> Floats:
 
 
 def _solved(residuals: Callable[[Floats], Floats], start: Floats, scale: Floats) -> Floats:
-    optimize = need("scipy.optimize", "fitting a platform", "calibrate")
+    optimize = require("scipy.optimize", "fitting a platform", "calibrate")
     return np.asarray(np.exp(optimize.least_squares(residuals, start, x_scale=scale).x))
 
 
@@ -225,12 +225,12 @@ def _cluster(measured: Sequence[ScaledStep]) -> tuple[list[ScaledPoint], dict[st
     """
     network = link_rate("infiniband-fdr", 1.0)
     job = _job("k40m", "resnet50")
-    jobs = {each.batch_size: job.at(each.batch_size) for each in measured}
+    jobs = {each.batch_size: job.device_step(each.batch_size) for each in measured}
 
     sizes = sorted(jobs)
 
     def predict(each: ScaledStep, values: Floats) -> float:
-        step = jobs[each.batch_size].stretched(float(values[sizes.index(each.batch_size)]))
+        step = jobs[each.batch_size].scaled_by(float(values[sizes.index(each.batch_size)]))
         settings = Settings("ring", each.gradient_precision, overlap=False, bucket_bytes=FUSION_BYTES)
         topology = Topology(None, 1, None, each.workers, msgspec.structs.replace(network, ppp=float(values[-1])))
         return _exchanged_s(job, step, topology, settings)

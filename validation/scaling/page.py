@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from paleo_lite.reporting.charts.accuracy import Pair
-from paleo_lite.reporting.document import Column, Document, Table, say_percent
+from paleo_lite.reporting.document import Column, Document, Table, format_percent
 from paleo_lite.units import format_si
 
 from .clusters import HeldOut
@@ -70,14 +70,14 @@ def _truth_summary(truth: ScalingTruth) -> Table:
         "Errors (points of efficiency, or of the time)",
         [
             Column("platform", "platform", left=True),
-            Column("gpu", "gpu", left=True, spare=2),
-            Column("held_out", "held out", left=True, fold=True),
-            Column("of", "of", left=True, spare=3),
+            Column("gpu", "gpu", left=True, drop_order=2),
+            Column("held_out", "held out", left=True, wrap=True),
+            Column("of", "of", left=True, drop_order=3),
             Column("points", "points"),
-            Column("mean", "mean", say_percent),
-            Column("worst", "worst", say_percent),
+            Column("mean", "mean", format_percent),
+            Column("worst", "worst", format_percent),
             Column("good", "within\n5% or 8%", lambda value: f"{value:.0%}"),
-            Column("ideal", "perfect\nscaling", say_percent, spare=1),
+            Column("ideal", "perfect\nscaling", format_percent, drop_order=1),
         ],
         rows,
     )
@@ -96,28 +96,30 @@ def _point_row(point: ScaledPoint) -> dict[str, Any]:
 
 def _point_columns(*, efficiency: bool, time: bool) -> list[Column]:
     columns = [
-        Column("platform", "platform", left=True, spare=4),
+        Column("platform", "platform", left=True, drop_order=4),
         Column("gpu", "gpu", left=True),
-        Column("network", "network", left=True, spare=0 if efficiency else 5),
+        Column("network", "network", left=True, drop_order=0 if efficiency else 5),
         Column("batch_size", "batch"),
         Column("workers", "workers"),
     ]
     if time:
         columns.append(Column("gradients", "gradients", left=True))
-    columns.append(Column("held_out", "held out", left=True, spare=1))
-    columns.append(Column("measured_s", "measured", lambda value: format_si(value, "s"), spare=3 if efficiency else 0))
+    columns.append(Column("held_out", "held out", left=True, drop_order=1))
     columns.append(
-        Column("predicted_s", "predicted", lambda value: format_si(value, "s"), spare=3 if efficiency else 0)
+        Column("measured_s", "measured", lambda value: format_si(value, "s"), drop_order=3 if efficiency else 0)
+    )
+    columns.append(
+        Column("predicted_s", "predicted", lambda value: format_si(value, "s"), drop_order=3 if efficiency else 0)
     )
     if time:
         columns.append(Column("error", "error", lambda value: f"{value:+.1%}"))
     if efficiency:
         columns += [
-            Column("efficiency", "measured\nefficiency", say_percent),
-            Column("predicted_efficiency", "predicted\nefficiency", say_percent),
+            Column("efficiency", "measured\nefficiency", format_percent),
+            Column("predicted_efficiency", "predicted\nefficiency", format_percent),
             Column("off", "points", lambda value: f"{100 * value:+.1f}"),
         ]
-    columns.append(Column("how", "how", left=True, fold=True, spare=5))
+    columns.append(Column("how", "how", left=True, wrap=True, drop_order=5))
     return columns
 
 
@@ -150,8 +152,8 @@ def _gap_table(gaps: list[Gap]) -> Table:
             Column("measured_s", "measured", lambda value: format_si(value, "s", 3)),
             Column("predicted_s", "predicted", lambda value: format_si(value, "s", 3)),
             Column("error", "error", lambda value: f"{value:+.0%}"),
-            Column("held_out", "fit", left=True, spare=2),
-            Column("how", "how", left=True, fold=True, spare=1),
+            Column("held_out", "fit", left=True, drop_order=2),
+            Column("how", "how", left=True, wrap=True, drop_order=1),
         ],
         rows,
     )

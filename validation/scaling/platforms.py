@@ -40,7 +40,7 @@ def platforms_of(truth: ScalingTruth) -> dict[str, Platform]:
                 1, described, "Horovod over Open MPI, gradients through the host", held[0].measurement.gpu, 2,
                 max(each.nodes for each in measured), between, between, ["sara-nl/SURFBoard 86f80c6"], len(measured),
                 f"{off:.1%} of the time off on the nodes held out", overlap=False, bucket="64 MiB",
-                computing=round(float(np.mean(ratios)), 4), scatter=_deviation(off),
+                compute_ratio=round(float(np.mean(ratios)), 4), scatter=_deviation(off),
             )  # fmt: skip
     return found
 

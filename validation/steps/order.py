@@ -15,7 +15,7 @@ from paleo_lite.calibration.measured_devices import DeviceData, Key, MeasuredDev
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.validate import simple_terms
 from paleo_lite.machines import find_device
-from paleo_lite.reporting.document import Column, Document, Table, say_percent
+from paleo_lite.reporting.document import Column, Document, Table, format_percent
 
 APART = 0.15
 """By how much the slower of two must be slower: what is closer depends on who measures."""
@@ -106,11 +106,11 @@ def page(rows: Sequence[OrderRow]) -> Document:
     columns = [
         Column("source", "source", left=True),
         Column("precision", "precision", left=True),
-        Column("told", "devices", left=True, fold=True, spare=1),
+        Column("told", "devices", left=True, wrap=True, drop_order=1),
         Column("pairs", "pairs"),
-        Column("held_out", "held out", say_percent),
-        Column("shipped", "shipped", say_percent),
-        Column("roofline", "roofline", say_percent),
+        Column("held_out", "held out", format_percent),
+        Column("shipped", "shipped", format_percent),
+        Column("roofline", "roofline", format_percent),
     ]
     pairs = sum(row.pairs for row in rows)
     held_out, shipped, roofline = (

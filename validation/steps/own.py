@@ -9,15 +9,15 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.fit import SCATTER as FIT_SCATTER
 from paleo_lite.calibration.fit import MeasuredRuns, fit
 from paleo_lite.calibration.measured_devices import DeviceData, Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
+from paleo_lite.calibration.prior import SCATTER as FIT_SCATTER
 from paleo_lite.calibration.prior import Prior
 from paleo_lite.calibration.suggest import choose, measuring
 from paleo_lite.calibration.validate import expected_from, scores
-from paleo_lite.reporting.document import Column, Document, Table, say_percent
-from paleo_lite.timing.calibrated import own_variance, sensitivities
+from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.timing.calibrated import residual_variance, sensitivities
 from paleo_lite.timing.models import QUANTILES
 
 COUNTS = (1, 2, 4, 8)
@@ -122,7 +122,7 @@ def _scored(held: _Held, places: Sequence[int]) -> list[dict[str, float]]:
 
 def _width(slopes: np.ndarray, covariance: np.ndarray, rest: np.ndarray) -> float:
     """Mean width of the 90% interval of steps, relative to their prediction."""
-    variances = np.einsum("np,pq,nq->n", slopes[rest], covariance, slopes[rest]) + own_variance(FIT_SCATTER)
+    variances = np.einsum("np,pq,nq->n", slopes[rest], covariance, slopes[rest]) + residual_variance(FIT_SCATTER)
     reach = QUANTILES[0.9] * np.sqrt(variances)
     return float(np.mean(np.exp(reach) - np.exp(-reach)))
 
@@ -148,11 +148,11 @@ def page(rows: Sequence[OwnRow]) -> Document:
             Column("chosen", "chosen", left=True),
             Column("groups", "groups"),
             Column("points", "points"),
-            Column("mape", "MAPE", say_percent),
-            Column("median", "median", say_percent),
+            Column("mape", "MAPE", format_percent),
+            Column("median", "median", format_percent),
             Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", say_percent),
-            Column("promised_90", "promised", say_percent),
+            Column("width_90", "width", format_percent),
+            Column("promised_90", "promised", format_percent),
         ],
         [msgspec.to_builtins(row) for row in rows],
     )

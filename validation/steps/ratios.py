@@ -58,7 +58,7 @@ class _Pairs(NamedTuple):
         self.apart.append(one.error - other.error)
         self.variance.append(log_ratio_variance(one.estimate, other.estimate, is_same_step))
         estimates = one.estimate, other.estimate
-        alone = (e.slopes @ e.model.covariance @ e.slopes + e.model.own_variance for e in estimates)
+        alone = (e.slopes @ e.model.covariance @ e.slopes + e.model.residual_variance for e in estimates)
         self.independent.append(float(sum(alone)))
 
 
@@ -97,7 +97,7 @@ def _by_label(devices: MeasuredDevices, label_of: object, is_fitted: bool) -> It
             out, rest = np.flatnonzero(labels == label), np.flatnonzero(labels != label)
             found = fit(runs.choose(rest if is_fitted else rest[:0]), devices.prior(key, label))
             scatter = found.scatter if is_fitted else POOL_SCATTER
-            model = CalibratedModel("held out", found.theta, found.covariance, scatter, moved=found.moved)
+            model = CalibratedModel("held out", found.theta, found.covariance, scatter, learned_fraction=found.moved)
             part = runs.choose(out)
             times, slopes = sensitivities(part.features, part.rates, np.exp(model.theta), part.run, len(part))
             yield (

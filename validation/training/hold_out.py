@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from paleo_lite.architectures.network import Tokens
-from paleo_lite.architectures.transformers import read_config
+from paleo_lite.architectures.model_config import read_config
+from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.calibration.choose import choose_model
-from paleo_lite.distributed.clusters import EXPECTED, Scores, cluster_prior
+from paleo_lite.distributed.clusters import EXPECTED, ClusterScores, cluster_prior
 from paleo_lite.distributed.job import Job, Settings
 from paleo_lite.distributed.links import Topology
-from paleo_lite.distributed.parallel_3d import together
+from paleo_lite.distributed.parallel_3d import train_3d_parallel
 from paleo_lite.distributed.platforms import parse_topology
-from paleo_lite.distributed.scale import step_of
-from paleo_lite.extras import need
-from paleo_lite.files import write_aside
+from paleo_lite.distributed.scale import predict_step
+from paleo_lite.extras import require
+from paleo_lite.files import write_atomically
 from paleo_lite.machines import Machine, find_device
-from paleo_lite.timing.blocks import TRAINING_FILE, TrainingConstants, of_training
+from paleo_lite.timing.blocks import TRAINING_FILE, TrainingConstants, use_training_constants
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
 from .published import TrainedStep, trained_steps
@@ -83,15 +83,15 @@ class Timed:
         """Seconds of every step on a cluster as it is expected."""
         found = []
         for step, job in self._timed_by(constants):
-            machine, settings = cluster_prior().at(Scores(*[EXPECTED] * 4), *_asked(step))
-            found.append(float(together(job, machine, step.batch_size, settings).time_s))
+            machine, settings = cluster_prior().cluster_at(ClusterScores(*[EXPECTED] * 4), *_asked(step))
+            found.append(float(train_3d_parallel(job, machine, step.batch_size, settings).time_s))
         return np.array(found)
 
     def between(self, constants: TrainingConstants) -> tuple[Floats, Floats, Floats]:
         """Seconds of every step as `scale` answers, and between which they are said to lie."""
         found = []
         for step, job in self._timed_by(constants):
-            made = step_of(job, *_asked(step), step.batch_size, "together", cluster_prior())
+            made = predict_step(job, *_asked(step), step.batch_size, "together", cluster_prior())
             assert made.interval is not None
             found.append((float(made.time_s), *made.interval))
         time_s, low_s, high_s = np.array(found).T
@@ -129,7 +129,7 @@ class Timed:
         for step in self.steps:
             job = self._job(step)
             if id(job) not in made:
-                made[id(job)] = job.timed_by(of_training(job.model, constants))
+                made[id(job)] = job.with_time_model(use_training_constants(job.model, constants))
             rows.append((step, made[id(job)]))
         return rows
 
@@ -139,7 +139,7 @@ class Timed:
             precision, options = TrainingOptions("adam", mixed_precision=True).split_precision(step.precision)
             device = find_device(step.gpu)
             network = read_config(
-                step.config.encode(), f"{step.model}.json", None, Tokens(step.length, phase="training")
+                step.config.encode(), f"{step.model}.json", None, SequenceOptions(step.length, phase="training")
             )
             workload = Workload(network, precision, phase="training", training=options)
             model = choose_model(device, precision, products=options.products)
@@ -148,7 +148,7 @@ class Timed:
 
 
 def _asked(step: TrainedStep) -> tuple[Topology, Settings]:
-    return _machine(step.topology, step.workers), Settings(split=step.split)
+    return _machine(step.topology, step.workers), Settings(parallel=step.split)
 
 
 @cache
@@ -158,7 +158,7 @@ def _machine(topology: str, workers: int) -> Topology:
 
 def fit(timed: Timed, scatter: float = SCATTER) -> TrainingConstants:
     """Constants fitted to steps, by relative error, robust, from what is believed."""
-    least_squares = need("scipy.optimize", "fitting", "calibrate").least_squares
+    least_squares = require("scipy.optimize", "fitting", "calibrate").least_squares
     chosen: list[int] = []
     weights: list[float] = []
     for source in sorted({step.source for step in timed.steps}):
@@ -271,7 +271,7 @@ def ship_training(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
     held_out = ", ".join(f"{split} {share:.0%}" for split, share in off.items())
     dense = Timed([step for step in steps if not step.is_mixture])
     made = rounded(msgspec.structs.replace(fit(dense), held_out=held_out))
-    write_aside(folder / TRAINING_FILE, _HEAD + msgspec.toml.encode(made))
+    write_atomically(folder / TRAINING_FILE, _HEAD + msgspec.toml.encode(made))
     yield "training", f"{made.points} steps; held out: {held_out}"
 
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from paleo_lite.reporting.charts.accuracy import Pair
-from paleo_lite.reporting.document import Column, Document, Table, say_percent
+from paleo_lite.reporting.document import Column, Document, Table, format_percent
 
 from .hold_out import HeldOut
 from .published import TrainedStep
@@ -24,11 +24,11 @@ def training_page(rows: Sequence[HeldOut], left_out: Mapping[str, int]) -> Docum
             Column("fitted_to", "fitted to", left=True),
             Column("source", "judged on", left=True),
             Column("points", "steps"),
-            Column("mape", "MAPE", say_percent),
-            Column("median", "median", say_percent),
+            Column("mape", "MAPE", format_percent),
+            Column("median", "median", format_percent),
             Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", say_percent),
-            Column("constant_mfu", "one MFU", say_percent),
+            Column("width_90", "width", format_percent),
+            Column("constant_mfu", "one MFU", format_percent),
         ],
         [msgspec.to_builtins(row) for row in rows],
     )
@@ -44,6 +44,6 @@ def training_page(rows: Sequence[HeldOut], left_out: Mapping[str, int]) -> Docum
 def training_pairs(pairs: Sequence[tuple[TrainedStep, float]]) -> list[Pair]:
     """The points of the chart, by source."""
     return [
-        Pair(f"{s.model}, {s.workers} {s.gpu}: {s.split.devices(0)}", s.source, s.time_s, seconds)
+        Pair(f"{s.model}, {s.workers} {s.gpu}: {s.split.describe_degrees(0)}", s.source, s.time_s, seconds)
         for s, seconds in pairs
     ]

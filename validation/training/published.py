@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paleo_lite.distributed.job import Split
+from paleo_lite.distributed.job import ParallelConfig
 from paleo_lite.errors import BadFile
 
 from ..tables import rows_of
@@ -39,7 +39,7 @@ class TrainedStep(NamedTuple):
         As Hugging Face would write it, in JSON.
     length, batch_size, workers : int
         Tokens of a sequence; sequences and devices together.
-    split : Split
+    split : ParallelConfig
     precision : str
     topology : str
     time_s : float
@@ -53,7 +53,7 @@ class TrainedStep(NamedTuple):
     length: int
     batch_size: int
     workers: int
-    split: Split
+    split: ParallelConfig
     precision: str
     topology: str
     time_s: float
@@ -129,7 +129,7 @@ class _How(NamedTuple):
     """How a source trains: what its config is, how work is shared out, on which machine."""
 
     config: Callable[..., dict[str, Any]]
-    split: Split
+    split: ParallelConfig
     precision: str
     topology: str
     node: int
@@ -169,22 +169,24 @@ _A100 = "{inside}x {device} @ nvlink3-x12, {nodes} nodes @ 1600 Gbit/s"
 
 def _llm_foundry(row: dict[str, str], whole: Callable[..., int]) -> _How:
     """FSDP, attention in one kernel; nodes of eight, 1,600 Gbit/s between."""
-    split = Split(micro_batch=whole("micro_batch"), zero_stage=3, recompute=row["activation_checkpointing"])
+    split = ParallelConfig(
+        micro_batch_size=whole("micro_batch"), zero_stage=3, recompute=row["activation_checkpointing"]
+    )
     return _How(_gpt, split, "bf16", _A100, 8)
 
 
 def _vtrain(row: dict[str, str], whole: Callable[..., int]) -> _How:
     """Megatron-DeepSpeed, attention in several kernels; one node."""
-    split = Split(whole("tp"), whole("pp"), micro_batch=whole("micro_batch"), zero_stage=0)
+    split = ParallelConfig(whole("tp"), whole("pp"), micro_batch_size=whole("micro_batch"), zero_stage=0)
     return _How(lambda **sizes: _gpt(**sizes, attention="eager"), split, "fp16", _A100, 8)
 
 
 def _bridge(row: dict[str, str], whole: Callable[..., int]) -> _How:
     """Megatron's products in 8 bits, all else in bf16; where nothing shares the network, its state is (FSDP)."""
     alone = whole("tp") == whole("pp") == whole("ep") == 1
-    split = Split(
+    split = ParallelConfig(
         whole("tp"), whole("pp"), whole("vpp"), whole("tp") > 1, whole("micro_batch"), zero_stage=3 if alone else 1,
-        experts=whole("ep"),
+        expert=whole("ep"),
     )  # fmt: skip
     node = 64 if row["gpu"].startswith("GB") else 8
     topology = f"{{inside}}x {{device}} @ nvlink5-x18, {{nodes}} nodes @ {node}x infiniband-ndr"

@@ -1,6 +1,6 @@
-"""Layer kinds: one record for each, in one list, and those that a user adds. All that is known is in it.
+"""The records of all layer kinds, those added by users, and functions that look up a layer's properties in them.
 
-A kind that has no record has no default either: every function here answers None, and whoever asks says so in a note.
+A kind without a record has no defaults: the functions return None for it, and predictions report it in a note.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from ...errors import CountFailed
-from ..layer import NOTHING, Cost, Gemm, Kind, Layer, Op, PassCost, Saved, cost
-from . import elementwise, moving, products
+from ..layer import NO_COST, Cost, Gemm, Kind, Layer, Op, PassCost, Saved, needed_cost
+from . import elementwise, moving, products, recurrent
+from .products import copies_attention_output as copies_attention_output
 from .products import is_attention as is_attention
 from .products import is_linear as is_linear
-from .products import restores_order as restores_order
 
-KINDS: dict[str, Kind] = {kind.name: kind for family in (products, elementwise, moving) for kind in family.KINDS}
-"""Every kind, by name."""
+KINDS: dict[str, Kind] = {
+    kind.name: kind for family in (products, elementwise, moving, recurrent) for kind in family.KINDS
+}
+"""All kinds by name."""
 
 MATRIX_KINDS = {kind.name for kind in KINDS.values() if kind.gemm is not None}
-"""Kinds whose work is multiply-accumulates, which tensor cores can do."""
+"""Kinds that consist of multiply-accumulates, which tensor cores can compute."""
 
 ELEMENTWISE = frozenset(
     kind.name for kind in KINDS.values() if kind.fusion == "pointwise" and kind.group in ("activation", "elementwise")
@@ -27,144 +29,192 @@ ELEMENTWISE = frozenset(
 """Activations and arithmetic on tensors of (broadcast) equal shape."""
 
 ACTIVATIONS = frozenset(name for name in ELEMENTWISE if KINDS[name].group == "activation")
-"""Activation functions of single elements."""
+"""Elementwise activation functions."""
 
-OwnRule = Callable[[Layer], float | Sequence[float]]
-"""From a layer, with the shapes of one sample, to what its forward pass takes, or to that of forward, data gradient
-and weight gradient."""
+UserRule = Callable[[Layer], float | Sequence[float]]
+"""Function from a layer, with the shapes of one sample, to its operations: one number for the forward pass, or three
+for the forward pass, the data gradient and the weight gradient."""
 
-OWN: dict[str, OwnRule] = {}
-"""The kinds that a user has a rule for."""
+USER_RULES: dict[str, UserRule] = {}
+"""Counting rules added by the user, by kind."""
 
-MODULES: dict[type, str] = {}
-"""Classes of modules that are one layer each, and the kind of that layer."""
-
-
-def add_rule(operation: str | type, rule: OwnRule, macs: bool = False) -> None:
-    """Count an operation or a class of modules by a rule of the user's own; see `paleo_lite.rule`."""
-    name = operation if isinstance(operation, str) else operation.__name__
-    name = name if name in KINDS or "." in name or not isinstance(operation, str) else f"aten.{name}"
-    made = own_kind(name, rule, macs)
-    MATRIX_KINDS.discard(name)
-    if macs:
-        MATRIX_KINDS.add(name)
-    OWN[name] = rule
-    KINDS[name] = made
-    if not isinstance(operation, str):
-        MODULES[operation] = name
+USER_MODULES: dict[type, str] = {}
+"""Module classes that the user counts as one layer, and the kind of that layer."""
 
 
-def own_kind(name: str, rule: OwnRule, macs: bool) -> Kind:
-    """The record of a kind that a user counts: a kernel of its own, which saves what it reads.
+def add_rule(operation: str | type, rule: UserRule, macs: bool = False) -> None:
+    """Register a user's counting rule for an operation or a module class; see `paleo_lite.rule`.
 
     Parameters
     ----------
+    operation : str or type
+        Kind of layer, operation of ATen (``"sort"`` or ``"aten.sort"``), or module class.
     rule : callable
-        Where it gives one number, each gradient that is wanted takes as much.
+        Operations of a layer; see `UserRule`.
     macs : bool
-        Whether it gives multiply-accumulates, which tensor cores can do, or FLOPs.
+        Whether the rule returns multiply-accumulates instead of FLOPs.
+    """
+    if isinstance(operation, str):
+        name = operation if operation in KINDS or "." in operation else f"aten.{operation}"
+    else:
+        name = operation.__name__
+    kind = make_user_kind(name, rule, macs)
+    if macs:
+        MATRIX_KINDS.add(name)
+    else:
+        MATRIX_KINDS.discard(name)
+    USER_RULES[name] = rule
+    KINDS[name] = kind
+    if not isinstance(operation, str):
+        USER_MODULES[operation] = name
+
+
+def make_user_kind(name: str, rule: UserRule, macs: bool) -> Kind:
+    """Return the record of a kind with a user's rule: one kernel of its own, which saves all its inputs.
+
+    Parameters
+    ----------
+    name : str
+        Name of the kind.
+    rule : callable
+        Operations of a layer. If it returns one number, each required gradient costs the same.
+    macs : bool
+        Whether the rule returns multiply-accumulates, which tensor cores can compute, or FLOPs.
     """
 
-    def passes(layer: Layer) -> tuple[int, int, int]:
-        given = rule(layer)
-        numbers = [given] * 3 if isinstance(given, (int, float)) else list(given)
+    def count_operations(layer: Layer) -> tuple[int, int, int]:
+        result = rule(layer)
+        numbers = [result] * 3 if isinstance(result, (int, float)) else list(result)
         if len(numbers) != 3 or not all(number >= 0 for number in numbers):
-            raise ValueError(f"a rule gives a number of 0 or more, or three, not {given!r}")
+            raise ValueError(f"a rule must return one number or three numbers >= 0 (got {result!r})")
         forward, data, weight = (round(number) for number in numbers)
         return forward, data, weight
 
     def count(op: Op) -> Cost:
-        sizes = ((op.x + op.w, op.y), (op.y + op.x + op.w, op.x), (op.y + op.x, op.w))
-        forward, data, weight = (
-            PassCost(number * op.samples * (2 if macs else 1), number * op.samples if macs else 0, *size)
-            for number, size in zip(passes(op.layer), sizes)
-        )
-        return cost(op, forward, data if op.inputs else NOTHING, weight)
+        forward, data, weight = count_operations(op.layer)
+        forward_cost = pass_cost(op, forward, reads=op.x + op.w, writes=op.y)
+        data_cost = pass_cost(op, data, reads=op.y + op.x + op.w, writes=op.x)
+        weight_cost = pass_cost(op, weight, reads=op.y + op.x, writes=op.w)
+        return needed_cost(op, forward_cost, data_cost if op.inputs else NO_COST, weight_cost)
 
-    def product(layer: Layer, part: str) -> Gemm:
-        *rows, columns = layer.outputs[0] or (1,)
-        return Gemm(prod(rows), columns, max(passes(layer)[0] // max(prod(rows) * columns, 1), 1), 1, "rows")
+    def pass_cost(op: Op, operations: int, reads: int, writes: int) -> PassCost:
+        total = operations * op.samples
+        if macs:
+            return PassCost(2 * total, total, reads, writes)
+        return PassCost(total, 0, reads, writes)
+
+    def equivalent_gemm(layer: Layer, part: str) -> Gemm:
+        *leading, columns = layer.outputs[0] or (1,)
+        rows = prod(leading)
+        inner = count_operations(layer)[0] // max(rows * columns, 1)
+        return Gemm(rows, columns, max(inner, 1), groups=1, grows="rows")
+
+    def saves_all(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+        return Saved(tuple(range(len(layer.inputs))))
 
     return Kind(
-        name, count, "gemm" if macs else "elementwise", lambda layer, *_: Saved(tuple(range(len(layer.inputs)))),
-        "alone", "matrix product" if macs else "elementwise", "other", splits=False, gemm=product if macs else None,
-    )  # fmt: skip
+        name,
+        count,
+        work_class="gemm" if macs else "elementwise",
+        saves=saves_all,
+        fusion="alone",
+        group="matrix product" if macs else "elementwise",
+        profile_kind="other",
+        preserves_sharding=False,
+        gemm=equivalent_gemm if macs else None,
+    )
 
 
-def own_note(kinds: Sequence[str]) -> str:
-    """Which kinds among these a rule of the user's own counts; empty where none."""
-    own = {kind: kinds.count(kind) for kind in OWN if kind in kinds}
-    return "counted by a rule of your own: " + ", ".join(f"{k} ({n})" for k, n in own.items()) if own else ""
+def user_rules_note(kinds: Sequence[str]) -> str:
+    """Return a note on the kinds that a user's rule counts, with the number of their layers; empty if there are
+    none."""
+    counted = [f"{kind} ({kinds.count(kind)})" for kind in USER_RULES if kind in kinds]
+    if not counted:
+        return ""
+    return f"counted by a rule of your own: {', '.join(counted)}"
 
 
-FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What a rule raises where a layer's shapes do not fit its kind."""
+RULE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Exceptions of a rule if the shapes of a layer do not match its kind."""
 
 
 def count_layer(op: Op) -> Cost | None:
-    """The canonical cost of a layer, or None where its kind has no record.
+    """Return the canonical cost of a layer, or None if its kind has no record.
 
-    A product of complex numbers: each multiply-accumulate is four of real ones, and each number two of memory.
+    For products of complex numbers (attribute ``complex``) a multiply-accumulate counts as four real ones and an
+    element as two.
+
+    Raises
+    ------
+    CountFailed
+        If the shapes of the layer do not match its kind.
     """
     kind = KINDS.get(op.layer.kind)
     if kind is None:
         return None
     try:
-        counted = kind.rule(op)
-    except FAULTS as error:
-        raise cannot_count(op, error) from error
-    if not op.attributes.get("complex"):
-        return counted
-    return Cost(*[
-        one._replace(
-            flops=2 * one.flops + 4 * one.macs, macs=4 * one.macs, reads=2 * one.reads, writes=2 * one.writes
-        )
-        for one in counted
-    ])  # fmt: skip
+        cost = kind.rule(op)
+    except RULE_ERRORS as error:
+        raise count_failure(op, error) from error
+    if op.attributes.get("complex"):
+        return Cost(*[_complex_cost(part) for part in cost])
+    return cost
 
 
-def cannot_count(op: Op, error: Exception) -> CountFailed:
-    """That a layer's shapes do not fit its kind."""
+def _complex_cost(cost: PassCost) -> PassCost:
+    return cost._replace(
+        flops=2 * cost.flops + 4 * cost.macs, macs=4 * cost.macs, reads=2 * cost.reads, writes=2 * cost.writes
+    )
+
+
+def count_failure(op: Op, error: Exception) -> CountFailed:
+    """Return the exception for a layer whose shapes do not match its kind."""
     return CountFailed(
         f"layer {op.layer.name!r} cannot be counted as {op.layer.kind}: inputs {op.layer.inputs}, "
         f"weights {op.layer.weights}, attributes {op.layer.attributes} ({type(error).__name__}: {error})"
     )
 
 
-def is_free(kind: str, convention: str) -> bool:
-    """Whether a convention counts nothing of a kind."""
-    return kind in KINDS and convention in KINDS[kind].free.split()
+def is_uncounted(kind: str, convention: str) -> bool:
+    """Return whether a convention counts a kind as 0."""
+    return kind in KINDS and convention in KINDS[kind].uncounted_by.split()
 
 
 def class_of(layer: Layer) -> str | None:
-    """The class of work of a layer."""
+    """Return the class of work of a layer, or None if its kind has no record."""
     kind = KINDS.get(layer.kind)
-    return None if kind is None else kind.work_class if isinstance(kind.work_class, str) else kind.work_class(layer)
+    if kind is None:
+        return None
+    return kind.work_class if isinstance(kind.work_class, str) else kind.work_class(layer)
 
 
 def fusion_of(layer: Layer) -> str | None:
-    """Whether and how a layer becomes one kernel with others: one of `FUSIONS`."""
+    """Return how a layer shares a kernel with others (one of `FUSIONS`), or None if its kind has no record."""
     kind = KINDS.get(layer.kind)
-    return None if kind is None else kind.fusion if isinstance(kind.fusion, str) else kind.fusion(layer)
+    if kind is None:
+        return None
+    return kind.fusion if isinstance(kind.fusion, str) else kind.fusion(layer)
 
 
 def gemm_of(layer: Layer, pass_name: str) -> Gemm | None:
-    """The matrix product of a layer in a pass (``inference``, ``forward``, ...), or None for layers without one."""
+    """Return the matrix product of a layer in a pass (``"inference"``, ``"forward"``, ...), or None if it has none."""
     kind = KINDS.get(layer.kind)
-    return None if kind is None or kind.gemm is None else kind.gemm(layer, pass_name)
+    if kind is None or kind.gemm is None:
+        return None
+    return kind.gemm(layer, pass_name)
 
 
-def saved_by(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved | None:
-    """What a layer saves for its gradients.
+def saved_tensors(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved | None:
+    """Return the tensors that a layer saves for its gradients, or None if its kind has no record.
 
     Parameters
     ----------
     layer : Layer
-        One that a backward pass reaches.
+        A layer that the backward pass reaches.
     wants_gradient : sequence of bool
-        For each input whether its gradient is computed.
+        For each input, whether its gradient is computed.
     trainable : bool
-        Whether the layer's weights get a gradient.
+        Whether gradients of the layer's weights are computed.
     """
     kind = KINDS.get(layer.kind)
     if kind is None:
@@ -173,23 +223,36 @@ def saved_by(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> S
 
 
 def is_alias(layer: Layer) -> bool:
-    """Whether a layer's result lies in the memory of its first operand, as far as its kind decides."""
+    """Return whether the kind of a layer makes its output share the memory of its first input."""
     kind = KINDS.get(layer.kind)
-    return kind is not None and (kind.alias if isinstance(kind.alias, bool) else kind.alias(layer))
+    if kind is None:
+        return False
+    return kind.aliases_input if isinstance(kind.aliases_input, bool) else kind.aliases_input(layer)
 
 
-def splits(layer: Layer) -> bool:
-    """Whether a tensor that is split by channels or heads passes through a layer."""
+def preserves_sharding(layer: Layer) -> bool:
+    """Return whether the output of a layer is sharded by channels or heads if its input is."""
     kind = KINDS.get(layer.kind)
-    return kind is not None and (kind.splits if isinstance(kind.splits, bool) else kind.splits(layer))
+    if kind is None:
+        return False
+    if isinstance(kind.preserves_sharding, bool):
+        return kind.preserves_sharding
+    return kind.preserves_sharding(layer)
 
 
-def missing_note(unknown: Sequence[str]) -> str:
-    """What is unknown of layers that a convention has no rule for, given as ``aten.sort (2)``."""
-    whose = "its" if len(unknown) == 1 else "their"
-    facts = [f"{whose} time"]
-    if any(name.rpartition(" ")[0] not in KINDS for name in unknown):  # those of other kinds are in their records
-        facts.append(f"{whose} saved tensors")
-    return (
-        f"not counted, no rule for {', '.join(unknown)}: {' and '.join(facts)} {'are' if facts[1:] else 'is'} unknown"
-    )
+def missing_rules_note(unknown: Sequence[str]) -> str:
+    """Return a note on layers without a counting rule.
+
+    Parameters
+    ----------
+    unknown : sequence of str
+        Kinds with the number of their layers, such as ``"aten.sort (2)"``.
+    """
+    possessive = "its" if len(unknown) == 1 else "their"
+    # Kinds with a record but without a rule in the convention still have known saved tensors.
+    has_unknown_kind = any(name.rpartition(" ")[0] not in KINDS for name in unknown)
+    if has_unknown_kind:
+        facts = f"{possessive} time and {possessive} saved tensors are unknown"
+    else:
+        facts = f"{possessive} time is unknown"
+    return f"not counted, no rule for {', '.join(unknown)}: {facts}"

@@ -1,7 +1,7 @@
-"""Activations and arithmetic per element, softmax, dropout, reductions, and normalisations.
+"""Counting rules of activations, elementwise arithmetic, softmax, dropout, reductions and normalisations.
 
-Arithmetic: one operation each for + - * / compare, and exp, log, tanh, erf, sqrt, pow. A sign change is free. The
-backward figure is what turns the gradient of the output into that of the input, from the saved tensors.
+Each of + - * / compare, exp, log, tanh, erf, sqrt and pow counts as one operation; a sign change is free. Backward
+counts are the operations that turn the gradient of the output into that of the input, given the saved tensors.
 """
 
 from __future__ import annotations
@@ -12,410 +12,813 @@ from math import log2, prod
 from typing import Any
 
 from ..layer import (
-    FIRST,
     INDEX_BYTES,
-    NOTHING,
-    OUTPUT,
+    NO_COST,
+    SAVES_FIRST_INPUT,
     SAVES_NOTHING,
+    SAVES_OUTPUT,
     Cost,
     Kind,
     Layer,
     Op,
     PassCost,
     Saved,
-    cost,
-    together,
+    needed_cost,
+    sum_costs,
 )
-from .products import saved_by_product
+from .products import saved_factors
 
 
-def activation(forward: int, backward: int, op: Op) -> Cost:
-    """An activation function, of so many operations per output element forward and backward."""
-    return cost(
+def activation(op: Op, forward: int, backward: int) -> Cost:
+    """Count an activation function.
+
+    Parameters
+    ----------
+    op : Op
+        The layer.
+    forward, backward : int
+        Operations per output element in the forward and backward pass.
+    """
+    return needed_cost(
         op,
-        PassCost(forward * op.y, 0, op.x + op.w, op.y),
-        PassCost(backward * op.y, 0, op.x + op.y + op.w, op.x),
-        PassCost(2 * op.y, 0, op.x + op.y, op.w),  # prelu
+        forward=PassCost(forward * op.y, 0, op.x + op.w, op.y),
+        data=PassCost(backward * op.y, 0, op.x + op.y + op.w, op.x),
+        weight=PassCost(2 * op.y, 0, op.x + op.y, op.w),  # the slope of PReLU
     )
 
 
-def arithmetic(forward: int, backward: int, op: Op, *, factor: bool = False) -> Cost:
-    """Arithmetic on one or more tensors, broadcast; a broadcast operand's gradient is summed.
+def arithmetic(op: Op, forward: int, backward: int, factor: bool = False) -> Cost:
+    """Count arithmetic on one or more tensors with broadcasting; the gradient of a broadcast operand is summed.
 
-    The gradient needs the other operands; of a single operand itself, but of one multiplied by a number (`factor`) not.
+    Parameters
+    ----------
+    op : Op
+        The layer.
+    forward, backward : int
+        Operations per output element in the forward pass, and in the gradient of each operand.
+    factor : bool
+        Whether an operation with a single tensor multiplies it by a number, so that its gradient needs no saved tensor.
+        Otherwise the gradient reads the operand itself; with several operands it reads the others.
     """
-    operands, read = len(op.inputs) + len(op.weights), op.x + op.w
-    gradients: tuple[list[PassCost], list[PassCost]] = [], []  # of inputs, of weights
-    wanted = [size for size, wants in zip(op.inputs, op.wants_gradient) if wants]
-    for sizes, made in zip((wanted, op.weights), gradients):
-        for size in sizes:
-            broadcast = size < op.y
-            if backward or broadcast:
-                others = read - size if operands > 1 else (0 if factor else size)
-                made.append(PassCost((backward + broadcast) * op.y, 0, op.y + (others if backward else 0), size))
-    return cost(op, PassCost(forward * op.y, 0, read, op.y), *map(together, gradients))
+    num_operands = len(op.inputs) + len(op.weights)
+    read = op.x + op.w
+
+    def gradient(size: int) -> PassCost | None:
+        is_broadcast = size < op.y
+        if not backward and not is_broadcast:
+            return None  # the gradient is passed on unchanged
+        saved = 0
+        if backward and num_operands > 1:
+            saved = read - size
+        elif backward and not factor:
+            saved = size
+        return PassCost((backward + is_broadcast) * op.y, 0, op.y + saved, size)
+
+    data_costs, weight_costs = [], []
+    for size, is_wanted in zip(op.inputs, op.wants_gradient):
+        cost = gradient(size)
+        if is_wanted and cost is not None:
+            data_costs.append(cost)
+    for size in op.weights:
+        cost = gradient(size)
+        if cost is not None:
+            weight_costs.append(cost)
+    forward_cost = PassCost(forward * op.y, 0, read, op.y)
+    return needed_cost(op, forward_cost, sum_costs(data_costs), sum_costs(weight_costs))
 
 
-def output_where_in_place(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Its input, or in place its result."""
-    return OUTPUT if layer.attributes.get("in_place") else FIRST
+def saves_output_if_in_place(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """Return the saved tensors: the output of an in-place operation, otherwise the input."""
+    return SAVES_OUTPUT if layer.attributes.get("in_place") else SAVES_FIRST_INPUT
 
 
-def both(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """All operands."""
+def saves_all_inputs(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """Return the saved tensors: all inputs."""
     return Saved(tuple(range(len(layer.inputs))))
 
 
 def saved_by_quotient(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """The divisor, and the dividend where the divisor wants a gradient."""
+    """Return the saved tensors: the divisor, and the dividend if the divisor wants a gradient."""
     if len(layer.inputs) == 1:
-        return saved_by_product(layer, wants_gradient, trainable)
-    return both(layer, wants_gradient, trainable) if wants_gradient[1] else Saved((1,))
+        return saved_factors(layer, wants_gradient, trainable)
+    divisor_wants_gradient = wants_gradient[1]
+    return saves_all_inputs(layer, wants_gradient, trainable) if divisor_wants_gradient else Saved((1,))
 
 
 def saved_by_power(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """All operands, and the result where the exponent is a tensor."""
+    """Return the saved tensors: all inputs, and the output if the exponent is a tensor."""
     return Saved(tuple(range(len(layer.inputs))), output=len(layer.inputs) > 1)
 
 
 def saved_by_softsign(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Its input, and one plus the size of each element."""
+    """Return the saved tensors: the input, and 1 + |x|."""
     return Saved((0,), numbers=prod(layer.outputs[0]))
 
 
 def saved_by_where(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """The condition alone: it comes first, or second where values are filled in."""
+    """Return the saved tensors: the condition, which is the first input of ``where`` and the second of
+    ``masked_fill``."""
     if len(layer.inputs) > 2:
-        return FIRST
-    return Saved(tuple(place for place, wanted in enumerate(wants_gradient) if not wanted))
+        return SAVES_FIRST_INPUT
+    return Saved(tuple(position for position, is_wanted in enumerate(wants_gradient) if not is_wanted))
 
 
 def saved_by_lerp(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Nothing between two tensors by a number; all where a third says how far."""
-    return both(layer, wants_gradient, trainable) if len(layer.inputs) > 2 else SAVES_NOTHING
+    """Return the saved tensors: all inputs if the interpolation weight is a tensor, otherwise nothing."""
+    return saves_all_inputs(layer, wants_gradient, trainable) if len(layer.inputs) > 2 else SAVES_NOTHING
 
 
 def saved_by_scale(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """The factors: the input of one per channel, both of ``a + b c``."""
-    return Saved((1, 2)) if len(layer.inputs) > 2 else FIRST
+    """Return the saved tensors: the input of a scale per channel, or both factors of ``a + b c``."""
+    return Saved((1, 2)) if len(layer.inputs) > 2 else SAVES_FIRST_INPUT
 
 
 def softmax(op: Op) -> Cost:
-    """Maximum, subtract, exp, sum, divide: 5 per element; backward ``y (dy - sum dy y)``: 4."""
-    return cost(op, PassCost(5 * op.y, 0, op.x, op.y), PassCost(4 * op.y, 0, 2 * op.y, op.x))
+    """Count softmax: maximum, subtract, exp, sum, divide (5 per element); backward ``y (dy - sum dy y)`` (4)."""
+    return needed_cost(op, PassCost(5 * op.y, 0, op.x, op.y), PassCost(4 * op.y, 0, 2 * op.y, op.x))
 
 
 def dropout(op: Op) -> Cost:
-    """Inference: nothing. Training: a compare and a multiplication per element, and a mask of one byte each.
+    """Count dropout: in training a compare, a multiplication and one byte of mask per element; at inference nothing.
 
-    With a probability of 0 nothing in training either.
+    With probability 0 it costs nothing in training either.
     """
-    y = op.y
     if op.attributes.get("p") == 0:
-        return Cost(NOTHING, NOTHING)
-    return cost(op, PassCost(2 * y, 0, op.x, y, y), PassCost(y, 0, y, op.x, y), inference=NOTHING)
+        return Cost(NO_COST, NO_COST)
+    y = op.y
+    return needed_cost(
+        op,
+        forward=PassCost(2 * y, 0, op.x, y, index_bytes=y),
+        data=PassCost(y, 0, y, op.x, index_bytes=y),
+        inference=NO_COST,
+    )
 
 
 def saved_by_dropout(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """A mask of a byte for each element; nothing with a probability of 0."""
-    return SAVES_NOTHING if _is_off(layer) else Saved(bytes=prod(layer.outputs[0]))
+    """Return the saved tensors: a mask of one byte per element; nothing with probability 0."""
+    return SAVES_NOTHING if _is_identity_dropout(layer) else Saved(bytes=prod(layer.outputs[0]))
 
 
-def _is_off(layer: Layer) -> bool:
+def _is_identity_dropout(layer: Layer) -> bool:
     return bool(layer.attributes.get("p") == 0)
 
 
 def reduction(op: Op) -> Cost:
-    """Sum, mean, maximum: one operation per input element; variance three; backward spreads the gradient."""
-    per = op.attributes.get("per_element", 1)
+    """Count a reduction: `per_element` operations per input element (1 for a sum, 3 for a variance).
+
+    The backward pass broadcasts the gradient.
+    """
+    per_element = op.attributes.get("per_element", 1)
     size = op.x + op.w
-    back = PassCost(size, 0, op.y, size)
-    return cost(op, PassCost(per * size, 0, size, op.y), back, back)
+    backward = PassCost(size, 0, op.y, size)
+    return needed_cost(op, PassCost(per_element * size, 0, size, op.y), backward, backward)
 
 
 def saved_by_scan(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Nothing of cumulative sums, input and result of all others."""
+    """Return the saved tensors: nothing for a cumulative sum, otherwise input and output."""
     return SAVES_NOTHING if layer.attributes.get("function", "cumsum") == "cumsum" else Saved((0,), output=True)
 
 
 def fourier(op: Op) -> Cost:
-    """``5 N log2 N`` for N complex numbers (Cooley and Tukey 1965, as benchmarks count), half of it for real ones.
+    """Count a Fourier transform: ``5 N log2 N`` FLOPs for N complex numbers, half as many for real ones.
 
-    A complex number is two numbers of memory.
+    This is the count of Cooley and Tukey (1965) that benchmarks use. A complex number is two elements of memory.
     """
     function = op.attributes.get("function", "fft_c2c")
-    reads, writes = (1 if "r2c" in function else 2), (1 if "c2r" in function else 2)
-    elements = op.y if writes == 1 else op.x
-    flops = int((5 if reads == writes else 2.5) * elements * log2(max(op.attributes.get("length", 1), 1)))
-    forward = PassCost(flops, 0, reads * op.x, writes * op.y)
-    return cost(op, forward, PassCost(flops, 0, writes * op.y, reads * op.x))
+    input_width = 1 if "r2c" in function else 2
+    output_width = 1 if "c2r" in function else 2
+    elements = op.y if output_width == 1 else op.x
+    per_element_and_level = 5 if input_width == output_width else 2.5
+    flops = int(per_element_and_level * elements * log2(max(op.attributes.get("length", 1), 1)))
+    read, written = input_width * op.x, output_width * op.y
+    return needed_cost(op, PassCost(flops, 0, read, written), PassCost(flops, 0, written, read))
 
 
 def saved_by_reduction(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Nothing of sums and means, places of extremes, the input of a variance, the result as well of all others."""
+    """Return the saved tensors of a reduction.
+
+    Sums and means save nothing, maximum and minimum the indices, variances the input, and others input and output.
+    """
     function = layer.attributes.get("function", "sum")
     if function in ("mean", "sum"):
         return SAVES_NOTHING
     if function in ("max", "min"):
         return Saved(bytes=INDEX_BYTES * prod(layer.outputs[0]))
-    return FIRST if function.startswith("var") else Saved((0,), output=True)
+    return SAVES_FIRST_INPUT if function.startswith("var") else Saved((0,), output=True)
 
 
 def batch_norm(op: Op) -> Cost:
-    """Inference: one scale and one shift per element, 2 FLOPs, from four vectors per channel.
+    """Count a batch norm.
 
-    Training: mean (1), variance (3), normalise (1), scale and shift (2); backward the two sums (5 with the normalised
-    input recomputed, they are also the parameters' gradients), then the data gradient (6). Without trainable parameters
-    the sums are part of the data gradient.
+    Inference: one scale and one shift per element (2 FLOPs), from four vectors with an element per channel.
+
+    Training: mean (1), variance (3), normalise (1), scale and shift (2). The backward pass computes two sums, which are
+    also the gradients of the parameters (5 FLOPs, including the recomputed normalised input), and the data gradient
+    (6). Without trainable parameters the sums are part of the data gradient.
     """
     y, channels = op.y, op.layer.inputs[0][1]
     sums = PassCost(5 * y, 0, 2 * y + 2 * channels, op.w)
     data = PassCost(6 * y, 0, 2 * y + 3 * channels, op.inputs[0])
-    return cost(
+    if not op.trainable:
+        data = sum_costs([sums._replace(writes=2 * channels), data])
+    return needed_cost(
         op,
         forward=PassCost(7 * y, 0, 2 * op.inputs[0] + op.w, y),
-        data=data if op.trainable else together([sums._replace(writes=2 * channels), data]),
+        data=data,
         weight=sums,
         inference=PassCost(2 * y, 0, op.inputs[0] + 2 * channels + op.w, y),
     )
 
 
 def saved_by_batch_norm(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Its input, and mean and deviation of each channel."""
+    """Return the saved tensors: the input, and mean and standard deviation per channel."""
     return Saved((0,), statistics=2 * layer.inputs[0][1], scales=False)
 
 
 def row_norm(op: Op) -> Cost:
-    """Layer, group and instance norm: statistics of what fits on chip, 5 FLOPs per element, 7 with scale and shift."""
+    """Count a layer, group or instance norm: 5 FLOPs per element, 7 with scale and shift.
+
+    The statistics of a row are computed on chip, so that the input is read once.
+    """
     y = op.y
     affine = 2 if op.w else 0
-    return cost(
+    return needed_cost(
         op,
-        PassCost((5 + affine) * y, 0, op.x + op.w, y),
-        PassCost(10 * y, 0, op.x + y + op.w, op.x),
-        PassCost(5 * y, 0, op.x + y, op.w),
+        forward=PassCost((5 + affine) * y, 0, op.x + op.w, y),
+        data=PassCost(10 * y, 0, op.x + y + op.w, op.x),
+        weight=PassCost(5 * y, 0, op.x + y, op.w),
     )
 
 
-def _rows(layer: Layer) -> int:
-    elements, last = prod(layer.inputs[0]), layer.inputs[0][-1]
-    return elements // max(prod(layer.weights[0]) if layer.weights else last, 1)
+def _num_rows(layer: Layer) -> int:
+    elements, last_size = prod(layer.inputs[0]), layer.inputs[0][-1]
+    row_size = prod(layer.weights[0]) if layer.weights else last_size
+    return elements // max(row_size, 1)
 
 
 def saved_by_layer_norm(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Its input, and mean and deviation of each row."""
-    return Saved((0,), statistics=2 * _rows(layer))
+    """Return the saved tensors: the input, and mean and standard deviation per row."""
+    return Saved((0,), statistics=2 * _num_rows(layer))
 
 
 def saved_by_group_norm(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Its input, and mean and deviation of each group."""
+    """Return the saved tensors: the input, and mean and standard deviation per group."""
     return Saved((0,), statistics=2 * layer.inputs[0][0] * layer.attributes.get("num_groups", 1))
 
 
 def saved_by_instance_norm(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Its input, mean and deviation of each channel, and its weight repeated for each sample."""
+    """Return the saved tensors: the input, mean and deviation per channel, and the weight repeated for each sample."""
     channels = layer.inputs[0][0] * layer.inputs[0][1]
     return Saved((0,), numbers=channels if layer.weights else 0, statistics=2 * channels)
 
 
 def rms_norm(op: Op) -> Cost:
-    """Root-mean-square norm: square, sum, scale; a factor per channel where it has one."""
+    """Count a root-mean-square norm: square, sum, scale, and a factor per channel if it has a weight."""
     y = op.y
-    return cost(
+    return needed_cost(
         op,
-        PassCost((4 if op.w else 3) * y, 0, op.x + op.w, y),
-        PassCost(8 * y, 0, op.x + y + op.w, op.x),
-        PassCost(3 * y, 0, op.x + y, op.w),
+        forward=PassCost((4 if op.w else 3) * y, 0, op.x + op.w, y),
+        data=PassCost(8 * y, 0, op.x + y + op.w, op.x),
+        weight=PassCost(3 * y, 0, op.x + y, op.w),
     )
 
 
 def saved_by_rms_norm(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Its input, and the deviation of each row."""
-    return Saved((0,), statistics=_rows(layer))
+    """Return the saved tensors: the input, and the root mean square per row."""
+    return Saved((0,), statistics=_num_rows(layer))
 
 
 def local_response_norm(op: Op) -> Cost:
-    """``x / (k + alpha/n sum x^2)^beta`` over n channels: a square, n - 1 additions, and 5 more per element."""
+    """Count ``x / (k + alpha/n sum x^2)^beta`` over n channels: a square, n - 1 additions, and 5 more per element."""
     y, size = op.y, op.attributes.get("size", 5)
-    return cost(op, PassCost((size + 5) * y, 0, op.x, y), PassCost(2 * (size + 5) * y, 0, op.x + 2 * y, op.x))
+    return needed_cost(op, PassCost((size + 5) * y, 0, op.x, y), PassCost(2 * (size + 5) * y, 0, op.x + 2 * y, op.x))
 
 
 def saved_by_local_response_norm(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """It is a chain of a square, a padding, a sum and a power."""
+    """Return the saved tensors: the input, its padded square, and the two tensors of the power.
+
+    PyTorch computes the norm as a chain of square, padding, sum and power.
+    """
     shape, window = layer.inputs[0], layer.attributes.get("size", 5)
     elements = prod(shape)
-    return Saved((0,), numbers=elements // shape[1] * (shape[1] + window - 1) + 2 * elements)
+    padded_elements = elements // shape[1] * (shape[1] + window - 1)
+    return Saved((0,), numbers=padded_elements + 2 * elements)
 
 
 def weight_norm(op: Op) -> Cost:
-    """``g v / |v|``: square, sum and scale, 3 per element; backward a scalar product more, 6."""
-    v = op.y
-    back = PassCost(6 * v, 0, 2 * v, op.x + op.w)
-    return cost(op, PassCost(3 * v, 0, op.x + op.w, v), back, back)
+    """Count ``g v / |v|``: square, sum and scale (3 per element); backward also a scalar product (6)."""
+    elements = op.y
+    backward = PassCost(6 * elements, 0, 2 * elements, op.x + op.w)
+    return needed_cost(op, PassCost(3 * elements, 0, op.x + op.w, elements), backward, backward)
 
 
-_POINTWISE: dict[str, Any] = {
-    "work_class": "elementwise", "fusion": "pointwise", "profiled": "elementwise", "splits": True,
-}  # fmt: skip
-_ACTIVATION = {**_POINTWISE, "group": "activation", "free": "paleo"}
-_ARITHMETIC = {**_POINTWISE, "group": "elementwise"}
-_OVER_ROWS: dict[str, Any] = {
-    "work_class": "norm", "fusion": "reduction", "group": "normalisation", "profiled": "normalization", "splits": False,
-}  # fmt: skip
+def _activation(name: str, forward: int, backward: int, **properties: Any) -> Kind:
+    """Return the kind of an activation function with these operations per element."""
+    return Kind(
+        name,
+        rule=partial(activation, forward=forward, backward=backward),
+        work_class="elementwise",
+        fusion="pointwise",
+        group="activation",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        uncounted_by="paleo",
+        **properties,
+    )
+
+
+def _arithmetic(name: str, forward: int, backward: int, factor: bool = False, **properties: Any) -> Kind:
+    """Return the kind of an elementwise operation with these operations per element."""
+    return Kind(
+        name,
+        rule=partial(arithmetic, forward=forward, backward=backward, factor=factor),
+        work_class="elementwise",
+        fusion="pointwise",
+        group="elementwise",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        **properties,
+    )
+
+
+def _row_normalisation(name: str, **properties: Any) -> Kind:
+    """Return the kind of a normalisation over rows, groups or channels of a sample."""
+    return Kind(
+        name,
+        work_class="norm",
+        fusion="reduction",
+        group="normalisation",
+        profile_kind="normalization",
+        preserves_sharding=False,
+        **properties,
+    )
+
+
 _COMPARISONS = "eq ne lt le gt ge isnan isinf isfinite"
 _LOGICAL = "logical_and logical_or logical_xor logical_not bitwise_not bitwise_and bitwise_or"
 
 KINDS = (
-    # max(x, 0); select
-    Kind("relu", partial(activation, 1, 1), saves=OUTPUT, torch={"like": "relu"}, pyprof={"same": "relu"}, caffe="relu",
-         module="ReLU", onnx="Relu", paleo="ReLU", **_ACTIVATION),
-    Kind("relu6", partial(activation, 2, 2), saves=FIRST, torch={"like": "relu6"}, caffe="relu6", **_ACTIVATION),
-    Kind("hardtanh", partial(activation, 2, 2), saves=FIRST, torch={"like": "hardtanh"}, **_ACTIVATION),
-    Kind("leaky_relu", partial(activation, 2, 2), saves=output_where_in_place, torch={"like": "leaky_relu rrelu"},
-         onnx="LeakyRelu", **_ACTIVATION),
-    Kind("prelu", partial(activation, 2, 2), saves=FIRST, torch={"prelu": "prelu"}, onnx="PRelu", onnx_weights=1,
-         **_ACTIVATION),
-    Kind("threshold", partial(activation, 1, 1), saves=FIRST, torch={"like": "threshold"}, onnx="ThresholdedRelu",
-         **_ACTIVATION),
-    Kind("hard_shrink", partial(activation, 2, 1), saves=FIRST, torch={"like": "hardshrink"}, **_ACTIVATION),
-    Kind("soft_shrink", partial(activation, 3, 1), saves=FIRST, torch={"like": "softshrink"}, **_ACTIVATION),
-    # compare, exp, -1, *alpha
-    Kind("elu", partial(activation, 4, 3), saves=output_where_in_place, torch={"like": "elu"}, caffe="elu", onnx="Elu",
-         **_ACTIVATION),
-    Kind("selu", partial(activation, 5, 4), saves=output_where_in_place, torch={"like": "selu"}, onnx="Selu",
-         **_ACTIVATION),
-    Kind("celu", partial(activation, 5, 4), saves=output_where_in_place, torch={"like": "celu"}, onnx="Celu",
-         **_ACTIVATION),
-    # exp, +1, /; y (1 - y) dy
-    Kind("sigmoid", partial(activation, 3, 3), saves=OUTPUT, torch={"like": "sigmoid"}, pyprof={"same": "sigmoid"},
-         caffe="sigmoid", onnx="Sigmoid", paleo="Sigmoid", **_ACTIVATION),
-    Kind("log_sigmoid", partial(activation, 3, 3), saves=FIRST, torch={"like": "logsigmoid log_sigmoid"},
-         **_ACTIVATION),
-    # x + 3, max, min, /6
-    Kind("hard_sigmoid", partial(activation, 4, 3), saves=FIRST, torch={"like": "hardsigmoid"}, caffe="hardsigmoid",
-         onnx="HardSigmoid", **_ACTIVATION),
-    Kind("hard_swish", partial(activation, 5, 5), saves=FIRST, torch={"like": "hardswish"}, onnx="HardSwish",
-         **_ACTIVATION),
-    # sigmoid, *; s (1 + x (1 - s)) dy
-    Kind("silu", partial(activation, 4, 7), saves=FIRST, torch={"like": "silu"}, pyprof={"same": "silu"}, caffe="swish",
-         onnx="Swish", **_ACTIVATION),
-    # x / sqrt 2, erf, +1, *x, *0.5; cdf + x pdf
-    Kind("gelu", partial(activation, 5, 9), saves=FIRST, torch={"gelu": "gelu"}, pyprof={"same": "gelu"}, onnx="Gelu",
-         **_ACTIVATION),
-    # torch's gelu, by an argument
-    Kind("gelu_tanh", partial(activation, 9, 15), saves=FIRST, **_ACTIVATION),
-    Kind("tanh", partial(activation, 1, 3), saves=OUTPUT, torch={"like": "tanh"}, pyprof={"same": "tanh"}, caffe="tanh",
-         onnx="Tanh", paleo="TanH", **_ACTIVATION),
-    Kind("softplus", partial(activation, 3, 4), saves=FIRST, torch={"like": "softplus"}, caffe="bnll", onnx="Softplus",
-         autocast="fp32", **_ACTIVATION),
-    Kind("softsign", partial(activation, 3, 4), saves=saved_by_softsign, torch={"like": "softsign"}, onnx="Softsign",
-         **_ACTIVATION),
-    Kind("mish", partial(activation, 5, 9), saves=FIRST, torch={"like": "mish"}, onnx="Mish", **_ACTIVATION),
-    Kind("glu", partial(activation, 4, 6), saves=FIRST, torch={"first": "glu"}, **_ACTIVATION),
-    # the gradient of a sum passes through
-    Kind("add", partial(arithmetic, 1, 0), saves=SAVES_NOTHING, torch={"broadcast": "add"}, passes_gradient=True,
-         onnx="Add Sum", free="paleo", **_ARITHMETIC),
-    Kind("sub", partial(arithmetic, 1, 0), saves=SAVES_NOTHING, torch={"broadcast": "sub rsub subtract"},
-         passes_gradient=True, onnx="Sub", **_ARITHMETIC),
-    # for each operand: dy * the other
-    Kind("mul", partial(arithmetic, 1, 1, factor=True), saves=saved_by_product,
-         torch={"broadcast": "mul multiply square"}, onnx="Mul", free="paleo", **_ARITHMETIC),
-    Kind("div", partial(arithmetic, 1, 2, factor=True), saves=saved_by_quotient,
-         torch={"broadcast": "div divide true_divide floor_divide remainder fmod"}, onnx="Div Mod", **_ARITHMETIC),
-    Kind("pow", partial(arithmetic, 1, 3), saves=saved_by_power, torch={"broadcast": "pow"}, caffe="power", onnx="Pow",
-         autocast="fp32", **_ARITHMETIC),
-    Kind("sqrt", partial(arithmetic, 1, 2), saves=OUTPUT, torch={"broadcast": "sqrt"}, onnx="Sqrt", **_ARITHMETIC),
-    Kind("rsqrt", partial(arithmetic, 2, 3), saves=OUTPUT, torch={"broadcast": "rsqrt"}, autocast="fp32",
-         **_ARITHMETIC),
-    Kind("exp", partial(arithmetic, 1, 1), saves=OUTPUT, torch={"broadcast": "exp exp2 expm1"}, caffe="exp", onnx="Exp",
-         autocast="fp32", **_ARITHMETIC),
-    Kind("log", partial(arithmetic, 1, 1), saves=FIRST, torch={"broadcast": "log log2 log10 log1p"}, caffe="log",
-         onnx="Log", autocast="fp32", **_ARITHMETIC),
-    Kind("abs", partial(arithmetic, 1, 1), saves=FIRST, torch={"broadcast": "abs"}, caffe="absval", onnx="Abs",
-         **_ARITHMETIC),
-    Kind("neg", partial(arithmetic, 0, 0), saves=SAVES_NOTHING, torch={"broadcast": "neg"}, onnx="Neg", **_ARITHMETIC),
-    Kind("sin", partial(arithmetic, 1, 2), saves=FIRST, torch={"broadcast": "sin"}, onnx="Sin", **_ARITHMETIC),
-    Kind("cos", partial(arithmetic, 1, 2), saves=FIRST, torch={"broadcast": "cos"}, onnx="Cos", **_ARITHMETIC),
-    Kind("erf", partial(arithmetic, 1, 5), saves=FIRST, torch={"broadcast": "erf"}, onnx="Erf", **_ARITHMETIC),
-    Kind("reciprocal", partial(arithmetic, 1, 3), saves=OUTPUT, torch={"broadcast": "reciprocal"}, onnx="Reciprocal",
-         autocast="fp32", **_ARITHMETIC),
-    Kind("clamp", partial(arithmetic, 2, 1), saves=FIRST, torch={"broadcast": "clamp clip"}, onnx="Clip",
-         onnx_weights=0, **_ARITHMETIC),
-    Kind("maximum", partial(arithmetic, 1, 1), saves=both, torch={"broadcast": "maximum clamp_min", "extreme": "max"},
-         onnx="Max", free="paleo", **_ARITHMETIC),
-    Kind("minimum", partial(arithmetic, 1, 1), saves=both, torch={"broadcast": "minimum clamp_max", "extreme": "min"},
-         onnx="Min", **_ARITHMETIC),
-    Kind("round", partial(arithmetic, 1, 0), saves=SAVES_NOTHING, torch={"broadcast": "floor ceil round trunc sign"},
-         onnx="Round Floor Ceil Sign", **_ARITHMETIC),
-    Kind("where", partial(arithmetic, 1, 1), saves=saved_by_where, torch={"plain": "where masked_fill"}, onnx="Where",
-         **_ARITHMETIC),
-    Kind("compare", partial(arithmetic, 1, 0), saves=SAVES_NOTHING, torch={"without_gradient": _COMPARISONS},
-         caffe="threshold", element_bytes=1, onnx="Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf",
-         **_ARITHMETIC),
-    Kind("logical", partial(arithmetic, 1, 0), saves=SAVES_NOTHING, torch={"without_gradient": _LOGICAL},
-         element_bytes=1, onnx="And Or Xor Not", **_ARITHMETIC),
-    Kind("lerp", partial(arithmetic, 3, 2), saves=saved_by_lerp, torch={"plain": "lerp"}, **_ARITHMETIC),
-    # Caffe's Scale layer: one factor and one offset per channel
-    Kind("scale", partial(arithmetic, 2, 1), saves=saved_by_scale, torch={"broadcast": "addcmul addcdiv"}, free="paleo",
-         paleo="Scale", **_ARITHMETIC),
-    Kind(
-        "softmax", softmax, "elementwise", OUTPUT, "reduction", "activation", "softmax", splits=True,
-        torch={"like": "softmax softmin"}, module="Softmax", caffe="softmax softmaxwithloss softmaxloss",
-        pyprof={"same": "softmax"}, autocast="fp32", free="paleo lu2017", paleo="Softmax", onnx="Softmax",
+    # forward: max(x, 0); backward: select
+    _activation(
+        "relu",
+        forward=1,
+        backward=1,
+        saves=SAVES_OUTPUT,
+        torch={"same_shape": "relu"},
+        pyprof={"same": "relu"},
+        caffe="relu",
+        module="ReLU",
+        onnx="Relu",
+        paleo="ReLU",
+    ),
+    _activation("relu6", forward=2, backward=2, saves=SAVES_FIRST_INPUT, torch={"same_shape": "relu6"}, caffe="relu6"),
+    _activation("hardtanh", forward=2, backward=2, saves=SAVES_FIRST_INPUT, torch={"same_shape": "hardtanh"}),
+    _activation(
+        "leaky_relu",
+        forward=2,
+        backward=2,
+        saves=saves_output_if_in_place,
+        torch={"same_shape": "leaky_relu rrelu"},
+        onnx="LeakyRelu",
+    ),
+    _activation(
+        "prelu", forward=2, backward=2, saves=SAVES_FIRST_INPUT, torch={"prelu": "prelu"}, onnx="PRelu", onnx_weights=1
+    ),
+    _activation(
+        "threshold",
+        forward=1,
+        backward=1,
+        saves=SAVES_FIRST_INPUT,
+        torch={"same_shape": "threshold"},
+        onnx="ThresholdedRelu",
+    ),
+    _activation("hard_shrink", forward=2, backward=1, saves=SAVES_FIRST_INPUT, torch={"same_shape": "hardshrink"}),
+    _activation("soft_shrink", forward=3, backward=1, saves=SAVES_FIRST_INPUT, torch={"same_shape": "softshrink"}),
+    # forward: compare, exp, -1, *alpha
+    _activation(
+        "elu",
+        forward=4,
+        backward=3,
+        saves=saves_output_if_in_place,
+        torch={"same_shape": "elu"},
+        caffe="elu",
+        onnx="Elu",
+    ),
+    _activation(
+        "selu", forward=5, backward=4, saves=saves_output_if_in_place, torch={"same_shape": "selu"}, onnx="Selu"
+    ),
+    _activation(
+        "celu", forward=5, backward=4, saves=saves_output_if_in_place, torch={"same_shape": "celu"}, onnx="Celu"
+    ),
+    # forward: exp, +1, /; backward: y (1 - y) dy
+    _activation(
+        "sigmoid",
+        forward=3,
+        backward=3,
+        saves=SAVES_OUTPUT,
+        torch={"same_shape": "sigmoid"},
+        pyprof={"same": "sigmoid"},
+        caffe="sigmoid",
+        onnx="Sigmoid",
+        paleo="Sigmoid",
+    ),
+    _activation(
+        "log_sigmoid", forward=3, backward=3, saves=SAVES_FIRST_INPUT, torch={"same_shape": "logsigmoid log_sigmoid"}
+    ),
+    # forward: x + 3, max, min, /6
+    _activation(
+        "hard_sigmoid",
+        forward=4,
+        backward=3,
+        saves=SAVES_FIRST_INPUT,
+        torch={"same_shape": "hardsigmoid"},
+        caffe="hardsigmoid",
+        onnx="HardSigmoid",
+    ),
+    _activation(
+        "hard_swish",
+        forward=5,
+        backward=5,
+        saves=SAVES_FIRST_INPUT,
+        torch={"same_shape": "hardswish"},
+        onnx="HardSwish",
+    ),
+    # forward: sigmoid s, *x; backward: s (1 + x (1 - s)) dy
+    _activation(
+        "silu",
+        forward=4,
+        backward=7,
+        saves=SAVES_FIRST_INPUT,
+        torch={"same_shape": "silu"},
+        pyprof={"same": "silu"},
+        caffe="swish",
+        onnx="Swish",
+    ),
+    # forward: x / sqrt 2, erf, +1, *x, *0.5; backward: cdf + x pdf
+    _activation(
+        "gelu",
+        forward=5,
+        backward=9,
+        saves=SAVES_FIRST_INPUT,
+        torch={"gelu": "gelu"},
+        pyprof={"same": "gelu"},
+        onnx="Gelu",
+    ),
+    # torch's gelu with approximate="tanh"
+    _activation("gelu_tanh", forward=9, backward=15, saves=SAVES_FIRST_INPUT),
+    _activation(
+        "tanh",
+        forward=1,
+        backward=3,
+        saves=SAVES_OUTPUT,
+        torch={"same_shape": "tanh"},
+        pyprof={"same": "tanh"},
+        caffe="tanh",
+        onnx="Tanh",
+        paleo="TanH",
+    ),
+    _activation(
+        "softplus",
+        forward=3,
+        backward=4,
+        saves=SAVES_FIRST_INPUT,
+        torch={"same_shape": "softplus"},
+        caffe="bnll",
+        onnx="Softplus",
+        autocast="fp32",
+    ),
+    _activation(
+        "softsign", forward=3, backward=4, saves=saved_by_softsign, torch={"same_shape": "softsign"}, onnx="Softsign"
+    ),
+    _activation("mish", forward=5, backward=9, saves=SAVES_FIRST_INPUT, torch={"same_shape": "mish"}, onnx="Mish"),
+    _activation("glu", forward=4, backward=6, saves=SAVES_FIRST_INPUT, torch={"first_tensor": "glu"}),
+    # The gradient of a sum is passed on unchanged.
+    _arithmetic(
+        "add",
+        forward=1,
+        backward=0,
+        saves=SAVES_NOTHING,
+        torch={"broadcast": "add"},
+        passes_gradient=True,
+        onnx="Add Sum",
+        uncounted_by="paleo",
+    ),
+    _arithmetic(
+        "sub",
+        forward=1,
+        backward=0,
+        saves=SAVES_NOTHING,
+        torch={"broadcast": "sub rsub subtract"},
+        passes_gradient=True,
+        onnx="Sub",
+    ),
+    # backward, for each operand: dy times the other operand
+    _arithmetic(
+        "mul",
+        forward=1,
+        backward=1,
+        factor=True,
+        saves=saved_factors,
+        torch={"broadcast": "mul multiply square"},
+        onnx="Mul",
+        uncounted_by="paleo",
+    ),
+    _arithmetic(
+        "div",
+        forward=1,
+        backward=2,
+        factor=True,
+        saves=saved_by_quotient,
+        torch={"broadcast": "div divide true_divide floor_divide remainder fmod"},
+        onnx="Div Mod",
+    ),
+    _arithmetic(
+        "pow",
+        forward=1,
+        backward=3,
+        saves=saved_by_power,
+        torch={"broadcast": "pow"},
+        caffe="power",
+        onnx="Pow",
+        autocast="fp32",
+    ),
+    _arithmetic("sqrt", forward=1, backward=2, saves=SAVES_OUTPUT, torch={"broadcast": "sqrt"}, onnx="Sqrt"),
+    _arithmetic("rsqrt", forward=2, backward=3, saves=SAVES_OUTPUT, torch={"broadcast": "rsqrt"}, autocast="fp32"),
+    _arithmetic(
+        "exp",
+        forward=1,
+        backward=1,
+        saves=SAVES_OUTPUT,
+        torch={"broadcast": "exp exp2 expm1"},
+        caffe="exp",
+        onnx="Exp",
+        autocast="fp32",
+    ),
+    _arithmetic(
+        "log",
+        forward=1,
+        backward=1,
+        saves=SAVES_FIRST_INPUT,
+        torch={"broadcast": "log log2 log10 log1p"},
+        caffe="log",
+        onnx="Log",
+        autocast="fp32",
+    ),
+    _arithmetic(
+        "abs", forward=1, backward=1, saves=SAVES_FIRST_INPUT, torch={"broadcast": "abs"}, caffe="absval", onnx="Abs"
+    ),
+    _arithmetic("neg", forward=0, backward=0, saves=SAVES_NOTHING, torch={"broadcast": "neg"}, onnx="Neg"),
+    _arithmetic("sin", forward=1, backward=2, saves=SAVES_FIRST_INPUT, torch={"broadcast": "sin"}, onnx="Sin"),
+    _arithmetic("cos", forward=1, backward=2, saves=SAVES_FIRST_INPUT, torch={"broadcast": "cos"}, onnx="Cos"),
+    _arithmetic("erf", forward=1, backward=5, saves=SAVES_FIRST_INPUT, torch={"broadcast": "erf"}, onnx="Erf"),
+    _arithmetic(
+        "reciprocal",
+        forward=1,
+        backward=3,
+        saves=SAVES_OUTPUT,
+        torch={"broadcast": "reciprocal"},
+        onnx="Reciprocal",
+        autocast="fp32",
+    ),
+    _arithmetic(
+        "clamp",
+        forward=2,
+        backward=1,
+        saves=SAVES_FIRST_INPUT,
+        torch={"broadcast": "clamp clip"},
+        onnx="Clip",
+        onnx_weights=0,
+    ),
+    _arithmetic(
+        "maximum",
+        forward=1,
+        backward=1,
+        saves=saves_all_inputs,
+        torch={"broadcast": "maximum clamp_min", "min_or_max": "max"},
+        onnx="Max",
+        uncounted_by="paleo",
+    ),
+    _arithmetic(
+        "minimum",
+        forward=1,
+        backward=1,
+        saves=saves_all_inputs,
+        torch={"broadcast": "minimum clamp_max", "min_or_max": "min"},
+        onnx="Min",
+    ),
+    _arithmetic(
+        "round",
+        forward=1,
+        backward=0,
+        saves=SAVES_NOTHING,
+        torch={"broadcast": "floor ceil round trunc sign"},
+        onnx="Round Floor Ceil Sign",
+    ),
+    _arithmetic(
+        "where", forward=1, backward=1, saves=saved_by_where, torch={"all_tensors": "where masked_fill"}, onnx="Where"
+    ),
+    _arithmetic(
+        "compare",
+        forward=1,
+        backward=0,
+        saves=SAVES_NOTHING,
+        torch={"without_gradient": _COMPARISONS},
+        caffe="threshold",
+        element_bytes=1,
+        onnx="Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf",
+    ),
+    _arithmetic(
+        "logical",
+        forward=1,
+        backward=0,
+        saves=SAVES_NOTHING,
+        torch={"without_gradient": _LOGICAL},
+        element_bytes=1,
+        onnx="And Or Xor Not",
+    ),
+    _arithmetic("lerp", forward=3, backward=2, saves=saved_by_lerp, torch={"all_tensors": "lerp"}),
+    # Caffe's Scale layer: a factor and an offset per channel
+    _arithmetic(
+        "scale",
+        forward=2,
+        backward=1,
+        saves=saved_by_scale,
+        torch={"broadcast": "addcmul addcdiv"},
+        uncounted_by="paleo",
+        paleo="Scale",
     ),
     Kind(
-        # cross_entropy is its log_softmax: the choice of one element per sample computes nothing worth counting
-        "log_softmax", softmax, "elementwise", OUTPUT, "reduction", "activation", "softmax", splits=True,
-        torch={"like": "log_softmax"}, pyprof={"same": "log_softmax cross_entropy"}, autocast="fp32", free="paleo",
+        "softmax",
+        rule=softmax,
+        work_class="elementwise",
+        saves=SAVES_OUTPUT,
+        fusion="reduction",
+        group="activation",
+        profile_kind="softmax",
+        preserves_sharding=True,
+        torch={"same_shape": "softmax softmin"},
+        module="Softmax",
+        caffe="softmax softmaxwithloss softmaxloss",
+        pyprof={"same": "softmax"},
+        autocast="fp32",
+        uncounted_by="paleo lu2017",
+        paleo="Softmax",
+        onnx="Softmax",
+    ),
+    # cross_entropy is counted as its log_softmax: selecting one element per sample is negligible.
+    Kind(
+        "log_softmax",
+        rule=softmax,
+        work_class="elementwise",
+        saves=SAVES_OUTPUT,
+        fusion="reduction",
+        group="activation",
+        profile_kind="softmax",
+        preserves_sharding=True,
+        torch={"same_shape": "log_softmax"},
+        pyprof={"same": "log_softmax cross_entropy"},
+        autocast="fp32",
+        uncounted_by="paleo",
         onnx="LogSoftmax",
     ),
     Kind(
-        "dropout", dropout, "elementwise", saved_by_dropout, "alone", "elementwise", "elementwise", splits=True,
-        alias=_is_off, module="Dropout", caffe="dropout", free="lu2017", paleo="Dropout",
+        "dropout",
+        rule=dropout,
+        work_class="elementwise",
+        saves=saved_by_dropout,
+        fusion="alone",
+        group="elementwise",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        aliases_input=_is_identity_dropout,
+        module="Dropout",
+        caffe="dropout",
+        uncounted_by="lu2017",
+        paleo="Dropout",
         torch={"dropout": "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout"},
     ),
     Kind(
-        "reduce", reduction, "elementwise", saved_by_reduction, "reduction", "elementwise", "elementwise", splits=True,
+        "reduce",
+        rule=reduction,
+        work_class="elementwise",
+        saves=saved_by_reduction,
+        fusion="reduction",
+        group="elementwise",
+        profile_kind="elementwise",
+        preserves_sharding=True,
         torch={
-            "plain": "sum mean amax amin prod logsumexp any all col2im",
+            "all_tensors": "sum mean amax amin prod logsumexp any all col2im",
             "without_gradient": "argmax argmin",
-            "twice": "norm linalg_vector_norm vector_norm",
-            "three_times": "var std var_mean std_mean",
+            "two_per_element": "norm linalg_vector_norm vector_norm",
+            "three_per_element": "var std var_mean std_mean",
         },
         onnx="ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSumExp "
         "ArgMax ArgMin Mean",
     ),
     Kind(
-        "scan", reduction, "elementwise", saved_by_scan, "alone", "elementwise", "elementwise", splits=True,
-        torch={"plain": "cumsum cumprod logcumsumexp cummax cummin"}, autocast="fp32", onnx="CumSum", onnx_weights=0,
+        "scan",
+        rule=reduction,
+        work_class="elementwise",
+        saves=saved_by_scan,
+        fusion="alone",
+        group="elementwise",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        torch={"all_tensors": "cumsum cumprod logcumsumexp cummax cummin"},
+        autocast="fp32",
+        onnx="CumSum",
+        onnx_weights=0,
     ),
     Kind(
-        "fourier", fourier, "elementwise", SAVES_NOTHING, "alone", "elementwise", "other", splits=False,
-        torch={"transform": "fft_r2c fft_c2r fft_c2c"},
+        "fourier",
+        rule=fourier,
+        work_class="elementwise",
+        saves=SAVES_NOTHING,
+        fusion="alone",
+        group="elementwise",
+        profile_kind="other",
+        preserves_sharding=False,
+        torch={"fourier_transform": "fft_r2c fft_c2r fft_c2c"},
     ),
     Kind(
-        "batch_norm", batch_norm, "norm", saved_by_batch_norm, "folded", "normalisation", "batch_norm", splits=True,
-        statistics=True, torch={"norm": "batch_norm", "aten_norm": "native_batch_norm"}, module="BatchNorm2d",
-        caffe="batchnorm", pyprof={"norm": "batch_norm"}, autocast="input", free="paleo", paleo="BatchNorm",
-        onnx="BatchNormalization", onnx_weights=2,
+        "batch_norm",
+        rule=batch_norm,
+        work_class="norm",
+        saves=saved_by_batch_norm,
+        fusion="folded",
+        group="normalisation",
+        profile_kind="batch_norm",
+        preserves_sharding=True,
+        has_running_statistics=True,
+        torch={"norm": "batch_norm", "aten_norm": "native_batch_norm"},
+        module="BatchNorm2d",
+        caffe="batchnorm",
+        pyprof={"norm": "batch_norm"},
+        autocast="input",
+        uncounted_by="paleo",
+        paleo="BatchNorm",
+        onnx="BatchNormalization",
+        onnx_weights=2,
     ),
-    Kind("layer_norm", row_norm, saves=saved_by_layer_norm,
-         torch={"rows": "layer_norm", "aten_rows": "native_layer_norm"}, autocast="fp32", onnx="LayerNormalization",
-         onnx_weights=2, **_OVER_ROWS),
-    Kind("group_norm", row_norm, saves=saved_by_group_norm,
-         torch={"groups": "group_norm", "aten_norm": "native_group_norm"}, autocast="fp32", onnx="GroupNormalization",
-         onnx_weights=2, **_OVER_ROWS),
-    Kind("instance_norm", row_norm, saves=saved_by_instance_norm, torch={"norm": "instance_norm"}, autocast="input",
-         onnx="InstanceNormalization", onnx_weights=2, **_OVER_ROWS),
-    Kind("rms_norm", rms_norm, saves=saved_by_rms_norm, torch={"scaled_rows": "rms_norm"}, onnx="RMSNormalization",
-         onnx_weights=1, **_OVER_ROWS),
-    Kind(
-        "local_response_norm", local_response_norm, "norm", saved_by_local_response_norm, "alone", "normalisation",
-        "normalization", splits=False, torch={"windows": "local_response_norm"}, module="LocalResponseNorm",
-        free="paleo", paleo="LRN", onnx="LRN",
+    _row_normalisation(
+        "layer_norm",
+        rule=row_norm,
+        saves=saved_by_layer_norm,
+        torch={"layer_norm": "layer_norm", "aten_layer_norm": "native_layer_norm"},
+        autocast="fp32",
+        onnx="LayerNormalization",
+        onnx_weights=2,
+    ),
+    _row_normalisation(
+        "group_norm",
+        rule=row_norm,
+        saves=saved_by_group_norm,
+        torch={"group_norm": "group_norm", "aten_norm": "native_group_norm"},
+        autocast="fp32",
+        onnx="GroupNormalization",
+        onnx_weights=2,
+    ),
+    _row_normalisation(
+        "instance_norm",
+        rule=row_norm,
+        saves=saved_by_instance_norm,
+        torch={"norm": "instance_norm"},
+        autocast="input",
+        onnx="InstanceNormalization",
+        onnx_weights=2,
+    ),
+    _row_normalisation(
+        "rms_norm",
+        rule=rms_norm,
+        saves=saved_by_rms_norm,
+        torch={"rms_norm": "rms_norm"},
+        onnx="RMSNormalization",
+        onnx_weights=1,
     ),
     Kind(
-        "weight_norm", weight_norm, "norm", SAVES_NOTHING, "alone", "normalisation", "normalization", splits=False,
+        "local_response_norm",
+        rule=local_response_norm,
+        work_class="norm",
+        saves=saved_by_local_response_norm,
+        fusion="alone",
+        group="normalisation",
+        profile_kind="normalization",
+        preserves_sharding=False,
+        torch={"local_response_norm": "local_response_norm"},
+        module="LocalResponseNorm",
+        uncounted_by="paleo",
+        paleo="LRN",
+        onnx="LRN",
+    ),
+    Kind(
+        "weight_norm",
+        rule=weight_norm,
+        work_class="norm",
+        saves=SAVES_NOTHING,
+        fusion="alone",
+        group="normalisation",
+        profile_kind="normalization",
+        preserves_sharding=False,
         torch={"weight_norm": "weight_norm_interface"},
     ),
-)  # fmt: skip
+)

@@ -1,271 +1,527 @@
-"""Pooling and interpolation, each output from a window of the input; and data movement: copy, choose, rename."""
+"""Counting rules of pooling, interpolation and data movement: copies, indexing, views and exchanges between devices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
 
-from ..layer import FIRST, INDEX_BYTES, NOTHING, SAVES_NOTHING, Cost, Fusion, Kind, Layer, Op, PassCost, Saved, cost
+from ..layer import (
+    INDEX_BYTES,
+    NO_COST,
+    SAVES_FIRST_INPUT,
+    SAVES_NOTHING,
+    Cost,
+    Fusion,
+    Kind,
+    Layer,
+    Op,
+    PassCost,
+    Saved,
+    needed_cost,
+)
 
 
 def pooling(op: Op) -> Cost:
-    """Maximum: k - 1 compares per output. Average: k operations (the sum and one division). k = window elements.
+    """Count a pooling with windows of k elements: k - 1 compares per output for max, k operations for average.
 
-    An adaptive pooling's windows are those of PyTorch, from floor(i*in/out) to ceil((i+1)*in/out); windows of a single
-    element compute nothing. Training keeps the place of each maximum.
+    Windows of a single element compute nothing in average pooling. In training, max pooling stores the index of each
+    maximum.
     """
-    maximum = op.layer.kind.startswith(("max", "adaptive_max"))
-    taps = window_elements(op)
-    flops = taps - op.y if maximum else (taps if taps > op.y else 0)
-    places = INDEX_BYTES * op.y if maximum else 0
-    return cost(
+    is_max = op.layer.kind.startswith(("max", "adaptive_max"))
+    elements = window_elements(op)
+    compares = elements - op.y
+    average_flops = elements if elements > op.y else 0
+    flops = compares if is_max else average_flops
+    index_bytes = INDEX_BYTES * op.y if is_max else 0
+    return needed_cost(
         op,
-        PassCost(flops, 0, op.x, op.y, places),
-        PassCost(op.y if maximum else flops, 0, op.y, op.x, places),
+        forward=PassCost(flops, 0, op.x, op.y, index_bytes),
+        data=PassCost(op.y if is_max else flops, 0, op.y, op.x, index_bytes),
         inference=PassCost(flops, 0, op.x, op.y),
     )
 
 
 def window_elements(op: Op) -> int:
-    """Elements that all windows of a pooling cover together, padding included."""
+    """Return the total number of elements in all windows of a pooling, padding included.
+
+    The windows of adaptive pooling are those of PyTorch, from floor(i * in / out) to ceil((i + 1) * in / out).
+    """
     kernel = op.attributes.get("kernel")
     if kernel is not None:
         return op.y * prod(int(size) for size in kernel)
     rank = op.attributes.get("dims", len(op.layer.inputs[0]) - 2)
-    inside, outside = op.layer.inputs[0][-rank:], op.layer.outputs[0][-rank:]
-    covered = 1
-    for size, out in zip(inside, outside):
-        covered *= sum(-(-(i + 1) * size // out) - i * size // out for i in range(out))
-    return op.y // prod(outside) * covered
+    input_sizes, output_sizes = op.layer.inputs[0][-rank:], op.layer.outputs[0][-rank:]
+    per_channel = 1
+    for size, out in zip(input_sizes, output_sizes):
+        window_sizes = [-(-(i + 1) * size // out) - i * size // out for i in range(out)]
+        per_channel *= sum(window_sizes)
+    return op.y // prod(output_sizes) * per_channel
 
 
-def saved_by_maximum(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Its input, and the place of each maximum."""
+def saved_by_max_pool(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """Return the saved tensors: the input, and the index of each maximum."""
     return Saved((0,), bytes=INDEX_BYTES * prod(layer.outputs[0]))
 
 
 def saved_by_adaptive_mean(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Its input, unless a single position is left: PyTorch computes a mean, which needs its sizes only."""
+    """Return the saved tensors: the input, except for global pooling, which PyTorch computes as a mean."""
     rank = layer.attributes.get("dims", len(layer.inputs[0]) - 2)
-    return SAVES_NOTHING if prod(layer.outputs[0][-rank:]) == 1 else FIRST
+    is_global = prod(layer.outputs[0][-rank:]) == 1
+    return SAVES_NOTHING if is_global else SAVES_FIRST_INPUT
 
 
 def fusion_of_adaptive_mean(layer: Layer) -> Fusion:
-    """A reduction of rows where one element per channel is left."""
-    return "reduction" if prod(layer.outputs[0]) == prod(layer.outputs[0][:2]) else "alone"
+    """Return the fusion of adaptive average pooling: a reduction if one element per channel remains."""
+    is_global = prod(layer.outputs[0]) == prod(layer.outputs[0][:2])
+    return "reduction" if is_global else "alone"
 
 
 def interpolation(op: Op) -> Cost:
-    """Nearest copies; linear in d dimensions weighs 2^d neighbours, cubic 4^d: 2 * taps - 1 per output.
+    """Count an interpolation: 2 * taps - 1 FLOPs per output, with 2^d taps (linear in d dimensions) or 4^d (cubic).
 
-    Of `grid_sample` the grid is a second input; finding the neighbours' weights is not counted.
+    Nearest-neighbour interpolation copies. The grid of `grid_sample` is a second input; the computation of
+    interpolation weights is not counted.
     """
-    base = {"nearest": 1, "linear": 2, "cubic": 4}[op.attributes.get("mode", "nearest")]
-    taps = base ** op.attributes.get("dims", len(op.layer.inputs[0]) - 2)
+    taps_per_dimension = {"nearest": 1, "linear": 2, "cubic": 4}[op.attributes.get("mode", "nearest")]
+    taps = taps_per_dimension ** op.attributes.get("dims", len(op.layer.inputs[0]) - 2)
     flops = op.y * (2 * taps - 1) if taps > 1 else 0
-    return cost(op, PassCost(flops, 0, op.x, op.y), PassCost(flops, 0, op.y, op.x))
+    return needed_cost(op, PassCost(flops, 0, op.x, op.y), PassCost(flops, 0, op.y, op.x))
 
 
-def alignment(op: Op) -> Cost:
-    """RoIAlign (He et al. 2017, Mask R-CNN): the mean of some points for each output, each between four neighbours."""
+def roi_align(op: Op) -> Cost:
+    """Count RoIAlign (He et al. 2017, Mask R-CNN): the mean of several bilinear samples per output, 8 FLOPs each."""
     flops = op.y * op.attributes.get("samples", 4) * 8
-    return cost(op, PassCost(flops, 0, op.x, op.y), PassCost(flops, 0, op.y, op.x))
+    return needed_cost(op, PassCost(flops, 0, op.x, op.y), PassCost(flops, 0, op.y, op.x))
 
 
 def copy(op: Op) -> Cost:
-    """Every element read and written once, none computed: contiguous, clone, pad, roll, concat."""
-    back = PassCost(0, 0, op.y, op.x)
-    return cost(op, PassCost(0, 0, op.x + op.w, op.y), back, PassCost(0, 0, op.w, op.w))
+    """Count a copy, such as contiguous, clone, pad or roll: every element is read and written once."""
+    return needed_cost(
+        op,
+        forward=PassCost(0, 0, op.x + op.w, op.y),
+        data=PassCost(0, 0, op.y, op.x),
+        weight=PassCost(0, 0, op.w, op.w),
+    )
 
 
 def concat(op: Op) -> Cost:
-    """Copies forward; backward hands out slices of the gradient, which are views."""
-    return cost(op, PassCost(0, 0, op.x + op.w, op.y), weight=NOTHING)
+    """Count a concatenation: a copy in the forward pass; its gradients are slices, which are views."""
+    return needed_cost(op, PassCost(0, 0, op.x + op.w, op.y), weight=NO_COST)
 
 
 def embedding(op: Op) -> Cost:
-    """Rows of a table by index: no FLOPs forward; backward adds the gradients into a table of zeros."""
+    """Count a table look-up: no FLOPs forward; backward the gradients are added into a table of zeros."""
     rows = op.y // op.layer.weights[0][-1]
-    return cost(
+    return needed_cost(
         op,
-        PassCost(0, 0, op.y, op.y, INDEX_BYTES * rows),
+        forward=PassCost(0, 0, op.y, op.y, INDEX_BYTES * rows),
         weight=PassCost(op.y, 0, 2 * op.y, op.w + op.y, INDEX_BYTES * rows),
     )
 
 
 def embedding_bag(op: Op) -> Cost:
-    """The rows of a table that belong to each bag, added up; backward each row gets its bag's gradient."""
-    indices, width = op.inputs[0] if op.inputs else 0, op.layer.weights[0][-1] if op.layer.weights else 1
-    rows = indices * width
-    return cost(
+    """Count an embedding bag: the sum of the rows of each bag; backward every row receives the gradient of its bag."""
+    num_indices = op.inputs[0] if op.inputs else 0
+    width = op.layer.weights[0][-1] if op.layer.weights else 1
+    elements = num_indices * width
+    index_bytes = INDEX_BYTES * num_indices
+    return needed_cost(
         op,
-        PassCost(rows, 0, rows, op.y, INDEX_BYTES * indices),
-        weight=PassCost(rows, 0, op.y + rows, op.w + rows, INDEX_BYTES * indices),
+        forward=PassCost(elements, 0, elements, op.y, index_bytes),
+        weight=PassCost(elements, 0, op.y + elements, op.w + elements, index_bytes),
     )
 
 
-def ordering(op: Op) -> Cost:
-    """Sorting: ``log2 n`` comparisons for each element of a row of n; values and places are written."""
-    return _ordered(op, max(int(op.attributes.get("length", 1)) - 1, 1).bit_length())
+def sorting(op: Op) -> Cost:
+    """Count sorting: ``log2 n`` comparisons per element of a row of n; writes values and indices."""
+    length = int(op.attributes.get("length", 1))
+    return _values_and_indices(op, comparisons=max(length - 1, 1).bit_length())
 
 
 def selection(op: Op) -> Cost:
-    """The largest k, or the median, of each row: a comparison for each element."""
-    return _ordered(op, 1)
+    """Count a selection (top k, median) from each row: one comparison per element; writes values and indices."""
+    return _values_and_indices(op, comparisons=1)
 
 
-def _ordered(op: Op, comparisons: int) -> Cost:
-    y = op.outputs[0]
-    data = PassCost(0, 0, y, op.x, INDEX_BYTES * y)
-    return cost(op, PassCost(comparisons * (op.x + op.w), 0, op.x + op.w, y, INDEX_BYTES * y), data, data)
+def _values_and_indices(op: Op, comparisons: int) -> Cost:
+    values = op.outputs[0]
+    size = op.x + op.w
+    backward = PassCost(0, 0, values, op.x, INDEX_BYTES * values)
+    return needed_cost(op, PassCost(comparisons * size, 0, size, values, INDEX_BYTES * values), backward, backward)
 
 
 def scatter(op: Op) -> Cost:
-    """Values written or added where indices, the second input, say: into a copy unless it is done in place.
+    """Count a scatter: values written or added at the indices of the second input, into a copy unless in place.
 
-    Backward the values get what lies where they went.
+    The backward pass gathers the gradient at the indices.
     """
-    into, indices, values = (*op.inputs, 0, 0)[:3]
-    touched = values or indices
-    adds = any(word in op.attributes.get("function", "") for word in ("add", "reduce"))
-    in_place = op.attributes.get("in_place", False)
-    reads = values + (touched if adds else 0) if in_place else into + values
-    back = PassCost(0, 0, op.y + values, into + values, INDEX_BYTES * indices)
-    writes = touched if in_place else op.y
-    return cost(op, PassCost(touched if adds else 0, 0, reads, writes, INDEX_BYTES * indices), back)
+    target, indices, values = (*op.inputs, 0, 0)[:3]
+    written_values = values or indices
+    function = op.attributes.get("function", "")
+    is_addition = "add" in function or "reduce" in function
+    added = written_values if is_addition else 0
+    if op.attributes.get("in_place", False):
+        reads, writes = values + added, written_values
+    else:
+        reads, writes = target + values, op.y
+    index_bytes = INDEX_BYTES * indices
+    return needed_cost(
+        op,
+        forward=PassCost(added, 0, reads, writes, index_bytes),
+        data=PassCost(0, 0, op.y + values, target + values, index_bytes),
+    )
 
 
 def gather(op: Op) -> Cost:
-    """Elements by index: read, written, with an index each, or whole rows; backward adds them into zeros."""
+    """Count a gather: elements read and written with one index each, or one per row; backward adds them into zeros."""
     size = op.inputs[0] if op.inputs else op.w
-    row = op.layer.inputs[0][1:] if op.layer.inputs and op.attributes.get("function") in _OF_ROWS else ()
-    index_bytes = INDEX_BYTES * op.y // (prod(row) if op.layer.outputs[0][-len(row) :] == row else 1)
-    back = PassCost(op.y, 0, 2 * op.y, size + op.y, index_bytes)
-    return cost(op, PassCost(0, 0, op.y, op.y, index_bytes), back, back)
+    takes_rows = op.layer.inputs and op.attributes.get("function") in _ROW_GATHERS
+    row = op.layer.inputs[0][1:] if takes_rows else ()
+    has_whole_rows = op.layer.outputs[0][-len(row) :] == row
+    index_bytes = INDEX_BYTES * op.y // (prod(row) if has_whole_rows else 1)
+    backward = PassCost(op.y, 0, 2 * op.y, size + op.y, index_bytes)
+    return needed_cost(op, PassCost(0, 0, op.y, op.y, index_bytes), backward, backward)
 
 
-_OF_ROWS = ("getitem", "index_select")
-"""Calls that take whole rows by one index."""
+_ROW_GATHERS = ("getitem", "index_select")
+"""Calls that read whole rows by one index."""
 
 
 def fill(op: Op) -> Cost:
-    """A constant written."""
-    return cost(op, PassCost(0, 0, 0, op.y))
+    """Count a fill: every output element is written."""
+    return needed_cost(op, PassCost(0, 0, 0, op.y))
 
 
 def assign(op: Op) -> Cost:
-    """``target[index] = value``: the values read and the part written; the first input is the target, whose rest stays.
+    """Count ``target[index] = value``: the value is read and written; the target is the first input.
 
-    Backward the value's gradient is a part of the target's (a view), where zeros take its place.
+    The gradient of the value is a view of the target's gradient, in which zeros replace it.
     """
-    return cost(op, PassCost(0, 0, op.x + op.w - op.inputs[0], op.y), PassCost(0, 0, 0, op.y))
+    return needed_cost(op, PassCost(0, 0, op.x + op.w - op.inputs[0], op.y), PassCost(0, 0, 0, op.y))
 
 
 def cache(op: Op) -> Cost:
-    """Keys and values of new tokens, written beside those of the tokens before them."""
-    return cost(op, PassCost(0, 0, op.x, op.x))
+    """Count the write of new keys and values into the KV cache."""
+    return needed_cost(op, PassCost(0, 0, op.x, op.x))
 
 
 def exchange(op: Op) -> Cost:
-    """What devices that share a layer send each other: no work of the device, a launch of its host."""
+    """Count a collective of tensor parallelism: no device work, but a kernel launch.
+
+    ``copy`` exchanges only in the backward pass, ``sum`` only in the forward pass.
+    """
     function = op.attributes.get("function", "")
-    forward, backward = (PassCost(kernels=int(function != none)) for none in ("copy", "sum"))
-    return cost(op, forward, backward, NOTHING)
+    forward = PassCost(kernels=0 if function == "copy" else 1)
+    backward = PassCost(kernels=0 if function == "sum" else 1)
+    return needed_cost(op, forward, backward, NO_COST)
 
 
 def view(op: Op) -> Cost:
-    """Reshape, permute, flatten: no bytes. An expanded view's gradient is summed."""
+    """Count a view (reshape, permute, flatten): no bytes. The gradient of an expanded view is summed."""
     if op.y > op.x + op.w:
-        back = PassCost(op.y, 0, op.y, op.x + op.w)
-        return cost(op, NOTHING, back, back)
-    return cost(op, NOTHING)
+        backward = PassCost(op.y, 0, op.y, op.x + op.w)
+        return needed_cost(op, NO_COST, backward, backward)
+    return needed_cost(op, NO_COST)
 
 
-def slicing(op: Op) -> Cost:
-    """Slice, split, select: no bytes forward; backward writes the gradient into its place."""
-    back = PassCost(0, 0, op.y, op.x + op.w)
-    return cost(op, NOTHING, back, back)
+def slice_view(op: Op) -> Cost:
+    """Count a slice, split or select: no bytes forward; backward writes the gradient into a tensor of zeros."""
+    backward = PassCost(0, 0, op.y, op.x + op.w)
+    return needed_cost(op, NO_COST, backward, backward)
 
 
-def saved_places(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """The place of each value."""
+def saved_output_indices(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """Return the saved tensors: the index of each output value."""
     return Saved(bytes=INDEX_BYTES * prod(layer.outputs[0]))
 
 
 def saved_indices(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """The indices."""
+    """Return the saved tensors: the indices, which are the second input."""
     return Saved(bytes=INDEX_BYTES * prod(layer.inputs[1]) if len(layer.inputs) > 1 else 0)
 
 
 KINDS = (
-    Kind("copy", copy, "copy", SAVES_NOTHING, "pointwise", "data movement", "elementwise", splits=True,
-         torch={
-             "copied": "copy",
-             "plain": "clone repeat repeat_interleave tile flip pixel_shuffle pixel_unshuffle channel_shuffle tril "
-             "triu im2col pack_padded_sequence pad_packed_sequence",
-         }, free="paleo lu2017", onnx="Cast Tile DepthToSpace SpaceToDepth"),
-    Kind("pad", copy, "copy", SAVES_NOTHING, "pointwise", "data movement", "elementwise", splits=True,
-         torch={"plain": "pad constant_pad_nd"}, onnx="Pad", onnx_weights=0),
-    Kind("roll", copy, "copy", SAVES_NOTHING, "pointwise", "data movement", "elementwise", splits=True,
-         torch={"like": "roll"}),
-    Kind("concat", concat, "copy", SAVES_NOTHING, "start", "data movement", "elementwise", splits=True,
-         torch={"joined": "cat concat concatenate", "plain": "stack hstack vstack dstack"}, passes_gradient=True,
-         free="paleo lu2017", onnx="Concat"),
-    Kind("embedding", embedding, "copy", FIRST, "alone", "data movement", "other", splits=True,
-         torch={"embedding": "embedding"}, onnx_weights=1),
-    Kind("gather", gather, "copy", SAVES_NOTHING, "alone", "data movement", "elementwise", splits=True,
-         torch={"plain": "index_select gather take index take_along_dim"}, onnx="Gather GatherElements GatherND"),
-    Kind("embedding_bag", embedding_bag, "copy", FIRST, "alone", "data movement", "other", splits=True,
-         torch={"embedding": "embedding_bag"}),
-    Kind("sort", ordering, "copy", saved_places, "alone", "data movement", "other", splits=True,
-         torch={"ordered": "sort argsort msort"}),
-    Kind("select", selection, "copy", saved_places, "alone", "data movement", "other", splits=True,
-         torch={"plain": "topk kthvalue median nanmedian mode"}, onnx="TopK"),
-    Kind("scatter", scatter, "copy", saved_indices, "alone", "data movement", "other", splits=True,
-         torch={"scattered": "scatter scatter_add scatter_reduce index_add index_copy index_fill index_reduce"},
-         onnx="ScatterElements ScatterND"),
-    Kind("fill", fill, "copy", SAVES_NOTHING, "alone", "data movement", "elementwise", splits=True,
-         torch={
-             "plain": "zeros ones full arange linspace zeros_like ones_like full_like new_zeros new_ones new_full "
-             "tensor scalar_tensor as_tensor new_tensor eye rand randn randint rand_like randn_like randint_like",
-             "filled": "fill zero bernoulli uniform normal random exponential log_normal fill_diagonal",
-         }),
-    Kind("assign", assign, "elementwise", SAVES_NOTHING, "alone", "data movement", "elementwise", splits=True,
-         alias=True, passes_gradient=True),
-    Kind("cache", cache, "copy", SAVES_NOTHING, "alone", "data movement", "elementwise", splits=True),
-    Kind("exchange", exchange, "copy", SAVES_NOTHING, "alone", "data movement", "elementwise", splits=True,
-         passes_gradient=True),
-    Kind("view", view, "elementwise", SAVES_NOTHING, "alone", "data movement", "elementwise", splits=True, alias=True,
-         passes_gradient=True, free="paleo lu2017", onnx="Reshape Flatten Squeeze Unsqueeze Transpose Expand"),
-    Kind("slice", slicing, "copy", SAVES_NOTHING, "alone", "data movement", "elementwise", splits=True, alias=True,
-         passes_gradient=True, free="paleo lu2017", onnx="Slice Split"),
     Kind(
-        "roi_align", alignment, "copy", SAVES_NOTHING, "alone", "pooling", "other", splits=False,
+        "copy",
+        rule=copy,
+        work_class="copy",
+        saves=SAVES_NOTHING,
+        fusion="pointwise",
+        group="data movement",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        torch={
+            "copy_into": "copy",
+            "all_tensors": "clone repeat repeat_interleave tile flip pixel_shuffle pixel_unshuffle channel_shuffle "
+            "tril triu im2col pack_padded_sequence pad_packed_sequence",
+        },
+        uncounted_by="paleo lu2017",
+        onnx="Cast Tile DepthToSpace SpaceToDepth",
     ),
     Kind(
-        "max_pool", pooling, "pool", saved_by_maximum, "window", "pooling", "pooling", splits=True,
-        torch={"pool1d": "max_pool1d", "pool2d": "max_pool2d max_pool2d_with_indices",
-               "pool3d": "max_pool3d max_pool3d_with_indices"},
-        module="MaxPool2d", pyprof={"windows": "max_pool1d max_pool2d max_pool3d"}, onnx="MaxPool",
+        "pad",
+        rule=copy,
+        work_class="copy",
+        saves=SAVES_NOTHING,
+        fusion="pointwise",
+        group="data movement",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        torch={"all_tensors": "pad constant_pad_nd"},
+        onnx="Pad",
+        onnx_weights=0,
     ),
     Kind(
-        "avg_pool", pooling, "pool", FIRST, "window", "pooling", "pooling", splits=True,
+        "roll",
+        rule=copy,
+        work_class="copy",
+        saves=SAVES_NOTHING,
+        fusion="pointwise",
+        group="data movement",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        torch={"same_shape": "roll"},
+    ),
+    Kind(
+        "concat",
+        rule=concat,
+        work_class="copy",
+        saves=SAVES_NOTHING,
+        fusion="start",
+        group="data movement",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        torch={"concat": "cat concat concatenate", "all_tensors": "stack hstack vstack dstack"},
+        passes_gradient=True,
+        uncounted_by="paleo lu2017",
+        onnx="Concat",
+    ),
+    Kind(
+        "embedding",
+        rule=embedding,
+        work_class="copy",
+        saves=SAVES_FIRST_INPUT,
+        fusion="alone",
+        group="data movement",
+        profile_kind="other",
+        preserves_sharding=True,
+        torch={"embedding": "embedding"},
+        onnx_weights=1,
+    ),
+    Kind(
+        "gather",
+        rule=gather,
+        work_class="copy",
+        saves=SAVES_NOTHING,
+        fusion="alone",
+        group="data movement",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        torch={"all_tensors": "index_select gather take index take_along_dim"},
+        onnx="Gather GatherElements GatherND",
+    ),
+    Kind(
+        "embedding_bag",
+        rule=embedding_bag,
+        work_class="copy",
+        saves=SAVES_FIRST_INPUT,
+        fusion="alone",
+        group="data movement",
+        profile_kind="other",
+        preserves_sharding=True,
+        torch={"embedding": "embedding_bag"},
+    ),
+    Kind(
+        "sort",
+        rule=sorting,
+        work_class="copy",
+        saves=saved_output_indices,
+        fusion="alone",
+        group="data movement",
+        profile_kind="other",
+        preserves_sharding=True,
+        torch={"sort": "sort argsort msort"},
+    ),
+    Kind(
+        "select",
+        rule=selection,
+        work_class="copy",
+        saves=saved_output_indices,
+        fusion="alone",
+        group="data movement",
+        profile_kind="other",
+        preserves_sharding=True,
+        torch={"all_tensors": "topk kthvalue median nanmedian mode"},
+        onnx="TopK",
+    ),
+    Kind(
+        "scatter",
+        rule=scatter,
+        work_class="copy",
+        saves=saved_indices,
+        fusion="alone",
+        group="data movement",
+        profile_kind="other",
+        preserves_sharding=True,
+        torch={"scatter": "scatter scatter_add scatter_reduce index_add index_copy index_fill index_reduce"},
+        onnx="ScatterElements ScatterND",
+    ),
+    Kind(
+        "fill",
+        rule=fill,
+        work_class="copy",
+        saves=SAVES_NOTHING,
+        fusion="alone",
+        group="data movement",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        torch={
+            "all_tensors": "zeros ones full arange linspace zeros_like ones_like full_like new_zeros new_ones new_full "
+            "tensor scalar_tensor as_tensor new_tensor eye rand randn randint rand_like randn_like randint_like",
+            "fill": "fill zero bernoulli uniform normal random exponential log_normal fill_diagonal",
+        },
+    ),
+    Kind(
+        "assign",
+        rule=assign,
+        work_class="elementwise",
+        saves=SAVES_NOTHING,
+        fusion="alone",
+        group="data movement",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        aliases_input=True,
+        passes_gradient=True,
+    ),
+    Kind(
+        "cache",
+        rule=cache,
+        work_class="copy",
+        saves=SAVES_NOTHING,
+        fusion="alone",
+        group="data movement",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+    ),
+    Kind(
+        "exchange",
+        rule=exchange,
+        work_class="copy",
+        saves=SAVES_NOTHING,
+        fusion="alone",
+        group="data movement",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        passes_gradient=True,
+    ),
+    Kind(
+        "view",
+        rule=view,
+        work_class="elementwise",
+        saves=SAVES_NOTHING,
+        fusion="alone",
+        group="data movement",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        aliases_input=True,
+        passes_gradient=True,
+        uncounted_by="paleo lu2017",
+        onnx="Reshape Flatten Squeeze Unsqueeze Transpose Expand",
+    ),
+    Kind(
+        "slice",
+        rule=slice_view,
+        work_class="copy",
+        saves=SAVES_NOTHING,
+        fusion="alone",
+        group="data movement",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        aliases_input=True,
+        passes_gradient=True,
+        uncounted_by="paleo lu2017",
+        onnx="Slice Split",
+    ),
+    Kind(
+        "roi_align",
+        rule=roi_align,
+        work_class="copy",
+        saves=SAVES_NOTHING,
+        fusion="alone",
+        group="pooling",
+        profile_kind="other",
+        preserves_sharding=False,
+    ),
+    Kind(
+        "max_pool",
+        rule=pooling,
+        work_class="pool",
+        saves=saved_by_max_pool,
+        fusion="window",
+        group="pooling",
+        profile_kind="pooling",
+        preserves_sharding=True,
+        torch={
+            "pool1d": "max_pool1d",
+            "pool2d": "max_pool2d max_pool2d_with_indices",
+            "pool3d": "max_pool3d max_pool3d_with_indices",
+        },
+        module="MaxPool2d",
+        pyprof={"windows": "max_pool1d max_pool2d max_pool3d"},
+        onnx="MaxPool",
+    ),
+    Kind(
+        "avg_pool",
+        rule=pooling,
+        work_class="pool",
+        saves=SAVES_FIRST_INPUT,
+        fusion="window",
+        group="pooling",
+        profile_kind="pooling",
+        preserves_sharding=True,
         torch={"pool1d": "avg_pool1d", "pool2d": "avg_pool2d", "pool3d": "avg_pool3d"},
-        module="AvgPool2d", pyprof={"windows": "avg_pool1d avg_pool2d avg_pool3d"}, onnx="AveragePool",
+        module="AvgPool2d",
+        pyprof={"windows": "avg_pool1d avg_pool2d avg_pool3d"},
+        onnx="AveragePool",
     ),
     Kind(
-        "adaptive_max_pool", pooling, "pool", saved_by_maximum, "alone", "pooling", "pooling", splits=True,
+        "adaptive_max_pool",
+        rule=pooling,
+        work_class="pool",
+        saves=saved_by_max_pool,
+        fusion="alone",
+        group="pooling",
+        profile_kind="pooling",
+        preserves_sharding=True,
         torch={f"adaptive_pool{rank}d": f"adaptive_max_pool{rank}d" for rank in (1, 2, 3)},
-        pyprof={"pool": "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"}, onnx="GlobalMaxPool",
+        pyprof={"pool": "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"},
+        onnx="GlobalMaxPool",
     ),
     Kind(
-        "adaptive_avg_pool", pooling, "pool", saved_by_adaptive_mean, fusion_of_adaptive_mean, "pooling", "pooling",
-        splits=True, torch={f"adaptive_pool{rank}d": f"adaptive_avg_pool{rank}d" for rank in (1, 2, 3)},
-        pyprof={"pool": "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d"}, onnx="GlobalAveragePool",
+        "adaptive_avg_pool",
+        rule=pooling,
+        work_class="pool",
+        saves=saved_by_adaptive_mean,
+        fusion=fusion_of_adaptive_mean,
+        group="pooling",
+        profile_kind="pooling",
+        preserves_sharding=True,
+        torch={f"adaptive_pool{rank}d": f"adaptive_avg_pool{rank}d" for rank in (1, 2, 3)},
+        pyprof={"pool": "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d"},
+        onnx="GlobalAveragePool",
     ),
     Kind(
-        "interpolate", interpolation, "copy", SAVES_NOTHING, "start", "pooling", "elementwise", splits=True,
-        torch={"interpolate": "interpolate", "sampled": "grid_sample grid_sampler_2d grid_sampler_3d"}, free="paleo",
-        onnx="Resize Upsample GridSample", onnx_weights=0,
+        "interpolate",
+        rule=interpolation,
+        work_class="copy",
+        saves=SAVES_NOTHING,
+        fusion="start",
+        group="pooling",
+        profile_kind="elementwise",
+        preserves_sharding=True,
+        torch={"interpolate": "interpolate", "grid_sample": "grid_sample grid_sampler_2d grid_sampler_3d"},
+        uncounted_by="paleo",
+        onnx="Resize Upsample GridSample",
+        onnx_weights=0,
     ),
-)  # fmt: skip
+)

@@ -1,9 +1,11 @@
-"""Convolution, matrix products and attention: kinds that multiply and accumulate, which tensor cores can do.
+"""Counting rules of convolution, matrix products and attention: the kinds that consist of multiply-accumulates.
 
-Each is also given as the matrix product that libraries compute: how well a library fills a device depends on its rows,
-columns, inner size and groups. A convolution is an implicit matrix product (Chetlur et al. 2014, cuDNN): forward
-``positions x Cout/groups`` over ``Cin/groups * taps``, the data gradient ``input positions x Cin/groups`` over
-``Cout/groups * taps``, the weight gradient ``Cout/groups x Cin/groups * taps`` over ``positions``.
+Each kind also states the matrix product that libraries compute, because the utilisation of a device depends on its
+rows, columns, inner size and groups. A convolution is an implicit matrix product (Chetlur et al. 2014, cuDNN)::
+
+    forward:          rows = positions,        columns = Cout / groups,         inner = Cin / groups * taps
+    data gradient:    rows = input positions,  columns = Cin / groups,          inner = Cout / groups * taps
+    weight gradient:  rows = Cout / groups,    columns = Cin / groups * taps,   inner = positions
 """
 
 from __future__ import annotations
@@ -12,197 +14,253 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from ..layer import FIRST, SAVES_NOTHING, Cost, Gemm, Kind, Layer, Op, PassCost, Saved, cost, together
+from ..layer import (
+    SAVES_FIRST_INPUT,
+    SAVES_NOTHING,
+    Cost,
+    Gemm,
+    Kind,
+    Layer,
+    Op,
+    PassCost,
+    Saved,
+    needed_cost,
+    sum_costs,
+)
 
-MATRIX_CLASSES = (
-    "conv_3x3", "conv_direct", "conv_1x1", "conv_grouped", "conv_depthwise", "gemm", "attention",
-)  # fmt: skip
-"""Classes of work that multiply and accumulate; each has its own efficiency.
+MATRIX_CLASSES = ("conv_3x3", "conv_direct", "conv_1x1", "conv_grouped", "conv_depthwise", "gemm", "attention")
+"""Classes of work that consist of multiply-accumulates; each has its own efficiency.
 
-``conv_3x3`` is dense, stride 1: libraries may compute it with Winograd's algorithm (Lavin and Gray 2016), which needs
-2.25 (tiles of 2x2 outputs) to 4 (4x4) times fewer multiplications, so that its share of the direct count's peak may
-exceed 1.
+``conv_3x3`` is dense with stride 1. Libraries may compute it with Winograd's algorithm (Lavin and Gray 2016), which
+needs 2.25 times (tiles of 2x2 outputs) to 4 times (4x4) fewer multiplications, so that its fraction of peak, based on
+the direct count, may exceed 1.
 """
 
 
 def convolution(op: Op) -> Cost:
-    """Convolution, 1-D to 3-D, grouped or transposed; weight ``(Cout, Cin/groups, *kernel)``.
+    """Count a convolution in 1 to 3 dimensions, grouped or transposed, with weight ``(Cout, Cin/groups, *kernel)``.
 
-    MACs = outputs * Cin/groups * prod(kernel). Transposed, with weight ``(Cin, Cout/groups, *kernel)``, every input
-    element meets prod(weight[1:]). The gradients have the MACs of the forward pass.
+    MACs = outputs * Cin/groups * prod(kernel). In a transposed convolution, with weight ``(Cin, Cout/groups,
+    *kernel)``, every input element is multiplied by prod(weight[1:]) weights. Each gradient takes the MACs of the
+    forward pass.
     """
     taps = prod(op.layer.weights[0][1:])
     macs = (op.inputs[0] if op.attributes.get("transposed") else op.y) * taps
-    return _multiply(op, macs)
+    return _product_with_weights(op, macs)
 
 
 def class_of_convolution(layer: Layer) -> str:
-    """By groups, kernel and stride: which library routine takes it."""
+    """Return the class of work of a convolution, which depends on groups, kernel and stride."""
     weight, attributes = layer.weights[0], layer.attributes
-    groups = attributes.get("groups", 1)
-    if groups > 1:
+    if attributes.get("groups", 1) > 1:
         return "conv_depthwise" if weight[1] == 1 else "conv_grouped"
     if prod(weight[2:]) == 1:
         return "conv_1x1"
-    plain = (
-        set(attributes.get("stride", [1])) == {1} and "dilation" not in attributes and not attributes.get("transposed")
-    )
-    return "conv_3x3" if plain and set(weight[2:]) == {3} and len(weight) == 4 else "conv_direct"
+    is_dilated, is_transposed = "dilation" in attributes, attributes.get("transposed")
+    has_stride_1 = set(attributes.get("stride", [1])) == {1}
+    is_3x3 = len(weight) == 4 and set(weight[2:]) == {3}
+    if is_3x3 and has_stride_1 and not is_dilated and not is_transposed:
+        return "conv_3x3"
+    return "conv_direct"
 
 
 def is_depthwise(layer: Layer) -> bool:
-    """Whether each channel is for itself."""
+    """Return whether a convolution is depthwise."""
     return class_of_convolution(layer) == "conv_depthwise"
 
 
 def linear(op: Op) -> Cost:
-    """``y = x W' + b``, weight ``(out, in)``: MACs = outputs * in."""
-    return _multiply(op, op.y * op.layer.weights[0][-1])
+    """Count ``y = x W' + b`` with weight ``(out, in)``: MACs = outputs * in."""
+    return _product_with_weights(op, op.y * op.layer.weights[0][-1])
 
 
-def _multiply(op: Op, macs: int) -> Cost:
-    """Forward, data gradient and weight gradient: each multiplies as often, whatever the groups; a bias is added."""
+def _product_with_weights(op: Op, macs: int) -> Cost:
+    """Return the cost of a product with weights: each gradient takes as many MACs as the forward pass."""
     bias = op.y if op.has_bias else 0
     x = op.inputs[0]
-    return cost(
+    return needed_cost(
         op,
-        PassCost(2 * macs + bias, macs, x + op.w, op.y),
-        PassCost(2 * macs, macs, op.y + op.weights[0], x),
-        PassCost(2 * macs + bias, macs, x + op.y, op.w),
+        forward=PassCost(2 * macs + bias, macs, x + op.w, op.y),
+        data=PassCost(2 * macs, macs, op.y + op.weights[0], x),
+        weight=PassCost(2 * macs + bias, macs, x + op.y, op.w),
     )
 
 
 def saved_by_linear(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Its input, for the gradient of its weight."""
-    return FIRST if trainable else SAVES_NOTHING
+    """Return the saved tensors: the input if the weight is trainable."""
+    return SAVES_FIRST_INPUT if trainable else SAVES_NOTHING
 
 
 def matmul(op: Op) -> Cost:
-    """``A B`` over any batch dimensions: MACs = outputs * inner dimension; each operand's gradient costs as much.
+    """Count ``A B`` over any batch dimensions: MACs = outputs * inner size; each gradient takes as many.
 
-    An operand that is a parameter is among the weights; with the attribute ``bias`` the last weight is added.
+    A factor that is a parameter is one of the weights. With the attribute ``bias`` the last weight is added.
     """
     bias = op.weights[-1] if op.attributes.get("bias") else 0
-    left_first = op.layer.inputs[0] if op.layer.inputs else op.layer.weights[0]
-    macs = op.y * op.attributes.get("inner", left_first[-1])
-    operands = op.x + op.w - bias
-    data = [
-        PassCost(2 * macs, macs, op.y + operands - x, x) for x, wanted in zip(op.inputs, op.wants_gradient) if wanted
-    ]
-    weight = [PassCost(2 * macs, macs, op.y + operands - w, w) for w in op.weights[: len(op.weights) - bool(bias)]]
-    weight += [PassCost(op.y, 0, op.y, bias)] if bias else []
+    left_shape = op.layer.inputs[0] if op.layer.inputs else op.layer.weights[0]
+    macs = op.y * op.attributes.get("inner", left_shape[-1])
+    factors = op.x + op.w - bias
+    data_costs = []
+    for size, is_wanted in zip(op.inputs, op.wants_gradient):
+        if is_wanted:
+            data_costs.append(PassCost(2 * macs, macs, op.y + factors - size, size))
+    factor_weights = op.weights[:-1] if bias else op.weights
+    weight_costs = [PassCost(2 * macs, macs, op.y + factors - size, size) for size in factor_weights]
+    if bias:
+        weight_costs.append(PassCost(op.y, 0, op.y, bias))
     forward = PassCost(2 * macs + (op.y if bias else 0), macs, op.x + op.w, op.y)
-    return cost(op, forward, together(data), together(weight))
+    return needed_cost(op, forward, sum_costs(data_costs), sum_costs(weight_costs))
 
 
-def saved_by_product(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Each factor that the gradient of another needs; of a product with a parameter or a number the first factor."""
+def saved_factors(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """Return the saved tensors of a product: each factor that the gradient of another factor needs.
+
+    The product of one tensor with a parameter or a number saves the tensor if the parameter is trainable.
+    """
     count = len(layer.inputs)
     if count == 1:
-        return FIRST if layer.weights and trainable else SAVES_NOTHING
-    wanted = sum(wants_gradient)
-    return Saved(tuple(factor for factor in range(count) if trainable or wanted > wants_gradient[factor]))
+        return SAVES_FIRST_INPUT if layer.weights and trainable else SAVES_NOTHING
+    num_wanted = sum(wants_gradient)
+    saved = []
+    for factor in range(count):
+        others_wanted = num_wanted - wants_gradient[factor]
+        if trainable or others_wanted > 0:
+            saved.append(factor)
+    return Saved(tuple(saved))
 
 
 def grouped_matmul(op: Op) -> Cost:
-    """Rows sorted into groups, each times a matrix of its own, weight ``(groups, in, out)``: experts of a mixture.
+    """Count a grouped product, as in a mixture of experts: rows sorted into groups, each with its own matrix.
 
-    MACs = outputs * in. The matrices of all groups are read.
+    MACs = outputs * in, with weight ``(groups, in, out)``. The matrices of all groups are read.
     """
-    return _multiply(op, op.y * op.layer.weights[0][-2])
+    return _product_with_weights(op, op.y * op.layer.weights[0][-2])
 
 
 def attention(op: Op) -> Cost:
-    """Scaled dot-product attention of queries ``(..., L, E)``, keys ``(..., S, E)`` and values ``(..., S, V)``.
+    """Count scaled dot-product attention of queries ``(..., L, E)``, keys ``(..., S, E)`` and values ``(..., S, V)``.
 
-    MACs = scores * (E + V) with scores = ... * L * S, whether or not a mask hides half of them, but for `half_causal`,
-    which counts half of all (as the FLOP/s of FlashAttention's benchmarks do, Dao 2023). Scaling 1, softmax 5
-    per score. Bytes are those of a fused kernel, which keeps the scores on chip; backward has twice the MACs (a fused
-    kernel's recomputation of the scores comes on top and is not counted). In a ring of devices each part of keys and
-    values comes by once, and the result is put together as often (Liu et al. 2023).
+    MACs = scores * (E + V) with scores = ... * L * S. A mask does not change them, except after `count_half_of_causal`,
+    which counts half of everything, as the benchmarks of FlashAttention do (Dao 2023). Scaling takes 1 FLOP and softmax
+    5 FLOPs per score.
+
+    Bytes are those of a fused kernel, which keeps the scores on chip. The backward pass has twice the MACs; the
+    recomputation of the scores by a fused kernel is not counted. In a ring of devices every part of keys and values
+    passes by once, and the partial results are merged as often (Liu et al. 2023, ring attention).
     """
-    q, k, v = op.layer.inputs[:3]
+    queries, keys, values = op.layer.inputs[:3]
     ring = op.attributes.get("ring", 1)
-    scores = op.inputs[0] // q[-1] * k[-2] * ring
-    macs = scores * (q[-1] + v[-1])
-    passing = (ring - 1) * sum(op.inputs[1:3])
+    scores = op.inputs[0] // queries[-1] * keys[-2] * ring
+    macs = scores * (queries[-1] + values[-1])
+    received = (ring - 1) * sum(op.inputs[1:3])
+    if op.attributes.get("shares_keys_and_values"):  # latent attention reads one vector per token as key and value
+        received -= op.inputs[2]
+    is_halved = op.attributes.get("half", False)
 
-    def seen(number: int) -> int:
-        return op.samples * (number // op.samples // 2) if op.attributes.get("half") else number
+    def masked(operations: int) -> int:
+        if not is_halved:
+            return operations
+        per_sample = operations // op.samples
+        return op.samples * (per_sample // 2)
 
-    forward = PassCost(seen(2 * macs + 6 * scores), seen(macs), op.x + passing, op.y * ring)
-    back_read, back_written = op.x + passing + 2 * op.y, sum(op.inputs[:3]) + passing
-    return cost(
-        op,
-        forward,
-        PassCost(seen(4 * macs + 5 * scores), seen(2 * macs), back_read, back_written),
+    forward = PassCost(masked(2 * macs + 6 * scores), masked(macs), op.x + received, op.y * ring)
+    backward = PassCost(
+        flops=masked(4 * macs + 5 * scores),
+        macs=masked(2 * macs),
+        reads=op.x + received + 2 * op.y,
+        writes=sum(op.inputs[:3]) + received,
     )
+    return needed_cost(op, forward, backward)
 
 
 def is_linear(layer: Layer) -> bool:
-    """Whether a layer is fully connected."""
+    """Return whether a layer is fully connected."""
     return layer.kind == "linear"
 
 
 def is_attention(layer: Layer) -> bool:
-    """Whether a layer is attention that one kernel computes."""
+    """Return whether a layer is attention in one kernel."""
     return layer.kind == "attention"
 
 
-def restores_order(layers: Sequence[Layer], layer: Layer) -> bool:
-    """Whether a layer copies what attention made into another order.
+def copies_attention_output(layers: Sequence[Layer], layer: Layer) -> bool:
+    """Return whether a layer copies a permuted attention output into contiguous memory.
 
-    Fused attention writes its result in the order of its query in memory: to put it back takes no copy.
+    Fused attention can write its output in the memory order of its queries, which makes the copy unnecessary.
     """
     if layer.kind != "copy" or len(layer.parents) != 1 or layer.parents[0] < 0:
         return False
-    before = layers[layer.parents[0]]
-    if before.kind != "view":
+    producer = layers[layer.parents[0]]
+    if producer.kind != "view":
         return False
-    while before.kind == "view" and before.parents[0] >= 0:
-        before = layers[before.parents[0]]
-    return is_attention(before)
+    while producer.kind == "view" and producer.parents[0] >= 0:
+        producer = layers[producer.parents[0]]
+    return is_attention(producer)
 
 
 def unfused_attention(layer: Layer, parents: tuple[int, ...], first: int) -> list[Layer]:
-    """Scaled queries, scores, the mask's sum, softmax, their product; `first` is the place of the first of these."""
+    """Return the layers of attention without a fused kernel: scaling, scores, mask, softmax, product with the values.
+
+    Parameters
+    ----------
+    layer : Layer
+        The attention layer.
+    parents : tuple of int
+        Indices of the layers that produce its inputs.
+    first : int
+        Index of the first returned layer in the network.
+    """
     query, key, value = layer.inputs[:3]
-    turned, scores = (*key[:-2], key[-1], key[-2]), (*query[:-1], key[-2])
-    made = [
+    transposed_key = (*key[:-2], key[-1], key[-2])
+    scores = (*query[:-1], key[-2])
+    layers = [
         Layer(f"{layer.name}.mul", "mul", (query,), (query,), parents=parents[:1]),
-        Layer(f"{layer.name}.scores", "matmul", (query, turned), (scores,), parents=(first, parents[1])),
+        Layer(f"{layer.name}.scores", "matmul", (query, transposed_key), (scores,), parents=(first, parents[1])),
     ]
+    last = first + 1
     if len(layer.inputs) > 3:
-        masked = (first + len(made) - 1, parents[3])
-        made.append(Layer(f"{layer.name}.add", "add", (scores, layer.inputs[3]), (scores,), parents=masked))
-    made.append(Layer(f"{layer.name}.softmax", "softmax", (scores,), (scores,), parents=(first + len(made) - 1,)))
-    product = (first + len(made) - 1, parents[2])
-    return [*made, Layer(layer.name, "matmul", (scores, value), layer.outputs, parents=product)]
+        mask_inputs = (scores, layer.inputs[3])
+        layers.append(Layer(f"{layer.name}.add", "add", mask_inputs, (scores,), parents=(last, parents[3])))
+        last += 1
+    layers.append(Layer(f"{layer.name}.softmax", "softmax", (scores,), (scores,), parents=(last,)))
+    last += 1
+    layers.append(Layer(layer.name, "matmul", (scores, value), layer.outputs, parents=(last, parents[2])))
+    return layers
 
 
-def half_causal(layers: Sequence[Layer]) -> tuple[list[Layer], int]:
-    """Layers whose causal attention counts half, and how many these are."""
-    halved = [
-        layer._replace(attributes={**layer.attributes, "half": True})
-        if is_attention(layer) and layer.attributes.get("causal") else layer for layer in layers
-    ]  # fmt: skip
-    return halved, sum(layer.attributes.get("half", False) for layer in halved)
+def count_half_of_causal(layers: Sequence[Layer]) -> tuple[list[Layer], int]:
+    """Mark causal attention so that half of it is counted.
+
+    Returns
+    -------
+    layers : list of Layer
+        All layers, the causal attention layers with the attribute ``half``.
+    num_marked : int
+        Number of layers with the attribute.
+    """
+    marked = []
+    for layer in layers:
+        if is_attention(layer) and layer.attributes.get("causal"):
+            marked.append(layer._replace(attributes={**layer.attributes, "half": True}))
+        else:
+            marked.append(layer)
+    return marked, sum(layer.attributes.get("half", False) for layer in marked)
 
 
 def saved_by_attention(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """All operands, the result, and a logarithm of a sum for each row."""
+    """Return the saved tensors: all inputs, the output, and the logarithm of the softmax sum of each row."""
     return Saved(tuple(range(len(layer.inputs))), output=True, statistics=prod(layer.inputs[0][:-1]))
 
 
-def of_linear(layer: Layer, pass_name: str) -> Gemm:
-    """The product of a fully connected layer."""
+def linear_gemm(layer: Layer, pass_name: str) -> Gemm:
+    """Return the matrix product of a fully connected layer."""
     outputs, inputs = layer.weights[0][0], layer.weights[0][-1]
     rows = prod(layer.outputs[0]) // max(outputs, 1)
-    return _turned(Gemm(rows, outputs, inputs, 1, "rows"), pass_name)
+    return _gemm_of_pass(Gemm(rows, outputs, inputs, groups=1, grows="rows"), pass_name)
 
 
-def of_matmul(layer: Layer, pass_name: str) -> Gemm | None:
-    """The product of two tensors, one for each of their leading dimensions."""
+def matmul_gemm(layer: Layer, pass_name: str) -> Gemm | None:
+    """Return the matrix product of two tensors, with a group for each index of their leading dimensions."""
     if not layer.outputs:
         return None
     shape = layer.outputs[0]
@@ -211,45 +269,53 @@ def of_matmul(layer: Layer, pass_name: str) -> Gemm | None:
     rows = shape[-2] if len(shape) > 1 else 1
     columns = shape[-1] if shape else 1
     groups = prod(shape) // max(rows * columns, 1)
-    return _turned(Gemm(rows, columns, inner, groups, "groups" if groups > 1 else "rows"), pass_name)
+    return _gemm_of_pass(Gemm(rows, columns, inner, groups, "groups" if groups > 1 else "rows"), pass_name)
 
 
-def of_grouped(layer: Layer, pass_name: str) -> Gemm:
-    """One product for each group of rows, which are taken to be of one size."""
+def grouped_gemm(layer: Layer, pass_name: str) -> Gemm:
+    """Return the products of a grouped product, with the rows distributed evenly over the groups."""
     groups, inner, columns = layer.weights[0]
     rows = prod(layer.outputs[0]) // max(columns, 1)
-    return _turned(Gemm(max(rows // max(groups, 1), 1), columns, inner, groups, "rows"), pass_name)
+    rows_per_group = max(rows // max(groups, 1), 1)
+    return _gemm_of_pass(Gemm(rows_per_group, columns, inner, groups, "rows"), pass_name)
 
 
-def of_attention(layer: Layer, pass_name: str) -> Gemm:
-    """The scores of queries and keys, one product for each head; where heads share keys, one for those that do."""
+def attention_gemm(layer: Layer, pass_name: str) -> Gemm:
+    """Return the product of queries and keys: a group per head, or per group of heads that share keys."""
     query, key = layer.inputs[0], layer.inputs[1]
-    heads, groups = prod(query[:-2]), prod(key[:-2])
-    together = heads // groups if groups and heads % groups == 0 else 1
+    heads, key_heads = prod(query[:-2]), prod(key[:-2])
+    heads_per_key = heads // key_heads if key_heads and heads % key_heads == 0 else 1
     keys = key[-2] * layer.attributes.get("ring", 1)
-    return _turned(Gemm(query[-2] * together, keys, query[-1], heads // max(together, 1), "groups"), pass_name)
+    groups = heads // max(heads_per_key, 1)
+    return _gemm_of_pass(Gemm(query[-2] * heads_per_key, keys, query[-1], groups, "groups"), pass_name)
 
 
-def computed_scores(layer: Layer) -> float:
-    """The share of the scores that a fused kernel computes: it leaves out what the mask hides.
+def computed_score_fraction(layer: Layer) -> float:
+    """Return the fraction of attention scores that a fused kernel computes: it skips scores that the mask hides.
 
-    Of L queries and S keys, causal, the i-th query from the end sees S - i keys; with a window no more than that. Of a
-    ring every device has early and late queries, so that all compute as many (Brandon et al. 2023, striped attention).
+    With L queries, S keys and a causal mask, the i-th query from the end attends to S - i keys; a sliding window limits
+    the number of keys. In a ring every device holds early and late queries, so that all devices compute equally many
+    scores (Brandon et al. 2023, striped attention).
     """
-    queries, keys = (layer.inputs[operand][-2] * layer.attributes.get("ring", 1) for operand in (0, 1))
-    window = layer.attributes.get("window", keys)
-    if not (layer.attributes.get("causal") or "window" in layer.attributes) or queries < 2:
+    ring = layer.attributes.get("ring", 1)
+    queries, keys = layer.inputs[0][-2] * ring, layer.inputs[1][-2] * ring
+    is_masked = layer.attributes.get("causal") or "window" in layer.attributes
+    if not is_masked or queries < 2:
         return 1.0
-    short = min(max(window - (keys - queries), 0), queries)  # queries that see fewer keys than the window holds
-    seen = sum((keys - queries + 1, keys - queries + short)) * short / 2 + (queries - short) * window
-    return float(min(seen / (queries * keys), 1.0))
+    window = layer.attributes.get("window", keys)
+    # The first queries attend to fewer keys than the window holds.
+    limited_queries = min(max(window - (keys - queries), 0), queries)
+    fewest_keys, most_keys = keys - queries + 1, keys - queries + limited_queries
+    computed = (fewest_keys + most_keys) * limited_queries / 2 + (queries - limited_queries) * window
+    return float(min(computed / (queries * keys), 1.0))
 
 
-_OTHER_WAY = {"inference": "backward_data", "forward": "backward_data", "backward_data": "forward"}
+_PASS_OF_TRANSPOSED = {"inference": "backward_data", "forward": "backward_data", "backward_data": "forward"}
+"""The pass of an ordinary convolution that computes a pass of a transposed one."""
 
 
-def of_convolution(layer: Layer, pass_name: str) -> Gemm:
-    """The implicit product of a convolution."""
+def convolution_gemm(layer: Layer, pass_name: str) -> Gemm:
+    """Return the implicit matrix product of a convolution."""
     weight = layer.weights[0]
     rank = len(weight) - 2
     groups = layer.attributes.get("groups", 1)
@@ -257,17 +323,17 @@ def of_convolution(layer: Layer, pass_name: str) -> Gemm:
     positions = prod(layer.outputs[0][-rank:])
     input_positions = prod(layer.inputs[0][-rank:])
     channels_in, channels_out = weight[1], weight[0] // groups
-    if layer.attributes.get("transposed"):  # the data gradient of a convolution that goes the other way, and back
+    if layer.attributes.get("transposed"):
         positions, input_positions = input_positions, positions
-        pass_name = _OTHER_WAY.get(pass_name, pass_name)
+        pass_name = _PASS_OF_TRANSPOSED.get(pass_name, pass_name)
     if pass_name == "backward_data":
         return Gemm(input_positions, channels_in, channels_out * taps, groups, "rows")
     forward = Gemm(positions, channels_out, channels_in * taps, groups, "rows")
-    return _turned(forward, pass_name) if pass_name == "backward_weight" else forward
+    return _gemm_of_pass(forward, pass_name) if pass_name == "backward_weight" else forward
 
 
-def _turned(forward: Gemm, pass_name: str) -> Gemm:
-    """The gradients of a product are products with the same three sizes in other roles."""
+def _gemm_of_pass(forward: Gemm, pass_name: str) -> Gemm:
+    """Return the product of a pass: gradients of a product are products of the same three sizes in other roles."""
     rows, columns, inner, groups, grows = forward
     if pass_name == "backward_data":
         return Gemm(rows, inner, columns, groups, grows)
@@ -276,42 +342,102 @@ def _turned(forward: Gemm, pass_name: str) -> Gemm:
     return forward
 
 
-_CONVOLUTION: dict[str, Any] = {
-    "rule": convolution, "work_class": class_of_convolution, "saves": FIRST, "fusion": "library",
-    "group": "convolution", "profiled": "convolution", "splits": is_depthwise, "gemm": of_convolution,
-    "onnx_weights": 2,
-}  # fmt: skip
+def _convolution(name: str, **properties: Any) -> Kind:
+    """Return the kind of a convolution."""
+    return Kind(
+        name,
+        rule=convolution,
+        work_class=class_of_convolution,
+        saves=SAVES_FIRST_INPUT,
+        fusion="library",
+        group="convolution",
+        profile_kind="convolution",
+        preserves_sharding=is_depthwise,
+        gemm=convolution_gemm,
+        onnx_weights=2,
+        **properties,
+    )
+
 
 KINDS = (
-    Kind("conv1d", torch={"convolution": "conv1d"}, **_CONVOLUTION),
-    # ATen has one operation for all of them.
-    Kind("conv2d", torch={"convolution": "conv2d", "aten_convolution": "convolution"}, module="Conv2d", onnx="Conv",
-         pyprof={"conv": "conv2d"}, **_CONVOLUTION),
-    Kind("conv3d", torch={"convolution": "conv3d"}, **_CONVOLUTION),
-    Kind("conv_transpose1d", torch={"transposed_convolution": "conv_transpose1d"}, **_CONVOLUTION),
-    Kind("conv_transpose2d", torch={"transposed_convolution": "conv_transpose2d"}, module="ConvTranspose2d",
-         onnx="ConvTranspose", **_CONVOLUTION),
-    Kind("conv_transpose3d", torch={"transposed_convolution": "conv_transpose3d"}, **_CONVOLUTION),
+    _convolution("conv1d", torch={"convolution": "conv1d"}),
+    # ATen has one operation for convolutions of all ranks.
+    _convolution(
+        "conv2d",
+        torch={"convolution": "conv2d", "aten_convolution": "convolution"},
+        module="Conv2d",
+        onnx="Conv",
+        pyprof={"conv": "conv2d"},
+    ),
+    _convolution("conv3d", torch={"convolution": "conv3d"}),
+    _convolution("conv_transpose1d", torch={"transposed_convolution": "conv_transpose1d"}),
+    _convolution(
+        "conv_transpose2d",
+        torch={"transposed_convolution": "conv_transpose2d"},
+        module="ConvTranspose2d",
+        onnx="ConvTranspose",
+    ),
+    _convolution("conv_transpose3d", torch={"transposed_convolution": "conv_transpose3d"}),
     Kind(
-        "linear", linear, "gemm", saved_by_linear, "library", "matrix product", "linear", splits=False,
-        gemm=of_linear, torch={"linear": "linear"}, module="Linear", pyprof={"linear": "linear"},
-        onnx="Gemm", onnx_weights=2,
+        "linear",
+        rule=linear,
+        work_class="gemm",
+        saves=saved_by_linear,
+        fusion="library",
+        group="matrix product",
+        profile_kind="linear",
+        preserves_sharding=False,
+        gemm=linear_gemm,
+        torch={"linear": "linear"},
+        module="Linear",
+        pyprof={"linear": "linear"},
+        onnx="Gemm",
+        onnx_weights=2,
     ),
     Kind(
-        "matmul", matmul, "gemm", saved_by_product, "alone", "matrix product", "linear", splits=True,
-        gemm=of_matmul, torch={
-            "matmul": "matmul mm bmm mv dot inner vdot", "matmul_added": "addmm baddbmm addmv",
-            "matmul_summed": "addbmm", "matmul_scaled": "scaled_mm",
+        "matmul",
+        rule=matmul,
+        work_class="gemm",
+        saves=saved_factors,
+        fusion="alone",
+        group="matrix product",
+        profile_kind="linear",
+        preserves_sharding=True,
+        gemm=matmul_gemm,
+        torch={
+            "matmul": "matmul mm bmm mv dot inner vdot",
+            "addmm": "addmm baddbmm addmv",
+            "addbmm": "addbmm",
+            "scaled_matmul": "scaled_mm",
             "bilinear": "bilinear",
-        }, onnx="MatMul",
+        },
+        onnx="MatMul",
     ),
     Kind(
-        "grouped_matmul", grouped_matmul, "gemm", saved_by_linear, "alone", "matrix product", "linear", splits=False,
-        gemm=of_grouped, torch={"grouped": "grouped_mm"},
+        "grouped_matmul",
+        rule=grouped_matmul,
+        work_class="gemm",
+        saves=saved_by_linear,
+        fusion="alone",
+        group="matrix product",
+        profile_kind="linear",
+        preserves_sharding=False,
+        gemm=grouped_gemm,
+        torch={"grouped_matmul": "grouped_mm"},
     ),
     Kind(
-        "attention", attention, "attention", saved_by_attention, "alone", "attention", "attention", splits=True,
-        gemm=of_attention, torch={"attention": "scaled_dot_product_attention"}, onnx="Attention",
-        onnx_weights=0, unfused=unfused_attention,
+        "attention",
+        rule=attention,
+        work_class="attention",
+        saves=saved_by_attention,
+        fusion="alone",
+        group="attention",
+        profile_kind="attention",
+        preserves_sharding=True,
+        gemm=attention_gemm,
+        torch={"attention": "scaled_dot_product_attention"},
+        onnx="Attention",
+        onnx_weights=0,
+        decompose=unfused_attention,
     ),
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""What all charts draw alike: numbers on axes, bounds hollow and dashed, names beside points where there is room."""
+"""Elements shared by all charts: number formats, hollow marks for bounds, colours of series, labels of points."""
 
 from __future__ import annotations
 
@@ -8,148 +8,169 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .render import SERIES, SHAPES, altair, values
+from .render import SERIES, SHAPES, altair, inline_data
 
-PLAIN = ",~r"
-"""How numbers are written on axes: 0.25 and 2,000, neither 250m nor 2k."""
+NUMBER_FORMAT = ",~r"
+"""Format of numbers on axes: 0.25 and 2,000, without SI prefixes."""
 
-PREFIXED = "datum.value ? format(datum.value, '.3~s') : '0'"
-"""How counts and bytes are: 2G, and 0 without a prefix."""
+SI_LABELS = "datum.value ? format(datum.value, '.3~s') : '0'"
+"""Label expression of counts and bytes on axes: 2G, and 0 without a prefix."""
 
-BOUNDS_ARE = "hollow, dashed: bounds of the data sheet, not forecasts"
-"""Said below the title of every chart that draws one."""
+BOUNDS_LEGEND = "hollow, dashed: bounds from the data sheet, not forecasts"
+"""Subtitle line of every chart that contains bounds."""
 
 SERIES_AT_MOST = 12
-"""Curves or devices that a chart tells apart."""
+"""Maximum number of curves or devices in a chart."""
 
-LETTER = 6.0
-"""Pixels that a letter of a label takes."""
+CHARACTER_WIDTH = 6.0
+"""Width in pixels of a character of a label."""
 
-_LINE = 12.0
+_LABEL_HEIGHT = 12.0
 
 
-def without(left_out: Sequence[str]) -> list[str]:
-    """A line for each reason why something is not drawn, the first ones in full."""
+def left_out_lines(left_out: Sequence[str]) -> list[str]:
+    """Return a subtitle line per reason why something is not drawn; from the fourth reason on, only their number."""
     reasons = list(dict.fromkeys(left_out))
-    more = [f"and {len(reasons) - 2} more"] if len(reasons) > 3 else []
-    return [*(f"left out: {why}" for why in (reasons[:2] if more else reasons)), *more]
+    if len(reasons) > 3:
+        return [*(f"left out: {reason}" for reason in reasons[:2]), f"and {len(reasons) - 2} more"]
+    return [f"left out: {reason}" for reason in reasons]
 
 
-def hollow(colour: Any, where: str = "datum.bound", dashed: bool = False) -> dict[str, Any]:
-    """The channels that make bounds hollow: of points, or, with dashed edges, of bars.
+def hollow_encoding(colour: Any, condition: str = "datum.bound", dashed: bool = False) -> dict[str, Any]:
+    """Return the encoding channels that draw bounds hollow.
 
     Parameters
     ----------
     colour : altair Color
-        Theirs.
-    where : str
-        What tells bounds: without anything else a field ``bound`` of the rows.
+        Colour channel of the marks.
+    condition : str
+        Vega expression that is true for bounds.
+    dashed : bool
+        Whether the edges of bounds are dashed, as for bars.
     """
     alt = altair()
-    chosen = {
-        "fillOpacity": either(alt.FillOpacityValue, where, 0.1, 1),
-        "strokeWidth": either(alt.StrokeWidthValue, where, 1.5, 0),
+    channels = {
+        "fillOpacity": conditional_value(alt.FillOpacityValue, condition, 0.1, 1),
+        "strokeWidth": conditional_value(alt.StrokeWidthValue, condition, 1.5, 0),
         "stroke": alt.Stroke(**colour.to_dict()),
     }
-    return {**chosen, "strokeDash": either(alt.StrokeDashValue, where, [4, 3], [1, 0])} if dashed else chosen
+    if dashed:
+        channels["strokeDash"] = conditional_value(alt.StrokeDashValue, condition, [4, 3], [1, 0])
+    return channels
 
 
-def either(channel: Any, where: str, yes: Any, no: Any) -> Any:
-    """A channel with one value where a condition holds, and another elsewhere.
+def conditional_value(channel: Any, condition: str, if_true: Any, if_false: Any) -> Any:
+    """Return a channel with one value where a condition holds, and another elsewhere.
 
-    Channels are said by their classes everywhere: of a plain string or dict altair looks for the class in its whole
-    schema, 20 ms each.
+    Channels are constructed from their classes in all charts: for a plain string or dict, altair searches its whole
+    schema for the class, which takes 20 ms.
     """
-    return channel(no, condition={"test": where, "value": yes})
+    return channel(if_false, condition={"test": condition, "value": if_true})
 
 
-def told_apart(names: Sequence[str], order: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """A colour and a shape for each name, by its place in `order`, where it has one: the same in every chart of a page.
+def assign_colours_and_shapes(names: Sequence[str], order: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """Return a colour and a shape for each name.
 
-    Beyond the colours, which repeat, the shapes are others.
+    They depend on the position of the name in `order`, so that a name looks the same in all charts of a page. Colours
+    repeat after `SERIES`; the combination with a shape does not.
     """
-    places = [[*dict.fromkeys((*order, *names))].index(name) for name in names]
+    ordered = [*dict.fromkeys((*order, *names))]
+    positions = [ordered.index(name) for name in names]
     count = len(SERIES)
-    return [SERIES[at % count] for at in places], [SHAPES[(at + at // count) % len(SHAPES)] for at in places]
+    colours = [SERIES[position % count] for position in positions]
+    shapes = [SHAPES[(position + position // count) % len(SHAPES)] for position in positions]
+    return colours, shapes
 
 
-class Span(NamedTuple):
-    """An axis: from where to where, how many pixels long, and whether it is logarithmic."""
+class AxisSpan(NamedTuple):
+    """Range of an axis, its length in pixels, and whether it is logarithmic."""
 
     low: float
     high: float
     pixels: int
     log: bool = True
 
-    def share(self, value: float) -> float:
-        """How far along it a value lies, 0 to 1."""
-        low, high, value = (log10(each) if self.log else each for each in (self.low, self.high, value))
+    def fraction(self, value: float) -> float:
+        """Return the position of a value on the axis, 0 to 1."""
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = log10(low), log10(high), log10(value)
         return (value - low) / (high - low)
 
-    def value(self, share: float) -> float:
-        """What lies so far along it."""
-        return self.low * (self.high / self.low) ** share if self.log else self.low + (self.high - self.low) * share
+    def value_at(self, fraction: float) -> float:
+        """Return the value at a position on the axis, 0 to 1."""
+        if self.log:
+            return float(self.low * (self.high / self.low) ** fraction)
+        return self.low + (self.high - self.low) * fraction
 
 
-def names_beside(
+def place_labels(
     rows: Iterable[Mapping[str, Any]],
-    x: Span,
-    y: Span,
+    x: AxisSpan,
+    y: AxisSpan,
     key: str,
     others: Iterable[Mapping[str, Any]] = (),
-    room: int = 8,
+    distance: int = 8,
 ) -> tuple[list[Any], int]:
-    """Layers of names beside points, those of the first rows first: what would cover another name or point is left out.
+    """Place labels next to points; a label that would cover another label or a point is omitted.
 
     Parameters
     ----------
     rows : iterable of dict
-        Points at the fields ``x`` and ``y``, the one to be named first in front.
+        Points to label, with fields ``x`` and ``y``, in the order of priority.
     key : str
-        The field of the name.
+        Field of the label.
     others : iterable of dict
-        Points that no name may cover, besides those to be named.
-    room : int
-        Pixels from a point to its name.
+        Further points that no label may cover.
+    distance : int
+        Distance of a label from its point in pixels.
 
     Returns
     -------
     layers : list of altair charts
-    named : int
-        How many found room.
+    placed : int
+        Number of labels placed.
     """
     alt, rows = altair(), list(rows)
-    at = [(x.share(row["x"]) * x.pixels, (1 - y.share(row["y"])) * y.pixels) for row in (*rows, *others)]
-    taken = np.zeros((len(at) + len(rows), 4))  # a box each: left, top, right and bottom; empty ones cover nothing
-    taken[: len(at)] = np.reshape(at, (-1, 2))[:, [0, 1, 0, 1]] + [-4, -4, 4, 4]
-    ways: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
-    named = 0
-    for row, (left, top) in zip(rows, at):
-        wide = LETTER * len(row[key])
-        for way in _ways(room):
-            align, dx, dy = way
-            start = left + dx - {"left": 0.0, "right": wide, "center": wide / 2}[align]
-            box = start, top + dy - _LINE / 2, start + wide, top + dy + _LINE / 2
-            inside = box[0] >= 0 and box[2] <= x.pixels and box[1] >= 0 and box[3] <= y.pixels
-            if inside and not _covers_any(box, taken[: len(at) + named]):
-                taken[len(at) + named] = box
-                ways.setdefault(way, []).append({"x": row["x"], "y": row["y"], "label": row[key]})
-                named += 1
+    points = []
+    for row in (*rows, *others):
+        points.append((x.fraction(row["x"]) * x.pixels, (1 - y.fraction(row["y"])) * y.pixels))
+    occupied = np.zeros((len(points) + len(rows), 4))  # boxes: left, top, right, bottom; empty ones cover nothing
+    occupied[: len(points)] = np.reshape(points, (-1, 2))[:, [0, 1, 0, 1]] + [-4, -4, 4, 4]
+    labels: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
+    placed = 0
+    for row, (left, top) in zip(rows, points):
+        width = CHARACTER_WIDTH * len(row[key])
+        for align, dx, dy in _label_offsets(distance):
+            start = left + dx - {"left": 0.0, "right": width, "center": width / 2}[align]
+            box = start, top + dy - _LABEL_HEIGHT / 2, start + width, top + dy + _LABEL_HEIGHT / 2
+            is_inside = box[0] >= 0 and box[2] <= x.pixels and box[1] >= 0 and box[3] <= y.pixels
+            if is_inside and not _covers_any(box, occupied[: len(points) + placed]):
+                occupied[len(points) + placed] = box
+                labels.setdefault((align, dx, dy), []).append({"x": row["x"], "y": row["y"], "label": row[key]})
+                placed += 1
                 break
-    layers = [
-        alt.Chart(values(some)).mark_text(align=align, dx=dx, dy=dy, fontSize=10).encode(
-            x=alt.X("x:Q"), y=alt.Y("y:Q"), text=alt.Text("label:N"))
-        for (align, dx, dy), some in ways.items()
-    ]  # fmt: skip
-    return layers, named
+    layers = []
+    for (align, dx, dy), texts in labels.items():
+        mark = alt.Chart(inline_data(texts)).mark_text(align=align, dx=dx, dy=dy, fontSize=10)
+        layers.append(mark.encode(x=alt.X("x:Q"), y=alt.Y("y:Q"), text=alt.Text("label:N")))
+    return layers, placed
 
 
-def _ways(room: int) -> list[tuple[str, int, int]]:
-    """Where a name may stand, the nearest first: beside its point, above or below, then further down and up."""
-    near = [("left", room, 0), ("right", -room, 0), ("center", 0, -room - 5), ("center", 0, room + 5)]
-    return near + [(side, sign * room, dy) for dy in (15, -15, 30, -30) for side, sign in (("left", 1), ("right", -1))]
+def _label_offsets(distance: int) -> list[tuple[str, int, int]]:
+    """Return candidate positions of a label as (alignment, dx, dy) in pixels, the nearest first."""
+    offsets = [
+        ("left", distance, 0),
+        ("right", -distance, 0),
+        ("center", 0, -distance - 5),
+        ("center", 0, distance + 5),
+    ]
+    for dy in (15, -15, 30, -30):
+        offsets += [("left", distance, dy), ("right", -distance, dy)]
+    return offsets
 
 
-def _covers_any(box: tuple[float, ...], taken: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
-    left, top, right, bottom = taken.T
+def _covers_any(box: tuple[float, ...], boxes: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
+    """Return whether a box overlaps any of several boxes, an array of shape (boxes, 4)."""
+    left, top, right, bottom = boxes.T
     return bool(((box[0] < right) & (left < box[2]) & (box[1] < bottom) & (top < box[3])).any())

@@ -1,4 +1,4 @@
-"""A profile in pictures: shares of the classes of kernels, the kernels under the roofline, and what ran when."""
+"""Charts of a profile: time by class of kernels, kernels on the roofline, and the timeline."""
 
 from __future__ import annotations
 
@@ -7,32 +7,38 @@ from typing import Any
 
 from ...profile_analysis.kernels import KernelReport
 from ...profile_analysis.timeline import Timeline
-from ...text import short
+from ...text import truncate
 from ...units import format_si
-from ..document import say_percent
-from .render import GROUPS, altair, group_colour, group_of, time_unit, values
+from ..document import format_percent
+from .render import GROUPS, altair, group_colour, group_of, inline_data, time_unit
 from .roofline import Dot, roofline_chart
 
-_WHOLE = 0.99
-"""Share of a kernel's time whose calls were counted from which its count is taken to be whole, as `kernels` does."""
+_FULLY_COUNTED = 0.99
+"""Share of a kernel's time in counted calls from which its count is taken as complete, as in `kernels`."""
 
 
-def _of(report: KernelReport) -> str:
-    """What a profile's charts are of."""
+def _profile_title(report: KernelReport) -> str:
+    """Return file, device and direction of a profile, for the subtitle of its charts."""
     direction = "" if report.direction == "all" else f", {report.direction}"
-    return f"{short(Path(report.path).name, 60)} on {report.device.name}{direction}"
+    return f"{truncate(Path(report.path).name, 60)} on {report.device.name}{direction}"
 
 
 def class_chart(report: KernelReport, title: str = "") -> Any:
-    """Share of the time of each class of kernels."""
+    """Draw the share of time of each class of kernels."""
     alt = altair()
     rows = [
-        {"class": row["class"].replace("_", " "), "group": group_of(row["class"]), "share": row["share"],
-         "label": say_percent(row["share"]), "time": format_si(row["time_s"], "s"), "calls": row["calls"]}
+        {
+            "class": row["class"].replace("_", " "),
+            "group": group_of(row["class"]),
+            "share": row["share"],
+            "label": format_percent(row["share"]),
+            "time": format_si(row["time_s"], "s"),
+            "calls": row["calls"],
+        }
         for row in (report.by_class() if report.time_s is not None else [])
         if row["share"]
-    ]  # fmt: skip
-    base = alt.Chart(values(rows)).encode(
+    ]
+    base = alt.Chart(inline_data(rows)).encode(
         y=alt.Y("class:N", sort=[row["class"] for row in rows], title=None),
         x=alt.X("share:Q", title="share of the kernels' time", axis=alt.Axis(format="%", grid=False)),
     )
@@ -44,17 +50,17 @@ def class_chart(report: KernelReport, title: str = "") -> Any:
     shares: dict[str, float] = {}
     for row in rows:
         shares[row["group"]] = shares.get(row["group"], 0.0) + row["share"]
-    first = max(shares, key=lambda group: shares[group], default="")
-    calls = f"{sum(row.calls for row in report.kernels):,} kernels, {format_si(report.time_s or 0.0, 's')}"
-    point = f"{shares.get(first, 0.0):.0%} of the kernels' time is {first}"
-    named = alt.Title(title or point, subtitle=[_of(report), calls])
-    return alt.layer(bars, text).properties(width=560, height=alt.Step(20), title=named)
+    largest = max(shares, key=lambda group: shares[group], default="")
+    totals = f"{sum(row.calls for row in report.kernels):,} kernels, {format_si(report.time_s or 0.0, 's')}"
+    default_title = f"{shares.get(largest, 0.0):.0%} of the kernels' time is {largest}"
+    chart_title = alt.Title(title or default_title, subtitle=[_profile_title(report), totals])
+    return alt.layer(bars, text).properties(width=560, height=alt.Step(20), title=chart_title)
 
 
 def kernel_roofline(report: KernelReport, title: str = "") -> Any:
-    """The kernels of a profile under the device's peaks: one dot for the calls of a name that were counted.
+    """Draw the kernels of a profile on the roofline, a dot per kernel name, computed from its counted calls.
 
-    Where those are a part of its calls, the dot has another shape.
+    Kernels with calls that were not counted have another shape.
     """
     dots = [
         Dot(
@@ -63,7 +69,9 @@ def kernel_roofline(report: KernelReport, title: str = "") -> Any:
             row.counted_flops or 0.0,
             row.counted_bytes or 0.0,
             row.counted_s or 0.0,
-            "all calls counted" if (row.counted_s or 0.0) >= _WHOLE * (row.time_s or 0.0) else "only a part is counted",
+            "all calls counted"
+            if (row.counted_s or 0.0) >= _FULLY_COUNTED * (row.time_s or 0.0)
+            else "some calls counted",
             all_s=row.time_s,
         )
         for row in report.kernels
@@ -72,15 +80,15 @@ def kernel_roofline(report: KernelReport, title: str = "") -> Any:
     bandwidth = report.device.bandwidth_bytes_per_s
     counted_s = sum(dot.time_s for dot in dots)
     reached = sum(dot.flops for dot in dots) / counted_s / report.peak.per_s if counted_s else 0.0
-    point = f"What was counted reaches {say_percent(reached)} of peak FLOP/s"
-    subtitle = [f"{_of(report)}; memory {format_si(bandwidth, 'B/s')}"]
-    return roofline_chart(dots, peaks, bandwidth, title or point, subtitle, "kernel")
+    default_title = f"Counted kernels reach {format_percent(reached)} of peak FLOP/s"
+    subtitle = [f"{_profile_title(report)}; memory {format_si(bandwidth, 'B/s')}"]
+    return roofline_chart(dots, peaks, bandwidth, title or default_title, subtitle, "kernel")
 
 
 def timeline_chart(timeline: Timeline, title: str) -> Any:
-    """What ran when: of each slice of time the share that each class of kernels kept the device busy.
+    """Draw a timeline: the share of each time slice in which kernels of each class ran, a row per device.
 
-    More than 1 means that kernels overlapped on several streams. Several devices are a row each.
+    Shares above 1 mean that kernels overlapped on several streams.
     """
     alt = altair()
     length = timeline.slice_s
@@ -88,10 +96,10 @@ def timeline_chart(timeline: Timeline, title: str) -> Any:
     factor, unit = time_unit(length * timeline.busy_s.shape[1])
     panels: list[Any] = []
     for device, seconds in devices.items():
-        last = len(panels) == len(devices) - 1
-        x = alt.X("from:Q", title=f"time ({unit})" if last else None, scale=alt.Scale(nice=False))
+        is_last = len(panels) == len(devices) - 1
+        x = alt.X("from:Q", title=f"time ({unit})" if is_last else None, scale=alt.Scale(nice=False))
         bars = (
-            alt.Chart(values(_slices(timeline, seconds, factor)))
+            alt.Chart(inline_data(_slices(timeline, seconds, factor)))
             .mark_rect(strokeWidth=0)
             .encode(
                 x=x,
@@ -108,24 +116,26 @@ def timeline_chart(timeline: Timeline, title: str) -> Any:
         )
         panels.append(bars.properties(width=860, height=220 if len(devices) == 1 else 110))
     slices = timeline.busy_s.shape[1]
-    gathered = f"{title}: {timeline.kernels:,} kernels in {slices} slices of {format_si(length, 's')}"
-    whole_s = slices * length
-    share = timeline.busy_s.sum() / whole_s / len(devices)
-    each = " of each device" if len(devices) > 1 else ""
+    subtitle = f"{title}: {timeline.kernels:,} kernels in {slices} slices of {format_si(length, 's')}"
+    duration_s = slices * length
+    share = timeline.busy_s.sum() / duration_s / len(devices)
+    per_device = " of each device" if len(devices) > 1 else ""
     classes_s = dict.fromkeys(map(group_of, timeline.classes), 0.0)
     for label, seconds in zip(timeline.classes, timeline.busy_s.sum(axis=1)):
         classes_s[group_of(label)] += float(seconds)
-    most = max(classes_s, key=lambda group: classes_s[group])
-    point = f"Kernels fill {say_percent(share)} of {format_si(whole_s, 's')}{each}"
-    point += f", {classes_s[most] / sum(classes_s.values()):.0%} of that {most}" + ": they overlap" * bool(share > 1)
-    named = alt.Title(point, subtitle=gathered)
+    largest = max(classes_s, key=lambda group: classes_s[group])
+    headline = f"Kernels fill {format_percent(share)} of {format_si(duration_s, 's')}{per_device}"
+    headline += f", {classes_s[largest] / sum(classes_s.values()):.0%} of it {largest}"
+    if share > 1:
+        headline += " (kernels overlap)"
+    chart_title = alt.Title(headline, subtitle=subtitle)
     if len(panels) == 1:
-        return panels[0].properties(title=named)
-    return alt.vconcat(*panels, spacing=8).resolve_scale(x="shared", y="shared").properties(title=named)
+        return panels[0].properties(title=chart_title)
+    return alt.vconcat(*panels, spacing=8).resolve_scale(x="shared", y="shared").properties(title=chart_title)
 
 
 def _slices(timeline: Timeline, seconds: Any, factor: float) -> list[dict[str, Any]]:
-    """For each slice of time the shares of the kinds of kernels, one on the other."""
+    """Return the stacked shares of the groups of kernels in each time slice."""
     length = timeline.slice_s
     busy: dict[str, Any] = {}
     for label, row in zip(timeline.classes, seconds):

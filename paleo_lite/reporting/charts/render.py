@@ -1,4 +1,4 @@
-"""How charts look, on paper and in the dark; and drawing them: a PNG, an SVG, or an HTML page that needs no network."""
+"""Themes and colours of charts, and rendering to PNG, SVG or a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import msgspec
 
 from ...counting import KINDS
 from ...errors import BadValue, UnknownName
-from ...extras import need
-from ...files import cache_folder, write_aside
+from ...extras import require
+from ...files import cache_folder, write_atomically
 
 GROUPS: dict[str, str] = {
     "convolution": "#0072B2",
@@ -32,36 +32,50 @@ GROUPS: dict[str, str] = {
     "communication": "#8F2F82",
     "other": "#B0B0B0",
 }
-"""Colour of each group of work: hues of Okabe and Ito's set, told apart by the colour-blind, and of Tol's.
+"""Colour of each group of operations, from the colour-blind safe palettes of Okabe and Ito and of Tol.
 
-Those that stand beside one another differ in grey, too, as paper and copies show them. Each has a contrast of nearly 2
-or more against both backgrounds, so that a group keeps its colour in either theme.
+Neighbouring colours also differ in greyscale. Each has a contrast of about 2 or more against both backgrounds, so that
+a group has the same colour in both themes.
 """
 
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933", "#7F7F7F")
-"""Colours of things that are not groups of layers: devices, strategies, measured and predicted."""
+"""Colours of other series: devices, strategies, measured and predicted."""
 
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
-"""Shapes that go with `SERIES`: no chart tells things apart by colour alone."""
+"""Shapes that accompany `SERIES`, so that no chart relies on colour alone."""
 
-_OTHERS = {
-    "norm": "normalisation", "normalization": "normalisation", "gemm": "matrix product", "pool": "pooling",
-    "pooling": "pooling", "elementwise": "elementwise", "random": "elementwise", "reduction": "elementwise",
-    "input": "data movement", "layout": "data movement", "indexing": "data movement", "memcpy": "data movement",
-    "memset": "data movement", "optimizer": "update", "update": "update", "communication": "communication",
-}  # fmt: skip
-"""Classes of work and of kernels that are not kinds of layers."""
+_GROUPS_OF_CLASSES = {
+    "norm": "normalisation",
+    "normalization": "normalisation",
+    "gemm": "matrix product",
+    "pool": "pooling",
+    "pooling": "pooling",
+    "elementwise": "elementwise",
+    "random": "elementwise",
+    "reduction": "elementwise",
+    "input": "data movement",
+    "layout": "data movement",
+    "indexing": "data movement",
+    "memcpy": "data movement",
+    "memset": "data movement",
+    "optimizer": "update",
+    "update": "update",
+    "communication": "communication",
+}
+"""Groups of classes of operations and kernels that are not kinds of layers."""
 
 
 def group_of(kind: str) -> str:
-    """The group of a kind of layer, a class of work or a class of kernels: a key of `GROUPS`."""
+    """Return the group of a kind of layer or class of kernels: a key of `GROUPS`."""
     if kind in KINDS:
         return KINDS[kind].group
-    return "convolution" if kind.startswith("conv") else _OTHERS.get(kind, "other")
+    if kind.startswith("conv"):
+        return "convolution"
+    return _GROUPS_OF_CLASSES.get(kind, "other")
 
 
 class Theme(msgspec.Struct, frozen=True):
-    """Background, ink (text, axes, rooflines) and faint ink (grid)."""
+    """Colours of a theme: background, ink (text, axes, rooflines) and faint ink (grid)."""
 
     name: str
     background: str
@@ -69,26 +83,44 @@ class Theme(msgspec.Struct, frozen=True):
     faint: str
 
     def config(self) -> dict[str, Any]:
-        """The configuration of Vega-Lite for this theme."""
+        """Return the Vega-Lite configuration of the theme."""
         text = {"labelColor": self.ink, "titleColor": self.ink, "labelFontSize": 11, "titleFontSize": 12}
         return {
             "background": self.background,
             "font": "sans-serif",
             "view": {"stroke": None},
             "title": {
-                "color": self.ink, "subtitleColor": self.ink, "anchor": "start", "fontSize": 14,
-                "subtitleFontSize": 11, "offset": 12, "limit": 900,
+                "color": self.ink,
+                "subtitleColor": self.ink,
+                "anchor": "start",
+                "fontSize": 14,
+                "subtitleFontSize": 11,
+                "offset": 12,
+                "limit": 900,
             },
-            "axis": {**text, "gridColor": self.faint, "domainColor": self.ink, "tickColor": self.ink, "labelLimit": 260,
-                     "titleFontWeight": "normal", "labelFlush": False},
-            "legend": {**text, "titleFontWeight": "normal", "labelLimit": 260,
-                       "symbolBaseFillColor": self.ink, "symbolBaseStrokeColor": self.ink, "symbolOpacity": 1},
+            "axis": {
+                **text,
+                "gridColor": self.faint,
+                "domainColor": self.ink,
+                "tickColor": self.ink,
+                "labelLimit": 260,
+                "titleFontWeight": "normal",
+                "labelFlush": False,
+            },
+            "legend": {
+                **text,
+                "titleFontWeight": "normal",
+                "labelLimit": 260,
+                "symbolBaseFillColor": self.ink,
+                "symbolBaseStrokeColor": self.ink,
+                "symbolOpacity": 1,
+            },
             "header": {**text, "titleFontWeight": "normal"},
             "range": {"category": list(SERIES)},
             "text": {"color": self.ink, "fontSize": 11},
             "rule": {"color": self.ink},
             "line": {"color": self.ink},
-        }  # fmt: skip
+        }
 
 
 THEMES = {
@@ -100,133 +132,134 @@ THEMES = {
 SUFFIXES = (".png", ".svg", ".html")
 
 POINTS_AT_MOST = 4000
-"""More marks than this are neither seen apart nor light to load: charts keep the largest and gather the rest."""
+"""Maximum number of marks; more are neither distinguishable nor fast to load."""
 
 
 def altair() -> Any:
-    """Altair, which draws."""
-    return need("altair", "drawing charts", "plots")
+    """Return the altair module."""
+    return require("altair", "drawing charts", "plots")
 
 
 @lru_cache(1)
-def begin() -> None:
-    """Let what makes pictures start while the rest is computed: that takes most of a second before the first."""
-    vl = need("vl_convert", "drawing charts", "plots")
+def warm_up_renderer() -> None:
+    """Start the renderer in a thread: its first picture takes most of a second longer than the others."""
+    vl = require("vl_convert", "drawing charts", "plots")
     Thread(target=vl.vegalite_to_svg, args=({"mark": "point"},), daemon=True).start()
 
 
 def render(chart: Any, suffix: str, theme: str = "light") -> bytes:
-    """Draw a chart.
+    """Render a chart.
 
     Parameters
     ----------
     suffix : {".png", ".svg", ".html"}
-        PNG at twice the size in pixels; HTML with everything it needs inside.
+        PNG has two pixels per unit of length; HTML is self-contained.
     theme : {"light", "dark"}
 
     Raises
     ------
     BadValue
-        If the suffix is none of these.
+        If the suffix is not supported.
     UnknownName
-        If there is no such theme.
+        If the theme does not exist.
     """
     if theme not in THEMES:
         raise UnknownName("theme", theme, THEMES)
     if suffix not in SUFFIXES:
-        raise BadValue(f"a chart is drawn to {', '.join(SUFFIXES)}, not {suffix or 'a name without an ending'!r}")
-    vl = need("vl_convert", "drawing charts", "plots")
-    spec = chart.to_dict(validate=False)  # the tests do
+        raise BadValue(f"a chart file must end in {', '.join(SUFFIXES)} (got {suffix!r})")
+    vl = require("vl_convert", "drawing charts", "plots")
+    spec = chart.to_dict(validate=False)  # the tests validate
     config = {**spec.pop("config", {}), **THEMES[theme].config()}
     if suffix == ".png":
-        return _deflated(vl.vegalite_to_png(spec, scale=2, config=config, allowed_base_urls=[]))
+        return _recompress_png(vl.vegalite_to_png(spec, scale=2, config=config, allowed_base_urls=[]))
     if suffix == ".svg":
         return str(vl.vegalite_to_svg(spec, config=config, allowed_base_urls=[])).encode()
-    # No entry of the menu leaves this computer.
+    # Without the menu entries that send the chart to a web site.
     spec["usermeta"] = {
         "embedOptions": {"actions": {"export": True, "source": False, "compiled": False, "editor": False}}
     }
-    page = _page(vl, spec, config)
-    background = f"<style>body {{ background: {THEMES[theme].background}; }} {_FITS}</style>{_PHONE}"
-    head = f"<title>{escape(_heading(spec))}</title>{background}"
-    assert "<title>Chart</title>" in page  # the library's script, which comes before the end of the head, may hold tags
+    page = _html_page(vl, spec, config)
+    background = f"<style>body {{ background: {THEMES[theme].background}; }} {_FIT_STYLE}</style>{_VIEWPORT_TAG}"
+    head = f"<title>{escape(_chart_title(spec))}</title>{background}"
+    assert "<title>Chart</title>" in page  # only the first: the library's script may contain tags as well
     return page.replace("<title>Chart</title>", head, 1).encode()
 
 
-def _page(vl: Any, spec: dict[str, Any], config: dict[str, Any]) -> str:
-    """A page with a chart and all that draws it; its script, which takes seconds to gather, is kept for the next."""
-    kept = cache_folder() / f"vega-{vl.__version__}.html"
+def _html_page(vl: Any, spec: dict[str, Any], config: dict[str, Any]) -> str:
+    """Return a page with a chart and the script that draws it; the script, slow to bundle, is cached on disk."""
+    cached = cache_folder() / f"vega-{vl.__version__}.html"
     page = ""
-    with suppress(OSError, UnicodeError):  # what is not there, or not ours to read, is gathered anew
-        page = kept.read_text("utf-8")
+    with suppress(OSError, UnicodeError):  # not cached yet, or not readable
+        page = cached.read_text("utf-8")
     if not page.rstrip().endswith("</html>"):
         page = str(vl.vegalite_to_html({"mark": "point"}, bundle=True))
-        with suppress(OSError):  # without a folder to keep it in it is gathered each time
-            write_aside(kept, page.encode())
+        with suppress(OSError):  # without a writable cache the script is bundled each time
+            write_atomically(cached, page.encode())
     before, _, rest = page.rpartition(_SPEC)
     _, embed, after = rest.partition(_EMBED)
-    if not (before and embed):  # a version of the library with another frame: it fills it itself
+    if not (before and embed):  # another version of the library with a different template
         return str(vl.vegalite_to_html(spec, bundle=True, config=config))
-    # What ends a script must not stand in its text.
+    # "</script>" inside a string would end the script.
     chart, options = (
-        msgspec.json.encode(part, enc_hook=lambda of_numpy: of_numpy.item()).decode().replace("</", r"<\/")
+        msgspec.json.encode(part, enc_hook=lambda number: number.item()).decode().replace("</", r"<\/")
         for part in (spec, {"renderer": "svg", "config": config})
     )
     return f"{before}{_SPEC}{chart};\n    const opts = {options};\n{embed}{after}"
 
 
-_SPEC, _EMBED = "const spec = ", "    vegaEmbed("  # where a page of vl-convert's has its chart, and what follows it
-_FITS = "svg.marks { max-width: calc(100vw - 16px); height: auto; }"  # of a screen that is narrower than the chart
-_PHONE = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+_SPEC, _EMBED = "const spec = ", "    vegaEmbed("  # text around the chart in the pages of vl-convert
+_FIT_STYLE = "svg.marks { max-width: calc(100vw - 16px); height: auto; }"
+_VIEWPORT_TAG = '<meta name="viewport" content="width=device-width, initial-scale=1">'
 
 
-def _heading(spec: dict[str, Any]) -> str:
-    """What a chart is called, in the browser's tab too."""
+def _chart_title(spec: dict[str, Any]) -> str:
+    """Return the title of a chart, also used as the title of the HTML page."""
     title = spec.get("title", "")
     return str(title["text"] if isinstance(title, dict) else title)
 
 
-def _deflated(png: bytes) -> bytes:
-    """The same PNG in a third of the bytes or less: vl-convert packs the pixels (IDAT) fast rather than small.
+def _recompress_png(png: bytes) -> bytes:
+    """Recompress the pixels (IDAT) of a PNG, which vl-convert compresses fast, to a third of the size or less.
 
-    At zlib's own level: at its highest the pictures of the documentation are 4% smaller, and packing takes four times
-    as long.
+    zlib's default level is used: its highest level takes four times as long for pictures that are 4% smaller.
     """
     import zlib
 
-    head, packed, place = png[:8], b"", 8
-    while place < len(png):
-        size, name = struct.unpack_from(">I4s", png, place)
-        chunk = png[place : place + size + 12]
-        packed += chunk[8:-4] if name == b"IDAT" else b""
-        head += chunk if name not in (b"IDAT", b"IEND") else b""
-        place += len(chunk)
+    head, packed, position = png[:8], b"", 8
+    while position < len(png):
+        size, name = struct.unpack_from(">I4s", png, position)
+        chunk = png[position : position + size + 12]
+        if name == b"IDAT":
+            packed += chunk[8:-4]
+        elif name != b"IEND":
+            head += chunk
+        position += len(chunk)
     data = b"IDAT" + zlib.compress(zlib.decompress(packed))
     return head + struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data)) + chunk
 
 
 def chart_suffix(path: Path) -> str:
-    """The format that a file's name asks for; refuses others before anything is computed.
+    """Return the format of a chart file, before anything is computed.
 
     Raises
     ------
     BadValue
-        If it is none of `SUFFIXES`.
+        If the name does not end in one of `SUFFIXES`.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise BadValue(f"{path}: a chart is a {', '.join(SUFFIXES)} file")
+        raise BadValue(f"{path}: a chart file must end in {', '.join(SUFFIXES)}")
     return path.suffix.lower()
 
 
 def group_colour(kinds: Sequence[str], title: str | None = None) -> Any:
-    """The colour channel of a field ``group``, with a legend of just those groups that `kinds` fall into."""
+    """Return the colour channel of a field ``group``, with a legend of the groups of the given kinds."""
     used = [group for group in GROUPS if group in {group_of(kind) for kind in kinds}]
     scale = altair().Scale(domain=used, range=[GROUPS[group] for group in used])
     return altair().Color("group:N", scale=scale, title=title)
 
 
-class _Rows:
-    """Rows that altair hands on as they are: it takes longer to look through each number than to draw it."""
+class _UnvalidatedRows:
+    """Rows that altair does not validate: validating every number takes longer than drawing it."""
 
     _schema: ClassVar[dict[str, str]] = {"type": "array"}
 
@@ -237,30 +270,30 @@ class _Rows:
         return self.rows
 
 
-def values(rows: Sequence[dict[str, Any]]) -> Any:
-    """Rows of numbers, words and None as inline data.
+def inline_data(rows: Sequence[dict[str, Any]]) -> Any:
+    """Return rows as inline data of a chart.
 
     Raises
     ------
     BadValue
-        If there are none: an empty chart says nothing.
+        If there are no rows.
     """
     if not rows:
         raise BadValue("there is nothing to draw: the result has no rows")
     with altair().utils.schemapi.debug_mode(False):
-        return altair().Data(values=_Rows(list(rows)))
+        return altair().Data(values=_UnvalidatedRows(list(rows)))
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
-    """What seconds are multiplied by on an axis, and the unit that makes of them: ``(1e3, "ms")``."""
+    """Return the factor from seconds to the unit of a time axis, and the unit: ``(1e3, "ms")``."""
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
         if longest_s * factor >= 2:
             return factor, unit
     return 1e9, "ns"
 
 
-def decades(low: float, high: float) -> list[float]:
-    """Where a logarithmic axis is ruled: powers of ten between two numbers; 1, 2 and 5 of each where they are few."""
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return the ticks of a logarithmic axis: powers of ten, or 1, 2 and 5 times them if there are few."""
     powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
     tens = [10.0**power for power in powers if 10.0**power >= low]
     finer = [digit * 10.0**power for power in powers for digit in (1, 2, 5) if low <= digit * 10.0**power <= high]

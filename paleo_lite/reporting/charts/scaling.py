@@ -1,4 +1,4 @@
-"""Scaling curves in PALEO's panels: speed-up or efficiency, the step by part, and what it costs.
+"""Charts of scaling predictions: speed-up or efficiency, parts of a step and cost, in the panels of PALEO.
 
 Qi, Sparks, Talwalkar, "Paleo", ICLR 2017, figures 3 to 5.
 """
@@ -10,11 +10,11 @@ from typing import Any
 
 from ...distributed.table import ScaleRow, ScaleTable
 from ...units import format_si
-from .marks import BOUNDS_ARE, PLAIN, either, hollow, told_apart
-from .render import GROUPS, altair, time_unit, values
+from .marks import BOUNDS_LEGEND, NUMBER_FORMAT, assign_colours_and_shapes, conditional_value, hollow_encoding
+from .render import GROUPS, altair, inline_data, time_unit
 
 COMPUTE = "#6C7F93"
-"""All kinds of layers together: the colour of none of them."""
+"""Colour of computation of all kinds of layers, different from the colour of each kind."""
 
 PARTS = {
     "compute": ("compute_s", COMPUTE),
@@ -22,16 +22,16 @@ PARTS = {
     "update": ("update_s", GROUPS["update"]),
 }
 
-_CUT = 10.0
-"""Times the shortest step up to which bars of strategies are drawn."""
+_MAX_BAR_RATIO = 10.0
+"""Length of the longest bar over that of the shortest; longer ones are cut off."""
 
 _TIMES_AT_MOST = 9
-"""Bars of more numbers of workers are too narrow for the time of a step above them."""
+"""Maximum number of bars that are labelled with the time of a step; more are too narrow."""
 
 
 def scale_chart(table: ScaleTable) -> Any:
-    """What ``scale`` found: curves over the workers, or, of one number of them, time by part of each strategy."""
-    per = "per worker" if table.scaling == "weak" else "in all"
+    """Draw the result of ``scale``: curves over the number of workers, or for one number a bar per strategy."""
+    per = "per worker" if table.scaling == "weak" else "in total"
     subtitle = [
         f"{table.network} on {table.gpu_name}, {table.precision} {table.phase}, {table.scaling} scaling, "
         f"batch {table.batch_size} {per}",
@@ -39,62 +39,96 @@ def scale_chart(table: ScaleTable) -> Any:
     ]
     if len(table.rows) > 1 and len({row.workers for row in table.rows}) == 1:
         first = table.rows[0]
-        return advice_chart(table.rows, f"First: {_name(first)}, {format_si(first.time_s, 's', 3)} a step", subtitle)
+        return advice_chart(
+            table.rows, f"Best: {_row_name(first)}, {format_si(first.time_s, 's', 3)} per step", subtitle
+        )
     return scaling_chart(table.rows, subtitle, () if table.is_forecast else _series(table.rows))
 
 
 def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: Sequence[str] = ()) -> Any:
-    """Time of a step by part, for several strategies on one number of workers, in the order of the rows."""
+    """Draw the time of a step by part, a bar per strategy, in the order of the rows."""
     alt = altair()
-    # One that takes ten times as long would leave the others no room: its bar is cut, and says so.
-    furthest = min(max((max(row.time_s, *(row.interval or ())) for row in rows), default=0.0),
-                   _CUT * min((row.time_s for row in rows), default=0.0))  # fmt: skip
+    longest = max((_longest_time_s(row) for row in rows), default=0.0)
+    shortest = min((row.time_s for row in rows), default=0.0)
+    furthest = min(longest, _MAX_BAR_RATIO * shortest)
     factor, unit = time_unit(furthest)
-    names = [f"{place}. {_name(row)}" for place, row in enumerate(rows, 1)]
+    names = [f"{rank}. {_row_name(row)}" for rank, row in enumerate(rows, 1)]
     parts = [
-        {"strategy": name, "part": part, "order": order, "limited": row.limited_by,
-         "time": getattr(row, field) * factor, "unfit": row.fits is False}
+        {
+            "strategy": name,
+            "part": part,
+            "order": order,
+            "limited": row.limited_by,
+            "time": getattr(row, field) * factor,
+            "unfit": row.fits is False,
+        }
         for name, row in zip(names, rows)
         for order, (part, (field, _)) in enumerate(PARTS.items())
-    ]  # fmt: skip
-    whole = [
-        {"strategy": name, "time": row.time_s * factor, **dict(zip(("low", "high"), _scaled(row.interval, factor))),
-         "end": min(max(row.time_s, *(row.interval or ())), furthest) * factor,
-         "said": _said(row, row.time_s > furthest)}
+    ]
+    steps = [
+        {
+            "strategy": name,
+            "time": row.time_s * factor,
+            **_scaled_interval(row, factor),
+            "end": min(_longest_time_s(row), furthest) * factor,
+            "label": _step_label(row, row.time_s > furthest),
+        }
         for name, row in zip(names, rows)
-    ]  # fmt: skip
-    said = f"time of a step ({unit})"
+    ]
+    axis_title = f"time of a step ({unit})"
     scale = alt.Scale(domain=[0, furthest * factor], clamp=True, nice=False)
-    time = alt.X("time:Q", title=said, axis=alt.Axis(format=PLAIN, grid=False), scale=scale)
+    time = alt.X("time:Q", title=axis_title, axis=alt.Axis(format=NUMBER_FORMAT, grid=False), scale=scale)
     bars = (
-        alt.Chart(values(parts))
+        alt.Chart(inline_data(parts))
         .mark_bar()
         .encode(
             y=alt.Y("strategy:N", sort=names, title=None, axis=alt.Axis(labelLimit=400)),
             x=time,
             color=_part_colour(alt, alt.Legend(orient="bottom")),
-            opacity=either(alt.OpacityValue, "datum.unfit", 0.3, 1),
+            opacity=conditional_value(alt.OpacityValue, "datum.unfit", 0.3, 1),
             order=alt.Order("order:Q"),
-            tooltip=[alt.Tooltip("strategy:N"), alt.Tooltip("part:N"), alt.Tooltip("time:Q", format=".4~r", title=unit),
-                     alt.Tooltip("limited:N", title="limited by")],
+            tooltip=[
+                alt.Tooltip("strategy:N"),
+                alt.Tooltip("part:N"),
+                alt.Tooltip("time:Q", format=".4~r", title=unit),
+                alt.Tooltip("limited:N", title="limited by"),
+            ],
         )
-    )  # fmt: skip
-    base = alt.Chart(values(whole)).encode(y=alt.Y("strategy:N", sort=names))
-    spread = base.mark_rule().encode(x=alt.X("low:Q", title=said), x2=alt.X2("high:Q"))
-    unfit = base.mark_text(align="left", dx=6, fontSize=10).encode(
-        x=alt.X("end:Q", title=said), text=alt.Text("said:N")
     )
-    lines = [*subtitle, f"{rows[0].workers} workers; hidden communication is not drawn"]
-    ranked = "in this order: what fits, then the fastest; of those within 2% of it the simplest first"
+    base = alt.Chart(inline_data(steps)).encode(y=alt.Y("strategy:N", sort=names))
+    spread = base.mark_rule().encode(x=alt.X("low:Q", title=axis_title), x2=alt.X2("high:Q"))
+    unfit = base.mark_text(align="left", dx=6, fontSize=10).encode(
+        x=alt.X("end:Q", title=axis_title), text=alt.Text("label:N")
+    )
+    lines = [*subtitle, f"{rows[0].workers} workers; overlapped communication is not drawn"]
+    ranked = "order: strategies that fit into memory, then by time; within 2%, simpler ones first"
     lines.append(f"{ranked}; lines: 90% intervals" if any(row.interval for row in rows) else ranked)
     chart = alt.layer(bars, spread.transform_filter("isValid(datum.low)"), unfit)
     return chart.properties(width=560, height=alt.Step(24), title=alt.Title(title, subtitle=lines))
 
 
-def _said(row: ScaleRow, cut: bool) -> str:
-    """The time of a step, and what speaks against the strategy."""
-    time = ("→ " if cut else "") + format_si(row.time_s, "s", 3)
-    return f"{time}: does not fit into memory" if row.fits is False else time
+def _scaled_interval(row: ScaleRow, factor: float) -> dict[str, float]:
+    """Return the interval of the time of a step on the axis, empty without an interval."""
+    if row.interval is None:
+        return {}
+    low, high = row.interval
+    return {"low": low * factor, "high": high * factor}
+
+
+def _longest_time_s(row: ScaleRow) -> float:
+    """Return the upper end of the interval of a step, or its time without an interval."""
+    time_s: float = row.time_s
+    return time_s if row.interval is None else max(time_s, row.interval[1])
+
+
+def _step_label(row: ScaleRow, is_cut: bool) -> str:
+    """Return the label of a bar: the time of a step, and whether it does not fit into memory."""
+    label = format_si(row.time_s, "s", 3)
+    if is_cut:
+        label = f"→ {label}"
+    if row.fits is False:
+        label += ": does not fit into memory"
+    return label
 
 
 def scaling_chart(
@@ -103,94 +137,114 @@ def scaling_chart(
     bounds: Collection[str] = (),
     order: Sequence[str] = (),
 ) -> Any:
-    """Speed-up beside the ideal (weak scaling: efficiency), the step by part, and cost, over the number of workers.
+    """Draw speed-up (weak scaling: efficiency), parts of a step and cost over the number of workers.
 
     Parameters
     ----------
     rows : sequence of ScaleRow
-        Of one or several strategies and collectives.
+        Rows of one or several strategies and collectives.
     bounds : collection of str
-        Series whose times are what data sheets allow, no forecasts.
+        Names of the series that are bounds, not forecasts.
     order : sequence of str
-        Series by whose places colours are given; without it their order in `rows`.
+        Series in the order that determines their colours; by default their order in `rows`.
     """
     alt = altair()
     weak = len({row.batch_size for row in rows}) > 1
     named: list[dict[str, Any]] = [
         {
-            "series": series, "bound": series in bounds, "workers": row.workers, "collective": row.collective,
-            "speedup": row.speedup, "cost": row.cost, "throughput": row.throughput_per_s,
-            "efficiency": row.efficiency, "limited": row.limited_by,
-            "exposed": row.exposed_s / row.time_s, **_ends(row),
+            "series": series,
+            "bound": series in bounds,
+            "workers": row.workers,
+            "collective": row.collective,
+            "speedup": row.speedup,
+            "cost": row.cost,
+            "throughput": row.throughput_per_s,
+            "efficiency": row.efficiency,
+            "limited": row.limited_by,
+            "exposed": row.exposed_s / row.time_s,
+            **_interval_ends(row),
         }
         for series, row in zip(_series(rows), rows)
-    ]  # fmt: skip
-    data = values(named)
+    ]
+    data = inline_data(named)
     series = list(dict.fromkeys(row["series"] for row in named))
     workers = sorted({row.workers for row in rows})
-    look = _look(alt, series, order)
+    style = _series_style(alt, series, order)
     key = "efficiency" if weak else "speedup"
-    curves = alt.layer(*_ideal(alt, workers, key), *_lines(alt, data, look, workers, key))
-    # Of several curves the part that grows is a curve of each, too; of one every part is drawn.
+    curves = alt.layer(*_ideal_line(alt, workers, key), *_curves(alt, data, style, workers, key))
+    # One series: all parts of a step; several series: a curve of the exposed communication of each.
     parts = (
-        _shares(alt, rows, bool(bounds))
+        _part_bars(alt, rows, bool(bounds))
         if len(series) == 1
-        else alt.layer(*_lines(alt, data, look, workers, "exposed"))
+        else alt.layer(*_curves(alt, data, style, workers, "exposed"))
     )
-    panels = [_sized(curves), _sized(parts)]
+    panels = [_set_panel_size(curves), _set_panel_size(parts)]
     if all(row.cost is not None for row in rows):
-        panels.append(_sized(alt.layer(*_lines(alt, data, look, workers, "cost"))))
-    lines = [*subtitle, "hidden communication is not drawn: it takes no time of its own"]
-    lines += ["bands: 90% intervals"] if any("cost_low" in row or "efficiency_low" in row for row in named) else []
-    lines += [BOUNDS_ARE] if any(row["bound"] for row in named) else []
+        panels.append(_set_panel_size(alt.layer(*_curves(alt, data, style, workers, "cost"))))
+    lines = [*subtitle, "overlapped communication is not drawn"]
+    if any("cost_low" in row or "efficiency_low" in row for row in named):
+        lines.append("bands: 90% intervals")
+    if any(row["bound"] for row in named):
+        lines.append(BOUNDS_LEGEND)
     chart = alt.hconcat(*panels).resolve_scale(color="independent", shape="independent", stroke="independent")
-    return chart.properties(title=alt.Title(_point(rows, bounds), subtitle=lines))
+    return chart.properties(title=alt.Title(_scaling_title(rows, bounds), subtitle=lines))
 
 
-def _point(rows: Sequence[ScaleRow], bounds: Collection[str]) -> str:
-    """How much more most workers do than one, and what they lose; of several the best, forecasts before bounds."""
+def _scaling_title(rows: Sequence[ScaleRow], bounds: Collection[str]) -> str:
+    """Return the speed-up of the largest number of workers, and the part that costs most time.
+
+    Of several series it is the best one; forecasts precede bounds.
+    """
     series = _series(rows)
-    name, last = max(zip(series, rows), key=lambda pair: (pair[0] not in bounds, pair[1].workers, pair[1].speedup))
-    most = max(PARTS, key=lambda part: float(getattr(last, PARTS[part][0])) if part != "compute" else 0.0)
-    share = getattr(last, PARTS[most][0]) / last.time_s
-    lost = f"; {share:.0%} of a step is {most}" if last.workers > 1 and most != "compute" and share >= 0.01 else ""
-    others = [row for each, row in zip(series, rows) if row.workers == last.workers and each not in {name, *bounds}]
-    ends = last.efficiency_interval
-    if ends and any((row.efficiency_interval or ends)[1] >= ends[0] for row in others):
-        least = min(row.speedup for row in others)
-        return f"Not told apart: {last.workers:,} workers do {least:,.3g} to {last.speedup:,.3g} times the work of one"
-    best = f"{name} scales best: " if len(set(series)) > 1 else ""
-    at_best = "at best " if name in bounds else ""
-    return f"{best}{last.workers:,} workers do {at_best}{last.speedup:,.3g} times the work of one{lost}"
+
+    def rank(index: int) -> tuple[bool, int, float]:
+        return series[index] not in bounds, rows[index].workers, rows[index].speedup
+
+    best = max(range(len(rows)), key=rank)
+    name, last = series[best], rows[best]
+    workers = f"{last.workers:,} workers"
+    others = []
+    for other_name, row in zip(series, rows):
+        if row.workers == last.workers and other_name != name and other_name not in bounds:
+            others.append(row)
+    interval = last.efficiency_interval
+    if interval and any((row.efficiency_interval or interval)[1] >= interval[0] for row in others):
+        lowest = min(row.speedup for row in others)
+        return f"No significant difference: speed-up {lowest:,.3g} to {last.speedup:,.3g} on {workers}"
+    title = f"Speed-up {'at most ' if name in bounds else ''}{last.speedup:,.3g} on {workers}"
+    if len(set(series)) > 1:
+        title = f"{name} scales best: {title[0].lower()}{title[1:]}"
+    losses = {part: getattr(last, field) / last.time_s for part, (field, _) in PARTS.items() if part != "compute"}
+    largest = max(losses, key=lambda part: losses[part])
+    if last.workers > 1 and losses[largest] >= 0.01:
+        title += f"; {losses[largest]:.0%} of a step is {largest}"
+    return title
 
 
-def _name(row: ScaleRow) -> str:
+def _row_name(row: ScaleRow) -> str:
     return " ".join(part for part in (row.strategy, row.collective) if part)
 
 
 def _series(rows: Sequence[ScaleRow]) -> list[str]:
-    """Of each row the curve it belongs to: a strategy, and its collective only where several were asked for.
+    """Return the series of each row: its strategy, with the collective only if several were requested.
 
-    Else the collective may be the fastest of each number of workers, and one worker has none.
+    Otherwise the collective may differ between numbers of workers, as the fastest one is used.
     """
     several = len({(row.strategy, row.workers) for row in rows}) < len(rows)
-    return [_name(row) if several else row.strategy for row in rows]
+    return [_row_name(row) if several else row.strategy for row in rows]
 
 
-def _scaled(ends: Sequence[float] | None, factor: float) -> tuple[float, ...]:
-    return tuple(end * factor for end in ends or ())
-
-
-def _ends(row: ScaleRow) -> dict[str, float]:
-    """The ends of the 90% intervals of what is drawn, where they are known."""
-    found: dict[str, float] = {}
-    for name, interval, factor in (
-        ("efficiency", row.efficiency_interval, 1.0),
-        ("speedup", row.efficiency_interval, float(row.workers)),
-        ("cost", row.interval, (row.cost or 0.0) / row.time_s),
-    ):
-        found |= dict(zip((f"{name}_low", f"{name}_high"), _scaled(interval, factor)))
-    return found
+def _interval_ends(row: ScaleRow) -> dict[str, float]:
+    """Return the ends of the 90% intervals of the drawn quantities, where they are known."""
+    ends: dict[str, float] = {}
+    if row.efficiency_interval is not None:
+        low, high = row.efficiency_interval
+        ends["efficiency_low"], ends["efficiency_high"] = low, high
+        ends["speedup_low"], ends["speedup_high"] = low * row.workers, high * row.workers
+    if row.interval is not None:
+        cost_per_s = (row.cost or 0.0) / row.time_s
+        ends["cost_low"], ends["cost_high"] = row.interval[0] * cost_per_s, row.interval[1] * cost_per_s
+    return ends
 
 
 def _part_colour(alt: Any, legend: Any) -> Any:
@@ -198,9 +252,9 @@ def _part_colour(alt: Any, legend: Any) -> Any:
     return alt.Color("part:N", title=None, legend=legend, scale=scale)
 
 
-def _look(alt: Any, series: Sequence[str], order: Sequence[str]) -> tuple[Any, Any]:
-    """Colour and shape of each curve."""
-    colours, shapes = told_apart(series, order)
+def _series_style(alt: Any, series: Sequence[str], order: Sequence[str]) -> tuple[Any, Any]:
+    """Return the colour and shape channels of the curves."""
+    colours, shapes = assign_colours_and_shapes(series, order)
     legend = alt.Legend(orient="bottom", columns=1, title=None) if len(series) > 1 else None
     return (
         alt.Color("series:N", title=None, scale=alt.Scale(domain=list(series), range=colours), legend=legend),
@@ -208,83 +262,110 @@ def _look(alt: Any, series: Sequence[str], order: Sequence[str]) -> tuple[Any, A
     )
 
 
-def _sized(panel: Any) -> Any:
+def _set_panel_size(panel: Any) -> Any:
     return panel.properties(width=270, height=240)
 
 
-def _workers(alt: Any, workers: Sequence[int]) -> Any:
+def _worker_axis(alt: Any, workers: Sequence[int]) -> Any:
     shown = list(workers) if len(workers) <= 9 else [n for n in workers if n & (n - 1) == 0]
     scale = alt.Scale(type="log", base=2, domain=[workers[0], max(workers[-1], workers[0] + 1)], nice=False)
     return alt.X("workers:Q", title="workers", scale=scale, axis=alt.Axis(values=shown, format="d"))
 
 
-def _ideal(alt: Any, workers: Sequence[int], key: str) -> list[Any]:
-    """A thin line where nothing is lost, with its name."""
+def _ideal_line(alt: Any, workers: Sequence[int], key: str) -> list[Any]:
+    """Draw a thin labelled line at the ideal scaling."""
     weak = key == "efficiency"
-    ends = [{"workers": n, key: 1.0 if weak else n, "said": "ideal"} for n in dict.fromkeys((workers[0], workers[-1]))]
-    x, y = _workers(alt, workers), _axis(alt, key)
-    line = alt.Chart(values(ends)).mark_line(strokeWidth=1, opacity=0.6).encode(x=x, y=y)
-    name = alt.Chart(values(ends[-1:])).mark_text(align="right", dx=-8 if weak else -14, dy=-7, fontSize=10)
-    return [line, name.encode(x=x, y=y, text=alt.Text("said:N"))]
+    ends = [{"workers": n, key: 1.0 if weak else n, "label": "ideal"} for n in dict.fromkeys((workers[0], workers[-1]))]
+    x, y = _worker_axis(alt, workers), _value_axis(alt, key)
+    line = alt.Chart(inline_data(ends)).mark_line(strokeWidth=1, opacity=0.6).encode(x=x, y=y)
+    name = alt.Chart(inline_data(ends[-1:])).mark_text(align="right", dx=-8 if weak else -14, dy=-7, fontSize=10)
+    return [line, name.encode(x=x, y=y, text=alt.Text("label:N"))]
 
 
 _SHARES = ("efficiency", "exposed")
-_TITLES = {"efficiency": "efficiency: share of the ideal speed-up", "speedup": "speed-up", "cost": "cost (USD)",
-           "exposed": "exposed communication: share of a step"}  # fmt: skip
+_TITLES = {
+    "efficiency": "efficiency: share of the ideal speed-up",
+    "speedup": "speed-up",
+    "cost": "cost (USD)",
+    "exposed": "exposed communication: share of a step",
+}
 
 
-def _axis(alt: Any, key: str, field: str = "") -> Any:
+def _value_axis(alt: Any, key: str, field: str = "") -> Any:
     scale = alt.Scale(type="log", base=2, nice=False) if key == "speedup" else alt.Scale(zero=True)
-    axis = alt.Axis(format="%" if key in _SHARES else PLAIN, tickCount=6)
+    axis = alt.Axis(format="%" if key in _SHARES else NUMBER_FORMAT, tickCount=6)
     return alt.Y(f"{field or key}:Q", title=_TITLES[key], scale=scale, axis=axis)
 
 
-def _lines(alt: Any, data: Any, look: tuple[Any, Any], workers: Sequence[int], key: str) -> list[Any]:
-    """Curves with their bands; the legend stands below the first panel."""
-    colour, shape = look
+def _curves(alt: Any, data: Any, style: tuple[Any, Any], workers: Sequence[int], key: str) -> list[Any]:
+    """Draw curves with their bands; only the first panel has a legend."""
+    colour, shape = style
     if key in ("cost", "exposed"):
         colour, shape = colour.copy().legend(None), shape.copy().legend(None)
-    base = alt.Chart(data).encode(x=_workers(alt, workers), y=_axis(alt, key), color=colour)
-    # One worker has no interval: of two a band has but one end.
+    base = alt.Chart(data).encode(x=_worker_axis(alt, workers), y=_value_axis(alt, key), color=colour)
+    # With two numbers of workers a band would have only one end, as one worker has no interval.
     area = alt.Chart(data).mark_area(opacity=0.18) if len(workers) > 2 else alt.Chart(data).mark_rule(opacity=0.4)
-    low, high = _axis(alt, key, f"{key}_low"), alt.Y2(f"{key}_high:Q")
-    bands = [area.encode(x=_workers(alt, workers), y=low, y2=high, color=colour)] if key != "exposed" else []
-    tips = [alt.Tooltip("series:N"), alt.Tooltip("collective:N"), alt.Tooltip("workers:Q"),
-            alt.Tooltip(f"{key}:Q", format=".1%" if key in _SHARES else ".4~r"),
-            alt.Tooltip("efficiency:Q", format=".1%"), alt.Tooltip("throughput:Q", format=",.4~r", title="per second"),
-            alt.Tooltip("limited:N", title="limited by")]  # fmt: skip
-    dash = either(alt.StrokeDashValue, "datum.bound", [5, 4], [1, 0])
+    low, high = _value_axis(alt, key, f"{key}_low"), alt.Y2(f"{key}_high:Q")
+    bands = [area.encode(x=_worker_axis(alt, workers), y=low, y2=high, color=colour)] if key != "exposed" else []
+    tooltip = [
+        alt.Tooltip("series:N"),
+        alt.Tooltip("collective:N"),
+        alt.Tooltip("workers:Q"),
+        alt.Tooltip(f"{key}:Q", format=".1%" if key in _SHARES else ".4~r"),
+        alt.Tooltip("efficiency:Q", format=".1%"),
+        alt.Tooltip("throughput:Q", format=",.4~r", title="per second"),
+        alt.Tooltip("limited:N", title="limited by"),
+    ]
+    dash = conditional_value(alt.StrokeDashValue, "datum.bound", [5, 4], [1, 0])
     return [
         *bands,
         base.mark_line().encode(strokeDash=dash, detail=alt.Detail("bound:N")),
-        base.mark_point(filled=True, size=45, opacity=1).encode(shape=shape, tooltip=tips, **hollow(colour)),
+        base.mark_point(filled=True, size=45, opacity=1).encode(
+            shape=shape, tooltip=tooltip, **hollow_encoding(colour)
+        ),
     ]
 
 
-def _shares(alt: Any, rows: Sequence[ScaleRow], bound: bool) -> Any:
-    """What a step consists of, and above each bar how long it takes.
+def _part_bars(alt: Any, rows: Sequence[ScaleRow], bound: bool) -> Any:
+    """Draw the shares of the parts of a step, with the time of a step above each bar.
 
-    Shares, not times: under strong scaling the bars would fall to nothing, and under weak scaling say one thing.
+    Shares, as the times of strong scaling become too short to see.
     """
-    few = len({row.workers for row in rows}) <= _TIMES_AT_MOST
+    has_few_bars = len({row.workers for row in rows}) <= _TIMES_AT_MOST
     parts = [
-        {"workers": row.workers, "part": part, "order": order, "bound": bound,
-         "time": getattr(row, field), "share": getattr(row, field) / row.time_s,
-         "took": format_si(getattr(row, field), "s", 3), "step": format_si(row.time_s, "s", 2), "top": 1.0}
+        {
+            "workers": row.workers,
+            "part": part,
+            "order": order,
+            "bound": bound,
+            "time": getattr(row, field),
+            "share": getattr(row, field) / row.time_s,
+            "took": format_si(getattr(row, field), "s", 3),
+            "step": format_si(row.time_s, "s", 2),
+            "top": 1.0,
+        }
         for row in rows
         for order, (part, (field, _)) in enumerate(PARTS.items())
-    ]  # fmt: skip
+    ]
     x = alt.X("workers:O", title="workers", sort=None, axis=alt.Axis(labelAngle=0, labelOverlap=True))
-    title = "share of a step" + ("; above: its time" if few else "")
+    title = "share of a step (above: its time)" if has_few_bars else "share of a step"
     y = alt.Y("share:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5))
     colour = _part_colour(alt, alt.Legend(orient="bottom", columns=1))
-    base = alt.Chart(values(parts))
+    base = alt.Chart(inline_data(parts))
     bars = base.mark_bar().encode(
-        x=x, y=y, color=colour, order=alt.Order("order:Q"), **hollow(colour, dashed=True),
-        tooltip=[alt.Tooltip("workers:O"), alt.Tooltip("part:N"), alt.Tooltip("took:N", title="time"),
-                 alt.Tooltip("share:Q", format=".1%")],
-    )  # fmt: skip
-    if not few:
+        x=x,
+        y=y,
+        color=colour,
+        order=alt.Order("order:Q"),
+        **hollow_encoding(colour, dashed=True),
+        tooltip=[
+            alt.Tooltip("workers:O"),
+            alt.Tooltip("part:N"),
+            alt.Tooltip("took:N", title="time"),
+            alt.Tooltip("share:Q", format=".1%"),
+        ],
+    )
+    if not has_few_bars:
         return bars
     text = base.transform_filter("datum.order == 0").mark_text(dy=-6, fontSize=8)
     return alt.layer(bars, text.encode(x=x, y=alt.Y("top:Q", title=title), text=alt.Text("step:N")))

@@ -1,4 +1,4 @@
-"""A result as one page of HTML that opens offline: text and tables of other pages, with pictures.
+"""Reports as one self-contained HTML page, with the tables and charts of results.
 
-No formula lives here, and nothing is read or written: results come in, text goes out.
+Nothing is computed, read or written here: functions take results and return text.
 """

@@ -1,4 +1,4 @@
-"""The report of a prediction: how long a network takes on a device, why, how sure that is, and what would help."""
+"""The report of a prediction: time with its uncertainty, bounds, possible improvements, memory and scaling."""
 
 from __future__ import annotations
 
@@ -7,64 +7,81 @@ from typing import TYPE_CHECKING, Any
 
 from ...calibration.alternatives import Alternative, Alternatives
 from ...timing import Prediction
-from ...timing.models import BOUNDS, bound_seconds
-from ...units import format_si, say_interval, say_number
-from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, title_of
+from ...timing.models import TIME_LIMITS, seconds_by_limit
+from ...units import format_interval, format_number, format_si
+from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, prediction_title
 from ..charts.roofline import prediction_roofline
 from ..charts.scaling import scale_chart
-from ..document import Chart, Column, Document, KeyFigure, Made, Table, drawn, say_percent, say_time, say_yes_or_no
+from ..document import (
+    Chart,
+    Column,
+    Document,
+    KeyFigure,
+    Provenance,
+    Table,
+    draw_chart,
+    format_percent,
+    format_plural,
+    format_time,
+    format_yes_no,
+)
 from ..predictions import layer_table, memory_fact, memory_tables, prediction_page
 from ..scale import scale_page
-from .sections import all_of, device_section, model_section, sources_section
+from .sections import device_section, model_section, sources_section
 
 if TYPE_CHECKING:
     from ...calibration.store import Calibration
     from ...distributed.table import ScaleTable
+    from ...timing.memory import MemoryFit
 
 _PHASES = {
-    "inference": "inference", "forward": "the forward pass of training", "backward": "the backward pass",
+    "inference": "inference",
+    "forward": "the forward pass of training",
+    "backward": "the backward pass",
     "forward+backward": "a forward and backward pass",
-    "training": "one training step", "prefill": "reading a prompt", "decode": "writing a token",
-}  # fmt: skip
+    "training": "one training step",
+    "prefill": "prefill",
+    "decode": "decoding one token",
+}
 
 _FIGURES = {
     "prefill": ("Time to the first token", "Prompts per second"),
     "decode": ("Time per token", "Tokens per second"),
-}  # fmt: skip
+}
 
 
 def prediction_report(
     prediction: Prediction,
-    made: Made,
+    provenance: Provenance,
     *,
     alternatives: Alternatives | None = None,
     scaling: ScaleTable | None = None,
     calibration: Calibration | None = None,
 ) -> Document:
-    """The report of a prediction.
+    """Return the report of a prediction.
 
     Parameters
     ----------
     prediction : Prediction
-        Of a network, with its memory.
-    made : Made
-        How to get it again.
+        Prediction for a network, with its memory.
+    provenance : Provenance
+        How the report was made.
     alternatives : Alternatives, optional
-        What else was tried.
+        Predictions for other settings and devices.
     scaling : ScaleTable, optional
-        Training on several of the devices.
+        Prediction for several of the devices.
     calibration : Calibration, optional
-        Which the time model's parameters are of.
+        Calibration of the time model.
     """
     alternatives = alternatives or Alternatives()
-    sections = [_time(prediction), _roofline(prediction), _bounds(prediction, alternatives)]
+    sections = [_time_section(prediction), _roofline_section(prediction), _bounds_section(prediction, alternatives)]
     if prediction.memory is not None:
         tables = memory_tables(prediction.memory, by_part=True)
         sections.append(Document("Memory", [memory_fact(prediction.memory)], tables, name="memory"))
     if scaling is not None:
-        sections.append(_scaling(scaling, prediction))
+        sections.append(_scaling_section(scaling, prediction))
     sections += [
-        _layers(prediction),
+        _layers_section(prediction),
         device_section(prediction.device),
         model_section(prediction.model, calibration),
     ]
@@ -73,269 +90,337 @@ def prediction_report(
     return Document(
         title=f"{prediction.network} on {prediction.device.name}",
         question=_question(prediction, scaling),
-        lead=[_summary(prediction, calibration)],
+        introduction=[_summary(prediction, calibration)],
         answers=_answers(prediction, alternatives, scaling),
-        sections=[*sections, sources_section(made)],
-        made=made,
+        sections=[*sections, sources_section(provenance)],
+        provenance=provenance,
     )
 
 
 def _question(prediction: Prediction, scaling: ScaleTable | None) -> str:
+    """Return the question that the report answers."""
     samples = "one sample" if prediction.batch_size == 1 else f"a batch of {prediction.batch_size:,}"
     question = (
         f"How long does {_PHASES[prediction.phase]} of {prediction.network} take on one {prediction.device.name}, "
         f"in {prediction.precision}, for {samples}"
     )
-    question += "" if prediction.execution == "eager" else f", {prediction.execution}"
+    if prediction.execution != "eager":
+        question += f", {prediction.execution}"
     if scaling is not None:
         counts = sorted({row.workers for row in scaling.rows})
-        question += f"; and on {counts[0]}" + ("" if len(counts) == 1 else f" to {counts[-1]}") + " of them together"
+        question += f"; and on {counts[0]}"
+        if len(counts) > 1:
+            question += f" to {counts[-1]}"
+        question += " devices"
     return f"{question}?"
 
 
 def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleTable | None) -> list[KeyFigure]:
-    low, high = prediction.interval or (0.0, 0.0)
-    span = (low, prediction.time_s, high) if prediction.interval else None
-    time, per_s = _FIGURES.get(prediction.phase, ("Time per batch", "Samples per second"))
-    answers = [KeyFigure(time, format_si(prediction.time_s, "s"), _spans(prediction, 1.0), span)]
-    if prediction.throughput_per_s is not None:
-        span = span and (prediction.batch_size / high, prediction.throughput_per_s, prediction.batch_size / low)
-        rate = KeyFigure(per_s, say_number(prediction.throughput_per_s), _spans(prediction, None), span)
-        answers.append(rate)
-    seconds = bound_seconds(prediction.terms, prediction.model.uses_memory)
-    most = max(seconds, key=lambda bound: seconds[bound])
+    """Return the main figures; memory comes first if the network does not fit."""
+    answers = _time_figures(prediction)
+    seconds = seconds_by_limit(prediction.terms, prediction.model.uses_memory)
+    largest = max(seconds, key=lambda bound: seconds[bound])
     if prediction.time_s:
-        share = f"{seconds[most] / prediction.time_s:.0%} of the time"
-        answers.append(KeyFigure("What bounds it", most, f"{share}: {BOUNDS[most]}"))
-    if able := _able(prediction, alternatives):
-        gain = _times(_gain(prediction, able[0]))
-        helped = f"{gain} the samples per second, on the same device"
-        answers.append(KeyFigure("What would help most", able[0].name, helped))
+        share = f"{seconds[largest] / prediction.time_s:.0%} of the time"
+        answers.append(KeyFigure("Main bottleneck", largest, f"{share}: {TIME_LIMITS[largest]}"))
+    helpful = _helpful_changes(prediction, alternatives)
+    if helpful:
+        gain = _format_gain(_gain(prediction, helpful[0]))
+        answers.append(KeyFigure("Best improvement", helpful[0].name, f"{gain} the samples/s, on the same device"))
     if prediction.memory is not None:
-        held = prediction.memory
-        usable = f"{format_si(held.usable_bytes, 'B')} that may be used"
-        detail = f"of {usable}" if held.fits else f"does not fit into {usable}"
-        largest = "not even one sample fits" if held.largest_batch is None else f"largest batch {held.largest_batch:,}"
-        needed = KeyFigure(
-            "Peak memory", format_si(held.memory.total_bytes, "B"), f"{detail}; {largest}", alarm=not held.fits
-        )
-        answers.insert(len(answers) if held.fits else 0, needed)  # what does not fit is said first
+        memory = _memory_figure(prediction.memory)
+        if memory.is_alarm:
+            answers.insert(0, memory)
+        else:
+            answers.append(memory)
     if scaling is not None and scaling.rows:
-        last = scaling.rows[0] if scaling.why else scaling.rows[-1]
-        detail = f"{say_number(last.throughput_per_s)} {per_s.lower()}, {last.efficiency:.1%} of the ideal"
-        if last.hours is not None:
-            detail += f"; {say_number(last.hours)} hours" + (
-                "" if last.cost is None else f", {say_number(last.cost)} USD"
-            )
-        answers.append(KeyFigure(f"Speed-up on {last.workers:,} workers", f"{last.speedup:.4g} ×", detail))
+        answers.append(_scaling_figure(prediction, scaling))
     return answers
 
 
-def _spans(prediction: Prediction, unit: float | None) -> str:
-    """The intervals in words, of the time or (without a unit) of the samples per second."""
-    spans = []
-    for level, (low, high) in sorted(prediction.intervals.items()):
-        if unit is None:
-            span = f"{say_number(prediction.batch_size / high)} to {say_number(prediction.batch_size / low)}"
-        else:
-            span = say_interval((low, high))
-        spans.append(f"{span} at {level}%")
-    return "; ".join(spans)
+def _time_figures(prediction: Prediction) -> list[KeyFigure]:
+    """Return time and throughput with their intervals."""
+    time_name, rate_name = _figure_names(prediction)
+    interval = None
+    if prediction.interval:
+        low, high = prediction.interval
+        interval = (low, prediction.time_s, high)
+    time = format_si(prediction.time_s, "s")
+    figures = [KeyFigure(time_name, time, _format_time_intervals(prediction), interval)]
+    throughput = prediction.throughput_per_s
+    if throughput is not None:
+        if prediction.interval:
+            low, high = prediction.interval
+            interval = (prediction.batch_size / high, throughput, prediction.batch_size / low)
+        figures.append(KeyFigure(rate_name, format_number(throughput), _format_rate_intervals(prediction), interval))
+    return figures
+
+
+def _figure_names(prediction: Prediction) -> tuple[str, str]:
+    """Return the names of time and throughput in the phase of a prediction."""
+    return _FIGURES.get(prediction.phase, ("Time per batch", "Samples per second"))
+
+
+def _memory_figure(fit: MemoryFit) -> KeyFigure:
+    """Return the peak memory, and whether it fits."""
+    usable = f"{format_si(fit.usable_bytes, 'B')} usable"
+    detail = f"of {usable}" if fit.fits else f"does not fit into {usable}"
+    if fit.largest_batch is None:
+        detail += "; not even one sample fits"
+    else:
+        detail += f"; largest batch {fit.largest_batch:,}"
+    return KeyFigure("Peak memory", format_si(fit.memory.total_bytes, "B"), detail, is_alarm=not fit.fits)
+
+
+def _scaling_figure(prediction: Prediction, scaling: ScaleTable) -> KeyFigure:
+    """Return the speed-up of the recommended strategy or of the largest number of workers."""
+    _, rate_name = _figure_names(prediction)
+    row = scaling.rows[0] if scaling.why else scaling.rows[-1]
+    detail = f"{format_number(row.throughput_per_s)} {rate_name.lower()}, efficiency {row.efficiency:.1%}"
+    if row.hours is not None:
+        detail += f"; {format_number(row.hours)} hours"
+        if row.cost is not None:
+            detail += f", {format_number(row.cost)} USD"
+    return KeyFigure(f"Speed-up on {row.workers:,} workers", f"{row.speedup:.4g} ×", detail)
+
+
+def _format_time_intervals(prediction: Prediction) -> str:
+    intervals = sorted(prediction.intervals.items())
+    return "; ".join(f"{format_interval(interval)} at {level}%" for level, interval in intervals)
+
+
+def _format_rate_intervals(prediction: Prediction) -> str:
+    texts = []
+    for level, (low_s, high_s) in sorted(prediction.intervals.items()):
+        low, high = prediction.batch_size / high_s, prediction.batch_size / low_s
+        texts.append(f"{format_number(low)} to {format_number(high)} at {level}%")
+    return "; ".join(texts)
 
 
 def _summary(prediction: Prediction, calibration: Calibration | None) -> str:
-    """How sure the answer is."""
+    """Return a paragraph on the reliability of the prediction."""
     model = prediction.model
     if not model.is_forecast:
-        said = (
-            f"This is the {model.name} bound, not a forecast: no real program reaches it, and how close one comes is "
+        text = (
+            f"This is the {model.name} bound, not a forecast. Real programs take longer, by a factor that is unknown "
+            "here."
         )
-        said += "unknown here."
     elif model.ppp is not None:
-        said = "The share of peak that the platform reaches was given, so the answer is as good as that share is."
+        text = "The platform percent of peak was given by the user; the prediction is as accurate as this value."
     elif calibration is None or calibration.held_out_error is None:
-        said = f"The time model's parameters are {model.label or 'its own'}. The intervals say how sure it is."
+        text = f"The parameters of the time model are {model.label or 'its own'}. The intervals give the uncertainty."
     else:
-        said = f"The time model was fitted to {calibration.provenance.points:,} measurements of this device. Networks "
-        said += f"left out of the fit are predicted with {calibration.held_out_error:.1%} mean absolute error."
+        text = (
+            f"The time model was fitted to {calibration.provenance.points:,} measurements of this device. Networks "
+            f"left out of the fit are predicted with {calibration.held_out_error:.1%} mean absolute error."
+        )
     if _fits(prediction) is False:
-        said += " It does not fit into the device's memory: the time is what it would take if it did."
-    return said
+        text += " The network does not fit into the device's memory; the time assumes that it did."
+    return text
 
 
-def _time(prediction: Prediction) -> Document:
-    page, known = prediction_page(prediction, top=0), [title_of(prediction)]
+_TIME_AND_SHARE = [Column("time_s", "time", format_time), Column("share", "share", format_percent)]
+
+
+def _time_section(prediction: Prediction) -> Document:
+    """Return the section on time by kind of layer and by pass."""
+    page = prediction_page(prediction, top=0)
+    omitted_lines = [prediction_title(prediction)]
     content: list[Chart | Table | str] = [
-        drawn("Shares of time, FLOPs and bytes by kind of layer.", lambda: kind_chart(prediction), known=known)
+        draw_chart(
+            "Shares of time, FLOPs and bytes by kind of layer.",
+            lambda: kind_chart(prediction),
+            omitted_lines=omitted_lines,
+        )
     ]
-    if len(prediction.terms.passes) > 1:
-        content.append(drawn("Time of each pass, by kind of layer.", lambda: pass_chart(prediction), known=known))
-    content += [table.but(sortable=True) for table in page.tables if table.title.startswith("Time by")]
-    if len(prediction.terms.passes) > 1:
-        seconds = dict(zip(prediction.terms.passes, prediction.terms.layers_s.sum(axis=1).tolist()))
-        if prediction.terms.overhead_s:
-            seconds["overhead"] = prediction.terms.overhead_s
-        rows = [
-            {"pass": PASS_NAMES.get(part, part), "time_s": time, "share": time / prediction.time_s}
-            for part, time in seconds.items()
-            if prediction.time_s
-        ]
-        content.append(Table("Time by pass", [Column("pass", "pass", left=True), *_SECONDS_AND_SHARE], rows))
+    has_passes = len(prediction.terms.passes) > 1
+    if has_passes:
+        caption = "Time of each pass, by kind of layer."
+        content.append(draw_chart(caption, lambda: pass_chart(prediction), omitted_lines=omitted_lines))
+    content += [table.replace(sortable=True) for table in page.tables if table.title.startswith("Time by")]
+    if has_passes:
+        content.append(_pass_table(prediction))
     facts = [fact for fact in page.facts if fact[0] not in ("time model", "peak memory", "at 80%")]
     return Document("Where the time goes", facts, content, name="time")
 
 
-_SECONDS_AND_SHARE = [Column("time_s", "time", say_time), Column("share", "share", say_percent)]
+def _pass_table(prediction: Prediction) -> Table:
+    """Return the time of each pass, and the overhead."""
+    seconds = dict(zip(prediction.terms.passes, prediction.terms.layers_s.sum(axis=1).tolist()))
+    if prediction.terms.overhead_s:
+        seconds["overhead"] = prediction.terms.overhead_s
+    rows = []
+    if prediction.time_s:
+        for name, time_s in seconds.items():
+            rows.append({"pass": PASS_NAMES.get(name, name), "time_s": time_s, "share": time_s / prediction.time_s})
+    return Table("Time by pass", [Column("pass", "pass", left=True), *_TIME_AND_SHARE], rows)
 
 
-def _roofline(prediction: Prediction) -> Document:
+def _roofline_section(prediction: Prediction) -> Document:
     caption = (
-        "Each dot is a layer: to the right it computes more for every byte, further up it computes faster; the lines "
-        "are the fastest that memory and arithmetic units allow. Larger dots take more of the time."
+        "Each dot is a layer; larger dots take more time. The x axis is its arithmetic intensity, the y axis its "
+        "attained FLOP/s. The lines are the limits set by memory bandwidth and by the arithmetic units."
     )
-    picture = drawn(caption, lambda: prediction_roofline(prediction), known=[title_of(prediction)])
-    return Document("Roofline", content=[picture], name="roofline")
+    chart = draw_chart(caption, lambda: prediction_roofline(prediction), omitted_lines=[prediction_title(prediction)])
+    return Document("Roofline", content=[chart], name="roofline")
 
 
-def _bounds(prediction: Prediction, alternatives: Alternatives) -> Document:
-    seconds = bound_seconds(prediction.terms, prediction.model.uses_memory)
+def _bounds_section(prediction: Prediction, alternatives: Alternatives) -> Document:
+    """Return the section on bottlenecks and possible improvements."""
+    seconds = seconds_by_limit(prediction.terms, prediction.model.uses_memory)
     rows = [
-        {"bound": bound, "time_s": time, "share": time / prediction.time_s, "meaning": BOUNDS[bound]}
-        for bound, time in sorted(seconds.items(), key=lambda item: -item[1])
-        if time > 0
+        {"bound": bound, "time_s": time_s, "share": time_s / prediction.time_s, "meaning": TIME_LIMITS[bound]}
+        for bound, time_s in sorted(seconds.items(), key=lambda item: -item[1])
+        if time_s > 0
     ]
-    columns = [
-        Column("bound", "time goes to", left=True),
-        *_SECONDS_AND_SHARE,
-        Column("meaning", "that is", left=True),
-    ]
-    lead = (
-        [f"Most of the time, {rows[0]['share']:.0%}, goes to {rows[0]['bound']}: {rows[0]['meaning']}."] if rows else []
-    )
-    said, content = help_content(prediction, alternatives)
+    columns = [Column("bound", "bottleneck", left=True), *_TIME_AND_SHARE, Column("meaning", "meaning", left=True)]
+    introduction = []
+    if rows:
+        largest = rows[0]
+        share = f"{largest['share']:.0%} of the time"
+        introduction.append(f"The main bottleneck, {share}, is {largest['bound']}: {largest['meaning']}.")
+    help_text, help_tables = help_content(prediction, alternatives)
     return Document(
-        "What bounds it, and what would help",
-        content=[Table("What bounds it", columns, rows), *content],
+        "Bottlenecks and possible improvements",
+        content=[Table("Bottlenecks", columns, rows), *help_tables],
         notes=[f"not compared: {text}" for text in alternatives.left_out],
-        lead=[*lead, *said],
+        introduction=[*introduction, *help_text],
         name="bounds",
     )
 
 
-def _scaling(scaling: ScaleTable, prediction: Prediction) -> Document:
+def _scaling_section(scaling: ScaleTable, prediction: Prediction) -> Document:
     page = scale_page(scaling)
     content: list[Chart | Table | str] = []
     if len(scaling.rows) > 1 and not scaling.why:
-        caption = "How much faster more workers are, what a step consists of, and what it costs where prices are known."
-        content.append(drawn(caption, lambda: scale_chart(scaling), known=[title_of(prediction)]))
-    content += [table.but(sortable=len(table.rows) > 1) for table in page.tables]
+        caption = "Speed-up, parts of a step, and cost if prices are known, over the number of workers."
+        omitted_lines = [prediction_title(prediction)]
+        content.append(draw_chart(caption, lambda: scale_chart(scaling), omitted_lines=omitted_lines))
+    content += [table.replace(sortable=len(table.rows) > 1) for table in page.tables]
     return Document(
         "Training on several devices" if scaling.phase == "training" else "On several devices",
         page.facts,
         content,
         [note for note in page.notes if note not in prediction.notes],
-        lead=[page.title],
+        introduction=[page.title],
         name="scaling",
     )
 
 
-def _layers(prediction: Prediction) -> Document:
+def _layers_section(prediction: Prediction) -> Document:
+    chart = draw_chart(
+        "Time, FLOPs and bytes of each layer, in the order of execution.",
+        lambda: layer_chart(prediction),
+        omitted_lines=[prediction_title(prediction)],
+    )
     table = layer_table(prediction, list(prediction.rows()))
-    content: list[Chart | Table | str] = [
-        drawn(
-            "Time, FLOPs and bytes of each layer, in the order of execution.",
-            lambda: layer_chart(prediction),
-            known=[title_of(prediction)],
-        )
-    ]
-    if table is not None:
-        content.append(table.but(sortable=True, filterable=True))
-    return Document(all_of(len(prediction.names), "layer"), content=content, name="layers")
+    content = [chart, table.replace(sortable=True, filterable=True)]
+    return Document(format_plural(len(prediction.names), "layer"), content=content, name="layers")
 
 
 DEVICES_AT_MOST = 12
-"""Other devices that are listed."""
+"""Maximum number of other devices that are listed."""
 
-_NO_MORE = 1.02  # times the throughput: less does not help
+_MIN_GAIN = 1.02
+"""Ratio of throughputs from which a change is an improvement."""
 
 
 def help_content(prediction: Prediction, alternatives: Alternatives) -> tuple[list[str], list[Table | str]]:
-    """A sentence on the best of them, and the tables: changes on the same device, and other devices."""
-    here = [each for each in alternatives.tried if each.change != "device"]
-    there = [each for each in alternatives.tried if each.change == "device"]
-    said: list[str] = []
+    """Return a sentence on the best change, and tables of changes on the same device and of faster devices."""
+    on_same_device = [other for other in alternatives.tried if other.change != "device"]
+    on_other_devices = [other for other in alternatives.tried if other.change == "device"]
+    sentences: list[str] = []
     content: list[Table | str] = []
-    if here:
-        content.append(_table("On the same device, most gained first", "change", prediction, here))
-        said = ["Nothing that was tried on the same device gains more than 2%."]
-    if able := _able(prediction, alternatives):
-        gain = f"{_times(_gain(prediction, able[0]))} the samples per second"
-        said = [f"Of what was tried on the same device, {able[0].name} gains most: {gain}."]
-    faster = [each for each in _by_gain(prediction, there) if _gain(prediction, each) >= _NO_MORE]
+    if on_same_device:
+        title = "Changes on the same device, largest gain first"
+        content.append(_alternatives_table(title, "change", prediction, on_same_device))
+        sentences = ["No tested change on the same device gains more than 2%."]
+    helpful = _helpful_changes(prediction, alternatives)
+    if helpful:
+        gain = f"{_format_gain(_gain(prediction, helpful[0]))} the samples/s"
+        sentences = [f"The best tested change on the same device is {helpful[0].name}: {gain}."]
+    faster = [other for other in _sort_by_gain(prediction, on_other_devices) if _gain(prediction, other) >= _MIN_GAIN]
     if faster:
-        title = f"On another device: {len(faster)} of {len(there)} are predicted to be faster"
+        title = f"Other devices: {len(faster)} of {len(on_other_devices)} are predicted to be faster"
         if len(faster) > DEVICES_AT_MOST:
-            title += f", the {DEVICES_AT_MOST} fastest of them"
-        content.append(_table(title, "device", prediction, faster[:DEVICES_AT_MOST]))
-    elif there:
-        content.append(f"None of {len(there)} other devices is predicted to be faster.")
-    return said, content
+            title += f", the {DEVICES_AT_MOST} fastest"
+        content.append(_alternatives_table(title, "device", prediction, faster[:DEVICES_AT_MOST]))
+    elif on_other_devices:
+        content.append(f"None of {len(on_other_devices)} other devices is predicted to be faster.")
+    return sentences, content
 
 
-def _able(prediction: Prediction, alternatives: Alternatives) -> list[Alternative]:
-    """What was tried on the same device, fits, and gains anything; what gains most first."""
-    here = [each for each in alternatives.tried if each.change != "device" and _fits(each.prediction) is not False]
-    return [each for each in _by_gain(prediction, here) if _gain(prediction, each) >= _NO_MORE]
+def _helpful_changes(prediction: Prediction, alternatives: Alternatives) -> list[Alternative]:
+    """Return the changes on the same device that fit into memory and gain throughput, largest gain first."""
+    changes = []
+    for alternative in alternatives.tried:
+        if alternative.change != "device" and _fits(alternative.prediction) is not False:
+            changes.append(alternative)
+    return [change for change in _sort_by_gain(prediction, changes) if _gain(prediction, change) >= _MIN_GAIN]
 
 
 def _fits(prediction: Prediction) -> bool | None:
-    """Whether it fits into the device's memory; None where that was not worked out."""
+    """Return whether the network fits into memory; None if unknown."""
     return None if prediction.memory is None else prediction.memory.fits
 
 
-def _by_gain(prediction: Prediction, some: Sequence[Alternative]) -> list[Alternative]:
-    return sorted(some, key=lambda each: (-_gain(prediction, each), each.name))
+def _sort_by_gain(prediction: Prediction, alternatives: Sequence[Alternative]) -> list[Alternative]:
+    return sorted(alternatives, key=lambda alternative: (-_gain(prediction, alternative), alternative.name))
 
 
-def _gain(prediction: Prediction, other: Alternative) -> float:
-    """Samples per second relative to what was asked for."""
-    return (other.prediction.throughput_per_s or 0.0) / (prediction.throughput_per_s or 1.0)
+def _gain(prediction: Prediction, alternative: Alternative) -> float:
+    """Return the throughput of an alternative relative to the prediction."""
+    return (alternative.prediction.throughput_per_s or 0.0) / (prediction.throughput_per_s or 1.0)
 
 
-def _times(gain: float) -> str:
+def _format_gain(gain: float) -> str:
     return f"{gain:.2f} times" if gain < 10 else f"{gain:,.0f} times"
 
 
-def _table(title: str, first: str, prediction: Prediction, some: Sequence[Alternative]) -> Table:
+def _alternatives_table(
+    title: str, name_title: str, prediction: Prediction, alternatives: Sequence[Alternative]
+) -> Table:
+    """Return a table of alternatives, largest gain first."""
     rows: list[dict[str, Any]] = []
-    for each in _by_gain(prediction, some):
-        other = each.prediction
-        rows.append({
-            "name": each.name, "time_s": other.time_s, "interval": other.interval,
-            "throughput_per_s": other.throughput_per_s, "gain": _gain(prediction, each),
-            "rent": other.device.rent_usd_per_h, "fits": _fits(other), "model": _model(other),
-            "note": each.note or None,
-        })  # fmt: skip
+    for alternative in _sort_by_gain(prediction, alternatives):
+        other = alternative.prediction
+        rows.append(
+            {
+                "name": alternative.name,
+                "time_s": other.time_s,
+                "interval": other.interval,
+                "throughput_per_s": other.throughput_per_s,
+                "gain": _gain(prediction, alternative),
+                "rent": other.device.rent_usd_per_h,
+                "fits": _fits(other),
+                "model": _model_origin(other),
+                "note": alternative.note or None,
+            }
+        )
     columns = [
-        Column("name", first, left=True),
-        Column("gain", "gain", lambda value: f"{value:.2f} ×"),
-        Column("throughput_per_s", "samples per s", say_number),
-        Column("time_s", "time per batch", say_time),
-        Column("interval", "at 90%", say_interval),
-        Column("fits", "fits into memory", say_yes_or_no, left=True),
+        Column("name", name_title, left=True),
+        Column("gain", "gain", lambda gain: f"{gain:.2f} ×"),
+        Column("throughput_per_s", "samples/s", format_number),
+        Column("time_s", "time per batch", format_time),
+        Column("interval", "at 90%", format_interval),
+        Column("fits", "fits into memory", format_yes_no, left=True),
         Column("rent", "rent, USD/h", "{:.2f}".format),
-        Column("model", "from", left=True),
-        Column("note", "mind", left=True),
+        Column("model", "based on", left=True),
+        Column("note", "note", left=True),
     ]
+    hidden = []
+    if name_title != "device":
+        hidden.append("rent")
     origins = {row["model"] for row in rows}
-    hidden = [*([] if first == "device" else ["rent"]), *(["model"] if len(origins) == 1 else [])]
-    used = [c for c in columns if c.key not in hidden and any(row[c.key] is not None for row in rows)]
-    origin = f"; from {origins.pop()}" if len(origins) == 1 else ""
-    return Table(f"{title}{origin} (gain: in samples per second)", used, rows)
+    if len(origins) == 1:
+        hidden.append("model")
+        title += f"; based on {origins.pop()}"
+    columns = [column for column in columns if column.key not in hidden]
+    return Table(f"{title} (gain: ratio of samples/s)", columns, rows).drop_empty_columns()
 
 
-def _model(prediction: Prediction) -> str:
-    """Where a prediction's figures come from, in a few words."""
+def _model_origin(prediction: Prediction) -> str:
+    """Return what the time model of a prediction is based on."""
     label = prediction.model.label
     if not label:
         return f"the {prediction.model.name} model"

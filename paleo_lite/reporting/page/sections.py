@@ -1,4 +1,4 @@
-"""Sections that several reports have: the device, the time model, how to get the report again."""
+"""Sections shared by the reports: device, time model, reproduction."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import msgspec
 from ...machines import Device
 from ...timing import TimeModel
 from ..devices import device_page
-from ..document import Column, Document, Made, Table
+from ..document import Column, Document, Provenance, Table
 
 if TYPE_CHECKING:
     from ...calibration.store import Calibration
 
 
 def device_section(device: Device) -> Document:
-    """Every figure of a device with its source, and where sources disagree."""
+    """Return the section with all figures of a device, their sources and disagreements between sources."""
     page = device_page(device)
-    return page.but(
+    return page.replace(
         name="device",
         title=f"The device: {device.name}",
         content=[table for table in page.tables if table.rows],
@@ -27,40 +27,40 @@ def device_section(device: Device) -> Document:
 
 
 def model_section(model: TimeModel, calibration: Calibration | None) -> Document:
-    """The time model: its formula, and what its parameters were learnt from."""
-    facts = [("time model", model.name), ("each layer takes", model.formula())]
+    """Return the section on the time model: its formula, parameters and calibration."""
+    facts = [("time model", model.name), ("time of a layer", model.formula())]
     if calibration is None:
-        facts += [("parameters", model.label)] if model.label else []
-        lead = [] if model.label else ["This model rests on no measurements: none of its parameters was fitted."]
-        return Document("The time model", facts, lead=lead, name="model")
+        introduction = []
+        if model.label:
+            facts.append(("parameters", model.label))
+        else:
+            introduction.append("The parameters of this model are not fitted to measurements.")
+        return Document("The time model", facts, introduction=introduction, name="model")
     from ..calibrations import calibration_page
 
     page = calibration_page(calibration)
     date = calibration.provenance.date
-    facts += [*page.facts, *([("fitted", date)] if date else [])]
-    return page.but(name="model", title="The time model and its calibration", facts=facts)
+    facts += page.facts
+    if date:
+        facts.append(("fitted", date))
+    return page.replace(name="model", title="The time model and its calibration", facts=facts)
 
 
-def all_of(count: int, what: str) -> str:
-    """``The 175 layers``, ``The one layer``."""
-    return f"The one {what}" if count == 1 else f"The {count:,} {what}s"
-
-
-def sources_section(made: Made) -> Document:
-    """How to get the same report again."""
-    rows = [msgspec.structs.asdict(source) for source in made.sources]
+def sources_section(provenance: Provenance) -> Document:
+    """Return the section on how to reproduce the report."""
+    rows = [msgspec.structs.asdict(source) for source in provenance.sources]
     columns = [
-        Column("what", "what", left=True),
+        Column("role", "role", left=True),
         Column("name", "file", left=True),
-        Column("sha256", "SHA-256", left=True, fold=True),
+        Column("sha256", "SHA-256", left=True, wrap=True),
     ]
     return Document(
-        "How to reproduce it",
-        content=[Table("Files that went into it", columns, rows)] if rows else [],
-        lead=[
-            f"Made with paleo-lite {made.version} on {made.date}. The same version, command and files "
-            "give the same figures."
+        "Reproducing this report",
+        content=[Table("Input files", columns, rows)] if rows else [],
+        introduction=[
+            f"Made with paleo-lite {provenance.version} on {provenance.date}. The same version, command and files "
+            "give the same results."
         ],
-        commands=[("This report", made.command), *made.further],
+        commands=[("This report", provenance.command), *provenance.next_commands],
         name="reproduce",
     )

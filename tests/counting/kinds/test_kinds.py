@@ -14,7 +14,15 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.architectures.network import Network
 from paleo_lite.counting import INPUT, KINDS, Layer, count
-from paleo_lite.counting.kinds import class_of, fusion_of, gemm_of, is_alias, missing_note, saved_by, splits
+from paleo_lite.counting.kinds import (
+    class_of,
+    fusion_of,
+    gemm_of,
+    is_alias,
+    missing_rules_note,
+    preserves_sharding,
+    saved_tensors,
+)
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.counting.layer import FUSIONS
 from paleo_lite.profiles.names import OPERATIONS
@@ -45,11 +53,11 @@ def test_every_kind_says_all_that_is_asked_of_it(name):
     assert fusion_of(layer) in FUSIONS, f"{where} fusion must be one of {', '.join(FUSIONS)}"
     assert kind.group in GROUPS, f"{where} group must be one of {', '.join(GROUPS)}, which have a colour"
     profiled = ["other", *(one.name for one in OPERATIONS)]
-    assert kind.profiled in profiled, f"{where} profiled must be one of {', '.join(profiled)}"
+    assert kind.profile_kind in profiled, f"{where} profiled must be one of {', '.join(profiled)}"
     product = gemm_of(layer, "forward") is not None
     assert product == (class_of(layer) in MATRIX_CLASSES), f"{where} a class that multiplies goes with a gemm"
     for wants in (True, False):
-        saved = saved_by(layer, [wants] * len(layer.inputs), bool(layer.weights))
+        saved = saved_tensors(layer, [wants] * len(layer.inputs), bool(layer.weights))
         assert saved is not None, f"{where} saves must say which tensors are saved for the backward pass"
         assert all(0 <= place < len(layer.inputs) for place in saved.inputs), f"{where} saves names no such input"
         assert min(saved.numbers, saved.statistics, saved.bytes) >= 0
@@ -59,14 +67,14 @@ def test_a_kind_without_a_record_is_not_taken_for_another():
     assert class_of(SORT) is None
     assert fusion_of(SORT) is None
     assert gemm_of(SORT, "forward") is None
-    assert saved_by(SORT, [True], False) is None
+    assert saved_tensors(SORT, [True], False) is None
     assert not is_alias(SORT)
-    assert not splits(SORT)
+    assert not preserves_sharding(SORT)
 
 
 def test_what_is_unknown_is_said():
-    assert missing_note(["aten.sort (2)"]).endswith("aten.sort (2): its time and its saved tensors are unknown")
-    assert missing_note(["conv2d (16)"]).endswith("conv2d (16): its time is unknown")
+    assert missing_rules_note(["aten.sort (2)"]).endswith("aten.sort (2): its time and its saved tensors are unknown")
+    assert missing_rules_note(["conv2d (16)"]).endswith("conv2d (16): its time is unknown")
 
 
 def test_a_prediction_names_what_has_no_record():
@@ -74,7 +82,7 @@ def test_a_prediction_names_what_has_no_record():
     network = Network("sorted", ((1, 4),), (weighted, SORT._replace(parents=(0,))), 16)
     for phase in ("inference", "training"):
         prediction = pl.predict(network, gpu="k80-die", phase=phase, time_model="roofline")
-        assert missing_note(["aten.sort (1)"]) in prediction.notes
+        assert missing_rules_note(["aten.sort (1)"]) in prediction.notes
 
 
 def strings(tree: ast.AST) -> set[str]:

@@ -14,8 +14,8 @@ import paleo_lite as pl
 from paleo_lite.architectures.network import Network
 from paleo_lite.cli import main
 from paleo_lite.counting import INPUT, KINDS, MATRIX_KINDS, Layer, count
-from paleo_lite.counting.kinds import MODULES, OWN
-from paleo_lite.counting.kinds.products import half_causal
+from paleo_lite.counting.kinds import USER_MODULES, USER_RULES
+from paleo_lite.counting.kinds.products import count_half_of_causal
 from paleo_lite.errors import CountFailed, PaleoError
 
 ERFINV = Layer("it", "aten.erfinv", ((1, 4),), ((1, 4),), (), (INPUT,))
@@ -25,7 +25,7 @@ NETWORK = Network("inverted", ((1, 4),), (ERFINV,), 0)
 @pytest.fixture(autouse=True)
 def as_found():
     """Rules are the process's: each test leaves none."""
-    kept = [(table, table.copy()) for table in (KINDS, MATRIX_KINDS, OWN, MODULES)]
+    kept = [(table, table.copy()) for table in (KINDS, MATRIX_KINDS, USER_RULES, USER_MODULES)]
     yield
     for table, before in kept:
         table.clear()
@@ -114,7 +114,7 @@ def test_causal_attention_by_half_is_what_flashattention_reports(length, heads, 
     own = Layer("w", "linear", ((1, 4),), (shape,), ((4, 4),), (INPUT,), 16)
     layer = Layer("it", "attention", (shape,) * 3, (shape,), (), (0, 0, 0), 0, {"causal": True})
     network = Network("attends", ((1, 4),), (own, layer), 0)
-    halved, number = half_causal(network.layers)
+    halved, number = count_half_of_causal(network.layers)
     assert number == 1
     for causal, part in (("full", 1), ("half", 2)):
         layers = halved if causal == "half" else network.layers

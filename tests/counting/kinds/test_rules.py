@@ -275,12 +275,12 @@ def test_shapes_that_do_not_fit_their_kind(wrong):
 def test_every_count_is_affine_in_the_batch_and_never_negative(layers, batch_size):
     """Asked directly at a batch size, a rule says what the two stored parts add up to."""
     from paleo_lite.counting.layer import trace_flow
-    from paleo_lite.counting.work import _rows, find_convention
+    from paleo_lite.counting.work import _count_passes, find_convention
 
     work = count(layers)
     flow = trace_flow(layers)
     for index, one in enumerate(layers):
-        rows, forward, _ = _rows(one, batch_size, flow, index, find_convention("flops"), 4)
+        rows, forward, _ = _count_passes(one, batch_size, flow, index, find_convention("flops"), 4)
         for name, direct in zip(COLUMNS, zip(*rows)):
             stored = [int(work.column(name, phase, batch_size)[0][index]) for phase in PASSES]
             assert stored == list(direct)

@@ -1,4 +1,4 @@
-"""Charts of predictions: drawn in every format, every number that of the prediction.
+"""Charts of predictions: all formats, and numbers equal to those of the prediction.
 
 Tests: reporting/charts/layers.py, reporting/charts/render.py, reporting/charts/roofline.py.
 """
@@ -54,22 +54,22 @@ def test_every_chart_becomes_every_format(prediction, name):
     assert len(svg) < 5e6
 
 
-def test_what_draws_starts_before_what_is_drawn_is_computed_but_beside_no_pool(monkeypatch, tmp_path):
-    began = []
-    monkeypatch.setattr("paleo_lite.reporting.charts.render.begin", lambda: began.append(True))
+def test_renderer_starts_before_the_computation_unless_a_process_pool_is_used(monkeypatch, tmp_path):
+    starts = []
+    monkeypatch.setattr("paleo_lite.reporting.charts.render.warm_up_renderer", lambda: starts.append(True))
     for kind, name in (("kinds", "a.png"), ("kinds", "a.html"), ("efficiency", "a.png")):
         check_chart_file(tmp_path / name, kind)
-    assert began == [True]
+    assert starts == [True]
 
 
 def test_the_page_needs_no_network(prediction):
     page = render(kind_chart(prediction), ".html").decode()
-    assert "samples per second" in render(batch_chart([prediction]), ".html").decode()  # whose numbers are numpy's
+    assert "samples per second" in render(batch_chart([prediction]), ".html").decode()  # contains numpy numbers
     assert not re.search(r"<(?:script|link)[^>]+(?:src|href)=", page)
     assert len(page) < 5e6
 
 
-def test_a_page_holds_the_chart_whatever_its_words(prediction, tmp_path, monkeypatch):
+def test_html_contains_the_chart_with_any_title(prediction, tmp_path, monkeypatch):
     monkeypatch.setenv("PALEO_LITE_CACHE", str(tmp_path))
     chart = kind_chart(prediction).properties(title="</script><b>x</b>")
     page = render(chart, ".html").decode()
@@ -77,10 +77,10 @@ def test_a_page_holds_the_chart_whatever_its_words(prediction, tmp_path, monkeyp
     spec = json.loads(re.search(r"^ *const spec = (.*);$", page, re.MULTILINE)[1])
     assert spec["title"] == "</script><b>x</b>" and spec["data"] == chart.to_dict()["data"]
     (kept,) = tmp_path.iterdir()
-    for damaged in (b"cut off", b"\xff is no text"):  # as by a full disk of another's making
+    for damaged in (b"cut off", b"\xff is no text"):  # for example by a full disk
         kept.write_bytes(damaged)
         assert render(chart, ".html").decode() == page
-    kept.write_text("<title>Chart</title> another frame </html>")  # as of another version
+    kept.write_text("<title>Chart</title> another frame </html>")  # template of another version
     assert "another frame" not in (whole := render(chart, ".html").decode()) and "<b>x" in whole
 
 
@@ -92,18 +92,18 @@ def test_bars_add_up_to_the_prediction(prediction):
     assert sum(row["share"] for row in shares if row["quantity"] == "time") == pytest.approx(1)
 
 
-def test_a_thousand_layers_are_gathered_and_it_says_so(prediction, tmp_path):
+def test_a_thousand_layers_share_bars_and_the_subtitle_reports_it(prediction, tmp_path):
     big = pl.predict("efficientnet_b7", gpu="titan-rtx")
     rows = layer_chart(big).to_dict()
     assert len(big.names) > 2 * BARS_AT_MOST >= len(rows["data"]["values"])
-    assert "neighbouring layers in one bar" in " ".join(rows["title"]["subtitle"])
+    assert "neighbouring layers" in " ".join(rows["title"]["subtitle"])
     assert sum(row["flops"] for row in rows["data"]["values"]) == big.flops
 
 
-def test_a_hundred_thousand_kernels_stay_small_and_it_says_so():
+def test_a_hundred_thousand_kernels_stay_small_and_the_subtitle_reports_it():
     dots = [Dot(f"k{i}", "gemm", 1e9 + i, 1e6, 1e-3 + i * 1e-9, "measured") for i in range(100_000)]
     chart = roofline_chart(dots, [("fp32 vector peak", 1e13)], 1e12, "title", "subtitle")
-    assert "of 100000 are drawn" in " ".join(chart.to_dict()["title"]["subtitle"])
+    assert "of 100000 layers are drawn" in " ".join(chart.to_dict()["title"]["subtitle"])
     assert len(render(chart, ".svg")) < 5e6
 
 
@@ -114,14 +114,14 @@ def test_times_have_a_readable_unit(seconds, unit):
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_a_network_of_one_layer_is_drawn(name):
-    one = pl.predict("alexnet", gpu="titan-rtx").rows()
-    assert next(iter(one))["kind"] == "conv2d"
+    rows = pl.predict("alexnet", gpu="titan-rtx").rows()
+    assert next(iter(rows))["kind"] == "conv2d"
     network = find_network("alexnet")
     one = network._replace(layers=network.layers[:1])
     assert render(CHARTS[name](pl.predict(one, gpu="titan-rtx", time_model="roofline")), ".svg")
 
 
-def test_what_has_no_layers_is_refused_in_words():
+def test_predictions_without_layers_raise():
     bare = pl.predict(flops="15503M", gpu="k80")
     for name in ("roofline", "layers", "kinds"):
         with pytest.raises(BadValue, match="nothing to draw"):
@@ -144,7 +144,7 @@ def _luminance(colour):
 
 @pytest.mark.parametrize("theme", THEMES.values(), ids=list(THEMES))
 def test_colours_stand_out_from_both_backgrounds(theme):
-    """WCAG 2.1's contrast ratio: 4.5 for text, and at least 1.9 for areas, whose names stand beside them."""
+    """WCAG 2.1's contrast ratio: 4.5 for text, and at least 1.9 for areas, labelled by name."""
     ground = _luminance(theme.background)
 
     def contrast(colour):
@@ -166,7 +166,7 @@ def test_layers_that_follow_one_another_differ_in_grey(name):
     ] == []
 
 
-def test_bad_requests_are_refused_in_words(prediction, monkeypatch, tmp_path):
+def test_bad_requests_raise(prediction, monkeypatch, tmp_path):
     chart = kind_chart(prediction)
     with pytest.raises(BadValue, match=r"\.png, \.svg, \.html"):
         chart_suffix(tmp_path / "chart.gif")

@@ -1,4 +1,4 @@
-"""Charts of profiles: every number that of the result, and what is gathered is said.
+"""Charts of profiles: numbers equal to those of the result, and reports of omitted rows.
 
 Tests: reporting/charts/efficiency.py, reporting/charts/profiles.py.
 """
@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis.analysis import ReadAs, measure_efficiency
+from paleo_lite.profile_analysis.analysis import ReadOptions, measure_efficiency
 from paleo_lite.profile_analysis.compare import compare
 from paleo_lite.profile_analysis.kernels import report_kernels
 from paleo_lite.profile_analysis.timeline import Timeline
 from paleo_lite.profiles.detect import open_profile
-from paleo_lite.reporting.charts.beside import comparison_chart
+from paleo_lite.reporting.charts.comparison import comparison_chart
 from paleo_lite.reporting.charts.efficiency import VALUES_AT_MOST, efficiency_chart
 from paleo_lite.reporting.charts.profiles import class_chart, kernel_roofline, timeline_chart
 from paleo_lite.reporting.charts.render import GROUPS, render
@@ -64,8 +64,8 @@ def data(chart):
 
 
 def subtitle(chart):
-    said = chart.to_dict()["title"]["subtitle"]
-    return said if isinstance(said, str) else " ".join(said)
+    lines = chart.to_dict()["title"]["subtitle"]
+    return lines if isinstance(lines, str) else " ".join(lines)
 
 
 def test_class_shares_add_up_and_have_the_colour_of_their_kind(tmp_path):
@@ -89,7 +89,7 @@ def test_a_matrix_product_has_the_colour_of_the_operation_that_called_it(tmp_pat
     assert drawn == {"convolution_gemm": "convolution", "elementwise": "elementwise"}
 
 
-def test_kernels_lie_where_their_counts_say(tmp_path):
+def test_position_of_kernels_on_the_roofline(tmp_path):
     chart = kernel_roofline(report(write(tmp_path / "run")))
     placed = {row["name"]: row for row in data(chart) if "name" in row}
     conv = placed["cudnn::detail::implicit_convolve_sgemm"]
@@ -108,12 +108,12 @@ def test_kernels_of_which_a_part_is_counted_have_another_shape(tmp_path):
     origins = {row["name"]: row["origin"] for row in data(chart) if "name" in row}
     drawn = {row["name"]: row["y"] for row in data(chart) if "name" in row}
     assert drawn["sgemm"] == pytest.approx(1e9 / 2e-3)  # of the call that was counted alone
-    assert origins == {"sgemm": "only a part is counted", "elementwise_kernel": "all calls counted"}
+    assert origins == {"sgemm": "some calls counted", "elementwise_kernel": "all calls counted"}
 
 
-def test_nothing_counted_and_nothing_timed_are_said(tmp_path):
+def test_profiles_without_counts_or_times_raise(tmp_path):
     uncounted = report(write(tmp_path / "run", flops=[0.0] * 3, moved=[0.0] * 3))
-    with pytest.raises(BadValue, match="nothing to draw in a roofline"):
+    with pytest.raises(BadValue, match="nothing to draw: no kernel has FLOPs"):
         kernel_roofline(uncounted)
     with pytest.raises(BadValue, match="nothing to draw"):
         class_chart(report(write(tmp_path / "zero", times_ns=[0.0] * 3)))
@@ -141,7 +141,7 @@ def test_two_devices_are_two_rows():
 
 
 def efficiency_of(paths, **options):
-    return measure_efficiency(paths, find_device("k40m"), ReadAs("notebook"), jobs=1, **options)
+    return measure_efficiency(paths, find_device("k40m"), ReadOptions("notebook"), jobs=1, **options)
 
 
 @pytest.fixture
@@ -178,16 +178,16 @@ def test_efficiency_by_chosen_settings_and_of_one_profile(runs):
     assert one == runs[0].name
 
 
-def test_many_settings_are_thinned_and_it_says_so(runs):
+def test_many_values_are_thinned_and_the_subtitle_reports_it(runs):
     result = efficiency_of(runs[:1])
     rows = [{**result.rows[0], "batch_size": batch} for batch in range(3 * VALUES_AT_MOST)]
     many = type(result)(**{**{name: getattr(result, name) for name in result.__struct_fields__}, "rows": rows})
     chart = efficiency_chart(many)
     assert len({row["value"] for row in data(chart)}) == VALUES_AT_MOST
-    assert f"{2 * VALUES_AT_MOST} values of settings are left out" in subtitle(chart)
+    assert f"{2 * VALUES_AT_MOST} values of settings are not drawn" in subtitle(chart)
 
 
-def test_profiles_without_efficiencies_are_refused_in_words(runs):
+def test_profiles_without_efficiencies_raise(runs):
     result = efficiency_of(runs[:1])
     empty = {"flops_efficiency": None, "bandwidth_efficiency": None}
     for rows in ([], [{**result.rows[0], **empty}]):
@@ -204,10 +204,10 @@ def test_two_profiles_side_by_side(tmp_path):
     chart = comparison_chart(compare([open_profile(a, None)], [open_profile(b, None)]))
     rows = {row["name"]: row for row in data(chart)}
     longer = rows["cudnn::detail::dgrad_alg1_engine"]
-    assert (longer["more"], longer["what"], longer["label"]) == (pytest.approx(2.0), "longer in B", "+2 ms")
+    assert (longer["more"], longer["direction"], longer["label"]) == (pytest.approx(2.0), "longer in B", "+2 ms")
     gone = rows["elementwise_kernel"]
-    assert (gone["more"], gone["what"], gone["b"]) == (pytest.approx(-1.0), "shorter in B", "not there")
+    assert (gone["more"], gone["direction"], gone["b"]) == (pytest.approx(-1.0), "shorter in B", "absent")
     assert [row["more"] for row in rows.values()] == sorted((row["more"] for row in rows.values()), reverse=True)
     assert chart.to_dict()["title"]["text"] == "B takes 16.6% longer than A"  # 7.03 ms and 6.03 ms
-    assert "the 2 of 33 that differ most" in subtitle(chart)
+    assert "the 2 of 33 with the largest difference" in subtitle(chart)
     assert render(chart, ".png").startswith(b"\x89PNG")

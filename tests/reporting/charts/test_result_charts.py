@@ -1,4 +1,4 @@
-"""Charts of scaling, sweeps and accuracy: every number that of the result, and what is thinned out is said.
+"""Charts of scaling, sweeps and accuracy: numbers equal to those of the result, and reports of omitted points.
 
 Tests: reporting/charts/accuracy.py, reporting/charts/pareto.py, reporting/charts/scaling.py.
 """
@@ -23,7 +23,7 @@ from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.charts.accuracy import BARS_AT_MOST, Pair, accuracy_chart, fitted_pairs, network_pairs
 from paleo_lite.reporting.charts.pareto import pareto_chart
-from paleo_lite.reporting.charts.render import POINTS_AT_MOST, decades, render
+from paleo_lite.reporting.charts.render import POINTS_AT_MOST, log_ticks, render
 from paleo_lite.reporting.charts.scaling import scale_chart, scaling_chart
 from paleo_lite.sweeps.best import Best
 
@@ -54,8 +54,8 @@ def data(chart, key):
 
 
 def subtitle(chart):
-    said = chart.to_dict()["title"]["subtitle"]
-    return said if isinstance(said, str) else " ".join(said)
+    lines = chart.to_dict()["title"]["subtitle"]
+    return lines if isinstance(lines, str) else " ".join(lines)
 
 
 def test_scaling_curves_are_the_rows():
@@ -74,26 +74,30 @@ def test_scaling_curves_are_the_rows():
 
 def test_several_collectives_are_several_curves():
     rows = [
-        ScaleRow(0.4, 0.1, 0.1, workers=n, batch_size=32 * n, alone_per_s=64.0, collective=each)
+        ScaleRow(0.4, 0.1, 0.1, workers=n, batch_size=32 * n, single_worker_per_s=64.0, collective=each)
         for n in (2, 4) for each in ("ring", "tree")
     ]  # fmt: skip
     drawn = data(scaling_chart(rows), "series")
     assert {row["series"] for row in drawn} == {"data ring", "data tree"}
 
 
-def test_the_title_names_the_curve_that_scales_best_and_no_bound_before_a_forecast():
+def test_title_names_the_best_series_and_forecasts_precede_bounds():
     rows = [
-        ScaleRow(compute_s, 0.1, 0.1, workers=4, batch_size=32, alone_per_s=64.0, strategy=gpu)
+        ScaleRow(compute_s, 0.1, 0.1, workers=4, batch_size=32, single_worker_per_s=64.0, strategy=gpu)
         for gpu, compute_s in (("t4", 0.4), ("k80", 0.1))
     ]  # fmt: skip
     bounds = ((), ("k80",), ("k80", "t4"))
-    said = [scaling_chart(rows, bounds=some).to_dict()["title"]["text"] for some in bounds]
+    titles = [scaling_chart(rows, bounds=some).to_dict()["title"]["text"] for some in bounds]
     # 32 samples in 0.2 and 0.5 s, where one worker does 64 in a second
-    assert said[0] == "k80 scales best: 4 workers do 2.5 times the work of one; 50% of a step is exposed communication"
-    assert said[1] == "t4 scales best: 4 workers do 1 times the work of one; 20% of a step is exposed communication"
-    assert said[2].startswith("k80 scales best: 4 workers do at best 2.5 times")
+    assert titles[0] == "k80 scales best: speed-up 2.5 on 4 workers; 50% of a step is exposed communication"
+    assert titles[1] == "t4 scales best: speed-up 1 on 4 workers; 20% of a step is exposed communication"
+    assert titles[2].startswith("k80 scales best: speed-up at most 2.5 on 4 workers")
     unsure = [msgspec.structs.replace(row, cluster_interval=(row.time_s / 2, row.time_s * 2)) for row in rows]
-    assert scaling_chart(unsure).to_dict()["title"]["text"].startswith("Not told apart: 4 workers do 1 to 2.5 times")
+    assert (
+        scaling_chart(unsure)
+        .to_dict()["title"]["text"]
+        .startswith("No significant difference: speed-up 1 to 2.5 on 4 workers")
+    )
 
 
 def test_advice_is_a_bar_for_each_strategy():
@@ -126,9 +130,9 @@ def front(columns=("hours", "cost"), rows=FRONT, sample=((1.0, 9.0), (3.0, 8.0))
     return Best(list(rows), "front", 20, 10, tuple(columns), list(sample), front=len(rows))
 
 
-def test_a_front_is_drawn_as_steps_to_where_it_is_beaten():
+def test_a_front_is_drawn_as_steps():
     chart = pareto_chart(front())
-    drawn = data(chart, "what")
+    drawn = data(chart, "configuration")
     assert [(row["x"], row["y"], row["device"]) for row in drawn] == [
         (1.0, 9.0, "a"),
         (2.0, 4.0, "b"),
@@ -145,15 +149,15 @@ def test_many_devices_share_the_last_colour_and_many_rows_are_thinned(monkeypatc
     monkeypatch.setattr("paleo_lite.reporting.charts.pareto.POINTS_AT_MOST", 300)
     rows = [{**FRONT[0], "gpu": f"gpu{place % 20}", "hours": 1.0 + place, "cost": 1e6 - place} for place in range(600)]
     chart = pareto_chart(front(rows=rows))
-    drawn = data(chart, "what")
+    drawn = data(chart, "configuration")
     assert len(drawn) == 300
-    assert "1 in 2 of the front is drawn" in subtitle(chart)
+    assert "1 in 2 rows of the front is drawn" in subtitle(chart)
     assert len({row["gpu"] for row in drawn}) == 8
     assert len(render(chart, ".svg")) < 5e6
 
 
-def test_what_is_no_front_is_refused_in_words():
-    with pytest.raises(BadValue, match="a Pareto front of two columns or more"):
+def test_rows_that_are_not_a_front_raise():
+    with pytest.raises(BadValue, match="needs a Pareto front of two or more columns"):
         pareto_chart(front(("hours",)))
     with pytest.raises(BadValue, match="nothing to draw"):
         pareto_chart(front(rows=[]))
@@ -178,27 +182,27 @@ def test_points_errors_and_guides():
     assert "said; dashed: a factor of 1.2 to either side; bars: 90% intervals" in subtitle(chart)
 
 
-def test_how_far_a_chart_of_accuracy_is_off_stands_above_it():
+def test_accuracy_title_has_mean_error_and_coverage():
     exact, off = Pair("exact", "fp16", 0.1, 0.1, (0.08, 0.12)), Pair("off", "fp16", 0.1, 0.05, (0.04, 0.06))
     chart = accuracy_chart([exact, off], "title")
-    assert chart.to_dict()["title"]["text"] == "25.0% off on average, of 2 points; 90% intervals hold 50%"
+    assert chart.to_dict()["title"]["text"] == "Mean error 25.0% over 2 points; 90% intervals contain 50%"
 
 
 @pytest.mark.parametrize("number", [1, BARS_AT_MOST + 1, 3 * POINTS_AT_MOST])
 def test_one_many_and_too_many_points(number):
     chart = accuracy_chart(pairs(number) if number < 1000 else pairs(500) * (number // 500), "title")
-    said = subtitle(chart)
-    assert ("90% intervals" in said) == (number == 1)
-    assert ("points are drawn" in said) == (number > POINTS_AT_MOST)
+    text = subtitle(chart)
+    assert ("90% intervals" in text) == (number == 1)
+    assert ("points are drawn" in text) == (number > POINTS_AT_MOST)
     assert len(render(chart, ".svg")) < 5e6
 
 
-def test_no_points_are_refused_in_words():
+def test_no_points_raise():
     with pytest.raises(BadValue, match="nothing to draw"):
         accuracy_chart([], "title")
 
 
-def test_a_fit_is_drawn_as_its_residuals_say():
+def test_fitted_pairs_follow_from_the_residuals():
     times = {"alexnet": 0.03, "resnet18": 0.06, "resnet34": 0.11}
     measured = [Measurement("k40m", name, 32, "inference", "fp32", time_s) for name, time_s in times.items()]
     ordered, fit = calibrate(measured, find_device("k40m"), "fp32")
@@ -220,18 +224,18 @@ def test_an_interval_is_the_deviation_of_the_logarithm_either_way():
     ("low", "high", "ticks"),
     [(0.3, 2000, [1, 10, 100, 1000]), (3.0, 300, [5, 10, 20, 50, 100, 200]), (1.5, 4.0, [2])],
 )
-def test_logarithmic_axes_are_ruled(low, high, ticks):
-    assert decades(low, high) == pytest.approx(ticks)
+def test_log_ticks(low, high, ticks):
+    assert log_ticks(low, high) == pytest.approx(ticks)
 
 
-def test_a_png_is_packed_and_still_the_picture():
+def test_png_recompression_is_lossless():
     import vl_convert
     from PIL import Image
 
-    from paleo_lite.reporting.charts.render import _deflated
+    from paleo_lite.reporting.charts.render import _recompress_png
 
     packed = vl_convert.vegalite_to_png(accuracy_chart(pairs(50), "title").to_dict(), scale=2)
-    small = _deflated(packed)
+    small = _recompress_png(packed)
     assert len(small) < len(packed) / 2
     first, second = (Image.open(io.BytesIO(each)) for each in (packed, small))
     assert second.tobytes() == first.tobytes()

@@ -1,4 +1,4 @@
-"""Reports that several tests look at, and names that nobody would give a layer or a kernel in good faith."""
+"""Fixtures of report tests: reports, and malicious names of layers and kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from paleo_lite.cli import main
-from paleo_lite.files import shipped
+from paleo_lite.files import shipped_folder
 
 HOSTILE = [
     "<script>document.title = 'taken'</script>",
@@ -24,7 +24,7 @@ HOSTILE = [
 
 @pytest.fixture(scope="session")
 def write():
-    """From the words behind ``paleo-lite report`` to the text of the file that it writes."""
+    """Run ``paleo-lite report`` and return the text of the written file."""
 
     def run(*words: object, output: Path) -> str:
         result = CliRunner().invoke(main, ["report", *map(str, words), "-o", str(output)], prog_name="paleo-lite")
@@ -36,8 +36,8 @@ def write():
 
 @pytest.fixture(scope="session")
 def hostile_network(tmp_path_factory) -> Path:
-    """AlexNet whose first layers have names that are no names."""
-    network = json.loads((shipped("models") / "alexnet.json").read_text())
+    """AlexNet with malicious names of its first layers."""
+    network = json.loads((shipped_folder("models") / "alexnet.json").read_text())
     network["name"] = "<b>alexnet</b>"
     names = network["layers"]["name"]
     names[: len(HOSTILE)] = HOSTILE
@@ -47,7 +47,7 @@ def hostile_network(tmp_path_factory) -> Path:
 
 
 def write_profile(path: Path, kernels: list[str], calls: int = 1) -> Path:
-    """A pyprof parquet of so many calls of each kernel, 1 us each, half of them with FLOPs and bytes."""
+    """Write a pyprof parquet file with calls of each kernel, 1 us each, half of them with FLOPs and bytes."""
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
@@ -67,11 +67,11 @@ def write_profile(path: Path, kernels: list[str], calls: int = 1) -> Path:
 
 @pytest.fixture(scope="session")
 def profile():
-    """Writes a profile with some kernels."""
+    """Function that writes a profile."""
     return write_profile
 
 
 @pytest.fixture(scope="session")
 def hostile() -> list[str]:
-    """Such names."""
+    """Malicious names."""
     return HOSTILE

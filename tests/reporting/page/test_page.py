@@ -1,4 +1,4 @@
-"""Reports as files: complete, escaped, bounded, and with the numbers of the prediction or profile.
+"""HTML reports: self-contained, escaped, limited in size, with the numbers of the prediction or profile.
 
 Tests: reporting/page/html.py, reporting/page/prediction.py, reporting/page/profile.py,
 reporting/page/sections.py.
@@ -20,11 +20,11 @@ import paleo_lite as pl
 from measured import DATA
 from paleo_lite.calibration.alternatives import Alternative, Alternatives
 from paleo_lite.counting import PHASES
-from paleo_lite.files import shipped
-from paleo_lite.reporting.document import Column, Document, Made, Table
+from paleo_lite.files import shipped_folder
+from paleo_lite.reporting.document import Column, Document, Provenance, Table
 from paleo_lite.reporting.page.html import ROWS_AT_MOST, cells, foot, to_html
 from paleo_lite.reporting.page.prediction import help_content, prediction_report
-from paleo_lite.text import LETTERS_AT_MOST, printable, short
+from paleo_lite.text import MAX_NAME_LENGTH, make_printable, truncate
 from paleo_lite.units import format_si
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ VOID = {"meta", "link", "img", "br", "input", "hr", "base", "source", "wbr"}
 
 
 class Reader(HTMLParser):
-    """What a page is made of; fails where elements do not nest."""
+    """Elements and table cells of a page; fails on incorrect nesting."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -100,7 +100,7 @@ def test_nothing_is_fetched_and_only_its_own_script_runs(page):
     assert digest.group(1) == base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def test_headings_captions_and_ids_make_sense_to_a_reader_that_sees_none_of_it(page):
+def test_headings_captions_and_ids_are_accessible(page):
     read = Reader(page)
     assert read.of("html")[0]["lang"] == "en"
     assert len(read.of("h1")) == 1 and len(read.of("title")) == 1
@@ -110,7 +110,7 @@ def test_headings_captions_and_ids_make_sense_to_a_reader_that_sees_none_of_it(p
     labels = [attributes["aria-labelledby"] for _, attributes in read.tags if "aria-labelledby" in attributes]
     assert set(targets) | set(labels) <= set(ids)
     assert len(read.of("caption")) == len(read.of("table"))
-    assert all(tag.get("aria-hidden") == "true" for tag in read.of("svg"))  # the caption speaks for them
+    assert all(tag.get("aria-hidden") == "true" for tag in read.of("svg"))  # captions are the text alternatives
     assert len(read.of("svg")) == len(read.of("figure")) == len(read.of("figcaption")) == 5
     boxes = [tag for tag in read.of("div") if tag.get("class") == "scroll"]
     assert boxes and all(tag["tabindex"] == "0" and tag["role"] == "region" for tag in boxes)
@@ -131,17 +131,17 @@ def test_numbers_are_those_of_the_prediction(page, prediction):
     assert f"{table[-1].speedup:.4g} ×" in text
 
 
-def test_it_says_how_to_get_it_again(page):
+def test_the_report_lists_how_to_reproduce_it(page):
     text = html.unescape(page)
     assert ("paleo-lite report resnet18 --gpu v100-sxm2" in text) and "--images 1.28M" in text
     assert "paleo-lite predict resnet18 --gpu v100-sxm2 --precision fp16 --batch-size 32 --phase training" in text
     assert "paleo-lite scale resnet18 --gpu v100-sxm2 --precision fp16 --workers 1,2,4 --link nvlink2-x6" in text
     for path in ("models/resnet18.json", "hardware/v100-sxm2.toml", "calibrations/v100-sxm2-fp16.toml"):
         folder, name = path.split("/")
-        assert hashlib.sha256((shipped(folder) / name).read_bytes()).hexdigest() in text
+        assert hashlib.sha256((shipped_folder(folder) / name).read_bytes()).hexdigest() in text
 
 
-def test_the_same_question_makes_the_same_page(write, tmp_path, monkeypatch):
+def test_the_same_command_gives_the_same_page(write, tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     pages = [write("alexnet", "--gpu", "k40m", output=tmp_path / f"{n}" / "report.html") for n in range(2)]
     assert "on 1970-01-01" in pages[0]
@@ -153,17 +153,17 @@ def check_hostile(text, names):
     assert len(read.of("script")) == 1 and not read.of("img")
     assert not any(name.startswith("on") for _, attributes in read.tags for name in attributes)
     assert "\0" not in text and "\x1b" not in text
-    assert {short(printable(name)) for name in names} <= set(read.cells)
-    assert max(map(len, read.cells)) <= LETTERS_AT_MOST
+    assert {truncate(make_printable(name)) for name in names} <= set(read.cells)
+    assert max(map(len, read.cells)) <= MAX_NAME_LENGTH
 
 
-def test_names_of_layers_are_data(write, hostile_network, tmp_path, hostile):
+def test_names_of_layers_are_escaped(write, hostile_network, tmp_path, hostile):
     text = write(hostile_network, "--gpu", "k40m", output=tmp_path / "r.html")
     check_hostile(text, hostile)
     assert "&lt;b&gt;alexnet" in text and "<b>alexnet" not in text
 
 
-def test_names_of_kernels_and_files_are_data(write, profile, tmp_path, hostile):
+def test_names_of_kernels_and_files_are_escaped(write, profile, tmp_path, hostile):
     name = "<img src=x onerror=1>.parquet"
     path = profile(tmp_path / name, [kernel.replace("\0", "") for kernel in hostile], calls=3)
     text = write("--profile", path, "--gpu", "k40m", "--program", "python '<b>.py'", output=tmp_path / "r.html")
@@ -184,15 +184,15 @@ def test_a_profile_of_100_000_kernels_stays_small(write, profile, tmp_path, dist
 
 
 def test_a_network_of_a_thousand_layers_stays_small(write, tmp_path):
-    network = max(shipped("models").glob("*.json"), key=lambda path: path.read_text().count('"module:')).stem
+    network = max(shipped_folder("models").glob("*.json"), key=lambda path: path.read_text().count('"module:')).stem
     layers = len(pl.predict(network, gpu="k40m").names)
     assert layers > 800
     text = write(network, "--gpu", "k40m", "--phase", "training", output=tmp_path / "r.html")
     assert len(text.encode()) < 5e6
-    assert f"The {layers:,} layers" in text and "neighbouring layers in one bar" in text
+    assert f"{layers:,} layers" in text and "neighbouring layers" in text
 
 
-def test_rows_that_are_not_shown_are_added_up():
+def test_rows_that_are_not_shown_are_summed():
     rows = [{"name": f"l{index}", "time_s": 0.5, "share": 1 / 3000, "bound": "memory"} for index in range(3000)]
     columns = [Column("name", "layer", left=True), Column("time_s", "time"), Column("share", "share"),
                Column("bound", "bound by", left=True)]  # fmt: skip
@@ -206,7 +206,7 @@ def test_rows_that_are_not_shown_are_added_up():
 @pytest.mark.parametrize("phase", PHASES)
 def test_every_phase_has_a_report(phase):
     prediction = pl.predict("alexnet", gpu="k40m", phase=phase, memory=True)
-    report = prediction_report(prediction, Made("paleo-lite", "0", "1970-01-01"))
+    report = prediction_report(prediction, Provenance("paleo-lite", "0", "1970-01-01"))
     assert report.question.endswith("of alexnet take on one Tesla K40m, in fp32, for one sample?")
     seconds = [row["time_s"] for row in bounds_of(report)]
     assert sum(seconds) == pytest.approx(prediction.time_s)
@@ -222,27 +222,27 @@ def bounds_of(report):
     [("plain", "plain"), ("a\nb\0\x1b", "a b  "), ("\ud800", "\N{REPLACEMENT CHARACTER}"), ("é µ ×", "é µ ×")],
 )
 def test_text_is_made_printable(text, shown):
-    assert printable(text) == shown
+    assert make_printable(text) == shown
     shown.encode()
 
 
 def test_long_names_are_cut():
-    assert short("x" * LETTERS_AT_MOST) == "x" * LETTERS_AT_MOST
-    assert short("x" * 5000) == "x" * (LETTERS_AT_MOST - 1) + "…"
+    assert truncate("x" * MAX_NAME_LENGTH) == "x" * MAX_NAME_LENGTH
+    assert truncate("x" * 5000) == "x" * (MAX_NAME_LENGTH - 1) + "…"
 
 
-def test_what_helps_is_ordered_by_gain():
+def test_improvements_are_ordered_by_gain():
     base = pl.predict("alexnet", gpu="k40m", time_model="roofline")
     other = {size: pl.predict("alexnet", gpu="k40m", time_model="roofline", batch_size=size) for size in (2, 64)}
     k80 = pl.predict("alexnet", gpu="h100-sxm", time_model="roofline")
     tried = [Alternative("batch", f"batch {size}", each) for size, each in other.items()]
-    lead, content = help_content(base, Alternatives([*tried, Alternative("device", "H100", k80)]))
-    here, there = content
-    assert [row["name"] for row in here.rows] == ["batch 64", "batch 2"]
+    sentences, content = help_content(base, Alternatives([*tried, Alternative("device", "H100", k80)]))
+    on_same_device, on_other_devices = content
+    assert [row["name"] for row in on_same_device.rows] == ["batch 64", "batch 2"]
     gain = other[64].throughput_per_s / base.throughput_per_s
-    assert here.rows[0]["gain"] == pytest.approx(gain)
-    assert lead[0].startswith("Of what was tried on the same device, batch 64 gains most: ")
-    assert there.title.startswith("On another device: 1 of 1")
+    assert on_same_device.rows[0]["gain"] == pytest.approx(gain)
+    assert sentences[0].startswith("The best tested change on the same device is batch 64: ")
+    assert on_other_devices.title.startswith("Other devices: 1 of 1")
     slower = Alternative("device", "K40m again", base)
     assert help_content(base, Alternatives([slower]))[1] == ["None of 1 other devices is predicted to be faster."]
     assert help_content(base, Alternatives()) == ([], [])
@@ -257,10 +257,10 @@ def test_real_profiles(write, tmp_path):
         text = write("--profile", path, "--gpu", "v100-sxm2", output=tmp_path / f"{number}.html")
         assert len(text.encode()) < 1e6
         Reader(text)
-    assert "No timeline" not in text  # of the trace, which has start times
+    assert "No timeline" not in text  # the trace has start times
     kernels = sorted((DATA / "surfboard" / "pyprof_kernels").glob("run_0_config_1_2*dali-gpu_32_fp16*"))[0]
     text = write("--profile", kernels, "--gpu", "k40m", output=tmp_path / "pyprof.html")
-    share = re.search(r'Of peak FLOP/s</dt><dd class="value">([\d.]+)%', text)
+    share = re.search(r'Share of peak FLOP/s</dt><dd class="value">([\d.]+)%', text)
     # By SURFBoard's own batch durations: 777.2 GFLOP in 0.7568 s (8 nodes) of 4.29 TFLOP/s.
     assert share is not None and float(share.group(1)) == pytest.approx(100 * 777.2 / 0.7568 / 4290, abs=0.5)
     assert "No timeline: a pyprof profile without start times has no timeline" in text

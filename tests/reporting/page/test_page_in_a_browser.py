@@ -1,4 +1,4 @@
-"""Reports in a real headless Chromium: offline, silent, sortable by mouse and keyboard, readable on phone and paper.
+"""HTML reports in headless Chromium: offline, without console output, sortable, readable on phones and paper.
 
 Tests: reporting/page/templates/report.css, reporting/page/templates/report.html, reporting/page/templates/report.js.
 """
@@ -33,7 +33,7 @@ CONTRAST = """() => {
   }
   return least;
 }"""
-"""The least contrast of any text with what is behind it, as WCAG 2 defines it."""
+"""Lowest contrast of any text with its background, as defined by WCAG 2."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def report(write, tmp_path_factory):
 
 @pytest.fixture
 def view(browser):
-    """Opens a file; afterwards nothing was said on the console and nothing but the file was asked for."""
+    """Open a file; afterwards check that there was no console output and no request for other files."""
     contexts, heard, asked = [], [], []
 
     def open_(path, viewport=DESKTOP, scheme="light", script=True):
@@ -90,7 +90,7 @@ def test_sorting_by_mouse_and_keyboard(view, report):
     assert head.get_attribute("aria-sort") is None
 
 
-def test_filtering_says_how_many_rows_are_left(view, report):
+def test_filtering_shows_the_number_of_rows(view, report):
     page = view(report)
     total = len(names(page))
     box = page.get_by_label("Filter rows")
@@ -104,7 +104,7 @@ def test_filtering_says_how_many_rows_are_left(view, report):
     assert len(names(page)) == total
 
 
-def test_marks_say_what_they_are(view, report):
+def test_marks_have_tooltips(view, report):
     page = view(report)
     mark = page.locator("section#roofline [data-tip*='conv1']").first
     mark.hover(force=True)
@@ -114,7 +114,7 @@ def test_marks_say_what_they_are(view, report):
     assert page.locator(".tip").is_hidden()
 
 
-def test_without_script_it_is_whole(view, report):
+def test_without_script_the_page_is_complete(view, report):
     page = view(report, script=False)
     assert len(names(page)) > 60 and page.locator(".find").count() == 0
     assert page.locator(f"{LAYERS} thead").inner_text().split()[0] == "layer"

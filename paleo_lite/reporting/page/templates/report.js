@@ -1,20 +1,20 @@
-// Tables sort by a click on a header and can be searched; marks of pictures say what they are. Without it the page is whole.
+// Sortable and searchable tables, and tooltips of charts. Without scripts the page shows everything except tooltips.
 "use strict";
 
-function sortable(table) {
+function addSorting(table) {
   const body = table.tBodies[0];
-  const first = [...body.rows]; // the order that the page came in: equals keep it
+  const first = [...body.rows]; // initial order, kept among equal values
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = head.textContent;
     button.title = "Sort by this column";
-    head.dataset.title = head.textContent; // on paper
+    head.dataset.title = head.textContent; // for printing
     head.replaceChildren(button);
     button.addEventListener("click", () => {
       const numeric = head.classList.contains("number");
-      const now = head.getAttribute("aria-sort");
-      const down = now ? now === "ascending" : numeric; // numbers: the largest first
+      const order = head.getAttribute("aria-sort");
+      const down = order ? order === "ascending" : numeric; // numbers: largest first
       for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       const key = (row) => {
@@ -31,7 +31,7 @@ function sortable(table) {
   });
 }
 
-function searchable(box) {
+function addFilter(box) {
   const rows = [...box.querySelector("tbody").rows].map((row) => [row, row.textContent.toLowerCase()]);
   const find = document.createElement("div");
   find.className = "find";
@@ -42,8 +42,8 @@ function searchable(box) {
   input.placeholder = "text in any column";
   label.append(input);
   const count = document.createElement("output");
-  const say = (shown) => { count.textContent = `${shown.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rows`; };
-  say(rows.length);
+  const showCount = (shown) => { count.textContent = `${shown.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rows`; };
+  showCount(rows.length);
   input.addEventListener("input", () => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
@@ -51,13 +51,13 @@ function searchable(box) {
       row.hidden = !words.every((word) => text.includes(word));
       shown += !row.hidden;
     }
-    say(shown);
+    showCount(shown);
   });
   find.append(label, count);
   box.prepend(find);
 }
 
-function tips() {
+function addTooltips() {
   const tip = document.createElement("div");
   tip.className = "tip";
   tip.hidden = true;
@@ -74,6 +74,6 @@ function tips() {
   });
 }
 
-document.querySelectorAll("table[data-sort]").forEach(sortable);
-document.querySelectorAll("[data-filter]").forEach(searchable);
-tips();
+document.querySelectorAll("table[data-sort]").forEach(addSorting);
+document.querySelectorAll("[data-filter]").forEach(addFilter);
+addTooltips();

@@ -11,19 +11,19 @@ from math import prod
 from typing import Any
 
 from ..counting.kinds import KINDS, MATRIX_KINDS, count_layer
-from ..counting.layer import NOTHING, Layer, Op, PassCost, Shape
+from ..counting.layer import NO_COST, Layer, Op, PassCost, Shape
 from ..errors import CountFailed
 from ..units import PRECISION_BYTES
 from .parameters import (
     ATTENTION,
     CONVOLUTION,
-    FLOATS,
+    ELEMENT_BYTES,
+    FLOAT_PRECISIONS,
+    INTEGER_BYTES,
     UNKNOWN,
-    WHOLE,
-    WIDTHS,
     Call,
     CountedOperation,
-    decode,
+    decode_arguments,
     is_shape,
     read_call,
 )
@@ -67,7 +67,7 @@ def count_traced(operator: str, params: str, after: Shape | None = None) -> Coun
 
 def _each(call: Call, params: str) -> Iterator[Call]:
     """The calls that an operator on lists of tensors stands for: operands that are lists are taken side by side."""
-    dims = (decode(params) or ([], (), ()))[0]
+    dims = (decode_arguments(params) or ([], (), ()))[0]
     lists = [value for value in dims if isinstance(value, list) and value and all(map(is_shape, value))]
     if not lists or len({len(value) for value in lists}) > 1:
         yield call._replace(name="")
@@ -88,9 +88,9 @@ def _together(counts: Sequence[CountedOperation]) -> CountedOperation:
 def _copied(call: Call) -> CountedOperation | None:
     """A copy reads one tensor and writes another, each in its own width: what a cast does. None of what is no copy."""
     sides = [(name, shape) for name, shape in zip(call.types, call.shapes) if shape is not None][:2]
-    if call.name != "copy" or len(sides) < 2 or not all(name in WIDTHS for name, _ in sides):
+    if call.name != "copy" or len(sides) < 2 or not all(name in ELEMENT_BYTES for name, _ in sides):
         return None
-    return CountedOperation(0.0, float(sum(prod(shape) * WIDTHS[name] for name, shape in sides)))
+    return CountedOperation(0.0, float(sum(prod(shape) * ELEMENT_BYTES[name] for name, shape in sides)))
 
 
 def _count(call: Call, after: Shape | None) -> CountedOperation:
@@ -101,8 +101,8 @@ def _count(call: Call, after: Shape | None) -> CountedOperation:
     typed = [(name, shape) for name, shape in zip(call.types, call.shapes) if shape is not None]
     if any("complex" in name for name, _ in typed):
         return least
-    precisions = {FLOATS[name] for name, shape in typed if name in FLOATS and shape} or {
-        FLOATS[name] for name, _ in typed if name in FLOATS
+    precisions = {FLOAT_PRECISIONS[name] for name, shape in typed if name in FLOAT_PRECISIONS and shape} or {
+        FLOAT_PRECISIONS[name] for name, _ in typed if name in FLOAT_PRECISIONS
     }
     layer, wanted = _layer_of(call, after)
     if layer is None or any(size < 1 for shape in layer.inputs + layer.outputs + layer.weights for size in shape):
@@ -115,10 +115,12 @@ def _count(call: Call, after: Shape | None) -> CountedOperation:
         return least
     if typed and not precisions:
         return CountedOperation(0.0)
-    passes: list[PassCost] = [one for name in wanted if (one := getattr(cost, name)) is not NOTHING]
+    passes: list[PassCost] = [one for name in wanted if (one := getattr(cost, name)) is not NO_COST]
     if KINDS[layer.kind].group == "normalisation":  # vectors of another width than the tensors beside them are nothing
         largest = max(prod(shape) for _, shape in typed)
-        precisions = {FLOATS[name] for name, shape in typed if name in FLOATS and 100 * prod(shape) >= largest}
+        precisions = {
+            FLOAT_PRECISIONS[name] for name, shape in typed if name in FLOAT_PRECISIONS and 100 * prod(shape) >= largest
+        }
     precision = next(iter(precisions)) if len(precisions) == 1 else None
     moved = None
     if precision is not None and layer.attributes.get("known", True):
@@ -151,7 +153,7 @@ def _layer_of(call: Call, after: Shape | None) -> _Read:
         builder = _norm
     elif KINDS[kind].group == "data movement":
         builder = _movement
-    elif kind == "reduce" or (reader == "extreme" and len(call.tensors) == 1):
+    elif kind == "reduce" or (reader == "min_or_max" and len(call.tensors) == 1):
         builder, kind = _reduction, "reduce"
     elif KINDS[kind].group == "pooling":
         builder = _pooling
@@ -229,13 +231,13 @@ def _norm(kind: str, call: Call, after: Shape | None) -> _Read:
     if kind == "batch_norm":
         vectors = [known for known in call.shapes[1:3] if known and known == shape[1:2]]
     if call.backward:
-        mask = call.mask()
+        mask = call.gradient_mask()
         argument = {"batch_norm": 2, "layer_norm": 5, "group_norm": 4, "rms_norm": 4}.get(kind, 99)
         weight = call.shapes[argument] if argument < len(call.shapes) else None
         wanted = [name for name, asked in zip(_BOTH, mask) if asked]
         weights = (weight,) * (1 if kind == "rms_norm" else 2) if weight else ()  # a bias is as long
         return _made(kind, (shape,), shape, weights), tuple(wanted)
-    if kind == "batch_norm" and call.says(5) == "False":
+    if kind == "batch_norm" and call.argument(5) == "False":
         return _made(kind, (shape,), shape, vectors), ("inference",)
     return _made(kind, (shape,), shape, vectors), _FORWARD
 
@@ -262,8 +264,8 @@ def _reduction(kind: str, call: Call, after: Shape | None) -> _Read:
         return _NONE
     shape = call.tensors[0]
     reader = _KINDS[call.name][0]
-    per_element = {"twice": 2, "three_times": 3}.get(reader, 1)
-    lists = call.lists()
+    per_element = {"two_per_element": 2, "three_per_element": 3}.get(reader, 1)
+    lists = call.integer_lists()
     dimensions = {axis % len(shape) for axis in lists[0]} if lists and shape else set()
     output = tuple(size for axis, size in enumerate(shape) if axis not in dimensions)
     return _made(kind, (shape,), output or (1,), per_element=per_element, known=bool(dimensions)), _FORWARD
@@ -272,7 +274,7 @@ def _reduction(kind: str, call: Call, after: Shape | None) -> _Read:
 def _pooling(kind: str, call: Call, after: Shape | None) -> _Read:
     tensors = call.tensors
     before = tensors[0]
-    lists = call.lists()
+    lists = call.integer_lists()
     rank = int(next(iter(re.findall(r"(\d)d", call.name)), 2))
     attributes: dict[str, Any] = {} if len(before) == rank + 2 else {"dims": rank}
     if not kind.startswith("adaptive"):
@@ -317,7 +319,7 @@ def _windows(size: int, kernel: int, stride: int, padding: int, dilation: int, u
 
 
 def _upsampling(call: Call) -> _Read:
-    sizes = call.lists()
+    sizes = call.integer_lists()
     rank = int(next(iter(re.findall(r"(\d)d", call.name)), 2))
     mode = next((word for word in ("linear", "cubic") if word in call.name), "nearest")
     if call.backward or not sizes or len(sizes[0]) != rank:
@@ -336,7 +338,10 @@ def _attention(call: Call) -> _Read:
     if (
         len(shapes) > 3
         and not call.backward
-        and any(shape is not None and len(shape) == 1 and name in WHOLE for shape, name in zip(call.shapes, call.types))
+        and any(
+            shape is not None and len(shape) == 1 and name in INTEGER_BYTES
+            for shape, name in zip(call.shapes, call.types)
+        )
     ):
         return _NONE
     gradient, shapes = (shapes[:1], shapes[1:]) if call.backward else ([], shapes)
@@ -353,7 +358,7 @@ def _attention(call: Call) -> _Read:
 
 def _convolution(call: Call, after: Shape | None) -> _Read:
     """Any of ATen's convolutions; the backward ones have the gradient before what they need of input and weight."""
-    shapes, lists = call.shapes, call.lists()
+    shapes, lists = call.shapes, call.integer_lists()
     if call.backward:
         return _convolution_backward(call, after)
     if len(shapes) < 2 or not shapes[0] or not shapes[1] or len(shapes[0]) != len(shapes[1]):
@@ -361,7 +366,7 @@ def _convolution(call: Call, after: Shape | None) -> _Read:
     before, weight = shapes[0], shapes[1]
     rank = len(weight) - 2
     bias = [shape for shape in shapes[2:3] if shape and len(shape) == 1]
-    transposed = "transpose" in call.name or (call.name == "convolution" and call.says(6) == "True")
+    transposed = "transpose" in call.name or (call.name == "convolution" and call.argument(6) == "True")
     if call.name in _KERNEL_FIRST:
         lists = lists[1:]
     known = True
@@ -397,7 +402,7 @@ def _convolution_backward(call: Call, after: Shape | None) -> _Read:
     kind = f"conv{rank}d" if plain else f"conv_transpose{rank}d"
     if kind not in KINDS:
         return _NONE
-    mask = call.mask()
+    mask = call.gradient_mask()
     wanted = tuple(name for name, asked in zip(_BOTH, mask) if asked)
     attributes = {} if plain else {"transposed": True}
     bias = ((weight[0] if plain else gradient[1],),) if len(mask) > 2 and mask[2] and call.numbers else ()
@@ -405,5 +410,5 @@ def _convolution_backward(call: Call, after: Shape | None) -> _Read:
 
 
 _BUILDERS: dict[str, Callable[[str, Call, Shape | None], _Read]] = {
-    "like": _like, "gelu": _like, "matmul": _product, "matmul_added": _product, "linear": _linear, "first": _halved,
+    "same_shape": _like, "gelu": _like, "matmul": _product, "addmm": _product, "linear": _linear, "first_tensor": _halved,
 }  # fmt: skip

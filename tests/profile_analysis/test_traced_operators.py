@@ -15,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from measured import DATA
-from paleo_lite.profile_analysis.analysis import examine
+from paleo_lite.profile_analysis.analysis import analyse_file
 from paleo_lite.profile_analysis.parameters import is_convolution, shapes_in
-from paleo_lite.profile_analysis.traced import UNKNOWN, count_traced
+from paleo_lite.profile_analysis.traced_operators import UNKNOWN, count_traced
 
 
 def text(dims: list, types: list | None = None, numbers: list | None = None) -> str:
@@ -195,7 +195,7 @@ def test_names_of_convolutions():
 
 
 def steady(path: Path):
-    return examine(path).steady
+    return analyse_file(path).steady
 
 
 @pytest.mark.slow
@@ -311,7 +311,7 @@ def test_a_timeline_is_by_tracelens_formula():
     ran = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     total_us = max(event["ts"] + event["dur"] for event in ran) - min(event["ts"] for event in ran)
     communication = [event for event in ran if event["cat"] == "kernel" and "nccl" in event["name"]]
-    idle = examine(path).device_time.idle
+    idle = analyse_file(path).device_time.breakdown
     assert idle.window_s == pytest.approx(total_us * 1e-6, rel=1e-6)
     assert sum(idle.idle_s.values()) == pytest.approx((total_us - union_us(ran)) * 1e-6, rel=1e-3)
     assert idle.communication_s == pytest.approx(union_us(communication) * 1e-6, rel=1e-6)

@@ -1,6 +1,6 @@
-"""Results that are made without running a call, against what torch's own call gives on the meta device.
+"""Outputs made without running a call, against those of torch's call on the meta device.
 
-Tests: architectures/operations.py, architectures/readings.py.
+Tests: architectures/operations.py, architectures/call_readers.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 import torch
 from torch.nn import functional as F
 
+from paleo_lite.architectures.call_outputs import make_output
 from paleo_lite.architectures.operations import OPERATIONS, is_in_place, operation_name
-from paleo_lite.architectures.results import make
 
 pytestmark = pytest.mark.slow  # importing torch takes seconds
 
@@ -86,18 +86,18 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_result_is_what_torch_gives(name) -> None:
+def test_output_equals_that_of_torch(name) -> None:
     function, *args = CALLS[name]
-    reading = OPERATIONS[operation_name(function)](*args)
+    call = OPERATIONS[operation_name(function)](*args)
     try:
         expected = function(*args)
     except RuntimeError as error:
         with pytest.raises(RuntimeError) as caught:
-            make(function, False, args, {}, reading)
-        assert str(caught.value) == str(error)  # what is wrong is said by torch
+            make_output(function, False, args, {}, call)
+        assert str(caught.value) == str(error)
         return
-    found = make(function, False, args, {}, reading)
-    assert (found.shape, found.dtype, found.stride()) == (expected.shape, expected.dtype, expected.stride())
+    output = make_output(function, False, args, {}, call)
+    assert (output.shape, output.dtype, output.stride()) == (expected.shape, expected.dtype, expected.stride())
 
 
 @pytest.mark.parametrize(
@@ -112,20 +112,20 @@ def test_a_result_is_what_torch_gives(name) -> None:
         (torch.cat, ([t(2, 3)], 2)),
     ],
 )
-def test_what_does_not_fit_is_said_by_torch(function, args) -> None:
+def test_invalid_calls_raise_the_error_of_torch(function, args) -> None:
     with pytest.raises((RuntimeError, IndexError)) as expected:
         function(*args)
-    with pytest.raises(expected.type) as found:
-        make(function, False, args, {}, OPERATIONS[operation_name(function)](*args))
-    assert str(found.value) == str(expected.value)
+    with pytest.raises(expected.type) as caught:
+        make_output(function, False, args, {}, OPERATIONS[operation_name(function)](*args))
+    assert str(caught.value) == str(expected.value)
 
 
-def test_in_place_is_the_operand_itself() -> None:
+def test_in_place_calls_return_their_operand() -> None:
     x = t(2, 3)
-    assert make(torch.Tensor.add_, True, (x, 1.0), {}, OPERATIONS["add"](x, 1.0)) is x
-    assert make(F.relu, False, (x,), {"inplace": True}, OPERATIONS["relu"](x)) is x
+    assert make_output(torch.Tensor.add_, True, (x, 1.0), {}, OPERATIONS["add"](x, 1.0)) is x
+    assert make_output(F.relu, False, (x,), {"inplace": True}, OPERATIONS["relu"](x)) is x
     with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
-        make(torch.Tensor.add_, True, (x, t(4, 2, 3)), {}, OPERATIONS["add"](x, t(4, 2, 3)))
+        make_output(torch.Tensor.add_, True, (x, t(4, 2, 3)), {}, OPERATIONS["add"](x, t(4, 2, 3)))
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,6 @@ def test_in_place_is_the_operand_itself() -> None:
         (torch.Tensor.unfold, "unfold", False),
     ],
 )
-def test_one_operation_has_one_name(function, name, in_place) -> None:
+def test_operation_names(function, name, in_place) -> None:
     assert operation_name(function) == name
     assert is_in_place(function) == in_place

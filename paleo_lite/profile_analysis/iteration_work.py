@@ -11,26 +11,26 @@ import msgspec
 
 from ..counting import MATRIX_KINDS
 from ..profiles.names import classify
-from .evidence import precision_of
+from .evidence import dominant_precision
 from .parameters import (
-    FLOATS,
+    FLOAT_PRECISIONS,
     UNKNOWN,
     CountedOperation,
     count_printed,
+    input_shape,
     is_convolution,
     is_traced,
-    output_shape,
     read_call,
     shapes_in,
 )
 from .runs import Runs, Signature
-from .traced import count_traced
+from .traced_operators import count_traced
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-OUTSIDE = "outside of all modules and ranges"
+OUTSIDE_MODULES = "outside of all modules and ranges"
 """Where time is summed by module, the rest."""
 
 _MOSTLY = 0.9
@@ -38,7 +38,7 @@ _SHAPES = 4  # of an operation's tensors are shown
 _COMPUTES_NOTHING = ("memcpy", "memset", "communication")
 
 
-class Missing(msgspec.Struct, frozen=True):
+class UncountedOperation(msgspec.Struct, frozen=True):
     """Time of an iteration in operations whose FLOPs neither the profiler nor a rule counts."""
 
     op: str
@@ -46,7 +46,7 @@ class Missing(msgspec.Struct, frozen=True):
     share: float
 
 
-class Operator(msgspec.Struct, frozen=True):
+class OperatorWork(msgspec.Struct, frozen=True):
     """What one operation takes of an iteration, all its executions together.
 
     Attributes
@@ -72,7 +72,7 @@ class Operator(msgspec.Struct, frozen=True):
     precision: str | None = None
 
 
-class Run(NamedTuple):
+class CountedRun(NamedTuple):
     """A run of the sampled iteration.
 
     Attributes
@@ -96,7 +96,7 @@ class Run(NamedTuple):
     layer: str | None = None
 
 
-def count_sample(runs: Runs, chosen: NDArray[Any], parts: list[int], forward: int) -> list[Run]:
+def count_sample(runs: Runs, chosen: NDArray[Any], parts: list[int], forward: int) -> list[CountedRun]:
     """The runs of one iteration with FLOPs and bytes.
 
     Parameters
@@ -141,11 +141,11 @@ def count_sample(runs: Runs, chosen: NDArray[Any], parts: list[int], forward: in
                 ruled.precision,
             )
         inside = runs.layers[layer] if layer >= 0 else None
-        sample.append(Run(signature, part, duration_ns, cost, profiler, runs.mixes[mix], inside))
+        sample.append(CountedRun(signature, part, duration_ns, cost, profiler, runs.mixes[mix], inside))
     return sample
 
 
-def work_of(sample: list[Run], by: str) -> tuple[float, dict[str, Any]]:
+def summarise_work(sample: list[CountedRun], by: str) -> tuple[float, dict[str, Any]]:
     """The share of a sample's time that computes, and its work as `Steady` has it, time summed by one of `BY`."""
     total_ns = sum(run.duration_ns for run in sample)
     compute_ns = flops_ns = bytes_ns = 0.0
@@ -177,13 +177,13 @@ def work_of(sample: list[Run], by: str) -> tuple[float, dict[str, Any]]:
         "profiler_bytes": known_sum(run.profiler.bytes for run in sample),
         "precision": most if is_most else None,
         "operators": _operators(sample, whole, by),
-        "missing": [Missing(name, time_ns * 1e-9, time_ns / whole) for name, time_ns in longest],
+        "missing": [UncountedOperation(name, time_ns * 1e-9, time_ns / whole) for name, time_ns in longest],
     }
 
 
-def _operators(sample: list[Run], total_ns: float, by: str) -> list[Operator]:
+def _operators(sample: list[CountedRun], total_ns: float, by: str) -> list[OperatorWork]:
     """All operations (kernels where none is named), or what else of `BY`, longest first; shares of `total_ns`."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[CountedRun]] = {}
     for run in sample:
         groups.setdefault(_NAMERS[by](run), []).append(run)
     operators = []
@@ -192,7 +192,7 @@ def _operators(sample: list[Run], total_ns: float, by: str) -> list[Operator]:
         flops, moved = [run.cost.flops for run in runs], [run.cost.bytes for run in runs]
         precisions = {run.cost.precision for run in runs if run.cost.precision}
         operators.append(
-            Operator(
+            OperatorWork(
                 name,
                 len(runs),
                 time_ns * 1e-9,
@@ -205,7 +205,7 @@ def _operators(sample: list[Run], total_ns: float, by: str) -> list[Operator]:
     return sorted(operators, key=lambda operator: (-operator.time_s, operator.op))
 
 
-def with_shapes(op: str, params: str | None) -> str:
+def name_with_shapes(op: str, params: str | None) -> str:
     """An operation's name with the shapes and the types of what it is given."""
     if not params or not is_traced(params):
         return f"{op} {params or ''}".rstrip()
@@ -213,19 +213,19 @@ def with_shapes(op: str, params: str | None) -> str:
     if call is None:
         return op
     shapes = ["x".join(map(str, shape)) or "scalar" for shape in call.tensors]
-    types = dict.fromkeys(FLOATS[kind] for kind in call.types if kind in FLOATS)
+    types = dict.fromkeys(FLOAT_PRECISIONS[kind] for kind in call.types if kind in FLOAT_PRECISIONS)
     more = [f"and {len(shapes) - _SHAPES} more"] if len(shapes) > _SHAPES else []
     return " ".join([op, *shapes[:_SHAPES], *more, *types])
 
 
-def _by_kernels(run: Run) -> str:
+def _by_kernels(run: CountedRun) -> str:
     return " + ".join(sorted({classify(name).name for name in run.kernels})) or "unnamed"
 
 
-_NAMERS: dict[str, Callable[[Run], str]] = {
+_NAMERS: dict[str, Callable[[CountedRun], str]] = {
     "op": lambda run: _name(run.signature),
-    "shape": lambda run: with_shapes(_name(run.signature), run.signature.params if run.signature.op else None),
-    "module": lambda run: run.layer or OUTSIDE,
+    "shape": lambda run: name_with_shapes(_name(run.signature), run.signature.params if run.signature.op else None),
+    "module": lambda run: run.layer or OUTSIDE_MODULES,
     "kernel": _by_kernels,
 }
 
@@ -251,7 +251,7 @@ def _told_beside(signatures: list[Signature], is_forward: list[bool]) -> list[An
     given: dict[tuple[str | None, str | None], Any] = {}
     for index, (_, _, op, params, _) in enumerate(forward):
         if ("pool" in (op or "") or is_convolution(op)) and (op, params) not in given:
-            later = (output_shape(s.op or "", s.params or "") for s in forward[index + 1 : index + 5])
+            later = (input_shape(s.op or "", s.params or "") for s in forward[index + 1 : index + 5])
             given[op, params] = next((shape for shape in later if shape), None)
     told = [given.get((signature.op, signature.params)) for signature in signatures]
     ends = ("convolution_backward_input", "convolution_backward_weight")
@@ -284,7 +284,7 @@ def _count(signature: Signature, mix: dict[str, int], after: Any, alone: bool) -
         one = _traced(signature.op, signature.params, after)
     else:
         one = _printed(signature.op, signature.params, signature.direction, frozenset(mix), after)
-    if one.precision == "fp32" and precision_of(mix) == "tf32":
+    if one.precision == "fp32" and dominant_precision(mix) == "tf32":
         one = msgspec.structs.replace(one, precision="tf32")
     if alone:
         return one

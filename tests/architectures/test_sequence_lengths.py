@@ -1,4 +1,4 @@
-"""Networks for every sequence length between two: beside traces at each, and torch's own counter."""
+"""Networks for a range of sequence lengths, against traces at single lengths and torch's counter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 
 
 class Reader(nn.Module):
-    """Words, learnt positions, causal attention written out, and a second input of the same length."""
+    """Embedding, learned positions, unfused causal attention, and a second input of the same length."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +39,7 @@ def network():
 
 
 @pytest.mark.parametrize("length", [16, 17, 1000, 4095])
-def test_every_length_is_what_a_trace_at_that_length_gives(network, length):
+def test_every_length_equals_a_trace_at_that_length(network, length):
     from torch.utils.flop_counter import FlopCounterMode
 
     module = Reader()
@@ -61,7 +61,7 @@ def test_a_descriptor_has_all_lengths_without_torch(network, tmp_path):
         assert counts.network.layers == pl.layers(network, sequence_length=length).network.layers
         prediction = pl.predict(str(path), gpu="k80-die", sequence_length=length, phase="training")
         assert prediction.time_s == pl.predict(network, gpu="k80-die", sequence_length=length, phase="training").time_s
-    assert "taken to read 4096 tokens: --sequence-length says how many" in pl.layers(str(path)).notes
+    assert "assumed to read 4096 tokens; set them with --sequence-length" in pl.layers(str(path)).notes
     rows = pl.sweep(str(path), "k40m", tmp_path / "sweep.csv", sequence_lengths="16:4096:x4", jobs=1).to_frame()
     assert list(rows.sequence_length) == [16, 64, 256, 1024, 4096]
     for row in rows.itertuples():
@@ -70,11 +70,11 @@ def test_a_descriptor_has_all_lengths_without_torch(network, tmp_path):
 
 
 def test_strided_lengths_are_exact_or_refused():
-    """Two strides of 2: lengths that leave the same rest are what a trace says, others are refused."""
+    """Two strides of 2: lengths with the same remainder equal a trace, others are refused."""
     audio = nn.Sequential(*(nn.Conv1d(4, 4, 3, stride=2, padding=1) for _ in range(2)))
     network = pl.layers(audio, inputs=["4x100-3000"]).network
     assert pl.layers(network, sequence_length=1000).network.layers == pl.trace(audio, (1, 4, 1000)).layers
-    with pytest.raises(BadValue, match="has no whole size at a length of 1001, as it has at 100, 1060 and 3000"):
+    with pytest.raises(BadValue, match="has no integer size at a length of 1001, unlike at 100, 1060 and 3000"):
         pl.layers(network, sequence_length=1001)
 
 
@@ -83,10 +83,10 @@ def test_strided_lengths_are_exact_or_refused():
     [
         (nn.LSTM(4, 4, batch_first=True), ["16-64x4"], "operations for 16 tokens and .* for 32: .*give one length"),
         (nn.AdaptiveAvgPool1d(8), ["4x5-14"], ""),
-        (nn.Unfold((3, 1), padding=(1, 0)), ["4x16-17x1"], "too few to find a law: give one length"),
+        (nn.Unfold((3, 1), padding=(1, 0)), ["4x16-17x1"], "too short to interpolate: give one length"),
     ],
 )
-def test_what_follows_no_law_is_refused_or_exact(module, inputs, message):
+def test_sizes_that_are_not_polynomials_are_refused(module, inputs, message):
     if not message:
         network = pl.layers(module, inputs=inputs).network
         assert pl.layers(network, sequence_length=9).network.layers == pl.trace(module, (1, 4, 9)).layers
@@ -95,14 +95,14 @@ def test_what_follows_no_law_is_refused_or_exact(module, inputs, message):
         pl.layers(module, inputs=inputs)
 
 
-def test_a_window_in_between_is_noticed():
-    """Keys of the last 256 tokens: no polynomial from 16 to 4096, although each end is one."""
+def test_a_window_inside_the_range_is_detected():
+    """Keys of the last 256 tokens are not a polynomial of the length from 16 to 4096, only up to and from 256."""
 
     class Windowed(nn.Module):
         def forward(self, x):
             return x @ x[:, -256:].transpose(1, 2)
 
-    with pytest.raises(TraceFailed, match="getitem is no polynomial of the sequence length between 16 and 4096"):
+    with pytest.raises(TraceFailed, match="getitem is not a polynomial of the sequence length between 16 and 4096"):
         pl.layers(Windowed(), inputs=["16-4096x8"])
     network = pl.layers(Windowed(), inputs=["256-4096x8"]).network
     assert pl.layers(network, sequence_length=1000, convention="macs").total == 1000 * 256 * 8
@@ -111,29 +111,32 @@ def test_a_window_in_between_is_noticed():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"sequence_length": 5000}, "--sequence-length must be a whole number from 16 to 4096, not 5000"),
-        ({"sequence_length": 15}, "from 16 to 4096, not 15"),
-        ({"phase": "decode", "context": 9}, "prefill, decode and --context are of networks from a config"),
+        ({"sequence_length": 5000}, r"--sequence-length must be an integer from 16 to 4096 \(got 5000\)"),
+        ({"sequence_length": 15}, r"from 16 to 4096 \(got 15\)"),
+        (
+            {"phase": "decode", "context": 9},
+            "phases prefill and decode, and --context, need a network from a config",
+        ),
     ],
 )
-def test_what_a_traced_network_does_not_know(network, asked, message):
+def test_unsupported_options_of_a_traced_network(network, asked, message):
     with pytest.raises(BadValue, match=message):
         pl.predict(network, gpu="k80-die", **asked)
 
 
-def test_spans_are_read():
+def test_ranges_of_lengths_are_read():
     assert read_input("input_ids=int64:1-4096") == Input(((1, 4096),), "int64", "input_ids")
     assert read_input("3x16-64x2") == Input((3, (16, 64), 2))
     for wrong in ("4-4", "9-4", "1-2-3", "-4", "4-"):
         with pytest.raises(BadValue, match="is not a shape"):
             read_input(wrong)
-    with pytest.raises(BadValue, match="one sequence length between them, not 1-4 and 1-8"):
+    with pytest.raises(BadValue, match=r"the same range of sequence lengths \(got 1-4 and 1-8\)"):
         pl.layers(Reader(), inputs=["int64:1-4", "1-8"])
-    with pytest.raises(BadValue, match="--sequence-length needs an input whose sizes say between which it lies"):
+    with pytest.raises(BadValue, match="--sequence-length needs an input with a range of lengths"):
         pl.layers(Reader(), inputs=["int64:4", "4"], sequence_length=3)
 
 
-def test_a_network_for_a_context_keeps_it_among_several():
+def test_a_context_applies_to_several_networks():
     asked = {"sequence_length": None, "context": 512, "precision": "fp16"}
     several = pl.predict_several(["gpt2"], gpus=["v100-sxm2"], phases=["decode"], precisions=["fp16"], context=512)
     (row,) = several.rows()
@@ -143,7 +146,7 @@ def test_a_network_for_a_context_keeps_it_among_several():
     assert pl.predict(one.workload.network, gpu="v100-sxm2", phase="decode", precision="fp16").time_s == one.time_s
 
 
-def test_lengths_of_shipped_networks_are_swept(tmp_path):
+def test_sweep_over_sequence_lengths_of_shipped_networks(tmp_path):
     pytest.importorskip("pyarrow")
     rows = pl.sweep(
         "gpt2", "v100-sxm2", tmp_path / "gpt2.csv", sequence_lengths=[128, 1024], batch_sizes=[1, 8],
@@ -153,5 +156,5 @@ def test_lengths_of_shipped_networks_are_swept(tmp_path):
     for row in rows.itertuples():
         asked = {"phase": row.phase, "batch_size": row.batch_size, "sequence_length": row.sequence_length}
         assert row.time_s == pytest.approx(pl.predict("gpt2", gpu="v100-sxm2", **asked).time_s, rel=1e-12)
-    with pytest.raises(BadValue, match="alexnet reads no sequences of tokens"):
+    with pytest.raises(BadValue, match="alexnet does not read sequences"):
         pl.sweep("alexnet", "k40m", tmp_path / "no.csv", sequence_lengths=128)

@@ -9,7 +9,7 @@ import pytest
 
 from measured import DATA
 from paleo_lite.errors import BadProfile
-from paleo_lite.profile_analysis.by_kind import measure_passes
+from paleo_lite.profile_analysis.pass_times import measure_passes
 from paleo_lite.profiles.detect import Profile
 from paleo_lite.profiles.pyprof import PyprofParquet
 from paleo_lite.profiles.table import batch_of
@@ -41,7 +41,7 @@ def test_real_iterations(name):
     with (SURFBOARD / "derived" / "k40m_resnet50_totals.csv").open() as file:
         (derived,) = [row for row in csv.DictReader(file) if row["file"] == name]
     found = measure_passes(Profile(path, "pyprof", PyprofParquet()))
-    assert found.phase == "training" and found.found == int(derived["n_fwd_iters"])
+    assert found.phase == "training" and found.iterations_found == int(derived["n_fwd_iters"])
     assert found.iterations <= int(derived["n_bprop_iters"])
     assert found.seconds["convolution", "forward"] == pytest.approx(float(derived["fwd_conv_ms"]) * 1e-3, rel=0.01)
     assert found.seconds["convolution", "backward"] == pytest.approx(float(derived["bwd_conv_ms"]) * 1e-3, rel=0.01)
@@ -69,7 +69,7 @@ def test_the_first_iteration_is_left_out_and_the_update_follows_the_backward_pas
             durations.append(slow * duration * 1e6)
     rows = {"kernel": kernels, "op": ops, "direction": directions, "thread": threads, "duration_ns": durations}
     found = measure_passes(Profile(Path("run"), "in-memory", InMemory(rows)))
-    assert found.found == 4 and found.iterations == 3 and found.phase == "training"
+    assert found.iterations_found == 4 and found.iterations == 3 and found.phase == "training"
     assert found.seconds == pytest.approx(
         {
             ("convolution", "forward"): 5e-3,

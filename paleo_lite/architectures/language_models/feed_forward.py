@@ -1,0 +1,174 @@
+"""Feed-forward parts of a decoder: plain, gated, and mixtures of experts."""
+
+from __future__ import annotations
+
+from ...counting import CONSTANT
+from ..builder import Blob
+from ..tape import Tape
+from .traits import Experts, FeedForward
+
+
+def add_feed_forward(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
+    """Add a feed-forward part: column-parallel up, activation, row-parallel down.
+
+    Parameters
+    ----------
+    name : str
+        Name of its module.
+    x : Blob
+        Input, ``(..., hidden_size)``.
+    """
+    x = tape.column_parallel_input(name, x)
+    return tape.row_parallel_output(name, _multiply(tape, name, part, x))
+
+
+def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
+    """Add the projections and the activation of one device."""
+    hidden_size, inner_size = x.shape[-1], tape.shard_size(part.inner_size)
+    if part.transposed_weights:
+        inner = tape.transposed_linear(f"{name}.{part.up}", x, inner_size)
+        inner = tape.activation(f"{name}.{part.activation_module}", inner, part.activation)
+        output = tape.transposed_linear(f"{name}.{part.down}", inner, hidden_size)
+    elif part.packed:
+        both = tape.linear(f"{name}.{part.packed}", x, 2 * inner_size, part.bias)
+        halves = tape.split_tensor(f"{name}.chunk", both, "chunk", ((*x.shape[:-1], inner_size),) * 2, "method")
+        gate = tape.activation(f"{name}.{part.activation_module}", halves[0], part.activation)
+        inner = tape.op(f"{name}.mul", "mul", halves[1], gate)
+        output = tape.linear(f"{name}.{part.down}", inner, hidden_size, part.bias)
+    elif part.is_gated:
+        gate = tape.linear(f"{name}.{part.gate}", x, inner_size, part.bias)
+        gate = tape.activation(f"{name}.{part.activation_module}", gate, part.activation)
+        up = tape.linear(f"{name}.{part.up}", x, inner_size, part.bias)
+        inner = tape.op(f"{name}.mul", "mul", gate, up)
+        output = tape.linear(f"{name}.{part.down}", inner, hidden_size, part.bias)
+    else:
+        inner = tape.linear(f"{name}.{part.up}", x, inner_size, part.bias)
+        inner = tape.activation(f"{name}.{part.activation_module}", inner, part.activation)
+        output = tape.linear(f"{name}.{part.down}", inner, hidden_size, part.bias)
+    if part.dropout is not None:
+        output = tape.dropout(f"{name}.dropout", output, part.dropout)
+    return output
+
+
+def add_experts(tape: Tape, name: str, part: Experts, x: Blob) -> Blob:
+    """Add a mixture of experts: router, the chosen experts as grouped matrix products, and the shared experts.
+
+    Under tensor parallelism without sequence parallelism every expert is divided among the devices; with it each device
+    has tokens of its own, and whole experts.
+    """
+    is_divided = not tape.is_sequence_parallel
+    if is_divided:
+        x = tape.column_parallel_input(name, x)
+    hidden_size, tokens = x.shape[-1], x.shape[1]
+    flat = tape.view(name, x, (tokens, hidden_size))
+    weights, chosen = _route(tape, f"{name}.{part.router}", part, flat)
+    output = _grouped_experts(tape, f"{name}.{part.experts}", part, flat, weights, chosen, is_divided)
+    output = tape.view(name, output, (1, tokens, hidden_size), "reshape")
+    if part.shared is not None:
+        shared_name = f"{name}.{part.shared.module}"
+        shared = _multiply(tape, shared_name, part.shared, x)
+        if part.has_shared_gate:
+            gate = tape.linear(f"{shared_name}_gate", x, 1, bias=False)
+            gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
+            shared = tape.op(f"{name}.mul", "mul", gate, shared, out=shared.shape)
+        output = tape.op(f"{name}.add", "add", output, shared)
+    return tape.row_parallel_output(name, output) if is_divided else output
+
+
+def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
+    """Add the router; return the weights and the indices of the chosen experts, ``(tokens, active)`` each."""
+    tokens = x.shape[0]
+    chosen_shape = (tokens, part.active)
+    scores = tape.linear(name, x, part.count, part.router_bias)
+    if part.scoring in ("softmax", "sigmoid"):
+        scores = _score(tape, name, scores, part.scoring)
+    choice = scores
+    if part.score_correction:
+        correction = Blob((part.count,), CONSTANT)  # a buffer, which no gradient changes
+        choice = tape.op(f"{name}.add", "add", scores, correction)
+    if part.groups > 1:
+        choice = _limit_to_groups(tape, name, choice, part)
+    weights, chosen = tape.split_tensor(f"{name}.topk", choice, "topk", (chosen_shape, chosen_shape))
+    if part.score_correction:
+        weights = tape.op(f"{name}.gather", "gather", scores, chosen, out=chosen_shape, origin="function")
+    if part.scoring == "softmax_of_chosen":
+        weights = _score(tape, name, weights, "softmax")
+    if part.scoring == "sigmoid_of_chosen":
+        weights = _score(tape, name, weights, "sigmoid")
+    if part.is_normalised:
+        total = tape.op(f"{name}.sum", "reduce", weights, out=(tokens, 1), origin="method", function="sum")
+        weights = tape.op(f"{name}.div", "div", weights, total)
+    return weights, chosen
+
+
+def _score(tape: Tape, name: str, logits: Blob, function: str) -> Blob:
+    if function == "softmax":
+        return tape.softmax(name, logits)
+    return tape.op(f"{name}.sigmoid", "sigmoid", logits, origin="function")
+
+
+def _limit_to_groups(tape: Tape, name: str, scores: Blob, part: Experts) -> Blob:
+    """Add the choice of groups before that of experts: scores of other groups are set to zero (DeepSeek-V3)."""
+    tokens, per_group = scores.shape[0], part.count // part.groups
+    grouped = tape.view(name, scores, (tokens, part.groups, per_group))
+    best, _ = tape.split_tensor(f"{name}.topk", grouped, "topk", ((tokens, part.groups, 2),) * 2)
+    per_group_score = tape.op(f"{name}.sum", "reduce", best, out=(tokens, part.groups), origin="method", function="sum")
+    mask = tape.op(f"{name}.zeros_like", "fill", per_group_score, origin="function", function="zeros_like")
+    mask = tape.view(name, mask, (tokens, part.groups, 1), "unsqueeze")
+    mask = tape.view(name, mask, (tokens, part.groups, per_group), "expand")
+    mask = tape.view(name, mask, scores.shape, "reshape", "copy")
+    return tape.op(f"{name}.where", "where", scores, mask, out=scores.shape, origin="method")
+
+
+def _grouped_experts(
+    tape: Tape, name: str, part: Experts, x: Blob, weights: Blob, chosen: Blob, is_divided: bool
+) -> Blob:
+    """Add the experts: rows sorted by expert, two grouped matrix products, rows weighted, put back and summed."""
+    tokens, hidden_size = x.shape
+    inner_size = tape.shard_size(part.inner_size) if is_divided else part.inner_size
+    rows = tokens * part.active
+    weights = tape.view(name, weights, (rows,), "reshape")
+    chosen = tape.view(name, chosen, (rows,), "reshape")
+    order = tape.op(f"{name}.floor_divide", "div", chosen, function="floor_divide")
+    del order  # the index by which rows are gathered
+    gathered = tape.op(f"{name}.getitem", "gather", x, out=(rows, hidden_size), function="getitem")
+    weights = tape.op(f"{name}.getitem", "gather", weights, function="getitem")
+    gathered = tape.all_to_all(name, gathered)
+    own_experts = part.count // tape.options.expert_parallel
+    up = _grouped_product(tape, f"{name}.gate_up_proj", part, gathered, own_experts, 2 * inner_size)
+    halves = tape.split_tensor(f"{name}.chunk", up, "chunk", ((rows, inner_size),) * 2, "method")
+    inner = _gate_experts(tape, name, part, halves)
+    output = _grouped_product(tape, f"{name}.down_proj", part, inner, own_experts, hidden_size)
+    output = tape.all_to_all(name, output)
+    factors = tape.view(name, weights, (rows, 1), "unsqueeze")
+    output = tape.op(f"{name}.mul", "mul", output, factors)
+    output = tape.op(f"{name}.getitem", "gather", output, function="getitem")
+    output = tape.view(name, output, (tokens, part.active, hidden_size))
+    return tape.op(f"{name}.sum", "reduce", output, out=(tokens, hidden_size), origin="method", function="sum")
+
+
+def _gate_experts(tape: Tape, name: str, part: Experts, halves: list[Blob]) -> Blob:
+    """Add the gated activation of the experts."""
+    gate, up = halves
+    if not part.is_clamped:
+        gate = tape.activation(f"{name}.act_fn", gate, part.activation)
+        return tape.op(f"{name}.mul", "mul", gate, up)
+    gate = tape.op(f"{name}.clamp", "clamp", gate, origin="method")
+    up = tape.op(f"{name}.clamp", "clamp", up, origin="method")
+    scaled = tape.op(f"{name}.mul", "mul", gate)
+    sigmoid = tape.op(f"{name}.sigmoid", "sigmoid", scaled, origin="function")
+    gate = tape.op(f"{name}.mul", "mul", gate, sigmoid)
+    up = tape.op(f"{name}.add", "add", up)
+    return tape.op(f"{name}.mul", "mul", up, gate)
+
+
+def _grouped_product(tape: Tape, name: str, part: Experts, x: Blob, experts: int, columns: int) -> Blob:
+    """Add a grouped matrix product, one matrix for each expert, and its bias."""
+    shape = (experts, x.shape[-1], columns)
+    output = tape.op(
+        name, "grouped_matmul", x, out=(x.shape[0], columns), weights=(shape,), origin="function", active=part.active
+    )
+    if part.bias:
+        bias = tape.op(f"{name}_bias", "gather", out=output.shape, weights=((experts, columns),), function="getitem")
+        output = tape.op(f"{name}.add", "add", output, bias)
+    return output

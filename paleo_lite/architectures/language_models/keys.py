@@ -1,0 +1,352 @@
+"""Readers of config values, by key, type and default; and rules that choose the layers to which a trait applies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ..tape import Config
+
+REQUIRED = -1
+"""Default of a `Whole` that the config must have."""
+
+
+class Reader(Protocol):
+    """Reads one value from a config."""
+
+    def read(self, config: Config) -> Any:
+        """Return the value; raise BadDescriptor if it is missing or malformed."""
+
+
+class Whole(NamedTuple):
+    """An integer of 1 or more.
+
+    Attributes
+    ----------
+    key : str
+        Its key; where several names are in use, separated by blanks, the first that the config has.
+    default : int or None
+        Value if the config has none; None: then it is None.
+    """
+
+    key: str
+    default: int | None = REQUIRED
+
+    def read(self, config: Config) -> int | None:
+        """Return the integer."""
+        keys = self.key.split()
+        for key in keys:
+            if config.fields.get(key) is not None:
+                return config.positive_integer(key)
+        return config.positive_integer(keys[0]) if self.default == REQUIRED else self.default
+
+
+class Flag(NamedTuple):
+    """True or false."""
+
+    key: str
+    default: bool = False
+    is_inverted: bool = False
+
+    def read(self, config: Config) -> bool:
+        """Return the flag."""
+        return config.boolean(self.key, self.default) != self.is_inverted
+
+
+class Share(NamedTuple):
+    """A number from 0 to 1."""
+
+    key: str
+    default: float = 0.0
+
+    def read(self, config: Config) -> float:
+        """Return the number."""
+        return config.fraction(self.key, self.default)
+
+
+class Activation(NamedTuple):
+    """The name of an activation function; the first of the keys that the config has."""
+
+    keys: tuple[str, ...] = ("hidden_act",)
+    default: str = "silu"
+
+    def read(self, config: Config) -> str:
+        """Return the name."""
+        for key in self.keys:
+            if config.fields.get(key) is not None:
+                return config.activation_name(key, self.default)
+        return self.default
+
+
+class IsSet(NamedTuple):
+    """Whether the config has a value that is neither null, false nor one of those without effect."""
+
+    key: str
+    default: Any = None
+    neutral: tuple[Any, ...] = (None, False, 1, 1.0)
+
+    def read(self, config: Config) -> bool:
+        """Return whether it has."""
+        return config.fields.get(self.key, self.default) not in self.neutral
+
+
+class Choice(NamedTuple):
+    """One of several values, by the value of a key."""
+
+    key: str
+    values: Mapping[Any, Any]
+    default: Any
+
+    def read(self, config: Config) -> Any:
+        """Return the value."""
+        chosen = config.fields.get(self.key, self.default)
+        if chosen not in self.values:
+            known = ", ".join(repr(value) for value in self.values)
+            raise config.fail(f"$.{self.key} must be one of {known} (got {chosen!r})")
+        value = self.values[chosen]
+        return value.read(config) if hasattr(value, "read") else value
+
+
+class HeadSize(NamedTuple):
+    """The size per head: its key, else the hidden size divided by the number of heads."""
+
+    default: int | None = None
+    key: str = "head_dim"
+    hidden: str = "hidden_size"
+    heads: str = "num_attention_heads"
+
+    def read(self, config: Config) -> int:
+        """Return the size."""
+        size = config.optional_integer(self.key) if self.key else None
+        size = size or self.default
+        if size:
+            return size
+        hidden_size = Whole(self.hidden).read(config)
+        heads = Whole(self.heads).read(config)
+        assert hidden_size is not None and heads is not None
+        if hidden_size % heads:
+            raise config.fail(f"$.{self.heads} is {heads}, which does not divide $.{self.hidden}, {hidden_size}")
+        return hidden_size // heads
+
+
+class KeyValueHeads(NamedTuple):
+    """The number of key and value heads, which must divide the number of query heads."""
+
+    default: int | None = None
+    heads_default: int | None = None
+    key: str = "num_key_value_heads"
+    heads: str = "num_attention_heads"
+
+    def read(self, config: Config) -> int:
+        """Return the number."""
+        heads = config.positive_integer(self.heads, self.heads_default)
+        kv_heads = config.optional_integer(self.key) or self.default or heads
+        if heads % kv_heads:
+            raise config.fail(f"$.{self.key} is {kv_heads}, which does not divide $.{self.heads}, {heads}")
+        return kv_heads
+
+
+class RotarySize(NamedTuple):
+    """Elements of a head that are rotated: a share of the head's size, from one of several keys."""
+
+    default: float = 1.0
+    head_size: HeadSize = HeadSize()
+    keys: tuple[str, ...] = ("partial_rotary_factor", "rotary_pct")
+
+    def read(self, config: Config) -> int:
+        """Return the number of elements, which is even."""
+        share = self.default
+        rope = config.fields.get("rope_parameters")
+        for fields in (rope if isinstance(rope, dict) else {}, config.fields):
+            for key in self.keys:
+                if fields.get(key) is not None:
+                    share = Config(fields, config.where).fraction(key, self.default)
+        return int(self.head_size.read(config) * share) // 2 * 2
+
+
+class Sum(NamedTuple):
+    """An integer plus a constant, such as positions and the rows that are reserved for padding."""
+
+    key: str
+    default: int
+    constant: int
+
+    def read(self, config: Config) -> int:
+        """Return the sum."""
+        return config.positive_integer(self.key, self.default) + self.constant
+
+
+class FalconHeads(NamedTuple):
+    """Falcon's key and value heads: as given in its newer architecture, else one, or as many as there are queries."""
+
+    def read(self, config: Config) -> int:
+        """Return the number."""
+        heads = config.positive_integer("num_attention_heads")
+        if config.boolean("new_decoder_architecture", False):
+            return KeyValueHeads(key="num_kv_heads").read(config)
+        return 1 if config.boolean("multi_query", True) else heads
+
+
+class CeilOf(NamedTuple):
+    """An integer; if it is absent or ``"auto"``, another one divided by a constant and rounded up."""
+
+    key: str
+    of: str
+    divisor: int
+
+    def read(self, config: Config) -> int:
+        """Return the integer."""
+        if config.fields.get(self.key) in (None, "auto"):
+            return -(-config.positive_integer(self.of) // self.divisor)
+        return config.positive_integer(self.key)
+
+
+class HeadsOf(NamedTuple):
+    """The size of Mamba's heads: its key unless absent or ``"auto"``, else the channels divided by the heads."""
+
+    key: str
+    channels: str
+    heads: str
+
+    def read(self, config: Config) -> int:
+        """Return the size."""
+        if config.fields.get(self.key) not in (None, "auto"):
+            return config.positive_integer(self.key)
+        channels = config.optional_integer(self.channels) if self.channels else None
+        if channels is None:
+            channels = config.positive_integer("mamba_expand", 2) * config.positive_integer("hidden_size")
+        return channels // config.positive_integer(self.heads, 128)
+
+
+class Multiple(NamedTuple):
+    """An integer, else a multiple of another."""
+
+    key: str
+    factor: float | Whole
+    of: str
+
+    def read(self, config: Config) -> int:
+        """Return the integer."""
+        given = Whole(self.key, None).read(config) if self.key else None
+        factor = self.factor.read(config) if isinstance(self.factor, Whole) else self.factor
+        whole = Whole(self.of).read(config)
+        assert factor is not None and whole is not None
+        return given or int(factor * whole)
+
+
+# Which layers a trait applies to.
+
+
+class Layers(Protocol):
+    """A rule that chooses layers."""
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return, for each of `count` layers, whether it is chosen."""
+
+
+class All(NamedTuple):
+    """Every layer, or none."""
+
+    is_chosen: bool = True
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return the same for each."""
+        return [self.is_chosen] * count
+
+
+class When(NamedTuple):
+    """The layers of one rule where a flag of the config is set, those of another where it is not."""
+
+    flag: Flag | IsSet
+    layers: Layers = All()
+    otherwise: Layers = All(False)
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        rule = self.layers if self.flag.read(config) else self.otherwise
+        return rule.choose(config, count)
+
+
+class Listed(NamedTuple):
+    """The layers that a list of the config names so; without the list, those of another rule.
+
+    Where several names are in use, `value` has them separated by blanks.
+    """
+
+    value: str | int
+    key: str = "layer_types"
+    otherwise: Layers = All(False)
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        listed = config.fields.get(self.key)
+        if listed is None:
+            return self.otherwise.choose(config, count)
+        if not isinstance(listed, list) or len(listed) < count:
+            raise config.fail(f"$.{self.key} must list the {count} layers")
+        values = self.value.split() if isinstance(self.value, str) else [self.value]
+        return [value in values for value in listed[:count]]
+
+
+class Numbered(NamedTuple):
+    """The layers whose numbers a list of the config has; an empty or absent list: those of another rule."""
+
+    key: str
+    otherwise: Layers = All(False)
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        numbers = config.fields.get(self.key)
+        if not numbers:
+            return self.otherwise.choose(config, count)
+        return [index in numbers for index in range(count)]
+
+
+class From(NamedTuple):
+    """The layers from a number on."""
+
+    first: Whole
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        value = config.fields.get(self.first.key, self.first.default)
+        first = 0 if value in (None, 0) else self.first.read(config)
+        assert first is not None
+        return [index >= first for index in range(count)]
+
+
+class EveryNth(NamedTuple):
+    """Every n-th layer: those with ``index % n == offset``; the offset -1 stands for n - 1."""
+
+    period: Whole
+    offset: Whole | int = -1
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        period = self.period.read(config) or 1
+        offset = self.offset
+        if isinstance(offset, Whole):
+            value = config.fields.get(offset.key, offset.default)
+            offset = value if isinstance(value, int) else 0
+        return [index % period == offset % period for index in range(count)]
+
+
+class Not(NamedTuple):
+    """The layers that another rule does not choose."""
+
+    layers: Layers
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        return [not is_chosen for is_chosen in self.layers.choose(config, count)]
+
+
+class Both(NamedTuple):
+    """The layers that two rules choose."""
+
+    first: Layers
+    second: Layers
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        return [a and b for a, b in zip(self.first.choose(config, count), self.second.choose(config, count))]

@@ -1,0 +1,401 @@
+"""Records that describe a decoder: attention, feed-forward part, mixers without attention, blocks, and the model.
+
+A model family (`families`) fills them from a config, and `decoder` adds the layers they describe. A field that names
+modules holds the names that ``transformers`` gives them, so that layers can be selected by the names people know.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+NormKind = Literal[
+    "rms",  # root mean square, times a weight (Zhang and Sennrich 2019)
+    "rms_one_plus",  # the same, times one plus the weight (Gemma)
+    "layer",  # layer norm with weight and bias (Ba et al. 2016)
+    "layer_no_bias",  # with a weight only
+    "layer_plain",  # with neither (OLMo)
+    "layer_written_out",  # with a weight only, as separate operations (Cohere)
+    "layer_one_plus",  # with one plus the weight, and a bias (Nemotron)
+]
+
+
+class Projections(msgspec.Struct, frozen=True):
+    """Names of the modules that make queries, keys and values, and of the one after attention.
+
+    Attributes
+    ----------
+    query, key, value : str
+    output : str
+    packed : str
+        The module that makes all three at once; empty where each has its own.
+    """
+
+    query: str = "q_proj"
+    key: str = "k_proj"
+    value: str = "v_proj"
+    output: str = "o_proj"
+    packed: str = ""
+
+
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """Multi-head, grouped-query or multi-query attention.
+
+    Attributes
+    ----------
+    heads, kv_heads : int
+        Query heads, and key and value heads; `kv_heads` divides `heads` (Ainslie et al. 2023).
+    head_size : int
+    module : str
+        Name of the attention module in its block.
+    projections : Projections
+    packed_layout : {"split", "chunk", "heads", "groups"}
+        How the packed projection is taken apart: split by width, chunked in three, three parts per head, or one group
+        of queries with its key and value after another.
+    transposed_weights : bool
+        Whether projections are GPT-2's ``Conv1D``.
+    bias, output_bias : bool
+        Biases of the query, key and value projections, and of the output projection.
+    query_key_norm : {"", "per_head", "full_width", "after_rotary"}
+        Norm of queries and keys: none, over each head, over all heads together, or over each head after the rotation.
+    norm : NormKind
+        Kind of that norm.
+    rotary_size : int
+        Elements of a head that are rotated (Su et al. 2021); 0 without rotary positions.
+    rotary_style : {"half", "interleaved", "complex"}
+        Which elements form a pair: one of each half, or neighbours; ``complex`` multiplies complex numbers.
+    has_alibi : bool
+        Whether positions are a bias of the scores, linear in the distance (Press et al. 2022).
+    window : int or None
+        Tokens back that a query attends to; None: all.
+    chunk : int or None
+        Length of the chunks within which tokens attend to each other (Llama 4); None: one chunk.
+    has_sinks : bool
+        Whether each head has a learned sink among its scores (gpt-oss).
+    has_softcap : bool
+        Whether scores are limited by a scaled hyperbolic tangent (Gemma 2).
+    is_always_unfused : bool
+        Whether ``transformers`` computes scores, softmax and their product with the values in separate kernels whatever
+        implementation of attention is chosen. Inference engines fuse them all the same.
+    has_output_gate : bool
+        Whether the query projection also makes a gate of the output (Qwen3-Next).
+    dropout : float
+        Dropout probability of the attention weights, in training.
+    """
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    module: str = "self_attn"
+    projections: Projections = Projections()
+    packed_layout: Literal["split", "chunk", "heads", "groups"] = "split"
+    transposed_weights: bool = False
+    bias: bool = False
+    output_bias: bool = False
+    query_key_norm: Literal["", "per_head", "full_width", "after_rotary"] = ""
+    norm: NormKind = "rms"
+    rotary_size: int = 0
+    rotary_style: Literal["half", "interleaved", "complex"] = "half"
+    has_alibi: bool = False
+    window: int | None = None
+    chunk: int | None = None
+    has_sinks: bool = False
+    has_softcap: bool = False
+    is_always_unfused: bool = False
+    has_output_gate: bool = False
+    dropout: float = 0.0
+
+
+class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
+    """Multi-head latent attention: keys and values come from one low-rank vector per token (DeepSeek-V2, 2024).
+
+    The cache keeps that vector and the rotated part of the key, ``kv_rank + rotary_size`` numbers per token.
+
+    Attributes
+    ----------
+    heads : int
+    query_rank : int or None
+        Rank of the query projection; None: queries are projected at once.
+    kv_rank : int
+        Size of the latent vector.
+    plain_size, rotary_size, value_size : int
+        Sizes per head: the part of queries and keys without positions, the rotated part, and the values.
+    module : str
+    bias : bool
+        Biases of the two down-projections.
+    rotary_style : {"half", "interleaved", "complex"}
+    norm : NormKind
+    dropout : float
+    """
+
+    heads: int
+    query_rank: int | None
+    kv_rank: int
+    plain_size: int
+    rotary_size: int
+    value_size: int
+    module: str = "self_attn"
+    bias: bool = False
+    rotary_style: Literal["half", "interleaved", "complex"] = "half"
+    norm: NormKind = "rms"
+    dropout: float = 0.0
+
+
+class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
+    """A feed-forward part: up, activation, down; gated where a second projection is multiplied in (Shazeer 2020).
+
+    Attributes
+    ----------
+    inner_size : int
+    activation : str
+        One of `paleo_lite.architectures.tape.ACTIVATIONS`.
+    is_gated : bool
+    bias : bool
+    module : str
+        Name of the module in its block; empty where the projections belong to the block itself.
+    gate, up, down : str
+        Names of the projections.
+    packed : str
+        Name of the projection that makes gate and up at once; empty where each has its own.
+    activation_module : str
+    transposed_weights : bool
+    dropout : float or None
+        Dropout probability after the part; None: the model has no such module.
+    """
+
+    inner_size: int
+    activation: str = "silu"
+    is_gated: bool = True
+    bias: bool = False
+    module: str = "mlp"
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+    packed: str = ""
+    activation_module: str = "act_fn"
+    transposed_weights: bool = False
+    dropout: float | None = None
+
+
+class Experts(msgspec.Struct, frozen=True, kw_only=True):
+    """A mixture of experts: a router chooses some of many gated feed-forward parts for each token.
+
+    Attributes
+    ----------
+    count, active : int
+        Experts, and how many of them each token passes.
+    inner_size : int
+        Of one expert.
+    activation : str
+    module : str
+    router : str
+        Name of the router in the module.
+    experts : str
+        Name of the experts in the module.
+    scoring : {"softmax", "sigmoid", "softmax_of_chosen", "sigmoid_of_chosen"}
+        How router logits become weights, and whether before or after the choice.
+    is_normalised : bool
+        Whether the weights of the chosen experts are divided by their sum.
+    router_bias, score_correction : bool
+        Whether the router has a bias, and whether a learned correction is added to the scores for the choice only
+        (DeepSeek-V3).
+    bias : bool
+        Whether experts have biases.
+    is_clamped : bool
+        Whether gate and up are limited before the activation (gpt-oss).
+    groups : int
+        Groups of experts of which some are chosen first; 1: no groups.
+    shared : FeedForward or None
+        Experts that every token passes, as one feed-forward part.
+    has_shared_gate : bool
+        Whether the output of the shared experts is multiplied by a sigmoid of its own (Qwen2-MoE).
+    """
+
+    count: int
+    active: int
+    inner_size: int
+    activation: str = "silu"
+    module: str = "mlp"
+    router: str = "gate"
+    experts: str = "experts"
+    scoring: Literal["softmax", "sigmoid", "softmax_of_chosen", "sigmoid_of_chosen"] = "softmax"
+    is_normalised: bool = True
+    router_bias: bool = False
+    score_correction: bool = False
+    bias: bool = False
+    is_clamped: bool = False
+    groups: int = 1
+    shared: FeedForward | None = None
+    has_shared_gate: bool = False
+
+
+class Mamba(msgspec.Struct, frozen=True, kw_only=True):
+    """A selective state-space mixer of the first kind (Gu and Dao 2023).
+
+    Attributes
+    ----------
+    inner_size : int
+        Channels.
+    state_size : int
+        State per channel.
+    convolution : int
+        Taps of the causal depthwise convolution.
+    step_rank : int
+        Rank of the projection that makes the step sizes.
+    bias, convolution_bias : bool
+    has_norms : bool
+        Whether step, input and output projections are normalised (Jamba).
+    module : str
+    """
+
+    inner_size: int
+    state_size: int
+    convolution: int
+    step_rank: int
+    bias: bool = False
+    convolution_bias: bool = True
+    has_norms: bool = False
+    module: str = "mixer"
+
+
+class Mamba2(msgspec.Struct, frozen=True, kw_only=True):
+    """A state-space mixer of the second kind, computed in chunks by matrix products (Dao and Gu 2024).
+
+    Attributes
+    ----------
+    heads, head_size : int
+        ``heads * head_size`` channels.
+    groups : int
+        Groups of heads that share input and output projections of the state.
+    state_size : int
+    convolution : int
+    chunk : int
+        Tokens of a chunk.
+    bias, convolution_bias : bool
+    has_norm : bool
+        Whether the gated output is normalised.
+    module : str
+    """
+
+    heads: int
+    head_size: int
+    groups: int
+    state_size: int
+    convolution: int
+    chunk: int = 256
+    bias: bool = False
+    convolution_bias: bool = True
+    has_norm: bool = True
+    module: str = "mixer"
+
+
+class DeltaNet(msgspec.Struct, frozen=True, kw_only=True):
+    """Gated delta-rule linear attention (Yang et al. 2024), as in Qwen3-Next.
+
+    Attributes
+    ----------
+    key_heads, value_heads : int
+    key_size, value_size : int
+        Per head.
+    convolution : int
+    chunk : int
+    module : str
+    """
+
+    key_heads: int
+    value_heads: int
+    key_size: int
+    value_size: int
+    convolution: int
+    chunk: int = 64
+    module: str = "linear_attn"
+
+
+Mixer = Attention | LatentAttention | Mamba | Mamba2 | DeltaNet
+"""What mixes the tokens of a sequence."""
+
+
+class Norms(msgspec.Struct, frozen=True):
+    """Names of the norms of a block; an empty name: there is no such norm."""
+
+    before_mixer: str = "input_layernorm"
+    after_mixer: str = ""
+    before_feed_forward: str = "post_attention_layernorm"
+    after_feed_forward: str = ""
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """A block: mixers, then a feed-forward part, each added to its input.
+
+    Attributes
+    ----------
+    mixers : tuple of Mixer
+        More than one run side by side on the same input, and their outputs are added (Falcon-H1).
+    feed_forward : FeedForward, Experts or None
+    norm : NormKind
+    norms : Norms
+    is_parallel : bool
+        Whether mixer and feed-forward part read the same input, and both are added to it (Wang and Komatsuzaki 2021).
+        Without a second norm they also share the first.
+    has_residual_scale : bool
+        Whether the output of each part is multiplied by a constant before it is added (Granite, MiniCPM).
+    dropout : float or None
+        Dropout probability after mixer and feed-forward part; None: the model has no such modules.
+    """
+
+    mixers: tuple[Mixer, ...]
+    feed_forward: FeedForward | Experts | None = None
+    norm: NormKind = "rms"
+    norms: Norms = Norms()
+    is_parallel: bool = False
+    has_residual_scale: bool = False
+    dropout: float | None = None
+
+
+class Decoder(msgspec.Struct, frozen=True, kw_only=True):
+    """A language model that writes text token by token.
+
+    Attributes
+    ----------
+    vocabulary, hidden_size : int
+    blocks : tuple of Block
+    root : str
+        Name of the module around the blocks in the class with a head.
+    block_list : str
+        Name of the list of blocks.
+    embedding, final_norm, head : str
+        Names of modules; an empty `final_norm`: there is none.
+    norm : NormKind
+        Of the final norm.
+    has_embedding_scale, has_logit_scale, has_logit_softcap : bool
+    embedding_norm : str
+        Name of a layer norm after the embedding; empty without one.
+    learned_positions : int
+        Rows of the table of learned positions; 0 without one.
+    position_embedding : str
+    is_tied : bool
+        Whether the head's weight is that of the embedding.
+    head_bias : bool
+    dropout : float or None
+        Dropout probability of the embedding; None: the model has no such module.
+    """
+
+    vocabulary: int
+    hidden_size: int
+    blocks: tuple[Block, ...]
+    root: str = "model"
+    block_list: str = "layers"
+    embedding: str = "embed_tokens"
+    final_norm: str = "norm"
+    head: str = "lm_head"
+    norm: NormKind = "rms"
+    has_embedding_scale: bool = False
+    embedding_norm: str = ""
+    has_logit_scale: bool = False
+    has_logit_softcap: bool = False
+    learned_positions: int = 0
+    position_embedding: str = "wpe"
+    is_tied: bool = False
+    head_bias: bool = False
+    dropout: float | None = None

@@ -1,0 +1,329 @@
+"""Networks from a Hugging Face ``config.json``: the layers that tracing the model would give, without torch.
+
+A config names its ``model_type``. Language models that write text are described by the records of `language_models`;
+encoders and vision transformers by one function each. The number of tokens of a pass is not part of a config but of
+`SequenceOptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..counting import GENERATION_PHASES
+from ..errors import BadDescriptor, BadValue
+from . import encoders
+from .language_models.decoder import add_decoder
+from .language_models.families import FAMILIES, Family, describe_decoder
+from .language_models.traits import Attention, Decoder, Experts, LatentAttention
+from .network import Lengths, Network, SequenceOptions
+from .tape import Config, Tape
+
+DEFAULT_TOKENS = 2048
+"""Tokens of a sequence if nothing is given: no more than this, and no more than the model knows positions."""
+
+TEXT_PARTS = {"gemma3": "gemma3_text", "llama4": "llama4_text", "gemma3n": "gemma3n_text"}
+"""Model types of vision-language models and of their text parts, where the nested config may not name its type."""
+
+
+class ModelType(NamedTuple):
+    """A model type that is not a decoder: an encoder, an encoder-decoder or a vision transformer.
+
+    Attributes
+    ----------
+    add_layers : callable
+        Function that adds the layers of a config to a tape; its third argument says whether the head is included.
+    classes : tuple of str
+        Classes of ``transformers`` that are read: the first where a config names none; those that end in ``Model``
+        have no head.
+    positions : str
+        The key of the number of positions that the model knows.
+    longest : int or None
+        That number where the config does not give it; None: unlimited.
+    reads : {"text", "images"}
+    layer_count : str
+        The key of the number of blocks.
+    inputs : int
+        Number of sequences that the model reads.
+    """
+
+    add_layers: Callable[[Tape, Config, bool], None]
+    classes: tuple[str, ...]
+    positions: str = "max_position_embeddings"
+    longest: int | None = 512
+    reads: str = "text"
+    layer_count: str = "num_hidden_layers"
+    inputs: int = 1
+
+
+MODEL_TYPES = {
+    "bert": ModelType(encoders.bert, ("BertForMaskedLM", "BertModel")),
+    "vit": ModelType(
+        encoders.vit, ("ViTForImageClassification", "ViTModel"), positions="image_size", longest=None, reads="images"
+    ),
+    "t5": ModelType(
+        encoders.t5,
+        ("T5ForConditionalGeneration", "T5Model"),
+        positions="n_positions",
+        longest=None,
+        layer_count="num_layers",
+        inputs=2,
+    ),
+}
+"""Model types besides the decoders of `FAMILIES`."""
+
+
+def read_config(
+    data: bytes, path: str, image_size: int | None = None, options: SequenceOptions | None = None
+) -> Network:
+    """Return the network of a Hugging Face config.
+
+    Parameters
+    ----------
+    data : bytes
+        Content of the file.
+    path : str
+        Path of the file, for messages; the network is named after the file, or after its folder if the file is called
+        ``config.json``.
+    image_size : int, optional
+        Image size of a vision transformer, in place of the config's.
+    options : SequenceOptions, optional
+        Tokens, phase and parallelism.
+
+    Raises
+    ------
+    BadDescriptor
+        If the model type is unknown, a key is missing or malformed, or two keys contradict each other.
+    BadValue
+        If more tokens are requested than the model knows positions, or a phase that it does not have.
+    """
+    options = options or SequenceOptions()
+    fields = _decode(data, path)
+    fields, part_note = _text_part(fields, path)
+    config = Config(fields, path)
+    rebuild = partial(read_config, data, path, image_size)
+    model_type = fields.get("model_type")
+    if model_type in FAMILIES:
+        if image_size is not None:
+            raise BadValue(f"{path}: a {model_type} reads no images: leave --image-size out")
+        network = _read_decoder(config, FAMILIES[str(model_type)], options)
+    elif model_type in MODEL_TYPES:
+        network = _read_model_type(config, MODEL_TYPES[str(model_type)], image_size, options)
+    else:
+        raise unknown_model_type(config)
+    notes = (*((part_note,) if part_note else ()), *network.notes)
+    return network._replace(notes=notes, rebuild=rebuild)
+
+
+def is_known(fields: dict[str, Any]) -> bool:
+    """Return whether `read_config` reads the model type and the class that a config names."""
+    fields, _ = _text_part(fields, "")
+    model_type = fields.get("model_type")
+    if model_type in FAMILIES:
+        classes: tuple[str, ...] = FAMILIES[str(model_type)].classes
+    elif model_type in MODEL_TYPES:
+        classes = MODEL_TYPES[str(model_type)].classes
+    else:
+        return False
+    named = fields.get("architectures")
+    return not named or (isinstance(named, list) and named[0] in classes)
+
+
+def unknown_model_type(config: Config) -> BadDescriptor:
+    """Return the error for a model type that is not read, with the nearest ones and another way."""
+    model_type = config.fields.get("model_type")
+    known = [*FAMILIES, *MODEL_TYPES]
+    near = get_close_matches(str(model_type), known, n=3, cutoff=0.5)
+    nearest = f"the nearest known types are {', '.join(near)}" if near else f"known types are {', '.join(known)}"
+    return config.fail(
+        f"$.model_type is {model_type!r}, which is not read; {nearest}. To trace the model with an installed "
+        "transformers, give hf:FOLDER, the folder of this config.json"
+    )
+
+
+def _decode(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        fields = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadDescriptor(f"{path}: {error}") from None
+    if not isinstance(fields, dict):
+        raise BadDescriptor(f"{path}: a config must be a JSON object")
+    return fields
+
+
+def _text_part(fields: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    """Return the config of the text part of a vision-language model, and a note; any other config as it is."""
+    text = fields.get("text_config")
+    model_type = fields.get("model_type")
+    if model_type in FAMILIES or model_type in MODEL_TYPES or not isinstance(text, dict):
+        return fields, ""
+    text = dict(text)
+    text.setdefault("model_type", TEXT_PARTS.get(str(model_type), model_type))
+    if text["model_type"] not in FAMILIES:
+        return fields, ""
+    text.pop("architectures", None)
+    for key in ("tie_word_embeddings", "_attn_implementation", "attn_implementation"):
+        if key in fields:
+            text.setdefault(key, fields[key])
+    return text, f"the text part of a {model_type}; its vision encoder is not included"
+
+
+def _is_with_head(config: Config, classes: tuple[str, ...]) -> bool:
+    """Return whether the class that the config names has a head; raise if it is not among those that are read."""
+    named = config.fields.get("architectures") or [classes[0]]
+    if not isinstance(named, list) or named[0] not in classes:
+        shown = named[0] if isinstance(named, list) and named else named
+        raise config.fail(f"$.architectures is {shown!r}; {' or '.join(classes)} is read")
+    return bool(named[0] == classes[0])
+
+
+def _name_of(path: str) -> str:
+    file = Path(path)
+    return file.parent.name if file.name == "config.json" and file.parent.name else file.stem
+
+
+def _is_fused(config: Config, options: SequenceOptions) -> bool:
+    """Return whether attention is one kernel: as the options say, else as the config does."""
+    if options.fused_attention is not None:
+        return options.fused_attention
+    implementation = config.fields.get("_attn_implementation", config.fields.get("attn_implementation", "sdpa"))
+    return bool(implementation != "eager")
+
+
+# Decoders
+
+
+def _read_decoder(config: Config, family: Family, options: SequenceOptions) -> Network:
+    has_head = _is_with_head(config, family.classes)
+    lengths = _text_lengths(config, options, family.positions, family.longest, generates=True)
+    decoder = describe_decoder(family, config)
+    notes = []
+    if not (options.length or options.context):
+        notes.append(_assumption(options, lengths))
+    for key, part in family.left_out:
+        count = config.fields.get(key)
+        if count:
+            notes.append(f"{part} ({count}) are left out: they draft further tokens, and the model runs without them")
+    has_experts = any(isinstance(block.feed_forward, Experts) for block in decoder.blocks)
+    if has_experts and options.tensor_parallel > 1 and options.phase not in GENERATION_PHASES:
+        if not options.sequence_parallel:
+            notes.append("--tensor of a mixture of experts implies sequence parallelism: experts are not divided")
+        options = options._replace(sequence_parallel=True)
+    _check_parallelism(config, decoder, lengths, options, _is_fused(config, options))
+    blocks = len(decoder.blocks)
+    if options.blocks is not None:
+        decoder = msgspec.structs.replace(decoder, blocks=decoder.blocks[: options.blocks])
+    tape = Tape(config.where, lengths, _is_fused(config, options), options)
+    add_decoder(tape, decoder, has_head)
+    source = f"Hugging Face config, {config.fields['model_type']}"
+    network = tape.network(_name_of(config.where), ((1, lengths.queries),), source, tuple(notes))
+    return network._replace(lengths=lengths, blocks=blocks)
+
+
+def _check_parallelism(
+    config: Config, decoder: Decoder, lengths: Lengths, options: SequenceOptions, is_fused: bool
+) -> None:
+    """Raise BadValue if heads, tokens or experts cannot be divided among the devices."""
+    name = _name_of(config.where)
+    tensor = options.tensor_parallel
+    for block in decoder.blocks:
+        for mixer in block.mixers:
+            if not isinstance(mixer, (Attention, LatentAttention)):
+                continue
+            if mixer.heads % tensor:
+                raise BadValue(f"--tensor {tensor} does not divide the {mixer.heads} attention heads of {name}")
+            kv_heads = mixer.kv_heads if isinstance(mixer, Attention) else mixer.heads
+            if kv_heads % tensor and tensor % kv_heads:
+                raise BadValue(
+                    f"--tensor {tensor} neither divides the {kv_heads} key and value heads of {name} nor is a multiple"
+                )
+    if options.sequence_parallel and lengths.queries % tensor:
+        raise BadValue(f"--tensor {tensor} does not divide a sequence of {lengths.queries} tokens")
+    if options.context_parallel > 1 and not is_fused:
+        raise BadValue("--context-parallel requires attention in one kernel, not attn_implementation eager")
+    counts = {block.feed_forward.count for block in decoder.blocks if isinstance(block.feed_forward, Experts)}
+    degree = options.expert_parallel
+    if degree > 1 and not counts:
+        raise BadValue(f"--expert-parallel requires a mixture of experts, which {name} is not")
+    for count in counts:
+        if count % degree:
+            raise BadValue(f"--expert-parallel {degree} does not divide the {count} experts of {name}")
+
+
+def _assumption(options: SequenceOptions, lengths: Lengths) -> str:
+    if options.phase == "decode":
+        return f"assumes {lengths.keys - 1} tokens in the cache; --context sets another number"
+    return f"assumes a sequence of {lengths.keys} tokens; --sequence-length sets another length"
+
+
+def _text_lengths(
+    config: Config, options: SequenceOptions, positions: str, longest: int | None, generates: bool
+) -> Lengths:
+    """Return the tokens of a pass, checked against what the model knows."""
+    model_type = config.fields["model_type"]
+    is_decode = options.phase == "decode"
+    uses_cache = options.phase in GENERATION_PHASES
+    if uses_cache and not generates:
+        raise BadValue(f"{config.where}: --phase {options.phase} needs a model that writes text; {model_type} does not")
+    if options.context is not None and not is_decode:
+        raise BadValue(f"--context, the number of cached tokens, is for --phase decode, not for {options.phase}")
+    if options.length is not None and is_decode:
+        raise BadValue(
+            "--phase decode computes one token of each sequence: give --context instead of --sequence-length"
+        )
+    for name, value in (("--sequence-length", options.length), ("--context", options.context)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise BadValue(f"{name} must be an integer >= 1 (got {value!r})")
+    known = config.optional_integer(positions) or longest
+    new_tokens = 1 if is_decode else 0
+    tokens = options.length or options.context or min(DEFAULT_TOKENS, known or DEFAULT_TOKENS) - new_tokens
+    keys = tokens + new_tokens
+    if known is not None and keys > known:
+        requested = f"a context of {tokens} and one more token" if is_decode else f"a sequence of {tokens} tokens"
+        raise BadValue(f"{_name_of(config.where)} knows {known} positions ($.{positions}); {requested} is too long")
+    if keys % options.context_parallel:
+        raise BadValue(f"--context-parallel {options.context_parallel} does not divide a sequence of {keys} tokens")
+    queries = 1 if is_decode else keys // options.context_parallel
+    return Lengths(queries, keys, uses_cache)
+
+
+# Other model types
+
+
+def _read_model_type(
+    config: Config, model_type: ModelType, image_size: int | None, options: SequenceOptions
+) -> Network:
+    has_head = _is_with_head(config, model_type.classes)
+    name = config.fields["model_type"]
+    reads_images = model_type.reads == "images"
+    if image_size is not None:
+        if not reads_images:
+            raise BadValue(f"{config.where}: a {name} reads no images: leave --image-size out")
+        config.fields["image_size"] = image_size
+    if options.tensor_parallel > 1:
+        raise BadValue(f"--tensor is for language models that write text, such as llama; {name} is not one")
+    if options.expert_parallel > 1:
+        raise BadValue(f"--expert-parallel requires a mixture of experts, which {name} is not")
+    if reads_images and options.needs_sequences:
+        raise BadValue(f"{config.where}: {name} reads images, which have no --sequence-length, prefill or decode")
+    if reads_images:
+        lengths = Lengths(1, 1)
+    else:
+        lengths = _text_lengths(config, options, model_type.positions, model_type.longest, generates=False)
+    blocks = config.positive_integer(model_type.layer_count)
+    if options.blocks is not None:
+        config.fields[model_type.layer_count] = options.blocks
+    tape = Tape(config.where, lengths, _is_fused(config, options), options)
+    model_type.add_layers(tape, config, has_head)
+    if reads_images:
+        inputs = tuple(layer.inputs[0] for layer in tape.layers if layer.parents == (-1,))[:1]
+    else:
+        inputs = ((1, lengths.queries),) * model_type.inputs
+    notes = () if reads_images or options.length else (_assumption(options, lengths),)
+    network = tape.network(_name_of(config.where), inputs, f"Hugging Face config, {name}", notes)
+    return network._replace(lengths=lengths, blocks=blocks)

@@ -1,0 +1,178 @@
+"""Measured time per iteration of each kind of layer in each pass, for comparison with a prediction."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from ..errors import BadProfile
+from ..profiles.detect import Profile
+from ..profiles.names import OPERATIONS, classify
+from .runs import COLUMNS, Runs, concatenate_runs, find_runs
+from .steady import Iterations, find_iterations, most_frequent
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_OPERATION_PATTERNS = tuple((kind.name, re.compile(kind.pattern)) for kind in OPERATIONS)
+
+_KIND_OF_FAMILY = {
+    "random": "elementwise",
+    "layout": "elementwise",
+    "reduction": "elementwise",
+    "indexing": "other",
+    "memcpy": "copy",
+    "memset": "copy",
+    "fft": "other",
+}
+
+
+class PassTimes(msgspec.Struct, frozen=True, eq=False):
+    """Median times over the steady iterations of a profile.
+
+    Attributes
+    ----------
+    phase : {"training", "inference"}
+        Training if any kernel is labelled backward.
+    iterations, iterations_found : int
+        Iterations that the medians are over, and iterations in the profile.
+    seconds : dict of (str, str) to float
+        Seconds per iteration, by kind of layer and pass (``forward``, ``backward``, ``update``).
+    layers : dict of (str, str) to tuple of float
+        Seconds of the single operations of a kind and pass in execution order, if all iterations have equally many.
+    has_ops : bool
+        False if the profiler names no operations, so that matrix products of convolutions and of linear layers cannot
+        be distinguished.
+    """
+
+    phase: str
+    iterations: int
+    iterations_found: int
+    seconds: dict[tuple[str, str], float]
+    layers: dict[tuple[str, str], tuple[float, ...]]
+    has_ops: bool
+
+
+def measure_passes(profile: Profile) -> PassTimes:
+    """Return the time per iteration by kind of layer and pass.
+
+    Excluded are the first iteration (autotuning), iterations that differ from most others, and, if backward kernels are
+    labelled in some iterations only, those without such labels.
+
+    Raises
+    ------
+    BadProfile
+        If the profile has no kernels, or no iterations are found in it.
+    """
+    runs = concatenate_runs([find_runs(batch) for batch in profile.batches(COLUMNS)])
+    if not runs.length:
+        raise BadProfile(f"{profile.path}: a {profile.format} profile without kernels that have a duration")
+    iterations = find_iterations(runs)
+    if iterations is None:
+        raise BadProfile(f"{profile.path}: no iterations were found in it, so the time per iteration is unknown")
+    signature_of_run = runs.table["signature"]
+    directions = [signature.direction for signature in runs.signatures]
+    threads = [signature.thread for signature in runs.signatures]
+    is_backward = np.array([direction == "bprop" for direction in directions])[signature_of_run]
+    is_update = np.array([direction == "update" for direction in directions])[signature_of_run]
+    on_forward_thread = np.array([thread == iterations.thread for thread in threads])[signature_of_run]
+    passes = _assign_passes(runs, iterations, is_backward, is_update, on_forward_thread)
+    chosen = _select_iterations(iterations, is_backward, on_forward_thread)
+    kinds = np.array([_layer_kind(runs, index) for index in range(len(runs.signatures))], dtype=object)
+    kind_of_run = kinds[signature_of_run]
+    seconds: dict[tuple[str, str], list[float]] = {}
+    layers: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+    for iteration in chosen:
+        runs_inside = np.flatnonzero(iterations.number == iteration)
+        runs_inside = runs_inside[np.argsort(runs.table["row"][runs_inside])]
+        times_of: dict[tuple[str, str], list[float]] = {}
+        for run in runs_inside.tolist():
+            duration_s = float(runs.table["duration_ns"][run]) * 1e-9
+            times_of.setdefault((kind_of_run[run], passes[run]), []).append(duration_s)
+        for key, durations in times_of.items():
+            seconds.setdefault(key, []).append(sum(durations))
+            layers.setdefault(key, []).append(tuple(durations))
+    medians = {}
+    for key, times in seconds.items():
+        # An iteration without this kind and pass spent no time on it and counts as 0 in the median.
+        absent = [0.0] * (len(chosen) - len(times))
+        medians[key] = float(np.median(times + absent))
+    layer_medians = {}
+    for key, durations_of_iterations in layers.items():
+        lengths = {len(durations) for durations in durations_of_iterations}
+        if len(durations_of_iterations) == len(chosen) and len(lengths) == 1:
+            layer_medians[key] = tuple(np.median(np.array(durations_of_iterations), axis=0).tolist())
+    has_backward = any(pass_name == "backward" for _, pass_name in seconds)
+    return PassTimes(
+        phase="training" if has_backward else "inference",
+        iterations=len(chosen),
+        iterations_found=len(iterations.starts),
+        seconds={key: value for key, value in medians.items() if value},
+        layers=layer_medians,
+        has_ops=any(signature.op is not None for signature in runs.signatures),
+    )
+
+
+def _select_iterations(
+    iterations: Iterations, is_backward: NDArray[np.bool_], on_forward_thread: NDArray[np.bool_]
+) -> list[int]:
+    """Return the indices of the steady iterations."""
+    count = len(iterations.starts)
+    number = iterations.number
+    backward_runs = np.bincount(number[is_backward & (number >= 0)], minlength=count)
+    forward_runs = np.bincount(number[on_forward_thread & (number >= 0)], minlength=count)
+    is_chosen = np.ones(count, bool)
+    if count > 2:
+        is_chosen[0] = False
+    if backward_runs.any():
+        is_chosen &= backward_runs > 0
+        if is_chosen.sum() > 2:
+            is_chosen = most_frequent(backward_runs, is_chosen)
+    if is_chosen.sum() > 2:
+        is_chosen = most_frequent(forward_runs, is_chosen)
+    return [int(iteration) for iteration in np.flatnonzero(is_chosen)]
+
+
+def _assign_passes(
+    runs: Runs,
+    iterations: Iterations,
+    is_backward: NDArray[np.bool_],
+    is_update: NDArray[np.bool_],
+    on_forward_thread: NDArray[np.bool_],
+) -> NDArray[Any]:
+    """Return the pass of every run.
+
+    All work of the backward thread is backward, labelled or not. Work of the forward thread after the last backward
+    kernel of its iteration is the update.
+    """
+    table = runs.table
+    number = iterations.number
+    backward_threads = {runs.signatures[signature].thread for signature in np.unique(table["signature"][is_backward])}
+    backward_threads.discard(iterations.thread)
+    has_backward_thread = np.array([signature.thread in backward_threads for signature in runs.signatures])
+    on_backward_thread = has_backward_thread[table["signature"]]
+    last_backward_row = np.full(len(iterations.starts), np.iinfo(np.int64).max)
+    is_backward_inside = is_backward & (number >= 0)
+    for iteration in np.unique(number[is_backward_inside]):
+        rows = table["row"][is_backward_inside & (number == iteration)]
+        last_backward_row[iteration] = rows.max()
+    follows_backward = on_forward_thread & (number >= 0) & (table["row"] > last_backward_row[np.maximum(number, 0)])
+    passes = np.full(len(number), "forward", dtype=object)
+    passes[is_backward | on_backward_thread] = "backward"
+    passes[is_update | (follows_backward & ~is_backward)] = "update"
+    return passes
+
+
+def _layer_kind(runs: Runs, index: int) -> str:
+    """Return the kind of layer of a signature, by its operation, else by its kernel's name."""
+    signature = runs.signatures[index]
+    if signature.op is not None:
+        for kind, pattern in _OPERATION_PATTERNS:
+            if pattern.search(signature.op):
+                return kind
+        return "other"
+    family = classify(signature.kernel or "").family
+    return _KIND_OF_FAMILY.get(family, family)

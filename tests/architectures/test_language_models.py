@@ -1,0 +1,356 @@
+"""Every family of language models: its layers, counts and parameters are those of the traced ``transformers`` module.
+
+Tests: architectures/model_config.py, architectures/language_models/attention.py,
+architectures/language_models/decoder.py, architectures/language_models/families.py,
+architectures/language_models/feed_forward.py, architectures/language_models/keys.py,
+architectures/language_models/norms.py, architectures/language_models/traits.py.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from math import prod
+from typing import NamedTuple
+
+import pytest
+
+from paleo_lite.architectures.language_models.families import FAMILIES
+from paleo_lite.architectures.model_config import read_config
+from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.counting import count
+from paleo_lite.errors import BadDescriptor, BadValue
+
+TOKENS, CONTEXT = 16, 32
+
+SMALL = {
+    "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "pad_token_id": 0,
+}  # fmt: skip
+LATENT = {
+    "num_key_value_heads": 8, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+}  # fmt: skip
+FEW_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+DEEPSEEK = {**LATENT, **FEW_EXPERTS, "n_routed_experts": 16, "first_k_dense_replace": 1}
+GPT = {"vocab_size": 1000, "n_embd": 64, "n_layer": 2, "n_head": 8}
+
+
+class Case(NamedTuple):
+    """A family as a small model.
+
+    Attributes
+    ----------
+    changes : dict
+        Keys that differ from `SMALL`.
+    attention : {"sdpa", "eager"}
+        Implementation of attention; the families that know only one have it.
+    bytes_within : float
+        Relative difference allowed between the bytes. The trace of a mixture of experts is one in bf16, with casts of
+        norms and routers to fp32, which configs leave to the precision of the question.
+    is_complete : bool
+        Whether the changes are the whole config.
+    """
+
+    changes: dict
+    attention: str = "sdpa"
+    bytes_within: float = 0.01
+    is_complete: bool = False
+
+    @property
+    def config(self):
+        return self.changes if self.is_complete else {**SMALL, **self.changes}
+
+
+CASES = {
+    "llama": Case({"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "mistral": Case({"sliding_window": 8}),
+    "ministral": Case({"head_dim": 8}),
+    "mixtral": Case({"num_local_experts": 8}, bytes_within=0.05),
+    "qwen2": Case({}),
+    "qwen2_moe": Case({**FEW_EXPERTS, "num_experts": 8, "shared_expert_intermediate_size": 48}, bytes_within=0.08),
+    "qwen3": Case({"head_dim": 16}),
+    "qwen3_moe": Case({**FEW_EXPERTS, "num_experts": 8, "head_dim": 8, "norm_topk_prob": True}, bytes_within=0.1),
+    "gemma": Case({"head_dim": 16}),
+    "gemma2": Case({"head_dim": 16}, "eager"),
+    "gemma3_text": Case({"head_dim": 16}),
+    "phi": Case({}),
+    "phi3": Case({}, bytes_within=0.03),
+    "phimoe": Case({"num_local_experts": 8}, bytes_within=0.05),
+    "deepseek_v2": Case(DEEPSEEK, bytes_within=0.1),
+    "deepseek_v3": Case({**DEEPSEEK, "n_group": 4, "topk_group": 2}, bytes_within=0.1),
+    "minicpm3": Case(LATENT, bytes_within=0.1),
+    "gpt_oss": Case({"num_local_experts": 8, "head_dim": 8}, "eager", bytes_within=0.05),
+    "glm4": Case({"head_dim": 8}),
+    "glm4_moe": Case({**FEW_EXPERTS, "n_routed_experts": 16, "head_dim": 8, "use_qk_norm": True}, bytes_within=0.1),
+    "olmo": Case({}),
+    "olmo2": Case({}),
+    "olmoe": Case({"num_experts": 8, "num_experts_per_tok": 2}, bytes_within=0.05),
+    "granite": Case({}),
+    "granitemoe": Case({"num_local_experts": 8, "num_experts_per_tok": 2}, bytes_within=0.05),
+    "stablelm": Case({}),
+    "starcoder2": Case({}),
+    "cohere": Case({}),
+    "cohere2": Case({"head_dim": 8}),
+    "nemotron": Case({"head_dim": 8}),
+    "exaone4": Case({}),
+    "smollm3": Case({}),
+    "opt": Case({"ffn_dim": 176, "word_embed_proj_dim": 64}, bytes_within=0.02),
+    "gpt2": Case(GPT, is_complete=True),
+    "gpt_neo": Case({"num_layers": 2, "num_heads": 8, "attention_types": [[["global", "local"], 1]],
+                     "attention_layers": ["global", "local"]}, "eager"),
+    "gptj": Case({**GPT, "rotary_dim": 4}, "eager", bytes_within=0.08, is_complete=True),
+    "gpt_neox": Case({}),
+    "falcon": Case({}),
+    "bloom": Case({"vocab_size": 1000, "hidden_size": 64, "n_layer": 2, "n_head": 8}, "eager", 0.05, True),
+    "mpt": Case({"vocab_size": 1000, "d_model": 64, "n_heads": 8, "n_layers": 2}, "eager", 0.1, True),
+}  # fmt: skip
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "phimoe", "deepseek_v2", "deepseek_v3", "gpt_oss", "glm4_moe", "olmoe",
+            "granitemoe")  # fmt: skip
+MAMBA_2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 16}
+WITHOUT_ATTENTION = {
+    "mamba": Case({"state_size": 8, "time_step_rank": 4}, "eager"),
+    "mamba2": Case({"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8}, "eager"),
+    "jamba": Case({"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4}),
+    "falcon_h1": Case({**MAMBA_2, "mamba_d_ssm": 128}),
+    "granitemoehybrid": Case({**MAMBA_2, "num_local_experts": 4, "num_experts_per_tok": 2,
+                              "shared_intermediate_size": 48}),
+    "qwen3_next": Case({
+        **FEW_EXPERTS, "num_hidden_layers": 4, "num_experts": 8, "shared_expert_intermediate_size": 32, "head_dim": 8,
+        "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    }),
+}  # fmt: skip
+"""Families with state-space mixers or linear attention: ``transformers`` runs a reference implementation of many small
+operations where the authors' kernels are not installed, and these are counted as kernels."""
+FLOPS_OF_REFERENCE = {
+    "mamba": 0.01, "jamba": 0.01, "mamba2": 0.05, "falcon_h1": 0.05,
+    # Their references pad 16 tokens to chunks of 256 or 64, of which a fused kernel computes only the 16.
+    "granitemoehybrid": None, "qwen3_next": None,
+}  # fmt: skip
+
+OTHER_WAY = {"llama4_text", "kimi_k2", *WITHOUT_ATTENTION}
+"""Families compared in tests of their own."""
+
+
+@cache
+def module_of(model_type):
+    """The module on the meta device, and torch."""
+    from paleo_lite.architectures.torch_import import import_torchvision
+
+    torch = import_torchvision("a test").torch
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    found = {**CASES, **WITHOUT_ATTENTION}[model_type]
+    config = transformers.AutoConfig.for_model(
+        model_type, attn_implementation=found.attention, **json.loads(json.dumps(found.config))
+    )
+    make = getattr(transformers, FAMILIES[model_type].classes[0])
+    has_experts = model_type in (*MIXTURES, "jamba", "granitemoehybrid", "qwen3_next")
+    precision = torch.bfloat16 if has_experts else torch.float32
+    with torch.device("meta"):
+        module = make._from_config(config, dtype=precision)
+    return module, torch, transformers
+
+
+@cache
+def traced(model_type, phase="inference"):
+    """The trace of a family in a phase."""
+    from paleo_lite.architectures.trace import trace
+
+    module, torch, transformers = module_of(model_type)
+    words = torch.zeros(1, 1 if phase == "decode" else TOKENS, dtype=torch.long, device="meta")
+    if phase == "inference":
+        return trace(module, words, use_cache=False)
+    filled = transformers.DynamicCache(config=module.config)
+    if phase == "decode":
+        with torch.device("meta"):
+            module(torch.zeros(1, CONTEXT, dtype=torch.long), past_key_values=filled, use_cache=True)
+    return trace(module, words, past_key_values=filled, use_cache=True, logits_to_keep=1)
+
+
+def network(model_type, phase="inference", **changes):
+    case = {**CASES, **WITHOUT_ATTENTION}[model_type]
+    config = {**case.config, "model_type": model_type, "_attn_implementation": case.attention, **changes}
+    options = {
+        "inference": SequenceOptions(TOKENS),
+        "prefill": SequenceOptions(TOKENS, phase="prefill"),
+        "decode": SequenceOptions(None, CONTEXT, "decode"),
+    }[phase]
+    return read_config(json.dumps(config).encode(), "some/model/config.json", None, options)
+
+
+def total(found, column, phase="inference"):
+    return int(count(found.layers).column(column, phase).sum())
+
+
+def matrix_sizes(found):
+    """Sizes of all matrices: experts may come before or after the shared ones, and weights may be transposed."""
+    kinds = ("linear", "matmul", "grouped_matmul", "embedding")
+    weights = [layer.weights[0] for layer in found.layers if layer.kind in kinds and layer.weights]
+    return sorted(sorted(weight) for weight in weights if min(weight) > 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", CASES)
+def test_a_family_equals_the_traced_module(model_type):
+    ours, theirs = network(model_type), traced(model_type)
+    assert ours.parameters == theirs.parameters
+    assert matrix_sizes(ours) == matrix_sizes(theirs)
+    for phase in ("inference", "training"):
+        assert total(ours, "macs", phase) == total(theirs, "macs", phase)
+        assert total(ours, "flops", phase) == pytest.approx(total(theirs, "flops", phase), rel=0.01)
+    assert total(ours, "bytes") == pytest.approx(total(theirs, "bytes"), rel=CASES[model_type].bytes_within)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", WITHOUT_ATTENTION)
+def test_a_family_without_attention_has_the_modules_parameters_and_operations(model_type):
+    ours, theirs = network(model_type), traced(model_type)
+    assert ours.parameters == theirs.parameters
+    ours_sizes, theirs_sizes = matrix_sizes(ours), matrix_sizes(theirs)
+    assert [size for size in theirs_sizes if size in ours_sizes] == ours_sizes
+    relative = FLOPS_OF_REFERENCE[model_type]
+    if relative is not None:
+        assert total(ours, "flops") == pytest.approx(total(theirs, "flops"), rel=relative)
+
+
+def test_a_selective_scan_takes_what_its_authors_count():
+    """``selective_scan_flop_jit`` of state-spaces/mamba: 9 B L D N, and B L D each for the skip and the gate."""
+    found = network("mamba")
+    scans = [layer._replace(parents=(-1,) * 5) for layer in found.layers if layer.kind == "selective_scan"]
+    channels, states = 176, 8
+    assert [layer.inputs[0] for layer in scans] == [(1, channels, TOKENS)] * 2
+    assert int(count(scans).column("flops", "inference").sum()) == 2 * TOKENS * channels * (9 * states + 2)
+
+
+def test_the_state_of_a_mamba_does_not_grow_with_the_context():
+    config = json.dumps({**WITHOUT_ATTENTION["mamba"].config, "model_type": "mamba"}).encode()
+    near, far = (read_config(config, "c.json", None, SequenceOptions(None, n, "decode")) for n in (32, 4096))
+    states = [layer.outputs for layer in near.layers if layer.kind == "cache"]
+    assert states == [((1, 176, 8), (1, 176, 4))] * 2
+    assert [layer.outputs for layer in far.layers if layer.kind == "cache"] == states
+    assert total(near, "flops") == total(far, "flops")
+
+
+@pytest.mark.slow
+def test_llama_4_multiplies_by_the_active_experts():
+    """``transformers`` multiplies every token by every expert; engines, and the published count, by one."""
+    from paleo_lite.architectures.trace import trace
+
+    torch, transformers = module_of("llama")[1:]
+    fields = {**SMALL, "num_local_experts": 4, "intermediate_size_mlp": 100, "interleave_moe_layer_step": 2,
+              "head_dim": 8}  # fmt: skip
+    config = transformers.AutoConfig.for_model("llama4_text", **fields)
+    with torch.device("meta"):
+        module = transformers.Llama4ForCausalLM._from_config(config, dtype=torch.bfloat16)
+    theirs = trace(module, torch.zeros(1, TOKENS, dtype=torch.long, device="meta"), use_cache=False)
+    data = json.dumps({**fields, "model_type": "llama4_text"}).encode()
+    ours = read_config(data, "c.json", None, SequenceOptions(TOKENS))
+    assert ours.parameters == theirs.parameters and matrix_sizes(ours) == matrix_sizes(theirs)
+    every_expert = TOKENS * 4 * 3 * 64 * 176
+    assert total(theirs, "macs") - total(ours, "macs") == every_expert * 3 // 4
+
+
+def without_cache_writes(found):
+    """Bytes without those of appending to the cache, which ``transformers`` concatenates and engines write in place."""
+    column = count(found.layers).column("bytes", "inference")
+    column = column if column.ndim == 1 else column.sum(axis=0)
+    appended = [
+        layer.kind == "cache" or (layer.kind == "concat" and len(layer.inputs) == 2
+                                  and len(layer.outputs[0]) == 4 and layer.outputs[0][2] == CONTEXT + 1)
+        for layer in found.layers
+    ]  # fmt: skip
+    return sum(value for value, is_append in zip(column.tolist(), appended) if not is_append)
+
+
+ENGINES_ONLY = {
+    "deepseek_v2": "the latent vectors are cached, not keys and values",
+    "deepseek_v3": "the latent vectors are cached, not keys and values",
+    "minicpm3": "the latent vectors are cached, not keys and values",
+    "gpt_neo": "transformers masks with a table as long as the cache", "gptj": "unfused attention",
+    "bloom": "unfused attention", "mpt": "unfused attention", "gpt_oss": "unfused attention",
+    "gemma2": "unfused attention",
+}  # fmt: skip
+"""Families whose decode phase is that of inference engines, not of ``transformers``, and the difference."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("model_type", [name for name in CASES if name not in ENGINES_ONLY])
+def test_a_family_equals_the_traced_module_with_a_cache(model_type, phase):
+    ours, theirs = network(model_type, phase), traced(model_type, phase)
+    assert total(ours, "macs") == total(theirs, "macs")
+    assert total(ours, "flops") == pytest.approx(total(theirs, "flops"), rel=0.01)
+    assert without_cache_writes(ours) == pytest.approx(without_cache_writes(theirs), rel=0.12)
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_every_family_is_compared(model_type):
+    assert model_type in CASES or model_type in OTHER_WAY, f"add {model_type} to CASES"
+
+
+# The cache and parallelism -------------------------------------------------------------------------------------------
+
+
+def cache_shapes(found):
+    return [layer.outputs for layer in found.layers if layer.kind == "cache"]
+
+
+def test_latent_attention_caches_one_vector_per_token():
+    """DeepSeek-V2, section 2.1.4: kv_lora_rank + qk_rope_head_dim numbers per token and layer."""
+    shapes = cache_shapes(network("deepseek_v3", "decode"))
+    assert shapes == [((1, 1, CONTEXT + 1, 16), (1, 1, CONTEXT + 1, 4))] * 2
+    assert cache_shapes(network("deepseek_v3", "prefill")) == [((1, 1, TOKENS, 16), (1, 1, TOKENS, 4))] * 2
+
+
+def test_windows_follow_the_pattern_of_layers():
+    """Gemma 3: five layers with a window for each without one."""
+    found = network("gemma3_text", "decode", num_hidden_layers=6, sliding_window=8, sliding_window_pattern=6)
+    assert [shapes[0][2] for shapes in cache_shapes(found)] == [8] * 5 + [CONTEXT + 1]
+
+
+def sharded(model_type, **options):
+    config = {**CASES[model_type].config, "model_type": model_type}
+    return read_config(json.dumps(config).encode(), "c.json", None, SequenceOptions(TOKENS, **options))
+
+
+@pytest.mark.parametrize("model_type", ["llama", "deepseek_v3", "phi3", "gemma2", "falcon", "gpt_oss", "qwen3_moe"])
+def test_tensor_parallel_devices_share_all_matrices(model_type):
+    whole, half = network(model_type), sharded(model_type, tensor_parallel=2, phase="prefill")
+    matrices = [layer for layer in whole.layers if layer.kind in ("linear", "grouped_matmul", "embedding")]
+    halves = [layer for layer in half.layers if layer.kind in ("linear", "grouped_matmul", "embedding")]
+    replicated = {"q_a_proj", "kv_a_proj_with_mqa", "router", "gate"}
+    for one, two in zip(matrices, halves):
+        sizes = [prod(one.weights[0]), prod(two.weights[0])]
+        is_replicated = one.name.rpartition(".")[2] in replicated and one.kind == "linear"
+        is_multi_query = model_type == "falcon" and "query_key_value" in one.name
+        if not is_replicated and not is_multi_query:
+            assert sizes[0] == 2 * sizes[1], one.name
+
+
+def test_key_and_value_heads_fewer_than_devices_are_replicated():
+    four = sharded("llama", tensor_parallel=4)
+    keys = [layer for layer in four.layers if layer.name.endswith("k_proj")]
+    assert [layer.weights[0] for layer in keys] == [(8, 64)] * 2  # one of two heads of eight
+
+
+def test_a_mixture_with_tensor_parallelism_implies_sequence_parallelism():
+    found = sharded("mixtral", tensor_parallel=2, phase="training")
+    assert any("implies sequence parallelism" in note for note in found.notes)
+    assert {layer.attributes["function"] for layer in found.layers if layer.kind == "exchange"} == {"gather", "scatter"}
+
+
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(BadValue, match=r"--tensor 3 does not divide the 8 attention heads"):
+        sharded("llama", tensor_parallel=3)
+
+
+def test_an_unknown_model_type_names_the_nearest_and_another_way():
+    with pytest.raises(BadDescriptor, match=r"nearest known types are qwen3.*hf:FOLDER"):
+        read_config(b'{"model_type": "qwen4"}', "some/config.json")
+
+
+def test_a_vision_language_model_is_read_as_its_text_part():
+    config = {"model_type": "gemma3", "text_config": {**CASES["gemma3_text"].config, "model_type": "gemma3_text"}}
+    found = read_config(json.dumps(config).encode(), "c.json", None, SequenceOptions(TOKENS))
+    assert found.parameters == network("gemma3_text").parameters
+    assert "the text part of a gemma3" in found.notes[0]
