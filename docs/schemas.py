@@ -120,13 +120,14 @@ Feeding = record("Feeding", {
 
 Shapes = list[list[int]]
 Network = record("Network", {
-    "name source": str, "inputs": Shapes, "parameters": int, "notes": Names,
+    "name source": str, "inputs": Shapes, "parameters active_parameters": int, "notes": Names,
     "layers": list[record("NetworkLayer", {
         "name kind origin": str, "inputs outputs weights": Shapes, "parents": Names, "parameters": int,
         "attributes": dict[str, Any]})],
 })  # fmt: skip
 Networks = record("Networks", {"networks": list[record("NetworkRow", {
-    "name source": str, "input_shape": list[int], "layers parameters macs flops": int})]})  # fmt: skip
+    "name source group": str, "input_shape": list[int], "layers parameters active_parameters macs flops": int,
+    "publisher": str | None})]})  # fmt: skip
 _ROW = {
     "id name architecture scope clock": str, "year": int,
     "fp64_flops fp32_flops fp16_flops memory_bytes power_w rent_usd_per_h": Number, "bandwidth_bytes_per_s": float,

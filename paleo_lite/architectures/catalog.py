@@ -57,7 +57,12 @@ TRACER = 3
 
 def network_names() -> list[str]:
     """Return the names of the shipped networks."""
-    return sorted(path.stem for path in shipped_folder("models").glob("*.json"))
+    return sorted((path.stem for path in shipped_folder("models").glob("*.json")), key=_natural_order)
+
+
+def _natural_order(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that orders numbers in names by size: ``qwen2.5-7b`` before ``qwen2.5-14b``."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def networks_with_macs(macs: float, tolerance: float = 0.005) -> list[str]:
@@ -282,7 +287,7 @@ def exportable_names() -> Iterator[str]:
 
 
 def network_rows(names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return one row per network: name, input shape, layers, parameters, MACs and FLOPs of inference, and source.
+    """Return one row per network: its group, input shape, layers, parameters, MACs and FLOPs of inference, and origin.
 
     Input shape, MACs and FLOPs are those of one sample.
     """
@@ -290,15 +295,19 @@ def network_rows(names: Iterable[str]) -> list[dict[str, Any]]:
     for name in names:
         network = find_network(name)
         work = count(network.layers)
+        publication = network.publication
         rows.append(
             {
+                "group": network.group,
                 "name": network.name,
                 "input_shape": list(network.inputs[0][1:]),
                 "layers": len(network.layers),
                 "parameters": network.parameters,
+                "active_parameters": network.active_parameters,
+                "publisher": publication.publisher if publication else None,
                 "macs": int(work.column("macs", "inference").sum()),
                 "flops": int(work.column("flops", "inference").sum()),
-                "source": network.source,
+                "source": publication.card if publication else network.source,
             }
         )
     return rows

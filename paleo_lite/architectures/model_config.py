@@ -21,7 +21,7 @@ from . import encoders
 from .language_models.decoder import add_decoder
 from .language_models.families import FAMILIES, Family, describe_decoder
 from .language_models.traits import Attention, Decoder, Experts, LatentAttention
-from .network import Lengths, Network, SequenceOptions
+from .network import Lengths, Network, Publication, SequenceOptions
 from .tape import Config, Tape
 
 DEFAULT_TOKENS = 2048
@@ -117,7 +117,18 @@ def read_config(
     else:
         raise unknown_model_type(config)
     notes = (*((part_note,) if part_note else ()), *network.notes)
-    return network._replace(notes=notes, rebuild=rebuild)
+    return network._replace(notes=notes, rebuild=rebuild, publication=_publication(config))
+
+
+def _publication(config: Config) -> Publication | None:
+    """Return the figures that a shipped config records of its publisher; other configs have none."""
+    published = config.fields.get("published")
+    if published is None:
+        return None
+    try:
+        return msgspec.convert(published, Publication)
+    except msgspec.ValidationError as error:
+        raise config.fail(f"$.published: {error}") from None
 
 
 def is_known(fields: dict[str, Any]) -> bool:
@@ -222,7 +233,7 @@ def _read_decoder(config: Config, family: Family, options: SequenceOptions) -> N
     add_decoder(tape, decoder, has_head)
     source = f"Hugging Face config, {config.fields['model_type']}"
     network = tape.network(_name_of(config.where), ((1, lengths.queries),), source, tuple(notes))
-    return network._replace(lengths=lengths, blocks=blocks)
+    return network._replace(lengths=lengths, blocks=blocks, group="language models")
 
 
 def _check_parallelism(
@@ -326,4 +337,5 @@ def _read_model_type(
         inputs = ((1, lengths.queries),) * model_type.inputs
     notes = () if reads_images or options.length else (_assumption(options, lengths),)
     network = tape.network(_name_of(config.where), inputs, f"Hugging Face config, {name}", notes)
-    return network._replace(lengths=lengths, blocks=blocks)
+    group = "image networks" if reads_images else "text encoders"
+    return network._replace(lengths=lengths, blocks=blocks, group=group)

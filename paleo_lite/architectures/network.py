@@ -6,6 +6,8 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
+import msgspec
+
 from ..counting import GENERATION_PHASES, Layer, Shape
 from ..errors import UnknownName
 
@@ -70,6 +72,34 @@ class SequenceOptions(NamedTuple):
         return self.length is not None or self.context is not None or self.phase in GENERATION_PHASES
 
 
+class Publication(msgspec.Struct, frozen=True):
+    """Figures that the publisher of a shipped network states.
+
+    Attributes
+    ----------
+    publisher : str
+        Company or group that published the weights.
+    card : str
+        Address of the model card.
+    parameters : int
+        Published number of parameters.
+    active_parameters : int or None
+        Published number of parameters that one token uses, of a mixture of experts.
+    active_excludes_embedding : bool
+        Whether the publisher leaves the embedding of the inputs out of the active parameters, as only one of its rows
+        is read.
+    definition : str
+        What the publisher counts, if it is not simply all parameters of the decoder.
+    """
+
+    publisher: str
+    card: str
+    parameters: int
+    active_parameters: int | None = None
+    active_excludes_embedding: bool = False
+    definition: str = ""
+
+
 class Network(NamedTuple):
     """Layers of a network at batch size 1.
 
@@ -93,6 +123,10 @@ class Network(NamedTuple):
         Number of identical blocks; 0 where it is unknown.
     rebuild : callable or None
         Function from `SequenceOptions` to the same network with these options; None where the layers are fixed.
+    group : str
+        Group in which the network is listed.
+    publication : Publication or None
+        Figures that the publisher states, of shipped language models.
     """
 
     name: str
@@ -104,6 +138,8 @@ class Network(NamedTuple):
     lengths: Lengths | None = None
     blocks: int = 0
     rebuild: Callable[[SequenceOptions], Network] | None = None
+    group: str = "image networks"
+    publication: Publication | None = None
 
     def __repr__(self) -> str:
         return f"<Network {self.name}: {len(self.layers)} layers, {self.parameters:,} parameters>"
@@ -112,6 +148,22 @@ class Network(NamedTuple):
     def input_elements(self) -> int:
         """Elements of all inputs of one sample."""
         return sum(prod(shape) for shape in self.inputs)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token uses: all but those of the experts that are not chosen.
+
+        The embedding of the inputs is left out where the publisher of the network leaves it out.
+        """
+        inactive = 0
+        for layer in self.layers:
+            if layer.kind == "grouped_matmul":
+                experts, active = layer.weights[0][0], layer.attributes["active"]
+                inactive += sum(prod(weight) for weight in layer.weights) * (experts - active) // experts
+        if self.publication is not None and self.publication.active_excludes_embedding:
+            embeddings = (layer for layer in self.layers if layer.kind == "embedding" and -1 in layer.parents)
+            inactive += sum(prod(weight) for layer in embeddings for weight in layer.weights)
+        return self.parameters - inactive
 
     @property
     def tokens(self) -> int | None:

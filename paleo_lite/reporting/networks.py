@@ -6,27 +6,42 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..architectures import CountsComparison, LayerCounts, Network
+from ..architectures.network import Publication
 from ..counting import CONSTANT, INPUT
 from ..units import format_shape, format_si
 from .document import Column, Document, Table, format_count, format_plural, raw_table
 
 
 def networks_page(rows: list[dict[str, Any]]) -> Document:
-    """Return the list of shipped networks."""
-    table = Table(
-        "",
-        [
-            Column("name", "name", left=True),
-            Column("input_shape", "input", format_shape),
-            Column("layers", "layers", drop_order=1),
-            Column("parameters", "parameters", format_si),
-            Column("macs", "MACs", format_si),
-            Column("flops", "FLOPs", format_si),
-            Column("source", "source", left=True, wrap=True, drop_order=2),
-        ],
-        rows,
-    )
-    return Document(f"{len(rows)} networks; MACs and FLOPs of inference, batch 1", (), [table])
+    """Return the list of shipped networks, one table per group."""
+    columns = [
+        Column("name", "name", left=True),
+        Column("input_shape", "input", format_shape),
+        Column("layers", "layers", drop_order=3),
+        Column("parameters", "parameters", format_si),
+        Column("active_parameters", "active", format_si, drop_order=1),
+        Column("macs", "MACs", format_si),
+        Column("flops", "FLOPs", format_si),
+        Column("publisher", "publisher", left=True, drop_order=4),
+        Column("source", "source", left=True, wrap=True, drop_order=2),
+    ]
+    tables = []
+    for group in dict.fromkeys(row["group"] for row in rows):
+        members = [row for row in rows if row["group"] == group]
+        shown = [column for column in columns if column.key not in _hidden_columns(members)]
+        tables.append(Table(f"{group[:1].upper()}{group[1:]}, {len(members)}", shown, members))
+    title = f"{len(rows)} networks; MACs and FLOPs of inference, batch 1"
+    return Document(title, (), tables, data=raw_table(rows))
+
+
+def _hidden_columns(rows: list[dict[str, Any]]) -> set[str]:
+    """Return the columns that say nothing about these networks: publishers without a name, equal active parameters."""
+    hidden = set()
+    if not any(row["publisher"] for row in rows):
+        hidden.add("publisher")
+    if all(row["active_parameters"] == row["parameters"] for row in rows):
+        hidden.add("active_parameters")
+    return hidden
 
 
 def network_dict(network: Network) -> dict[str, Any]:
@@ -36,6 +51,7 @@ def network_dict(network: Network) -> dict[str, Any]:
         "source": network.source,
         "inputs": [list(shape) for shape in network.inputs],
         "parameters": network.parameters,
+        "active_parameters": network.active_parameters,
         "notes": list(network.notes),
         "layers": [
             {
@@ -85,7 +101,19 @@ def network_page(network: Network) -> Document:
         ("input", ", ".join(format_shape(shape) for shape in network.inputs)),
         ("parameters", f"{network.parameters:,}"),
     ]
+    if network.active_parameters != network.parameters:
+        facts.append(("active parameters per token", f"{network.active_parameters:,}"))
+    if network.publication is not None:
+        facts.append(("published", _format_publication(network.publication)))
     return Document(f"{network.name}: {len(rows)} layers", facts, [table], network.notes)
+
+
+def _format_publication(publication: Publication) -> str:
+    text = f"{format_si(publication.parameters)} parameters"
+    if publication.active_parameters is not None:
+        text += f", {format_si(publication.active_parameters)} active"
+    definition = f" ({publication.definition})" if publication.definition else ""
+    return f"{text}{definition} by {publication.publisher}, {publication.card}"
 
 
 def _format_attribute(value: Any) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.architectures import find_network
+from paleo_lite.architectures import find_network, network_names
 from paleo_lite.architectures.catalog import network_rows
 from paleo_lite.architectures.network import Network
 from paleo_lite.errors import UnknownName
@@ -43,3 +43,50 @@ def test_layer_by_name() -> None:
     assert network.layer("features.0").weights == ((64, 3, 11, 11), (64,))
     with pytest.raises(UnknownName, match=r"no layer of alexnet is called 'feature\.0': did you mean features\.0"):
         network.layer("feature.0")
+
+
+PUBLISHED = [name for name in network_names() if find_network(name).publication is not None]
+
+
+def _decode_parameters(network):
+    """Return all parameters and the active ones, counted as the publisher counts them."""
+    if network.name != "glm-4.5":
+        return network.parameters, network.active_parameters
+    # The report counts the multi-token prediction layer, but neither the embedding nor the output layer.
+    hidden, experts, expert_size, active = 5120, 160 + 1, 1536, 8 + 1
+    embeddings = 2 * 151_552 * hidden
+    attention = 2 * 96 * 128 * hidden + 2 * 8 * 128 * hidden
+    joined = 2 * hidden * hidden
+    expert = 3 * hidden * expert_size
+    total = network.parameters - embeddings + attention + joined + experts * expert
+    return total, network.active_parameters - embeddings + attention + joined + active * expert
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_equal_the_published_figures(name):
+    """Totals of the model cards and reports, within 0.1 %."""
+    network = find_network(name)
+    total, active = _decode_parameters(network)
+    publication = network.publication
+    assert total == pytest.approx(publication.parameters, rel=1e-3)
+    if publication.active_parameters is None:
+        assert network.active_parameters == network.parameters
+        return
+    # Most publishers round to 10^9: a figure of 22 B stands for everything from 21.5 to 22.5 B.
+    digits = f"{publication.active_parameters / 1e9:g}"
+    half_unit = 0.5 * 10.0 ** (9 - len(digits.partition(".")[2]))
+    assert active == pytest.approx(publication.active_parameters, rel=0.017, abs=half_unit)
+
+
+def test_the_names_people_know_are_shipped():
+    assert len(PUBLISHED) >= 40
+    known = {"llama-3.1-8b", "llama-3.2-1b", "llama-3.3-70b", "llama-3.1-405b", "qwen2.5-0.5b", "qwen2.5-72b",
+             "qwen3-0.6b", "qwen3-32b", "qwen3-30b-a3b", "qwen3-235b-a22b", "mistral-7b", "mixtral-8x22b", "gemma-2-9b",
+             "gemma-3-27b", "phi-4", "deepseek-v3", "deepseek-r1", "kimi-k2", "gpt-oss-20b", "gpt-oss-120b", "glm-4.5",
+             "olmo-2-32b"}  # fmt: skip
+    assert known <= set(PUBLISHED)
+
+
+def test_networks_are_listed_in_groups():
+    groups = {row["group"] for row in network_rows(["resnet50", "bert-base", "llama-3-8b"])}
+    assert groups == {"image networks", "text encoders", "language models"}
