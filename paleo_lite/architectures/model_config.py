@@ -20,7 +20,7 @@ from ..errors import BadDescriptor, BadValue
 from . import encoders
 from .language_models.decoder import add_decoder
 from .language_models.families import FAMILIES, Family, describe_decoder
-from .language_models.traits import Attention, Decoder, Experts, LatentAttention
+from .language_models.traits import Attention, Block, Decoder, Experts, LatentAttention
 from .network import Lengths, Network, Publication, SequenceOptions
 from .tape import Config, Tape
 
@@ -227,13 +227,24 @@ def _read_decoder(config: Config, family: Family, options: SequenceOptions) -> N
         options = options._replace(sequence_parallel=True)
     _check_parallelism(config, decoder, lengths, options, _is_fused(config, options))
     blocks = len(decoder.blocks)
-    if options.blocks is not None:
+    block_types = _block_types(decoder)
+    if isinstance(options.blocks, int):
         decoder = msgspec.structs.replace(decoder, blocks=decoder.blocks[: options.blocks])
+    elif options.blocks is not None:
+        chosen = tuple(decoder.blocks[index] for index in options.blocks)
+        decoder = msgspec.structs.replace(decoder, blocks=chosen)
     tape = Tape(config.where, lengths, _is_fused(config, options), options)
     add_decoder(tape, decoder, has_head)
     source = f"Hugging Face config, {config.fields['model_type']}"
     network = tape.network(_name_of(config.where), ((1, lengths.queries),), source, tuple(notes))
-    return network._replace(lengths=lengths, blocks=blocks, group="language models")
+    return network._replace(lengths=lengths, blocks=blocks, block_types=block_types, group="language models")
+
+
+def _block_types(decoder: Decoder) -> tuple[int, ...]:
+    """Return the index of the first equal block for each block; nothing if all blocks are equal."""
+    first_of_type: dict[Block, int] = {}
+    types = tuple(first_of_type.setdefault(block, index) for index, block in enumerate(decoder.blocks))
+    return types if len(first_of_type) > 1 else ()
 
 
 def _check_parallelism(
@@ -327,8 +338,10 @@ def _read_model_type(
     else:
         lengths = _text_lengths(config, options, model_type.positions, model_type.longest, generates=False)
     blocks = config.positive_integer(model_type.layer_count)
-    if options.blocks is not None:
+    if isinstance(options.blocks, int):
         config.fields[model_type.layer_count] = options.blocks
+    elif options.blocks is not None:
+        config.fields[model_type.layer_count] = len(options.blocks)
     tape = Tape(config.where, lengths, _is_fused(config, options), options)
     model_type.add_layers(tape, config, has_head)
     if reads_images:

@@ -50,8 +50,8 @@ class SequenceOptions(NamedTuple):
         2023).
     expert_parallel : int
         Expert-parallel degree: devices that split the experts of a mixture (Lepikhin et al. 2021, GShard).
-    blocks : int or None
-        Number of transformer blocks to build; all by default.
+    blocks : int, tuple of int or None
+        Transformer blocks to build: the first so many, or those with these indices; all by default.
     fused_attention : bool or None
         Whether attention is one fused kernel; None takes the config's setting.
     """
@@ -63,7 +63,7 @@ class SequenceOptions(NamedTuple):
     sequence_parallel: bool = False
     context_parallel: int = 1
     expert_parallel: int = 1
-    blocks: int | None = None
+    blocks: int | tuple[int, ...] | None = None
     fused_attention: bool | None = None
 
     @property
@@ -120,7 +120,9 @@ class Network(NamedTuple):
     lengths : Lengths or None
         Tokens per pass; None for a network that does not read sequences.
     blocks : int
-        Number of identical blocks; 0 where it is unknown.
+        Number of blocks; 0 where it is unknown.
+    block_types : tuple of int
+        For each block, the index of the first block that is equal to it; empty if all blocks are equal.
     rebuild : callable or None
         Function from `SequenceOptions` to the same network with these options; None where the layers are fixed.
     group : str
@@ -137,6 +139,7 @@ class Network(NamedTuple):
     notes: tuple[str, ...] = ()
     lengths: Lengths | None = None
     blocks: int = 0
+    block_types: tuple[int, ...] = ()
     rebuild: Callable[[SequenceOptions], Network] | None = None
     group: str = "image networks"
     publication: Publication | None = None

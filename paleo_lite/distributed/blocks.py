@@ -1,4 +1,4 @@
-"""Costs of networks of equal blocks on one device, extrapolated from networks of one, two and three blocks.
+"""Costs of networks of transformer blocks on one device, extrapolated from networks of one, two and three blocks.
 
 The layers of one device come from the config (`paleo_lite.architectures.tape`): its columns and rows of every weight
 matrix, and the communication between devices. `block_costs` returns the cost of a block and of the layers outside
@@ -10,8 +10,9 @@ the same layout for text generation; the logits of the last token are gathered.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -78,12 +79,12 @@ class DeviceCost(NamedTuple):
 
 
 class BlockCosts(NamedTuple):
-    """Costs of a network of equal blocks on one device.
+    """Costs of a network of blocks on one device.
 
     Attributes
     ----------
     block : DeviceCost
-        Cost of one block.
+        Mean cost of a block, over all types of blocks.
     outer : DeviceCost
         Cost of the layers outside blocks: embedding and head.
     overhead_s : float
@@ -117,15 +118,24 @@ def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
 def _compute_block_costs(
     job: Job, tensor: int, sequence_parallel: bool, context: int, expert: int, micro_batch_size: int, selective: bool
 ) -> BlockCosts:
-    counted = job.cached_across_models(
-        _count_micro_batch, tensor, sequence_parallel, context, expert, micro_batch_size, selective
-    )
+    network = job.workload.network
+    block_counts = Counter(network.block_types or (0,) * network.blocks)
     model = use_training_constants(job.model)
-    terms = [model.evaluate(workload, job.machine) for workload, _ in counted]
-    one_block, two_blocks = (
-        _device_cost(term, workload, memory, job.element_bytes) for term, (workload, memory) in zip(terms, counted)
-    )
-    block = _subtract_costs(two_blocks, one_block)
+    weighted_blocks = []
+    for block_type, number in block_counts.most_common():
+        type_counted = job.cached_across_models(
+            _count_micro_batch, block_type, tensor, sequence_parallel, context, expert, micro_batch_size, selective
+        )
+        type_terms = [model.evaluate(workload, job.machine) for workload, _ in type_counted]
+        one_block_cost, two_blocks_cost = (
+            _device_cost(term, workload, memory, job.element_bytes)
+            for term, (workload, memory) in zip(type_terms, type_counted)
+        )
+        block_cost = _subtract_costs(two_blocks_cost, one_block_cost)
+        weighted_blocks.append((number / network.blocks, block_cost))
+        if len(weighted_blocks) == 1:  # the most frequent type also gives the costs outside blocks
+            counted, terms, one_block = type_counted, type_terms, one_block_cost
+    outer = _subtract_costs(one_block, weighted_blocks[0][1])
     interval = terms[1].interval()
     relative_interval = None
     if interval is not None:
@@ -135,8 +145,8 @@ def _compute_block_costs(
     additions = [layer for layer in workload.layers if layer.kind == "add" and len(layer.outputs[0]) == 3]
     hidden_state_bytes = float(np.prod(additions[-1].outputs[0])) * workload.batch_size * job.element_bytes
     return BlockCosts(
-        block=block,
-        outer=_subtract_costs(one_block, block),
+        block=_average_cost(weighted_blocks),
+        outer=outer,
         overhead_s=terms[0].overhead_s,
         hidden_state_bytes=hidden_state_bytes,
         relative_interval=relative_interval,
@@ -144,10 +154,17 @@ def _compute_block_costs(
 
 
 def _count_micro_batch(
-    job: Job, tensor: int, sequence_parallel: bool, context: int, expert: int, micro_batch_size: int, selective: bool
+    job: Job,
+    block_type: int,
+    tensor: int,
+    sequence_parallel: bool,
+    context: int,
+    expert: int,
+    micro_batch_size: int,
+    selective: bool,
 ) -> tuple[tuple[Workload, Memory], ...]:
-    """Return workload and memory of one micro-batch for networks of one and of two blocks."""
-    networks = job.cached_across_models(_build_small_networks, tensor, sequence_parallel, context, expert)
+    """Return workload and memory of one micro-batch for networks of one and of two blocks of a type."""
+    networks = job.cached_across_models(_build_small_networks, block_type, tensor, sequence_parallel, context, expert)
     counted = []
     for network in networks:
         workload = micro_batch(network.workload.with_changes(batch_size=micro_batch_size), job.machine)
@@ -165,14 +182,14 @@ class _SmallNetwork(NamedTuple):
 
 
 def _build_small_networks(
-    job: Job, tensor: int, sequence_parallel: bool, context: int, expert: int
+    job: Job, block_type: int, tensor: int, sequence_parallel: bool, context: int, expert: int
 ) -> list[_SmallNetwork]:
-    """Build the networks of one and of two blocks."""
+    """Build the networks of one and of two blocks of a type, given by the index of a block."""
     network = job.workload.network
     assert network.rebuild is not None and network.lengths is not None
     training = msgspec.structs.replace(job.workload.options, accumulation=1, checkpointing="none")
     small_networks = []
-    for blocks in (1, 2):
+    for number in (1, 2):
         options = SequenceOptions(
             length=network.lengths.queries,
             phase="training",
@@ -180,7 +197,7 @@ def _build_small_networks(
             sequence_parallel=sequence_parallel,
             context_parallel=context,
             expert_parallel=expert,
-            blocks=blocks,
+            blocks=(block_type,) * number,
         )
         workload = job.workload.with_changes(
             network=network.rebuild(options), training=training, batch_size=1, execution=MEGATRON
@@ -258,6 +275,21 @@ def _subtract_costs(total: DeviceCost, part: DeviceCost) -> DeviceCost:
         else:
             difference[name] = in_total - in_part
     return DeviceCost(**difference)
+
+
+def _average_cost(weighted_costs: Sequence[tuple[float, DeviceCost]]) -> DeviceCost:
+    """Return the weighted mean of costs; weights scale the number of messages, not their size."""
+    if len(weighted_costs) == 1:
+        return weighted_costs[0][1]
+    mean: dict[str, Any] = {}
+    for name in DeviceCost._fields:
+        if name in ("forward_messages", "backward_messages"):
+            mean[name] = tuple(
+                (weight * share, size) for weight, cost in weighted_costs for share, size in getattr(cost, name)
+            )
+        else:
+            mean[name] = sum(weight * getattr(cost, name) for weight, cost in weighted_costs)
+    return DeviceCost(**mean)
 
 
 def _is_score_layer(layer: Layer, keys: int) -> bool:
@@ -354,12 +386,13 @@ class _GenerationCost(NamedTuple):
 
 
 def _generation_cost(job: Job, tensor: int, samples: int) -> _GenerationCost:
-    """Extrapolate the cost from networks of one, two and three blocks.
+    """Extrapolate the cost from networks of one, two and three blocks; compute it in full where blocks differ.
 
     Times and bytes grow linearly with the number of blocks, variances quadratically.
     """
     blocks = job.workload.network.blocks
-    block_counts = [1, 2, 3] if blocks > 3 else [blocks]
+    has_equal_blocks = not job.workload.network.block_types
+    block_counts = [1, 2, 3] if blocks > 3 and has_equal_blocks else [blocks]
     predictions = [job.cached(_predict_few_blocks, tensor, samples, count) for count in block_counts]
 
     def extrapolate(values: Sequence[float]) -> float:

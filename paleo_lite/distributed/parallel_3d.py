@@ -70,6 +70,11 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     if topology.workers == 1:
         config = _single_device_config(config, batch_size)
     layout = plan_layout(network, topology, batch_size, config)
+    notes = [config.describe(layout.data, layout.micro_batches)]
+    has_experts = any(layer.kind == "grouped_matmul" for layer in network.layers)
+    if has_experts and config.tensor > 1 and not config.sequence_parallel:
+        config = msgspec.structs.replace(config, sequence_parallel=True)
+        notes.append("`--tensor` for a mixture of experts implies `--sequence-parallel`: experts are not sharded")
     settings = settings.with_straggler_slowdown(layout.data)
     costs = block_costs(job, config)
     layout = _longest_stage(layout, network.blocks, config, costs)
@@ -124,7 +129,7 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         memory_bytes=memory_bytes,
         collective=config.describe_degrees(layout.data),
         overheads_s={name: seconds for name, seconds in overheads_s.items() if seconds},
-        notes=(config.describe(layout.data, layout.micro_batches),),
+        notes=tuple(notes),
         recomputed_fraction=recompute_s / passes_s,
     )
     if costs.relative_interval is None:
@@ -205,9 +210,7 @@ def plan_layout(network: Network, topology: Topology, batch_size: int, config: P
     """
     workers = topology.workers
     if not network.blocks or network.lengths is None:
-        raise BadValue(
-            f"`--tensor` and `--pipeline` need a network from a config, with equal blocks: not {network.name}"
-        )
+        raise BadValue(f"`--tensor` and `--pipeline` need a network from a config: not {network.name}")
     if workers % config.devices_per_replica:
         context = f" times `--context-parallel {config.context}`" if config.context > 1 else ""
         raise BadValue(
