@@ -6,34 +6,41 @@ The module is built on the meta device, without weights and without a network co
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ..counting import CONSTANT, Layer
 from ..errors import BadDescriptor, BadValue, FactoryFailed
 from .descriptor import read_bounded
 from .inputs import Input
-from .model_config import DEFAULT_TOKENS, is_known, read_config
+from .model_config import DEFAULT_TOKENS, is_known, read_config, text_lengths
 from .network import Network, SequenceOptions
+from .tape import Config
 
 
 def read_hugging_face(
-    reference: str, given: Sequence[Input] = (), image_size: int | None = None, tokens: SequenceOptions | None = None
+    reference: str, inputs: Sequence[Input] = (), image_size: int | None = None, options: SequenceOptions | None = None
 ) -> Network:
-    """The network of a config.
+    """Return the network of a config.
 
     Parameters
     ----------
     reference : str
-        ``hf:PATH``.
-    given : sequence of Input
-        What forward is called with; without it what such models are called with.
+        ``hf:PATH``, the path of a ``config.json`` or of its folder.
+    inputs : sequence of Input
+        Inputs of ``forward``; by default the usual ones of such models.
+    image_size : int, optional
+        Height and width of the images, in place of the config's.
+    options : SequenceOptions, optional
+        Tokens and phase.
 
     Raises
     ------
-    BadDescriptor, BadValue, TraceFailed, MissingExtra
+    BadDescriptor, BadValue, FactoryFailed, TraceFailed, MissingExtra
     """
     path = Path(reference.partition(":")[2])
     if path.suffix != ".json":
@@ -45,71 +52,194 @@ def read_hugging_face(
         fields = msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadDescriptor(f"{path}: {error}") from None
-    listed = fields.get("architectures")
-    named = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], str) else None
-    if is_known(fields) and not given:
-        return read_config(data, str(path), image_size, tokens)
-    return _built(reference, fields, named, given, image_size, tokens or SequenceOptions())
+    classes = fields.get("architectures") or []
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise BadDescriptor(f"{path}: $.architectures is {classes!r}; it must be a list of class names")
+    if is_known(fields) and not inputs:
+        return read_config(data, str(path), image_size, options)
+    options = options or SequenceOptions()
+    built = BuiltModel(reference, Config(fields, str(path)), image_size)
+    if built.generates_text and not inputs:
+        return built.trace_phase(options)
+    return built.trace_inputs(inputs, options)
 
 
-def _built(
-    reference: str, fields: dict[str, Any], named: str | None, given: Sequence[Input], image_size: int | None,
-    tokens: SequenceOptions,
-) -> Network:  # fmt: skip
-    """Built by ``transformers`` on the meta device, and traced."""
-    from .torch_import import import_torch, import_torchvision
+class BuiltModel:
+    """A module built by ``transformers`` on the meta device.
 
-    import_torch(f"tracing {reference}")
-    from .build import build_module
-    from .sequence_lengths import trace_inputs
+    Parameters
+    ----------
+    reference : str
+        ``hf:PATH``, for messages.
+    config : Config
+        The fields of the config.
+    image_size : int, optional
+        Height and width of the images.
 
-    try:
-        import_torchvision()  # which transformers imports, beside a CPU build of torch too
-        transformers = importlib.import_module("transformers")
-    except ImportError:
-        raise FactoryFailed(f"{reference} needs transformers: pip install transformers") from None
-    rest = {key: value for key, value in fields.items() if key not in ("model_type", "use_cache", "auto_map")}
-    try:
-        config = transformers.AutoConfig.for_model(fields.get("model_type"), **rest, use_cache=False)
-        if image_size is not None:
-            config.image_size = image_size
-        factory = transformers.AutoModel.from_config if named is None else getattr(transformers, named)
-        if named is not None and not (isinstance(factory, type) and issubclass(factory, transformers.PreTrainedModel)):
-            raise TypeError(f"{named} is not a model")  # a file may name anything
-        module = build_module(lambda: factory(config))
-    except Exception as error:
-        said = " ".join(str(error).split())[:200]
-        raise FactoryFailed(f"{reference} cannot be built: {type(error).__name__}: {said}") from error
-    inputs, length = list(given), tokens.length
-    if not given:
-        inputs, length = _usual_inputs(reference, module, config, length), None
-    version = f"transformers {transformers.__version__}"
-    return trace_inputs(module, inputs, length, name=reference, source=version)
+    Attributes
+    ----------
+    generates_text : bool
+        Whether the module is a decoder that reads tokens and keeps a KV cache.
+    notes : tuple of str
+        Notes for every trace.
+    """
+
+    def __init__(self, reference: str, config: Config, image_size: int | None) -> None:
+        from .torch_import import import_torch, import_torchvision
+
+        self.torch = import_torch(f"tracing {reference}")
+        try:
+            import_torchvision()  # transformers imports it, also next to a CPU build of torch
+            self.transformers = importlib.import_module("transformers")
+        except ImportError:
+            raise FactoryFailed(f"{reference} needs transformers: pip install transformers") from None
+        self.reference = reference
+        self.fields = config
+        self.module, self.config = self._build(image_size)
+        self.source = f"transformers {self.transformers.__version__}"
+        self.notes: tuple[str, ...] = ()
+        if any(type(part).__name__.endswith("Experts") for part in self.module.modules()):
+            self.module.to(self.torch.bfloat16)
+            self.notes = ("traced in bf16, as the grouped matrix products of experts exist in 16 bits only",)
+        arguments = inspect.signature(self.module.forward).parameters
+        self.generates_text = (
+            "past_key_values" in arguments
+            and getattr(self.module, "main_input_name", "") == "input_ids"
+            and not getattr(self.config, "is_encoder_decoder", False)
+            and not hasattr(self.config, "vision_config")
+            and self.module.can_generate()
+        )
+
+    def _build(self, image_size: int | None) -> tuple[Any, Any]:
+        """Return the module and its config object."""
+        from .build import build_module
+
+        fields = self.fields.fields
+        classes = fields.get("architectures")
+        class_name = classes[0] if classes else None
+        rest = {key: value for key, value in fields.items() if key not in ("model_type", "use_cache", "auto_map")}
+        try:
+            config = self.transformers.AutoConfig.for_model(fields.get("model_type"), **rest)
+            if image_size is not None:
+                config.image_size = image_size
+            if class_name is None:
+                factory = self.transformers.AutoModel.from_config
+            else:
+                factory = getattr(self.transformers, class_name)
+                if not (isinstance(factory, type) and issubclass(factory, self.transformers.PreTrainedModel)):
+                    raise TypeError(f"{class_name} is not a model")  # a file may name anything
+            module = build_module(lambda: factory(config))
+        except Exception as error:
+            message = " ".join(str(error).split())[:200]
+            raise FactoryFailed(f"{self.reference} cannot be built: {type(error).__name__}: {message}") from error
+        return module, config
+
+    def trace_inputs(self, inputs: Sequence[Input], options: SequenceOptions) -> Network:
+        """Trace the module once, with the given inputs or the usual ones of such models.
+
+        Raises
+        ------
+        BadValue
+            If the inputs are unknown, or a phase is requested that the module does not have.
+        """
+        from .sequence_lengths import trace_inputs
+
+        if options.phase in ("prefill", "decode"):
+            raise BadValue(f"{self.reference}: --phase {options.phase} needs a decoder that writes text")
+        self.config.use_cache = False
+        length = options.length
+        if not inputs:
+            inputs, length = self._usual_inputs(length), None
+        network = trace_inputs(self.module, inputs, length, name=self.reference, source=self.source)
+        return network._replace(notes=(*self.notes, *network.notes))
+
+    def trace_phase(self, options: SequenceOptions) -> Network:
+        """Trace a decoder in a phase; with a KV cache in prefill and decode.
+
+        Raises
+        ------
+        BadValue
+            If the tokens do not fit the model or the phase, or the model is divided among devices.
+        """
+        from .trace import trace
+
+        is_divided = (options.tensor_parallel, options.context_parallel, options.expert_parallel) != (1, 1, 1)
+        if is_divided or options.blocks is not None:
+            raise BadValue(
+                f"{self.reference} was traced on one device: --tensor, --pipeline, --context-parallel and "
+                "--expert-parallel need a model type that is read from its config"
+            )
+        lengths = text_lengths(self.fields, options, "max_position_embeddings", None, generates=True)
+        tokens = self.torch.zeros(1, lengths.queries, dtype=self.torch.long, device="meta")
+        arguments: dict[str, Any] = {"use_cache": lengths.uses_cache}
+        if lengths.uses_cache:
+            arguments["past_key_values"] = self._filled_cache(lengths.keys - lengths.queries)
+            if "logits_to_keep" in inspect.signature(self.module.forward).parameters:
+                arguments["logits_to_keep"] = 1
+        network = trace(self.module, tokens, name=self.reference, source=self.source, **arguments)
+        layers = network.layers
+        if lengths.uses_cache:
+            layers = tuple(_append_in_place(layer, lengths.queries) for layer in layers)
+        return network._replace(
+            layers=layers,
+            inputs=((1, lengths.queries),),
+            lengths=lengths,
+            notes=(*self.notes, *network.notes),
+            rebuild=self.trace_phase,
+            group="language models",
+        )
+
+    def _filled_cache(self, tokens: int) -> Any:
+        """Return a KV cache that holds so many tokens."""
+        cache = self.transformers.DynamicCache(config=self.config)
+        if tokens:
+            words = self.torch.zeros(1, tokens, dtype=self.torch.long, device="meta")
+            with self.torch.device("meta"), self.torch.no_grad():
+                self.module(words, past_key_values=cache, use_cache=True)
+        return cache
+
+    def _config_value(self, name: str) -> Any:
+        """Return a value of the config, or of its text or vision part."""
+        parts = [self.config]
+        for part_name in ("text_config", "vision_config"):
+            if hasattr(self.config, part_name):
+                parts.append(getattr(self.config, part_name))
+        for part in parts:
+            if getattr(part, name, None) is not None:
+                return getattr(part, name)
+        return None
+
+    def _usual_inputs(self, length: int | None) -> list[Input]:
+        """Return the inputs that such a model is usually called with."""
+        config = self.config
+        main = str(getattr(self.module, "main_input_name", ""))
+        positions = self._config_value("max_position_embeddings") or DEFAULT_TOKENS
+        tokens = length or min(DEFAULT_TOKENS, positions)
+        inputs = []
+        if main == "input_ids" or hasattr(config, "text_config"):
+            inputs.append(Input((tokens,), "int64", "input_ids"))
+        if main == "pixel_values" or hasattr(config, "vision_config"):
+            size = self._config_value("image_size") or 224
+            height, width = size if isinstance(size, (list, tuple)) else (size, size)
+            inputs.append(Input((self._config_value("num_channels") or 3, height, width), "float32", "pixel_values"))
+        if main == "input_features":
+            inputs.append(Input((config.num_mel_bins, 2 * config.max_source_positions), "float32", main))
+        if main == "input_values":
+            inputs.append(Input((16_000,), "float32", main))
+        if not inputs:
+            raise BadValue(f"{self.reference}: the inputs of its forward are unknown: give --input NAME=TYPE:SHAPE")
+        if getattr(config, "is_encoder_decoder", False) and main != "pixel_values":
+            longest = getattr(config, "max_target_positions", None) or tokens
+            inputs.append(Input((length or min(tokens, longest),), "int64", "decoder_input_ids"))
+        return inputs
 
 
-def _usual_inputs(reference: str, module: Any, config: Any, length: int | None) -> list[Input]:
-    """What a model of that sort is called with."""
-    parts = [config, *(getattr(config, name) for name in ("text_config", "vision_config") if hasattr(config, name))]
-
-    def said(name: str) -> Any:
-        return next((getattr(part, name) for part in parts if getattr(part, name, None) is not None), None)
-
-    main = str(getattr(module, "main_input_name", ""))
-    tokens = length or min(DEFAULT_TOKENS, said("max_position_embeddings") or DEFAULT_TOKENS)
-    inputs = []
-    if main == "input_ids" or hasattr(config, "text_config"):
-        inputs.append(Input((tokens,), "int64", "input_ids"))
-    if main == "pixel_values" or hasattr(config, "vision_config"):
-        size = said("image_size")
-        sides = tuple(size) if isinstance(size, (list, tuple)) else (size or 224,) * 2
-        inputs.append(Input((said("num_channels") or 3, *sides), "float32", "pixel_values"))
-    if main == "input_features":
-        inputs.append(Input((config.num_mel_bins, 2 * config.max_source_positions), "float32", main))
-    if main == "input_values":
-        inputs.append(Input((16_000,), "float32", main))
-    if not inputs:
-        raise BadValue(f"{reference}: what its forward takes is not known: --input NAME=TYPE:SHAPE for each")
-    if getattr(config, "is_encoder_decoder", False) and main != "pixel_values":
-        most = getattr(config, "max_target_positions", None) or tokens
-        inputs.append(Input((length or min(tokens, most),), "int64", "decoder_input_ids"))
-    return inputs
+def _append_in_place(layer: Layer, new_tokens: int) -> Layer:
+    """Return the write to a preallocated KV cache in place of a concatenation with what the cache holds."""
+    if layer.kind != "concat" or len(layer.inputs) != 2:
+        return layer
+    cached, new = layer.inputs
+    holds_cached_tokens = cached == (0,) or (layer.parents[0] == CONSTANT and len(cached) == len(new))
+    if not holds_cached_tokens or len(new) < 3 or new[-2] != new_tokens:
+        return layer
+    return layer._replace(kind="cache", inputs=(new,), parents=layer.parents[1:], attributes={}, origin="method")

@@ -211,7 +211,7 @@ def _is_fused(config: Config, options: SequenceOptions) -> bool:
 
 def _read_decoder(config: Config, family: Family, options: SequenceOptions) -> Network:
     has_head = _is_with_head(config, family.classes)
-    lengths = _text_lengths(config, options, family.positions, family.longest, generates=True)
+    lengths = text_lengths(config, options, family.positions, family.longest, generates=True)
     decoder = describe_decoder(family, config)
     notes = []
     if not (options.length or options.context):
@@ -283,7 +283,7 @@ def _assumption(options: SequenceOptions, lengths: Lengths) -> str:
     return f"assumes a sequence of {lengths.keys} tokens; --sequence-length sets another length"
 
 
-def _text_lengths(
+def text_lengths(
     config: Config, options: SequenceOptions, positions: str, longest: int | None, generates: bool
 ) -> Lengths:
     """Return the tokens of a pass, checked against what the model knows."""
@@ -336,7 +336,7 @@ def _read_model_type(
     if reads_images:
         lengths = Lengths(1, 1)
     else:
-        lengths = _text_lengths(config, options, model_type.positions, model_type.longest, generates=False)
+        lengths = text_lengths(config, options, model_type.positions, model_type.longest, generates=False)
     blocks = config.positive_integer(model_type.layer_count)
     if isinstance(options.blocks, int):
         config.fields[model_type.layer_count] = options.blocks
