@@ -168,6 +168,12 @@ def layer_of_kind(kind, c=2, n=3, out=4, mode="linear", weighted=False):
         return layer(kind, [(1, c, 2 * n, 2 * n)], (1, c, n, n), **attributes)
     if kind == "interpolate":
         return layer(kind, [(1, c, n, n)], (1, c, 2 * n, 2 * n), mode=mode)
+    if kind == "selective_scan":
+        return layer(kind, [(1, c, n), (1, c, n), (1, 4, n), (1, 4, n), (1, c, n)], (1, c, n), [(c, 4), (c,)], states=4)
+    if kind == "state_space_dual":
+        return layer(kind, [(1, c, n, 2), (1, 1, n, 4), (1, 1, n, 4), (1, c, n)], (1, c, n, 2), [(c,)], chunk=2)
+    if kind == "gated_delta_rule":
+        return layer(kind, [(1, c, n, 4), (1, c, n, 4), (1, c, n, 2), (1, c, n), (1, c, n)], (1, c, n, 2), chunk=2)
     if kind == "glu":
         return layer(kind, [(1, 2 * c)], (1, c))
     if kind == "concat":

@@ -160,7 +160,7 @@ class Network(NamedTuple):
         """
         inactive = 0
         for layer in self.layers:
-            if layer.kind == "grouped_matmul":
+            if "active" in layer.attributes:  # a grouped product of the chosen experts
                 experts, active = layer.weights[0][0], layer.attributes["active"]
                 inactive += sum(prod(weight) for weight in layer.weights) * (experts - active) // experts
         if self.publication is not None and self.publication.active_excludes_embedding:

@@ -71,7 +71,7 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         config = _single_device_config(config, batch_size)
     layout = plan_layout(network, topology, batch_size, config)
     notes = [config.describe(layout.data, layout.micro_batches)]
-    has_experts = any(layer.kind == "grouped_matmul" for layer in network.layers)
+    has_experts = any("active" in layer.attributes for layer in network.layers)
     if has_experts and config.tensor > 1 and not config.sequence_parallel:
         config = msgspec.structs.replace(config, sequence_parallel=True)
         notes.append("`--tensor` for a mixture of experts implies `--sequence-parallel`: experts are not sharded")

@@ -3,7 +3,8 @@
 Tests: architectures/model_config.py, architectures/language_models/attention.py,
 architectures/language_models/decoder.py, architectures/language_models/families.py,
 architectures/language_models/feed_forward.py, architectures/language_models/keys.py,
-architectures/language_models/norms.py, architectures/language_models/traits.py.
+architectures/language_models/norms.py, architectures/language_models/state_space.py,
+architectures/language_models/traits.py.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ PACKAGE = Path(pl.__file__).parent
 FILES_AT_MOST = 4
 
 WORDS = {
-    "add", "cache", "compare", "concat", "conv2d", "copy", "div", "embedding", "exchange", "exp", "fill", "gather",
+    "add", "attention", "cache", "compare", "concat", "conv2d", "copy", "div", "embedding", "exchange", "exp", "fill", "gather",
     "gelu", "gelu_tanh", "linear", "log", "matmul", "mul", "pow", "reduce", "relu", "scale", "scan", "scatter",
     "select", "slice", "sort", "sqrt", "sub", "tanh", "view", "where",
 }  # fmt: skip

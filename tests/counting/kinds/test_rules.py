@@ -312,9 +312,9 @@ def _widened(layers, channels):
         return tuple(2 * extent if index == 1 or len(shape) == 1 else extent for index, extent in enumerate(shape))
 
     first, it = layers
-    if it.kind in ("matmul", "grouped_matmul", "attention", "linear", "embedding", "concat") or it.kind.startswith(
-        "conv"
-    ):
+    fixed = ("matmul", "grouped_matmul", "attention", "linear", "embedding", "concat", "selective_scan",
+             "state_space_dual", "gated_delta_rule")  # fmt: skip
+    if it.kind in fixed or it.kind.startswith("conv"):
         return layers if it.kind != "conv2d" else [first, it._replace(
             inputs=(wide(it.inputs[0]),), weights=(wide(it.weights[0]), it.weights[1]))]  # fmt: skip
     return [
