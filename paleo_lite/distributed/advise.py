@@ -58,7 +58,7 @@ def advise(
     """Compare all strategies and collectives on a number of devices.
 
     Left out are bounds, which are not executable, and butterfly mixing, which does not exchange all gradients. Among
-    strategies within 2 % of the fastest, the simplest one comes first.
+    strategies within 2% of the fastest, the simplest one comes first.
 
     Parameters
     ----------

@@ -92,7 +92,7 @@ class BlockCosts(NamedTuple):
     hidden_state_bytes : float
         Bytes that a block passes to the next one.
     relative_interval : tuple of float or None
-        90 % interval of the time, divided by the time; None if the time model gives none.
+        90% interval of the time, divided by the time; None if the time model gives none.
     """
 
     block: DeviceCost

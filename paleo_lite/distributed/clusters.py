@@ -30,7 +30,7 @@ PredictStep = Callable[[Topology, Settings, float], Step]
 """Function from a topology, settings and a factor on the computation time to a step."""
 
 BEST, EXPECTED, WORST = -1.645, 0.0, 1.645
-"""Normal scores of the ends and the centre of a `Range`; 90 % of clusters lie between the ends."""
+"""Normal scores of the ends and the centre of a `Range`; 90% of clusters lie between the ends."""
 
 _MAX_BYTES = 2**16
 
@@ -48,7 +48,7 @@ _STEP_TIME = re.compile(r"([\d.,]+\s*(?:s|ms|us))(?:\s*(?:/|per|a)\s*step)?")
 
 
 class StepForecast(NamedTuple):
-    """Expected step time with its 90 % interval.
+    """Expected step time with its 90% interval.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Cluster(Protocol):
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Distribution of a parameter over clusters: 90 % of them lie between `worst` and `best`."""
+    """Distribution of a parameter over clusters: 90% of them lie between `worst` and `best`."""
 
     worst: float
     expected: float
@@ -325,7 +325,7 @@ def _mean_step(steps: Sequence[Step], weights: Floats) -> Step:
 
 
 def _quantiles(values: Floats, weights: Floats) -> tuple[float, float]:
-    """Return the weighted 5 % and 95 % quantiles."""
+    """Return the weighted 5% and 95% quantiles."""
     order = np.argsort(values)
     positions = np.cumsum(weights[order]) - weights[order] / 2
     low, high = np.interp((0.05, 0.95), positions, values[order])

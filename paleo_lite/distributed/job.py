@@ -241,9 +241,9 @@ class Step(msgspec.Struct, frozen=True):
     notes : tuple of str
         Remarks for the user.
     interval : tuple of float or None
-        90 % interval of `time_s`; None if the time model gives none.
+        90% interval of `time_s`; None if the time model gives none.
     cluster_interval : tuple of float or None
-        90 % interval of `time_s` due to communication and stragglers alone, with the computation time taken as exact;
+        90% interval of `time_s` due to communication and stragglers alone, with the computation time taken as exact;
         None if unknown.
     recomputed_fraction : float
         Recomputation time as a fraction of the forward and backward passes.

@@ -385,7 +385,7 @@ class OperationFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     smallest_bytes, largest_bytes : int
         Range of the measured message sizes.
     scatter : float
-        Relative scatter of held-out measurements around the model: 90 % lie within 2.015 times this value.
+        Relative scatter of held-out measurements around the model: 90% lie within 2.015 times this value.
     held_out_sizes : float
         Mean absolute relative error with message sizes held out.
     held_out_workers : float or None

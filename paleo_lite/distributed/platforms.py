@@ -190,7 +190,7 @@ class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         )
 
     def forecast_step(self, predict_step: PredictStep, topology: Topology, settings: Settings) -> StepForecast:
-        """Return the expected step, with the 90 % interval of a log-normal distribution (see `Cluster`)."""
+        """Return the expected step, with the 90% interval of a log-normal distribution (see `Cluster`)."""
         step = predict_step(topology, settings, 1.0)
         deviation = WORST * self.scatter
         return StepForecast(step, step.time_s * math.exp(-deviation), step.time_s * math.exp(deviation))

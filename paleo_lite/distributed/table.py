@@ -201,7 +201,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
 
     @property
     def efficiency_interval(self) -> tuple[float, float] | None:
-        """90 % interval of the efficiency; the uncertainty of a single worker's time cancels out."""
+        """90% interval of the efficiency; the uncertainty of a single worker's time cancels out."""
         if self.cluster_interval is None:
             return None
         best_s, worst_s = self.cluster_interval

@@ -160,7 +160,7 @@ def evaluate_remedies(result: PipelineThroughput, upgrades: Upgrades) -> tuple[R
 
 
 def plan_remedies(result: PipelineThroughput, upgrades: Upgrades) -> tuple[Remedy, ...]:
-    """Return remedies for this node, applied one after another, until the utilisation reaches 90 %.
+    """Return remedies for this node, applied one after another, until the utilisation reaches 90%.
 
     Each round applies the remedy with the largest gain.
     """

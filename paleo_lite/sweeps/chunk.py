@@ -278,7 +278,7 @@ class SingleWorkerTimes(NamedTuple):
     sizes : ndarray of int
         Batch sizes per worker, in rising order.
     time_s, low_s, high_s : ndarray
-        Step time and the ends of its 90 % interval.
+        Step time and the ends of its 90% interval.
     bound_s : ndarray, axes (case, device, batch size per worker)
         Lower bound by data sheets.
     flops : ndarray, axes (case, batch size per worker)

@@ -125,7 +125,7 @@ SHARED_ERROR = 0.09
 the runs of a source beyond that of a fit to other sources.
 
 The maximum-likelihood estimates are 0.077 and 0.062, under Student's t with 5 degrees of freedom, from the errors with
-a family or a source held out. With 0.09 instead of 0.07 the 90 % intervals cover 88 % and 85 % instead of 84 % and 82 %
+a family or a source held out. With 0.09 instead of 0.07 the 90% intervals cover 88% and 85% instead of 84% and 82%
 of the measurements of held-out families and held-out ranges of batch sizes. It is part of every prediction, because
 users run other software than the measured one.
 """
@@ -140,8 +140,8 @@ def residual_variance(scatter: float) -> float:
 def library_peak(machine: Machine, precision: str) -> PeakRate:
     """Return the peak rate of the units on which libraries compute in a precision.
 
-    In fp64 cuDNN's convolutions do not use the fp64 tensor cores: with an A100 held out, the error is 17 % relative to
-    the vector peak and 73 % relative to the tensor-core peak. AMD's rocBLAS does use them: an MI210 reaches 1.8 times
+    In fp64 cuDNN's convolutions do not use the fp64 tensor cores: with an A100 held out, the error is 17% relative to
+    the vector peak and 73% relative to the tensor-core peak. AMD's rocBLAS does use them: an MI210 reaches 1.8 times
     its vector peak.
     """
     if precision == "fp64" and machine.unit is None and machine.device.vendor == "NVIDIA":

@@ -59,5 +59,5 @@ def test_invalid_arguments():
     for batch_size in (0, -1, True, 1.5, "2"):
         with pytest.raises(BadValue):
             count_network(network, batch_size=batch_size)
-    with pytest.raises(BadValue, match="overflows"):
+    with pytest.raises(BadValue, match="overflow 64 bits"):
         count_network(network, batch_size=2**60)

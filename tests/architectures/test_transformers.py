@@ -232,19 +232,19 @@ def test_a_mixture_multiplies_by_the_active_experts():
 # Bad input ------------------------------------------------------------------------------------------------------------
 
 BAD = [
-    ({**LLAMA, "model_type": "mamba"}, r"\$.model_type is 'mamba', and configs are read of llama, mistral"),
+    ({**LLAMA, "model_type": "mambo"}, r"\$.model_type is 'mambo', which is not read; the nearest known types are mamba"),
     ({"architectures": ["LlamaForCausalLM"]}, r"\$.model_type is None"),
     ({**LLAMA, "architectures": ["LlamaForTokenClassification"]}, "LlamaForCausalLM or LlamaModel is read"),
     ({key: value for key, value in LLAMA.items() if key != "hidden_size"}, r"\$.hidden_size is missing: .* llama"),
     ({**LLAMA, "num_hidden_layers": 0}, r"\$.num_hidden_layers must be an integer >= 1 \(got 0\)"),
     ({**LLAMA, "num_hidden_layers": True}, r"\(got True\)"),
-    ({**LLAMA, "num_attention_heads": 7}, r"\$.hidden_size, 64, is not divisible by \$.num_attention_heads, 7"),
+    ({**LLAMA, "num_attention_heads": 7}, r"\$.num_key_value_heads is 2, which does not divide \$.num_attention_heads, 7"),
     ({**LLAMA, "num_key_value_heads": 3}, r"\$.num_key_value_heads is 3, which does not divide"),
-    ({**LLAMA, "hidden_act": "swoosh"}, r"\$.hidden_act is 'swoosh', known are gelu"),
+    ({**LLAMA, "hidden_act": "swoosh"}, r"\$.hidden_act must be one of gelu, .* \(got 'swoosh'\)"),
     ({**LLAMA, "attention_bias": 1}, r"true or false \(got 1\)"),
     ({**LLAMA, "attention_dropout": 2}, r"a number from 0 to 1 \(got 2\)"),
     ({**T5, "feed_forward_proj": "gated-x"}, "feed_forward_proj is 'gated-x'"),
-    ({**OPT, "word_embed_proj_dim": 32}, "is not read"),
+    ({**OPT, "word_embed_proj_dim": 32}, "OPT is read only if it equals"),
     ({**LLAMA, "model_type": "mixtral", "num_local_experts": 1}, "more than"),
 ]  # fmt: skip
 
@@ -261,13 +261,13 @@ def test_a_bad_config_is_refused_in_a_sentence(config, message):
         (
             LLAMA,
             SequenceOptions(4096),
-            r"knows 2048 positions \(\$.max_position_embeddings\), not a sequence of 4096 tokens",
+            r"knows 2048 positions \(\$.max_position_embeddings\); a sequence of 4096 tokens is too long",
         ),
-        (LLAMA, SequenceOptions(context=2048, phase="decode"), "not a context of 2048 and one more token"),
-        (LLAMA, SequenceOptions(context=8), "belongs to --phase decode, not to inference"),
+        (LLAMA, SequenceOptions(context=2048, phase="decode"), "a context of 2048 and one more token is too long"),
+        (LLAMA, SequenceOptions(context=8), "is for --phase decode, not for inference"),
         (LLAMA, SequenceOptions(8, phase="decode"), "computes one token of each sequence"),
-        (LLAMA, SequenceOptions(0), "--sequence-length must be a whole number of 1 or more, not 0"),
-        (PLAIN | {"model_type": "bert"}, SequenceOptions(phase="decode"), "of networks that write text token by token"),
+        (LLAMA, SequenceOptions(0), r"--sequence-length must be an integer >= 1 \(got 0\)"),
+        (PLAIN | {"model_type": "bert"}, SequenceOptions(phase="decode"), "needs a model that writes text; bert does not"),
         (PLAIN | {"model_type": "vit"}, SequenceOptions(16), "vit reads images"),
     ],
 )

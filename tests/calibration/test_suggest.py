@@ -126,8 +126,8 @@ def test_the_step_asked_about_is_not_suggested() -> None:
     [
         ({"gpu": "xeon-8380"}, "only GPUs of NVIDIA and AMD were measured.*'paleo-lite measure'"),
         ({"gpu": "k80", "suggest": 1000}, "1000 measurements cannot be suggested: name 1 to"),
-        ({"gpu": "k80", "time_model": "ppp"}, "leave --time-model and -o out"),
-        ({"gpu": "k80", "suggest": None, "phase": "training"}, "give --suggest, too"),
+        ({"gpu": "k80", "time_model": "ppp"}, "leave `--time-model` and `--output` out"),
+        ({"gpu": "k80", "suggest": None, "phase": "training"}, "requires `--suggest`"),
     ],
 )
 def test_refusals(question, message) -> None:

@@ -36,7 +36,7 @@ def test_sweep_then_best(tmp_path) -> None:
     assert {row["network"] for row in rows["rows"]} == {"resnet50"}
     for width in ("80", "120"):
         page = run("best", path, "--pareto", "time,cost", width=width)
-        assert "Pareto front: low time of a step, low cost" in page
+        assert "Pareto front: low step time, low cost" in page
         assert max(map(len, page.splitlines())) <= int(width)
     assert "28 combinations" in run(*SWEEP, "-o", path, "--force")
 

@@ -69,7 +69,7 @@ def test_devices_of_a_node_share_storage_and_workers():
     assert four.needed_workers == 40 and four.needed_bytes_per_s == 4000 * 100e3
     assert rates(four.pipeline)["copy"] == pytest.approx(4 * 0.771 * 10e9 / 600e3)  # each has a link of its own
     own = [predict_throughput(pipeline(devices=number)).stages[-1].description for number in (1, 2)]
-    assert own == ["the device's own work", "the own work of 2 devices"]
+    assert own == ["computation of the device", "computation of 2 devices"]
     assert four.compute_s == alone.compute_s and four.waiting_s == pytest.approx(four.compute_s)
 
 
@@ -161,16 +161,16 @@ def test_overlap_never_harms_and_nothing_beats_the_device(feeding):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"workers": 0}, "number of workers must be above 0"),
-        ({"devices": 0}, "number of devices must be above 0"),
-        ({"device_per_s": math.inf}, "device's rate must be above 0"),
-        ({"sample_bytes": -1.0}, "bytes of a sample must be above 0"),
-        ({"decode_per_worker_s": math.nan}, "decode rate must be above 0"),
-        ({"access": "often"}, "sequential or random, not 'often'"),
-        ({"access": "random", "store": Store("tape", 1e8)}, "nothing is known of random reads from tape"),
+        ({"workers": 0}, "number of workers must be > 0"),
+        ({"devices": 0}, "number of devices must be > 0"),
+        ({"device_per_s": math.inf}, "throughput of the device must be > 0"),
+        ({"sample_bytes": -1.0}, "sample size must be > 0"),
+        ({"decode_per_worker_s": math.nan}, "decode rate must be > 0"),
+        ({"access": "often"}, "sequential or random .got 'often'"),
+        ({"access": "random", "store": Store("tape", 1e8)}, "random reads per second of tape are unknown"),
     ],
 )
-def test_what_cannot_be_is_said(changes, message):
+def test_invalid_values_are_refused(changes, message):
     with pytest.raises(BadValue, match=message):
         InputPipeline(**{**{name: getattr(pipeline(), name) for name in InputPipeline.__struct_fields__}, **changes})
 

@@ -134,7 +134,7 @@ def test_same_padding_is_tensorflows(size, kernel, stride, out, before):
         ({"data": DATA_LAYER, "c": conv(["data"], [3, 3, 4, 8])}, "its filter takes 4 channels, its parent has 3"),
         ({"data": DATA_LAYER, "c": conv(["data"], [3, 3, 3])}, "its fields do not fit type Convolution"),
         ({"data": DATA_LAYER, "c": conv(["data"], [3, 3, 3, 8], "FULL")}, "padding 'FULL' is neither VALID nor SAME"),
-        ({"data": DATA_LAYER, "c": conv(["data"], [3, 3, 3, 8], stride=-1)}, "-1 is not a whole number"),
+        ({"data": DATA_LAYER, "c": conv(["data"], [3, 3, 3, 8], stride=-1)}, "sizes must be integers >= 1 (got -1)"),
         ({"data": DATA_LAYER, "c": conv(["data"], [3, 3, 3, 8], activation_fn="magic")}, "activation 'magic' is not"),
         ({"data": DATA_LAYER, "c": conv(["data"], [64, 64, 3, 8], "VALID")}, "a 64x64 window does not fit into 32x32"),
         ({"data": DATA_LAYER, "c": {"parents": ["data"]}}, "layer 'c': has no type"),
@@ -160,5 +160,5 @@ def test_files_are_told_apart(tmp_path):
     path.write_text('{"format": 1}')
     with pytest.raises(BadDescriptor, match="missing required field"):
         find_network(str(path))
-    with pytest.raises(BadDescriptor, match="one image size, 224"):
+    with pytest.raises(BadDescriptor, match="a fixed image size, here 224"):
         find_network("paleo_nin", 96)

@@ -97,7 +97,7 @@ def test_an_impossible_ppp(name, ppp):
 
 
 def test_an_impossible_batch():
-    with pytest.raises(BadValue, match="batch size must be a whole number"):
+    with pytest.raises(BadValue, match="batch size must be an integer >= 1"):
         make_simulator("K40", "pcie3").times(find_network("paleo_nin").layers, [0])
 
 

@@ -140,10 +140,10 @@ def test_kernels_of_several_profiles_are_summed():
 def test_what_nobody_knows_is_to_be_measured_next():
     rows = {"kernel": ["a", "b", "memcpy"], "category": ["kernel", "kernel", "memcpy"], "duration_ns": [3.0, 5.0, 9.0]}
     known = {**rows, "flops": [1.0, None, None], "bytes": [1.0, None, None]}
-    (table,) = [t for t in report(known).document().tables if t.title.startswith("Measure these next")]
+    (table,) = [t for t in report(known).document().tables if t.title.startswith("Kernels to measure next")]
     assert [row["name"] for row in table.rows] == ["b"] and "--next-command nvprof" in table.title
     everything = {**rows, "flops": [1.0, 1.0, None], "bytes": [1.0, 1.0, None]}
-    assert not [t for t in report(everything).document().tables if t.title.startswith("Measure")]
+    assert not [t for t in report(everything).document().tables if t.title.startswith("Kernels to measure")]
 
 
 def test_counted_zero_is_not_absent():

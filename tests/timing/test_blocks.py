@@ -40,6 +40,6 @@ def test_constants_take_the_place_of_a_devices_own_and_of_them_alone() -> None:
 def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
     head = "scatter = 0.1\npoints = 1\ndevices = []\nsources = []\n"
     (tmp_path / blocks.TRAINING_FILE).write_text(head + text)
-    monkeypatch.setattr(blocks, "shipped", lambda folder: tmp_path)
+    monkeypatch.setattr(blocks, "shipped_folder", lambda folder: tmp_path)
     with pytest.raises(BadFile, match=message):
         training_constants.__wrapped__()

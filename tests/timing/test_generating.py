@@ -109,10 +109,10 @@ def test_a_network_from_a_config_is_made_for_the_phase_that_is_asked():
         ({"weights": "int5"}, UnknownName, "int5"),
         ({"network": "gpt2", "phase": "forward", "context": None, "weights": "int4"}, UnsupportedPhase, "inference"),
         ({"network": "resnet50"}, BadValue, "does not read sequences"),
-        ({"network": find_network("gpt2")._replace(rebuild=None), "context": None}, BadValue, "decode is of networks"),
+        ({"network": find_network("gpt2")._replace(rebuild=None), "context": None}, BadValue, "decode needs a language model"),
         ({"network": find_network("gpt2", None, SequenceOptions(phase="decode"))._replace(rebuild=None), "phase": "inference",
-          "context": None}, BadValue, "a cache of keys and values is of prefill and decode"),
-        ({"network": find_network("resnet50")}, BadValue, "networks by name or config"),
+          "context": None}, BadValue, "a network with a KV cache supports the phases prefill and decode"),
+        ({"network": find_network("resnet50")}, BadValue, "networks given by name or config"),
         ({"network": find_network("gpt2")}, BadValue, "gpt2 knows 1024 positions"),
     ],
 )  # fmt: skip

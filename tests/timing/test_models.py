@@ -55,7 +55,7 @@ def test_a_model_by_name_or_by_what_is_given(name: str | None, ppp: float | None
 
 
 def test_a_ppp_that_looks_like_percent_is_questioned() -> None:
-    assert find_model("ppp", 62).notes == ("a PPP of 62 is 62 times the peak: for 62 percent say 0.62",)
+    assert find_model("ppp", 62).notes == ("a PPP of 62 means 62 times the peak: for 62 percent use 0.62",)
     assert find_model("ppp", 1.4).notes == ()  # a faster algorithm looks like this
 
 

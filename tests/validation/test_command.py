@@ -20,7 +20,7 @@ from validation.__main__ import SPLITS, main
         (["--split", "profile", "--gpu", "t4"], 2, "no measurement of t4 in"),
         (["--split", "scaling", "--precision", "fp16"], 2, "no measurement of fp16 in"),
         (["--split", "weather"], 2, "'weather' is not one of"),
-        (["--plot", "chart.gif"], 2, "chart.gif: a chart is a .png, .svg, .html file"),
+        (["--plot", "chart.gif"], 2, "chart.gif: a chart file must end in .png, .svg, .html"),
     ],
 )
 def test_mistakes_get_one_sentence(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
