@@ -1,23 +1,25 @@
 """Networks from a Hugging Face ``config.json``: the layers that tracing the model would give, without torch.
 
-A config names its ``model_type``. Language models that write text are described by the records of `language_models`;
-encoders and vision transformers by one function each. The number of tokens of a pass is not part of a config but of
-`SequenceOptions`.
+A config names its ``model_type``. Language models that write text are described by the records of `language_models`,
+encoders and encoder-decoders by those of `encoder_models`. The number of tokens of a pass is not part of a config but
+of `SequenceOptions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from ..counting import GENERATION_PHASES
 from ..errors import BadDescriptor, BadValue
-from . import encoders
+from .encoder_models.families import FAMILIES as ENCODER_FAMILIES
+from .encoder_models.families import EncoderFamily
+from .encoder_models.stack import add_encoder_model
+from .encoder_models.t5 import add_t5
 from .language_models.decoder import add_decoder
 from .language_models.families import FAMILIES, Family, describe_decoder
 from .language_models.traits import Attention, Block, Decoder, Experts, LatentAttention
@@ -29,53 +31,6 @@ DEFAULT_TOKENS = 2048
 
 TEXT_PARTS = {"gemma3": "gemma3_text", "llama4": "llama4_text", "gemma3n": "gemma3n_text"}
 """Model types of vision-language models and of their text parts, where the nested config may not name its type."""
-
-
-class ModelType(NamedTuple):
-    """A model type that is not a decoder: an encoder, an encoder-decoder or a vision transformer.
-
-    Attributes
-    ----------
-    add_layers : callable
-        Function that adds the layers of a config to a tape; its third argument says whether the head is included.
-    classes : tuple of str
-        Classes of ``transformers`` that are read: the first where a config names none; those that end in ``Model``
-        have no head.
-    positions : str
-        The key of the number of positions that the model knows.
-    longest : int or None
-        That number where the config does not give it; None: unlimited.
-    reads : {"text", "images"}
-    layer_count : str
-        The key of the number of blocks.
-    inputs : int
-        Number of sequences that the model reads.
-    """
-
-    add_layers: Callable[[Tape, Config, bool], None]
-    classes: tuple[str, ...]
-    positions: str = "max_position_embeddings"
-    longest: int | None = 512
-    reads: str = "text"
-    layer_count: str = "num_hidden_layers"
-    inputs: int = 1
-
-
-MODEL_TYPES = {
-    "bert": ModelType(encoders.bert, ("BertForMaskedLM", "BertModel")),
-    "vit": ModelType(
-        encoders.vit, ("ViTForImageClassification", "ViTModel"), positions="image_size", longest=None, reads="images"
-    ),
-    "t5": ModelType(
-        encoders.t5,
-        ("T5ForConditionalGeneration", "T5Model"),
-        positions="n_positions",
-        longest=None,
-        layer_count="num_layers",
-        inputs=2,
-    ),
-}
-"""Model types besides the decoders of `FAMILIES`."""
 
 
 def read_config(
@@ -104,18 +59,21 @@ def read_config(
     """
     options = options or SequenceOptions()
     fields = _decode(data, path)
+    whole_fields = fields
     fields, part_note = _text_part(fields, path)
     config = Config(fields, path)
     rebuild = partial(read_config, data, path, image_size)
     model_type = fields.get("model_type")
     if model_type in FAMILIES:
-        if image_size is not None:
+        if image_size is not None and not part_note:
             raise BadValue(f"{path}: a {model_type} reads no images: leave --image-size out")
         network = _read_decoder(config, FAMILIES[str(model_type)], options)
-    elif model_type in MODEL_TYPES:
-        network = _read_model_type(config, MODEL_TYPES[str(model_type)], image_size, options)
+    elif model_type in ENCODER_FAMILIES:
+        network = _read_model_type(config, ENCODER_FAMILIES[str(model_type)], image_size, options)
     else:
         raise unknown_model_type(config)
+    if part_note:
+        network, part_note = _add_vision_encoder(network, whole_fields, path, image_size, options, part_note)
     notes = (*((part_note,) if part_note else ()), *network.notes)
     return network._replace(notes=notes, rebuild=rebuild, publication=_publication(config))
 
@@ -137,8 +95,8 @@ def is_known(fields: dict[str, Any]) -> bool:
     model_type = fields.get("model_type")
     if model_type in FAMILIES:
         classes: tuple[str, ...] = FAMILIES[str(model_type)].classes
-    elif model_type in MODEL_TYPES:
-        classes = MODEL_TYPES[str(model_type)].classes
+    elif model_type in ENCODER_FAMILIES:
+        classes = ENCODER_FAMILIES[str(model_type)].classes
     else:
         return False
     named = fields.get("architectures")
@@ -148,7 +106,7 @@ def is_known(fields: dict[str, Any]) -> bool:
 def unknown_model_type(config: Config) -> BadDescriptor:
     """Return the error for a model type that is not read, with the nearest ones and another way."""
     model_type = config.fields.get("model_type")
-    known = [*FAMILIES, *MODEL_TYPES]
+    known = [*FAMILIES, *ENCODER_FAMILIES]
     near = get_close_matches(str(model_type), known, n=3, cutoff=0.5)
     nearest = f"the nearest known types are {', '.join(near)}" if near else f"known types are {', '.join(known)}"
     return config.fail(
@@ -171,7 +129,7 @@ def _text_part(fields: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
     """Return the config of the text part of a vision-language model, and a note; any other config as it is."""
     text = fields.get("text_config")
     model_type = fields.get("model_type")
-    if model_type in FAMILIES or model_type in MODEL_TYPES or not isinstance(text, dict):
+    if model_type in FAMILIES or model_type in ENCODER_FAMILIES or not isinstance(text, dict):
         return fields, ""
     text = dict(text)
     text.setdefault("model_type", TEXT_PARTS.get(str(model_type), model_type))
@@ -184,13 +142,45 @@ def _text_part(fields: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
     return text, f"the text part of a {model_type}; its vision encoder is not included"
 
 
+def _add_vision_encoder(
+    network: Network, fields: dict[str, Any], path: str, image_size: int | None, options: SequenceOptions, note: str
+) -> tuple[Network, str]:
+    """Put the vision encoder of a vision-language model before its text part, if its type is known.
+
+    Returns
+    -------
+    Network, str
+        The network, and a note on its parts. A decode step and blocks alone have no vision encoder.
+    """
+    vision = fields.get("vision_config")
+    if not isinstance(vision, dict) or vision.get("model_type") not in ENCODER_FAMILIES:
+        return network, note
+    if options.phase == "decode" or options.blocks is not None:
+        return network, f"the text part of a {fields.get('model_type')}: the vision encoder runs with the prompt"
+    config = Config(dict(vision), path)
+    encoder = _read_model_type(config, ENCODER_FAMILIES[str(vision["model_type"])], image_size, SequenceOptions())
+    offset = len(encoder.layers)
+    vision_layers = [layer._replace(name=f"vision.{layer.name}") for layer in encoder.layers]
+    text_layers = []
+    for layer in network.layers:
+        parents = tuple(parent + offset if parent >= 0 else parent for parent in layer.parents)
+        text_layers.append(layer._replace(parents=parents))
+    network = network._replace(
+        layers=(*vision_layers, *text_layers),
+        parameters=encoder.parameters + network.parameters,
+        inputs=(*encoder.inputs, *network.inputs),
+    )
+    note = f"the text part of a {fields.get('model_type')} and its vision encoder, one image per sequence"
+    return network, f"{note}; the projection between them is not included"
+
+
 def _is_with_head(config: Config, classes: tuple[str, ...]) -> bool:
     """Return whether the class that the config names has a head; raise if it is not among those that are read."""
     named = config.fields.get("architectures") or [classes[0]]
     if not isinstance(named, list) or named[0] not in classes:
         shown = named[0] if isinstance(named, list) and named else named
         raise config.fail(f"$.architectures is {shown!r}; {' or '.join(classes)} is read")
-    return bool(named[0] == classes[0])
+    return not named[0].endswith("Model") or named[0].endswith("LMHeadModel")
 
 
 def _name_of(path: str) -> str:
@@ -314,15 +304,15 @@ def text_lengths(
     return Lengths(queries, keys, uses_cache)
 
 
-# Other model types
+# Encoders and encoder-decoders
 
 
 def _read_model_type(
-    config: Config, model_type: ModelType, image_size: int | None, options: SequenceOptions
+    config: Config, family: EncoderFamily, image_size: int | None, options: SequenceOptions
 ) -> Network:
-    has_head = _is_with_head(config, model_type.classes)
+    has_head, class_name = _class_of(config, family)
     name = config.fields["model_type"]
-    reads_images = model_type.reads == "images"
+    reads_images = family.reads == "images"
     if image_size is not None:
         if not reads_images:
             raise BadValue(f"{config.where}: a {name} reads no images: leave --image-size out")
@@ -336,19 +326,33 @@ def _read_model_type(
     if reads_images:
         lengths = Lengths(1, 1)
     else:
-        lengths = text_lengths(config, options, model_type.positions, model_type.longest, generates=False)
-    blocks = config.positive_integer(model_type.layer_count)
-    if isinstance(options.blocks, int):
-        config.fields[model_type.layer_count] = options.blocks
-    elif options.blocks is not None:
-        config.fields[model_type.layer_count] = len(options.blocks)
+        lengths = text_lengths(config, options, family.positions, family.longest, generates=family.generates)
+    blocks = config.positive_integer(family.layer_count)
+    if options.blocks is not None:
+        count = options.blocks if isinstance(options.blocks, int) else len(options.blocks)
+        config.fields[family.layer_count] = count
     tape = Tape(config.where, lengths, _is_fused(config, options), options)
-    model_type.add_layers(tape, config, has_head)
-    if reads_images:
-        inputs = tuple(layer.inputs[0] for layer in tape.layers if layer.parents == (-1,))[:1]
+    if family.describe is None:
+        add_t5(tape, config, has_head)
     else:
-        inputs = ((1, lengths.queries),) * model_type.inputs
-    notes = () if reads_images or options.length else (_assumption(options, lengths),)
-    network = tape.network(_name_of(config.where), inputs, f"Hugging Face config, {name}", notes)
+        add_encoder_model(tape, family.describe(config, class_name))
+    notes = () if reads_images or options.length or options.context else (_assumption(options, lengths),)
+    source = f"Hugging Face config, {name}"
+    network = tape.network(_name_of(config.where), _inputs(tape, family, lengths), source, notes)
     group = "image networks" if reads_images else "text encoders"
-    return network._replace(lengths=lengths, blocks=blocks, group=group)
+    return network._replace(lengths=lengths, blocks=blocks, group="speech models" if family.reads == "audio" else group)
+
+
+def _class_of(config: Config, family: EncoderFamily) -> tuple[bool, str]:
+    """Return whether the class that the config names has a head, and its name."""
+    has_head = _is_with_head(config, family.classes)
+    named = config.fields.get("architectures") or [family.classes[0]]
+    return has_head, str(named[0])
+
+
+def _inputs(tape: Tape, family: EncoderFamily, lengths: Lengths) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the inputs."""
+    if family.reads == "text":
+        return ((1, lengths.queries),) * family.inputs
+    first = tuple(layer.inputs[0] for layer in tape.layers if layer.parents == (-1,))[:1]
+    return first if family.inputs == 1 else (*first, (1, lengths.queries))

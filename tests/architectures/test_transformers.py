@@ -1,6 +1,6 @@
-"""Configs of Hugging Face's: published sizes, and layer for layer what tracing the module gives.
+"""Hugging Face configs: published sizes, the formulas of papers, and invalid configs.
 
-Tests: architectures/encoders.py, architectures/tape.py.
+Tests: architectures/tape.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import json
 import pytest
 
 from paleo_lite.architectures import find_network
-from paleo_lite.architectures.language_models.families import FAMILIES
-from paleo_lite.architectures.model_config import MODEL_TYPES, read_config
+from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor, BadValue
@@ -99,75 +98,7 @@ def test_the_vision_transformer_is_torchvisions():
     assert (ours.parameters, total(ours, "macs")) == (theirs.parameters, total(theirs, "macs"))
 
 
-# What a trace gives ---------------------------------------------------------------------------------------------------
-
-TRACED = {
-    "llama": LLAMA, "llama, as many keys as queries": LLAMA | {"num_key_value_heads": 8},
-    "llama with biases": LLAMA | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
-    "llama without head": LLAMA | {"architectures": ["LlamaModel"]},
-    "mistral": LLAMA | {"model_type": "mistral", "sliding_window": 8},
-    "mistral, short": LLAMA | {"model_type": "mistral", "sliding_window": 4096},
-    "qwen2": LLAMA | {"model_type": "qwen2"}, "qwen3": LLAMA | {"model_type": "qwen3", "head_dim": 16},
-    "gemma": LLAMA | {"model_type": "gemma", "head_dim": 16},
-    "gpt2": GPT2, "gpt2 without head": GPT2 | {"architectures": ["GPT2Model"]},
-    "gpt_neox": PLAIN | {"model_type": "gpt_neox"},
-    "gpt_neox in turn": PLAIN | {"model_type": "gpt_neox", "rotary_pct": 0.5, "use_parallel_residual": False},
-    "opt": OPT, "bert": PLAIN | {"model_type": "bert"},
-    "bert with pooler": PLAIN | {"model_type": "bert", "architectures": ["BertModel"]},
-    "vit": PLAIN | {"model_type": "vit"}, "t5": T5, "t5 gated": T5 | {"feed_forward_proj": "gated-gelu"},
-}  # fmt: skip
-EAGER = ("llama", "mistral", "gpt2", "gpt_neox", "bert", "vit")
-
-
-def classes_of(model_type):
-    record = FAMILIES.get(model_type) or MODEL_TYPES[model_type]
-    return record.classes
-
-
-def module_of(config, attention):
-    """The module that ``transformers`` makes of a config, and its trace over 16 tokens."""
-    from paleo_lite.architectures.torch_import import import_torchvision
-
-    torch = import_torchvision("a test").torch
-    transformers = pytest.importorskip("transformers", exc_type=ImportError)
-    from paleo_lite.architectures.trace import trace
-
-    fields = {key: value for key, value in config.items() if key not in ("model_type", "architectures")}
-    made = transformers.AutoConfig.for_model(config["model_type"], attn_implementation=attention, **fields)
-    head = config.get("architectures", [classes_of(config["model_type"])[0]])[0]
-    with torch.device("meta"):
-        module = getattr(transformers, head)(made)
-    words = torch.zeros(1, 16, dtype=torch.long, device="meta")
-    if config["model_type"] == "vit":
-        return trace(module, (1, 3, 224, 224))
-    named = {"decoder_input_ids": words} if config["model_type"] == "t5" else {}
-    return trace(module, words, **named, **({} if config["model_type"] == "bert" else {"use_cache": False}))
-
-
-def same_layer(ours, theirs):
-    """Views of one tensor may name one another as parents in a trace; a window is only in the config."""
-    if theirs.kind == "view":
-        theirs = theirs._replace(parents=ours.parents)
-    return ours._replace(attributes={k: v for k, v in ours.attributes.items() if k != "window"}) == theirs
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "attention"), [(name, "sdpa") for name in TRACED] + [(name, "eager") for name in EAGER]
-)
-def test_a_config_gives_what_tracing_the_module_gives(name, attention):
-    config = TRACED[name]
-    traced = module_of(config, attention)
-    dropout = {"attn_pdrop": 0.0, "attention_probs_dropout_prob": 0.0}  # a trace is one of inference
-    tokens = None if config["model_type"] == "vit" else SequenceOptions(16)
-    ours = network(config, tokens, attn_implementation=attention, **dropout)
-    if not name.startswith("gpt_neox"):  # it takes tables and halves in another order
-        assert [pair for pair in zip(ours.layers, traced.layers) if not same_layer(*pair)] == []
-    assert len(ours.layers) == len(traced.layers)
-    assert ours.parameters == traced.parameters
-    for column in ("flops", "macs", "bytes", "kernels"):
-        for phase in ("inference", "training"):
-            assert total(ours, column, phase) == total(traced, column, phase)
+# Layers ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_decoder_layer_equals_one_written_with_torch():
@@ -232,13 +163,19 @@ def test_a_mixture_multiplies_by_the_active_experts():
 # Bad input ------------------------------------------------------------------------------------------------------------
 
 BAD = [
-    ({**LLAMA, "model_type": "mambo"}, r"\$.model_type is 'mambo', which is not read; the nearest known types are mamba"),
+    (
+        {**LLAMA, "model_type": "mambo"},
+        r"\$.model_type is 'mambo', which is not read; the nearest known types are mamba",
+    ),
     ({"architectures": ["LlamaForCausalLM"]}, r"\$.model_type is None"),
     ({**LLAMA, "architectures": ["LlamaForTokenClassification"]}, "LlamaForCausalLM or LlamaModel is read"),
     ({key: value for key, value in LLAMA.items() if key != "hidden_size"}, r"\$.hidden_size is missing: .* llama"),
     ({**LLAMA, "num_hidden_layers": 0}, r"\$.num_hidden_layers must be an integer >= 1 \(got 0\)"),
     ({**LLAMA, "num_hidden_layers": True}, r"\(got True\)"),
-    ({**LLAMA, "num_attention_heads": 7}, r"\$.num_key_value_heads is 2, which does not divide \$.num_attention_heads, 7"),
+    (
+        {**LLAMA, "num_attention_heads": 7},
+        r"\$.num_key_value_heads is 2, which does not divide \$.num_attention_heads, 7",
+    ),
     ({**LLAMA, "num_key_value_heads": 3}, r"\$.num_key_value_heads is 3, which does not divide"),
     ({**LLAMA, "hidden_act": "swoosh"}, r"\$.hidden_act must be one of gelu, .* \(got 'swoosh'\)"),
     ({**LLAMA, "attention_bias": 1}, r"true or false \(got 1\)"),
@@ -267,7 +204,11 @@ def test_a_bad_config_is_refused_in_a_sentence(config, message):
         (LLAMA, SequenceOptions(context=8), "is for --phase decode, not for inference"),
         (LLAMA, SequenceOptions(8, phase="decode"), "computes one token of each sequence"),
         (LLAMA, SequenceOptions(0), r"--sequence-length must be an integer >= 1 \(got 0\)"),
-        (PLAIN | {"model_type": "bert"}, SequenceOptions(phase="decode"), "needs a model that writes text; bert does not"),
+        (
+            PLAIN | {"model_type": "bert"},
+            SequenceOptions(phase="decode"),
+            "needs a model that writes text; bert does not",
+        ),
         (PLAIN | {"model_type": "vit"}, SequenceOptions(16), "vit reads images"),
     ],
 )

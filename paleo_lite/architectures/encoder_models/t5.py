@@ -1,110 +1,15 @@
-"""Networks that read text or images, each as one function from a config to layers: BERT, ViT, T5."""
+"""T5 (Raffel et al. 2020): an encoder and a decoder, with positions as a bias of the scores that all blocks share."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..counting import CONSTANT
-from .builder import Blob
-from .tape import ACTIVATIONS, Config, Tape
+from ..builder import Blob
+from ..tape import ACTIVATIONS, Config, Tape
 
 
-def bert(tape: Tape, config: Config, head: bool) -> None:
-    """BERT: every token attends to every token; with the head of masked words, or with the pooler."""
-    root = "bert." if head else ""
-    hidden, tokens = config.positive_integer("hidden_size"), tape.lengths.queries
-    dropped = config.fraction("hidden_dropout_prob", 0.1)
-    config.size_per_head("num_attention_heads", hidden, "hidden_size")
-    positions, rows, at = (
-        config.positive_integer("max_position_embeddings", 512),
-        config.positive_integer("vocab_size"),
-        f"{root}embeddings",
-    )
-    constant = Blob((1, positions), CONSTANT)
-    index = tape.view(at, constant, (1, tokens), "getitem", "slice")
-    kinds = tape.view(at, constant, (1, positions), "expand")
-    kinds = tape.op(f"{at}.gather", "gather", kinds, index, out=(1, tokens), origin="function")
-    kinds = tape.view(at, kinds, (1, tokens), "expand", scales=True)
-    words = tape.embedding(f"{at}.word_embeddings", Blob((1, tokens)), rows, hidden)
-    kinds = tape.embedding(f"{at}.token_type_embeddings", kinds, config.positive_integer("type_vocab_size", 2), hidden)
-    x = tape.op(f"{at}.add", "add", words, kinds)
-    x = tape.op(f"{at}.add", "add", x, tape.embedding(f"{at}.position_embeddings", index, positions, hidden))
-    x = tape.dropout(f"{at}.dropout", tape.layer_norm(f"{at}.LayerNorm", x), dropped)
-    for number in range(config.positive_integer("num_hidden_layers")):
-        x = _bert_block(tape, config, f"{root}encoder.layer.{number}", x)
-    if not head:
-        first = tape.op("pooler.getitem", "slice", x, out=(1, hidden), function="getitem")
-        tape.op("pooler.activation", "tanh", tape.linear("pooler.dense", first, hidden), origin="module:Tanh")
-        return
-    at = "cls.predictions"
-    x = tape.linear(f"{at}.transform.dense", x, hidden)
-    x = tape.activation(f"{at}.transform.transform_act_fn", x, config.activation_name("hidden_act", "gelu"))
-    x = tape.layer_norm(f"{at}.transform.LayerNorm", x)
-    tied = config.boolean("tie_word_embeddings", True)
-    tape.linear(f"{at}.decoder", x, rows, new_parameters=rows if tied else None)
-
-
-def _bert_block(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
-    hidden, heads = x.shape[-1], config.positive_integer("num_attention_heads")
-    dropped = config.fraction("hidden_dropout_prob", 0.1)
-    attn = f"{at}.attention.self"
-    states = [
-        tape.split_heads(attn, tape.linear(f"{attn}.{name}", x, hidden), heads) for name in ("query", "key", "value")
-    ]
-    made = tape.attention(attn, *states, causal=False, dropout=config.fraction("attention_probs_dropout_prob", 0.1))
-    made = tape.dropout(
-        f"{at}.attention.output.dropout", tape.linear(f"{at}.attention.output.dense", made, hidden), dropped
-    )
-    made = tape.op(f"{at}.attention.output.add", "add", made, x)
-    x = tape.layer_norm(f"{at}.attention.output.LayerNorm", made)
-    inner = tape.linear(f"{at}.intermediate.dense", x, config.positive_integer("intermediate_size"))
-    inner = tape.activation(
-        f"{at}.intermediate.intermediate_act_fn", inner, config.activation_name("hidden_act", "gelu")
-    )
-    inner = tape.dropout(f"{at}.output.dropout", tape.linear(f"{at}.output.dense", inner, hidden), dropped)
-    return tape.layer_norm(f"{at}.output.LayerNorm", tape.op(f"{at}.output.add", "add", inner, x))
-
-
-def vit(tape: Tape, config: Config, head: bool) -> None:
-    """The vision transformer: patches of an image are its tokens."""
-    root = "vit." if head else ""
-    hidden, heads = config.positive_integer("hidden_size"), config.positive_integer("num_attention_heads")
-    config.size_per_head("num_attention_heads", hidden, "hidden_size")
-    pixels, patch = config.positive_integer("image_size", 224), config.positive_integer("patch_size", 16)
-    dropped, bias = config.fraction("hidden_dropout_prob", 0.0), config.boolean("qkv_bias", True)
-    at = f"{root}embeddings"
-    image = Blob((1, config.positive_integer("num_channels", 3), pixels, pixels))
-    x = tape.convolution(f"{at}.patch_embeddings.projection", image, hidden, (patch, patch), (patch, patch))
-    tokens = x.shape[2] * x.shape[3]
-    x = tape.view(f"{at}.patch_embeddings", x, (1, hidden, tokens), "flatten")
-    x = tape.view(f"{at}.patch_embeddings", x, (1, tokens, hidden), "transpose")
-    tokens += 1
-    out = (1, tokens, hidden)
-    x = tape.op(f"{at}.cls_token", "concat", x, out=out, weights=((1, 1, hidden),), origin="function")
-    x = tape.op(f"{at}.position_embeddings", "add", x, weights=(out,))
-    x = tape.dropout(f"{at}.dropout", x, dropped)
-    for index in range(config.positive_integer("num_hidden_layers")):
-        at = f"{root}layers.{index}"
-        normal, attn = tape.layer_norm(f"{at}.layernorm_before", x), f"{at}.attention"
-        projected = (tape.linear(f"{attn}.{letter}_proj", normal, hidden, bias) for letter in "qkv")
-        states = [tape.split_heads(attn, blob, heads) for blob in projected]
-        made = tape.attention(attn, *states, causal=False, dropout=config.fraction("attention_probs_dropout_prob", 0.0))
-        made = tape.dropout(f"{at}.dropout", tape.linear(f"{attn}.o_proj", made, hidden), dropped)
-        x = tape.op(f"{at}.add", "add", made, x)
-        inner = tape.linear(
-            f"{at}.mlp.fc1", tape.layer_norm(f"{at}.layernorm_after", x), config.positive_integer("intermediate_size")
-        )
-        inner = tape.activation(f"{at}.mlp.activation_fn", inner, config.activation_name("hidden_act", "gelu"))
-        inner = tape.dropout(f"{at}.dropout", tape.linear(f"{at}.mlp.fc2", inner, hidden), dropped)
-        x = tape.op(f"{at}.add", "add", inner, x)
-    x = tape.layer_norm(f"{root}layernorm", x)
-    if head:
-        x = tape.op("getitem", "slice", x, out=(1, hidden), function="getitem")
-        tape.linear("classifier", x, config.positive_integer("num_labels", len(config.fields.get("id2label", ())) or 2))
-
-
-def t5(tape: Tape, config: Config, head: bool) -> None:
-    """T5: an encoder and a decoder, positions as a bias of the scores that all layers share."""
+def add_t5(tape: Tape, config: Config, head: bool) -> None:
+    """Add the layers of T5; with `head`, the logits of the vocabulary."""
     hidden, tokens = config.positive_integer("d_model"), tape.lengths.queries
     rows, dropped = config.positive_integer("vocab_size"), config.fraction("dropout_rate", 0.1)
     depth = config.positive_integer("num_layers")

@@ -1,0 +1,1 @@
+"""Encoders, encoder-decoders and vision transformers, described by records of their traits."""
