@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...counting import CONSTANT
 from ..builder import Blob
+from ..language_models.norms import add_norm
 from ..network import Lengths
 from ..tape import Tape
 from .traits import AudioEmbedding, Blocks, EncoderModel, Head, ImageEmbedding, TextEmbedding
@@ -297,9 +298,7 @@ def _add_feed_forward(tape: Tape, name: str, blocks: Blocks, x: Blob) -> Blob:
 
 
 def _add_norm(tape: Tape, name: str, x: Blob, has_bias: bool = True) -> Blob:
-    if has_bias:
-        return tape.layer_norm(name, x)
-    return tape.module(name, "layer_norm", x, weights=((x.shape[-1],),))
+    return add_norm(tape, name, "layer" if has_bias else "layer_no_bias", x)
 
 
 # Heads

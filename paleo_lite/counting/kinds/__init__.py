@@ -11,6 +11,7 @@ from math import prod
 from ...errors import CountFailed
 from ..layer import NO_COST, Cost, Gemm, Kind, Layer, Op, PassCost, Saved, needed_cost
 from . import elementwise, moving, products, recurrent
+from .products import cached_elements as cached_elements
 from .products import copies_attention_output as copies_attention_output
 from .products import is_attention as is_attention
 from .products import is_linear as is_linear

@@ -10,7 +10,7 @@ rows, columns, inner size and groups. A convolution is an implicit matrix produc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -171,6 +171,11 @@ def attention(op: Op) -> Cost:
         writes=sum(op.inputs[:3]) + received,
     )
     return needed_cost(op, forward, backward)
+
+
+def cached_elements(layers: Iterable[Layer]) -> int:
+    """Return the elements of one sample's KV cache and states, which the cache layers of a network hold."""
+    return sum(prod(shape) for layer in layers if layer.kind == "cache" for shape in layer.outputs)
 
 
 def is_linear(layer: Layer) -> bool:
