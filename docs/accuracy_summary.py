@@ -1,4 +1,4 @@
-"""Writes the one table of docs/accuracy.md out of the tables of docs/accuracy-tables.md."""
+"""Write the summary table of docs/accuracy.md from the tables of docs/accuracy-tables.md."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ DOCS = Path(__file__).parent
 START, END = "<!-- summary -->", "<!-- end of summary -->"
 
 QUESTIONS = {
-    "Leave one network out": "a new network, on a device that was measured",
-    "Leave one family out": "a network unlike all that were measured",
+    "Leave one network out": "a new network, on a measured device",
+    "Leave one family out": "a network of a family without measurements",
     "Leave one batch out": "another range of batch sizes",
-    "Leave one source out": "a measured device, on somebody else's computer and software",
-    "Leave one execution out": "TensorRT or compiled instead of eager, or the other way round",
-    "Leave one gpu out": "a device that nobody has measured",
-    "Leave one host out": "the same, on a computer that measured other devices",
-    "Leave one generation out": "a device, and nobody has measured its generation",
+    "Leave one source out": "a measured device, with the host and software of another source",
+    "Leave one execution out": "TensorRT or compiled from eager measurements, or vice versa",
+    "Leave one gpu out": "a device without measurements",
+    "Leave one host out": "a device without measurements, on a host with measurements of other devices",
+    "Leave one generation out": "a device of a generation without measurements",
 }
-"""Sections of the tables, and the question that each answers."""
+"""Sections of the tables, and the kind of prediction that each one evaluates."""
 
 
 def summary(tables: str) -> list[str]:
-    """The lines of the table: for each question the error of held-out points, and how many lie in their intervals."""
+    """Return the lines of the table: error, coverage and interval width of held-out points, and errors of simpler models."""
     sections = dict(re.findall(r"^## (.+)\n((?:(?!^## ).*\n?)*)", tables, re.MULTILINE))
     lines = [
-        "| what you ask for | points | error | inside their 90% interval | width of it | roofline | one PPP |",
+        "| prediction | points | error | inside the 90% interval | interval width | roofline | one PPP |",
         "| :-- | --: | --: | --: | --: | --: | --: |",
     ]
     for heading, question in QUESTIONS.items():
@@ -42,7 +42,7 @@ def summary(tables: str) -> list[str]:
 
 
 def _column(section: str, name: str) -> list[float]:
-    """The percentages of a column of the section's first table."""
+    """Return the percentages in a column of the section's first table."""
     table = re.search(r"\*\*Held-out error\*\*\n\n((?:\|.*\n)+)", section)
     assert table, "no table of held-out errors"
     header, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[1].splitlines()]

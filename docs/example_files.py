@@ -1,4 +1,4 @@
-"""The files that examples in README.md and docs take for granted, by the name they have there."""
+"""Files that examples in README.md and docs read, by the name that they have there."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SMALL_TRACE = "profiles/torch_chrome_trace/critical_path__simple_add__benchmark
 
 
 def data_folder() -> Path | None:
-    """The folder of published measurements that PALEO_LITE_DATA names; none where it names none."""
+    """Return the folder of published measurements that PALEO_LITE_DATA names, or None."""
     named = os.environ.get("PALEO_LITE_DATA")
     return ROOT / named if named and (ROOT / named / "surfboard").is_dir() else None
 
 
 def bring(name: str) -> None:
-    """Put one of the files into the working folder."""
+    """Create one of the files in the working folder."""
     if name in FILES:
         FILES[name]()
         return
@@ -40,7 +40,7 @@ def _run(nodes: int, batch: int, gradients: str = "fp16") -> str:
 
 
 def _measured() -> None:
-    """Steps as somebody might have timed them: twice the roofline's time. No number of it is shown anywhere."""
+    """Write a CSV of steps with twice the time of the roofline; no page shows its numbers."""
     import paleo_lite as pl
 
     rows = ["gpu,network,batch_size,phase,precision,time_s,image_size,framework,source"]
@@ -52,13 +52,13 @@ def _measured() -> None:
 
 
 def _sweep() -> None:
-    """A small one."""
+    """Write a small sweep."""
     from click.testing import CliRunner
 
     from paleo_lite.cli import main
 
-    asked = "sweep --networks resnet50,vgg16 --gpus all --precisions fp32,fp16 --batch-sizes 16,64 -o sweep.parquet"
-    assert CliRunner().invoke(main, asked.split()).exit_code == 0
+    command = "sweep --network resnet50,vgg16 --gpu all --precision fp32,fp16 --batch-size 16,64 -o sweep.parquet"
+    assert CliRunner().invoke(main, command.split()).exit_code == 0
 
 
 def _write(path: str, text: str) -> Callable[[], None]:
@@ -74,7 +74,7 @@ from torch import nn
 
 
 def make():
-    """A small network, as a reader's own might be."""
+    """Return a small network."""
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
         nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
@@ -83,7 +83,7 @@ def make():
 
 
 def language_model():
-    """One that reads tokens."""
+    """Return a network that reads tokens."""
     encoder = nn.TransformerEncoderLayer(64, 4, batch_first=True)
     return nn.Sequential(nn.Embedding(1000, 64), encoder, nn.Linear(64, 1000))
 '''
@@ -113,7 +113,7 @@ FILES: dict[str, Callable[[], None]] = {
     "alexnet.prototxt": _write("alexnet.prototxt", _PROTOTXT),
     "vtune.csv": _write("vtune.csv", _VTUNE),
 }
-"""Files that need no measured data, and what makes them."""
+"""Files that need no measured data, with the function that creates each."""
 
 _RUNS = (_run(8, 32), _run(8, 64), _run(16, 32), _run(16, 64))
 

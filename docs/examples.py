@@ -1,8 +1,9 @@
-"""The commands in README.md and docs: found, run in order, and their output put back where it is shown.
+"""Run the commands in README.md and docs in order, and insert their output into the pages.
 
-``python docs/examples.py`` (``make examples``) writes the output below every ``$ paleo-lite`` of a ``console`` block
-anew. ``tests/test_docs.py`` runs the same and compares. A page is one session: its commands run from top to bottom in
-one folder, a block with ``title="FILE"`` is that file, and files that a reader brings along are in `example_files`.
+``python docs/examples.py`` (``make examples``) rewrites the output below every ``$ paleo-lite`` of a ``console`` block.
+``tests/test_docs.py`` runs the same commands and compares the output. A page is one session: its commands run from top
+to bottom in one folder. A block with ``title="FILE"`` is the content of that file; `example_files` creates the other
+files that the commands read.
 """
 
 from __future__ import annotations
@@ -25,45 +26,45 @@ from example_files import DATA_FILES, FILES, bring, data_folder
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - set((ROOT / "docs/notebooks").glob("*.md")))]
-"""Those of the notebooks are written by docs/notebooks.py, which runs them."""
+"""Pages with examples. docs/notebooks.py runs the notebooks and writes their pages."""
 
 NOT_RUN = {
     r"make \w+": "sets up environments, or runs the tests themselves",
     r"pip install ": "needs a package index",
-    r"paleo-lite measure\b": "takes minutes; tests/measure runs it",
-    r"paleo-lite predict .*--gpu ID": "needs what measure wrote",
-    r"paleo-lite layers timm:": "needs timm, which the tests do without",
-    r"paleo-lite layers (\S+\.(onnx|pt2)|hf:)": "needs a file of torch's exporters or a model's folder; tests/networks",
-    r"paleo-lite ui\b": "serves until it is stopped; tests/ui runs it",
-    r"paleo-lite kernels ranks/": "needs the ranks of one job; tests/profile_analysis/test_ranks.py",
-    r"paleo-lite efficiency .*markers/": "needs three kinds of profiles; tests/profile_analysis/test_durations.py",
-    r"paleo-lite sweep --networks all": "takes half a minute; tests/cli/test_sweep.py has smaller ones",
+    r"paleo-lite measure\b": "takes minutes; tests/measurement runs it",
+    r"paleo-lite predict .*--gpu ID": "needs the file that measure writes",
+    r"paleo-lite layers timm:": "needs timm, which the tests do not install",
+    r"paleo-lite layers (\S+\.(onnx|pt2)|hf:)": "needs an exported file or the folder of a model; tests/architectures has such tests",
+    r"paleo-lite ui\b": "runs until it is stopped; tests/web runs it",
+    r"paleo-lite kernels ranks/": "needs the profiles of all ranks of a job; see tests/profile_analysis/test_ranks.py",
+    r"paleo-lite efficiency .*markers/": "needs three kinds of profiles; see tests/profile_analysis/test_durations.py",
+    r"paleo-lite sweep --network all": "takes half a minute; tests/cli/test_sweep.py runs smaller sweeps",
 }
-"""Commands that are shown and not run here, and why not."""
+"""Patterns of commands that are not run, with the reason."""
 
 _SHELL = ("sh", "bash", "shell", "console")
 _COMMAND = re.compile("|".join([r"paleo-lite ", r"python -m validation ", *NOT_RUN]))
 
 
 class NeedsDataError(Exception):
-    """A command reads published measurements that are not here."""
+    """A command needs published measurements that are not available."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a page asks its reader to do.
+    """A file, command or piece of Python code on a page.
 
     Parameters
     ----------
     kind : {"file", "command", "python"}
     text : str
-        What the file contains, the command without its prompt, or the code.
+        Content of the file, the command without its prompt, or the code.
     line : int
-        Where it stands, from 1.
+        Line number on the page, from 1.
     name : str
-        The file's name.
+        Name of the file.
     shown : (int, int), optional
-        The lines of the page (from 0, half open) that show a command's output.
+        Lines of the page (from 0, half open) with the command's output.
     """
 
     kind: str
@@ -74,7 +75,7 @@ class Step:
 
 
 def steps_of(page: str) -> list[Step]:
-    """What a page's text asks its reader to do, from top to bottom."""
+    """Return the steps on a page, from top to bottom."""
     lines = page.splitlines()
     found: list[Step] = []
     for language, title, first, last in _blocks(lines):
@@ -92,7 +93,7 @@ def steps_of(page: str) -> list[Step]:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
-    """Language, title, first and last line of each block of code, between fences or indented by four spaces."""
+    """Yield language, title, first line and line after the last of each block of code, fenced or indented by four spaces."""
     at = 0
     while at < len(lines):
         fence = re.match(r" *```(\w*)(.*)$", lines[at])
@@ -110,7 +111,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
 
 
 def _commands(block: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """First line, line after the last, and text of each command; lines that end in a backslash go on."""
+    """Yield the first line, the line after the last, and the text of each command, joined at backslashes."""
     at = 0
     while at < len(block):
         start, text = at, block[at]
@@ -131,15 +132,16 @@ def _console(block: Sequence[str], first: int) -> Iterator[Step]:
 
 @dataclass
 class Session:
-    """One page's commands, run in order in one folder, each when it is first asked for.
+    """The commands of a page, run in order in one folder, each at its first use.
 
     Parameters
     ----------
     page : str
-        Its text.
+        Text of the page.
     folder : Path
+        Working folder.
     columns : int
-        How wide the terminal is whose output the page shows.
+        Width of the terminal, in characters.
     """
 
     page: str
@@ -154,12 +156,12 @@ class Session:
         self.steps = steps_of(self.page)
 
     def outcome(self, at: int) -> tuple[int, str]:
-        """Exit code and output of a step, after those before it.
+        """Return the exit code and the output of a step, after running the preceding steps.
 
         Raises
         ------
         NeedsDataError
-            If it reads measured data that is not here, or what such a step would have made.
+            If the step reads measured data that is not available, or the output of such a step.
         """
         for earlier in range(at + 1):
             if earlier not in self.done:
@@ -194,7 +196,7 @@ class Session:
         except NeedsDataError as error:
             self.unmade |= made
             return error
-        for name in made:  # of an example before, to which this one is an alternative
+        for name in made:  # an earlier example on the page may have written the same file
             Path(name).unlink(missing_ok=True)
         return self._call(words)
 
@@ -227,30 +229,32 @@ class Session:
         environment = {"COLUMNS": str(self.columns), "PALEO_LITE_DATA": str(data_folder() or "")}
         ran = CliRunner(env=environment).invoke(command, arguments, prog_name=" ".join(words[:first]))
         if ran.exit_code == 0 and target:
-            # A reader fills in what a template leaves open: the example's own file is what that comes to.
-            bring(target) if target in FILES else Path(target).write_text(ran.stdout)
+            if target in FILES:
+                bring(target)  # the template as a reader would complete it
+            else:
+                Path(target).write_text(ran.stdout)
         return ran.exit_code, ran.stdout if ran.exit_code == 0 else ran.output
 
 
 def why_not_run(command: str) -> str:
-    """Why a command is not run here; empty where it is.
+    """Return the reason for not running a command; empty if it is run.
 
     Raises
     ------
     ValueError
-        If it is neither one of ours nor in `NOT_RUN`.
+        If the command is neither one of paleo-lite nor in `NOT_RUN`.
     """
     for pattern, reason in NOT_RUN.items():
         if re.match(pattern, command):
             return reason
     if not command.startswith(("paleo-lite ", "python -m validation ")):
-        raise ValueError(f"cannot run {command!r}: let it be one of paleo-lite, or say in NOT_RUN why it is not run")
+        raise ValueError(f"cannot run {command!r}: use a command of paleo-lite, or add a reason to NOT_RUN")
     return ""
 
 
 @contextmanager
 def _inside(folder: Path) -> Iterator[None]:
-    """Work in a folder, whose modules can be imported, until the end of the block."""
+    """Change into a folder, and make its modules importable, until the end of the block."""
     before = Path.cwd()
     os.chdir(folder)
     sys.path.insert(0, str(folder))
@@ -265,7 +269,7 @@ def _inside(folder: Path) -> Iterator[None]:
 
 
 def as_shown(output: str, shown: Sequence[str]) -> list[str]:
-    """The lines that a page shows of an output: all, or where ``...`` is shown last, as many as before."""
+    """Return the lines of an output that a page shows: all, or as many as before if the last shown line is ``...``."""
     lines = [line.rstrip() for line in output.splitlines()]
     while lines and not lines[-1]:
         lines.pop()
@@ -273,7 +277,7 @@ def as_shown(output: str, shown: Sequence[str]) -> list[str]:
 
 
 def shown_lines(page: str, step: Step) -> list[str]:
-    """The output that a page's text shows below a command."""
+    """Return the output that a page shows below a command."""
     assert step.shown is not None
     lines = page.splitlines()[slice(*step.shown)]
     while lines and not lines[-1]:
@@ -282,7 +286,7 @@ def shown_lines(page: str, step: Step) -> list[str]:
 
 
 def refill(page: str, folder: Path, columns: int) -> tuple[str, list[str]]:
-    """A page's text with what it shows written anew, and what failed or could not be run: there it stays as it is."""
+    """Return a page with updated output, and the failures; the output of failed commands is not changed."""
     session = Session(page, folder, columns)
     lines, fresh, failed = page.splitlines(), [], []
     for at, step in enumerate(session.steps):
@@ -302,12 +306,12 @@ def refill(page: str, folder: Path, columns: int) -> tuple[str, list[str]]:
 
 
 def columns_of(page: Path) -> int:
-    """How wide the terminal is that a page shows: what fits beside the site's navigation, and what GitHub shows."""
+    """Return the width of the terminal for a page, which fits the site next to its navigation, or GitHub."""
     return 100 if page.name == "README.md" else 80
 
 
 def main() -> None:
-    """Refill the pages named, or all; exits with 1 where some of it could not be run."""
+    """Update the named pages, or all pages; exit with 1 if a command failed."""
     failures = []
     for page in [Path(name).resolve() for name in sys.argv[1:]] or PAGES:
         before = page.read_text()

@@ -1,7 +1,8 @@
-"""Pictures of every chart, report and page, to be looked at: ``python docs/gallery.py FOLDER [NAME ...]``.
+"""Draw every chart, report and page for visual inspection: ``python docs/gallery.py FOLDER [NAME ...]``.
 
-`gallery.toml` says what is drawn and what each must show; ``FOLDER/index.html`` has it all side by side, of a small, a
-usual and a huge input, at the widths of a desk and of a phone, light and dark. Needs Chromium, and PALEO_LITE_DATA.
+`gallery.toml` lists the inputs of each picture and its required content. ``FOLDER/index.html`` shows all pictures for a
+small, a usual and a huge input, at the widths of a desktop and of a phone, light and dark. Needs Chromium and
+PALEO_LITE_DATA.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _HEIGHT = "(document.querySelector('[data-testid=stMain]') || document.documentE
 
 
 def main(folder: Path, names: list[str]) -> None:
-    """Draw what is asked for, everything without names, and the index of all that is there."""
+    """Draw the named entries, or all, and write the index of all pictures."""
     data = data_folder()
     if data is None:
         sys.exit("the gallery needs the published measurements: set PALEO_LITE_DATA")
@@ -54,7 +55,7 @@ def main(folder: Path, names: list[str]) -> None:
                     try:
                         _fetch(entry[state], made)
                         DRAW[kind](browser, address, folder / f"{kind}-{name}-{state}", name, entry[state])
-                    except Exception as error:  # the others are drawn all the same
+                    except Exception as error:  # one failure must not stop the other pictures
                         failed.append(f"{kind} {name} {state}: {str(error)[:400]}")
                         print(failed[-1], flush=True)
     (folder / "index.html").write_text(_index(listed))
@@ -63,7 +64,7 @@ def main(folder: Path, names: list[str]) -> None:
 
 
 def _published() -> None:
-    """Some hundred published steps of torchvision's networks, as ``validate`` and ``calibrate`` read them."""
+    """Write published steps of torchvision networks in the CSV format of ``validate`` and ``calibrate``."""
     with Path("data/measured/torchvision_fp16_fp32_fp64.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["phase"] == "inference" and row["precision"] != "fp64"]
     with Path("published.csv").open("w", newline="") as file:
@@ -76,7 +77,7 @@ def _published() -> None:
 
 
 def _fetch(words: str, made: dict[str, str]) -> None:
-    """Put the files that some words name where they are looked for."""
+    """Create the files that the words of a command name, in the working folder."""
     for word in shlex.split(words):
         if Path(word).exists():
             continue
@@ -84,9 +85,9 @@ def _fetch(words: str, made: dict[str, str]) -> None:
             _published()
         elif word in made:
             _fetch(made[word], {name: command for name, command in made.items() if name != word})
-            said = _run(*shlex.split(made[word]))
+            output = _run(*shlex.split(made[word]))
             if not Path(word).exists():
-                Path(word).write_text(said)
+                Path(word).write_text(output)
         elif word in FILES or word in DATA_FILES:
             bring(word)
 
@@ -101,7 +102,7 @@ def _run(*words: str) -> str:
 def _shoot(
     browser: Any, address: str, stem: Path, schemes: tuple[str, ...] = SCHEMES, drop: Sequence[Path] = ()
 ) -> None:
-    """A page at all widths; a served one when it is at rest."""
+    """Take screenshots of a page at all widths; for a served page, after it has finished rendering."""
     for scheme in schemes:
         context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900})
         page = context.new_page()
@@ -118,10 +119,10 @@ def _shoot(
             _settle(page)
         for width, pixels in WIDTHS.items():
             page.set_viewport_size({"width": pixels, "height": 900})
-            page.wait_for_timeout(1500 if address.startswith("http") else 300)  # charts are drawn anew
+            page.wait_for_timeout(1500 if address.startswith("http") else 300)  # charts are redrawn
             height = page.evaluate(_HEIGHT)
             page.set_viewport_size({"width": pixels, "height": min(int(height), 9000)})
-            page.wait_for_timeout(4000 if address.startswith("http") else 100)  # long tables draw themselves last
+            page.wait_for_timeout(4000 if address.startswith("http") else 100)  # long tables are drawn last
             page.screenshot(path=f"{stem}-{width}-{scheme}.png")
         context.close()
 

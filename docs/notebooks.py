@@ -1,6 +1,6 @@
-"""The notebooks as pages of the documentation: run on the published measurements, with their tables and pictures.
+"""Run the notebooks on the published measurements and write them, with tables and charts, as pages of the documentation.
 
-``python docs/notebooks.py DATA`` writes ``docs/notebooks/``; without a name all of them.
+``python docs/notebooks.py DATA [NAME ...]`` writes ``docs/notebooks/``; without names it runs all notebooks.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from traitlets.config import Config
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 PAGES = Path(__file__).parent / "notebooks"
-CELL_SECONDS_AT_MOST = 600  # on the busiest machine
+CELL_TIMEOUT_S = 600  # generous, for a machine under load
 _OPEN = '<details markdown="1"><summary>The cell</summary>'
 
 
 def read(name: str) -> Any:
-    """A notebook, as it is in the repository."""
+    """Read a notebook of the repository."""
     return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
 
 
 def execute(name: str, data: Path, state: Path) -> Any:
-    """A notebook with its outputs, run on a folder of data in this interpreter's kernel, whose folder is `state`."""
+    """Run a notebook on a folder of data and return it with its outputs; `state` is the folder for the kernel's files."""
     specs = state / "kernels"
     (specs / "python3").mkdir(parents=True, exist_ok=True)
     launch = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    spec = {"argv": launch, "display_name": "its own", "language": "python"}
+    spec = {"argv": launch, "display_name": "this interpreter", "language": "python"}
     (specs / "python3" / "kernel.json").write_text(json.dumps(spec))
     notebook = read(name)
     options = Config(
         KernelSpecManager={"kernel_dirs": [str(specs)], "ensure_native_kernel": False},
         KernelManager={"connection_file": str(state / f"{name}-{data.name}.json")},
-        NotebookClient={"timeout": CELL_SECONDS_AT_MOST},
+        NotebookClient={"timeout": CELL_TIMEOUT_S},
     )
     client = NotebookClient(notebook, config=options, resources={"metadata": {"path": str(NOTEBOOKS)}})
     client.execute(env={**os.environ, "PALEO_LITE_DATA": str(data.resolve()), "IPYTHONDIR": str(state)})
@@ -47,7 +47,7 @@ def execute(name: str, data: Path, state: Path) -> Any:
 
 
 def page_of(name: str, notebook: Any) -> tuple[str, dict[str, str]]:
-    """A notebook that was run as Markdown, and its pictures by the names of their files."""
+    """Return an executed notebook as Markdown, and its charts by file name."""
     parts: list[str] = []
     pictures: dict[str, str] = {}
     for cell in notebook.cells:
@@ -55,35 +55,35 @@ def page_of(name: str, notebook: Any) -> tuple[str, dict[str, str]]:
             parts.append(cell.source)
             continue
         parts.append(f"{_OPEN}\n\n```python\n{cell.source}\n```\n\n</details>")
-        for output in _whole(cell.outputs):
+        for output in _join_streams(cell.outputs):
             picture = _picture(output)
             if picture is None:
                 parts.append(_text(output))
             else:
                 pictures[f"{name}-{len(pictures) + 1}.svg"] = picture
-                parts.append(f"![What the cell draws]({[*pictures][-1]})")
+                parts.append(f"![Chart drawn by the cell]({[*pictures][-1]})")
     return "\n\n".join(part for part in parts if part) + "\n", pictures
 
 
 def _picture(output: Any) -> str | None:
     data = output.get("data", {})
-    found = data.get("image/svg+xml") or data.get("text/html", "")
-    return found if found.lstrip().startswith("<svg") else None
+    image = data.get("image/svg+xml") or data.get("text/html", "")
+    return image if image.lstrip().startswith("<svg") else None
 
 
-def _whole(outputs: list[Any]) -> list[Any]:
-    """Outputs with printed text in one piece: a busy kernel sends it in several."""
-    whole: list[Any] = []
+def _join_streams(outputs: list[Any]) -> list[Any]:
+    """Join consecutive pieces of printed text, because a busy kernel sends it in several outputs."""
+    joined: list[Any] = []
     for output in outputs:
-        if output.output_type == "stream" and whole and whole[-1].get("name") == output.name:
-            whole[-1] = nbformat.from_dict({**whole[-1], "text": whole[-1].text + output.text})
+        if output.output_type == "stream" and joined and joined[-1].get("name") == output.name:
+            joined[-1] = nbformat.from_dict({**joined[-1], "text": joined[-1].text + output.text})
         else:
-            whole.append(output)
-    return whole
+            joined.append(output)
+    return joined
 
 
 def _text(output: Any) -> str:
-    """Printed text between fences; a table as Markdown or as bare HTML."""
+    """Return printed text in a fenced block, or a table as Markdown or HTML without styles."""
     if output.output_type == "stream":
         return f"```text\n{output.text.rstrip()}\n```"
     data = output.data
@@ -97,7 +97,7 @@ def _text(output: Any) -> str:
 
 
 def main(data: str, *names: str) -> None:
-    """Write the pages of some notebooks, or of all."""
+    """Write the pages of the named notebooks, or of all notebooks."""
     PAGES.mkdir(exist_ok=True)
     for name in names or sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")):
         with tempfile.TemporaryDirectory() as state:

@@ -1,18 +1,16 @@
-"""For the Python reference: what numpydoc means and griffe reads otherwise.
+"""Extension of griffe for the Python reference, which rewrites docstrings that griffe interprets differently than numpydoc.
 
-``{"a", "b"}`` lists what is allowed, the first is not the default. Names that share a description do not share the
-type of the first. Both are written out, so that types and defaults are those of the signature. Before a block of code
-Markdown has one colon, not two. A function of a question takes the question's fields.
+In numpydoc ``{"a", "b"}`` lists the allowed values, and the first one is not the default. Several names that share a
+description do not share the type of the first name. Both forms are expanded, so that types and defaults come from the
+signature. In Markdown, one colon instead of two precedes a block of code.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import re
 from typing import Any
 
-from griffe import Extension, Module, Object, Parameter, ParameterKind, Parameters
+from griffe import Extension, Object
 
 _CHOICES = re.compile(r"^(\s*[\w, ]+ : )\{([^}]*)\}", re.MULTILINE)
 _SHARED = re.compile(r"^( *)(\w+(?:, \w+)+)\n((?:\1 +.*\n)+)", re.MULTILINE)
@@ -20,28 +18,22 @@ _LITERAL = re.compile(r"::$", re.MULTILINE)
 
 
 class AsNumpydocMeans(Extension):
-    """Rewrites docstrings before griffe parses them."""
+    """Rewrite docstrings before griffe parses them."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         """Rewrite the docstring of a module, class, function or attribute."""
         if obj.docstring:
-            text = _CHOICES.sub(lambda found: found[1] + found[2].replace(", ", " | "), obj.docstring.value)
-            text = _SHARED.sub(
-                lambda found: "".join(f"{found[1]}{name}\n{found[3]}" for name in found[2].split(", ")), text
-            )
+            text = _CHOICES.sub(_expand_choices, obj.docstring.value)
+            text = _SHARED.sub(_expand_names, text)
             obj.docstring.value = _LITERAL.sub(":", text)
 
-    def on_package(self, *, pkg: Module, **_: Any) -> None:
-        """Write out what functions of a question take, as `help` does."""
-        for module in pkg["api"].modules.values() if pkg.name == "paleo_lite" else ():
-            for function in module.functions.values():
-                if any("(asked," in str(decorator.value) for decorator in function.decorators):
-                    face = getattr(importlib.import_module(module.path), function.name)
-                    function.parameters = Parameters(*map(_shown, inspect.signature(face).parameters.values()))
+
+def _expand_choices(match: re.Match[str]) -> str:
+    """Return ``name : "a" | "b"`` for ``name : {"a", "b"}``."""
+    return match[1] + match[2].replace(", ", " | ")
 
 
-def _shown(parameter: inspect.Parameter) -> Parameter:
-    default = None if parameter.default is parameter.empty else repr(parameter.default)
-    return Parameter(
-        parameter.name, annotation=parameter.annotation, kind=ParameterKind(parameter.kind.description), default=default
-    )
+def _expand_names(match: re.Match[str]) -> str:
+    """Repeat the description that several names share, once for each name."""
+    indent, names, description = match[1], match[2].split(", "), match[3]
+    return "".join(f"{indent}{name}\n{description}" for name in names)

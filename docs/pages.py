@@ -1,4 +1,4 @@
-"""What else mkdocs does: the pages of commands from click, changelog and contributing from the root, formulas set."""
+"""Hooks of mkdocs: pages of the commands, pages of files in the root, links between pages, and formulas as MathML."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ROOT = Path(__file__).parent.parent
 _FROM_ROOT = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
 
 
-_FOUND_FIRST = {
+_SEARCH_BOOSTS = {
     "glossary": 8.0, "reference/commands": 0.2, "reference/python": 0.01, "accuracy-tables": 0.2,
     "changelog": 0.1, "contributing": 0.1,
 }  # fmt: skip
-"""How much more, or less, what is found on a page counts: a title alone counts a thousand times what a text does, and
-an explanation should come before an attribute's name."""
+"""Weight of the search results on a page, by the start of its path. A match in a title weighs a thousand times as much
+as a match in the text, so that without these weights attribute names would precede explanations."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are not files of this folder."""
+    """Add the pages that are generated or copied from the root of the repository."""
     from mkdocs.structure.files import File
 
     pages = {page: (ROOT / name).read_text() for name, page in _FROM_ROOT.items()}
@@ -41,7 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Give every command its line below "Commands"."""
+    """Add the page of every command to the navigation, below "Commands"."""
     reference = next(entry["Reference"] for entry in config.nav or [] if "Reference" in entry)
     for entry in reference:
         if "Commands" in entry:
@@ -52,8 +52,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Make what leads to a file lead to its page, links to the root and ``docs/model.md``; weigh it for search."""
-    boost = next((number for start, number in _FOUND_FIRST.items() if page.file.src_uri.startswith(start)), 1.0)
+    """Point links to files of the root and mentions such as ``docs/model.md`` to their pages, and set the search weight."""
+    boost = next((number for start, number in _SEARCH_BOOSTS.items() if page.file.src_uri.startswith(start)), 1.0)
     page.meta["search"] = {"boost": boost}
     up = "../" * page.file.src_uri.count("/")
     for name, target in _FROM_ROOT.items():
@@ -70,7 +70,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Formulas as MathML, which browsers set without a script: what arithmatex found between dollars."""
+    """Convert the formulas marked by arithmatex to MathML, which browsers display without a script."""
     from latex2mathml.converter import convert
 
     def mathml(found: re.Match[str]) -> str:
@@ -86,7 +86,7 @@ _NAMED = re.compile(r"(?<!\]\()(?<![\w/])`?docs/([\w/-]+\.md)\b`?")
 
 
 def _titles(nav: list[Any]) -> Iterator[tuple[str, str]]:
-    """Path and title of each page in the navigation."""
+    """Yield the path and the title of each page in the navigation."""
     for entry in nav:
         for title, below in entry.items() if isinstance(entry, dict) else ():
             if isinstance(below, str):
@@ -96,11 +96,11 @@ def _titles(nav: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 def command_pages() -> dict[str, str]:
-    """A page for each command, and one that lists them, as Markdown."""
+    """Return a Markdown page per command, by name, and an ``index`` page that lists the commands."""
     from paleo_lite.cli import main
 
     context = click.Context(main, info_name="paleo-lite")
-    pages = {"index": ["# Commands", "", "| command | what it does |", "| :-- | :-- |"]}
+    pages = {"index": ["# Commands", "", "| command | purpose |", "| :-- | :-- |"]}
     for name in main.list_commands(context):
         command = main.get_command(context, name)
         assert command is not None
@@ -108,8 +108,8 @@ def command_pages() -> dict[str, str]:
         pages[name] = _describe(command, click.Context(command, context, info_name=name), 1)
     pages["index"] += [
         "",
-        "Every command takes `--help` and `--debug`, which shows where an error came from. "
-        "What they print as JSON is described in [Output](../../output.md).",
+        "Every command has `--help`, and `--debug`, which shows the traceback of an error. "
+        "[Output](../../output.md) describes the JSON that the commands print.",
     ]
     return {name: "\n".join(lines) + "\n" for name, lines in pages.items()}
 
@@ -130,7 +130,7 @@ def _describe(command: click.Command, context: click.Context, level: int) -> lis
 
 
 def _help(text: str) -> list[str]:
-    """A docstring's paragraphs; what click leaves unwrapped (``\\b``) are examples."""
+    """Return the paragraphs of a docstring as Markdown; paragraphs marked with ``\\b`` are examples."""
     lines: list[str] = []
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         unwrapped = paragraph.removeprefix("\b\n")
@@ -145,5 +145,5 @@ def _option(option: click.Option, context: click.Context) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Plain text as Markdown: what it would take for markup or HTML stays as it is written."""
+    """Escape the characters of a plain text that Markdown would interpret as markup or HTML."""
     return re.sub(r"([|<*\\[\]])", r"\\\1", text)

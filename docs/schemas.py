@@ -48,13 +48,19 @@ def record(name: str, fields: dict[str, Any]) -> Any:
 
 Memory = record("Memory", {
     "total_bytes parameters_bytes gradients_bytes optimizer_bytes activations_bytes inputs_bytes": int,
-    "workspace_bytes cache_bytes": int, "optimizer": Word, "capacity_bytes reserve_bytes": float, "fits": bool,
+    "workspace_bytes cache_bytes logits_bytes frozen_parameters_bytes": int, "optimizer": Word,
+    "capacity_bytes reserve_bytes fragmentation_bytes": float, "fits": bool,
     "largest_batch": Whole,
-    "remedies": list[record("Remedy", {"name": str, "total_bytes": int, "fits": bool, "largest_batch": Whole})],
+    "remedies": list[record("Remedy", {"name": str, "total_bytes": int, "fits": bool, "largest_batch": Whole, "time_ratio": Number})],
+})  # fmt: skip
+Run = record("Run", {
+    "samples hours": float, "steps": int, "cost_usd kwh": Number,
+    "hours_interval cost_interval kwh_interval": list[float] | None,
 })  # fmt: skip
 Prediction = record("Prediction", {
     "network gpu precision phase time_model convention clock peak_unit execution version": str,
-    "calibration": Word, "batch_size flops": int, "macs bytes parameters kernels": Whole, "is_forecast": bool,
+    "calibration": Word, "batch_size flops": int, "macs bytes parameters trainable_parameters kernels": Whole,
+    "fits": bool | None, "is_forecast": bool,
     "peak_flops bandwidth_bytes_per_s ridge_point time_s bound_s constant_s": float,
     "ppp intensity throughput_per_s tokens_per_s mfu": Number, "passes_s waiting_s": Numbers,
     "interval": list[float] | None, "intervals": dict[str, list[float]] | None, "memory": Memory | None,
@@ -62,6 +68,7 @@ Prediction = record("Prediction", {
         "first_token_s token_s tokens_per_s_per_sequence cache_bytes_per_sequence": Number,
         "compute_bound_from_batch": Whole, "weights": Word}) | None,
     "board": record("Board", {"gpu": str, "devices": int, "throughput_per_s bound_s": Number}) | None,
+    "run": Run | None,
     "notes": Names,
     "by_kind": dict[str, record("KindOfWork", {"layers": int, "flops bytes": Whole, "time_s share": float})],
     "layers": list[record("LayerTime", {
@@ -89,6 +96,7 @@ Scale = record("Scale", {
     "rows": list[record("ScaleRow", {
         "workers batch_size speedup_over": int, "strategy collective limited_by": str,
         "compute_s communication_s exposed_s update_s input_s time_s throughput_per_s speedup efficiency": float,
+        "run": Run | None,
         "memory_bytes cost hours bound_s flops_per_s mfu hfu tokens_per_s kwh_per_million cost_per_million kwh": Number,
         "fits": bool | None, "interval efficiency_interval": list[float] | None, "notes": Names})],
     "notes": Names, "best runner_up": NotRequired[Word], "why": NotRequired[str], "refused": NotRequired[list[Any]],
@@ -186,7 +194,7 @@ ANSWERS: dict[str, list[Any]] = {
     "compare": [
         record("Comparison", {
             "a b notes": Names, "direction by": str, "total": _Kernel, "kernels": list[_Kernel]}),
-        record("PredictedBeside", {
+        record("ProfileComparison", {
             "path network gpu precision phase time_model": str, "calibration": Word, "batch_size": int,
             "ppp iterations measured_s predicted_s": float, "ratio": Number, "notes": Names,
             "kinds": list[record("KindBeside", {"kind": str, **_BESIDE})],

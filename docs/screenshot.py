@@ -1,4 +1,4 @@
-"""A picture of the page for the README: ``python docs/screenshot.py docs/images/ui.png``; needs Chromium."""
+"""Take a screenshot of the interactive page: ``python docs/screenshot.py docs/images/ui.png``; needs Chromium."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(path: str) -> None:
 
 @contextmanager
 def started_browser() -> Iterator[Any]:
-    """A headless Chromium."""
+    """Start a headless Chromium, and close it at the end of the block."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         sys.exit("a picture of the page needs Chromium: apt-get install chromium")
@@ -43,7 +43,7 @@ def started_browser() -> Iterator[Any]:
 
 @contextmanager
 def served() -> Iterator[str]:
-    """The address of the page, served until it is left."""
+    """Serve the interactive page until the end of the block, and yield its address."""
     port = free_port(None)
     server = subprocess.Popen([sys.executable, "-m", "paleo_lite", "ui", "--port", str(port), "--no-browser"])
     try:
