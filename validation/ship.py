@@ -18,9 +18,9 @@ import msgspec
 from paleo_lite.calibration.choose import POOL_FILE, Pool, why_not_pooled
 from paleo_lite.calibration.fit import Fit, calibrate
 from paleo_lite.calibration.from_profiles import measure_profiles
-from paleo_lite.calibration.measured_devices import DeviceData, Key, MeasuredDevices
+from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement, provenance_of
-from paleo_lite.calibration.prior import KERNELS, expect, traits_of
+from paleo_lite.calibration.prior import SINGLE_OPERATIONS, prior_from_evidence, traits_of
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import Point, validate
 from paleo_lite.files import write_atomically
@@ -66,7 +66,7 @@ def operations_of(measured: Path) -> list[DeviceData]:
     found = []
     for (gpu, precision, source), group in sorted(groups.items()):
         device = find_device(gpu)
-        traits = traits_of(device, precision, KERNELS, KERNELS, source)
+        traits = traits_of(device, precision, SINGLE_OPERATIONS, SINGLE_OPERATIONS, source)
         speak_of = SPEAK_OF_CONVOLUTIONS if group[0].kind == "conv" else SPEAK_OF
         found.append(DeviceData(device, precision, traits, runs_of_layers(group), SCATTER, speak_of))
     return found
@@ -91,7 +91,7 @@ def ship_devices(data: Path, folder: Path) -> Written:
 
 def ship_measured(devices: MeasuredDevices, pool: Pool, points: Sequence[Point], folder: Path) -> Written:
     """Fit and write what one source measured of each device in each precision, from what the pool says besides."""
-    groups: dict[tuple[str, str], list[Key]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[GroupKey]] = defaultdict(list)
     for key in devices.groups:
         groups[key.gpu, key.precision].append(key)
     for (gpu, precision), keys in sorted(groups.items()):
@@ -114,13 +114,13 @@ def ordered(pool: Pool) -> Pool:
     return msgspec.structs.replace(pool, order=order)
 
 
-def fit_among_others(key: Key, devices: MeasuredDevices, pool: Pool) -> Fit:
+def fit_among_others(key: GroupKey, devices: MeasuredDevices, pool: Pool) -> Fit:
     """Fit what one source measured of a device in a precision, from what all others say of it."""
     traits = devices.measured[key].traits
     own = key._replace(execution=traits.execution)
-    others = [one for one in pool.fits if Key(one.id, one.measured_in, one.source, one.execution) != own]
+    others = [one for one in pool.fits if GroupKey(one.id, one.measured_in, one.source, one.execution) != own]
     device = find_device(key.gpu)
-    prior = expect(traits, others)
+    prior = prior_from_evidence(traits, others)
     return calibrate(devices.groups[key], device, key.precision, prior)[1]
 
 

@@ -16,6 +16,7 @@ _OPTION_NAMES = {
     "inputs": "--input",
     "hardware_files": "--hardware-file",
     "training": "--optimizer",
+    "lora_rank": "--lora",
     "overlap": "--no-overlap",
     "bucket_bytes": "--bucket-size",
 }

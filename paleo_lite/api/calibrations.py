@@ -12,7 +12,7 @@ from ..architectures import find_network
 from ..calibration.choose import NotPooled, pool_prior, pooled_model
 from ..calibration.fit import Fit, held_out_error
 from ..calibration.fit import calibrate as fit_device
-from ..calibration.measurements import Measurement, measurements_of, provenance_of, read_given, read_measurements
+from ..calibration.measurements import Measurement, provenance_of, read_inputs, read_measurements, select_measurements
 from ..calibration.ppp import PppCalibration, PppRun, PppShare, calibrate_ppp
 from ..calibration.store import (
     AnyCalibration,
@@ -25,7 +25,7 @@ from ..calibration.store import (
 )
 from ..calibration.suggest import Suggestions, typical_steps
 from ..calibration.suggest import suggest as suggest_steps
-from ..calibration.validate import BYTES_AT_MOST, Validation
+from ..calibration.validate import MAX_FILE_BYTES, Validation
 from ..calibration.validate import validate as hold_out
 from ..errors import BadValue
 from ..extras import require
@@ -166,7 +166,7 @@ def calibrate(
     if time_model != CALIBRATED or output is not None:
         raise BadValue("`--suggest` fits nothing and writes no file: leave `--time-model` and `--output` out")
     phase = phase or "inference"
-    machine = Machine.one_of(find_device(gpu, to_paths(hardware_files)))
+    machine = Machine.single_device(find_device(gpu, to_paths(hardware_files)))
     if measured:
         # Existing measurements count with all batch sizes.
         fitted = fit_calibration(
@@ -222,7 +222,7 @@ def fit_calibration(
     check_outputs(output_path, force=force)
     hardware_paths = to_paths(hardware_files)
     device = find_device(gpu, hardware_paths)
-    steps, files, profiles = read_given(measured)
+    steps, files, profiles = read_inputs(measured)
     if profiles:
         if network is None:
             raise BadValue(f"{profiles[0]} is not a measurements CSV: for profiles give `--network`")
@@ -238,7 +238,7 @@ def fit_calibration(
             steps += measure_profiles(
                 profiles, device.id, network_name, precision, batch_size, name_pattern, hardware_paths
             )
-        steps = measurements_of(steps, device, precision, hardware_paths)
+        steps = select_measurements(steps, device, precision, hardware_paths)
         provenance = provenance_of(steps, files, date, __version__)
         prior = pool_prior(device, precision, steps[0].execution, steps[0].software)
         measurements, fit = fit_device(steps, device, precision, prior)
@@ -248,16 +248,16 @@ def fit_calibration(
     else:
         machine = Machine(device)
         if steps:
-            steps = measurements_of(steps, device, precision, hardware_paths)
+            steps = select_measurements(steps, device, precision, hardware_paths)
         runs: list[PppRun] = []
         shares: list[PppShare] = []
         if network is not None and profiles:
-            from ..calibration.from_profiles import beside_profiles, run_beside, shares_of
+            from ..calibration.from_profiles import compare_with_profiles, ppp_run_of_profile, ppp_shares
 
             workload = Workload(find_network(network), precision)
-            compared = beside_profiles(profiles, workload, machine, batch_size, name_pattern)
-            runs = [run_beside(profile) for profile in compared]
-            shares = shares_of(compared)
+            compared = compare_with_profiles(profiles, workload, machine, batch_size, name_pattern)
+            runs = [ppp_run_of_profile(profile) for profile in compared]
+            shares = ppp_shares(compared)
         ppp_calibration = calibrate_ppp(
             steps, machine, precision, runs, shares, inputs=files, date=date, version=__version__
         )
@@ -326,7 +326,7 @@ def validate(
     """
     selection = ", ".join((*gpus, *precisions))
     if isinstance(data, (str, Path)) and Path(data).suffix == ".json":
-        stored = read_typed(Path(data), Validation, "stored validation", BYTES_AT_MOST).only(gpus, precisions)
+        stored = read_typed(Path(data), Validation, "stored validation", MAX_FILE_BYTES).select(gpus, precisions)
         if not stored.points:
             raise BadValue(f"no measurement of {selection} in {data}")
         return stored

@@ -13,10 +13,10 @@ import msgspec
 from ..architectures import find_network
 from ..calibration.choose import pool_prior
 from ..calibration.fit import calibrate, held_out_error
-from ..calibration.measurements import Measurement, provenance_of, write_csv
+from ..calibration.measurements import Measurement, format_csv, provenance_of
 from ..calibration.prior import Prior, device_prior, narrow_by_probes
 from ..calibration.store import make_calibration, write_calibration
-from ..calibration.validate import expected_from, predict_measured
+from ..calibration.validate import predict_measured, prior_as_fit
 from ..errors import AmbiguousName, BadValue, CalibrationFailed, UnknownName
 from ..extras import require
 from ..files import check_outputs, save
@@ -157,10 +157,10 @@ def measure(
     error = held_out_error(measurements, machine, precision, prior)
     calibration = make_calibration(machine.id, precision, measurements, fit, provenance, error)
     if output_path is not None:
-        save(output_path, write_csv(step.measurement for step in (*fitted, *held_out)).encode())
+        save(output_path, format_csv(step.measurement for step in (*fitted, *held_out)).encode())
     if chosen_steps:  # compare them with the prediction before they were measured
         held_out = fitted
-        fit = expected_from(prior)
+        fit = prior_as_fit(prior)
     points = predict_measured(fit, [step.measurement for step in held_out], machine, precision)
     if calibration_path is not None:
         write_calibration(calibration, calibration_path, force)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 # Import numpy before msgspec: with typing_extensions installed, the other order makes the import of numpy 60 ms slower.
 import numpy  # noqa: F401
+from msgspec import structs
 
 from ..architectures import Network, find_network, trace_factory
 from ..architectures.catalog import HUGGING_FACE, networks_with_macs
@@ -26,7 +27,7 @@ from .arguments import InputShapes, Paths, to_paths
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..calibration.several import Predictions
+    from ..calibration.side_by_side import Predictions
     from ..calibration.store import Calibration
     from ..timing.workload import TrainingOptions
 
@@ -57,6 +58,12 @@ def predict(
     memory: bool = False,
     execution: str | None = None,
     weights: str | None = None,
+    samples: float | str | None = None,
+    tokens: float | str | None = None,
+    epochs: float | None = None,
+    packing: bool = False,
+    mean_length: float | None = None,
+    price: float | str | None = None,
 ) -> Prediction:
     """Predict how long a network takes on a device.
 
@@ -106,8 +113,8 @@ def predict(
     calibration : str or Calibration, optional
         Name of a shipped calibration, or path of a file. By default the shipped calibrations under PyTorch are used.
     training : TrainingOptions, optional
-        Optimizer, mixed precision, activation checkpointing and gradient accumulation, for the phase ``training``. By
-        default plain SGD.
+        Optimizer, mixed precision, activation checkpointing, gradient accumulation, LoRA, frozen layers and offloading,
+        for the phase ``training``. By default plain SGD.
     fit_batch : bool
         Use the largest batch size that fits into the device memory.
     memory : bool
@@ -118,7 +125,18 @@ def predict(
         inference; ``folded`` also folds batch norms into convolutions; ``engine`` is an inference engine. By default
         ``engine`` for prefill and decode, otherwise ``eager``.
     weights : {"bf16", "fp8", "int8", "int4", ...}, optional
-        Format in which matrices are stored at inference; by default the precision.
+        Format in which matrices are stored at inference, or frozen matrices in training (QLoRA, with
+        ``TrainingOptions(lora_rank=16)``); by default the precision.
+    samples, tokens : float or str, optional
+        Amount of training per epoch, ``"52k"`` samples or ``"15B"`` tokens, for hours, cost and energy in ``run``.
+    epochs : float, optional
+        Number of epochs, 1 by default.
+    packing : bool
+        Whether several samples of a language model share a sequence; otherwise each is padded to a sequence.
+    mean_length : float, optional
+        Mean tokens per sample, with `packing`.
+    price : float or str, optional
+        US dollars per hour of the device; by default its rental price on record.
 
     Returns
     -------
@@ -137,6 +155,9 @@ def predict(
     """
     if (network, flops, macs).count(None) != 2:
         raise BadValue("give a network, `flops` or `macs`: exactly one of the three")
+    has_amount = packing or not (samples is None and tokens is None and epochs is None and mean_length is None)
+    if has_amount and (network is None or phase != "training"):
+        raise BadValue("`--samples`, `--tokens`, `--epochs` and `--packing` need a network and `--phase training`")
     if network is None:
         if calibration is not None or fit_batch or memory:
             raise BadValue(
@@ -197,7 +218,14 @@ def predict(
         return predict_workload(workload, machine, model)
     from ..timing.capacity import predict_with_memory
 
-    return predict_with_memory(workload, machine, model, fit_batch=fit_batch)
+    prediction = predict_with_memory(workload, machine, model, fit_batch=fit_batch)
+    if not has_amount:
+        return prediction
+    from ..timing.budget import Amount, make_budget
+
+    amount = Amount(None, samples, tokens, epochs, packing, mean_length)
+    budget = make_budget(machine.device, amount, price, sequence_tokens=workload.network.tokens)
+    return structs.replace(prediction, budget=budget)
 
 
 def resolve_question(
@@ -234,7 +262,7 @@ def resolve_question(
         Whether a board with several devices counts as one machine; otherwise the machine is one of its devices.
     """
     device = find_device(gpu, to_paths(hardware_files))
-    machine = Machine(device, clock, unit) if whole_board else Machine.one_of(device, clock, unit)
+    machine = Machine(device, clock, unit) if whole_board else Machine.single_device(device, clock, unit)
     element_bytes(precision)
     if not execution:
         execution = _default_execution(phase)
@@ -399,6 +427,12 @@ def predict_several(
     memory: bool = True,
     execution: str | None = None,
     weights: str | None = None,
+    samples: float | str | None = None,
+    tokens: float | str | None = None,
+    epochs: float | None = None,
+    packing: bool = False,
+    mean_length: float | None = None,
+    price: float | str | None = None,
 ) -> Predictions:
     """Predict every combination of networks, devices, precisions, phases and batch sizes.
 
@@ -411,6 +445,8 @@ def predict_several(
     time_model, ppp, concurrent, convention, clock, unit, image_size, sequence_length, context, inputs, flops, macs
         As for `predict`, the same for all combinations.
     hardware_files, calibration, training, fit_batch, execution, weights
+        As for `predict`, the same for all combinations.
+    samples, tokens, epochs, packing, mean_length, price
         As for `predict`, the same for all combinations.
     memory : bool
         Whether the peak memory of networks is estimated at inference, too.
@@ -425,7 +461,7 @@ def predict_several(
     PaleoError
         For an unknown name, or if no combination can be predicted.
     """
-    from ..calibration.several import Predictions
+    from ..calibration.side_by_side import Predictions
 
     devices = [find_device(gpu, to_paths(hardware_files)) for gpu in gpus]
     resolved_networks: dict[tuple[int, str], Network | None] = {}
@@ -462,6 +498,12 @@ def predict_several(
                 memory=memory and resolved is not None,
                 execution=execution,
                 weights=weights,
+                samples=samples,
+                tokens=tokens,
+                epochs=epochs,
+                packing=packing,
+                mean_length=mean_length,
+                price=price,
             )
         except PaleoError as error:
             name = resolved.name if resolved is not None else "the FLOP count"

@@ -19,7 +19,7 @@ from .arguments import Paths, to_paths
 from .prediction import predict as run_prediction
 
 if TYPE_CHECKING:
-    from ..calibration.beside import PredictedBeside
+    from ..calibration.comparison import ProfileComparison
     from ..calibration.store import Calibration
     from ..profile_analysis.analysis import Efficiency, Method
     from ..profile_analysis.compare import Comparison
@@ -223,7 +223,7 @@ def compare(
     calibration: str | Calibration | None = None,
     name_pattern: str | None = None,
     hardware_files: Paths = (),
-) -> Comparison | PredictedBeside:
+) -> Comparison | ProfileComparison:
     """Compare the kernels of two profiles, or a prediction with a profile.
 
     Parameters
@@ -248,7 +248,7 @@ def compare(
 
     Returns
     -------
-    Comparison or PredictedBeside
+    Comparison or ProfileComparison
 
     Raises
     ------
@@ -305,10 +305,10 @@ def _compare_prediction(
     ppp: float | None,
     calibration: str | Calibration | None,
     name_pattern: str | None,
-) -> PredictedBeside:
+) -> ProfileComparison:
     """Compare a prediction with a profile."""
-    from ..calibration.beside import lay_beside, learnt_from
-    from ..calibration.from_profiles import fit_beside
+    from ..calibration.comparison import compare_with_profile, training_overlap_notes
+    from ..calibration.from_profiles import predict_with_fitted_ppp
     from ..profile_analysis.evidence import check_evidence
     from ..profile_analysis.pass_times import measure_passes
     from ..profiles.detect import open_profile
@@ -332,10 +332,10 @@ def _compare_prediction(
     prediction = predict_phase()  # an unknown network raises before the profile is read
     check_evidence(profile, prediction.device, prediction.network, prediction.precision)
     measured = measure_passes(profile)
-    comparison = lay_beside(str(path), measured, predict_phase(phase=measured.phase))
+    comparison = compare_with_profile(str(path), measured, predict_phase(phase=measured.phase))
     if is_fitted:
-        return fit_beside(comparison)
+        return predict_with_fitted_ppp(comparison)
     used = used_calibration(comparison.prediction, calibration)
     if used is not None:
-        return msgspec.structs.replace(comparison, remarks=learnt_from(comparison, used.provenance))
+        return msgspec.structs.replace(comparison, remarks=training_overlap_notes(comparison, used.provenance))
     return comparison

@@ -452,8 +452,20 @@ def _command_line(arguments: ReportArguments, command: str, names: Collection[st
 def _training_options(training: TrainingOptions) -> list[str]:
     """Return the command-line options of the training options that differ from their defaults."""
     default = TrainingOptions("sgd")
+    names = (
+        "optimizer",
+        "mixed_precision",
+        "checkpointing",
+        "accumulation",
+        "fp32_gradients",
+        "lora_rank",
+        "lora_modules",
+        "freeze",
+        "train_only",
+        "offload",
+    )
     options = []
-    for name in ("optimizer", "mixed_precision", "checkpointing", "accumulation"):
+    for name in names:
         value = getattr(training, name)
         if value == getattr(default, name):
             continue

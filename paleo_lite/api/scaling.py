@@ -56,7 +56,11 @@ def scale(
     clock: str | None = None,
     unit: str | None = None,
     images: float | str | None = None,
+    samples: float | str | None = None,
+    tokens: float | str | None = None,
     epochs: float | None = None,
+    packing: bool = False,
+    mean_length: float | None = None,
     price: float | str | None = None,
     cost: bool = False,
     storage: str | None = None,
@@ -114,9 +118,12 @@ def scale(
         With `ppp` or `compat`: take the larger of arithmetic and memory time instead of their sum.
     ppp_comm : float, optional
         Fraction of the link bandwidth that is reached, instead of the calibrated one (or 1).
-    images, epochs, price
-        For hours, cost and energy: samples per epoch, or ``"300B tokens"``; number of epochs; US dollars per hour of
-        one device (by default its rental price on record).
+    images, samples, tokens, epochs, price
+        For hours, cost and energy: samples per epoch (``"52k"``) or tokens per epoch (``"15B"``); number of epochs; US
+        dollars per hour of one device (by default its rental price on record).
+    packing, mean_length
+        Whether several samples of a language model share a sequence, and their mean number of tokens; otherwise each
+        sample is padded to a sequence.
     cost : bool
         Raise an error if no price is known.
     storage, decode, pageable
@@ -145,8 +152,10 @@ def scale(
     from ..distributed.job import Settings
     from ..distributed.run import Request, predict_scaling
     from ..distributed.strategies import resolve_strategy
+    from ..timing.budget import Amount
     from ..timing.workload import TrainingOptions
 
+    amount = Amount(images, samples, tokens, epochs, packing, mean_length)
     if compat is not None:
         unsupported = {
             "topology": topology,
@@ -179,8 +188,7 @@ def scale(
             scaling=scaling or "weak",
             strategy=strategy,
             ppp_comm=ppp_comm,
-            images=images,
-            epochs=epochs,
+            amount=amount,
             price=price,
             require_cost=cost,
         )
@@ -202,7 +210,7 @@ def scale(
         batch_size = batch_size or 1
         execution = execution or ENGINE
     elif phase == "training":
-        for name, value in {"context": context, "weights": weights, "execution": execution}.items():
+        for name, value in {"context": context, "execution": execution}.items():
             if value is not None:
                 raise BadValue(f"`{option_name(name)}` is for `--phase prefill` and `decode`, not for training")
         scaling = scaling or "weak"
@@ -217,8 +225,7 @@ def scale(
         scaling=scaling,
         strategy=strategy,
         ppp_comm=ppp_comm,
-        images=images,
-        epochs=epochs,
+        amount=amount,
         price=price,
         require_cost=cost,
         platform=platform,

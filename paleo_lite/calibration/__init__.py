@@ -1,1 +1,1 @@
-"""Floor 5: measured to parameters, and predicted beside measured."""
+"""Calibration of parameters to measurements, and comparison of predictions with measurements (floor 5)."""

@@ -1,4 +1,4 @@
-"""What else could be tried: the same workload predicted again with one thing changed, by the same kind of model."""
+"""Alternatives to a prediction: the same workload with one thing changed, predicted by the same kind of time model."""
 
 from __future__ import annotations
 
@@ -14,30 +14,34 @@ from ..timing.capacity import predict_with_memory
 from ..timing.workload import TrainingOptions
 from .choose import choose_model
 
-NARROWER = {
+NARROWER_PRECISIONS = {
     "fp64": ("fp32", "tf32", "bf16", "fp16"),
     "fp32": ("tf32", "bf16", "fp16"),
     "tf32": ("bf16", "fp16"),
 }
-"""Precisions that networks usually survive; 8 bits ask for a network that was made for them."""
+"""Precisions in which networks usually keep their accuracy. 8-bit precisions are left out: they need a quantized
+network."""
 
-FUSED = {"compiled": "compiled: pointwise chains fused", "folded": "folded: batch norms in convolutions, chains fused"}
+FUSED_EXECUTIONS = {
+    "compiled": "compiled: pointwise chains fused",
+    "folded": "folded: batch norms in convolutions, chains fused",
+}
 
-LARGER = (2, 4, 8)
-"""Times the batch."""
+BATCH_MULTIPLES = (2, 4, 8)
+"""Multiples of the batch size to try."""
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """The same network predicted with one thing changed.
+    """Prediction of the same network with one thing changed.
 
     Attributes
     ----------
     change : {"batch", "precision", "execution", "device"}
-        What was changed.
+        Kind of the change.
     name : str
-        To what, in words.
+        Description of the new value.
     note : str
-        What to mind.
+        Caveat of the change.
     """
 
     change: str
@@ -47,7 +51,7 @@ class Alternative(msgspec.Struct, frozen=True):
 
 
 class Alternatives(msgspec.Struct, frozen=True):
-    """What was tried, and in words what was not."""
+    """Predicted alternatives, and descriptions of those that could not be predicted."""
 
     tried: Sequence[Alternative] = ()
     left_out: Sequence[str] = ()
@@ -56,112 +60,132 @@ class Alternatives(msgspec.Struct, frozen=True):
 def try_alternatives(
     prediction: Prediction, time_model: str | None = None, hardware_files: Sequence[Path] = ()
 ) -> Alternatives:
-    """The same question with a larger batch, narrower numbers, fused kernels, and on every other device.
+    """Predict the workload with larger batches, narrower precisions, fused kernels, and on every other device.
 
     Parameters
     ----------
     prediction : Prediction
-        Of a network, with its memory.
+        Prediction of a network, with its memory.
     time_model : str, optional
-        The model that was asked for by name, if any.
+        The time model requested by name, if any.
     hardware_files : sequence of Path
         Further hardware TOMLs.
     """
-    machine, model = prediction.machine, prediction.model
-    # A calibration is of one device and precision: elsewhere the best that is known there answers.
-    elsewhere = time_model if model.label else model.name
-    usual = _model_of_kind(model.name, prediction.workload, machine, elsewhere)
-    is_default = usual is not None and usual.label == model.label
-    tried, left_out = [], []
+    workload, machine, model = prediction.workload, prediction.machine, prediction.model
+    # A calibration holds for one device and precision; elsewhere the best available model is used.
+    model_elsewhere = time_model if model.label else model.name
+    default_model = _model_of_kind(model.name, workload, machine, model_elsewhere)
+    is_default_model = default_model is not None and default_model.label == model.label
+    tried: list[Alternative] = []
+    left_out: list[str] = []
 
-    def attempt(change: str, name: str, workload: Workload, other: Machine = machine, note: str = "") -> None:
+    def attempt(change: str, name: str, changed: Workload, other: Machine = machine, note: str = "") -> None:
         try:
-            asked_alike = (workload.precision, workload.execution) == (prediction.precision, prediction.execution)
-            # What somebody calibrated holds for the software that they ran, however it is executed.
-            same = asked_alike or (workload.precision == prediction.precision and not is_default)
-            used = (
-                model
-                if same
-                else choose_model(machine.device, workload.precision, elsewhere, execution=workload.execution)
-            )
-            answer = predict_with_memory(workload, other, used)
+            same_precision = changed.precision == workload.precision
+            same_execution = changed.execution == workload.execution
+            # A user's own calibration holds for the software it was measured with, under any execution.
+            if same_precision and (same_execution or not is_default_model):
+                used_model = model
+            else:
+                used_model = choose_model(
+                    machine.device, changed.precision, model_elsewhere, execution=changed.execution
+                )
+            alternative = predict_with_memory(changed, other, used_model)
         except PaleoError as error:
             left_out.append(f"{name}: {error}")
             return
-        if used.name == model.name:
-            tried.append(Alternative(change, name, answer, note))
+        if used_model.name == model.name:
+            tried.append(Alternative(change, name, alternative, note))
         else:
-            left_out.append(f"{name}: only the {used.name} bound is known, which cannot be compared with a forecast")
+            left_out.append(
+                f"{name}: only the {used_model.name} bound is available, which cannot be compared with a forecast"
+            )
 
-    asked = prediction.workload
-    for size, name in _batches(prediction):
-        attempt("batch", name, asked.with_changes(batch_size=size))
+    for size, name in _larger_batches(prediction):
+        attempt("batch", name, workload.with_changes(batch_size=size))
     if prediction.phase == "inference" and prediction.execution == "eager":
-        for execution, name in FUSED.items():
-            attempt("execution", name, asked.with_changes(execution=execution))
+        for execution, name in FUSED_EXECUTIONS.items():
+            attempt("execution", name, workload.with_changes(execution=execution))
     if model.ppp is not None:
-        left_out.append("other precisions and devices: a PPP holds for the one platform that it was measured on")
+        left_out.append("other precisions and devices: a PPP holds only for the platform on which it was measured")
         return Alternatives(tried, left_out)
-    peaks = {peak.precision for peak in machine.device.peaks}
-    for precision in NARROWER.get(asked.precision, ()):
-        if precision in peaks:
-            narrower = _in_precision(asked, precision)
-            mixed = "mixed precision in " if narrower.options.mixed_precision else ""
-            # Another precision may have other units.
-            attempt("precision", mixed + precision, narrower, Machine(machine.device, machine.clock), "other rounding")
-    others, unknown = _on_other_devices(prediction, elsewhere, hardware_files)
-    if unknown:
-        left_out.append(f"{unknown} further devices: they lack the precision, or no measurement covers them")
+    supported = {peak.precision for peak in machine.device.peaks}
+    for precision in NARROWER_PRECISIONS.get(workload.precision, ()):
+        if precision not in supported:
+            continue
+        narrower = _in_precision(workload, precision)
+        mixed = "mixed precision in " if narrower.options.mixed_precision else ""
+        # The chosen arithmetic unit is not passed on: it may not support the other precision.
+        attempt("precision", mixed + precision, narrower, Machine(machine.device, machine.clock), "other rounding")
+    others, number_without_model = _on_other_devices(prediction, model_elsewhere, hardware_files)
+    if number_without_model:
+        left_out.append(
+            f"{number_without_model} further devices: they lack the precision, or no measurement covers them"
+        )
     return Alternatives([*tried, *others], left_out)
 
 
 def _in_precision(workload: Workload, precision: str) -> Workload:
-    """The same in another precision; training in 16 bits keeps master weights."""
+    """Return the workload in another precision; training in 16 bits becomes mixed precision with master weights."""
     if workload.phase != "training" or precision not in ("bf16", "fp16"):
         return workload.with_changes(precision=precision)
     training = msgspec.structs.replace(workload.training or TrainingOptions("sgd"), mixed_precision=True)
     return workload.with_changes(precision=precision, training=training)
 
 
-def _batches(prediction: Prediction) -> Iterator[tuple[int, str]]:
-    """Larger batches that fit; where the one asked for does not, the largest that does."""
-    most = None if prediction.memory is None else prediction.memory.largest_batch
-    if most is None:
+def _larger_batches(prediction: Prediction) -> Iterator[tuple[int, str]]:
+    """Yield larger batch sizes that fit into memory; the largest that fits where the predicted one does not."""
+    largest = None if prediction.memory is None else prediction.memory.largest_batch
+    if largest is None:
         return
-    if prediction.batch_size > most:
-        yield most, f"batch {most:,}, the largest that fits"
+    if prediction.batch_size > largest:
+        yield largest, f"batch {largest:,}, the largest that fits"
         return
-    for times in LARGER:
-        if prediction.batch_size * times <= most:
-            yield prediction.batch_size * times, f"batch {prediction.batch_size * times:,}"
+    for multiple in BATCH_MULTIPLES:
+        batch_size = prediction.batch_size * multiple
+        if batch_size <= largest:
+            yield batch_size, f"batch {batch_size:,}"
 
 
 def _on_other_devices(
     prediction: Prediction, time_model: str | None, hardware_files: Sequence[Path]
 ) -> tuple[list[Alternative], int]:
-    """The same work on every other device that the same kind of model covers, and how many it does not.
+    """Predict the workload on every other device that the same kind of model covers.
 
-    Counted once: neither work nor memory depends on the device.
+    Work and memory do not depend on the device and are counted once.
+
+    Returns
+    -------
+    alternatives : list of Alternative
+    number_without_model : int
+        Number of devices that were left out.
     """
-    workload, found, unknown = prediction.workload, [], 0
+    workload = prediction.workload
+    alternatives: list[Alternative] = []
+    number_without_model = 0
     for device in list_devices(hardware_files):
         if device.id == prediction.device.id:
             continue
-        model = _model_of_kind(prediction.model.name, workload, Machine(device), time_model)
-        try:
-            other = None if model is None else predict(workload, Machine(device), model)
-        except PaleoError:  # it lacks the precision
-            other = None
+        machine = Machine(device)
+        model = _model_of_kind(prediction.model.name, workload, machine, time_model)
+        other = None
+        if model is not None:
+            try:
+                other = predict(workload, machine, model)
+            except PaleoError:  # the device lacks the precision
+                other = None
         if other is None:
-            unknown += 1
+            number_without_model += 1
             continue
-        held = prediction.memory and msgspec.structs.replace(prediction.memory, capacity_bytes=device.memory_bytes)
-        found.append(Alternative("device", device.name, msgspec.structs.replace(other, memory=held)))
-    return found, unknown
+        memory = prediction.memory
+        if memory is not None:
+            memory = msgspec.structs.replace(memory, capacity_bytes=device.memory_bytes)
+        alternatives.append(Alternative("device", device.name, msgspec.structs.replace(other, memory=memory)))
+    return alternatives, number_without_model
 
 
 def _model_of_kind(kind: str, workload: Workload, machine: Machine, time_model: str | None) -> TimeModel | None:
-    """The model of a machine where it is of that kind; None where nothing is known but another."""
+    """Return the time model of a machine if it is of the given kind, else None."""
     try:
         model = choose_model(machine.device, workload.precision, time_model, execution=workload.execution)
     except PaleoError:

@@ -1,8 +1,9 @@
-"""Which time model answers: the one that was asked for, what the pool says of the device, or the roofline.
+"""Choice of the time model: the requested one, the model pooled from all measurements, or the roofline.
 
-The pool, ``calibrations/pooled.json``, holds what every source's measurements of a device say by themselves, so that
-nothing counts twice and a prediction reads one small file; `prior.expect` puts it together. ``make calibrations``
-writes it. Every prediction imports this, so that what reads calibrations is imported only where one is read.
+The pool, ``calibrations/pooled.json``, has the parameters fitted to the measurements of each source and device alone,
+so that nothing counts twice and a prediction reads one small file. `prior.prior_from_evidence` combines them.
+``make calibrations`` writes the file. Every prediction imports this module; the reader of calibration files is imported
+only where it is needed.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from ..machines import Device
 from ..timing import Prediction, RooflineModel, TimeModel, find_model
 from ..timing.calibrated import NAMES, CalibratedModel
 from ..timing.models import CALIBRATED
-from .prior import KERNELS, SOFTWARE, Evidence, Prior, Traits, expect, traits_of
+from .prior import SINGLE_OPERATIONS, SOFTWARE, Evidence, Prior, Traits, prior_from_evidence, traits_of
 
 if TYPE_CHECKING:
     from .store import Calibration
 
 POOL_FILE = "pooled.json"
 FORMAT = 2
-_BYTES_AT_MOST = 2**22
+_MAX_FILE_BYTES = 2**22
 
-SCATTER = 0.07
-"""Relative scatter of single measurements around what is expected of a device."""
+POOL_SCATTER = 0.07
+"""Relative scatter of single measurements around the pooled model."""
 
 VENDORS = ("NVIDIA", "AMD")
-"""All fits are of their GPUs, each with its own libraries."""
+"""Vendors of the measured GPUs, each with its own libraries."""
 
 
 def choose_model(
@@ -47,60 +48,68 @@ def choose_model(
     calibration: str | Calibration | None = None,
     products: str | None = None,
 ) -> TimeModel:
-    """The time model that was asked for, or the best that there is.
+    """Return the requested time model, or the best available one.
 
-    That is what all measurements of all devices say together, under PyTorch, on nobody's computer: those of the device
-    first, where there are any. So are devices compared under one software and one host. Where no measurement covers a
-    device it is the roofline, with a note that says why and that it is a bound.
+    The best is the model pooled from the measurements of all devices, for PyTorch on an unknown host, with the most
+    weight on measurements of the device itself. Devices are thus compared under one software and one host. If no
+    measurement covers a device it is the roofline, with a note that gives the reason and states that it is a bound.
 
     Parameters
     ----------
     time_model, execution, ppp, concurrent, calibration
-        As for `paleo_lite.predict`.
+        As in `paleo_lite.predict`.
     products : str, optional
-        What matrices are multiplied in, where it is another precision.
+        Precision of matrix products, if it differs from `precision`.
 
     Raises
     ------
     BadValue
-        If what was asked for excludes each other, or it is ``calibrated`` and no measurement covers the device.
+        If the requests exclude each other, or ``calibrated`` is requested and no measurement covers the device.
     CalibrationFailed
-        If the calibration is of another device or precision.
+        If the calibration is for another device or precision.
     """
     if products is not None:
         wide = choose_model(device, precision, time_model, execution, ppp, concurrent, calibration)
         narrow = choose_model(device, products, execution=execution)
         if not isinstance(wide, CalibratedModel) or not isinstance(narrow, CalibratedModel):
             return wide
-        # How much of their own peak narrower products reach.
-        place = NAMES.index("efficiency_gemm")
-        return msgspec.structs.replace(wide, products=float(np.exp(narrow.theta[place] - wide.theta[place])))
-    plain = ppp is not None or concurrent or time_model not in (None, CALIBRATED)
+        # Ratio of the fractions of peak that products reach, each relative to the peak of its own precision.
+        gemm = NAMES.index("efficiency_gemm")
+        efficiency_ratio = float(np.exp(narrow.theta[gemm] - wide.theta[gemm]))
+        return msgspec.structs.replace(wide, fp8_relative_efficiency=efficiency_ratio)
+    is_uncalibrated = ppp is not None or concurrent or time_model not in (None, CALIBRATED)
     if calibration is not None:
-        if plain:
-            raise BadValue("a calibration is a time model of its own: leave --time-model, --ppp and --concurrent out")
+        if is_uncalibrated:
+            raise BadValue(
+                "a calibration is a time model of its own: it cannot be combined with `--time-model`, `--ppp` or "
+                "`--concurrent`"
+            )
         from .store import find_calibration
 
-        known = find_calibration(calibration) if isinstance(calibration, str) else calibration
-        if (known.device, known.precision) != (device.id, precision):
+        used = find_calibration(calibration) if isinstance(calibration, str) else calibration
+        if (used.device, used.precision) != (device.id, precision):
             raise CalibrationFailed(
-                f"the calibration is of {known.device} in {known.precision}, not of {device.id} in {precision}"
+                f"the calibration is for {used.device} in {used.precision}, not for {device.id} in {precision}"
             )
-        return known.model()
-    if plain:
+        return used.model()
+    if is_uncalibrated:
         return find_model(time_model, ppp, concurrent)
     model = pooled_model(device, precision, execution)
     if not isinstance(model, NotPooled):
         return model
     if time_model == CALIBRATED:
         raise BadValue(
-            f"the calibrated model needs a calibration of {device.id} in {precision} ({model.reason}): --calibration"
+            f"the calibrated model needs a calibration for {device.id} in {precision} ({model.reason}): give one with "
+            "`--calibration`"
         )
     return RooflineModel(notes=(f"a bound, not a forecast: {model.reason}",))
 
 
 def used_calibration(prediction: Prediction, name: str | Calibration | None) -> Calibration | None:
-    """The calibration of a prediction; None where its model is another, a PPP's, or pooled from other devices."""
+    """Return the calibration that a prediction used.
+
+    None if it used another model, a PPP, or parameters pooled from other devices.
+    """
     if not prediction.model.label:
         return None
     from .store import Calibration, find_calibration
@@ -108,25 +117,27 @@ def used_calibration(prediction: Prediction, name: str | Calibration | None) -> 
     if name is not None and not isinstance(name, str):
         return name
     try:
-        known = find_calibration(name or f"{prediction.device.id}-{prediction.precision}")
-    except UnknownName:  # of none, it was pooled
+        calibration = find_calibration(name or f"{prediction.device.id}-{prediction.precision}")
+    except UnknownName:  # the model is pooled
         return None
-    return known if isinstance(known, Calibration) else None
+    return calibration if isinstance(calibration, Calibration) else None
 
 
-# What the pool says of a device ---------------------------------------------------------------------------------------
+# Pooled model ---------------------------------------------------------------------------------------------------------
 
 
 class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file.
+    """Content of the pool's file.
 
     Attributes
     ----------
     parameters : list of str
-        The names that its numbers belong to.
+        Names of the parameters, in the order of the numbers in the fits.
+    fits : list of Evidence
+        Parameters fitted to each source's measurements of a device.
     order : dict of str to dict of str to float
-        What is added to the logarithms of parameters of some devices, ``"k40m fp32"``, so that one that is better in
-        every figure is not expected to be slower: see `validation/ordering.py`.
+        Additions to the logarithms of parameters, for devices such as ``"k40m fp32"``. They prevent that a device with
+        better figures in every respect is predicted to be slower, see `validation/ordering.py`.
     """
 
     format: int
@@ -136,7 +147,7 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NotPooled(msgspec.Struct, frozen=True):
-    """Why there is no pooled model, in words."""
+    """Reason why there is no pooled model."""
 
     reason: str
 
@@ -144,61 +155,73 @@ class NotPooled(msgspec.Struct, frozen=True):
 def pooled_model(
     device: Device, precision: str, execution: str = "eager", software: str = SOFTWARE, pool: Pool | None = None
 ) -> CalibratedModel | NotPooled:
-    """What all measurements say together of a device in a precision under some software, on nobody's computer.
+    """Return the model pooled from the measurements of all devices, for some software on an unknown host.
 
     Parameters
     ----------
     execution : str
         One of `paleo_lite.counting.fusion.EXECUTIONS`.
     software : str
-        The first word of a framework.
+        Name of a framework, without version.
     pool : Pool, optional
-        Without it the shipped one.
+        Default: the shipped one.
 
     Returns
     -------
     CalibratedModel or NotPooled
-        The latter says what is missing: the vendor, a single device, or any fit in this precision on such units.
+        `NotPooled` if the vendor was not measured, the device is a board of several, or no fit is in this precision on
+        such arithmetic units.
     """
-    is_engine = execution == ENGINE  # measured are its kernels, with those of eager execution; its host is not
-    known = _known(device, precision, "eager" if is_engine else execution, software, pool)
-    if isinstance(known, NotPooled):
-        return known
-    traits, pool = known
-    prior = expect(traits, pool.fits)
+    is_engine = execution == ENGINE
+    # An engine's kernels were measured together with those of eager execution; its host was not measured.
+    measured_execution = "eager" if is_engine else execution
+    match = _match_pool(device, precision, measured_execution, software, pool)
+    if isinstance(match, NotPooled):
+        return match
+    traits, pool = match
+    prior = prior_from_evidence(traits, pool.fits)
     if is_engine:
-        prior = of_engine(prior)
+        prior = engine_prior(prior)
     for name, shift in pool.order.get(f"{device.id} {precision}", {}).items():
         prior.mean[NAMES.index(name)] += shift
-    label, notes = _told(device, precision, traits, pool.fits)
+    label, notes = _label_and_notes(device, precision, traits, pool.fits)
     return CalibratedModel(
-        label, prior.mean, np.diag(prior.deviation**2), SCATTER, notes=notes, learned_fraction=np.zeros(len(NAMES))
+        label,
+        prior.mean,
+        np.diag(prior.deviation**2),
+        POOL_SCATTER,
+        notes=notes,
+        learned_fraction=np.zeros(len(NAMES)),
     )
 
 
 def pool_prior(
     device: Device, precision: str, execution: str = "eager", software: str = SOFTWARE, pool: Pool | None = None
 ) -> Prior | None:
-    """The prior that a device's own measurements start from; None where the pool knows no device like it."""
-    known = _known(device, precision, execution, software, pool)
-    return None if isinstance(known, NotPooled) else expect(known[0], known[1].fits)
+    """Return the prior for fitting a device's own measurements; None if the pool does not cover the device."""
+    match = _match_pool(device, precision, execution, software, pool)
+    if isinstance(match, NotPooled):
+        return None
+    traits, pool = match
+    return prior_from_evidence(traits, pool.fits)
 
 
-def _known(
+def _match_pool(
     device: Device, precision: str, execution: str, software: str, pool: Pool | None
 ) -> tuple[Traits, Pool] | NotPooled:
-    """Who is asked for, and the pool, where it holds any fit of this precision on such units."""
-    if reason := why_not_pooled(device):
+    """Return the traits of a device, and the pool if it has a fit in this precision on such arithmetic units."""
+    reason = why_not_pooled(device)
+    if reason:
         return NotPooled(reason)
     pool = pool or read_pool()
     traits = traits_of(device, precision, software, execution)
-    if not any((one.unit, one.precision) == (traits.unit, traits.precision) for one in pool.fits):
+    if not any((fit.unit, fit.precision) == (traits.unit, traits.precision) for fit in pool.fits):
         return NotPooled(f"no device was measured in {precision} on {traits.unit.split()[-1]} units")
     return traits, pool
 
 
 def why_not_pooled(device: Device) -> str:
-    """Why no fit of another device covers this one; empty where some may."""
+    """Return the reason why no measurement covers a device; empty if some may."""
     if device.parts is not None:
         return f"only single devices were measured, {device.id} is a {device.scope} of {device.parts.count}"
     if device.vendor not in VENDORS:
@@ -207,61 +230,78 @@ def why_not_pooled(device: Device) -> str:
 
 
 def read_pool(path: Path | None = None) -> Pool:
-    """Read a pool, the shipped one without a path.
+    """Read a pool; the shipped one without a path.
 
     Raises
     ------
     BadFile
-        If it is malformed, or of other parameters than this version fits.
+        If it is malformed, or has other parameters than this version.
     """
     path = path or shipped_folder("calibrations") / POOL_FILE
-    pool = read_typed(path, Pool, "pool", _BYTES_AT_MOST)
+    pool = read_typed(path, Pool, "pool", _MAX_FILE_BYTES)
     if pool.format != FORMAT or pool.parameters != list(NAMES):
-        raise BadFile(f"{path}: written by another version: 'make calibrations' renews it")
-    for other in pool.fits:
-        if not len(other.theta) == len(other.deviation) == len(NAMES):
-            raise BadFile(
-                f"{path}: {other.id} in {other.precision} must have {len(NAMES)} numbers in each of its lists"
-            )
+        raise BadFile(f"{path}: written by another version of paleo-lite: `make calibrations` writes it again")
+    for fit in pool.fits:
+        if not len(fit.theta) == len(fit.deviation) == len(NAMES):
+            raise BadFile(f"{path}: {fit.id} in {fit.precision} must have {len(NAMES)} numbers in each of its lists")
     return pool
 
 
-def _told(device: Device, precision: str, traits: Traits, fits: Sequence[Evidence]) -> tuple[str, tuple[str, ...]]:
-    """What a prediction says of where its parameters come from: a label, and notes."""
-    alike = [one for one in fits if (one.unit, one.precision) == (traits.unit, traits.precision)]
-    steps = [one for one in alike if one.software != KERNELS]
-    own = [one for one in steps if one.id == device.id]
-    in_it = [one for one in own if one.measured_in == precision]
-    if not own:
-        single = "" if steps else "single operations on "
-        number = len({one.id for one in steps or alike})
-        label = f"pooled from {single}{number} device{'s' if number != 1 else ''} in {traits.precision}"
-        spread = "the interval is as wide as the spread between " + ("devices" if single else "other devices")
-        mine = bool(single) and any(one.id == device.id for one in alike)
-        missing = "no network was measured on" if single else "no measurements of"
-        return label + ("" if mine else ", not including this one"), (
-            f"{missing} {device.name} in {traits.precision}: {spread}",
-        )
-    own = in_it or own
-    same = [one for one in own if (one.software, one.execution) == (traits.software, traits.execution)]
-    measured_in = own[0].measured_in
-    label = f"{device.id} {measured_in}, {sum(one.points for one in same or own)} measurements"
-    notes = [] if in_it else [f"measured in {measured_in}: {precision} takes its kernels, at its own peak"]
-    if not same:
-        under = " and ".join(sorted({f"{one.software} {one.execution}" for one in own}))
+def _label_and_notes(
+    device: Device, precision: str, traits: Traits, fits: Sequence[Evidence]
+) -> tuple[str, tuple[str, ...]]:
+    """Return the label and notes of a pooled model, which state the origin of its parameters."""
+    related = [fit for fit in fits if (fit.unit, fit.precision) == (traits.unit, traits.precision)]
+    network_fits = [fit for fit in related if fit.software != SINGLE_OPERATIONS]
+    device_fits = [fit for fit in network_fits if fit.id == device.id]
+    if not device_fits:
+        return _label_of_other_devices(device, traits, related, network_fits)
+    same_precision = [fit for fit in device_fits if fit.measured_in == precision]
+    used = same_precision or device_fits
+    same_software = [fit for fit in used if (fit.software, fit.execution) == (traits.software, traits.execution)]
+    measured_in = used[0].measured_in
+    label = f"{device.id} {measured_in}, {sum(fit.points for fit in same_software or used)} measurements"
+    notes = []
+    if not same_precision:
+        notes.append(f"measured in {measured_in}: {precision} uses the same kernels, at its own peak")
+    if not same_software:
+        measured_under = " and ".join(sorted({f"{fit.software} {fit.execution}" for fit in used}))
         notes.append(
-            f"{device.name} was measured under {under}, not under {traits.software} {traits.execution}: "
+            f"{device.name} was measured under {measured_under}, not under {traits.software} {traits.execution}: "
             "the interval is wider for it"
         )
     return label, tuple(notes)
 
 
-# Engines for inference ------------------------------------------------------------------------------------------------
+def _label_of_other_devices(
+    device: Device, traits: Traits, related: Sequence[Evidence], network_fits: Sequence[Evidence]
+) -> tuple[str, tuple[str, ...]]:
+    """Return the label and notes of a model for a device on which no network was measured."""
+    if network_fits:
+        origin = "pooled from"
+        number = len({fit.id for fit in network_fits})
+        is_included = False
+        missing = "no measurements of"
+        spread = "other devices"
+    else:
+        origin = "pooled from single operations on"
+        number = len({fit.id for fit in related})
+        is_included = any(fit.id == device.id for fit in related)
+        missing = "no network was measured on"
+        spread = "devices"
+    label = f"{origin} {number} device{'s' if number != 1 else ''} in {traits.precision}"
+    if not is_included:
+        label += ", not including this one"
+    note = f"{missing} {device.name} in {traits.precision}: the interval is as wide as the spread between {spread}"
+    return label, (note,)
+
+
+# Inference engines ----------------------------------------------------------------------------------------------------
 #
 # Matrix products and attention under vLLM, SGLang and TensorRT-LLM (ai-dynamo/aiconfigurator 095f58a) on five devices
-# say what a device's own prior leaves open; operations of decoder layers that others timed are held against it
-# (docs/transformers.md). Two things were not measured there and are assumed: that a graph's kernels follow one another
-# without the host, and what the engine does between two steps.
+# complete the prior of a device; it is validated against published times of decoder layers (docs/transformers.md). Two
+# properties were not measured there and are assumed: the kernels of a graph need no host time, and the time that the
+# engine needs between two steps.
 
 ENGINE_KERNELS: dict[str, tuple[float, float]] = {
     "efficiency_gemm": (0.85, 0.12),
@@ -270,7 +310,7 @@ ENGINE_KERNELS: dict[str, tuple[float, float]] = {
     "share_other": (0.7, 0.2),
     "floor_s": (5e-6, 0.25),
 }
-"""Median and deviation of the logarithm; the scores that a causal mask hides are not computed."""
+"""Median and deviation of the logarithm; masked scores of causal attention are not computed."""
 
 ENGINE_HOST: dict[str, tuple[float, float]] = {
     "overhead_s": (1e-9, 0.1),
@@ -278,17 +318,21 @@ ENGINE_HOST: dict[str, tuple[float, float]] = {
     "overhead_gradient_s": (1e-9, 0.1),
     "step_s": (3e-4, 0.7),
 }
-"""Nothing for a kernel of a graph; between two steps sampling and preparing the next, some tenths of a millisecond."""
+"""Median and deviation of the logarithm: no time per kernel, and some tenths of a millisecond between two steps for
+sampling and preparing the next step."""
 
 
-def of_engine(prior: Prior) -> Prior:
-    """A device's prior with the kernels of engines, each opinion weighed by how sure it is, and with their host."""
+def engine_prior(prior: Prior) -> Prior:
+    """Combine a device's prior with the kernels of engines, weighted by precision, and set the host parameters."""
     mean, deviation = prior.mean.copy(), prior.deviation.copy()
     for name, (median, spread) in ENGINE_KERNELS.items():
         index = NAMES.index(name)
-        weight, own = spread**-2, deviation[index] ** -2
-        mean[index] = (weight * np.log(median) + own * mean[index]) / (weight + own)
-        deviation[index] = (weight + own) ** -0.5
+        engine_weight, device_weight = spread**-2, deviation[index] ** -2
+        total_weight = engine_weight + device_weight
+        mean[index] = (engine_weight * np.log(median) + device_weight * mean[index]) / total_weight
+        deviation[index] = total_weight**-0.5
     for name, (median, spread) in ENGINE_HOST.items():
-        mean[NAMES.index(name)], deviation[NAMES.index(name)] = np.log(median), spread
+        index = NAMES.index(name)
+        mean[index] = np.log(median)
+        deviation[index] = spread
     return Prior(mean, deviation)

@@ -1,4 +1,4 @@
-"""A prediction beside a profile: where they part, by kind of layer and pass, and layer by layer where they match up."""
+"""Comparison of a prediction with a profile, by kind of layer and pass, and by layer where the layers match."""
 
 from __future__ import annotations
 
@@ -22,17 +22,23 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_PASSES = {
-    "inference": "forward", "forward": "forward", "backward_data": "backward", "backward_weight": "backward",
+_PROFILE_PASSES = {
+    "inference": "forward",
+    "forward": "forward",
+    "backward_data": "backward",
+    "backward_weight": "backward",
     "update": "update",
-}  # fmt: skip
-_MATRIX = ("convolution", "linear", "gemm")
+}
+"""Pass of a profile for each pass of a prediction."""
+
+_MATRIX_KINDS = ("convolution", "linear", "gemm")
+
 MEASURED_PASSES = ("forward", "backward", "update")
-"""The passes that a profile tells apart, in their order."""
+"""Passes that a profile distinguishes, in their order."""
 
 
-class PredictedRow(msgspec.Struct, frozen=True):
-    """One kind of layer in one pass, or one layer in one pass; None where a side has nothing of it.
+class ComparisonRow(msgspec.Struct, frozen=True):
+    """One kind of layer or one layer in one pass; None on a side without it.
 
     Attributes
     ----------
@@ -56,21 +62,21 @@ class PredictedRow(msgspec.Struct, frozen=True):
 
     @property
     def share_of_peak(self) -> float | None:
-        """Measured FLOP/s over peak FLOP/s, memory traffic left out."""
+        """Measured FLOP/s over peak FLOP/s, without memory traffic."""
         return self.flops_at_peak_s / self.measured_s if self.measured_s and self.flops_at_peak_s else None
 
     @property
     def difference_s(self) -> float:
-        """Measured less predicted; an absent side is 0."""
+        """Measured minus predicted seconds; an absent side counts as 0."""
         return (self.measured_s or 0.0) - (self.predicted_s or 0.0)
 
     @property
     def ratio(self) -> float | None:
-        """Measured over predicted."""
+        """Measured over predicted time."""
         return self.measured_s / self.predicted_s if self.measured_s is not None and self.predicted_s else None
 
     def to_dict(self, key: str = "kind") -> dict[str, Any]:
-        """The documented JSON."""
+        """Return the documented JSON."""
         return {
             key: self.name,
             "pass": self.part,
@@ -83,15 +89,16 @@ class PredictedRow(msgspec.Struct, frozen=True):
         }
 
 
-class PredictedBeside(Result, msgspec.Struct, frozen=True, eq=False):
-    """A prediction beside what was measured, per iteration.
+class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
+    """Comparison of a prediction with measured times, per iteration.
 
     Attributes
     ----------
-    kinds, layers : list of PredictedRow
-        Where they part most first. `layers` holds those kinds whose layers and operations are equally many.
+    kinds, layers : list of ComparisonRow
+        Rows by decreasing absolute difference. `layers` has only the kinds with as many operations in the profile as
+        layers in the network.
     remarks : tuple of str
-        What else is to be said of the two, such as that the one was fitted to the other.
+        Further notes, for example that the prediction was fitted to the profile.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.compare:predicted_page"
@@ -99,28 +106,28 @@ class PredictedBeside(Result, msgspec.Struct, frozen=True, eq=False):
     path: str
     prediction: Prediction
     measured: PassTimes
-    kinds: list[PredictedRow]
-    layers: list[PredictedRow]
+    kinds: list[ComparisonRow]
+    layers: list[ComparisonRow]
     remarks: tuple[str, ...] = ()
 
     @property
     def ppp(self) -> float:
-        """Seconds at peak of all that is predicted, over the measured seconds."""
+        """Time at peak of all predicted work over the measured time."""
         return sum(row.at_peak_s or 0.0 for row in self.kinds) / self.measured_s
 
     @property
     def measured_s(self) -> float:
-        """Seconds per iteration, summed over kernels."""
+        """Measured seconds per iteration, summed over kernels."""
         return sum(self.measured.seconds.values())
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What somebody who uses the numbers should know."""
+        """Caveats of the numbers."""
         measured = self.measured
-        left_out = "" if measured.iterations_found == measured.iterations else f" of {measured.iterations_found}"
+        available = "" if measured.iterations_found == measured.iterations else f" of {measured.iterations_found}"
         notes = [
-            f"measured: medians over {measured.iterations}{left_out} iterations, summed over kernels; the first "
-            "(autotuning) and those unlike the others are left out"
+            f"measured: medians over {measured.iterations}{available} iterations, summed over kernels; the first "
+            "iteration (autotuning) and irregular ones are left out"
         ]
         if not measured.has_ops:
             notes.append(
@@ -129,7 +136,7 @@ class PredictedBeside(Result, msgspec.Struct, frozen=True, eq=False):
         return (*self.remarks, *notes, *self.prediction.notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON."""
+        """Return the documented JSON."""
         return {
             "path": self.path,
             "network": self.prediction.network,
@@ -150,87 +157,106 @@ class PredictedBeside(Result, msgspec.Struct, frozen=True, eq=False):
         }
 
 
-def lay_beside(path: str, measured: PassTimes, prediction: Prediction) -> PredictedBeside:
-    """Match a prediction's layers with a profile's operations.
+def compare_with_profile(path: str, measured: PassTimes, prediction: Prediction) -> ProfileComparison:
+    """Match the layers of a prediction with the operations of a profile.
 
     Parameters
     ----------
     path : str
-        Of the profile.
+        Path of the profile.
+    measured : PassTimes
+        Times of the profile.
     prediction : Prediction
-        For the profile's batch size and phase.
+        Prediction for the batch size and phase of the profile.
     """
     merge = not measured.has_ops
-    ours: dict[tuple[str, str], float] = {}
+    measured_s: dict[tuple[str, str], float] = {}
     for (kind, part), seconds in measured.seconds.items():
-        key = _merged(kind, part, merge)
-        ours[key] = ours.get(key, 0.0) + seconds
+        key = _row_key(kind, part, merge)
+        measured_s[key] = measured_s.get(key, 0.0) + seconds
     at_peak = AT_PEAK.evaluate(prediction.workload, prediction.machine)
-    sides = [
-        ours,
-        *(
-            _by_kind(terms.passes, seconds, prediction.kinds, merge)
-            for terms, seconds in (
-                (prediction.terms, prediction.terms.layers_s),
-                (at_peak, at_peak.layers_s),
-                (at_peak, at_peak.compute_s),
-            )
-        ),
+    predicted_s = _sum_by_kind(prediction.terms.passes, prediction.terms.layers_s, prediction.kinds, merge)
+    at_peak_s = _sum_by_kind(at_peak.passes, at_peak.layers_s, prediction.kinds, merge)
+    flops_at_peak_s = _sum_by_kind(at_peak.passes, at_peak.compute_s, prediction.kinds, merge)
+    rows = [
+        ComparisonRow(
+            name=kind,
+            part=part,
+            measured_s=measured_s.get((kind, part)),
+            predicted_s=predicted_s.get((kind, part)),
+            at_peak_s=at_peak_s.get((kind, part)),
+            flops_at_peak_s=flops_at_peak_s.get((kind, part)),
+        )
+        for kind, part in {**measured_s, **predicted_s, **at_peak_s, **flops_at_peak_s}
     ]
-    keys = dict.fromkeys(key for side in sides for key in side)
-    rows = [PredictedRow(*key, *(side.get(key) for side in sides)) for key in keys]
     rows.sort(key=lambda row: -abs(row.difference_s))
-    return PredictedBeside(path, prediction, measured, rows, _layers(measured, prediction, at_peak))
+    return ProfileComparison(path, prediction, measured, rows, _compare_layers(measured, prediction, at_peak))
 
 
-def learnt_from(beside: PredictedBeside, provenance: Provenance) -> tuple[str, ...]:
-    """Whether what predicts has learnt from profiles of this very network: then their agreement proves little."""
-    of_profiles = any(source.startswith("profiles") for source in provenance.sources)
-    if beside.prediction.network not in provenance.networks or not of_profiles:
+def training_overlap_notes(comparison: ProfileComparison, provenance: Provenance) -> tuple[str, ...]:
+    """Return a note if the calibration was fitted to profiles of the same network: then agreement is no evidence."""
+    network = comparison.prediction.network
+    has_profiles = any(source.startswith("profiles") for source in provenance.sources)
+    if network not in provenance.networks or not has_profiles:
         return ()
     return (
-        f"the calibration has learnt from profiles of {beside.prediction.network} on this device "
-        f"({provenance.points} measurements), perhaps from this one: that they agree is no test of it",
+        f"the calibration was fitted to profiles of {network} on this device ({provenance.points} measurements), "
+        "possibly including this one: their agreement does not test the prediction",
     )
 
 
-def _by_kind(passes: Sequence[str], seconds: Floats, kinds: Sequence[str], merge: bool) -> dict[tuple[str, str], float]:
-    """Sums of seconds, shape (passes, layers), by the kinds and passes that a profile tells apart."""
+def _sum_by_kind(
+    passes: Sequence[str], seconds: Floats, kinds: Sequence[str], merge: bool
+) -> dict[tuple[str, str], float]:
+    """Sum seconds, an array of shape (passes, layers), by the kinds and passes that a profile distinguishes."""
     sums: dict[tuple[str, str], float] = {}
-    for number, part in enumerate(passes):
+    for pass_index, part in enumerate(passes):
         for layer, kind in enumerate(kinds):
-            if taken := float(seconds[number, layer]):
-                key = _merged(kind_of_layer(kind), _PASSES[part], merge)
-                sums[key] = sums.get(key, 0.0) + taken
+            layer_s = float(seconds[pass_index, layer])
+            if layer_s:
+                key = _row_key(kind_of_layer(kind), _PROFILE_PASSES[part], merge)
+                sums[key] = sums.get(key, 0.0) + layer_s
     return sums
 
 
 def kind_of_layer(kind: str) -> str:
-    """The kind of `paleo_lite.profile_analysis.pass_times` that a network's layer belongs to."""
+    """Return the kind in `paleo_lite.profile_analysis.pass_times` for a kind of network layer."""
     return KINDS[kind].profile_kind if kind in KINDS else "other"
 
 
-def _merged(kind: str, part: str, merge: bool) -> tuple[str, str]:
+def _row_key(kind: str, part: str, merge: bool) -> tuple[str, str]:
+    """Return kind and pass of a row; `merge` combines matrix products of convolutions and linear layers."""
     if part == "update":
         return "update", part
-    return ("convolution and linear", part) if merge and kind in _MATRIX else (kind, part)
+    if merge and kind in _MATRIX_KINDS:
+        return "convolution and linear", part
+    return kind, part
 
 
-def _layers(measured: PassTimes, prediction: Prediction, at_peak: Terms) -> list[PredictedRow]:
-    by_kind: dict[str, list[int]] = {}
+def _compare_layers(measured: PassTimes, prediction: Prediction, at_peak: Terms) -> list[ComparisonRow]:
+    """Return one row per layer and pass, for kinds with as many measured operations as layers."""
+    layers_by_kind: dict[str, list[int]] = {}
     for layer, kind in enumerate(prediction.kinds):
-        by_kind.setdefault(kind_of_layer(kind), []).append(layer)
+        layers_by_kind.setdefault(kind_of_layer(kind), []).append(layer)
     rows = []
     for (kind, part), seconds in measured.layers.items():
-        layers = by_kind.get(kind, [])
-        passes = [name for name in prediction.terms.passes if _PASSES[name] == part]
+        layers = layers_by_kind.get(kind, [])
+        passes = [name for name in prediction.terms.passes if _PROFILE_PASSES[name] == part]
         if part == "update" or kind == "elementwise" or len(layers) != len(seconds) or not passes:
             continue
-        order = layers if part == "forward" else layers[::-1]
-        flops_s = at_peak.compute_s[[name in passes for name in at_peak.passes]].sum(axis=0)
-        columns = [prediction.terms.seconds_of(*passes), at_peak.seconds_of(*passes), flops_s]
-        rows += [
-            PredictedRow(prediction.names[layer], part, time, *(float(column[layer]) for column in columns))
-            for layer, time in zip(order, seconds)
-        ]
+        in_time_order = layers if part == "forward" else layers[::-1]
+        predicted_s = prediction.terms.seconds_of(*passes)
+        at_peak_s = at_peak.seconds_of(*passes)
+        flops_at_peak_s = at_peak.compute_s[[name in passes for name in at_peak.passes]].sum(axis=0)
+        for layer, layer_s in zip(in_time_order, seconds):
+            rows.append(
+                ComparisonRow(
+                    name=prediction.names[layer],
+                    part=part,
+                    measured_s=layer_s,
+                    predicted_s=float(predicted_s[layer]),
+                    at_peak_s=float(at_peak_s[layer]),
+                    flops_at_peak_s=float(flops_at_peak_s[layer]),
+                )
+            )
     return sorted(rows, key=lambda row: -abs(row.difference_s))

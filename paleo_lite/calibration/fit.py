@@ -1,12 +1,13 @@
-"""From measurements to fitted parameters: robust on relative error, every parameter held by a prior.
+"""Fit of the model's parameters to measurements: a robust loss on relative errors, with a prior on every parameter.
 
-What is minimised, over the logarithms theta of the parameters (Huber-like soft L1, rho(z) = 2 (sqrt(1 + z) - 1))::
+The fit minimizes over theta, the logarithms of the parameters (with soft L1, rho(z) = 2 (sqrt(1 + z) - 1))::
 
     sum over measurements  rho((log predicted - log measured)^2 / s^2)
   + sum over parameters    ((theta - prior mean) / prior deviation)^2
 
-s is the scatter that a good model keeps. The covariance of theta is that of the quadratic approximation at the minimum
-(Gauss-Newton with the weights of the robust loss), so a parameter that no measurement moves keeps its prior's width.
+s is the scatter of measurements around a good model. The covariance of theta is that of the quadratic approximation at
+the minimum (Gauss-Newton with the weights of the robust loss), so a parameter that the measurements do not constrain
+keeps the width of its prior.
 """
 
 from __future__ import annotations
@@ -26,18 +27,30 @@ from ..timing.calibrated import NAMES, Rates, rates_of, residual_variance, sensi
 from ..timing.features import Features, features_of, merge_identical_entries
 from ..timing.workload import Workload
 from .measurements import Measurement
-from .prior import SCATTER, Prior, device_prior
+from .prior import FIT_SCATTER, Prior, device_prior
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-# What was measured ----------------------------------------------------------------------------------------------------
+# Measured steps -------------------------------------------------------------------------------------------------------
 
 
 class MeasuredRuns(msgspec.Struct, frozen=True, eq=False):
-    """Measured steps of one device in one precision: features of all their layers, stacked, and seconds measured."""
+    """Measured steps of one device in one precision.
+
+    Attributes
+    ----------
+    features : Features
+        Stacked features of the layers of all steps, arrays of shape (entries,).
+    run : ndarray, shape (entries,)
+        Index of the step that each entry belongs to.
+    rates : Rates
+        Peak rates of the device.
+    measured_s : ndarray, shape (steps,)
+        Measured seconds of each step.
+    """
 
     features: Features
     run: NDArray[np.int64]
@@ -47,21 +60,22 @@ class MeasuredRuns(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.measured_s)
 
-    def choose(self, chosen: NDArray[np.int64]) -> MeasuredRuns:
-        """Some of the steps."""
-        place = np.full(len(self), -1)
-        place[chosen] = np.arange(len(chosen))
-        kept = place[self.run] >= 0
-        fields = {name: getattr(self.features, name)[kept] for name in Features.__struct_fields__}
-        return MeasuredRuns(Features(**fields), place[self.run][kept], self.rates, self.measured_s[chosen])
+    def select(self, indices: NDArray[np.int64]) -> MeasuredRuns:
+        """Return the steps with these indices."""
+        new_index = np.full(len(self), -1)
+        new_index[indices] = np.arange(len(indices))
+        is_selected = new_index[self.run] >= 0
+        fields = {name: getattr(self.features, name)[is_selected] for name in Features.__struct_fields__}
+        run = new_index[self.run][is_selected]
+        return MeasuredRuns(Features(**fields), run, self.rates, self.measured_s[indices])
 
     def predict_s(self, theta: Floats) -> Floats:
-        """Seconds of each step with these parameters."""
+        """Return the predicted seconds of each step with these parameters."""
         return sensitivities(self.features, self.rates, np.exp(theta), self.run, len(self))[0]
 
 
 def runs_of(measurements: Sequence[Measurement], device: Device, precision: str) -> MeasuredRuns:
-    """Measured steps as the fit takes them, in the order given.
+    """Return measurements of a device in the form that `fit` takes, in the same order.
 
     Raises
     ------
@@ -82,11 +96,11 @@ def runs_of(measurements: Sequence[Measurement], device: Device, precision: str)
         if key not in _features:
             _features[key] = merge_identical_entries(features_of(workload_of(m)))
         features.append(_features[key])
-    return stack(features, rates_of(Machine(device), precision), [m.time_s for m in measurements])
+    return stack_features(features, rates_of(Machine(device), precision), [m.time_s for m in measurements])
 
 
 def workload_of(measurement: Measurement) -> Workload:
-    """The step that was measured; a network is counted once for all its batch sizes and phases."""
+    """Return the workload of a measured step; a network is counted once for all its batch sizes and phases."""
     m, attention = measurement, attention_implementation(measurement.framework)
     key = (m.network, m.image_size, m.precision, m.execution, attention)
     if key not in _counted:
@@ -101,82 +115,92 @@ _features: dict[tuple[str | int, ...], Features] = {}  # the same step is measur
 _counted: dict[tuple[str | int, ...], Workload] = {}
 
 
-def stack(features: Sequence[Features], rates: Rates, measured_s: Sequence[float]) -> MeasuredRuns:
-    """Stack measured steps.
+def stack_features(features: Sequence[Features], rates: Rates, measured_s: Sequence[float]) -> MeasuredRuns:
+    """Concatenate the features of measured steps.
 
     Raises
     ------
     CalibrationFailed
         If a time is not a number above 0.
     """
-    for value in measured_s:
-        if not (np.isfinite(value) and value > 0):
-            raise CalibrationFailed(f"a measured time must be a number above 0, not {value!r}")
-    fields = {name: np.concatenate([getattr(one, name) for one in features]) for name in Features.__struct_fields__}
-    run = np.repeat(np.arange(len(features)), [len(one.flops) for one in features])
+    for time_s in measured_s:
+        if not (np.isfinite(time_s) and time_s > 0):
+            raise CalibrationFailed(f"a measured time must be a number of seconds above 0 (got {time_s!r})")
+    fields = {}
+    for name in Features.__struct_fields__:
+        fields[name] = np.concatenate([getattr(step, name) for step in features])
+    run = np.repeat(np.arange(len(features)), [len(step.flops) for step in features])
     return MeasuredRuns(Features(**fields), run, rates, np.array(measured_s, dtype=np.float64))
 
 
-# What it says of the parameters ---------------------------------------------------------------------------------------
+# Fitting --------------------------------------------------------------------------------------------------------------
 
 
 class Fit(msgspec.Struct, frozen=True, eq=False):
-    """What a fit found.
+    """Result of a fit.
 
     Attributes
     ----------
-    theta : ndarray
+    theta : ndarray, shape (parameters,)
         Logarithms of the parameters.
-    covariance : ndarray
-        Of `theta`.
+    covariance : ndarray, shape (parameters, parameters)
+        Covariance of `theta`.
     scatter : float
-        Relative deviation of single measurements from the model, robust.
-    residuals : ndarray
+        Robust relative deviation of single measurements from the model.
+    residuals : ndarray, shape (steps,)
         log(predicted / measured) of each measurement.
-    moved : ndarray
-        For each parameter how far its deviation has shrunk from the prior's: 0 held, 1 known.
+    learned_fraction : ndarray, shape (parameters,)
+        Relative reduction of each parameter's standard deviation from the prior's: 0 no information, 1 exact.
     """
 
     theta: Floats
     covariance: Floats
     scatter: float
     residuals: Floats
-    moved: Floats
+    learned_fraction: Floats
 
     def predict(self, runs: MeasuredRuns) -> tuple[Floats, Floats]:
-        """Seconds of each step, and the standard deviation of the logarithm of each.
+        """Predict the time of each step.
 
-        To first order in the parameters, d = d log(step) / d theta: the variance is d^T covariance d, and that of
-        single measurements on top.
+        To first order in the parameters, with d = d log(step) / d theta, the variance of the logarithm is
+        d^T covariance d plus the scatter of single measurements.
+
+        Returns
+        -------
+        time_s : ndarray, shape (steps,)
+            Seconds.
+        deviation : ndarray, shape (steps,)
+            Standard deviation of the logarithm of each time.
         """
         times, gradient = sensitivities(runs.features, runs.rates, np.exp(self.theta), runs.run, len(runs))
-        relative = gradient / times[:, None]
-        variance = np.einsum("ij,jk,ik->i", relative, self.covariance, relative)
+        slopes = gradient / times[:, None]
+        variance = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
         return times, np.sqrt(variance + residual_variance(self.scatter))
 
 
 def calibrate(
     measurements: Sequence[Measurement], device: Device, precision: str, prior: Prior | None = None
 ) -> tuple[list[Measurement], Fit]:
-    """Fit a device in a precision to measurements of it.
+    """Fit the parameters of a device in a precision to measurements of it.
 
     Parameters
     ----------
     measurements : sequence of Measurement
         All of this device and precision.
     prior : Prior, optional
-        Without it `device_prior`, which is weak.
+        Default: `device_prior`, which is weak.
 
     Returns
     -------
-    list of Measurement
-        In the order of the fit's residuals.
+    ordered : list of Measurement
+        The measurements in the order of the fit's residuals.
+    fit : Fit
 
     Raises
     ------
     CalibrationFailed
-        If there is no measurement, one of another precision, or several ways of execution: the host of one is not that
-        of another.
+        If there is no measurement, one in another precision, or more than one kind of execution: host overheads
+        differ between them.
     """
     if not measurements:
         raise CalibrationFailed(f"no measurement of {device.name} in {precision} to fit")
@@ -186,38 +210,39 @@ def calibrate(
     executions = sorted({m.execution for m in measurements})
     if len(executions) > 1:
         raise CalibrationFailed(
-            f"one calibration is of one way of execution, not of {' and '.join(executions)} together"
+            f"a calibration holds for one execution; the measurements have {len(executions)}: {', '.join(executions)}"
         )
-    ordered = sorted(measurements)  # no result depends on the order of rows
+    ordered = sorted(measurements)  # so that results do not depend on the order of the rows
     prior = prior or device_prior(device, precision)
     return ordered, fit(runs_of(ordered, device, precision), prior)
 
 
-def fit(runs: MeasuredRuns, prior: Prior, scatter: float = SCATTER, start: Floats | None = None) -> Fit:
+def fit(runs: MeasuredRuns, prior: Prior, scatter: float = FIT_SCATTER, start: Floats | None = None) -> Fit:
     """Fit the parameters to measured steps.
 
     Parameters
     ----------
     runs : MeasuredRuns
-        May be empty: the prior comes back.
+        May be empty: then the fit is the prior.
     scatter : float
-        See `SCATTER`.
+        Expected relative scatter of single measurements, see `FIT_SCATTER`.
     start : ndarray, optional
-        Where to start from instead of the prior's mean: a fit to almost the same measurements saves most of the work.
+        Start of the search; default: the prior's mean. Starting from a fit to almost the same measurements saves most
+        of the work.
     """
     least_squares = require("scipy.optimize", "fitting", "calibrate").least_squares
 
-    measured = np.log(runs.measured_s)
+    log_measured = np.log(runs.measured_s)
     start = prior.mean if start is None else start
 
     def residuals(theta: Floats) -> Floats:
         predicted, _ = sensitivities(runs.features, runs.rates, np.exp(theta), runs.run, len(runs))
-        soft, _ = _soft((np.log(predicted) - measured) / scatter)
+        soft, _ = _soft_l1((np.log(predicted) - log_measured) / scatter)
         return np.concatenate([soft, (theta - prior.mean) / prior.deviation])
 
     def jacobian(theta: Floats) -> Floats:
         predicted, gradient = sensitivities(runs.features, runs.rates, np.exp(theta), runs.run, len(runs))
-        _, slope = _soft((np.log(predicted) - measured) / scatter)
+        _, slope = _soft_l1((np.log(predicted) - log_measured) / scatter)
         rows = slope[:, None] * gradient / predicted[:, None] / scatter
         return np.vstack([rows, np.diag(1 / prior.deviation)])
 
@@ -227,75 +252,84 @@ def fit(runs: MeasuredRuns, prior: Prior, scatter: float = SCATTER, start: Float
     else:
         theta = prior.mean.copy()
     predicted, gradient = sensitivities(runs.features, runs.rates, np.exp(theta), runs.run, len(runs))
-    left = np.log(predicted) - measured
-    spread = _robust_deviation(left, scatter)
-    weights = 1 / np.sqrt(1 + (left / spread) ** 2)
-    rows = gradient / predicted[:, None] if len(runs) else np.zeros((0, len(NAMES)))
-    precision = (rows * (weights / spread**2)[:, None]).T @ rows + np.diag(1 / prior.deviation**2)
-    covariance = np.linalg.inv(precision)
-    moved = 1 - np.sqrt(np.diag(covariance)) / prior.deviation
-    return Fit(theta, covariance, spread, left, moved)
+    log_errors = np.log(predicted) - log_measured
+    spread = _robust_deviation(log_errors, scatter)
+    weights = 1 / np.sqrt(1 + (log_errors / spread) ** 2)
+    slopes = gradient / predicted[:, None] if len(runs) else np.zeros((0, len(NAMES)))
+    inverse_covariance = (slopes * (weights / spread**2)[:, None]).T @ slopes + np.diag(1 / prior.deviation**2)
+    covariance = np.linalg.inv(inverse_covariance)
+    learned_fraction = 1 - np.sqrt(np.diag(covariance)) / prior.deviation
+    return Fit(theta, covariance, spread, log_errors, learned_fraction)
 
 
-def _soft(z: Floats) -> tuple[Floats, Floats]:
-    """Residuals whose squares are soft L1 of z, and their derivatives."""
+def _soft_l1(z: Floats) -> tuple[Floats, Floats]:
+    """Return residuals with the soft L1 of z as their squares, and the derivatives of these residuals."""
     root = np.sqrt(1 + z**2)
-    half = np.sqrt(2 * (root - 1))
-    small = np.abs(z) < 1e-6
-    return np.sign(z) * half, np.where(small, 1.0, np.abs(z) / root / np.where(small, 1.0, half))
+    magnitude = np.sqrt(2 * (root - 1))
+    is_small = np.abs(z) < 1e-6  # where the quotient below is 0 / 0; its limit is 1
+    derivative = np.abs(z) / root / np.where(is_small, 1.0, magnitude)
+    return np.sign(z) * magnitude, np.where(is_small, 1.0, derivative)
 
 
 def _robust_deviation(residuals: Floats, expected: float) -> float:
-    """Standard deviation from the median absolute one, drawn to what is expected where there are few points."""
+    """Return a robust standard deviation of residuals, drawn to the expected one where there are few."""
     if not len(residuals):
         return 2 * expected
-    median = 1.4826 * float(np.median(np.abs(residuals)))
-    mean = float(np.sqrt(np.mean(np.minimum(np.abs(residuals), 3 * max(median, 1e-3)) ** 2)))
+    median_deviation = 1.4826 * float(np.median(np.abs(residuals)))
+    clipped = np.minimum(np.abs(residuals), 3 * max(median_deviation, 1e-3))
+    clipped_deviation = float(np.sqrt(np.mean(clipped**2)))
     number = len(residuals)
-    # A scaled inverse chi-square prior worth five points.
-    return float(np.sqrt((number * max(median, mean) ** 2 + 5 * expected**2) / (number + 5)))
+    deviation = max(median_deviation, clipped_deviation)
+    # The prior of the variance is a scaled inverse chi-square distribution with five degrees of freedom.
+    return float(np.sqrt((number * deviation**2 + 5 * expected**2) / (number + 5)))
 
 
-# How true that is -----------------------------------------------------------------------------------------------------
+# Held-out accuracy ----------------------------------------------------------------------------------------------------
 
 
 def held_out_error(
     measurements: Sequence[Measurement], device: Device, precision: str, prior: Prior | None = None
 ) -> float | None:
-    """Mean absolute relative error with each network predicted from all others; None with fewer than three networks."""
+    """Return the mean absolute relative error with each network predicted from the others.
+
+    None with fewer than three networks.
+    """
     networks = np.array([m.network for m in measurements])
     folds = [np.flatnonzero(networks == name) for name in np.unique(networks)]
     if len(folds) < 3:
         return None
     runs = runs_of(measurements, device, precision)
-    predicted, _ = held_out(runs, [prior or device_prior(device, precision)] * len(folds), folds)
+    predicted, _ = predict_held_out(runs, [prior or device_prior(device, precision)] * len(folds), folds)
     return float(np.mean(np.abs(predicted / runs.measured_s - 1)))
 
 
-def held_out(
-    runs: MeasuredRuns, priors: Sequence[Prior], folds: Sequence[np.ndarray], scatter: float = SCATTER
+def predict_held_out(
+    runs: MeasuredRuns, priors: Sequence[Prior], folds: Sequence[np.ndarray], scatter: float = FIT_SCATTER
 ) -> tuple[np.ndarray, np.ndarray]:
     """Predict each fold from all the others.
 
     Parameters
     ----------
     priors : sequence of Prior
-        Of each fold.
+        One for each fold.
+    folds : sequence of ndarray
+        Indices of the steps of each fold.
     scatter : float
-        See `SCATTER`.
+        Expected relative scatter of single measurements, see `FIT_SCATTER`.
 
     Returns
     -------
-    predicted_s : ndarray
-        Of every step; NaN where no fold holds it.
-    deviation : ndarray
+    predicted_s : ndarray, shape (steps,)
+        NaN for steps that are in no fold.
+    deviation : ndarray, shape (steps,)
         Standard deviation of the logarithm of each prediction.
     """
     predicted, deviation = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
-    everything = np.arange(len(runs))
-    whole = fit(runs, priors[0], scatter) if len(folds) > 1 else None
+    all_indices = np.arange(len(runs))
+    start = None
+    if len(folds) > 1:  # the fit to all steps is close to the fit without one fold
+        start = fit(runs, priors[0], scatter).theta
     for fold, prior in zip(folds, priors):
-        start = None if whole is None else whole.theta
-        learnt = fit(runs.choose(np.setdiff1d(everything, fold)), prior, scatter, start)
-        predicted[fold], deviation[fold] = learnt.predict(runs.choose(fold))
+        others = runs.select(np.setdiff1d(all_indices, fold))
+        predicted[fold], deviation[fold] = fit(others, prior, scatter, start).predict(runs.select(fold))
     return predicted, deviation

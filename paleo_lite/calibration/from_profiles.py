@@ -1,4 +1,4 @@
-"""What is learnt from profiles: the times of steady passes, and platform percents of peak (PPP)."""
+"""Calibration from profiles: times of steady passes, and platform percents of peak (PPP)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..profile_analysis.evidence import check_evidence
 from ..profile_analysis.pass_times import measure_passes
 from ..profiles.detect import find_files, open_profile
 from ..timing import Workload, predict
-from .beside import PredictedBeside, lay_beside
-from .measurements import Measurement, medians
+from .comparison import ProfileComparison, compare_with_profile
+from .measurements import Measurement, merge_repeated_runs
 from .ppp import AT_PEAK, PppRun, PppShare, calibrate_ppp
 
 
@@ -33,155 +33,181 @@ def measure_profiles(
     name_pattern: str | None = None,
     hardware_files: Iterable[Path] = (),
 ) -> list[Measurement]:
-    """The forward and backward passes of profiles; several of one configuration become their median.
+    """Return the forward and backward times of profiles; repeated configurations are merged into their median.
 
     Parameters
     ----------
     paths : iterable of Path
-        Profiles and folders of them. What was run comes from their names, see `profiles.detect`.
+        Profiles and folders of profiles. Their names give the configuration, see `profiles.detect`.
     gpu, network, precision : str
-        What was profiled; profiles whose names tell of another network are left out.
+        Profiled configuration; profiles with the name of another network are skipped.
     batch_size : int, optional
-        Only profiles of this batch size; and theirs, where a name does not tell.
+        Batch size to select; also that of profiles without one in their names.
     hardware_files : iterable of Path
-        Where the device may be, too.
+        Further hardware TOMLs.
 
     Raises
     ------
     BadProfile
-        If a profile cannot be read, tells of another device or precision, its batch size is unknown, or none is left.
+        If a profile cannot be read, is from another device or precision, its batch size is unknown, or none is left.
     """
     measurements: list[Measurement] = []
-    seen: set[str] = set()
-    read = run_tasks(find_files(paths), partial(analyse_file, name_pattern=name_pattern))
-    for path, finding in sorted(read, key=lambda pair: pair[0]):
+    found: set[str] = set()
+    findings = run_tasks(find_files(paths), partial(analyse_file, name_pattern=name_pattern))
+    for path, finding in sorted(findings, key=lambda pair: pair[0]):
         if finding.error:
             raise BadProfile(finding.error)
-        own, size = _told_by(path, finding.configuration, network, batch_size)
-        seen.add(f"{own} with batch size {size}")
-        if own != network or batch_size not in (None, size):
+        profiled_network, profiled_batch = _configuration_of(path, finding.configuration, network, batch_size)
+        found.add(f"{profiled_network} with batch size {profiled_batch}")
+        if profiled_network != network or batch_size not in (None, profiled_batch):
             continue
         check_evidence(open_profile(path, name_pattern), find_device(gpu, hardware_files), precision=precision)
-        if (steady := finding.steady) is None:
+        steady = finding.steady
+        if steady is None:
             continue
         source = f"profiles ({finding.format})"
-        for phase, seconds in (("forward", steady.forward_s), ("backward", steady.backward_s)):
-            if seconds is not None:
-                measurements.append(Measurement(gpu, network, size, phase, precision, seconds, source=source))
+        for phase, time_s in (("forward", steady.forward_s), ("backward", steady.backward_s)):
+            if time_s is not None:
+                measurements.append(Measurement(gpu, network, profiled_batch, phase, precision, time_s, source=source))
     if not measurements:
+        with_batch = "" if batch_size is None else f" with batch size {batch_size}"
         raise BadProfile(
-            f"no forward or backward pass of {network}{'' if batch_size is None else f' with batch size {batch_size}'}"
-            f" in these profiles: there are {', '.join(sorted(seen)) or 'none'}"
+            f"no forward or backward pass of {network}{with_batch} in these profiles: "
+            f"there are {', '.join(sorted(found)) or 'none'}"
         )
-    return sorted(medians(measurements))
+    return sorted(merge_repeated_runs(measurements))
 
 
-def _told_by(path: Path, configuration: Mapping[str, Any], network: str, batch_size: int | None) -> tuple[str, int]:
-    """Network and batch size by a profile's name; what is asked for where the name does not tell."""
-    size = configuration.get("batch_size", batch_size)
-    if not isinstance(size, int):
-        raise BadProfile(f"{path}: its name does not give the batch size: use --batch-size")
-    return str(configuration.get("network", network)), size
+def _configuration_of(
+    path: Path, configuration: Mapping[str, Any], network: str, batch_size: int | None
+) -> tuple[str, int]:
+    """Return the network and batch size in a profile's name, or the given ones where the name has none."""
+    profiled_batch = configuration.get("batch_size", batch_size)
+    if not isinstance(profiled_batch, int):
+        raise BadProfile(f"{path}: the file name does not give the batch size: use `--batch-size`")
+    return str(configuration.get("network", network)), profiled_batch
 
 
 # Platform percents of peak --------------------------------------------------------------------------------------------
 
 
-def run_beside(beside: PredictedBeside) -> PppRun:
-    """A profile held against the peaks."""
-    asked = beside.prediction
-    return PppRun(asked.network, asked.batch_size, asked.phase, beside.ppp * beside.measured_s, beside.measured_s)
+def ppp_run_of_profile(comparison: ProfileComparison) -> PppRun:
+    """Return the measured time of a profile with its time at peak."""
+    prediction = comparison.prediction
+    return PppRun(
+        network=prediction.network,
+        batch_size=prediction.batch_size,
+        phase=prediction.phase,
+        at_peak_s=comparison.ppp * comparison.measured_s,
+        measured_s=comparison.measured_s,
+    )
 
 
-def beside_profiles(
+def compare_with_profiles(
     paths: Iterable[Path],
     workload: Workload,
     machine: Machine,
     batch_size: int | None = None,
     name_pattern: str | None = None,
-) -> list[PredictedBeside]:
-    """Profiles held against the peaks of a machine.
+) -> list[ProfileComparison]:
+    """Compare profiles with predictions at the peaks of a machine.
 
     Parameters
     ----------
     paths : iterable of Path
-        Profiles and folders of them. Those whose names tell of another network are left out.
+        Profiles and folders of profiles; those with the name of another network are skipped.
     workload : Workload
-        The network and precision; batch size and phase are those of each profile.
+        Network and precision; batch size and phase come from each profile.
     batch_size : int, optional
-        Only profiles of this batch size; and theirs, where a name does not tell.
+        Batch size to select; also that of profiles without one in their names.
 
     Raises
     ------
     BadProfile
-        If a profile cannot be read, tells of another device or precision, its batch size is unknown, or none is left.
+        If a profile cannot be read, is from another device or precision, its batch size is unknown, or none is left.
     """
-    beside, others = [], set()
+    comparisons: list[ProfileComparison] = []
+    skipped: set[str] = set()
     for path in sorted(find_files(paths)):
         profile = open_profile(path, name_pattern)
-        name, size = _told_by(path, profile.configuration, workload.network.name, batch_size)
-        if name != workload.network.name or batch_size not in (None, size):
-            others.add(f"{name} with batch size {size}")
+        network, profiled_batch = _configuration_of(path, profile.configuration, workload.network.name, batch_size)
+        if network != workload.network.name or batch_size not in (None, profiled_batch):
+            skipped.add(f"{network} with batch size {profiled_batch}")
             continue
         check_evidence(profile, machine.device, precision=workload.precision)
         measured = measure_passes(profile)
-        asked = workload.with_changes(batch_size=size, phase=measured.phase)
-        beside.append(lay_beside(str(path), measured, predict(asked, machine, AT_PEAK)))
-    if not beside:
-        raise BadProfile(f"no profile of {workload.network.name}: there are {', '.join(sorted(others)) or 'no files'}")
-    return beside
+        profiled = workload.with_changes(batch_size=profiled_batch, phase=measured.phase)
+        comparisons.append(compare_with_profile(str(path), measured, predict(profiled, machine, AT_PEAK)))
+    if not comparisons:
+        raise BadProfile(f"no profile of {workload.network.name}: there are {', '.join(sorted(skipped)) or 'no files'}")
+    return comparisons
 
 
-def fit_beside(beside: PredictedBeside) -> PredictedBeside:
-    """The profile beside the prediction of a PPP that is fitted to it: what then differs is how time divides."""
-    workload, machine = beside.prediction.workload, beside.prediction.machine
-    model = calibrate_ppp([], machine, workload.precision, [run_beside(beside)]).model()
-    remark = f"the PPP {model.ppp:.3g} was fitted to this profile: only how the time divides is predicted"
-    again = lay_beside(beside.path, beside.measured, predict(workload, machine, model))
-    return msgspec.structs.replace(again, remarks=(remark,))
+def predict_with_fitted_ppp(comparison: ProfileComparison) -> ProfileComparison:
+    """Compare a profile with the prediction of a PPP fitted to it: only the distribution of the time can differ."""
+    workload, machine = comparison.prediction.workload, comparison.prediction.machine
+    model = calibrate_ppp([], machine, workload.precision, [ppp_run_of_profile(comparison)]).model()
+    fitted = compare_with_profile(comparison.path, comparison.measured, predict(workload, machine, model))
+    remark = f"the PPP {model.ppp:.3g} was fitted to this profile: only the distribution of the time is predicted"
+    return msgspec.structs.replace(fitted, remarks=(remark,))
 
 
-def shares_of(profiles: Sequence[PredictedBeside]) -> list[PppShare]:
-    """The PPP of each pass and kind that both sides have, longest first.
+def ppp_shares(profiles: Sequence[ProfileComparison]) -> list[PppShare]:
+    """Return the PPP of each pass and kind that is both predicted and measured, longest first.
 
     Parameters
     ----------
-    profiles : sequence of PredictedBeside
-        Predictions of one network beside profiles of it.
+    profiles : sequence of ProfileComparison
+        Comparisons of one network.
     """
-    rows: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for beside in profiles:
-        own: dict[tuple[str, str], list[float]] = {}
-        for row in beside.kinds:
-            if row.measured_s and row.at_peak_s:
-                for kind in (row.name, "all"):
-                    total = own.setdefault((kind, row.part), [0.0, 0.0])
-                    total[0] += row.at_peak_s
-                    total[1] += row.measured_s
-        for key, (at_peak_s, measured_s) in own.items():
-            rows.setdefault(key, []).append((at_peak_s / measured_s, measured_s / beside.measured_s))
+    ppps: dict[tuple[str, str], list[float]] = {}
+    fractions: dict[tuple[str, str], list[float]] = {}
+    for comparison in profiles:
+        for key, (at_peak_s, measured_s) in _times_by_kind(comparison).items():
+            ppps.setdefault(key, []).append(at_peak_s / measured_s)
+            fractions.setdefault(key, []).append(measured_s / comparison.measured_s)
     shares = []
-    for (kind, part), values_of in rows.items():
-        ppp, share = (float(median(values)) for values in zip(*values_of))
+    for (kind, part), values in ppps.items():
+        ppp = float(median(values))
         by_algorithm = {}
         if ppp > 1 and kind == "convolution" and part == "forward":
-            by_algorithm = {name: ppp * fewer for name, fewer in _by_algorithm(profiles[0]).items()}
-        shares.append(PppShare(kind, part, ppp, share, by_algorithm))
-    return sorted(shares, key=lambda row: (row.kind != "all", -row.share))
+            for name, factor in _algorithm_factors(profiles[0]).items():
+                by_algorithm[name] = ppp * factor
+        shares.append(PppShare(kind, part, ppp, float(median(fractions[kind, part])), by_algorithm))
+    return sorted(shares, key=lambda share: (share.kind != "all", -share.share))
 
 
-def _by_algorithm(beside: PredictedBeside) -> dict[str, float]:
-    """By what factor each algorithm's own count changes the seconds at peak of all forward convolutions."""
-    at_peak = beside.prediction
-    precision, unit = at_peak.precision, at_peak.peak.peak.unit
-    direct, own = 0.0, dict[str, float]()
-    for layer in at_peak.layers:
-        ways = algorithms_of(layer, at_peak.batch_size, precision, unit)
-        if not ways:
+def _times_by_kind(comparison: ProfileComparison) -> dict[tuple[str, str], list[float]]:
+    """Return seconds at peak and measured seconds by kind and pass; the kind ``all`` has their sums."""
+    times: dict[tuple[str, str], list[float]] = {}
+    for row in comparison.kinds:
+        if not row.measured_s or not row.at_peak_s:
             continue
-        direct += ways[0].flops
-        for name in {*own, *(way.name for way in ways)}:
-            count = next((way.flops for way in ways if way.name == name), ways[0].flops)
-            own[name] = own.get(name, direct - ways[0].flops) + count
-    # What moves memory stays; it is little beside arithmetic where a PPP is above 1.
-    return {name: flops / direct for name, flops in own.items() if flops < direct}
+        for kind in (row.name, "all"):
+            total = times.setdefault((kind, row.part), [0.0, 0.0])
+            total[0] += row.at_peak_s
+            total[1] += row.measured_s
+    return times
+
+
+def _algorithm_factors(comparison: ProfileComparison) -> dict[str, float]:
+    """Return the FLOPs of all forward convolutions by each algorithm over those by direct convolution.
+
+    Algorithms without an advantage are left out. A layer that an algorithm does not support counts as direct.
+    """
+    prediction = comparison.prediction
+    precision, unit = prediction.precision, prediction.peak.peak.unit
+    direct_flops = 0.0
+    algorithm_flops: dict[str, float] = {}
+    for layer in prediction.layers:
+        algorithms = algorithms_of(layer, prediction.batch_size, precision, unit)
+        if not algorithms:
+            continue
+        layer_flops = {algorithm.name: algorithm.flops for algorithm in algorithms}
+        layer_direct_flops = algorithms[0].flops
+        for name in {*algorithm_flops, *layer_flops}:
+            previous_flops = algorithm_flops.get(name, direct_flops)
+            algorithm_flops[name] = previous_flops + layer_flops.get(name, layer_direct_flops)
+        direct_flops += layer_direct_flops
+    # Only FLOPs are scaled: where a PPP is above 1, memory traffic takes little of the time.
+    return {name: flops / direct_flops for name, flops in algorithm_flops.items() if flops < direct_flops}

@@ -1,6 +1,6 @@
-"""Measurements of several devices at hand, and what they say of each other: what the pool is made of, and validated by.
+"""Measurements of several devices and the parameters fitted to them: the content of the pool, and its validation.
 
-Apart from `choose`, which every prediction reads.
+This module is separate from `choose`, which every prediction imports.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from ..machines import Device, find_device
 from ..timing.calibrated import NAMES
 from .fit import MeasuredRuns, fit, runs_of
 from .measurements import Measurement
-from .prior import SCATTER, TAUGHT, Evidence, Prior, Traits, device_prior, expect, traits_of
+from .prior import (
+    FIT_SCATTER,
+    INFORMED_PARAMETERS,
+    Evidence,
+    Prior,
+    Traits,
+    device_prior,
+    prior_from_evidence,
+    traits_of,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,8 +33,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-class Key(NamedTuple):
-    """What is fitted together."""
+class GroupKey(NamedTuple):
+    """Key of a group of measurements that are fitted together."""
 
     gpu: str
     precision: str
@@ -33,57 +42,59 @@ class Key(NamedTuple):
     execution: str = "eager"
 
 
-def group_by_source(measurements: Sequence[Measurement]) -> dict[Key, list[Measurement]]:
-    """Measurements by device, precision, source and execution, each in an order of its own."""
-    groups: dict[Key, list[Measurement]] = defaultdict(list)
+def group_by_source(measurements: Sequence[Measurement]) -> dict[GroupKey, list[Measurement]]:
+    """Group measurements by device, precision, source and execution; each group is sorted."""
+    groups: dict[GroupKey, list[Measurement]] = defaultdict(list)
     for step in sorted(measurements):
-        groups[Key(step.gpu, step.precision, step.source, step.execution)].append(step)
+        groups[GroupKey(step.gpu, step.precision, step.source, step.execution)].append(step)
     return groups
 
 
 class DeviceData(NamedTuple):
-    """One source's measurements of a device in a precision.
+    """Measurements of a device in a precision by one source.
 
     Attributes
     ----------
     scatter : float
-        See `prior.SCATTER`.
-    speaks_of : tuple of str
-        Parameters that others may learn from it: all of whole steps, few of single operations.
+        Expected relative scatter of single measurements, see `prior.FIT_SCATTER`.
+    informative_parameters : tuple of str
+        Parameters that these measurements may inform: nearly all for whole steps, a few for single operations.
     """
 
     device: Device
     precision: str
     traits: Traits
     runs: MeasuredRuns
-    scatter: float = SCATTER
-    speaks_of: tuple[str, ...] = TAUGHT
+    scatter: float = FIT_SCATTER
+    informative_parameters: tuple[str, ...] = INFORMED_PARAMETERS
 
 
-def measured_of(key: Key, group: Sequence[Measurement]) -> DeviceData:
-    """What a group says, in its order."""
+def device_data_of(key: GroupKey, group: Sequence[Measurement]) -> DeviceData:
+    """Return the data of a group of measurements, in the same order."""
     device = find_device(key.gpu)
     traits = traits_of(device, key.precision, group[0].software, key.execution, key.source)
     return DeviceData(device, key.precision, traits, runs_of(group, device, key.precision))
 
 
 class MeasuredDevices:
-    """Measurements of several devices, and what they say of each other.
+    """Measurements of several devices, with the parameters fitted to them.
 
     Parameters
     ----------
+    measurements : sequence of Measurement
     label_of : function of a Measurement, optional
-        What may be held out: its network, or the family of that.
+        Label by which measurements are held out: the network, or its family.
     operations : sequence of DeviceData
-        Single operations, which are never held out by their label.
+        Single operations, which are never held out by label.
 
     Attributes
     ----------
-    groups : dict of Key to list of Measurement
-    measured : dict of Key to DeviceData
-        The same as fits take them.
+    groups : dict of GroupKey to list of Measurement
+        Measurements that are fitted together.
+    measured : dict of GroupKey to DeviceData
+        The same in the form that fits take.
     operations : list of Evidence
-        What single operations say.
+        Parameters fitted to single operations.
     """
 
     def __init__(
@@ -93,119 +104,131 @@ class MeasuredDevices:
         operations: Sequence[DeviceData] = (),
     ) -> None:
         self.groups = group_by_source(measurements)
-        self._labels = {
-            key: np.array([label_of(step) if label_of else "" for step in group]) for key, group in self.groups.items()
-        }
-        self.measured = {key: measured_of(key, group) for key, group in self.groups.items()}
+        self.measured: dict[GroupKey, DeviceData] = {}
+        self._labels: dict[GroupKey, NDArray[np.str_]] = {}
+        for key, group in self.groups.items():
+            self.measured[key] = device_data_of(key, group)
+            self._labels[key] = np.array([label_of(step) if label_of else "" for step in group])
         self._operations = list(operations)
-        self._found: dict[str, dict[Key, Evidence]] = {}
+        self._evidence: dict[str, dict[GroupKey, Evidence]] = {}
         self.operations: list[Evidence] = []
 
-    def evidence(self, held_out: str = "") -> dict[Key, Evidence]:
-        """What each source says of each device; of nothing that is held out.
+    def evidence(self, held_out: str = "") -> dict[GroupKey, Evidence]:
+        """Return the parameters fitted to each group, without the measurements of a label.
 
-        What has not seen the label anyway stays as it is. The rest is fitted anew: from the prior of its kind, and
-        once more from what all others say then.
+        Groups without the label keep their fit. The others are fitted again: first from the prior of their kind of
+        device, then from the evidence of all other groups.
 
         Parameters
         ----------
         held_out : str
-            The label of what is held out; empty for nothing.
+            Held-out label; empty for none.
         """
-        if held_out not in self._found:
+        if held_out not in self._evidence:
             if held_out:
-                self._found[held_out] = self._without(held_out)
+                self._evidence[held_out] = self._evidence_without(held_out)
             else:
-                learnt = learn([*self.measured.values(), *self._operations])
-                self._found[""] = dict(zip(self.measured, learnt))
-                self.operations = learnt[len(self.measured) :]
-        return self._found[held_out]
+                learned = learn_evidence([*self.measured.values(), *self._operations])
+                self._evidence[""] = dict(zip(self.measured, learned))
+                self.operations = learned[len(self.measured) :]
+        return self._evidence[held_out]
 
-    def _without(self, held_out: str) -> dict[Key, Evidence]:
-        everything = self.evidence()
-        learnt, changed = dict(everything), {}
+    def _evidence_without(self, held_out: str) -> dict[GroupKey, Evidence]:
+        full_evidence = self.evidence()
+        evidence = dict(full_evidence)
+        reduced: dict[GroupKey, DeviceData] = {}
         for key, measured in self.measured.items():
-            seen = np.flatnonzero(self._labels[key] != held_out)
-            if len(seen) < len(measured.runs):
-                del learnt[key]
-                if len(seen):
-                    changed[key] = measured._replace(runs=measured.runs.choose(seen))
-        for key, measured in changed.items():
-            start = np.array(everything[key].theta)
-            learnt[key] = evidence_of(measured, device_prior(measured.device, measured.precision), start)
-        for key, measured in changed.items():
-            others = [*(one for other, one in learnt.items() if other != key), *self.operations]
-            learnt[key] = evidence_of(measured, prior_of(measured, others), np.array(learnt[key].theta))
-        return learnt
+            remaining = np.flatnonzero(self._labels[key] != held_out)
+            if len(remaining) < len(measured.runs):
+                del evidence[key]
+                if len(remaining):
+                    reduced[key] = measured._replace(runs=measured.runs.select(remaining))
+        for key, measured in reduced.items():
+            start = np.array(full_evidence[key].theta)
+            evidence[key] = evidence_of(measured, device_prior(measured.device, measured.precision), start)
+        for key, measured in reduced.items():
+            others = [fitted for other, fitted in evidence.items() if other != key]
+            prior = prior_for_group(measured, [*others, *self.operations])
+            evidence[key] = evidence_of(measured, prior, np.array(evidence[key].theta))
+        return evidence
 
     def prior(
-        self, key: Key, held_out: str = "", ignore: Callable[[Traits], bool] = lambda other: False, known: bool = True
+        self,
+        key: GroupKey,
+        held_out: str = "",
+        ignore: Callable[[Traits], bool] = lambda other: False,
+        is_source_known: bool = True,
     ) -> Prior:
-        """What is expected of a device under some software, from others that have not seen what is held out.
+        """Return the prior of a group from the evidence of the other groups.
 
         Parameters
         ----------
-        key : Key
-            Whose: its own measurements are left out.
+        key : GroupKey
+            Group to predict; its own measurements are not used.
         held_out : str
-            The label of what is held out; empty for nothing.
+            Label to leave out of the other groups; empty for none.
         ignore : function of Traits
-            What else is left out.
-        known : bool
-            Whether the computer of the source counts as known from its other devices.
+            Returns whether to leave out a whole group.
+        is_source_known : bool
+            Whether the host of the source is known from its other devices.
         """
-        measured = self.measured[key]
-        traits = measured.traits if known else msgspec.structs.replace(measured.traits, source="")
-        everything = {**self.evidence(held_out)}
-        everything.pop(key, None)
-        others = [one for one in (*everything.values(), *self.operations) if not ignore(one)]
-        return expect(traits, others)
+        traits = self.measured[key].traits
+        if not is_source_known:
+            traits = msgspec.structs.replace(traits, source="")
+        candidates = [evidence for other, evidence in self.evidence(held_out).items() if other != key]
+        candidates += self.operations
+        return prior_from_evidence(traits, [evidence for evidence in candidates if not ignore(evidence)])
 
 
-# What one source's measurements say -----------------------------------------------------------------------------------
+# Evidence of a group --------------------------------------------------------------------------------------------------
 
 
 ROUNDS = 3
-LEAST = 0.05
-"""By what share of a prior's precision measurements must add to it to be said to speak of a parameter."""
+"""Number of fits of each group; further rounds do not change the parameters noticeably."""
+
+MIN_PRECISION_GAIN = 0.05
+"""Least relative increase of the prior's precision for measurements to count as informative about a parameter."""
 
 
-def learn(measured: Iterable[DeviceData]) -> list[Evidence]:
-    """What measurements say, fit by fit: each starts from what the others say of it, until they agree.
+def learn_evidence(measured: Iterable[DeviceData]) -> list[Evidence]:
+    """Fit all groups of measurements, each with a prior from the evidence of the others, in `ROUNDS` rounds.
 
-    A parameter that a source's measurements hardly move is then close to what is expected of it, and the parameters
-    that they do move are not bent by it. After three rounds nothing changes that matters.
+    A parameter that a group's measurements hardly inform thus stays close to its expectation, and does not distort the
+    parameters that they do inform.
     """
     groups = list(measured)
-    learnt = [evidence_of(group, device_prior(group.device, group.precision)) for group in groups]
+    evidence = [evidence_of(group, device_prior(group.device, group.precision)) for group in groups]
     for _ in range(ROUNDS - 1):
         for index, group in enumerate(groups):
-            others = [*learnt[:index], *learnt[index + 1 :]]
-            start = np.array(learnt[index].theta)
-            learnt[index] = evidence_of(group, prior_of(group, others), start)
-    return learnt
+            others = [*evidence[:index], *evidence[index + 1 :]]
+            start = np.array(evidence[index].theta)
+            evidence[index] = evidence_of(group, prior_for_group(group, others), start)
+    return evidence
 
 
-def prior_of(group: DeviceData, others: Sequence[Evidence]) -> Prior:
-    """What a group's fit starts from: what others say, of the parameters that it may speak of; the base of the rest."""
-    base, expected = device_prior(group.device, group.precision), expect(group.traits, others)
-    speaks = np.array([name in group.speaks_of for name in NAMES])
-    return Prior(np.where(speaks, expected.mean, base.mean), np.where(speaks, expected.deviation, base.deviation))
+def prior_for_group(group: DeviceData, others: Sequence[Evidence]) -> Prior:
+    """Return the prior of a group's fit: from the evidence of others for its informative parameters, else the base."""
+    base, expected = device_prior(group.device, group.precision), prior_from_evidence(group.traits, others)
+    is_informative = np.array([name in group.informative_parameters for name in NAMES])
+    mean = np.where(is_informative, expected.mean, base.mean)
+    return Prior(mean, np.where(is_informative, expected.deviation, base.deviation))
 
 
 def evidence_of(group: DeviceData, prior: Prior, start: Floats | None = None) -> Evidence:
-    """What a group's own measurements say, its prior taken out of the precision again."""
+    """Fit a group, and return the information of its measurements alone, with that of the prior subtracted."""
     fitted = fit(group.runs, prior, group.scatter, start)
     precision = 1 / np.diag(fitted.covariance) - 1 / prior.deviation**2
-    speaks = precision * prior.deviation**2 > LEAST
-    deviation = tuple([
-        float(value**-0.5) if moved and name in group.speaks_of else None
-        for name, value, moved in zip(NAMES, precision, speaks)
-    ])  # fmt: skip
+    is_informed = precision * prior.deviation**2 > MIN_PRECISION_GAIN
+    deviation: list[float | None] = []
+    for index, name in enumerate(NAMES):
+        if is_informed[index] and name in group.informative_parameters:
+            deviation.append(float(precision[index] ** -0.5))
+        else:
+            deviation.append(None)
     return Evidence(
         **msgspec.structs.asdict(group.traits),
         points=len(group.runs),
         measured_in=group.precision,
         theta=tuple(fitted.theta.tolist()),
-        deviation=deviation,
+        deviation=tuple(deviation),
     )

@@ -1,4 +1,4 @@
-"""`Measurement`: one timed step, and the CSV that users write them down in."""
+"""`Measurement`, one timed step of a network, and the CSV format for measurements."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..units import PRECISION_BYTES
 from .prior import SOFTWARE
 
 COLUMNS = ("gpu", "network", "batch_size", "phase", "precision", "time_s")
-OPTIONAL = ("image_size", "framework", "source", "execution")
+OPTIONAL_COLUMNS = ("image_size", "framework", "source", "execution")
 
 TEMPLATE = (
-    ",".join((*COLUMNS, *OPTIONAL))
+    ",".join((*COLUMNS, *OPTIONAL_COLUMNS))
     + "\nk40m,resnet50,32,inference,fp32,0.235,224,pytorch 1.4,my own run"
     + "\nk40m,resnet50,32,training,fp32,0.757,224,pytorch 1.4,my own run\n"
 )
-"""What ``calibrate --template`` prints. time_s: seconds of one step, synchronised, the median of several."""
+"""Output of ``calibrate --template``. time_s: seconds of one step, synchronized; the median of several runs."""
 
-_ROWS_AT_MOST = 1_000_000
-_HEAD = 4096
+_MAX_ROWS = 1_000_000
+_MAX_HEADER_CHARACTERS = 4096
 
 
 class Measurement(msgspec.Struct, frozen=True, order=True):
@@ -39,17 +39,17 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
     Attributes
     ----------
     gpu, network : str
-        Names that `find_device` and `find_network` know.
+        Names that `find_device` and `find_network` accept.
     phase : str
         One of `PHASES`.
     time_s : float
         Seconds of one step.
     image_size : int
-        0 for the network's own.
+        Height and width of the images in pixels; 0 for the network's default.
     framework, source : str
-        The software, its first word without a version, and who measured.
+        Software with its version, and the origin of the measurement.
     execution : str
-        What the software fused: one of `EXECUTIONS`.
+        Kernel fusion of the software: one of `EXECUTIONS`.
     """
 
     gpu: str
@@ -65,41 +65,67 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
 
     @property
     def software(self) -> str:
-        """The first word of the framework; where that is not said, what devices are compared under."""
-        word = (self.framework.split() or [SOFTWARE])[0].lower()
-        return SOFTWARE if word == "torch" else word
+        """Name of the framework without its version; `SOFTWARE` where no framework is given."""
+        words = self.framework.split()
+        if not words:
+            return SOFTWARE
+        name = words[0].lower()
+        return SOFTWARE if name == "torch" else name
 
 
-def read_given(
+def read_inputs(
     measured: str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Measurement],
 ) -> tuple[list[Measurement], list[Path], list[Path]]:
-    """Measured steps that are given as such or in tables, the tables, and what is neither: profiles, folders of them.
+    """Read the measurements among mixed inputs.
+
+    Parameters
+    ----------
+    measured : path, or sequence of paths and measurements
+        Measurements, measurement CSVs, profiles and folders of profiles.
+
+    Returns
+    -------
+    measurements : list of Measurement
+        The given measurements and the rows of the CSVs.
+    tables : list of Path
+        The measurement CSVs.
+    others : list of Path
+        All other paths: profiles and folders.
 
     Raises
     ------
     BadFile
         As `read_measurements`.
     """
-    several = [measured] if isinstance(measured, (str, os.PathLike)) else list(measured)
-    steps = [step for step in several if isinstance(step, Measurement)]
-    paths = [Path(path) for path in several if not isinstance(path, Measurement)]
-    tables = [path for path in paths if is_measurements(path)]
-    steps += [row for path in tables for row in read_measurements(path)]
-    return steps, tables, [path for path in paths if path not in tables]
+    inputs = [measured] if isinstance(measured, (str, os.PathLike)) else list(measured)
+    measurements: list[Measurement] = []
+    tables: list[Path] = []
+    others: list[Path] = []
+    for item in inputs:
+        if isinstance(item, Measurement):
+            measurements.append(item)
+        elif is_measurements_csv(Path(item)):
+            tables.append(Path(item))
+        else:
+            others.append(Path(item))
+    for table in tables:
+        measurements += read_measurements(table)
+    return measurements, tables, others
 
 
-def is_measurements(path: Path) -> bool:
-    """Whether a file's first line has most of the columns of measurements; True of one that cannot be read at all."""
+def is_measurements_csv(path: Path) -> bool:
+    """Return whether most columns of `COLUMNS` are in the header of a file; True also for an unreadable file."""
     if path.is_dir():
         return False
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-            head = file.readline(_HEAD)
-            while head.startswith("#"):
-                head = file.readline(_HEAD)
+            header = file.readline(_MAX_HEADER_CHARACTERS)
+            while header.startswith("#"):
+                header = file.readline(_MAX_HEADER_CHARACTERS)
     except OSError:
-        return True  # reading it says why not
-    return len(set(COLUMNS) & set(head.strip().split(","))) > len(COLUMNS) // 2
+        return True  # `read_measurements` reports the reason
+    present = set(COLUMNS) & set(header.strip().split(","))
+    return len(present) > len(COLUMNS) // 2
 
 
 def read_measurements(path: Path) -> list[Measurement]:
@@ -108,7 +134,7 @@ def read_measurements(path: Path) -> list[Measurement]:
     Raises
     ------
     BadFile
-        If a column is missing or a value impossible; the message names file, line and column.
+        If a column is missing or a value is impossible; the message names the file, the line and the column.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -117,94 +143,116 @@ def read_measurements(path: Path) -> list[Measurement]:
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
                 raise BadFile(
-                    f"{path}: line 1: no column {', '.join(missing)}: a measurements CSV has {', '.join(COLUMNS)}"
+                    f"{path}: line 1: no column {', '.join(missing)}; a measurements CSV has the columns "
+                    f"{', '.join(COLUMNS)}"
                 )
             measurements: list[Measurement] = []
             for row in reader:
-                if len(measurements) >= _ROWS_AT_MOST:
-                    raise BadFile(f"{path}: more than {_ROWS_AT_MOST} rows")
-                measurements.append(_measurement(row, f"{path}: line {reader.line_num}"))
+                if len(measurements) >= _MAX_ROWS:
+                    raise BadFile(f"{path}: more than {_MAX_ROWS} rows")
+                measurements.append(_parse_row(row, f"{path}: line {reader.line_num}"))
     except OSError as error:
         if path.is_dir():
             raise BadFile(
-                f"{path}: a folder, not a measurements CSV: 'paleo-lite calibrate --template' prints one to fill in"
+                f"{path}: a folder, not a measurements CSV: `paleo-lite calibrate --template` prints one to fill in"
             ) from None
         raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadFile(f"{path}: not a CSV file: {error}") from None
     if not measurements:
-        raise BadFile(f"{path}: holds no measurement")
+        raise BadFile(f"{path}: contains no measurement")
     return measurements
 
 
-def _measurement(row: dict[str, str | None], place: str) -> Measurement:
-    values = {name: (row.get(name) or "").strip() for name in (*COLUMNS, *OPTIONAL)}
-    if empty := [name for name in COLUMNS if not values[name]]:
-        raise BadFile(f"{place}: {empty[0]} is empty")
-    phase, precision, size = values["phase"], values["precision"], values["image_size"] or "0"
+def _parse_row(row: dict[str, str | None], location: str) -> Measurement:
+    values = {name: (row.get(name) or "").strip() for name in (*COLUMNS, *OPTIONAL_COLUMNS)}
+    for name in COLUMNS:
+        if not values[name]:
+            raise BadFile(f"{location}: {name} is empty")
+    phase = values["phase"]
+    precision = values["precision"]
+    image_size = values["image_size"] or "0"
     execution = values["execution"] or "eager"
     if phase not in PHASES:
-        raise BadFile(f"{place}: phase is {phase!r}: expected one of {', '.join(PHASES)}")
+        raise BadFile(f"{location}: phase is {phase!r}: expected one of {', '.join(PHASES)}")
     if precision not in PRECISION_BYTES:
-        raise BadFile(f"{place}: precision is {precision!r}: expected one of {', '.join(PRECISION_BYTES)}")
+        raise BadFile(f"{location}: precision is {precision!r}: expected one of {', '.join(PRECISION_BYTES)}")
     if not values["batch_size"].isdecimal() or int(values["batch_size"]) < 1:
-        raise BadFile(f"{place}: batch_size is {row['batch_size']!r}: expected a whole number of 1 or more")
+        raise BadFile(f"{location}: batch_size is {row['batch_size']!r}: expected an integer >= 1")
     try:
         time_s = float(values["time_s"])
     except ValueError:
         time_s = math.nan
     if not (math.isfinite(time_s) and time_s > 0):
-        raise BadFile(f"{place}: time_s is {row['time_s']!r}: expected seconds, a number above 0")
-    if not size.isdecimal():
-        raise BadFile(f"{place}: image_size is {size!r}: expected a whole number")
+        raise BadFile(f"{location}: time_s is {row['time_s']!r}: expected seconds, a number above 0")
+    if not image_size.isdecimal():
+        raise BadFile(f"{location}: image_size is {image_size!r}: expected an integer >= 0")
     if execution not in EXECUTIONS:
-        raise BadFile(f"{place}: execution is {execution!r}: expected one of {', '.join(EXECUTIONS)}")
+        raise BadFile(f"{location}: execution is {execution!r}: expected one of {', '.join(EXECUTIONS)}")
     return Measurement(
-        values["gpu"], values["network"], int(values["batch_size"]), phase, precision, time_s, int(size),
-        values["framework"], values["source"], execution,
-    )  # fmt: skip
+        gpu=values["gpu"],
+        network=values["network"],
+        batch_size=int(values["batch_size"]),
+        phase=phase,
+        precision=precision,
+        time_s=time_s,
+        image_size=int(image_size),
+        framework=values["framework"],
+        source=values["source"],
+        execution=execution,
+    )
 
 
-def write_csv(measurements: Iterable[Measurement]) -> str:
-    """The CSV of measurements."""
-    lines = [",".join((*COLUMNS, *OPTIONAL))]
-    lines += [",".join(str(getattr(m, name)) for name in (*COLUMNS, *OPTIONAL)) for m in measurements]
+def format_csv(measurements: Iterable[Measurement]) -> str:
+    """Return measurements as the text of a CSV file."""
+    columns = (*COLUMNS, *OPTIONAL_COLUMNS)
+    lines = [",".join(columns)]
+    for measurement in measurements:
+        lines.append(",".join(str(getattr(measurement, name)) for name in columns))
     return "\n".join(lines) + "\n"
 
 
 Run = TypeVar("Run", bound=msgspec.Struct)
 
 
-def medians(runs: Iterable[Run], seconds: str = "time_s") -> list[Run]:
-    """Runs that are alike but for their `seconds` become one with the median of them."""
-    groups: dict[Run, list[float]] = {}
+def merge_repeated_runs(runs: Iterable[Run], time_field: str = "time_s") -> list[Run]:
+    """Replace runs that differ only in their time by one run with the median time.
+
+    Parameters
+    ----------
+    runs : iterable of struct
+    time_field : str
+        Name of the field with the time.
+    """
+    times: dict[Run, list[float]] = {}
     for run in runs:
-        groups.setdefault(msgspec.structs.replace(run, **{seconds: 0.0}), []).append(getattr(run, seconds))
-    return [msgspec.structs.replace(run, **{seconds: median(times)}) for run, times in groups.items()]
+        untimed = msgspec.structs.replace(run, **{time_field: 0.0})
+        times.setdefault(untimed, []).append(getattr(run, time_field))
+    return [msgspec.structs.replace(run, **{time_field: median(repeats)}) for run, repeats in times.items()]
 
 
-def measurements_of(
+def select_measurements(
     measurements: Sequence[Measurement], device: Device, precision: str, hardware_files: Iterable[Path] = ()
 ) -> list[Measurement]:
-    """Those of a device in a precision, whatever they call it.
+    """Return the measurements of a device in a precision, under any of the device's names.
 
     Raises
     ------
     CalibrationFailed
         If there is none.
     """
-    ids = {name: find_device(name, hardware_files).id for name in {step.gpu for step in measurements}}
-    own = [step for step in measurements if ids[step.gpu] == device.id and step.precision == precision]
-    if not own:
-        have = ", ".join(sorted({f"{step.gpu} {step.precision}" for step in measurements}))
+    device_ids = {name: find_device(name, hardware_files).id for name in {step.gpu for step in measurements}}
+    selected = [step for step in measurements if device_ids[step.gpu] == device.id and step.precision == precision]
+    if not selected:
+        available = ", ".join(sorted({f"{step.gpu} {step.precision}" for step in measurements}))
         raise CalibrationFailed(
-            f"no measurement of {device.id} in {precision} among {len(measurements)}: there are {have}"
+            f"no measurement of {device.id} in {precision} among {len(measurements)}: there are {available}"
         )
-    return own
+    return selected
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a calibration was learnt from; `inputs` are file names with the SHA-256 of their content."""
+    """Measurements that a calibration was fitted to; `inputs` are file names with the SHA-256 of their content."""
 
     points: int
     networks: list[str]
@@ -218,8 +266,8 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 def provenance_of(
     measurements: Sequence[Measurement], inputs: Sequence[Path] = (), date: str = "", version: str = ""
 ) -> Provenance:
-    """What these measurements are, and the files that they stood in."""
-    import hashlib  # 4 ms that reading a calibration does without
+    """Return the provenance of a calibration fitted to measurements from some files."""
+    import hashlib  # 4 ms, which reading a calibration need not spend
 
     return Provenance(
         points=len(measurements),

@@ -1,7 +1,7 @@
-"""PALEO's platform percent of peak (PPP) from measurements: what it is, and how far it carries.
+"""PALEO's platform percent of peak (PPP): fitting it to measurements, and its uncertainty.
 
-A PPP is the seconds at peak, FLOPs / peak + bytes / bandwidth, over the measured seconds (Qi, Sparks, Talwalkar, ICLR
-2017, section 4.3). It is not the share of peak FLOP/s, which leaves the memory traffic out.
+The PPP is the time at peak, FLOPs / peak + bytes / bandwidth, over the measured time (Qi, Sparks, Talwalkar, ICLR 2017,
+section 4.3). It differs from the share of peak FLOP/s, which leaves the memory traffic out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -20,28 +20,29 @@ from ..result import Result
 from ..timing import Workload, predict
 from ..timing.models import INTERVAL_LEVEL, QUANTILES, PppModel
 from .fit import workload_of
-from .measurements import Measurement, Provenance, medians, provenance_of
+from .measurements import Measurement, Provenance, merge_repeated_runs, provenance_of
 
 AT_PEAK = PppModel(1.0)
-"""Arithmetic and memory traffic at the data sheet's peaks, one after the other: what a PPP is a share of."""
+"""Time model of arithmetic and memory traffic at the peaks of the data sheet, one after the other; the numerator of the
+PPP."""
 
-BETWEEN_NETWORKS = 0.46
-"""Standard deviation of ln PPP between networks on one device, precision, software and phase: 65 groups of published
-steps, those of three networks or more, without fp16 of cards whose fp16 units are slow."""
+BETWEEN_NETWORKS_DEVIATION = 0.46
+"""Standard deviation of ln PPP between networks on one device, precision, software and phase: from 65 groups of
+published steps with three networks or more, without fp16 on cards with slow fp16 units."""
 
-PER_DOUBLING = 0.25
-"""Of ln PPP between two batch sizes of a network, for each doubling: 293 pairs of the same steps; the larger batch
-mostly has the higher PPP."""
+DEVIATION_PER_DOUBLING = 0.25
+"""Standard deviation of ln PPP between two batch sizes of a network, per doubling of the batch: from 293 pairs of the
+same steps. The larger batch usually has the higher PPP."""
 
-REPEAT = 0.05
-"""Of ln PPP between two runs of one step."""
+REPEAT_DEVIATION = 0.05
+"""Standard deviation of ln PPP between two runs of one step."""
 
-WORTH = 2
-"""As many measured networks `BETWEEN_NETWORKS` is worth beside those that a fit has itself."""
+PRIOR_NETWORKS = 2
+"""Weight of `BETWEEN_NETWORKS_DEVIATION` in a fit, as a number of measured networks."""
 
 
 class PppRun(msgspec.Struct, frozen=True):
-    """One measured step or pass, and the seconds that it takes at peak."""
+    """One measured step or pass with its time at peak."""
 
     network: str
     batch_size: int
@@ -51,23 +52,23 @@ class PppRun(msgspec.Struct, frozen=True):
 
     @property
     def ppp(self) -> float:
-        """Seconds at peak over measured seconds."""
+        """Time at peak over measured time."""
         return self.at_peak_s / self.measured_s
 
 
 class PppShare(msgspec.Struct, frozen=True):
-    """The PPP of a kind of layers in a pass.
+    """PPP of a kind of layers in a pass.
 
     Attributes
     ----------
     kind, part : str
-        As in `beside.PredictedRow`; ``all`` for all kinds together.
+        As in `comparison.ComparisonRow`; the kind ``all`` combines all kinds.
     ppp : float
         Median over the profiles.
     share : float
-        Of the measured time.
+        Fraction of the measured time.
     by_algorithm : dict of str to float
-        Of forward convolutions above 1: the PPP when FLOPs are counted as that algorithm computes them.
+        For forward convolutions with a PPP above 1: the PPP with the FLOPs of each convolution algorithm.
     """
 
     kind: str
@@ -78,24 +79,24 @@ class PppShare(msgspec.Struct, frozen=True):
 
 
 class PppCalibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A fitted PPP, as it is kept in a file.
+    """Content of a calibration file with a fitted PPP.
 
     Attributes
     ----------
     time_model : str
         ``ppp``.
     device, precision : str
-        What it holds for.
+        Device and precision that the PPP is valid for.
     ppp : float
-        The geometric mean over networks.
+        Geometric mean over networks.
     low, high : float
         Its 90% interval for the same networks at the same batch sizes.
     deviation, within : float
-        Standard deviation of ln PPP between networks, and between the passes and batch sizes of one.
+        Standard deviation of ln PPP between networks, and between the passes and batch sizes of one network.
     runs : list of PppRun
-        What it was fitted to; repeated runs are their median.
+        Runs that it was fitted to; repeated runs are merged into their median.
     shares : list of PppShare
-        By pass and kind, from profiles.
+        PPP by pass and kind, from profiles.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.calibrations:ppp_page"
@@ -115,24 +116,28 @@ class PppCalibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=
 
     @property
     def label(self) -> str:
-        """How a prediction names it."""
-        made = f" of {self.provenance.date}" if self.provenance.date else ""
-        return f"PPP of {self.device} in {self.precision}{made}, fitted to {', '.join(self.provenance.networks)}"
+        """Description of the calibration in predictions."""
+        date = f" of {self.provenance.date}" if self.provenance.date else ""
+        return f"PPP of {self.device} in {self.precision}{date}, fitted to {', '.join(self.provenance.networks)}"
 
     def deviation_of(self, workload: Workload) -> float:
-        """Standard deviation of ln time of a workload by this PPP: further from what was measured, wider."""
-        alike = [run for run in self.runs if run.network == workload.network.name]
-        doublings = min(abs(math.log2(workload.batch_size / run.batch_size)) for run in alike or self.runs)
-        between = 0.0 if alike and len({run.network for run in self.runs}) == 1 else self.deviation
-        return math.sqrt(self.within**2 + (PER_DOUBLING * doublings) ** 2 + between**2)
+        """Return the standard deviation of the log time of a workload; it grows with the distance from the runs."""
+        runs = [run for run in self.runs if run.network == workload.network.name]
+        is_measured_network = bool(runs)
+        nearest = runs or self.runs
+        doublings = min(abs(math.log2(workload.batch_size / run.batch_size)) for run in nearest)
+        between_networks = self.deviation
+        if is_measured_network and len({run.network for run in self.runs}) == 1:
+            between_networks = 0.0
+        return math.sqrt(self.within**2 + (DEVIATION_PER_DOUBLING * doublings) ** 2 + between_networks**2)
 
     def model(self) -> PppModel:
-        """The time model with this PPP."""
+        """Return the time model with this PPP."""
         return PppModel(self.ppp, label=self.label, deviation_of=self.deviation_of)
 
 
-def run_of(step: Measurement, machine: Machine) -> PppRun:
-    """A measured step held against the peaks of a machine."""
+def ppp_run_of(step: Measurement, machine: Machine) -> PppRun:
+    """Return a measured step with its time at the peaks of a machine."""
     at_peak_s = predict(workload_of(step), machine, AT_PEAK).time_s
     return PppRun(step.network, step.batch_size, step.phase, at_peak_s, step.time_s)
 
@@ -148,28 +153,29 @@ def calibrate_ppp(
     date: str = "",
     version: str = "",
 ) -> PppCalibration:
-    """The PPP of a machine from measured steps and profiled passes.
+    """Fit the PPP of a machine to measured steps and profiled passes.
 
     Parameters
     ----------
     steps : sequence of Measurement
         All of this device and precision.
     profiled : sequence of PppRun
-        See `from_profiles.run_beside`.
+        Profiled passes, see `from_profiles.ppp_run_of_profile`.
     shares : sequence of PppShare
-        See `from_profiles.shares_of`.
+        See `from_profiles.ppp_shares`.
     inputs : sequence of Path
-        The files, for the record.
+        Files for the provenance.
     date, version : str
-        For the record.
+        For the provenance.
     """
     device = machine.device.id
-    timed = [
+    profiled_steps = [
         Measurement(device, run.network, run.batch_size, run.phase, precision, run.measured_s, source="profiles")
         for run in profiled
     ]
-    runs = [*(run_of(step, machine) for step in steps), *profiled]
-    return fit_ppp(device, precision, runs, provenance_of([*steps, *timed], inputs, date, version), shares)
+    runs = [ppp_run_of(step, machine) for step in steps]
+    provenance = provenance_of([*steps, *profiled_steps], inputs, date, version)
+    return fit_ppp(device, precision, [*runs, *profiled], provenance, shares)
 
 
 def fit_ppp(
@@ -179,51 +185,63 @@ def fit_ppp(
     provenance: Provenance,
     shares: Sequence[PppShare] = (),
 ) -> PppCalibration:
-    """One PPP from measured steps: the geometric mean over networks of the geometric means of their runs.
+    """Fit one PPP to measured steps: the geometric mean over networks of the geometric means of their runs.
 
     Raises
     ------
     CalibrationFailed
         If there is no run.
     """
-    runs = sorted(medians(runs, "measured_s"), key=lambda run: (run.network, run.phase, run.batch_size))
-    by_network: dict[str, list[float]] = {}
+    runs = merge_repeated_runs(runs, "measured_s")
+    runs.sort(key=lambda run: (run.network, run.phase, run.batch_size))
+    log_ppps: dict[str, list[float]] = {}
     for run in runs:
-        by_network.setdefault(run.network, []).append(math.log(run.ppp))
-    if not by_network:
+        log_ppps.setdefault(run.network, []).append(math.log(run.ppp))
+    if not log_ppps:
         raise CalibrationFailed(f"no measurement of {device} in {precision} to fit a PPP to")
-    means = [fmean(values) for values in by_network.values()]
-    middle, count = fmean(means), len(means)
-    squares = sum((mean - middle) ** 2 for mean in means) + WORTH * BETWEEN_NETWORKS**2
-    between = math.sqrt(squares / (count - 1 + WORTH))
-    spread = sum((value - fmean(values)) ** 2 for values in by_network.values() for value in values)
-    freedom = len(runs) - count
-    within = math.sqrt((spread + WORTH * REPEAT**2) / (freedom + WORTH))
-    of_mean = within / math.sqrt(len(runs)) if count == 1 else between / math.sqrt(count)
-    reach = math.exp(QUANTILES[INTERVAL_LEVEL] * of_mean)
-    ppp = math.exp(middle)
+    means = [fmean(values) for values in log_ppps.values()]
+    mean, networks = fmean(means), len(means)
+    squares_between = sum((value - mean) ** 2 for value in means) + PRIOR_NETWORKS * BETWEEN_NETWORKS_DEVIATION**2
+    between = math.sqrt(squares_between / (networks - 1 + PRIOR_NETWORKS))
+    squares_within = sum((value - fmean(values)) ** 2 for values in log_ppps.values() for value in values)
+    degrees_of_freedom = len(runs) - networks
+    within = math.sqrt((squares_within + PRIOR_NETWORKS * REPEAT_DEVIATION**2) / (degrees_of_freedom + PRIOR_NETWORKS))
+    deviation_of_mean = within / math.sqrt(len(runs)) if networks == 1 else between / math.sqrt(networks)
+    reach = math.exp(QUANTILES[INTERVAL_LEVEL] * deviation_of_mean)
+    ppp = math.exp(mean)
     return PppCalibration(
-        1, PppModel.name, device, precision, ppp, ppp / reach, ppp * reach, between * math.sqrt(1 + 1 / count),
-        within, runs, provenance, list(shares),
-    )  # fmt: skip
+        format=1,
+        time_model=PppModel.name,
+        device=device,
+        precision=precision,
+        ppp=ppp,
+        low=ppp / reach,
+        high=ppp * reach,
+        deviation=between * math.sqrt(1 + 1 / networks),
+        within=within,
+        runs=runs,
+        provenance=provenance,
+        shares=list(shares),
+    )
 
 
 def check_ppp(calibration: PppCalibration, path: Path) -> PppCalibration:
-    """What has been read, if it can be one.
+    """Check the numbers of a calibration read from a file, and return it.
 
     Raises
     ------
     BadFile
         If a number is impossible; the message names file and field.
     """
-    numbers: dict[str, Any] = {
-        name: getattr(calibration, name) for name in ("ppp", "low", "high", "deviation", "within")
-    }
+    numbers: dict[str, float] = {}
+    for name in ("ppp", "low", "high", "deviation", "within"):
+        numbers[name] = getattr(calibration, name)
     for index, run in enumerate(calibration.runs):
-        numbers |= {f"runs[{index}].{name}": getattr(run, name) for name in ("batch_size", "at_peak_s", "measured_s")}
+        for name in ("batch_size", "at_peak_s", "measured_s"):
+            numbers[f"runs[{index}].{name}"] = getattr(run, name)
     for name, value in numbers.items():
         if not (math.isfinite(value) and value > 0):
             raise BadFile(f"{path}: {name} is {value}: expected a number above 0")
     if not calibration.runs:
-        raise BadFile(f"{path}: runs: holds none, so nothing says what the PPP was fitted to")
+        raise BadFile(f"{path}: runs is empty: expected the runs that the PPP was fitted to")
     return calibration

@@ -1,12 +1,12 @@
-"""What is believed of a device before its own steps are measured.
+"""Prior distributions of a device's parameters, before any step of it is measured.
 
-In three steps, each narrower than the one before:
+There are three sources, each narrower than the one before:
 
-1. `base_prior`: what kind of device it is, the medians of `BASE` for the units that multiply, shifted on Kepler;
-2. `expect`: what all measured devices say together (`choose.read_pool` has them);
-3. `narrow_by_probes`: single operations timed on the device itself.
+1. `base_prior`: the kind of device; medians of `BASE` for its arithmetic units, adapted for Kepler;
+2. `prior_from_evidence`: the measurements of all devices (from `choose.read_pool`);
+3. `narrow_by_probes`: single operations timed on the device.
 
-A prior holds the logarithms of the parameters, in the order of `NAMES`: each normal, with a mean and a deviation.
+A prior is a normal distribution of the logarithm of each parameter, in the order of `NAMES`.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 
 class Prior(msgspec.Struct, frozen=True, eq=False):
-    """What is believed before any measurement: mean and deviation of each parameter's logarithm."""
+    """Mean and standard deviation of the logarithm of each parameter."""
 
     mean: Floats
     deviation: Floats
 
 
-SCATTER = 0.05
-"""Relative scatter of whole networks around a good model."""
+FIT_SCATTER = 0.05
+"""Expected relative scatter of measured steps around the fitted model."""
 
-# 1. What kind of device it is -----------------------------------------------------------------------------------------
+# 1. Kind of device ----------------------------------------------------------------------------------------------------
 
 BASE: dict[str, tuple[float, float, float]] = {
     "efficiency_conv_3x3": (1.45, 0.62, 0.25),
@@ -68,96 +68,100 @@ BASE: dict[str, tuple[float, float, float]] = {
     "overhead_gradient_s": (120e-6, 120e-6, 0.5),
     "step_s": (1.5e-3, 1.5e-3, 0.8),
 }
-"""Median on vector units, median on tensor cores, and deviation of the logarithm, of every parameter.
+"""Median on vector units, median on tensor cores, and standard deviation of the logarithm, of every parameter.
 
-About what devices have in common, and by what they differ. 3x3 convolution on vector units is above 1 because of
-Winograd's algorithm (2.25 times fewer multiplications at about 0.6 of peak); grouped and depthwise convolution reach a
-few to some tens of percent; launching from Python takes 10 to 60 us per operation, from the autograd engine, which is
-C++, less than half of that; a kernel takes a few microseconds at least.
+3x3 convolution on vector units is above 1 because of Winograd's algorithm (2.25 times fewer multiplications at about
+0.6 of peak). Grouped and depthwise convolution reach between a few and some tens of percent. Launching an operation
+from Python takes 10 to 60 us, and less than half of that from the autograd engine, which is written in C++. A kernel
+takes a few microseconds at least.
 """
 
 KEPLER = "Kepler"
 
 KEPLER_SHARE = 128 / 192
-"""Of Kepler's 192 lanes per multiprocessor four schedulers fill 128 with one instruction each (GK110 white paper)."""
+"""Usable fraction of Kepler's peak: four schedulers fill 128 of the 192 lanes of a multiprocessor with one instruction
+each (GK110 white paper)."""
 
 KEPLER_HALF = 20.0
-"""How many times more tiles a 3x3 convolution needs on Kepler: cuDNN computes Winograd's 36 products there in as many
-launches, each of a sixteenth of the positions. Two fits of a K80 say 19 and 26."""
+"""Factor on `half_3x3` on Kepler: cuDNN computes the 36 products of Winograd's algorithm there in as many launches,
+each with a sixteenth of the positions. Two fits of a K80 give 19 and 26."""
 
 
 def device_prior(device: Device, precision: str) -> Prior:
-    """What is believed of a device in a precision when nothing but its data sheet is known."""
+    """Return the prior of a device in a precision from its data sheet alone."""
     unit = library_peak(Machine(device), precision).peak.unit
     return base_prior(unit == "tensor", device.architecture == KEPLER)
 
 
 def base_prior(tensor_cores: bool, kepler: bool = False) -> Prior:
-    """The prior of `BASE` for multiply-accumulates on tensor cores or on vector units, on Kepler's where said.
+    """Return the prior of `BASE` for tensor cores or vector units, adapted for Kepler if requested.
 
-    fp64 takes that of fp32, although libraries have no Winograd's algorithm there: what is measured in fp64 tells it.
+    fp64 has the prior of fp32, although libraries do not use Winograd's algorithm there; fp64 measurements correct it.
     """
     rows = [BASE[name] for name in NAMES]
-    mean = np.log([row[1 if tensor_cores else 0] for row in rows])
+    column = 1 if tensor_cores else 0
+    mean = np.log([row[column] for row in rows])
     if kepler:
         mean += np.log([KEPLER_SHARE if name.startswith("efficiency") else 1.0 for name in NAMES])
         mean[NAMES.index("half_3x3")] += np.log(KEPLER_HALF)
     return Prior(mean, np.array([row[2] for row in rows]))
 
 
-# 2. What all measured devices say together ----------------------------------------------------------------------------
+# 2. Measurements of all devices ---------------------------------------------------------------------------------------
 #
-# Every parameter is a sum of effects, each normal around 0 with the deviation that its level has: of the unit that
-# multiplies, of its generation, of the precision, the chip, the software, the source. Two fits are alike in a parameter
-# by the variance of the effects that they share, so that what is expected of a device is a weighted mean of fits, those
-# that share most with it first: the best linear unbiased predictor of a mixed model (Henderson, 1975), which
-# geostatistics calls kriging. The variance of the effects that nobody shares stays in the interval.
+# Every parameter is a sum of random effects: of the arithmetic unit, the device generation, the precision, the chip,
+# the software and the source. Each effect is normal around 0 with the deviation of its level. The covariance of two
+# fits in a parameter is the variance of the effects that they share. The prior of a device is therefore a weighted mean
+# of fits, in which those that share most with it weigh most: the best linear unbiased predictor of a mixed model
+# (Henderson, 1975), called kriging in geostatistics. Effects that no fit shares remain in the variance.
 #
-# The host launches kernels, whatever the device: what it takes belongs to the software, the way of execution and the
-# computer of a source. That is why devices differ only by `DEVICE_LEVELS` when they are compared under one software.
+# The host launches kernels independently of the device: its overheads depend on the software, the execution and the
+# computer of a source. Devices compared under one software therefore differ only by `DEVICE_LEVELS`.
 
 SOFTWARE = "pytorch"
-"""What devices are compared under unless something else is asked for."""
+"""Software under which devices are compared by default."""
 
-HOST = ("overhead_s", "overhead_backward_s", "overhead_gradient_s", "step_s")
-"""Parameters of the host: no device has them."""
+HOST_PARAMETERS = ("overhead_s", "overhead_backward_s", "overhead_gradient_s", "step_s")
+"""Parameters of the host, which do not depend on the device."""
 
-SHAPE = ("factor_data_gradient", "factor_weight_gradient", "half", "half_3x3")
-"""Parameters of kernels that devices of a kind share: telling devices apart in them loses nothing on held-out ones."""
+SHARED_PARAMETERS = ("factor_data_gradient", "factor_weight_gradient", "half", "half_3x3")
+"""Parameters of kernels with one value for all devices of a kind; values per device do not improve held-out devices."""
 
-TELLING = tuple(name for name in NAMES if name not in (*HOST, *SHAPE))
-"""Parameters of kernels that tell devices apart."""
+DEVICE_PARAMETERS = tuple(name for name in NAMES if name not in (*HOST_PARAMETERS, *SHARED_PARAMETERS))
+"""Parameters of kernels that differ between devices."""
 
-TAUGHT = tuple(name for name in NAMES if name not in ("floor_s", "efficiency_attention"))
-"""What measured steps teach others. The shortest kernel and attention stay where `BASE` has them: networks hold too
-little of either to tell it from the products around it."""
+INFORMED_PARAMETERS = tuple(name for name in NAMES if name not in ("floor_s", "efficiency_attention"))
+"""Parameters that measured steps inform. The shortest kernel and attention stay at the values of `BASE`, because
+networks contain too little of either to separate it from the products around it."""
 
 SAME_KERNELS = {"bf16": "fp16", "tf32": "fp16"}
-"""Precisions that tensor cores multiply with kernels alike those of another; each at its own peak."""
+"""Precisions with kernels like those of another precision on tensor cores; each has its own peak."""
 
-KERNELS = "kernels"
-"""The software of operations that were timed one by one."""
+SINGLE_OPERATIONS = "kernels"
+"""Name of the software in evidence from operations that were timed individually."""
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """Who is asked for, or was measured.
+    """Properties of a device, its precision and its software that effects depend on.
 
     Attributes
     ----------
     id, chip : str
-        Of the device.
+        Name and chip of the device.
     year : int
-        Of the device.
+        Release year of the device.
+    kepler : bool
+        Whether the device has the Kepler architecture.
     unit : str
-        Vendor and unit that multiplies, ``"NVIDIA tensor"``.
+        Vendor and arithmetic unit, ``"NVIDIA tensor"``.
     precision : str
-        Of the kernels: tf32 and bf16 take those of fp16.
+        Precision of the kernels: tf32 and bf16 use those of fp16.
     software, execution : str
         ``"pytorch"``; ``"eager"``, ``"channels-last"``, ``"compiled"`` or ``"folded"``.
     source : str
-        Who measured; empty for somebody new.
+        Origin of the measurements; empty for an unknown computer.
     per_clock : int
-        FLOP of a multiprocessor in a clock, as a power of two: 0 where no source gives the clock.
+        log2 of the FLOPs per multiprocessor and clock; 0 if the clock is unknown.
     """
 
     id: str
@@ -172,24 +176,24 @@ class Traits(msgspec.Struct, frozen=True):
     per_clock: int = 0
 
     @property
-    def launched(self) -> str:
-        """How the host launches kernels: where images lie in memory is nothing to it."""
+    def launch_mode(self) -> str:
+        """Execution that determines the host overhead: the memory format does not affect it."""
         return "eager" if self.execution == CHANNELS_LAST else self.execution
 
 
 class Evidence(Traits, frozen=True):
-    """What one source's measurements of a device in a precision say of its parameters.
+    """Parameters fitted to one source's measurements of a device in a precision.
 
     Attributes
     ----------
     points : int
-        How many measurements.
+        Number of measurements.
     measured_in : str
-        Their precision, whatever its kernels.
+        Precision of the measurements, which may differ from that of the kernels.
     theta : tuple of float
         Logarithm of each parameter, in the order of `NAMES`.
     deviation : tuple of float or None
-        What the measurements alone leave open of each; None where they say nothing.
+        Standard deviation of each by the measurements alone; None if they contain no information on it.
     """
 
     points: int = 0
@@ -201,43 +205,52 @@ class Evidence(Traits, frozen=True):
 def traits_of(
     device: Device, precision: str, software: str = SOFTWARE, execution: str = "eager", source: str = ""
 ) -> Traits:
-    """The traits of a device in a precision under some software."""
-    if execution in UNFUSED_EXECUTIONS and execution != CHANNELS_LAST:  # casts are counted: kernels are the same
+    """Return the traits of a device in a precision under some software."""
+    if execution in UNFUSED_EXECUTIONS and execution != CHANNELS_LAST:  # the kernels are those of eager execution
         execution = "eager"
     rate = library_peak(Machine(device), precision)
     unit = rate.peak.unit
-    kernels = SAME_KERNELS.get(precision, precision) if unit == "tensor" else precision
-    # Tensor cores of gaming cards make half as many FLOP in a clock as those of workstations (with sums in fp32), those
-    # of data centres twice to eight times as many: the fewer, the easier they are fed.
+    kernel_precision = SAME_KERNELS.get(precision, precision) if unit == "tensor" else precision
+    # Tensor cores of gaming cards do half as many FLOPs per clock as those of workstation cards (with fp32
+    # accumulation), those of data-center cards two to eight times as many. Slower cores are easier to keep busy.
     clock_hz = device.clock_hz(rate.clock)  # type: ignore[arg-type]
     multiprocessors = float(device.cores.multiprocessors.value)
     per_clock = round(math.log2(rate.per_s / multiprocessors / clock_hz)) if clock_hz else 0
     return Traits(
-        device.id, device.chip, device.year, device.architecture == KEPLER, f"{device.vendor} {unit}", kernels,
-        software, execution, source, per_clock,
-    )  # fmt: skip
+        id=device.id,
+        chip=device.chip,
+        year=device.year,
+        kepler=device.architecture == KEPLER,
+        unit=f"{device.vendor} {unit}",
+        precision=kernel_precision,
+        software=software,
+        execution=execution,
+        source=source,
+        per_clock=per_clock,
+    )
 
 
 class Level(NamedTuple):
-    """One level of effects.
+    """One level of random effects.
 
     Attributes
     ----------
     deviation : float
-        Of the logarithm of a parameter between members of the level.
-    of : tuple of str
-        Fields of `Traits` in which two must agree to share the effect.
+        Standard deviation of the effects on the logarithm of a parameter.
+    fields : tuple of str
+        Fields of `Traits` that two fits must have in common to share the effect.
     """
 
     name: str
     deviation: float
-    of: tuple[str, ...]
+    fields: tuple[str, ...]
 
 
 GENERATION = 0.06
-"""Deviation by which a parameter walks in a year: kernels are written for a generation."""
+"""Standard deviation of the random walk of a parameter per year: kernels are optimized for a device generation."""
 
 FIRST_YEAR = 2012
+"""Start of the random walk."""
 
 DEVICE_LEVELS = (
     Level("unit", 0.35, ("unit",)),
@@ -249,163 +262,208 @@ DEVICE_LEVELS = (
     Level("execution", 0.25, ("unit", "execution")),
     Level("source", 0.08, ("unit", "source")),
 )
-"""What devices differ by, in each parameter: chosen by what leaving a device or a source out costs (docs/model.md)."""
+"""Effects on `DEVICE_PARAMETERS`, chosen by the errors on held-out devices and sources (docs/model.md)."""
 
-SHAPE_LEVELS = (
+SHARED_LEVELS = (
     Level("unit", 0.35, ("unit",)),
     Level("precision", 0.3, ("unit", "precision")),
     Level("execution", 0.25, ("unit", "execution")),
     Level("source", 0.15, ("unit", "source")),
 )
-"""The same of `SHAPE`."""
+"""Effects on `SHARED_PARAMETERS`."""
 
 HOST_LEVELS = (
     Level("host", 0.3, ()),
     Level("software", 0.2, ("software",)),
-    Level("execution", 0.5, ("launched",)),
+    Level("execution", 0.5, ("launch_mode",)),
     Level("source", 0.25, ("source",)),
     Level("computer", 0.15, ("source", "id")),
 )
-"""The same of `HOST`."""
+"""Effects on `HOST_PARAMETERS`."""
 
-USUAL = 0.3
-"""Levels are of parameters with this deviation in `BASE`; those of the others are as much wider."""
+REFERENCE_DEVIATION = 0.3
+"""Deviation in `BASE` that the levels are given for; for parameters with a larger one they are scaled up."""
 
 
-def expect(asked: Traits, evidence: Sequence[Evidence]) -> Prior:
-    """What is expected of a device under some software: mean and deviation of each parameter's logarithm.
+def prior_from_evidence(target: Traits, evidence: Sequence[Evidence]) -> Prior:
+    """Return the prior of a device under some software, conditional on the fits of measured devices.
 
-    With the covariance K of the fits that speak of a parameter, their own variances S, their covariances k with what is
-    asked for, and its variance v, all around the mean of the base, `base_prior`::
+    For each parameter, with the prior mean of `base_prior`, the covariance K of the fits that inform it, their own
+    variances S, their covariances k with the target, and the variance v of the target::
 
         mean = base + k (K + S)^-1 (theta - base),    variance = v - k (K + S)^-1 k
 
     Parameters
     ----------
+    target : Traits
+        The device, its precision and its software.
     evidence : sequence of Evidence
-        Of all devices, the one asked for among them.
+        Fits of all devices, possibly including the target.
     """
-    others = tuple([one for one in evidence if len(one.theta)])
-    base = base_prior(asked.unit.endswith("tensor"), asked.kepler)
+    fits = tuple([fit for fit in evidence if len(fit.theta)])
+    base = base_prior(target.unit.endswith("tensor"), target.kepler)
     mean, deviation = base.mean.copy(), np.empty(len(NAMES))
-    own = _variances([asked], others)
-    for index, (name, (speaks, total, beyond)) in enumerate(zip(NAMES, _together(others))):
-        alone, covariance = own[name]
-        # What no measured step teaches stays as it is believed, and as surely.
-        variance = alone[0] if name in TAUGHT or len(speaks) else base.deviation[index] ** 2
-        if len(speaks):
-            shared = covariance[0, speaks]
-            weights = np.linalg.solve(total, shared)
-            mean[index] += weights @ beyond
-            variance -= weights @ shared
+    covariances = _prior_covariances([target], fits)
+    for index, (name, system) in enumerate(zip(NAMES, _kriging_systems(fits))):
+        target_variance, covariance = covariances[name]
+        if name in INFORMED_PARAMETERS or len(system.informative):
+            variance = target_variance[0]
+        else:  # parameters without any information keep their prior deviation
+            variance = base.deviation[index] ** 2
+        if len(system.informative):
+            covariance_with_fits = covariance[0, system.informative]
+            weights = np.linalg.solve(system.covariance, covariance_with_fits)
+            mean[index] += weights @ system.differences
+            variance -= weights @ covariance_with_fits
         deviation[index] = np.sqrt(variance)
     return Prior(mean, deviation)
 
 
+class _KrigingSystem(NamedTuple):
+    """Linear system of one parameter.
+
+    Attributes
+    ----------
+    informative : ndarray
+        Indices of the fits that inform the parameter.
+    covariance : ndarray, shape (informative, informative)
+        K + S.
+    differences : ndarray, shape (informative,)
+        theta - base.
+    """
+
+    informative: NDArray[np.intp]
+    covariance: Floats
+    differences: Floats
+
+
 @lru_cache(maxsize=4)
-def _together(others: tuple[Evidence, ...]) -> list[tuple[NDArray[np.intp], Floats, Floats]]:
-    """Of each parameter which fits speak of it, their K + S, and their theta - base, whoever is asked for."""
-    theta = np.array([one.theta for one in others]).reshape(-1, len(NAMES))
-    open_to = np.array([one.deviation for one in others], dtype=float).reshape(-1, len(NAMES))
-    # Means of units and of Kepler are those of the base: only what is beyond them is shared.
-    means = [base_prior(one.unit.endswith("tensor"), one.kepler).mean for one in others]
-    beyond = theta - np.array(means).reshape(-1, len(NAMES))
-    among = _variances(others, others)
-    found = []
+def _kriging_systems(fits: tuple[Evidence, ...]) -> list[_KrigingSystem]:
+    """Return the system of each parameter; it does not depend on the target."""
+    theta = np.array([fit.theta for fit in fits]).reshape(-1, len(NAMES))
+    deviations = np.array([fit.deviation for fit in fits], dtype=float).reshape(-1, len(NAMES))
+    # Differences between kinds of units, and of Kepler, are in the base means; effects are deviations from them.
+    base_means = [base_prior(fit.unit.endswith("tensor"), fit.kepler).mean for fit in fits]
+    differences = theta - np.array(base_means).reshape(-1, len(NAMES))
+    covariances = _prior_covariances(fits, fits)
+    systems = []
     for index, name in enumerate(NAMES):
-        speaks = np.flatnonzero(np.isfinite(open_to[:, index]))
-        total = among[name][1][np.ix_(speaks, speaks)] + np.diag(open_to[speaks, index] ** 2)
-        found.append((speaks, total, beyond[speaks, index]))
-    return found
+        informative = np.flatnonzero(np.isfinite(deviations[:, index]))
+        between_fits = covariances[name][1][np.ix_(informative, informative)]
+        own_variances = np.diag(deviations[informative, index] ** 2)
+        systems.append(_KrigingSystem(informative, between_fits + own_variances, differences[informative, index]))
+    return systems
 
 
-def _variances(ones: Sequence[Traits], others: Sequence[Traits]) -> dict[str, tuple[Floats, Floats]]:
-    """Of each parameter the variances of some traits, where nothing is known, and their covariances with others."""
-    shape = len(ones), len(others)
-    equal: dict[str, NDArray[np.bool_]] = {}
-    for field in {field for level in (*DEVICE_LEVELS, *SHAPE_LEVELS, *HOST_LEVELS) for field in level.of}:
-        own, theirs = (np.array([getattr(one, field) for one in some], dtype=object) for some in (ones, others))
-        equal[field] = np.asarray(own[:, None] == theirs[None, :], dtype=bool)
-        if field == "source":  # somebody new shares nothing with anybody, not even with somebody else who is new
-            equal[field] &= (own != "")[:, None]
-    years, other_years = (np.array([one.year for one in some], dtype=float) for some in (ones, others))
-    found: dict[str, tuple[Floats, Floats]] = {}
-    for names, levels in ((TELLING, DEVICE_LEVELS), (SHAPE, SHAPE_LEVELS), (HOST, HOST_LEVELS)):
-        walked, shared = np.zeros(len(ones)), np.zeros(shape)
+def _prior_covariances(targets: Sequence[Traits], others: Sequence[Traits]) -> dict[str, tuple[Floats, Floats]]:
+    """Return the variances and covariances of every parameter before any measurement.
+
+    Returns
+    -------
+    dict of str to tuple
+        For each parameter the variances of the targets, shape (targets,), and their covariances with the others, shape
+        (targets, others).
+    """
+    shape = len(targets), len(others)
+    is_equal: dict[str, NDArray[np.bool_]] = {}
+    for field in {field for level in (*DEVICE_LEVELS, *SHARED_LEVELS, *HOST_LEVELS) for field in level.fields}:
+        target_values = np.array([getattr(traits, field) for traits in targets], dtype=object)
+        other_values = np.array([getattr(traits, field) for traits in others], dtype=object)
+        is_equal[field] = np.asarray(target_values[:, None] == other_values[None, :], dtype=bool)
+        if field == "source":  # unknown sources share nothing, not even with each other
+            is_equal[field] &= (target_values != "")[:, None]
+    years = np.array([traits.year for traits in targets], dtype=float)
+    other_years = np.array([traits.year for traits in others], dtype=float)
+    covariances: dict[str, tuple[Floats, Floats]] = {}
+    for names, levels in (
+        (DEVICE_PARAMETERS, DEVICE_LEVELS),
+        (SHARED_PARAMETERS, SHARED_LEVELS),
+        (HOST_PARAMETERS, HOST_LEVELS),
+    ):
+        walk_variance, shared = np.zeros(len(targets)), np.zeros(shape)
         if levels is DEVICE_LEVELS:
-            walked = GENERATION**2 * np.maximum(0.0, years - FIRST_YEAR)
-            together = np.minimum(years[:, None], other_years[None, :])
-            shared = GENERATION**2 * np.maximum(0.0, together - FIRST_YEAR) * equal["unit"]
+            walk_variance = GENERATION**2 * np.maximum(0.0, years - FIRST_YEAR)
+            earlier_year = np.minimum(years[:, None], other_years[None, :])
+            shared = GENERATION**2 * np.maximum(0.0, earlier_year - FIRST_YEAR) * is_equal["unit"]
         for level in levels:
-            alike = np.ones(shape, dtype=bool)
-            for field in level.of:
-                alike &= equal[field]
-            shared = shared + level.deviation**2 * alike
-        alone = walked + sum(level.deviation**2 for level in levels)
+            has_same_effect = np.ones(shape, dtype=bool)
+            for field in level.fields:
+                has_same_effect &= is_equal[field]
+            shared = shared + level.deviation**2 * has_same_effect
+        variance = walk_variance + sum(level.deviation**2 for level in levels)
         for name in names:
-            scale = max(BASE[name][2], USUAL) / USUAL
-            found[name] = alone * scale**2, shared * scale**2
-    return found
+            scale = max(BASE[name][2], REFERENCE_DEVIATION) / REFERENCE_DEVIATION
+            covariances[name] = variance * scale**2, shared * scale**2
+    return covariances
 
 
-# 3. What single operations on the device itself say -------------------------------------------------------------------
+# 3. Single operations on the device -----------------------------------------------------------------------------------
 
 PROBE_DEVIATION = 0.3
-"""Deviation of a parameter's logarithm that a probe leaves at least: networks hold other shapes, and cold caches."""
+"""Least standard deviation of a parameter's logarithm after a probe: networks have other shapes, and cold caches."""
+
+_LAUNCH_DEVIATION = 0.5
+"""Standard deviation of the logarithm of launch parameters after probes."""
 
 
 def narrow_by_probes(
     base: Prior, timed: Iterable[Probed], rates: Rates, precision: str, launch_s: float, serial: bool
 ) -> Prior:
-    """The prior of a device on which single operations were timed.
+    """Return the prior of a device on which single operations were timed.
 
-    Each probe inverts the model's own formula for one layer (`timing.calibrated`): with the time measured and the
-    other terms at their prior, what is left is the compute term, and FLOPs over it is the efficiency of the probe's
-    class. Of several probes of a class the median holds, and their spread is what it leaves open.
+    Each probe inverts the model's formula for one layer (`timing.calibrated`): the measured time without the other
+    terms, at their prior values, is the compute term; the FLOPs over it give the efficiency of the probe's class.
+    The median is used if there are several probes of a class, and their spread is the remaining uncertainty.
 
     Parameters
     ----------
     base : Prior
-        What is kept where no probe measures a parameter.
+        Prior of the parameters that no probe measures.
     timed : iterable of Probed
-        Operations run by themselves; those of the launch itself, which `launch_s` is of, are left out.
+        Operations timed individually. Those that measure the launch are not used: `launch_s` is their result.
     launch_s : float
         Seconds of the shortest operation.
     serial : bool
-        Whether launching and computing take turns, as on a CPU: then the shortest operation is the floor of each.
-        Elsewhere it is what the host needs to launch one.
+        Whether launching and computing alternate, as on a CPU: then the shortest operation is the minimum time of each.
+        Otherwise it is the host time to launch one operation.
     """
     mean, deviation = base.mean.copy(), base.deviation.copy()
 
-    def believe(name: str, value: float, spread: float) -> None:
+    def update(name: str, value: float, spread: float) -> None:
         index = NAMES.index(name)
         mean[index] = np.log(value)
         deviation[index] = min(max(spread, PROBE_DEVIATION), deviation[index])
 
-    for name in ("floor_s", "overhead_s", "overhead_backward_s") if serial else ("overhead_s",):
-        believe(name, launch_s, 0.5)
-    shares: dict[str, list[float]] = defaultdict(list)
+    launch_parameters = ("floor_s", "overhead_s", "overhead_backward_s") if serial else ("overhead_s",)
+    for name in launch_parameters:
+        update(name, launch_s, _LAUNCH_DEVIATION)
+    fractions: dict[str, list[float]] = defaultdict(list)
     for probed in timed:
-        name, share = _share(probed, rates, precision, mean)
-        if share is not None and probed.probe.purpose != "launch":
-            shares[name].append(share)
-    for name, values in shares.items():
-        believe(name, float(np.median(values)), float(np.std(np.log(values))))
+        name, fraction = _measured_fraction(probed, rates, precision, mean)
+        if fraction is not None and probed.probe.purpose != "launch":
+            fractions[name].append(fraction)
+    for name, values in fractions.items():
+        update(name, float(np.median(values)), float(np.std(np.log(values))))
     return Prior(mean, deviation)
 
 
-def _share(probed: Probed, rates: Rates, precision: str, theta: Floats) -> tuple[str, float | None]:
-    """The parameter that a probe measures and its value; None where the other terms leave nothing of the time."""
+def _measured_fraction(probed: Probed, rates: Rates, precision: str, theta: Floats) -> tuple[str, float | None]:
+    """Return the parameter that a probe measures, and its value; None if the other terms explain the time."""
     network, time_s = Network("probe", (), (probed.probe.layer,), 0), probed.timing.median_s
     features = features_of(Workload(network, precision, probed.probe.batch_size))
     values = np.exp(theta)
     work_class = CLASSES[int(features.work_class[0])]
-    name = f"efficiency_{work_class}" if work_class in MATRIX_CLASSES else "share_other"
+    is_matrix = work_class in MATRIX_CLASSES
+    name = f"efficiency_{work_class}" if is_matrix else "share_other"
     values[NAMES.index(name)] = 1.0
     terms = evaluate(features, rates, values)
-    own, other = (terms.compute_s, terms.memory_s) if work_class in MATRIX_CLASSES else (terms.memory_s, 0.0)
-    left = time_s**POWER - float(np.sum(other**POWER + terms.floor_s**POWER))
-    # Less than a third of the time does not measure this term.
-    if left < (time_s / 3) ** POWER:
+    if is_matrix:
+        at_peak_s = float(terms.compute_s[0])
+        others = float(np.sum(terms.memory_s**POWER + terms.floor_s**POWER))
+    else:
+        at_peak_s = float(terms.memory_s[0])
+        others = float(np.sum(terms.floor_s**POWER))
+    rest = time_s**POWER - others
+    if rest < (time_s / 3) ** POWER:  # a term below a third of the time is not measured by it
         return name, None
-    return name, float(own[0]) / left ** (1 / POWER)
+    return name, at_peak_s / rest ** (1 / POWER)

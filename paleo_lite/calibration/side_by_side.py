@@ -1,14 +1,14 @@
-"""`Predictions`: several beside each other, what each costs, how many times as fast as the first it is, how surely.
+"""`Predictions`: predictions side by side with their costs, and speed-ups with intervals.
 
 Errors that two predictions share cancel in their ratio. With d = d log(time) / d theta and C the covariance of theta,
 log(time / other time) has, to first order, the variance::
 
-    one calibration:  (d - d')^T C (d - d')
-    two:              d^T C d + d'^T C' d' - 2 SHARED (d^T W) . (d'^T W'),    W = C diag(1 / prior deviation)
+    same calibration:  (d - d')^T C (d - d')
+    two calibrations:  d^T C d + d'^T C' d' - 2 r (d^T W) . (d'^T W'),    W = C diag(1 / prior deviation)
 
-plus that of single measurements of both, and of families. W is how much of what the prior was off a fit has kept: a
-parameter that no measurement moved keeps it all. A family's own error is that of its network on any device: of the same
-step on two devices it cancels.
+plus the variance of single measurements of both, and of network families. r is `PRIOR_ERROR_CORRELATION`. W is the
+fraction of the prior's error that remains after a fit: all of it for a parameter that no measurement informs. The error
+of a family depends on the network, not on the device: it cancels for the same step on two devices.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-SAMPLES = 1e6
-"""Samples that a cost is of."""
+COST_SAMPLES = 1e6
+"""Number of samples that a cost refers to."""
 
-SHARED = 0.4
-"""Correlation of what the priors of two devices in one precision are off, by ratios of published steps on two devices,
-held out: with 0.5 too few lie in their intervals where neither device was measured (docs/model.md)."""
+PRIOR_ERROR_CORRELATION = 0.4
+"""Correlation between the prior errors of two devices in one precision, chosen by held-out ratios of published steps on
+two devices: with 0.5 too few lie in their intervals if neither device was measured (docs/model.md)."""
 
-_MOVED_AT_MOST = 0.9995
-"""Calibrations say with three digits how far a parameter was moved: 1.000 may be this."""
+_MAX_LEARNED_FRACTION = 0.9995
+"""Upper limit of the learned fraction: calibrations give it with three digits, so that 1.000 may mean this."""
 
 
 class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
-    """Predictions beside each other.
+    """Predictions side by side.
 
     Attributes
     ----------
     predictions : sequence of Prediction
-        In the order asked for; one or more.
+        In the requested order; one or more.
     left_out : sequence of str
-        What could not be predicted, and why.
+        Combinations that could not be predicted, with the reasons.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.side_by_side:side_by_side_page"
@@ -58,22 +58,31 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
     left_out: Sequence[str] = ()
 
     @property
-    def first(self) -> Prediction:
-        """What the others are compared with: the first forecast, or the first bound where there is no forecast."""
-        return next((prediction for prediction in self.predictions if prediction.is_forecast), self.predictions[0])
+    def baseline(self) -> Prediction:
+        """Baseline of the comparison: the first forecast, else the first bound."""
+        for prediction in self.predictions:
+            if prediction.is_forecast:
+                return prediction
+        return self.predictions[0]
 
     def speedup(self, prediction: Prediction) -> Ratio | None:
-        """How many times as many samples per second one of them has as the first: see `speedup`."""
-        return speedup(prediction, self.first)
+        """Return the speed-up of one of the predictions over the baseline, see `speedup`."""
+        return speedup(prediction, self.baseline)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """One dict per prediction; a bound has no time, throughput, cost and speed-up, unless all are bounds."""
-        first = self.first
+        """Yield one dict per prediction.
+
+        Bounds have no time, throughput, cost and speed-up, unless all predictions are bounds.
+        """
+        baseline = self.baseline
         for prediction in self.predictions:
-            low, high = prediction.interval or (None, None)
+            low_s, high_s = prediction.interval or (None, None)
             ratio = self.speedup(prediction)
-            least, most = (ratio and prediction is not first and ratio.interval()) or (None, None)
-            counts = prediction.is_forecast == first.is_forecast
+            ratio_interval = None
+            if ratio is not None and prediction is not baseline:
+                ratio_interval = ratio.interval()
+            speedup_low, speedup_high = ratio_interval or (None, None)
+            is_comparable = prediction.is_forecast == baseline.is_forecast
             yield {
                 "network": prediction.network,
                 "gpu": prediction.device.id,
@@ -82,23 +91,23 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
                 "batch_size": prediction.batch_size,
                 "is_forecast": prediction.is_forecast,
                 "time_s": prediction.time_s if prediction.is_forecast else None,
-                "low_s": low,
-                "high_s": high,
+                "low_s": low_s,
+                "high_s": high_s,
                 "bound_s": prediction.bound_s,
-                "throughput_per_s": prediction.throughput_per_s if counts else None,
+                "throughput_per_s": prediction.throughput_per_s if is_comparable else None,
                 "memory_bytes": None if prediction.memory is None else prediction.memory.memory.total_bytes,
                 "fits": None if prediction.memory is None else prediction.memory.fits,
-                "usd_per_million": usd(prediction) if prediction.is_forecast else None,
+                "usd_per_million": cost_usd(prediction) if prediction.is_forecast else None,
                 "speedup": None if ratio is None else ratio.value,
-                "speedup_low": least,
-                "speedup_high": most,
+                "speedup_low": speedup_low,
+                "speedup_high": speedup_high,
                 "time_model": prediction.model.name,
                 "calibration": prediction.calibration,
                 "version": __version__,
             }
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON: the rows, what each was computed from, and what was left out."""
+        """Return the documented JSON: the rows, the predictions that they come from, and the left-out combinations."""
         predictions = [prediction.to_dict() for prediction in self.predictions]
         return {"rows": list(self.rows()), "predictions": predictions, "left_out": list(self.left_out)}
 
@@ -106,71 +115,80 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
         return f"Predictions({', '.join(map(repr, self.predictions))})"
 
 
-def usd(prediction: Prediction) -> float | None:
-    """US dollars for `SAMPLES` samples at the price on record; None where there is none."""
+def cost_usd(prediction: Prediction) -> float | None:
+    """Return the cost of `COST_SAMPLES` samples in US dollars; None if the device has no price."""
     price, throughput = prediction.device.rent_usd_per_h, prediction.throughput_per_s
     if price is None or throughput is None:
         return None
-    return price / 3600 / throughput * SAMPLES
+    return price / 3600 / throughput * COST_SAMPLES
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """How many times as many samples per second as another.
+    """Ratio of two throughputs.
 
     Attributes
     ----------
     deviation : float or None
-        Standard deviation of its logarithm; None where a model does not say how sure it is.
+        Standard deviation of its logarithm; None if a model has no uncertainty.
     """
 
     value: float
     deviation: float | None
 
     def interval(self, level: float = INTERVAL_LEVEL) -> tuple[float, float] | None:
-        """Between which it lies with this probability; None where that is not known."""
+        """Return the interval of the ratio at this probability; None if the deviation is unknown."""
         return None if self.deviation is None else interval_of(self.value, self.deviation, level)
 
 
 def speedup(prediction: Prediction, other: Prediction) -> Ratio | None:
-    """How many times as many samples per second a prediction has as another one.
+    """Return the ratio of the throughput of a prediction to that of another.
 
-    None where one of the two takes no time, or only one of them is a forecast: a bound is none.
+    None if one of the two takes no time, or if only one of them is a forecast: a bound and a forecast are not
+    comparable.
     """
-    rates = prediction.throughput_per_s, other.throughput_per_s
-    if rates[0] is None or rates[1] is None or prediction.is_forecast != other.is_forecast:
+    rate, other_rate = prediction.throughput_per_s, other.throughput_per_s
+    if rate is None or other_rate is None or prediction.is_forecast != other.is_forecast:
         return None
     if prediction is other:
         return Ratio(1.0, 0.0)
-    one, two = _estimate(prediction), _estimate(other)
-    variance = None
-    if one is not None and two is not None:
-        variance = log_ratio_variance(one, two, _step_of(prediction) == _step_of(other))
-    return Ratio(rates[0] / rates[1], None if variance is None else float(np.sqrt(variance)))
+    estimate, other_estimate = _estimate(prediction), _estimate(other)
+    deviation = None
+    if estimate is not None and other_estimate is not None:
+        is_same_step = _step_key(prediction) == _step_key(other)
+        deviation = float(np.sqrt(log_ratio_variance(estimate, other_estimate, is_same_step)))
+    return Ratio(rate / other_rate, deviation)
 
 
 def _estimate(prediction: Prediction) -> Estimate | None:
-    """None for models that do not say how sure they are of what."""
+    """Return the uncertainty of a predicted time; None for models without one."""
     model, slopes = prediction.model, prediction.terms.slopes
     if slopes is None or not isinstance(model, CalibratedModel):
         return None
     return Estimate(model, slopes, prediction.device.id, prediction.precision)
 
 
-def _step_of(prediction: Prediction) -> tuple[object, ...]:
-    """What is computed, without where."""
-    asked = prediction.workload
-    return asked.network.name, asked.precision, asked.batch_size, asked.phase, asked.execution, asked.options
+def _step_key(prediction: Prediction) -> tuple[object, ...]:
+    """Return the identity of a step, independent of the device."""
+    workload = prediction.workload
+    return (
+        workload.network.name,
+        workload.precision,
+        workload.batch_size,
+        workload.phase,
+        workload.execution,
+        workload.options,
+    )
 
 
 class Estimate(msgspec.Struct, frozen=True, eq=False):
-    """What an error of a predicted time depends on.
+    """Uncertainty of a predicted time.
 
     Attributes
     ----------
     slopes : ndarray, shape (parameters,)
-        Derivatives of the logarithm of the time by those of the parameters.
+        Derivatives d log(time) / d theta.
     device, precision : str
-        What the model is of.
+        Device and precision that the model is valid for.
     """
 
     model: CalibratedModel
@@ -179,36 +197,35 @@ class Estimate(msgspec.Struct, frozen=True, eq=False):
     precision: str
 
     @property
-    def kept(self) -> Floats:
-        """By how much the logarithm of the time is off where the prior of each parameter is by one deviation."""
+    def prior_error_slopes(self) -> Floats:
+        """Derivatives of log(time) by the prior error of each parameter, in units of the prior's deviation."""
         model = self.model
         if model.learned_fraction is None:
             return np.zeros(len(model.theta))
-        prior_deviation = np.sqrt(np.diag(model.covariance)) / (1 - np.minimum(model.learned_fraction, _MOVED_AT_MOST))
-        kept: Floats = self.slopes @ model.covariance / prior_deviation
-        return kept
+        deviation = np.sqrt(np.diag(model.covariance))
+        prior_deviation = deviation / (1 - np.minimum(model.learned_fraction, _MAX_LEARNED_FRACTION))
+        result: Floats = self.slopes @ model.covariance / prior_deviation
+        return result
 
 
-def log_ratio_variance(one: Estimate, other: Estimate, is_same_step: bool) -> float:
-    """Variance of the logarithm of the ratio of two times: see the module.
+def log_ratio_variance(estimate: Estimate, other: Estimate, is_same_step: bool) -> float:
+    """Return the variance of the logarithm of the ratio of two times; the module's docstring has the formula.
 
     Parameters
     ----------
     is_same_step : bool
-        Whether they are of the same network, batch size and phase in the same precision, on two devices.
+        Whether both are of the same network, batch size and phase in the same precision, on two devices.
     """
-    same_device = (one.device, one.precision) == (other.device, other.precision)
-    if same_device and np.array_equal(one.model.theta, other.model.theta):  # one calibration: errors are shared whole
-        apart = one.slopes - other.slopes
-        parameters = float(apart @ one.model.covariance @ apart)
+    is_same_device = (estimate.device, estimate.precision) == (other.device, other.precision)
+    if is_same_device and np.array_equal(estimate.model.theta, other.model.theta):  # the same calibration
+        difference = estimate.slopes - other.slopes
+        variance = float(difference @ estimate.model.covariance @ difference)
     else:
-        parameters = sum(
-            float(prediction.slopes @ prediction.model.covariance @ prediction.slopes) for prediction in (one, other)
-        )
-        if one.precision == other.precision:
-            parameters -= 2 * SHARED * float(one.kept @ other.kept)
-    own = (
-        prediction.model.scatter**2 if is_same_step else prediction.model.residual_variance
-        for prediction in (one, other)
-    )
-    return parameters + sum(own)
+        variance = float(estimate.slopes @ estimate.model.covariance @ estimate.slopes)
+        variance += float(other.slopes @ other.model.covariance @ other.slopes)
+        if estimate.precision == other.precision:
+            shared = float(estimate.prior_error_slopes @ other.prior_error_slopes)
+            variance -= 2 * PRIOR_ERROR_CORRELATION * shared
+    if is_same_step:
+        return variance + (estimate.model.scatter**2 + other.model.scatter**2)
+    return variance + (estimate.model.residual_variance + other.model.residual_variance)

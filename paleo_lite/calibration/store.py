@@ -1,4 +1,4 @@
-"""Calibrations on disk: readable TOML with what was fitted, from what, and how well it holds."""
+"""Calibration files: readable TOML with the fitted parameters, their provenance and their accuracy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 FORMAT = 1
-_BYTES_AT_MOST = 2**22
+_MAX_FILE_BYTES = 2**22
+_WORST_COUNT = 5
 
 
 class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,11 +36,11 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     value : float
-        The median.
+        Median.
     low, high : float
-        Its 90% interval.
+        Ends of the 90% interval.
     moved : float
-        How far the measurements narrowed the prior: 0 not at all, 1 fully.
+        Relative reduction of the prior's standard deviation by the measurements: 0 none, 1 complete.
     """
 
     value: float
@@ -50,20 +51,20 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Calibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The whole file.
+    """Content of a calibration file.
 
     Attributes
     ----------
     device, precision : str
-        What it holds for.
+        Device and precision that the calibration is valid for.
     scatter : float
         Relative scatter of single measurements around the model.
     held_out_error : float or None
         Mean absolute relative error with each network predicted from the others; None with fewer than three networks.
     worst : list of str
-        The measurements furthest from the fit, in words.
+        Descriptions of the measurements furthest from the fit.
     covariance : list of str
-        Of the logarithms of the parameters, a row of numbers per parameter, in the order of `PARAMETERS`.
+        Covariance of the logarithms of the parameters: a row of numbers per parameter, in the order of `PARAMETERS`.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.calibrations:calibration_page"
@@ -80,26 +81,27 @@ class Calibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     @property
     def label(self) -> str:
-        """How a prediction names it."""
-        made = f" of {self.provenance.date}" if self.provenance.date else ""
-        return f"{self.device} {self.precision}{made}, {self.provenance.points} measurements"
+        """Description of the calibration in predictions."""
+        date = f" of {self.provenance.date}" if self.provenance.date else ""
+        return f"{self.device} {self.precision}{date}, {self.provenance.points} measurements"
 
     def model(self) -> CalibratedModel:
-        """The time model with these parameters."""
+        """Return the time model with these parameters."""
         theta = np.log([self.parameters[name].value for name in NAMES])
-        moved = np.array([self.parameters[name].moved for name in NAMES])
-        return CalibratedModel(self.label, theta, _matrix(self.covariance), self.scatter, learned_fraction=moved)
+        learned_fraction = np.array([self.parameters[name].moved for name in NAMES])
+        covariance = _parse_matrix(self.covariance)
+        return CalibratedModel(self.label, theta, covariance, self.scatter, learned_fraction=learned_fraction)
 
 
-class _Head(msgspec.Struct):
-    """What tells how the rest of a file is to be read."""
+class _FileHeader(msgspec.Struct):
+    """Fields that decide how to read the rest of a calibration file."""
 
     format: int
     time_model: str = CalibratedModel.name
 
 
 AnyCalibration: TypeAlias = "Calibration | PppCalibration"
-"""What a calibration's file may hold; each has a device, a precision, a provenance, a label and a `model`."""
+"""Any content of a calibration file; all have a device, a precision, a provenance, a label and a `model`."""
 
 
 def make_calibration(
@@ -110,32 +112,57 @@ def make_calibration(
     provenance: Provenance,
     held_out_error: float | None = None,
 ) -> Calibration:
-    """A calibration from a fit; `measurements` in the order of the fit's residuals."""
+    """Make a calibration from a fit.
+
+    Parameters
+    ----------
+    measurements : sequence of Measurement
+        In the order of the fit's residuals.
+    """
     deviations = np.sqrt(np.diag(fit.covariance))
-    reach = QUANTILES[0.9]
     parameters = {}
-    for name, theta, deviation, moved in zip(NAMES, fit.theta, deviations, fit.moved):
-        value, low, high = (float(f"{math.exp(theta + by * deviation):.6g}") for by in (0.0, -reach, reach))
-        parameters[name] = Parameter(value, low, high, PARAMETERS[name], round(float(moved), 3))
-    furthest = np.argsort(-np.abs(fit.residuals), kind="stable")[:5]
-    worst = [
-        f"{m.network}, batch {m.batch_size}, {m.phase}: measured {m.time_s * 1e3:.4g} ms, fitted {math.exp(r) - 1:+.1%}"
-        for m, r in ((measurements[i], float(fit.residuals[i])) for i in furthest)
-    ]
+    for name, theta, deviation, learned in zip(NAMES, fit.theta, deviations, fit.learned_fraction):
+        reach = QUANTILES[0.9] * deviation
+        parameters[name] = Parameter(
+            value=_round(math.exp(theta)),
+            low=_round(math.exp(theta - reach)),
+            high=_round(math.exp(theta + reach)),
+            unit=PARAMETERS[name],
+            moved=round(float(learned), 3),
+        )
+    worst = []
+    for index in np.argsort(-np.abs(fit.residuals), kind="stable")[:_WORST_COUNT]:
+        step = measurements[index]
+        error = math.exp(float(fit.residuals[index])) - 1
+        worst.append(
+            f"{step.network}, batch {step.batch_size}, {step.phase}: "
+            f"measured {step.time_s * 1e3:.4g} ms, fitted {error:+.1%}"
+        )
     covariance = [" ".join(f"{value:.4g}" for value in row) for row in fit.covariance.tolist()]
-    error = None if held_out_error is None else round(held_out_error, 4)
     return Calibration(
-        FORMAT, device, precision, round(fit.scatter, 4), parameters, covariance, provenance, error, worst
+        format=FORMAT,
+        device=device,
+        precision=precision,
+        scatter=round(fit.scatter, 4),
+        parameters=parameters,
+        covariance=covariance,
+        provenance=provenance,
+        held_out_error=None if held_out_error is None else round(held_out_error, 4),
+        worst=worst,
     )
 
 
+def _round(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
 def write_calibration(calibration: AnyCalibration, path: Path, force: bool = False) -> None:
-    """Write a calibration; the file appears whole or not at all.
+    """Write a calibration atomically.
 
     Raises
     ------
     CalibrationFailed
-        If the file is there already and `force` is not given.
+        If the file already exists and `force` is false.
     """
     if path.exists() and not force:
         raise CalibrationFailed(f"{path} already exists: choose another name, or `--force` to replace it")
@@ -147,21 +174,21 @@ def write_calibration(calibration: AnyCalibration, path: Path, force: bool = Fal
 
 
 def read_calibration(path: Path) -> AnyCalibration:
-    """Read a calibration: of all parameters, or of a PPP alone.
+    """Read a calibration of all parameters, or of a PPP.
 
     Raises
     ------
     BadFile
         If it is malformed, incomplete or of a newer format; the message names file and field.
     """
-    head = read_typed(path, _Head, "calibration", _BYTES_AT_MOST)
-    if head.format != FORMAT:
-        raise BadFile(f"{path}: format is {head.format}, this version of paleo-lite reads {FORMAT}")
-    if head.time_model == PppModel.name:
+    header = read_typed(path, _FileHeader, "calibration", _MAX_FILE_BYTES)
+    if header.format != FORMAT:
+        raise BadFile(f"{path}: format is {header.format}, this version of paleo-lite reads {FORMAT}")
+    if header.time_model == PppModel.name:
         from .ppp import PppCalibration, check_ppp
 
-        return check_ppp(read_typed(path, PppCalibration, "calibration", _BYTES_AT_MOST), path)
-    calibration = read_typed(path, Calibration, "calibration", _BYTES_AT_MOST)
+        return check_ppp(read_typed(path, PppCalibration, "calibration", _MAX_FILE_BYTES), path)
+    calibration = read_typed(path, Calibration, "calibration", _MAX_FILE_BYTES)
     missing = [name for name in NAMES if name not in calibration.parameters]
     if missing:
         raise BadFile(f"{path}: parameters: {', '.join(missing)} missing")
@@ -169,7 +196,7 @@ def read_calibration(path: Path) -> AnyCalibration:
     if bad:
         raise BadFile(f"{path}: parameters: {', '.join(bad)} must be above 0")
     try:
-        covariance = _matrix(calibration.covariance)
+        covariance = _parse_matrix(calibration.covariance)
     except ValueError:
         covariance = np.zeros(0)
     if covariance.shape != (len(NAMES), len(NAMES)) or not np.isfinite(covariance).all():
@@ -177,17 +204,18 @@ def read_calibration(path: Path) -> AnyCalibration:
     return calibration
 
 
-def _matrix(rows: Sequence[str]) -> Floats:
+def _parse_matrix(rows: Sequence[str]) -> Floats:
     return np.array([[float(value) for value in row.split()] for row in rows])
 
 
 def shipped_calibrations() -> dict[str, Path]:
-    """The shipped calibrations by name, ``DEVICE-PRECISION``."""
-    return {path.stem: path for path in sorted(shipped_folder("calibrations").glob("*-*.toml"))}  # not clusters
+    """Return the paths of the shipped device calibrations by name, ``DEVICE-PRECISION``."""
+    files = sorted(shipped_folder("calibrations").glob("*-*.toml"))  # the pattern leaves out those of clusters
+    return {path.stem: path for path in files}
 
 
 def find_calibration(name: str) -> AnyCalibration:
-    """A calibration by its path or shipped name.
+    """Read a calibration, given its path or the name of a shipped one.
 
     Raises
     ------
@@ -196,7 +224,7 @@ def find_calibration(name: str) -> AnyCalibration:
     """
     if name.endswith(".toml"):
         return read_calibration(Path(name))
-    known = shipped_calibrations()
-    if name not in known:
-        raise UnknownName("calibration", name, known, "'paleo-lite calibrations list' shows all.")
-    return read_calibration(known[name])
+    shipped = shipped_calibrations()
+    if name not in shipped:
+        raise UnknownName("calibration", name, shipped, "`paleo-lite calibrations list` shows all.")
+    return read_calibration(shipped[name])

@@ -1,13 +1,13 @@
-"""Which measurements would narrow a prediction most, and by how much: known before any of them is made.
+"""Suggestion of the measurements that would most narrow a prediction's interval, before any of them is made.
 
-With d = d log(step) / d theta of the step asked about, C the covariance of theta, and m the same derivatives of a step
-that could be measured, a measurement takes from the variance d^T C d, whatever time it gives::
+With d = d log(step) / d theta of the target step, C the covariance of theta, and m the same derivatives of a candidate
+step, measuring the candidate reduces the variance d^T C d, whatever the measured time, by::
 
     (d^T C m)^2 / (m^T C m + s^2)
 
-s is how much single measurements scatter. Of several steps asked about the mean counts, and of several measurements
-each is chosen after the ones before it: Bayesian I-optimal design (Chaloner and Verdinelli 1995), greedily. Measuring
-takes time; what narrows most per second is chosen, with `START_S` for what any measurement takes besides.
+s is the scatter of single measurements. For several targets the mean reduction counts. Several measurements are chosen
+greedily, each after those before it: Bayesian I-optimal design (Chaloner and Verdinelli 1995). Because measuring takes
+time, the candidate with the largest reduction per second is chosen, with `SETUP_S` as the fixed cost of a measurement.
 """
 
 from __future__ import annotations
@@ -28,34 +28,59 @@ from ..timing.models import interval_of
 from ..timing.prediction import Prediction
 from ..timing.workload import Workload
 from ..units import element_bytes
-from .choose import SCATTER
-from .prior import SCATTER as FIT_SCATTER
+from .choose import POOL_SCATTER
+from .prior import FIT_SCATTER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-START_S = 60.0
-"""Seconds of a measurement besides the timing: starting the software, making the network. On held-out devices, 10
-instead of 60 makes what two suggested measurements leave 1 to 5 points worse: short steps alone do not tell enough."""
+SETUP_S = 60.0
+"""Fixed seconds per measurement, to start the software and build the network. On held-out devices, 10 instead of 60
+makes the error after two suggested measurements 1 to 5 points worse: short steps alone are not informative enough."""
 
 NETWORKS = (
-    "alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "inception_v3", "mnasnet1_0",
-    "mobilenet_v2", "regnet_y_400mf", "resnet18", "resnet50", "resnext50_32x4d", "shufflenet_v2_x1_0", "squeezenet1_1",
-    "swin_t", "vgg11", "vgg16", "vit_b_16",
-)  # fmt: skip
-"""What may be suggested: of each family of shipped networks a small one, which `measure` can run."""
+    "alexnet",
+    "convnext_tiny",
+    "densenet121",
+    "efficientnet_b0",
+    "googlenet",
+    "inception_v3",
+    "mnasnet1_0",
+    "mobilenet_v2",
+    "regnet_y_400mf",
+    "resnet18",
+    "resnet50",
+    "resnext50_32x4d",
+    "shufflenet_v2_x1_0",
+    "squeezenet1_1",
+    "swin_t",
+    "vgg11",
+    "vgg16",
+    "vit_b_16",
+)
+"""Networks that may be suggested: a small one of each shipped family that `paleo-lite measure` can run."""
 
-SMALL = ("alexnet", "mnasnet1_0", "resnet18", "squeezenet1_1", "vgg11")
-"""Those of them that are counted within milliseconds."""
+SMALL_NETWORKS = ("alexnet", "mnasnet1_0", "resnet18", "squeezenet1_1", "vgg11")
+"""Networks of `NETWORKS` that are counted within milliseconds."""
 
 BATCH_SIZES = (1, 16, 128)
-PHASES = ("inference", "training")
-"""Of the steps that may be suggested."""
+"""Batch sizes that may be suggested."""
 
-TYPICAL = ("resnet50", "vgg16", "mobilenet_v2", "densenet121", "resnext50_32x4d", "efficientnet_b0", "vit_b_16")
-"""What is asked about where no network is named, at batch sizes of `TYPICAL_BATCHES`."""
+PHASES = ("inference", "training")
+"""Phases that may be suggested."""
+
+TYPICAL_NETWORKS = (
+    "resnet50",
+    "vgg16",
+    "mobilenet_v2",
+    "densenet121",
+    "resnext50_32x4d",
+    "efficientnet_b0",
+    "vit_b_16",
+)
+"""Target networks if none is given, at the batch sizes of `TYPICAL_BATCHES`."""
 
 TYPICAL_BATCHES = (1, 32)
 
@@ -66,14 +91,14 @@ class Suggestion(msgspec.Struct, frozen=True):
     Attributes
     ----------
     time_s : float
-        What it is expected to take.
+        Expected time of the step.
     measuring_s : float
-        What timing it takes, without starting.
+        Time to measure it, without the setup.
     factor : float
-        Upper end over lower end of the interval of what was asked about, once this and the ones before it are measured;
-        of a typical set the geometric mean.
+        Upper end over lower end of the target's interval after this and the previous measurements; the geometric mean
+        for a typical set.
     interval : tuple of float, or None
-        The interval itself, in seconds, if the step asked about takes what is expected; None of a typical set.
+        The interval in seconds, if the target takes the expected time; None for a typical set.
     """
 
     network: str
@@ -86,25 +111,25 @@ class Suggestion(msgspec.Struct, frozen=True):
 
     @property
     def step(self) -> str:
-        """As `paleo-lite measure` takes it: ``resnet18:16:inference``."""
+        """The step as an argument of `paleo-lite measure`: ``resnet18:16:inference``."""
         return f"{self.network}:{self.batch_size}:{self.phase}"
 
 
 class Suggestions(Result, msgspec.Struct, frozen=True):
-    """The measurements that narrow an answer most, in the order in which to make them.
+    """Suggested measurements in the order in which to make them.
 
     Attributes
     ----------
     network : str or None
-        What is asked about; None of a typical set.
+        Target network; None for a typical set.
     time_s : float or None
-        What the step asked about is expected to take.
+        Expected time of the target step.
     factor : float
-        Upper end over lower end of its interval before anything is measured.
+        Upper end over lower end of the target's interval before any suggested measurement.
     known : str
-        What the answer rests on so far.
+        Label of the model that the prediction rests on so far.
     candidates : int
-        How many steps were chosen from.
+        Number of candidate steps.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.calibrations:suggestions_page"
@@ -123,7 +148,7 @@ class Suggestions(Result, msgspec.Struct, frozen=True):
 
     @property
     def command(self) -> str:
-        """What measures them."""
+        """Command that makes the measurements."""
         steps = " ".join(suggestion.step for suggestion in self.suggestions)
         precision = "" if self.precision == "fp32" else f" --precision {self.precision}"
         return f"paleo-lite measure {steps} --device cuda --gpu {self.gpu}{precision} -o measured.csv"
@@ -132,157 +157,210 @@ class Suggestions(Result, msgspec.Struct, frozen=True):
 def suggest(
     model: CalibratedModel,
     machine: Machine,
-    asked: Sequence[Workload],
+    targets: Sequence[Workload],
     count: int,
     candidates: Sequence[Workload] | None = None,
 ) -> Suggestions:
-    """The measurements that narrow an answer most.
+    """Suggest the measurements that most narrow the interval of a prediction.
 
     Parameters
     ----------
     model : CalibratedModel
-        What is known so far: pooled, or fitted to measurements.
-    asked : sequence of Workload
-        What is asked about: one step, or a typical set in one precision.
+        Current model: pooled, or fitted to measurements.
+    targets : sequence of Workload
+        Steps to predict: one, or a typical set in one precision.
     count : int
-        How many measurements.
+        Number of measurements to suggest.
     candidates : sequence of Workload, optional
-        What could be measured; without them `candidate_steps`. A step that is asked about is none.
+        Steps that could be measured; default: `candidate_steps`. A single target is not a candidate itself.
 
     Raises
     ------
     BadValue
-        If there are fewer candidates.
+        If there are fewer than `count` candidates.
     """
-    first, is_single = asked[0], len(asked) == 1
+    first, is_single = targets[0], len(targets) == 1
     if candidates is None:
         candidates = candidate_steps(machine.device, first.precision, first.execution)
-    candidates = [step for step in candidates if not is_single or _key(step) != _key(first)]
+    if is_single:
+        candidates = [step for step in candidates if _step_key(step) != _step_key(first)]
     if not 1 <= count <= len(candidates):
-        raise BadValue(f"{count} measurements cannot be suggested: name 1 to {len(candidates)}")
-    terms = [model.evaluate(workload, machine) for workload in (*asked, *candidates)]
-    times, slopes = np.array([term.time_s for term in terms]), np.array([term.slopes for term in terms])
-    asked_s, targets = float(times[0]), slopes[: len(asked)]
-    times, slopes = times[len(asked) :], slopes[len(asked) :]
+        raise BadValue(f"{count} measurements cannot be suggested: the number must be between 1 and {len(candidates)}")
+    target_terms = [model.evaluate(workload, machine) for workload in targets]
+    target_s = float(target_terms[0].time_s)
+    target_slopes = np.array([terms.slopes for terms in target_terms])
+    candidate_terms = [model.evaluate(workload, machine) for workload in candidates]
+    candidates_s = np.array([terms.time_s for terms in candidate_terms])
+    candidate_slopes = np.array([terms.slopes for terms in candidate_terms])
 
-    def narrowed(covariance: Floats, own: float) -> tuple[float, tuple[float, float] | None]:
-        deviation = float(np.mean(np.sqrt(np.einsum("np,pq,nq->n", targets, covariance, targets) + own)))
-        low, high = interval_of(asked_s, deviation)
-        return float(high / low), (float(low), float(high)) if is_single else None
+    def interval_with(covariance: Floats, residual: float) -> tuple[float, tuple[float, float] | None]:
+        """Return the factor and interval of the targets for a covariance and a residual variance."""
+        variances = np.einsum("np,pq,nq->n", target_slopes, covariance, target_slopes) + residual
+        low, high = interval_of(target_s, float(np.mean(np.sqrt(variances))))
+        interval = (float(low), float(high)) if is_single else None
+        return float(high / low), interval
 
-    measuring_s, suggestions = measuring(times), []
-    for place, covariance in choose(model.covariance, slopes, targets, measuring_s, count):
-        taken = float(times[place]), float(measuring_s[place])
-        suggestions.append(Suggestion(*_key(candidates[place]), *taken, *narrowed(covariance, _own_variance(model))))
-    factor, interval = narrowed(model.covariance, model.residual_variance)
-    sizes = {step.batch_size for step in asked}
+    measuring_s = measuring_time_s(candidates_s)
+    suggestions = []
+    for index, covariance in choose_measurements(model.covariance, candidate_slopes, target_slopes, measuring_s, count):
+        step = candidates[index]
+        factor, interval = interval_with(covariance, _variance_of_own_measurements(model))
+        suggestions.append(
+            Suggestion(
+                network=step.network.name,
+                batch_size=step.batch_size,
+                phase=step.phase,
+                time_s=float(candidates_s[index]),
+                measuring_s=float(measuring_s[index]),
+                factor=factor,
+                interval=interval,
+            )
+        )
+    factor, interval = interval_with(model.covariance, model.residual_variance)
+    has_one_batch_size = len({step.batch_size for step in targets}) == 1
     return Suggestions(
-        machine.device.id, first.precision, first.network.name if is_single else None,
-        first.batch_size if len(sizes) == 1 else None, first.phase, asked_s if is_single else None, factor, interval,
-        suggestions, model.label, len(candidates),
-    )  # fmt: skip
+        gpu=machine.device.id,
+        precision=first.precision,
+        network=first.network.name if is_single else None,
+        batch_size=first.batch_size if has_one_batch_size else None,
+        phase=first.phase,
+        time_s=target_s if is_single else None,
+        factor=factor,
+        interval=interval,
+        suggestions=suggestions,
+        known=model.label,
+        candidates=len(candidates),
+    )
 
 
-def measuring(times_s: Floats) -> Floats:
-    """Seconds that timing steps on a GPU takes, by what they are expected to take."""
-    from ..measurement.clock import RISE_S, Effort  # with what times, and only then
+def measuring_time_s(times_s: Floats) -> Floats:
+    """Return the seconds that it takes to measure steps on a GPU, from their expected times."""
+    from ..measurement.clock import RISE_S, Effort  # not needed by `most_informative_measurement`, so imported here
 
     effort = Effort(warm_up_s=RISE_S)
     return np.array([effort.takes_s(float(time_s)) for time_s in times_s])
 
 
-def choose(
+def choose_measurements(
     covariance: Floats, slopes: Floats, targets: Floats, measuring_s: Floats, count: int
 ) -> Iterator[tuple[int, Floats]]:
-    """Choose measurements one after another; gives the place of each, and the covariance with it and those before.
+    """Choose measurements greedily, one after another.
 
     Parameters
     ----------
     covariance : ndarray, shape (parameters, parameters)
-        Of the logarithms of the parameters.
+        Covariance of the logarithms of the parameters.
     slopes : ndarray, shape (candidates, parameters)
-        d log(step) / d theta of what could be measured.
+        d log(step) / d theta of the candidates.
     targets : ndarray, shape (steps, parameters)
-        The same of what is asked about.
+        d log(step) / d theta of the targets.
     measuring_s : ndarray, shape (candidates,)
+        Seconds that measuring each candidate takes.
+
+    Yields
+    ------
+    index : int
+        Index of the chosen candidate.
+    covariance : ndarray, shape (parameters, parameters)
+        Covariance after this and the previous measurements.
     """
-    left = np.ones(len(slopes), dtype=bool)
+    is_available = np.ones(len(slopes), dtype=bool)
     for _ in range(count):
         shared = covariance @ slopes.T
-        variances = np.einsum("np,pn->n", slopes, shared) + SCATTER**2
-        narrowed = np.mean((targets @ shared) ** 2, axis=0) / variances
-        place = int(np.argmax(np.where(left, narrowed / (START_S + measuring_s), -1.0)))
-        left[place] = False
-        covariance = covariance - np.outer(shared[:, place], shared[:, place]) / variances[place]
-        yield place, covariance
+        variances = np.einsum("np,pn->n", slopes, shared) + POOL_SCATTER**2
+        reductions = np.mean((targets @ shared) ** 2, axis=0) / variances
+        index = int(np.argmax(np.where(is_available, reductions / (SETUP_S + measuring_s), -1.0)))
+        is_available[index] = False
+        covariance = covariance - np.outer(shared[:, index], shared[:, index]) / variances[index]
+        yield index, covariance
 
 
 def candidate_steps(device: Device, precision: str, execution: str = "eager") -> list[Workload]:
-    """Steps of `NETWORKS` that fit into a device's memory."""
-    ones = [Workload(find_network(name), precision, execution=execution) for name in NETWORKS]
+    """Return the steps of `NETWORKS` that fit into a device's memory."""
     phases = PHASES if execution in UNFUSED_EXECUTIONS else PHASES[:1]
-    steps = [one.with_changes(phase=phase, batch_size=size) for one in ones for phase in phases for size in BATCH_SIZES]
-    return [step for step in steps if surely_fits(step, device)]
+    steps = []
+    for name in NETWORKS:
+        workload = Workload(find_network(name), precision, execution=execution)
+        for phase in phases:
+            for batch_size in BATCH_SIZES:
+                step = workload.with_changes(phase=phase, batch_size=batch_size)
+                if fits_half_of_memory(step, device):
+                    steps.append(step)
+    return steps
 
 
-def narrowest(prediction: Prediction) -> tuple[Workload, tuple[float, float]] | None:
-    """The one measurement that would narrow a prediction most, and the interval then, if the time is as expected.
+def most_informative_measurement(prediction: Prediction) -> tuple[Workload, tuple[float, float]] | None:
+    """Find the measurement that would most narrow a prediction's interval.
 
-    Of small networks, and of the network itself at another batch size, so that a prediction does not wait for it. None
-    where the model does not learn, nothing fits, or what was asked runs as `measure` does not: under an engine.
+    The candidates are steps of small networks, and of the predicted network at another batch size. Only networks that
+    are counted quickly are tried, because every uncertain prediction shows the result.
+
+    Returns
+    -------
+    step : Workload
+    interval : tuple of float
+        Interval of the prediction after the measurement, in seconds, if the step takes the expected time.
+
+    None if the model cannot learn from measurements, no candidate fits into memory, or the workload is not executed
+    eagerly, as `paleo-lite measure` does.
     """
-    asked, model, slopes = prediction.workload, prediction.model, prediction.terms.slopes
-    if not isinstance(model, CalibratedModel) or slopes is None or asked.execution != "eager":
+    workload, model, slopes = prediction.workload, prediction.model, prediction.terms.slopes
+    if not isinstance(model, CalibratedModel) or slopes is None or workload.execution != "eager":
         return None
-    phase = PHASES[any(name.startswith("backward") for name in passes_of(asked.phase))]
-    names = dict.fromkeys((*SMALL, *(name for name in NETWORKS if name == asked.network.name)))
-    ones = [Workload(find_network(name), asked.precision, 1, phase) for name in names]
-    steps = [
-        one.with_changes(batch_size=size)
-        for one in ones
-        for size in BATCH_SIZES[:2]
-        if (one.network.name, size, phase) != (asked.network.name, asked.batch_size, asked.phase)
-    ]
-    steps = [step for step in steps if surely_fits(step, prediction.device)]
+    has_backward = any(name.startswith("backward") for name in passes_of(workload.phase))
+    phase = "training" if has_backward else "inference"
+    names = list(SMALL_NETWORKS)
+    if workload.network.name in NETWORKS and workload.network.name not in names:
+        names.append(workload.network.name)
+    steps = []
+    for name in names:
+        candidate = Workload(find_network(name), workload.precision, 1, phase)
+        for batch_size in BATCH_SIZES[:2]:
+            step = candidate.with_changes(batch_size=batch_size)
+            if _step_key(step) != _step_key(workload) and fits_half_of_memory(step, prediction.device):
+                steps.append(step)
     if not steps:
         return None
-    candidates = np.array([model.evaluate(step, prediction.machine).slopes for step in steps])
-    place, covariance = next(choose(model.covariance, candidates, slopes[None], np.zeros(len(steps)), 1))
-    deviation = float(np.sqrt(slopes @ covariance @ slopes + _own_variance(model)))
-    return steps[place], interval_of(prediction.time_s, deviation)
+    candidate_slopes = np.array([model.evaluate(step, prediction.machine).slopes for step in steps])
+    no_time_s = np.zeros(len(steps))
+    index, covariance = next(choose_measurements(model.covariance, candidate_slopes, slopes[None], no_time_s, 1))
+    deviation = float(np.sqrt(slopes @ covariance @ slopes + _variance_of_own_measurements(model)))
+    return steps[index], interval_of(prediction.time_s, deviation)
 
 
-def _own_variance(model: CalibratedModel) -> float:
-    """Variance of a prediction besides that of the parameters, once something was measured by oneself.
+def _variance_of_own_measurements(model: CalibratedModel) -> float:
+    """Return the variance of log time that is not due to parameters, once users have measured their own device.
 
-    The pool's scatter is that of sources that nobody knows; one's own is what a fit expects.
+    The pool's scatter is that of unknown sources; for users' own measurements it is the one that a fit expects.
     """
-    return residual_variance(
-        model.scatter if model.learned_fraction is not None and model.learned_fraction.any() else FIT_SCATTER
-    )
+    is_fitted = model.learned_fraction is not None and model.learned_fraction.any()
+    return residual_variance(model.scatter if is_fitted else FIT_SCATTER)
 
 
-def surely_fits(step: Workload, device: Device) -> bool:
-    """Whether half of a device's memory holds a step: coarser than `timing.memory`, and known at once.
+def fits_half_of_memory(step: Workload, device: Device) -> bool:
+    """Return whether a step needs at most half of a device's memory, by a faster estimate than `timing.memory`.
 
-    At inference the weights and four of the largest activations; in training all activations, weights, and gradients
-    of both.
+    Inference needs the weights and four times the largest activation; training needs the weights, all activations, and
+    the gradients of both.
     """
     work = step.work
     weights, activations = int(work.parameters.sum()), work.activations_per_sample
     if step.phase == "inference":
-        numbers = weights + 4 * int(activations.max(initial=0)) * step.batch_size
+        elements = weights + 4 * int(activations.max(initial=0)) * step.batch_size
     else:
-        numbers = 2 * weights + 2 * int(activations.sum()) * step.batch_size
-    return numbers * element_bytes(step.precision) <= device.memory_bytes / 2
+        elements = 2 * weights + 2 * int(activations.sum()) * step.batch_size
+    return elements * element_bytes(step.precision) <= device.memory_bytes / 2
 
 
 def typical_steps(precision: str, phase: str, batch_size: int | None = None) -> list[Workload]:
-    """What is asked about where no network is named."""
-    sizes = (batch_size,) if batch_size else TYPICAL_BATCHES
-    networks = [Workload(find_network(name), precision, phase=phase) for name in TYPICAL]
-    return [one.with_changes(batch_size=size) for one in networks for size in sizes]
+    """Return the target steps if no network is given."""
+    batch_sizes = (batch_size,) if batch_size else TYPICAL_BATCHES
+    steps = []
+    for name in TYPICAL_NETWORKS:
+        workload = Workload(find_network(name), precision, phase=phase)
+        steps += [workload.with_changes(batch_size=size) for size in batch_sizes]
+    return steps
 
 
-def _key(workload: Workload) -> tuple[str, int, str]:
+def _step_key(workload: Workload) -> tuple[str, int, str]:
     return workload.network.name, workload.batch_size, workload.phase

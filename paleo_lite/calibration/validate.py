@@ -1,9 +1,9 @@
-"""How true predictions are on what was held out, beside simpler models on the same folds."""
+"""Accuracy of predictions of held-out measurements, in comparison with simpler models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,9 +14,9 @@ from ..result import Result
 from ..timing.calibrated import library_peak
 from ..timing.models import QUANTILES
 from ..units import format_si
-from .choose import SCATTER as POOL_SCATTER
-from .fit import Fit, MeasuredRuns, held_out, runs_of
-from .measured_devices import DeviceData, Key, MeasuredDevices
+from .choose import POOL_SCATTER
+from .fit import Fit, MeasuredRuns, predict_held_out, runs_of
+from .measured_devices import DeviceData, GroupKey, MeasuredDevices
 from .measurements import Measurement
 from .prior import Prior, Traits
 
@@ -25,17 +25,42 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-BYTES_AT_MOST = 2**27
-"""Of a file that holds what `validate` said."""
+MAX_FILE_BYTES = 2**27
+"""Upper limit for the size of a file with a `Validation`."""
 
 FAMILIES = (
-    "wide_resnet", "resnext", "resnet", "densenet", "vgg", "mnasnet", "mobilenet", "shufflenet", "squeezenet",
-    "efficientnet", "convnext", "regnet", "swin", "maxvit", "vit", "inception", "googlenet", "alexnet",
-)  # fmt: skip
+    "wide_resnet",
+    "resnext",
+    "resnet",
+    "densenet",
+    "vgg",
+    "mnasnet",
+    "mobilenet",
+    "shufflenet",
+    "squeezenet",
+    "efficientnet",
+    "convnext",
+    "regnet",
+    "swin",
+    "maxvit",
+    "vit",
+    "inception",
+    "googlenet",
+    "alexnet",
+)
+"""Prefixes of network names; the first that matches is the family."""
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One held-out measurement beside its prediction."""
+    """One held-out measurement with its prediction.
+
+    Attributes
+    ----------
+    predicted_s : float
+        Predicted seconds.
+    deviation : float
+        Standard deviation of the logarithm of the prediction.
+    """
 
     measurement: Measurement
     predicted_s: float
@@ -43,12 +68,32 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> float:
-        """Relative error."""
+        """Relative error, predicted / measured - 1."""
         return self.predicted_s / self.measurement.time_s - 1
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A line of the table of truth: shares of 1."""
+    """Accuracy for one device, precision, phase and source; errors and coverages are fractions of 1.
+
+    Attributes
+    ----------
+    split : str
+        Held-out unit, one of `SPLITS`.
+    points : int
+        Number of held-out measurements.
+    mape, median, p90 : float
+        Mean, median and 90th percentile of the absolute relative error.
+    bias : float
+        Median of the relative error.
+    rank_correlation : float or None
+        Spearman's, between measured and predicted times.
+    coverage_80, coverage_90 : float
+        Fraction of the measurements within their 80% and 90% intervals.
+    width_90 : float
+        Mean relative width of the 90% intervals.
+    baselines : dict of str to float
+        Mean absolute relative error of simpler models.
+    """
 
     split: str
     gpu: str
@@ -68,17 +113,20 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def family_of(network: str) -> str:
-    """The family of a network by its name: itself where it belongs to none."""
-    return next((family for family in FAMILIES if network.startswith(family)), network)
+    """Return the family of a network by its name, or the name itself if it belongs to none."""
+    for family in FAMILIES:
+        if network.startswith(family):
+            return family
+    return network
 
 
 class Validation(Result, msgspec.Struct, frozen=True):
-    """How far off predictions of held-out measurements are.
+    """Accuracy of the predictions of held-out measurements.
 
     Attributes
     ----------
     split : str
-        What was held out at a time.
+        Held-out unit, one of `SPLITS`.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.calibrations:validation_page"
@@ -87,14 +135,15 @@ class Validation(Result, msgspec.Struct, frozen=True):
     rows: list[Row]
     points: list[Point]
 
-    def only(self, gpus: Sequence[str], precisions: Sequence[str]) -> Validation:
-        """The same of some devices and precisions; of all where none is named."""
+    def select(self, gpus: Sequence[str], precisions: Sequence[str]) -> Validation:
+        """Return the part for some devices and precisions; an empty sequence selects all."""
 
-        def wanted(one: Row | Measurement) -> bool:
-            return (not gpus or one.gpu in gpus) and (not precisions or one.precision in precisions)
+        def is_selected(item: Row | Measurement) -> bool:
+            return (not gpus or item.gpu in gpus) and (not precisions or item.precision in precisions)
 
-        points = [point for point in self.points if wanted(point.measurement)]
-        return Validation(self.split, [row for row in self.rows if wanted(row)], points)
+        rows = [row for row in self.rows if is_selected(row)]
+        points = [point for point in self.points if is_selected(point.measurement)]
+        return Validation(self.split, rows, points)
 
 
 def validate(
@@ -105,23 +154,24 @@ def validate(
     operations: Sequence[DeviceData] = (),
     on_done: Callable[[int, int], None] = lambda done, groups: None,
 ) -> tuple[list[Row], list[Point]]:
-    """Hold out, predict, compare.
+    """Predict held-out measurements and compare them with the measured times.
 
-    Other devices say what is expected of each, see `MeasuredDevices`; they have not seen what is held out either.
+    The prior of each device comes from other devices, see `MeasuredDevices`; held-out measurements do not inform them
+    either.
 
     Parameters
     ----------
     split : str
-        What is held out at a time, one of `SPLITS`. A network, a family or a range of batch sizes (`_LABELS`) is
-        predicted by a fit to the rest of what the source measured of the device in the precision, all phases together,
-        as calibrations are. Of the others (`_IGNORED`) everything is held out: what is expected of the device, on a
-        computer that nobody knows (`KNOWN_HOST`: on that of the source's other devices), is what predicts.
+        Held-out unit, one of `SPLITS`. A network, a family or a range of batch sizes (`_LABEL_SPLITS`) is predicted by
+        a fit to the source's other measurements of the device in the precision, all phases together, as in a
+        calibration. The other splits (`_GROUP_SPLITS`) hold out all measurements of the group: it is predicted by its
+        prior, for an unknown host (`KNOWN_HOST`: the host of the source's other devices).
     gpus, precisions : sequence of str
-        Only these devices and precisions; all where empty. The others are learnt from all the same.
+        Devices and precisions to validate; all if empty. The others still inform the priors.
     operations : sequence of DeviceData
-        Single operations to learn from, too.
+        Measurements of single operations that also inform the priors.
     on_done : callable
-        Called with how many devices of how many are done.
+        Called with the number of groups done and the number of all groups.
 
     Raises
     ------
@@ -129,162 +179,222 @@ def validate(
         If the split is unknown or there is nothing to hold out.
     """
     if split not in SPLITS:
-        raise BadValue(f"the split is {', '.join(SPLITS)}, not {split!r}")
-    devices = MeasuredDevices(measurements, _LABELS.get(split), operations)
-    rows, points = [], []
-    for place, (key, group) in enumerate(devices.groups.items()):
-        on_done(place, len(devices.groups))
+        raise BadValue(f"the split must be one of {', '.join(SPLITS)} (got {split!r})")
+    devices = MeasuredDevices(measurements, _LABEL_SPLITS.get(split), operations)
+    rows: list[Row] = []
+    points: list[Point] = []
+    for number_done, (key, group) in enumerate(devices.groups.items()):
+        on_done(number_done, len(devices.groups))
         if (gpus and key.gpu not in gpus) or (precisions and key.precision not in precisions):
             continue
-        held_out = _by_fold(split, devices, key) if split in _LABELS else _by_expectation(split, devices, key)
-        if held_out is None:
+        if split in _LABEL_SPLITS:
+            predictions = _predict_by_label(split, devices, key)
+        else:
+            predictions = _predict_by_prior(split, devices, key)
+        if predictions is None:
             continue
-        runs, predicted, deviation, simple = held_out
-        group_points = [Point(step, float(p), float(d)) for step, p, d in zip(group, predicted, deviation)]
-        rows += _rows(split, runs, group_points, simple)
+        group_points = [
+            Point(step, float(predicted_s), float(deviation))
+            for step, predicted_s, deviation in zip(group, predictions.predicted_s, predictions.deviation)
+        ]
+        rows += _rows(split, predictions, group_points)
         points += group_points
     if not rows:
-        raise BadValue(f"nothing to hold out: a {split} is predicted from measurements of three or more other networks")
+        raise BadValue(f"nothing to hold out: the split {split} needs measurements of three or more other networks")
     return rows, points
 
 
-Found = tuple[MeasuredRuns, "Floats", "Floats", "dict[str, Floats]"]
-"""Steps, what was predicted of them, its deviation, and what simpler models say."""
+class _HeldOutPredictions(NamedTuple):
+    """Predictions of a group.
+
+    Attributes
+    ----------
+    runs : MeasuredRuns
+        The measured steps.
+    predicted_s, deviation : ndarray, shape (steps,)
+        Predicted seconds, and the standard deviation of their logarithms.
+    baselines_s : dict of str to ndarray
+        Seconds by simpler models.
+    """
+
+    runs: MeasuredRuns
+    predicted_s: Floats
+    deviation: Floats
+    baselines_s: dict[str, Floats]
 
 
-def _by_fold(split: str, devices: MeasuredDevices, key: Key) -> Found | None:
-    """Parts of a group, each predicted by a fit to the rest of it."""
+def _predict_by_label(split: str, devices: MeasuredDevices, key: GroupKey) -> _HeldOutPredictions | None:
+    """Predict the measurements of each label in a group by a fit to the rest of the group.
+
+    None if there are fewer than two labels or three networks.
+    """
     group = devices.groups[key]
-    labels = [_LABELS[split](step) for step in group]
+    labels = [_LABEL_SPLITS[split](step) for step in group]
     if len(set(labels)) < 2 or len({step.network for step in group}) < 3:
         return None
-    runs, ordered = devices.measured[key].runs, sorted(set(labels))
-    folds = [np.flatnonzero(np.array(labels) == label) for label in ordered]
-    priors = [devices.prior(key, label) for label in ordered]
-    return runs, *held_out(runs, priors, folds), simple_times(runs, folds)
+    runs = devices.measured[key].runs
+    sorted_labels = sorted(set(labels))
+    folds = [np.flatnonzero(np.array(labels) == label) for label in sorted_labels]
+    priors = [devices.prior(key, label) for label in sorted_labels]
+    predicted_s, deviation = predict_held_out(runs, priors, folds)
+    return _HeldOutPredictions(runs, predicted_s, deviation, baseline_times(runs, folds))
 
 
-def _by_expectation(split: str, devices: MeasuredDevices, key: Key) -> Found | None:
-    """A group as if nobody had measured it, nor what is held out with it."""
-    runs, own, ignored = devices.measured[key].runs, devices.measured[key].traits, _IGNORED[split]
-    others = [one for one in devices.evidence().values() if not ignored(own, one)]
-    # Of a device that others measured, those have to be left; of any, a device on such units.
-    left = [one for one in others if (one.unit, one.precision) == (own.unit, own.precision)]
-    if split in _KNOWN_DEVICE:
-        left = [one for one in left if one.id == own.id and one.source != own.source]
-    if split == KNOWN_HOST and not any(one.source == own.source for one in others):
+def _predict_by_prior(split: str, devices: MeasuredDevices, key: GroupKey) -> _HeldOutPredictions | None:
+    """Predict a group by its prior, without the evidence of the group and of the groups held out with it.
+
+    None if too little evidence remains.
+    """
+    runs, traits = devices.measured[key].runs, devices.measured[key].traits
+    is_held_out = _GROUP_SPLITS[split]
+    remaining = [evidence for evidence in devices.evidence().values() if not is_held_out(traits, evidence)]
+    # Measured devices must remain with the same arithmetic unit, or for some splits the same device by other sources.
+    related = [other for other in remaining if (other.unit, other.precision) == (traits.unit, traits.precision)]
+    if split in _SAME_DEVICE_SPLITS:
+        related = [other for other in related if other.id == traits.id and other.source != traits.source]
+    if split == KNOWN_HOST and not any(other.source == traits.source for other in remaining):
         return None
-    if not left:
+    if not related:
         return None
-    prior = devices.prior(key, ignore=lambda other: ignored(own, other), known=split == KNOWN_HOST)
-    predicted, deviation = expected_from(prior).predict(runs)
-    return runs, predicted, deviation, {"roofline": simple_terms(runs)[1]}
+    prior = devices.prior(key, ignore=lambda other: is_held_out(traits, other), is_source_known=split == KNOWN_HOST)
+    predicted_s, deviation = prior_as_fit(prior).predict(runs)
+    return _HeldOutPredictions(runs, predicted_s, deviation, {"roofline": baseline_terms(runs)[1]})
 
 
-def expected_from(prior: Prior) -> Fit:
-    """What is expected before anything is measured, as a fit to nothing."""
-    nothing = np.zeros(len(prior.mean))
-    return Fit(prior.mean, np.diag(prior.deviation**2), POOL_SCATTER, nothing[:0], nothing)
+def prior_as_fit(prior: Prior) -> Fit:
+    """Return a prior in the form of a fit to no measurements."""
+    zeros = np.zeros(len(prior.mean))
+    return Fit(
+        theta=prior.mean,
+        covariance=np.diag(prior.deviation**2),
+        scatter=POOL_SCATTER,
+        residuals=np.zeros(0),
+        learned_fraction=zeros,
+    )
 
 
 def predict_measured(basis: Fit, measurements: Sequence[Measurement], device: Device, precision: str) -> list[Point]:
-    """Measurements that a fit has not seen beside its predictions of them."""
-    predicted, deviation = basis.predict(runs_of(measurements, device, precision))
-    return [Point(step, float(p), float(d)) for step, p, d in zip(measurements, predicted, deviation)]
+    """Predict measurements that a fit has not used."""
+    times_s, deviations = basis.predict(runs_of(measurements, device, precision))
+    return [
+        Point(step, float(time_s), float(deviation))
+        for step, time_s, deviation in zip(measurements, times_s, deviations)
+    ]
 
 
 SMALL_BATCH = 8
 
-_LABELS: dict[str, Callable[[Measurement], str]] = {
+
+def _batch_label(measurement: Measurement) -> str:
+    if measurement.batch_size <= SMALL_BATCH:
+        return f"batch up to {SMALL_BATCH}"
+    return f"batch above {SMALL_BATCH}"
+
+
+_LABEL_SPLITS: dict[str, Callable[[Measurement], str]] = {
     "network": lambda measurement: measurement.network,
     "family": lambda measurement: family_of(measurement.network),
-    "batch": lambda measurement: f"batch {'up to' if measurement.batch_size <= SMALL_BATCH else 'above'} {SMALL_BATCH}",
+    "batch": _batch_label,
 }
-"""What steps of a source are told apart by, for each split that fits the rest of the source."""
+"""Splits that hold out part of a group, with the label by which measurements are held out."""
 
 
-def _author(one: Traits) -> str:
-    """Who measured, whatever the version of the software."""
-    return one.source.split(" ", maxsplit=1)[0]
+def _author(traits: Traits) -> str:
+    """Return the author of a source, without the version of the software."""
+    return traits.source.split(" ", maxsplit=1)[0]
 
 
 KNOWN_HOST = "host"
-"""The split of devices that nobody has measured, on the computer of a source that has measured others."""
+"""Split that holds out devices, on the host of a source that has measured others."""
 
-_IGNORED: dict[str, Callable[[Traits, Traits], bool]] = {
-    **dict.fromkeys(("gpu", KNOWN_HOST), lambda own, other: other.chip == own.chip),
-    "generation": lambda own, other: abs(other.year - own.year) <= 1 or other.chip == own.chip,
-    "source": lambda own, other: other.chip == own.chip and _author(other) == _author(own),
-    "software": lambda own, other: other.chip == own.chip and other.software == own.software,
-    "execution": lambda own, other: other.execution == own.execution and other.chip == own.chip,
+
+def _is_same_chip(traits: Traits, other: Traits) -> bool:
+    return other.chip == traits.chip
+
+
+_GROUP_SPLITS: dict[str, Callable[[Traits, Traits], bool]] = {
+    "gpu": _is_same_chip,
+    KNOWN_HOST: _is_same_chip,
+    "generation": lambda traits, other: abs(other.year - traits.year) <= 1 or other.chip == traits.chip,
+    "source": lambda traits, other: other.chip == traits.chip and _author(other) == _author(traits),
+    "software": lambda traits, other: other.chip == traits.chip and other.software == traits.software,
+    "execution": lambda traits, other: other.execution == traits.execution and other.chip == traits.chip,
 }
-"""What is held out with a group, for each split that holds out all of it."""
+"""Splits that hold out whole groups, with the condition under which another group is held out as well."""
 
-_KNOWN_DEVICE = ("source", "software", "execution")
-"""Splits of devices that somebody else measured, too."""
+_SAME_DEVICE_SPLITS = ("source", "software", "execution")
+"""Splits that predict a device from other sources' measurements of it."""
 
-SPLITS = (*_LABELS, *_IGNORED)
+SPLITS = (*_LABEL_SPLITS, *_GROUP_SPLITS)
 
 
-def _rows(split: str, runs: MeasuredRuns, points: Sequence[Point], simple: dict[str, Floats]) -> list[Row]:
-    """A row for each phase and source of a device's points, which are in the order of `runs`."""
-    kinds = [(point.measurement.phase, point.measurement.source) for point in points]
+def _rows(split: str, predictions: _HeldOutPredictions, points: Sequence[Point]) -> list[Row]:
+    """Return a row for each phase and source of a group; `points` are in the order of the predictions."""
+    keys = [(point.measurement.phase, point.measurement.source) for point in points]
     rows = []
-    for phase, source in sorted(set(kinds)):
-        chosen = np.array([kind == (phase, source) for kind in kinds])
-        own = [point for point, is_own in zip(points, chosen) if is_own]
-        step = own[0].measurement
-        measured = runs.measured_s[chosen]
-        baselines = {name: float(np.mean(np.abs(times[chosen] / measured - 1))) for name, times in simple.items()}
-        predicted, deviation = np.array([(point.predicted_s, point.deviation) for point in own]).T
+    for phase, source in sorted(set(keys)):
+        selected = np.array([key == (phase, source) for key in keys])
+        step = points[int(np.flatnonzero(selected)[0])].measurement
+        measured_s = predictions.runs.measured_s[selected]
+        baselines = {}
+        for name, times_s in predictions.baselines_s.items():
+            baselines[name] = float(np.mean(np.abs(times_s[selected] / measured_s - 1)))
+        statistics = error_statistics(measured_s, predictions.predicted_s[selected], predictions.deviation[selected])
         rows.append(
             Row(
-                split=split, gpu=step.gpu, precision=step.precision, phase=phase, points=len(own), source=source,
-                baselines=baselines, **scores(measured, predicted, deviation),
+                split=split,
+                gpu=step.gpu,
+                precision=step.precision,
+                phase=phase,
+                points=len(measured_s),
+                source=source,
+                baselines=baselines,
+                **statistics,
             )
-        )  # fmt: skip
+        )
     return rows
 
 
-def explain(point: Point, points: Sequence[Point]) -> str:
-    """What makes a point hard to predict, as far as its configuration and the other points tell."""
+def explain_error(point: Point, points: Sequence[Point]) -> str:
+    """Return a likely reason for the error of a prediction, from its configuration and the other points."""
     own = point.measurement
-    alike = [p.measurement for p in points if (p.measurement.gpu, p.measurement.source) == (own.gpu, own.source)]
-    networks = len({m.network for m in alike})
-    wider = [m.time_s for m in alike if _step(m) == _step(own) and m.precision == "fp32"]
-    if own.precision == "fp16" and wider and own.time_s > 1.2 * min(wider):
-        return f"a suspicious row: the same step takes {format_si(min(wider), 's')} in fp32"
-    # Of a smaller batch a sample takes no less; of a larger one, or in another precision, it may.
-    larger = [
+    same_source = [p.measurement for p in points if (p.measurement.gpu, p.measurement.source) == (own.gpu, own.source)]
+    fp32_times_s = [m.time_s for m in same_source if _step(m) == _step(own) and m.precision == "fp32"]
+    if own.precision == "fp16" and fp32_times_s and own.time_s > 1.2 * min(fp32_times_s):
+        return f"a suspicious row: the same step takes {format_si(min(fp32_times_s), 's')} in fp32"
+    # Only smaller batches of VGG19 are compared: they take at least as long per sample.
+    vgg19 = ("vgg19", own.phase, own.precision, own.image_size)
+    vgg19_s_per_sample = [
         m.time_s / m.batch_size
-        for m in alike
-        if (m.network, m.phase, m.precision, m.image_size) == ("vgg19", own.phase, own.precision, own.image_size)
-        and m.batch_size <= own.batch_size
+        for m in same_source
+        if (m.network, m.phase, m.precision, m.image_size) == vgg19 and m.batch_size <= own.batch_size
     ]
-    if own.network in ("vgg11", "vgg13", "vgg16") and larger and own.time_s / own.batch_size > min(larger):
+    is_part_of_vgg19 = own.network in ("vgg11", "vgg13", "vgg16")
+    if is_part_of_vgg19 and vgg19_s_per_sample and own.time_s / own.batch_size > min(vgg19_s_per_sample):
         return "a suspicious row: slower per sample than VGG19, which contains it"
     if own.precision == "fp16" and library_peak(Machine(find_device(own.gpu)), "fp16").peak.unit != "tensor":
-        return "fp16 without tensor cores: which kernels the library takes changes from layer to layer"
+        return "fp16 without tensor cores: libraries choose different kernels from layer to layer"
+    networks = len({m.network for m in same_source})
     if networks < 6:
-        which = "the only network" if networks == 1 else f"one of {networks} networks"
-        return f"{which} of its source, so the others hold little of its work"
+        number = "the only network" if networks == 1 else f"one of {networks} networks"
+        return f"{number} of its source: the other measurements contain little of the same work"
     if own.batch_size <= 2:
-        return "a batch so small that launching and short kernels rule"
+        return "a small batch: launches and short kernels dominate the time"
     if own.network.startswith(("regnet", "resnext")):
-        return "grouped convolutions: what libraries make of them changed severalfold between generations"
+        return "grouped convolutions: their efficiency changed severalfold between library versions and generations"
     if own.precision == "fp64":
-        return "fp64 kernels differ by shape more than one share per class says"
+        return "fp64 kernels: their efficiency depends on the shape more than the model allows"
     if own.network.startswith(("shufflenet", "mnasnet", "mobilenet", "squeezenet", "densenet")):
-        return "many short kernels: the speed of the host that launched them, which no data sheet tells"
-    return "the source's software or clocks differ from what the others taught"
+        return "many short kernels: the time depends on the speed of the host, which is not in the data sheet"
+    return "the software or clocks of the source differ from those of the other sources"
 
 
 def _step(measurement: Measurement) -> tuple[str, str, int, int]:
     return measurement.network, measurement.phase, measurement.batch_size, measurement.image_size
 
 
-def scores(measured: Floats, predicted: Floats, deviation: Floats) -> dict[str, Any]:
-    """How far predictions are off, and how many lie within their intervals: see `Row`.
+def error_statistics(measured: Floats, predicted: Floats, deviation: Floats) -> dict[str, Any]:
+    """Return the errors of predictions and the coverage of their intervals, named as in `Row`.
 
     Parameters
     ----------
@@ -294,7 +404,7 @@ def scores(measured: Floats, predicted: Floats, deviation: Floats) -> dict[str, 
         Standard deviation of the logarithm of each prediction.
     """
     errors = predicted / measured - 1
-    away = np.abs(np.log1p(errors)) / deviation
+    standardized = np.abs(np.log1p(errors)) / deviation
     reach = QUANTILES[0.9] * deviation
     return {
         "mape": float(np.mean(np.abs(errors))),
@@ -302,41 +412,58 @@ def scores(measured: Floats, predicted: Floats, deviation: Floats) -> dict[str, 
         "p90": float(np.quantile(np.abs(errors), 0.9)),
         "bias": float(np.median(errors)),
         "rank_correlation": _rank_correlation(measured, predicted),
-        "coverage_80": float(np.mean(away < QUANTILES[0.8])),
-        "coverage_90": float(np.mean(away < QUANTILES[0.9])),
+        "coverage_80": float(np.mean(standardized < QUANTILES[0.8])),
+        "coverage_90": float(np.mean(standardized < QUANTILES[0.9])),
         "width_90": float(np.mean(np.exp(reach) - np.exp(-reach))),
     }
 
 
-def _rank_correlation(one: Floats, other: Floats) -> float | None:
-    """Spearman's, without ties; None of a single point."""
-    if len(one) < 2:
+def _rank_correlation(values: Floats, others: Floats) -> float | None:
+    """Return Spearman's rank correlation, without correction for ties; None for a single value."""
+    if len(values) < 2:
         return None
-    ranks = [np.argsort(np.argsort(values, kind="stable"), kind="stable") for values in (one, other)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+    other_ranks = np.argsort(np.argsort(others, kind="stable"), kind="stable")
+    return float(np.corrcoef(ranks, other_ranks)[0, 1])
 
 
-def simple_times(runs: MeasuredRuns, folds: Sequence[NDArray[np.int64]]) -> dict[str, Floats]:
-    """Seconds by simpler models on the same folds: one PPP, roofline, one PPP per class."""
+def baseline_times(runs: MeasuredRuns, folds: Sequence[NDArray[np.int64]]) -> dict[str, Floats]:
+    """Return the seconds by simpler models, fitted to the same folds: one PPP, the roofline, and one PPP per class."""
     from scipy.optimize import nnls
 
-    compute, bound, by_class = simple_terms(runs)
+    compute, roofline, by_class = baseline_terms(runs)
     one_ppp, per_class = np.zeros(len(runs)), np.zeros(len(runs))
     for fold in folds:
         rest = np.setdiff1d(np.arange(len(runs)), fold)
         one_ppp[fold] = compute[fold] * np.median(runs.measured_s[rest] / compute[rest])
-        # One positive factor per class, by least squares on relative error.
+        # One positive factor per class, by least squares of the relative errors.
         relative = by_class[rest] / runs.measured_s[rest][:, None]
         per_class[fold] = by_class[fold] @ nnls(relative, np.ones(len(rest)))[0]
-    return {"one_ppp": one_ppp, "roofline": bound, "per_class_ppp": per_class}
+    return {"one_ppp": one_ppp, "roofline": roofline, "per_class_ppp": per_class}
 
 
-def simple_terms(runs: MeasuredRuns) -> tuple[Floats, Floats, Floats]:
-    """Per step: seconds of all FLOPs at peak, of the roofline, and of the roofline by class of work."""
+def baseline_terms(runs: MeasuredRuns) -> tuple[Floats, Floats, Floats]:
+    """Return the terms of simpler models.
+
+    Returns
+    -------
+    compute_s : ndarray, shape (steps,)
+        Seconds of all FLOPs at peak.
+    roofline_s : ndarray, shape (steps,)
+        Roofline, summed over layers.
+    roofline_by_class_s : ndarray, shape (steps, classes)
+        The same by class of work.
+    """
     features, rates = runs.features, runs.rates
-    compute = features.flops / np.where(features.matrix, rates.matrix_per_s, rates.vector_per_s)
-    roof = np.maximum(compute, features.bytes / rates.bandwidth_bytes_per_s)
-    classes = int(features.work_class.max()) + 1
-    by_class = np.bincount(runs.run * classes + features.work_class, weights=roof, minlength=len(runs) * classes)
-    total, bound = (np.bincount(runs.run, weights=part, minlength=len(runs)) for part in (compute, roof))
-    return np.asarray(total, float), np.asarray(bound, float), np.asarray(by_class, float).reshape(len(runs), classes)
+    layer_compute_s = features.flops / np.where(features.matrix, rates.matrix_per_s, rates.vector_per_s)
+    layer_roofline_s = np.maximum(layer_compute_s, features.bytes / rates.bandwidth_bytes_per_s)
+    steps, classes = len(runs), int(features.work_class.max()) + 1
+    compute_s = np.bincount(runs.run, weights=layer_compute_s, minlength=steps)
+    roofline_s = np.bincount(runs.run, weights=layer_roofline_s, minlength=steps)
+    step_and_class = runs.run * classes + features.work_class
+    by_class_s = np.bincount(step_and_class, weights=layer_roofline_s, minlength=steps * classes)
+    return (
+        np.asarray(compute_s, float),
+        np.asarray(roofline_s, float),
+        np.asarray(by_class_s, float).reshape(steps, classes),
+    )

@@ -163,7 +163,8 @@ def weights() -> Decorator:
     return click.option(
         "--weights",
         type=Names("precision of weights", ".units:WEIGHT_BYTES"),
-        help="Format in which matrices are stored at inference. [default: the precision]",
+        help="Format in which matrices are stored at inference, or frozen ones in training: --weights int4 with --lora "
+        "is QLoRA. [default: the precision]",
     )
 
 
@@ -191,11 +192,13 @@ def phase(
 # Training.
 
 
-def optimizer(default: str | None = None, help: str = "Optimizer of training. [default: sgd]") -> Decorator:
+def optimizer(
+    default: str | None = None, help: str = "Optimizer of training. [default: sgd; with --lora adamw]"
+) -> Decorator:
     """Add ``--optimizer``."""
     return click.option(
         "--optimizer",
-        type=Names("optimizer", ".timing.workload:OPTIMIZERS"),
+        type=Names("optimizer", ".timing.optimizers:OPTIMIZERS"),
         default=default,
         show_default=True,
         help=help,
@@ -226,20 +229,80 @@ def accumulation() -> Decorator:
     )
 
 
+def fine_tuning() -> Decorator:
+    """Add the options of fine-tuning, of the precision of gradients, and of offloading."""
+    decorators = [
+        click.option(
+            "--lora", type=INTEGER, metavar="RANK", help="Train LoRA adapters of this rank; all else is frozen."
+        ),
+        click.option(
+            "--lora-modules",
+            metavar="NAMES",
+            help="Layers with adapters, such as q_proj,v_proj. [default: all linear layers except the output head]",
+        ),
+        click.option(
+            "--freeze",
+            metavar="PATTERNS",
+            help="Layers that are not trained, by name or pattern: 'model.embed_tokens,model.layers.[0-9].*'.",
+        ),
+        click.option(
+            "--train-only", metavar="PATTERNS", help="The only layers that are trained; last is the last one."
+        ),
+        click.option("--fp32-gradients", is_flag=True, help="Keep gradients in fp32 in mixed precision."),
+        click.option(
+            "--offload",
+            type=Names("offload", ".timing.workload:OFFLOADS"),
+            help="Keep gradients and optimizer state in the memory of the host (cpu) or on NVMe drives (nvme), and "
+            "update there. [default: none]",
+        ),
+    ]
+
+    def add_options(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return add_options
+
+
 def make_training_options(
-    optimizer: str | None, mixed_precision: bool, checkpointing: str | None, accumulation: int | None
+    optimizer: str | None,
+    mixed_precision: bool,
+    checkpointing: str | None,
+    accumulation: int | None,
+    *,
+    lora: int | None = None,
+    lora_modules: str | None = None,
+    freeze: str | None = None,
+    train_only: str | None = None,
+    fp32_gradients: bool = False,
+    offload: str | None = None,
 ) -> TrainingOptions | None:
     """Return the training options, or None if no option of training is given."""
-    if not (optimizer or mixed_precision or checkpointing or accumulation):
+    given = (optimizer, mixed_precision, checkpointing, accumulation, lora, lora_modules, freeze, train_only)
+    if not (any(option is not None and option is not False for option in given) or fp32_gradients or offload):
         return None
     from ..timing.workload import TrainingOptions
 
+    if lora is not None and lora < 1:
+        raise BadValue(f"`--lora` must be an integer >= 1 (got {lora})")
     return TrainingOptions(
-        optimizer=optimizer or "sgd",
+        optimizer=optimizer or ("adamw" if lora else "sgd"),
         mixed_precision=mixed_precision,
         checkpointing=checkpointing or "none",
-        accumulation=accumulation or 1,
+        accumulation=1 if accumulation is None else accumulation,
+        fp32_gradients=fp32_gradients,
+        lora_rank=lora or 0,
+        lora_modules=_split_names(lora_modules),
+        freeze=_split_names(freeze),
+        train_only=_split_names(train_only),
+        offload=offload or "none",
     )
+
+
+def _split_names(text: str | None) -> tuple[str, ...]:
+    """Return the names in a comma-separated text."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 # The device.
@@ -397,6 +460,27 @@ def images() -> Decorator:
         metavar="COUNT",
         help="Samples per epoch, 1.28M or '300B tokens', to predict hours, cost and energy.",
     )
+
+
+def amount_of_tokens() -> Decorator:
+    """Add the options that state an amount of training in samples or tokens of a language model."""
+    decorators = [
+        click.option("--samples", metavar="COUNT", help="Samples per epoch, 52k, to predict hours, cost and energy."),
+        click.option("--tokens", metavar="COUNT", help="Tokens per epoch, 15B, to predict hours, cost and energy."),
+        click.option(
+            "--packing",
+            is_flag=True,
+            help="Several samples of --samples share a sequence. [default: each is padded to a sequence]",
+        ),
+        click.option("--mean-length", type=float, metavar="TOKENS", help="Mean tokens per sample, with --packing."),
+    ]
+
+    def add_options(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return add_options
 
 
 def epochs() -> Decorator:

@@ -50,6 +50,10 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, to_list
 @options.mixed_precision()
 @options.checkpointing()
 @options.accumulation()
+@options.fine_tuning()
+@options.amount_of_tokens()
+@options.epochs()
+@options.price()
 @options.fit_batch()
 @click.option("--memory", is_flag=True, cls=OutputOption, help="Show the peak memory by part.")
 @options.image_size()
@@ -73,6 +77,12 @@ def predict(
     mixed_precision: bool,
     checkpointing: str | None,
     accumulation: int | None,
+    lora: int | None,
+    lora_modules: str | None,
+    freeze: str | None,
+    train_only: str | None,
+    fp32_gradients: bool,
+    offload: str | None,
     memory: bool,
     explain: str | None,
     top: int | None,
@@ -91,10 +101,22 @@ def predict(
       paleo-lite predict resnet50 --gpu t4 --phase training --fit-batch --optimizer adam --checkpointing sqrt
       paleo-lite predict vgg16,resnet50 --gpu k80-die,k40m,p100-sxm2 --batch-size 1,8,32
       paleo-lite predict llama-3-8b --gpu h100-sxm --precision bf16 --phase decode --batch-size 8 --context 4096
+      paleo-lite predict llama-3-8b --gpu rtx4090 --precision bf16 --phase training --lora 16 --weights int4
       paleo-lite predict vgg16 --gpu k40m --ppp 0.62
       paleo-lite predict --macs 15503M --gpu k80
     """
-    training = options.make_training_options(optimizer, mixed_precision, checkpointing, accumulation)
+    training = options.make_training_options(
+        optimizer,
+        mixed_precision,
+        checkpointing,
+        accumulation,
+        lora=lora,
+        lora_modules=lora_modules,
+        freeze=freeze,
+        train_only=train_only,
+        fp32_gradients=fp32_gradients,
+        offload=offload,
+    )
     is_list = any(isinstance(value, list) for value in (network, gpu, precision, batch_size, phase))
     if is_list:
         if explain:

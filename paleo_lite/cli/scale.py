@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @options.collective()
 @options.advise()
 @options.images()
+@options.amount_of_tokens()
 @options.epochs()
 @options.price()
 @options.batch_size(
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
 @options.mixed_precision()
 @options.checkpointing()
 @options.accumulation()
+@options.fine_tuning()
 @options.time_model()
 @options.ppp()
 @options.concurrent(help="With --ppp or --compat: take the larger of arithmetic and memory time instead of their sum.")
@@ -149,6 +151,12 @@ def scale(
     mixed_precision: bool,
     checkpointing: str | None,
     accumulation: int | None,
+    lora: int | None,
+    lora_modules: str | None,
+    freeze: str | None,
+    train_only: str | None,
+    fp32_gradients: bool,
+    offload: str | None,
     **arguments: Any,
 ) -> Answer:
     """Predict training or text generation of NETWORK on many devices: time by part, speed-up, hours, cost, bottleneck.
@@ -159,6 +167,7 @@ def scale(
       paleo-lite scale resnet50 --topology "2x k40m @ pcie3, 16 nodes @ infiniband-fdr" --workers 2,4,8,...,32
       paleo-lite scale gpt3-175b --platform dgx-a100 --workers 1024 --tensor 8 --pipeline 16 --precision bf16
       paleo-lite scale llama-3-70b --platform p5.48xlarge --workers 2,4,8 --precision bf16 --phase decode
+      paleo-lite scale llama-3-8b --platform dgx-h100 --precision bf16 --zero 3 --tokens 15B
       paleo-lite scale vgg16 --gpu v100-sxm2 --link nvlink2-x6 --workers 8 --images 1.28M --epochs 74 --price 3.06
     """
     from ..distributed.job import BUCKET_BYTES, Settings
@@ -185,7 +194,18 @@ def scale(
         interference=interference or 0.0,
         parallel=parallel,
     )
-    training = options.make_training_options(optimizer, mixed_precision, checkpointing, accumulation)
+    training = options.make_training_options(
+        optimizer,
+        mixed_precision,
+        checkpointing,
+        accumulation,
+        lora=lora,
+        lora_modules=lora_modules,
+        freeze=freeze,
+        train_only=train_only,
+        fp32_gradients=fp32_gradients,
+        offload=offload,
+    )
     table = run_scale(network, settings=settings, training=training, **arguments)
     return Answer(table.to_dict, lambda: scale_page(table), lambda: table)
 

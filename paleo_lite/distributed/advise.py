@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..errors import BadValue
+from ..timing.budget import Budget
 from ..timing.memory import usable_bytes
 from .clusters import Cluster
 from .collectives import COLLECTIVES
@@ -16,7 +17,7 @@ from .links import Topology
 from .parallel_3d import candidate_configs
 from .scale import NO_SINGLE_WORKER, predict_step, relative_to_smallest_fitting, scale
 from .strategies import STRATEGIES, Strategy
-from .table import Budget, ScaleRow
+from .table import ScaleRow
 
 SIMILAR_TIME = 0.02
 """Relative difference of step times below which the simpler strategy is preferred."""

@@ -49,7 +49,7 @@ class DeviceCost(NamedTuple):
         Part of the forward pass that selective recomputation repeats: the attention scores and their softmax.
     forward_messages, backward_messages : tuple of (float, float)
         Communication between tensor-parallel devices, see `Messages`.
-    parameter_bytes, gradient_bytes, optimizer_bytes, activation_bytes : float
+    parameter_bytes, gradient_bytes, optimizer_bytes, activation_bytes, logits_bytes : float
         Memory by part.
     attention_s, attention_backward_s : float
         Part of the forward and of the backward pass that attention takes.
@@ -71,6 +71,7 @@ class DeviceCost(NamedTuple):
     gradient_bytes: float
     optimizer_bytes: float
     activation_bytes: float
+    logits_bytes: float
     attention_s: float
     attention_backward_s: float
     ring_bytes: float
@@ -254,6 +255,7 @@ def _device_cost(terms: Terms, workload: Workload, memory: Memory, element_bytes
         gradient_bytes=memory.gradients_bytes,
         optimizer_bytes=memory.optimizer_bytes,
         activation_bytes=memory.activations_bytes,
+        logits_bytes=memory.logits_bytes,
         attention_s=float(forward[is_attention_layer].sum()),
         attention_backward_s=float(backward[is_attention_layer].sum()),
         ring_bytes=ring_bytes,

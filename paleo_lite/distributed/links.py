@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
 from ..files import read_typed, shipped_folder
 from ..machines import Link, read_links
-from ..machines.registry import key
+from ..machines.registry import normalize_name
 from ..units import format_si, parse_quantity
 
 FORMAT = 1
@@ -347,16 +347,16 @@ def find_link(name: str) -> tuple[str, Link]:
     links = read_links().link
     if name in links:
         return name, links[name]
-    wanted = key(name)
+    wanted = normalize_name(name)
     matches = []
     for identity, link in links.items():
-        if any(key(other) == wanted for other in (identity, link.name, *link.aliases)):
+        if any(normalize_name(other) == wanted for other in (identity, link.name, *link.aliases)):
             matches.append(identity)
     if not matches:
         matches = [identity for identity in links if identity == f"paleo-{name.lower()}"]
     if len(matches) == 1:
         return matches[0], links[matches[0]]
-    candidates = matches or [identity for identity in links if wanted and key(identity).startswith(wanted)]
+    candidates = matches or [identity for identity in links if wanted and normalize_name(identity).startswith(wanted)]
     if candidates:
         raise AmbiguousName("link", name, candidates)
     names = [*links, *shipped_link_calibrations()]

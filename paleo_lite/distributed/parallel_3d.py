@@ -406,6 +406,7 @@ def _saved_activation_bytes(costs: BlockCosts, config: ParallelConfig, layout: L
     if config.virtual_stages > 1:
         in_flight *= 1 + (config.pipeline - 1) / (config.pipeline * config.virtual_stages)
     block_bytes = costs.block.activation_bytes
+    outer_bytes = costs.outer.activation_bytes + costs.outer.logits_bytes * layout.outer
     if config.recompute == "full":
-        return costs.hidden_state_bytes * blocks * in_flight + block_bytes + costs.outer.activation_bytes
-    return block_bytes * blocks * in_flight + costs.outer.activation_bytes
+        return costs.hidden_state_bytes * blocks * in_flight + block_bytes + outer_bytes
+    return block_bytes * blocks * in_flight + outer_bytes

@@ -18,7 +18,7 @@ import msgspec
 from ..errors import BadFile, BadValue, PaleoError, UnknownName, UsageProblem
 from ..files import read_typed, shipped_folder
 from ..machines import Price, find_device
-from ..machines.registry import key
+from ..machines.registry import normalize_name
 from ..units import parse_quantity
 from .clusters import WORST, PredictStep, StepForecast
 from .job import BUCKET_BYTES, Settings
@@ -348,6 +348,6 @@ def find_computer(name: str) -> Computer | None:
     for stem in computer_names():
         computer = read_computer(shipped_folder("hardware") / "platforms" / f"{stem}.toml")
         names = (stem, computer.name, *computer.aliases)
-        if any(key(name) == key(other) for other in names):
+        if any(normalize_name(name) == normalize_name(other) for other in names):
             return computer
     return None

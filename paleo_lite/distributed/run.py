@@ -13,6 +13,7 @@ from ..counting.work import check_batch_size
 from ..errors import BadValue
 from ..machines import Machine
 from ..timing import TimeModel, Workload, describe_model
+from ..timing.budget import Amount, Budget, make_budget
 from ..timing.memory import largest_batch, usable_bytes
 from ..units import parse_range
 from .advise import Advice
@@ -34,7 +35,7 @@ from .links import Topology, flat_topology, link_rate
 from .platforms import Computer, Platform, find_platform, parse_topology
 from .scale import predict_step, scale
 from .strategies import STRATEGIES, resolve_strategy
-from .table import Budget, ScaleRow, ScaleTable, make_budget
+from .table import ScaleRow, ScaleTable
 
 DEFAULT_BATCH_PER_WORKER = 32
 """Samples per worker if no batch size is given."""
@@ -53,8 +54,7 @@ class Request(msgspec.Struct, frozen=True):
     scaling: str = "weak"
     strategy: str = "data"
     ppp_comm: float | None = None
-    images: float | str | None = None
-    epochs: float | None = None
+    amount: Amount = Amount()
     price: float | str | None = None
     require_cost: bool = False
     platform: str | None = None
@@ -158,11 +158,10 @@ def predict_scaling(
         price = found_platform.price_usd_per_h
     budget = make_budget(
         machine.device,
-        request.images,
-        request.epochs,
+        request.amount,
         price,
         require_cost=request.require_cost,
-        tokens=workload.network.tokens,
+        sequence_tokens=workload.network.tokens,
     )
     platform = found_platform if isinstance(found_platform, Platform) else None
     settings, compute_ratio = settings or Settings(), 1.0

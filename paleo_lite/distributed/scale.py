@@ -11,13 +11,14 @@ import numpy as np
 from ..counting import GENERATION_PHASES
 from ..errors import BadValue
 from ..input_pipeline.feeding import InputPipeline, predict_throughput
+from ..timing.budget import Budget
 from ..timing.memory import largest_batch, usable_bytes
 from ..units import element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
 from .job import InputSettings, Job, Settings, Step, as_scalar
 from .links import Topology
 from .strategies import STRATEGIES, resolve_strategy
-from .table import Budget, ScaleRow
+from .table import ScaleRow
 
 PHASES = ("training", *GENERATION_PHASES)
 """Phases that are predicted on several devices."""

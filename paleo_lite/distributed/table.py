@@ -1,17 +1,15 @@
-"""Result of a scaling prediction: `ScaleTable`, with a `ScaleRow` per number of workers, and the `Budget`."""
+"""Result of a scaling prediction: `ScaleTable`, with a `ScaleRow` per number of workers."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import msgspec
 
-from ..errors import BadValue
-from ..machines import Device
 from ..result import Result
-from ..units import format_si, parse_quantity
+from ..timing.budget import Budget, TrainingRun, training_run
+from ..units import format_si
 from .job import Step
 
 COLUMNS = (
@@ -230,19 +228,25 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         return None if self.tokens is None else float(self.tokens / self.time_s)
 
     @property
+    def run(self) -> TrainingRun | None:
+        """Hours, cost and energy for all samples and epochs; None without a number of samples."""
+        budget = Budget(self.images, self.epochs, self.price_usd_per_h)
+        return training_run(budget, self.time_s, self.interval, self.batch_size, self.workers, self.power_w)
+
+    @property
     def hours(self) -> float | None:
-        """Hours for all images and epochs; None without a number of images."""
-        return None if self.images is None else self.images * self.epochs / self.throughput_per_s / 3600
+        """Hours for all samples and epochs; None without a number of samples."""
+        return None if self.run is None else self.run.hours
 
     @property
     def cost(self) -> float | None:
-        """Cost in USD for all images and epochs."""
-        return self._times_workers(self.hours, self.price_usd_per_h)
+        """Cost in USD for all samples and epochs."""
+        return None if self.run is None else self.run.cost_usd
 
     @property
     def kwh(self) -> float | None:
-        """Energy in kWh for all images and epochs, at rated power; hosts and cooling are not included."""
-        return self._times_workers(self.hours, self.power_w, 1e-3)
+        """Energy in kWh for all samples and epochs, at rated power; hosts and cooling are not included."""
+        return None if self.run is None else self.run.kwh
 
     @property
     def cost_per_million(self) -> float | None:
@@ -273,85 +277,6 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         for name in ("interval", "efficiency_interval"):
             interval = getattr(self, name)
             row[name] = None if interval is None else list(interval)
+        row["run"] = None if self.run is None else self.run.to_dict()
         row["notes"] = list(self.notes)
         return row
-
-
-class Budget(msgspec.Struct, frozen=True):
-    """Amount of training, and the price of a device.
-
-    Attributes
-    ----------
-    images : float or None
-        Samples per epoch.
-    epochs : float
-        Number of epochs.
-    price_usd_per_h : float or None
-        Price of one device in USD per hour; None if unknown.
-    """
-
-    images: float | None = None
-    epochs: float = 1.0
-    price_usd_per_h: float | None = None
-
-
-def make_budget(
-    device: Device | None,
-    images: float | str | None,
-    epochs: float | None,
-    price: float | str | None = None,
-    *,
-    require_cost: bool = False,
-    tokens: int | None = None,
-) -> Budget:
-    """Return the budget for the given amounts.
-
-    Parameters
-    ----------
-    device : Device or None
-        Device whose rental price is the default; None if its price plays no part.
-    images : float or str, optional
-        Samples per epoch: ``1281167``, ``"1.28M"`` or ``"300B tokens"``.
-    epochs : float, optional
-        Number of epochs, 1 by default.
-    price : float or str, optional
-        USD per hour of one device: ``"0.90 USD/h"``.
-    require_cost : bool
-        Whether to raise an error if the cost cannot be computed.
-    tokens : int, optional
-        Tokens per sample; None if the network reads no tokens.
-
-    Raises
-    ------
-    BadValue
-        If images, epochs or price are not > 0, epochs are given without images, or a cost is required and images or
-        price are missing.
-    """
-    samples = None if images is None else _parse_samples(images, tokens)
-    if samples is not None and not 0 < samples < math.inf:
-        raise BadValue(f"`--images` must be a number > 0 (got {images!r})")
-    if epochs is not None and not 0 < epochs < math.inf:
-        raise BadValue(f"`--epochs` must be a number > 0 (got {epochs!r})")
-    if samples is None and (epochs is not None or require_cost):
-        raise BadValue("hours and cost need a number of images: give `--images`, such as `--images 1.28M`")
-    price_usd_per_h = None if device is None else device.rent_usd_per_h
-    if price is not None:
-        price_usd_per_h = parse_quantity(price, "USD/h")
-        if not 0 < price_usd_per_h < math.inf:
-            raise BadValue(f"`--price` must be > 0 USD/h (got {price!r})")
-    if price_usd_per_h is None and require_cost:
-        name = device.name if device else "the device"
-        raise BadValue(f"the price of {name} is unknown: give `--price`, such as '0.90 USD/h'")
-    return Budget(samples, 1.0 if epochs is None else epochs, price_usd_per_h)
-
-
-def _parse_samples(images: float | str, tokens: int | None) -> float:
-    """Return the number of samples, given as such or in tokens: ``"300B tokens"``."""
-    if not isinstance(images, str) or not images.rstrip().endswith("tokens"):
-        return parse_quantity(images, "")
-    if tokens is None:
-        raise BadValue(f"`--images` must be a number of samples, since this network reads no tokens (got {images!r})")
-    number = images.rstrip().removesuffix("tokens").rstrip()
-    if number.endswith("B"):  # billions
-        number = f"{number[:-1]}G"
-    return parse_quantity(number, "") / tokens

@@ -1,4 +1,4 @@
-"""Floor 3: where it runs."""
+"""Devices, links and machines (floor 3)."""
 
 from .device import Device, Figure, Link, LinkRegistry, Peak, PeakRate, Price
 from .registry import Machine, find_device, list_devices, read_device, read_links

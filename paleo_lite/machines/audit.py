@@ -1,9 +1,8 @@
-"""The audit of the hardware files: every figure sourced, in its unit, and consistent with the others.
+"""Audit of the hardware files: every figure has a source and a unit, and is consistent with the others.
 
-A peak is not an independent figure: it follows from lanes or multiprocessors and a clock. Checking that finds the usual
-errors of such tables: a sparse peak stored as dense, a board's figure on a die, base mixed with boost. What does not
-follow needs an ``audit_exception``, a sentence in the file that says why; an exception that explains nothing is an
-error too.
+A peak rate follows from lanes or multiprocessors and a clock. The comparison finds the usual errors of such tables: a
+sparse peak stored as dense, a board's figure on a die, the base clock instead of boost. A deviation needs an
+``audit_exception`` in the file that gives the reason; an exception without a deviation is also an error.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ import msgspec
 from ..errors import BadQuantity
 from ..units import format_si, parse_quantity
 from .device import Device, Figure, LinkRegistry, Peak
-from .registry import figures, key
+from .registry import list_figures, normalize_name
 
 TOLERANCE = 0.015
-"""Relative deviation that rounding on data sheets explains."""
+"""Relative deviation attributed to rounding on data sheets."""
 
 TENSOR_RATES = {
     "7.0": {"fp16": 1024},
@@ -44,27 +43,28 @@ TENSOR_RATES = {
 }
 """Dense tensor FLOP per cycle and multiprocessor (a multiply-accumulate is 2), by compute capability or gfx target.
 
-From NVIDIA's Volta to Blackwell and AMD's CDNA 1 to 4 architecture white papers. Of Jetson modules (7.2, 8.7), of the
-B300's int8 and of Intel's Xe2 no paper was read: they follow from TOPS, multiprocessors and clocks of data sheets.
+Sources: the architecture white papers of NVIDIA's Volta to Blackwell and AMD's CDNA 1 to 4. The rates of Jetson modules
+(7.2, 8.7), of the B300's int8 and of Intel's Xe2 follow from TOPS, multiprocessors and clocks on data sheets.
 """
 
 GEFORCE_HALVES = {"7.5", "8.6", "8.9", "12.0"}
-"""Capabilities whose GeForce cards run tensor cores at half rate when they sum in fp32 (Turing white paper onward)."""
+"""Capabilities with half the tensor rate on GeForce cards when accumulating in fp32 (since the Turing white paper)."""
 
 VECTOR_RATIOS = (1 / 64, 1 / 32, 1 / 24, 1 / 16, 1 / 8, 1 / 4, 1 / 3, 1 / 2, 1, 2, 4)
 """Rates of the other precisions on vector units, relative to one fp32 multiply-accumulate per lane and cycle."""
 
 PCIE_LANE_BYTES_PER_S = {
-    generation: transfers * encoding / 8
-    for generation, transfers, encoding in (
-        (1, 2.5e9, 8 / 10), (2, 5e9, 8 / 10), (3, 8e9, 128 / 130), (4, 16e9, 128 / 130), (5, 32e9, 128 / 130),
-    )
-}  # fmt: skip
-"""Bytes per second of one PCIe lane in one direction, by generation: transfers times encoding (PCI-SIG)."""
+    1: 2.5e9 * 8 / 10 / 8,
+    2: 5e9 * 8 / 10 / 8,
+    3: 8e9 * 128 / 130 / 8,
+    4: 16e9 * 128 / 130 / 8,
+    5: 32e9 * 128 / 130 / 8,
+}
+"""Bytes per second of one PCIe lane in one direction, by generation: transfer rate times line encoding (PCI-SIG)."""
 
 
 class AuditFinding(msgspec.Struct, frozen=True):
-    """One thing that the audit noticed; `explained` where the file says why it is so, else `error`."""
+    """One finding of the audit; its severity is `explained` if the file gives a reason, else `error`."""
 
     device: str
     field: str
@@ -80,16 +80,16 @@ def audit_device(
     Parameters
     ----------
     device : Device
-        What to check.
+        Device to check.
     resolve : callable, optional
-        Gives a device by id; without it the sums over the parts of a board are not checked.
+        Returns a device by id; without it the sums over the parts of a board are not checked.
     links : LinkRegistry, optional
-        The known links; without them `device.links` is not checked.
+        All links; without them `device.links` is not checked.
 
     Returns
     -------
     list of AuditFinding
-        Empty for a device whose figures all agree.
+        Empty if all figures agree.
     """
     findings = [*_check_units(device), *_check_sources(device.id, device.sources, _figures(device))]
     if any(finding.severity == "error" for finding in findings):
@@ -105,10 +105,13 @@ def audit_device(
 
 def audit_links(links: LinkRegistry) -> list[AuditFinding]:
     """Check ``links.toml``: sources, units, PCIe rates from their encoding, sums of links, names."""
-    listed = [(f"{identity}.per_direction", "B/s", link.per_direction) for identity, link in links.link.items()]
-    listed += [(f"{identity}.latency", "s", link.latency) for identity, link in links.link.items() if link.latency]
-    reads = ((identity, link.random_reads) for identity, link in links.link.items())
-    listed += [(f"{identity}.random_reads", "IOPS", figure) for identity, figure in reads if figure is not None]
+    listed: list[tuple[str, str, Figure]] = []
+    for identity, link in links.link.items():
+        listed.append((f"{identity}.per_direction", "B/s", link.per_direction))
+        if link.latency is not None:
+            listed.append((f"{identity}.latency", "s", link.latency))
+        if link.random_reads is not None:
+            listed.append((f"{identity}.random_reads", "IOPS", link.random_reads))
     findings = [AuditFinding("links", field, text) for field, text in _unit_problems(listed)]
     findings += _check_sources("links", links.sources, listed)
     if not findings:
@@ -118,7 +121,7 @@ def audit_links(links: LinkRegistry) -> list[AuditFinding]:
 
 
 def audit_registry(devices: Iterable[Device], links: LinkRegistry) -> list[AuditFinding]:
-    """Check all devices and links together: each by itself, sums over parts, and that no name means two devices."""
+    """Check all devices and links: each alone, the sums over parts, and that names are unique."""
     devices = list(devices)
     by_id = {device.id: device for device in devices}
     findings = [finding for device in devices for finding in audit_device(device, by_id.get, links)]
@@ -127,10 +130,10 @@ def audit_registry(devices: Iterable[Device], links: LinkRegistry) -> list[Audit
 
 def _figures(device: Device) -> list[tuple[str, str, Figure]]:
     measured = [(f"measured.{name}", _measured_unit(name), figure) for name, figure in device.measured.items()]
-    return [*figures(device), *measured]
+    return [*list_figures(device), *measured]
 
 
-def _place(peak: Peak) -> str:
+def _peak_field(peak: Peak) -> str:
     return "peaks." + ".".join(filter(None, (peak.precision, peak.unit, peak.clock, peak.accumulate)))
 
 
@@ -139,14 +142,16 @@ def _peak_unit(peak: Peak) -> str:
 
 
 def _measured_unit(name: str) -> str:
-    return "B/s" if name.endswith("bandwidth") else "OP/s" if name == "gemm_int8" else "FLOP/s"
+    if name.endswith("bandwidth"):
+        return "B/s"
+    return "OP/s" if name == "gemm_int8" else "FLOP/s"
 
 
 def _unit_problems(listed: Iterable[tuple[str, str, Figure]]) -> Iterator[tuple[str, str]]:
     for field, unit, figure in listed:
         if unit == "":
             if not (figure.value.isdigit() and int(figure.value) > 0):
-                yield field, f"{figure.value!r} is not a count"
+                yield field, f"{figure.value!r} is not an integer above 0"
             continue
         try:
             value = parse_quantity(figure.value, unit)
@@ -154,7 +159,7 @@ def _unit_problems(listed: Iterable[tuple[str, str, Figure]]) -> Iterator[tuple[
             yield field, str(error)
             continue
         if not figure.value.endswith(unit):
-            yield field, f"{figure.value!r} should say its unit, {unit}"
+            yield field, f"{figure.value!r} has no unit {unit}"
         elif value <= 0:
             yield field, f"{figure.value!r} is not above 0"
 
@@ -178,9 +183,7 @@ def _check_sources(
 
 def _check_identity(device: Device) -> Iterator[AuditFinding]:
     if not 2006 <= device.year <= date.today().year + 1:
-        yield AuditFinding(
-            device.id, "year", f"{device.year} is not a plausible year for a device that networks run on"
-        )
+        yield AuditFinding(device.id, "year", f"{device.year} is not a plausible release year")
     clocks = device.clocks
     if device.clock_hz(clocks.default) is None:
         yield AuditFinding(device.id, "clocks.default", f"the default clock, {clocks.default}, has no value")
@@ -205,16 +208,16 @@ def _check_peaks(device: Device) -> Iterator[AuditFinding]:
     for peak in device.peaks:
         problem = _peak_problem(device, peak)
         if problem:
-            yield _explainable(device, _place(peak), problem, peak.audit_exception)
+            yield _explainable(device, _peak_field(peak), problem, peak.audit_exception)
         elif peak.audit_exception:
-            yield AuditFinding(device.id, _place(peak), "audit_exception explains a deviation that does not exist")
+            yield AuditFinding(device.id, _peak_field(peak), "audit_exception explains a deviation that does not exist")
 
 
 def _peak_problem(device: Device, peak: Peak) -> str:
-    expected, formula = peak_from_clock(device, peak)
+    expected, formula = expected_peak(device, peak)
     if expected is None:
         return formula
-    if close(peak.per_s, expected):
+    if agree_within_tolerance(peak.per_s, expected):
         return ""
     unit = _peak_unit(peak)
     return f"{format_si(peak.per_s, unit)} is not {formula} = {format_si(expected, unit)}"
@@ -222,15 +225,19 @@ def _peak_problem(device: Device, peak: Peak) -> str:
 
 def _check_ratios(device: Device) -> Iterator[AuditFinding]:
     tensor = {p.precision: p for p in device.peaks if p.unit == "tensor" and p.accumulate != "fp16"}
-    ratios = [(tensor[name], share) for name, share in (("tf32", 1), ("fp16", 2), ("fp8", 4)) if name in tensor]
-    for (slow, low), (fast, high) in pairwise(ratios):
-        if slow.clock == fast.clock and not close(fast.per_s / slow.per_s, high / low):
-            message = f"{fast.precision} is {fast.per_s / slow.per_s:.3g} x {slow.precision}, not {high // low} x"
-            # An exception about a clock does not hold for a ratio: it has to name the other precision.
-            named = [
-                p.audit_exception for p, other in ((fast, slow), (slow, fast)) if other.precision in p.audit_exception
-            ]
-            yield _explainable(device, _place(fast), message, "".join(named))
+    expected = [(tensor[name], multiple) for name, multiple in (("tf32", 1), ("fp16", 2), ("fp8", 4)) if name in tensor]
+    for (slow, slow_multiple), (fast, fast_multiple) in pairwise(expected):
+        ratio = fast.per_s / slow.per_s
+        if slow.clock != fast.clock or agree_within_tolerance(ratio, fast_multiple / slow_multiple):
+            continue
+        message = f"{fast.precision} is {ratio:.3g} x {slow.precision}, not {fast_multiple // slow_multiple} x"
+        # Only an exception that names the other precision is about the ratio; others may be about a clock.
+        reason = ""
+        if slow.precision in fast.audit_exception:
+            reason += fast.audit_exception
+        if fast.precision in slow.audit_exception:
+            reason += slow.audit_exception
+        yield _explainable(device, _peak_field(fast), message, reason)
 
 
 def _check_memory(device: Device) -> Iterator[AuditFinding]:
@@ -238,7 +245,7 @@ def _check_memory(device: Device) -> Iterator[AuditFinding]:
     if memory.bus is not None and memory.rate is not None:
         pins, rate = parse_quantity(memory.bus.value, "bit"), parse_quantity(memory.rate.value, "bit/s")
         expected = pins * rate / 8
-        deviates = not close(device.bandwidth_bytes_per_s, expected)
+        deviates = not agree_within_tolerance(device.bandwidth_bytes_per_s, expected)
         if deviates:
             message = (
                 f"{memory.bandwidth.value} is not {pins:g} bit x {memory.rate.value} = {format_si(expected, 'B/s')}"
@@ -260,6 +267,16 @@ def _check_measured(device: Device) -> Iterator[AuditFinding]:
             )
 
 
+_SUMMED_FIELDS = (
+    "cores.multiprocessors",
+    "cores.fp32_lanes",
+    "memory.capacity",
+    "memory.bandwidth",
+    "memory.bus",
+    "rent",
+)
+
+
 def _check_parts(device: Device, resolve: Callable[[str], Device | None]) -> Iterator[AuditFinding]:
     if device.parts is None:
         return
@@ -267,16 +284,24 @@ def _check_parts(device: Device, resolve: Callable[[str], Device | None]) -> Ite
     if part is None:
         yield AuditFinding(device.id, "parts.device", f"the device {device.parts.device!r} does not exist")
         return
-    summed = ("cores.multiprocessors", "cores.fp32_lanes", "memory.capacity", "memory.bandwidth", "memory.bus", "rent")
-    ours, theirs = (
-        {field: (unit, f.value) for field, unit, f in figures(d) if field in summed} for d in (device, part)
-    )
-    ours |= {_place(peak): (_peak_unit(peak), peak.value) for peak in device.peaks}
-    theirs |= {_place(peak): (_peak_unit(peak), peak.value) for peak in part.peaks}
-    for field in sorted(ours.keys() & theirs.keys()):
-        (unit, whole), (_, one) = ours[field], theirs[field]
-        if not close(parse_quantity(whole, unit), count * parse_quantity(one, unit)):
-            yield AuditFinding(device.id, field, f"{whole} is not {count} x {one} of {part.id}")
+    board_values = _summed_values(device)
+    part_values = _summed_values(part)
+    for field in sorted(board_values.keys() & part_values.keys()):
+        unit, board_value = board_values[field]
+        part_value = part_values[field][1]
+        if not agree_within_tolerance(parse_quantity(board_value, unit), count * parse_quantity(part_value, unit)):
+            yield AuditFinding(device.id, field, f"{board_value} is not {count} x {part_value} of {part.id}")
+
+
+def _summed_values(device: Device) -> dict[str, tuple[str, str]]:
+    """Return unit and value of the figures that add up over the parts of a board."""
+    values = {}
+    for field, unit, figure in list_figures(device):
+        if field in _SUMMED_FIELDS:
+            values[field] = (unit, figure.value)
+    for peak in device.peaks:
+        values[_peak_field(peak)] = (_peak_unit(peak), peak.value)
+    return values
 
 
 def _check_attachments(device: Device, links: LinkRegistry) -> Iterator[AuditFinding]:
@@ -284,7 +309,9 @@ def _check_attachments(device: Device, links: LinkRegistry) -> Iterator[AuditFin
         link = links.link.get(attached.link)
         if link is None:
             yield AuditFinding(device.id, f"links.{attached.link}", "there is no such link in links.toml")
-        elif not close(parse_quantity(attached.per_direction.value, "B/s"), link.bandwidth_bytes_per_s):
+        elif not agree_within_tolerance(
+            parse_quantity(attached.per_direction.value, "B/s"), link.bandwidth_bytes_per_s
+        ):
             message = f"{attached.per_direction.value} is not the {link.per_direction.value} of the link"
             yield AuditFinding(device.id, f"links.{attached.link}", message)
 
@@ -295,23 +322,24 @@ def _link_sums(links: LinkRegistry) -> Iterator[tuple[str, str]]:
         if not count.isdigit():
             continue
         pcie = re.fullmatch(r"pcie(\d)", family)
-        one = links.link.get(family)
+        single = links.link.get(family)
         if pcie and int(pcie[1]) in PCIE_LANE_BYTES_PER_S:
             expected = PCIE_LANE_BYTES_PER_S[int(pcie[1])] * int(count)
-        elif one is not None:
-            expected = one.bandwidth_bytes_per_s * int(count)
+        elif single is not None:
+            expected = single.bandwidth_bytes_per_s * int(count)
         else:
             continue
-        if not close(link.bandwidth_bytes_per_s, expected):
+        if not agree_within_tolerance(link.bandwidth_bytes_per_s, expected):
             yield identity, f"{link.per_direction.value} is not {count} x {family} = {format_si(expected, 'B/s')}"
 
 
 def _check_names(names: dict[str, list[str]]) -> Iterator[AuditFinding]:
     owners: dict[str, str] = {}
     for identity, others in names.items():
-        for name in sorted({key(text) for text in (identity, *others)}):
-            if owners.setdefault(name, identity) != identity:
-                yield AuditFinding(identity, "aliases", f"the name {name!r} is also one of {owners[name]}")
+        for name in sorted({normalize_name(text) for text in (identity, *others)}):
+            owner = owners.setdefault(name, identity)
+            if owner != identity:
+                yield AuditFinding(identity, "aliases", f"the name {name!r} also belongs to {owner}")
 
 
 def _explainable(device: Device, field: str, message: str, exception: str) -> AuditFinding:
@@ -320,24 +348,25 @@ def _explainable(device: Device, field: str, message: str, exception: str) -> Au
     return AuditFinding(device.id, field, message)
 
 
-def peak_from_clock(device: Device, peak: Peak) -> tuple[float | None, str]:
-    """What a peak should be: lanes or multiprocessors x operations per cycle x clock.
+def expected_peak(device: Device, peak: Peak) -> tuple[float | None, str]:
+    """Return the expected value of a peak: lanes or multiprocessors x operations per cycle x clock.
 
-    A vector peak other than fp32 is compared with the nearest of `VECTOR_RATIOS`, since products differ in it.
+    A vector peak in a precision other than fp32 is compared with the nearest of `VECTOR_RATIOS`, because the ratio
+    depends on the product.
 
     Parameters
     ----------
     device : Device
-        With the clock that `peak` names.
+        Device with the clock of the peak.
     peak : Peak
         One of its peaks.
 
     Returns
     -------
-    float or None
-        FLOP/s (operations per second for int8); None where no rate is documented.
-    str
-        The formula in words, or what is missing.
+    expected : float or None
+        FLOP/s (operations per second for int8); None if no rate is documented.
+    formula : str
+        Description of the formula, or of the missing figure.
     """
     clock = device.clock_hz(peak.clock)
     if clock is None:
@@ -351,17 +380,17 @@ def peak_from_clock(device: Device, peak: Peak) -> tuple[float | None, str]:
     per_cycle = TENSOR_RATES.get(device.capability, {}).get(peak.precision)
     if per_cycle is None:
         return None, f"no tensor rate of {device.capability or device.architecture} for {peak.precision} is documented"
-    if _halved(device, peak):
+    if _has_half_rate(device, peak):
         per_cycle //= 2
     count = int(device.cores.multiprocessors.value)
     return count * per_cycle * clock, f"{count} multiprocessors x {per_cycle} x {format_si(clock, 'Hz')}"
 
 
-def close(value: float, expected: float) -> bool:
-    """Whether two figures agree within `TOLERANCE`."""
+def agree_within_tolerance(value: float, expected: float) -> bool:
+    """Return whether two figures agree within `TOLERANCE`."""
     return abs(value - expected) <= TOLERANCE * abs(expected)
 
 
-def _halved(device: Device, peak: Peak) -> bool:
-    sums_in_fp32 = peak.precision in ("tf32", "bf16") or peak.accumulate == "fp32"
-    return sums_in_fp32 and device.capability in GEFORCE_HALVES and "GeForce" in device.name
+def _has_half_rate(device: Device, peak: Peak) -> bool:
+    accumulates_in_fp32 = peak.precision in ("tf32", "bf16") or peak.accumulate == "fp32"
+    return accumulates_in_fp32 and device.capability in GEFORCE_HALVES and "GeForce" in device.name

@@ -1,7 +1,7 @@
-"""`Device` and `Link`: what a data sheet says about a machine, each figure with its source.
+"""`Device` and `Link`: data-sheet figures of devices and links, each with its source.
 
-The classes mirror the TOML files in ``hardware/`` field for field, so that a misspelt field is an error that names it.
-Figures are kept as text with their unit (``"480 GB/s"``); the properties give numbers in SI units.
+The classes have the same fields as the TOML files in ``hardware/``, so that a misspelled field is an error that names
+it. Figures are text with a unit (``"480 GB/s"``); the properties convert them to numbers in SI units.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ..units import PRECISION_BYTES, format_si, parse_quantity
 Clock = Literal["base", "boost", "tensor"]
 Unit = Literal["vector", "tensor"]
 CLOCKS = ("base", "boost")
-"""Clocks that can be asked for; the third is one that a data sheet gives for tensor cores alone."""
+"""Clocks that a prediction may use; the third is a separate clock of tensor cores on some data sheets."""
 UNITS: tuple[str, ...] = get_args(Unit)
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One figure: a value with its unit, the key of its source, and what there is to say about it."""
+    """One figure: a value with its unit, the key of its source, and a note."""
 
     value: str
     source: str
@@ -32,18 +32,18 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one device costs for an hour: prices go stale, so that each carries the day it was listed.
+    """Price of one device per hour, with the date of its listing, because prices become outdated.
 
     Attributes
     ----------
     value : str
-        ``"3.06 USD/h"``, for what the file describes: of a die on a board of several, the die's share of the board.
+        ``"3.06 USD/h"`` for the device that the file describes: for one die of a board, the die's share of the board.
     source : str
         Key of its source.
     date : datetime.date
-        When the source listed it.
+        Date of the listing.
     note : str
-        What it covers: on demand or not, where, and whether the host is in it.
+        Scope of the price: on demand or reserved, region, with or without the host.
     """
 
     value: str
@@ -58,9 +58,9 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Peak(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A peak rate: it means nothing without precision, unit and clock. Always dense, never sparse.
+    """A dense peak rate, for one precision, arithmetic unit and clock.
 
-    `accumulate` names the precision of the sums where a tensor core offers two speeds.
+    `accumulate` is the precision of the sums, where a tensor core has two rates.
     """
 
     precision: Precision
@@ -75,19 +75,19 @@ class Peak(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def per_s(self) -> float:
-        """FLOP/s (operations per second for int8), a multiply-accumulate counted as 2."""
+        """FLOP/s (operations per second for int8); a multiply-accumulate counts as 2."""
         return parse_quantity(self.value, "OP/s" if self.precision == "int8" else "FLOP/s")
 
 
 class Cores(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How wide the machine is: multiprocessors (SM, CU, CPU core) and fp32 lanes (CUDA cores) over all of them."""
+    """Number of multiprocessors (SM, CU, CPU core) and of all their fp32 lanes (CUDA cores)."""
 
     multiprocessors: Figure
     fp32_lanes: Figure
 
 
 class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Clocks; `default` is the one that predictions use unless told otherwise."""
+    """Clocks; predictions use `default` unless another is requested."""
 
     default: Literal["base", "boost"]
     base: Figure | None = None
@@ -96,7 +96,7 @@ class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Device memory: capacity and peak bandwidth; bus width and pin rate where known; L2 cache."""
+    """Device memory: capacity and peak bandwidth, and where known bus width, pin rate and L2 cache."""
 
     type: str
     capacity: Figure
@@ -108,39 +108,39 @@ class DeviceMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A link that leaves the device: which one, and what one direction carries."""
+    """A link of the device and its bandwidth in one direction."""
 
     link: str
     per_direction: Figure
 
 
 class BoardParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a board or package consists of, as a program sees it: `count` devices, each described by `device`."""
+    """Devices of a board or package that programs see: their number and the id of each."""
 
     count: int
     device: str
 
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine that networks run on.
+    """A device that networks run on.
 
     Attributes
     ----------
     id : str
-        The stem of its file, ``k80``.
+        Stem of its file, ``k80``.
     scope : str
-        What the figures cover: ``die`` (one device that a program sees), ``board`` or ``package`` (several), ``module``
+        Scope of the figures: ``die`` (one device that a program sees), ``board`` or ``package`` (several), ``module``
         (a system on a chip) or ``cpu`` (one socket).
     parts : BoardParts or None
-        For a board or package: what one of its devices is.
+        Devices of a board or package.
     sources : dict of str to str
-        Source key to what it is and where.
+        Title and address of each source by key.
     power : Figure or None
         Power limit on the data sheet.
     rent : Price or None
-        What an hour of it costs.
+        Price per hour.
     conflicts : list of str
-        Where sources disagree, and which figure was taken and why.
+        Disagreements between sources, with the chosen figure and the reason.
     """
 
     name: str
@@ -179,12 +179,12 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def power_w(self) -> float | None:
-        """Power limit in watts, or None where no source gives it."""
+        """Power limit in watts; None if no source gives it."""
         return None if self.power is None else parse_quantity(self.power.value, "W")
 
     @property
     def rent_usd_per_h(self) -> float | None:
-        """Price of an hour in US dollars, or None where there is none on record."""
+        """Price per hour in US dollars; None if no source gives it."""
         return None if self.rent is None else self.rent.usd_per_h
 
     @property
@@ -193,63 +193,67 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [name for name in PRECISION_BYTES if any(peak.precision == name for peak in self.peaks)]
 
     def clock_hz(self, clock: Clock) -> float | None:
-        """A clock in Hz, or None where no source gives it."""
+        """Return a clock in Hz; None if no source gives it."""
         figure = getattr(self.clocks, clock)
         return None if figure is None else parse_quantity(figure.value, "Hz")
 
     def find_peak(self, precision: str, unit: str | None = None, clock: str | None = None) -> PeakRate:
-        """The peak for a precision, at a clock.
+        """Return the peak rate for a precision at a clock.
 
-        A peak that is listed at another clock only is scaled by the ratio of the clocks: a peak is lanes times clock.
+        A peak that is listed only at another clock is scaled by the ratio of the clocks.
 
         Parameters
         ----------
         precision : str
             ``"fp64"``, ``"fp32"``, ``"tf32"``, ``"fp16"``, ``"bf16"``, ``"fp8"`` or ``"int8"``.
         unit : {"vector", "tensor"}, optional
-            Which unit; without it the fastest one that accumulates in fp32 or wider.
+            Arithmetic unit; default: the fastest that accumulates in fp32 or wider.
         clock : {"base", "boost"}, optional
-            Without it the device's default.
+            Default: the device's default clock.
 
         Raises
         ------
         UnknownPrecision
-            If there is no such peak; the message says which there are.
+            If there is no such peak; the message lists the available ones.
         BadValue
-            If clock or unit are none of these.
+            If clock or unit is unknown.
         """
         clock = clock or self.clocks.default
         if clock not in CLOCKS:
-            raise BadValue(f"the clock is {' or '.join(CLOCKS)}, not {clock!r}")
+            raise BadValue(f"the clock must be {' or '.join(CLOCKS)} (got {clock!r})")
         if unit is not None and unit not in UNITS:
-            raise BadValue(f"the unit is {' or '.join(UNITS)}, not {unit!r}")
+            raise BadValue(f"the unit must be {' or '.join(UNITS)} (got {unit!r})")
         listed = [p for p in self.peaks if p.precision == precision and unit in (None, p.unit)]
         if not listed:
-            have = ", ".join(dict.fromkeys(f"{p.precision} ({p.unit})" for p in self.peaks))
-            wanted = precision if unit is None else f"{precision} ({unit})"
-            raise UnknownPrecision(f"{self.name} has no {wanted} peak: it has {have}")
-        rates, wanted_hz = [], self.clock_hz(clock)  # type: ignore[arg-type]
+            available = ", ".join(dict.fromkeys(f"{p.precision} ({p.unit})" for p in self.peaks))
+            requested = precision if unit is None else f"{precision} ({unit})"
+            raise UnknownPrecision(f"{self.name} has no {requested} peak: it has {available}")
+        rates: list[PeakRate] = []
+        clock_hz = self.clock_hz(clock)  # type: ignore[arg-type]
         for peak in listed:
-            # A tensor clock is the boost of the tensor cores: the data sheet's figure stands for boost.
+            # A tensor clock is the boost clock of the tensor cores.
             if peak.clock == clock or (peak.clock == "tensor" and clock == "boost"):
                 rates.append(PeakRate(peak, peak.per_s, clock, ""))
-            elif wanted_hz is not None and (listed_hz := self.clock_hz(peak.clock)) is not None:
-                rates.append(PeakRate(peak, peak.per_s * wanted_hz / listed_hz, clock, peak.clock))
+                continue
+            listed_hz = self.clock_hz(peak.clock)
+            if clock_hz is not None and listed_hz is not None:
+                rates.append(PeakRate(peak, peak.per_s * clock_hz / listed_hz, clock, peak.clock))
         if not rates:
+            other_clock = "base" if clock == "boost" else "boost"
             raise UnknownPrecision(
                 f"{self.name} has no {clock} clock on record, so its {precision} peak at {clock} is unknown: "
-                f"leave --clock out, or use {'base' if clock == 'boost' else 'boost'}"
+                f"use `--clock {other_clock}` or leave the option out"
             )
-        # Sums in fp16 are faster on some cards but are not what frameworks ask for.
-        exact = [rate for rate in rates if rate.peak.accumulate != "fp16"] or rates
-        listed_here = [rate for rate in exact if not rate.scaled_from]
-        by_unit = {rate.peak.unit for rate in listed_here}
-        candidates = listed_here + [rate for rate in exact if rate.peak.unit not in by_unit]
+        # Accumulation in fp16 is faster on some cards, but frameworks do not use it.
+        accurate = [rate for rate in rates if rate.peak.accumulate != "fp16"] or rates
+        unscaled = [rate for rate in accurate if not rate.scaled_from]
+        units_with_unscaled = {rate.peak.unit for rate in unscaled}
+        candidates = unscaled + [rate for rate in accurate if rate.peak.unit not in units_with_unscaled]
         return max(candidates, key=lambda rate: rate.per_s)
 
 
 class PeakRate(msgspec.Struct, frozen=True):
-    """A peak at the clock that was asked for; `scaled_from` names the listed clock where it was scaled."""
+    """A peak rate at the requested clock; `scaled_from` is the listed clock if it was scaled."""
 
     peak: Peak
     per_s: float
@@ -257,7 +261,7 @@ class PeakRate(msgspec.Struct, frozen=True):
     scaled_from: str
 
     def describe(self) -> str:
-        """``fp64 vector peak 2.91 TFLOP/s at the boost clock``."""
+        """Return a description such as ``fp64 vector peak 2.91 TFLOP/s at the boost clock``."""
         unit = "OP/s" if self.peak.precision == "int8" else "FLOP/s"
         scaled = f" (scaled from the {self.scaled_from} clock)" if self.scaled_from else ""
         rate = format_si(self.per_s, unit)
@@ -265,10 +269,18 @@ class PeakRate(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What data crosses between devices or nodes: bandwidth of one direction, and latency where a source gives it.
+    """A link between devices or nodes, or a storage device.
 
-    `per` says whose bandwidth it is: of one ``lane`` of several, of all that a ``device`` has, of one network ``port``.
-    Of storage, `random_reads` is how many small reads a second it does at random places, many of them in flight.
+    Attributes
+    ----------
+    per_direction : Figure
+        Bandwidth in one direction.
+    per : {"", "lane", "device", "port"}
+        Unit that has this bandwidth: one lane of several, all links of a device, or one network port.
+    latency : Figure or None
+        Latency, if a source gives it.
+    random_reads : Figure or None
+        For storage: small random reads per second, with many requests in flight.
     """
 
     name: str
@@ -287,12 +299,12 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def random_reads_per_s(self) -> float | None:
-        """Small reads per second at random places, or None where no source gives it."""
+        """Small random reads per second; None if no source gives it."""
         return None if self.random_reads is None else parse_quantity(self.random_reads.value, "IOPS")
 
 
 class LinkRegistry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole of ``links.toml``."""
+    """Content of ``links.toml``."""
 
     sources: dict[str, str]
     link: dict[str, Link]

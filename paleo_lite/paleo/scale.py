@@ -22,8 +22,9 @@ from ..counting.work import check_batch_size
 from ..distributed.collectives import check_workers
 from ..distributed.run import Request
 from ..distributed.scale import SCALINGS
-from ..distributed.table import ScaleRow, ScaleTable, make_budget
+from ..distributed.table import ScaleRow, ScaleTable
 from ..errors import BadValue
+from ..timing.budget import make_budget
 from .layers import FLOAT_BYTES, is_product, parameter_bytes
 from .simulator import COLLECTIVES, Simulator, check_name, make_simulator
 
@@ -186,7 +187,7 @@ def paleo_table(
     """
     if gpu is None or request.link is None:
         raise BadValue("PALEO needs a device and a link: --gpu TITAN_X --link ethernet20")
-    budget = make_budget(None, request.images, request.epochs, request.price, require_cost=request.require_cost)
+    budget = make_budget(None, request.amount, request.price, require_cost=request.require_cost)
     counts = request.worker_counts() or [1]
     samples = request.resolve_batch_size(max(counts))
     ppp_comm = request.ppp_comm or 1.0

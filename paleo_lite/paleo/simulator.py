@@ -22,7 +22,7 @@ from ..counting.work import check_batch_size
 from ..distributed.links import LinkRate, link_rate
 from ..errors import BadValue, UnknownName, UnknownPrecision
 from ..machines import find_device, read_links
-from ..machines.registry import key
+from ..machines.registry import normalize_name
 from . import REVISIONS
 from .layers import ALGORITHMS, PASSES, layer_terms
 
@@ -208,9 +208,9 @@ def find_paleo_device(name: str) -> PaleoDevice:
     UnknownPrecision
         If the device has no vector fp32 peak or no clock on record.
     """
-    by_key = {key(own): own for own in DEVICES}
-    if key(name) in by_key:
-        return DEVICES[by_key[key(name)]]
+    by_key = {normalize_name(own): own for own in DEVICES}
+    if normalize_name(name) in by_key:
+        return DEVICES[by_key[normalize_name(name)]]
     device = find_device(name)
     if device.id in _OURS:
         return DEVICES[_OURS[device.id]]

@@ -15,7 +15,7 @@ import pyarrow.compute
 
 from ..errors import BadProfile
 from ..machines import Device
-from ..machines.registry import key
+from ..machines.registry import normalize_name
 from ..profiles.detect import Profile, read_head
 from ..profiles.sqlite_file import MAGIC, opened, tables_of
 from ..text import make_printable
@@ -199,7 +199,7 @@ def find_contradictions(
 
 def _contradicts_device(evidence: Evidence, device: Device) -> str | None:
     """Return the first contradiction between evidence and a device; None if there is none."""
-    device_keys = [key(name) for name in (device.id, device.name, *device.aliases)]
+    device_keys = [normalize_name(name) for name in (device.id, device.name, *device.aliases)]
     if evidence.gpus and not any(_model(gpu) in device_key for gpu in evidence.gpus for device_key in device_keys):
         return f"it was taken on {', '.join(evidence.gpus)}, not on {device.name}"
     if re.fullmatch(r"\d+\.\d+", device.capability) is None:  # only NVIDIA's capabilities are numbers
@@ -238,4 +238,4 @@ def device_warnings(evidence: Evidence, device: Device) -> list[str]:
 def _model(name: str) -> str:
     """Return the first word of a GPU's name that has a digit, which variants of one model share."""
     words = re.findall(r"[a-z]*\d[a-z0-9]*", name.lower())
-    return words[0] if words else key(name)
+    return words[0] if words else normalize_name(name)

@@ -11,7 +11,7 @@ import numpy as np
 from ..calibration.ppp import PppCalibration
 from ..calibration.store import AnyCalibration, Calibration
 from ..calibration.suggest import Suggestions
-from ..calibration.validate import Validation, explain
+from ..calibration.validate import Validation, explain_error
 from ..timing.models import INTERVAL_LEVEL, QUANTILES
 from ..units import format_interval, format_si
 from .document import (
@@ -114,7 +114,7 @@ def validation_page(validation: Validation) -> Document:
             "measured_s": point.measurement.time_s,
             "predicted_s": point.predicted_s,
             "error": point.error,
-            "why": explain(point, points),
+            "why": explain_error(point, points),
         }
         for point in sorted(points, key=lambda point: -abs(point.error))[:10]
     ]

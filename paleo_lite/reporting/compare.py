@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..calibration.beside import MEASURED_PASSES, PredictedBeside
+from ..calibration.comparison import MEASURED_PASSES, ProfileComparison
 from ..profile_analysis import GROUPINGS
 from ..profile_analysis.compare import ComparedKernel, Comparison
 from ..timing import Prediction, describe_model
@@ -70,7 +70,7 @@ def _columns(has_verdict: bool, by: str = "kernel") -> list[Column]:
     return columns
 
 
-def predicted_page(comparison: PredictedBeside, top: int | None = 10) -> Document:
+def predicted_page(comparison: ProfileComparison, top: int | None = 10) -> Document:
     """Return the document of a prediction compared with a profile.
 
     Parameters

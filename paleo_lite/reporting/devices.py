@@ -10,7 +10,7 @@ import msgspec
 from ..errors import UnknownPrecision
 from ..machines import Device, Figure, Link
 from ..machines.audit import AuditFinding
-from ..machines.registry import figures
+from ..machines.registry import list_figures
 from ..units import format_duration, format_si
 from .document import Column, Document, Table, format_bandwidth, format_bytes, format_percent, format_time_short
 
@@ -94,7 +94,7 @@ def device_page(device: Device) -> Document:
             ("consists of", f"{device.parts.count} x {device.parts.device} (each is a separate device for programs)")
         )
     rows = [
-        {"figure": field, **_figure(figure)} for field, _, figure in figures(device) if not field.startswith("peaks")
+        {"figure": field, **_figure(figure)} for field, _, figure in list_figures(device) if not field.startswith("peaks")
     ]
     peaks = []
     for peak in device.peaks:

@@ -43,7 +43,7 @@ def gemm_page(times: GemmTimes) -> Document:
 def _facts(times: GemmTimes) -> list[tuple[str, str]]:
     bound = f"{format_si(times.peak_time_s, 's', 3)} per product at peak: "
     bound += f"{format_si(times.flops, 'FLOP')} (2 M N K) / {format_si(times.peak_per_s, 'FLOP/s')}"
-    facts = [(LOWER_BOUND_FACT, bound), ("peak", times.peak_words)]
+    facts = [(LOWER_BOUND_FACT, bound), ("peak", times.peak_description)]
     moved = f"{format_si(times.bytes, 'B')} per product, {_format_intensity(times.intensity)} FLOP/byte"
     if times.ridge_point is not None:
         bound = "compute" if times.intensity >= times.ridge_point else "memory"

@@ -29,6 +29,7 @@ from .document import (
 if TYPE_CHECKING:
     from ..counting import Layer
     from ..counting.algorithms import Algorithm
+    from ..timing.budget import TrainingRun
     from ..timing.memory import MemoryFit
 
 WIDE_INTERVAL = 2.5
@@ -39,12 +40,14 @@ _UNITS = {"macs": "MAC", "pthflops": "op", "lu2017": "op"}
 
 _MEANINGS = {
     "parameters": "weights, and running statistics of batch norms",
+    "frozen parameters": "weights that are not trained",
     "gradients": "of the weights",
     "optimizer": "optimizer state",
     "activations": "saved for the backward pass",
     "inputs": "inputs of the network",
     "cache": "KV cache: keys and values of all previous tokens",
     "workspace": "temporary tensors at the peak: outputs not saved, activation gradients",
+    "logits": "logits of all tokens, and their copies and gradients in the loss",
 }
 
 
@@ -72,6 +75,8 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
     if prediction.memory is not None:
         facts.append(memory_fact(prediction.memory))
         tables += memory_tables(prediction.memory, by_part=memory)
+    if prediction.run is not None:
+        facts.append(run_fact(prediction.run))
     return Document(
         title=headline(prediction),
         facts=facts,
@@ -196,9 +201,9 @@ def _model_facts(prediction: Prediction) -> list[tuple[str, str]]:
 
 def _suggestion_facts(prediction: Prediction) -> list[tuple[str, str]]:
     """Return the measurement that would narrow the prediction's interval most, as one fact or none."""
-    from ..calibration.suggest import narrowest  # counts further networks: only for wide intervals
+    from ..calibration.suggest import most_informative_measurement  # counts further networks: only for wide intervals
 
-    suggestion = narrowest(prediction)
+    suggestion = most_informative_measurement(prediction)
     if suggestion is None:
         return []
     step, interval = suggestion
@@ -269,6 +274,23 @@ def memory_fact(fit: MemoryFit) -> tuple[str, str]:
     return "peak memory", text if fit.fits else f"DOES NOT FIT, {text}"
 
 
+def run_fact(run: TrainingRun) -> tuple[str, str]:
+    """Return the fact about hours, cost and energy of an amount of training."""
+    parts = [f"{format_number(run.hours)} hours"]
+    intervals = [run.hours_interval]
+    if run.cost_usd is not None:
+        parts.append(f"{format_number(run.cost_usd)} USD")
+        intervals.append(run.cost_interval)
+    if run.kwh is not None:
+        parts.append(f"{format_number(run.kwh)} kWh")
+        intervals.append(run.kwh_interval)
+    texts = []
+    for part, interval in zip(parts, intervals):
+        between = "" if interval is None else f" ({format_number(interval[0])} to {format_number(interval[1])})"
+        texts.append(part + between)
+    return "whole run", f"{run.steps:,} steps: {', '.join(texts)}"
+
+
 def memory_tables(fit: MemoryFit, by_part: bool) -> list[Table]:
     """Return the peak memory by part, if requested, and remedies, if it does not fit."""
     tables = []
@@ -280,8 +302,9 @@ def memory_tables(fit: MemoryFit, by_part: bool) -> list[Table]:
             Column("total_bytes", "needs", format_bytes),
             Column("fits", "fits", format_yes_no, left=True),
             Column("largest_batch", "largest batch", format_count),
+            Column("time_ratio", "time", lambda ratio: "-" if ratio is None else f"{ratio:.2f}x"),
         ]
-        title = f"Remedies, most effective first ({format_bytes(fit.usable_bytes)} usable)"
+        title = f"Remedies, best first ({format_bytes(fit.usable_bytes)} usable)"
         tables.append(Table(title, columns, [msgspec.structs.asdict(remedy) for remedy in fit.remedies]))
     return tables
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..calibration.several import Predictions
+from ..calibration.side_by_side import Predictions
 from ..timing import Prediction
 from ..units import format_number
 from .document import (
@@ -90,7 +90,7 @@ _RESULTS = [
 
 def side_by_side_page(predictions: Predictions) -> Document:
     """Return the document of several predictions, with their common settings in the title."""
-    first, table = predictions.first, comparison_table(predictions)
+    first, table = predictions.baseline, comparison_table(predictions)
     shown = {column.key for column in table.columns}
     common = {key: str(table.rows[0][key]) for key in _CONFIGURATION if key not in shown}
     if "batch_size" in common:

@@ -22,6 +22,7 @@ from ..distributed.data_parallel import gradient_bytes, make_buckets
 from ..distributed.job import BUCKET_BYTES
 from ..errors import BadValue
 from ..timing.broadcast import Case, Stack, equivalence_classes, stack_cases
+from ..timing.fine_tuning import append_loss, skip_loss_at_inference
 from ..timing.memory import memory_coefficients, model_bytes
 from ..timing.workload import TrainingOptions, Workload, with_update
 from ..units import PRECISION_BYTES
@@ -41,23 +42,33 @@ def resolve_network(sized: SizedNetwork) -> Network:
     return find_network(sized.name, options=sized.options)
 
 
+@lru_cache(256)
+def counted_layers(sized: SizedNetwork, precision_bytes: int) -> tuple[Layer, ...]:
+    """Return the counted layers: those of the network, and the loss of a language model outside text generation."""
+    network = resolve_network(sized)
+    if sized.phase or network.lengths is None:
+        return network.layers
+    return append_loss(network.layers, precision_bytes)
+
+
 @lru_cache(512)
 def count_work(sized: SizedNetwork, precision_bytes: int) -> Work:
     """Return the work of a network, which precisions of the same element size share."""
     precision = _PRECISION_OF_SIZE[precision_bytes]
     if sized.phase == "decode" and sized.length is not None:
         return network_at_context(sized.name, sized.length, precision).work
-    layers = resolve_network(sized).layers
+    layers = counted_layers(sized, precision_bytes)
     work = count(layers, precision)
     if not sized.phase:
-        return work
+        return skip_loss_at_inference(work, layers)
     return fuse(layers, work, ENGINE)
 
 
 def count_work_with_update(sized: SizedNetwork, precision_bytes: int, optimizer: str) -> Work:
     """Return the work of a network, including the update of an optimizer."""
     work = count_work(sized, precision_bytes)
-    return with_update(work, _PRECISION_OF_SIZE[precision_bytes], TrainingOptions(optimizer))
+    layers = counted_layers(sized, precision_bytes)
+    return with_update(work, layers, _PRECISION_OF_SIZE[precision_bytes], TrainingOptions(optimizer))
 
 
 @lru_cache(2048)
@@ -104,7 +115,7 @@ def layer_groups(sized: SizedNetwork, precision_bytes: int, optimizer: str, by_l
         Whether the layers of a group must take equally long. Otherwise a group is the layers that have both their
         gradient bucket and their parameter bucket in common, of which a strategy needs only the sum.
     """
-    layers = resolve_network(sized).layers
+    layers = counted_layers(sized, precision_bytes)
     work = count_work_with_update(sized, precision_bytes, optimizer)
     if by_layer:
         return equivalence_classes(layers, work)
@@ -142,7 +153,7 @@ def build_stack(
         if by_layer is not None and phase == "training":
             pieces = layer_groups(sized, precision_bytes, optimizer, by_layer)
         work = count_work_with_update(sized, precision_bytes, optimizer)
-        stacked.append(Case(resolve_network(sized).layers, work, phase, pieces))
+        stacked.append(Case(counted_layers(sized, precision_bytes), work, phase, pieces))
     return stack_cases(stacked)
 
 

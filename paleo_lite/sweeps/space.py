@@ -23,7 +23,7 @@ from ..errors import BadValue, UnknownName
 from ..machines import find_device
 from ..result import Result
 from ..timing.models import TIME_MODELS
-from ..timing.workload import OPTIMIZERS
+from ..timing.optimizers import OPTIMIZERS
 from ..units import PRECISION_BYTES, parse_range
 
 AUTOMATIC = "default"

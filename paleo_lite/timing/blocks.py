@@ -1,8 +1,9 @@
-"""Training transformers in blocks: a few constants of kernels and host, fitted to measured steps.
+"""Time model for training transformers: constants of kernels and host, fitted to measured training steps.
 
-The gradients of a matrix product are products of the same sizes and reach about as much, where other networks' factors
-are those of convolutions; attention computes its scores again for its gradients, which are not counted. The fit is
-``calibrations/training.toml``; `python -m validation accuracy --split training` says how true it is, held out.
+The gradients of a matrix product are products of the same sizes with a similar efficiency, whereas the factors of other
+networks are those of convolutions. Attention recomputes its scores for its gradients, which is not counted. The
+constants are in ``calibrations/training.toml``; `python -m validation accuracy --split training` gives their held-out
+accuracy.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from .models import TimeModel
 TRAINING_FILE = "training.toml"
 
 SCALED = ("share_other",)
-"""Constants that scale what is known of the device; the others stand in its place."""
+"""Constants that multiply the device's parameter; the others replace it."""
 
-_BYTES_AT_MOST = 2**16
+_MAX_FILE_BYTES = 2**16
 
 
 class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The shipped file, and every fit that it is one of.
+    """Content of the shipped file: the fitted constants and their accuracy.
 
     Attributes
     ----------
     constants : dict of str to float
-        Of `paleo_lite.timing.calibrated.PARAMETERS`; of those in `SCALED` what to multiply the device's by.
+        Values of `paleo_lite.timing.calibrated.PARAMETERS`; for those in `SCALED` a factor on the device's value.
     deviation : dict of str to float
-        Of their logarithms.
+        Standard deviations of their logarithms.
     scatter : float
-        Relative deviation of steps from the model, as of sources that it has not seen.
+        Relative deviation of steps of unseen sources from the model.
     points : int
-        Steps that it was fitted to.
+        Number of steps in the fit.
     held_out : str
-        How true fits to a part of them are of the others.
+        Description of the errors on held-out steps.
     """
 
     constants: dict[str, float]
@@ -54,48 +55,56 @@ class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 @cache
 def training_constants() -> TrainingConstants:
-    """The shipped ones.
+    """Read the shipped constants.
 
     Raises
     ------
     BadFile
-        If they are malformed.
+        If the file is malformed.
     """
     path = shipped_folder("calibrations") / TRAINING_FILE
-    constants = read_typed(path, TrainingConstants, "calibration of training", _BYTES_AT_MOST)
-    if unknown := constants.constants.keys() - set(NAMES):
+    constants = read_typed(path, TrainingConstants, "calibration of training", _MAX_FILE_BYTES)
+    unknown = constants.constants.keys() - set(NAMES)
+    if unknown:
         raise BadFile(f"{path}: there is no parameter {min(unknown)}")
     if constants.deviation.keys() != constants.constants.keys():
-        raise BadFile(f"{path}: constants and their deviations have other names")
+        raise BadFile(f"{path}: constants and deviation must have the same names")
     return constants
 
 
 class TrainingModel(CalibratedModel, frozen=True, eq=False):
-    """A calibrated model with the kernels of training in blocks."""
+    """Calibrated model with the constants of transformer training."""
 
     @property
     def residual_variance(self) -> float:
-        """Variance of a step's logarithm besides that of the parameters: measured with sources held out."""
+        """Variance of the log time that is not due to the parameters, measured on held-out sources."""
         return self.scatter**2
 
 
-def use_training_constants(model: TimeModel, known: TrainingConstants | None = None) -> TimeModel:
-    """A calibrated model with the kernels of training in blocks; other models, and such, as they are."""
+def use_training_constants(model: TimeModel, constants: TrainingConstants | None = None) -> TimeModel:
+    """Return a calibrated model with the constants of transformer training; return other models unchanged.
+
+    Parameters
+    ----------
+    constants : TrainingConstants, optional
+        Default: the shipped ones.
+    """
     if not isinstance(model, CalibratedModel) or isinstance(model, TrainingModel):
         return model
-    known = known or training_constants()
-    places = [NAMES.index(name) for name in known.constants]
+    constants = constants or training_constants()
+    changed = [NAMES.index(name) for name in constants.constants]
+    replaced = [NAMES.index(name) for name in constants.constants if name not in SCALED]
     theta, covariance = model.theta.copy(), model.covariance.copy()
-    own = [NAMES.index(name) for name in known.constants if name not in SCALED]
-    theta[own] = 0.0
-    covariance[own], covariance[:, own] = 0.0, 0.0
-    theta[places] += np.log(list(known.constants.values()))
-    covariance[places, places] += [known.deviation[name] ** 2 for name in known.constants]
+    theta[replaced] = 0.0
+    covariance[replaced] = 0.0
+    covariance[:, replaced] = 0.0
+    theta[changed] += np.log(list(constants.constants.values()))
+    covariance[changed, changed] += [constants.deviation[name] ** 2 for name in constants.constants]
     return TrainingModel(
         model.label,
         theta,
         covariance,
-        known.scatter,
+        constants.scatter,
         model.notes,
         model.learned_fraction,
         fp8_relative_efficiency=model.fp8_relative_efficiency,

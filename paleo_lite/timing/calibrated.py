@@ -31,6 +31,7 @@ from ..counting.work import passes_of
 from ..machines import Machine, PeakRate
 from .features import CLASSES, Features, GroupSums, features_of
 from .models import RequestedOutputs, Terms, Times, interval_of
+from .power import machine_fraction
 
 if TYPE_CHECKING:
     from types import EllipsisType
@@ -111,9 +112,13 @@ class EntryTerms(NamedTuple):
 
 
 def rates_of(machine: Machine, precision: str) -> Rates:
-    """Return the rates of a device in a precision, to which the parameters of a calibration are relative."""
+    """Return the rates of a device in a precision, to which the parameters of a calibration are relative.
+
+    The rate of matrix operations is the peak at the clock that the device sustains under its power limit.
+    """
+    peak = library_peak(machine, precision)
     return Rates(
-        matrix_per_s=library_peak(machine, precision).per_s,
+        matrix_per_s=peak.per_s * machine_fraction(machine, peak),
         vector_per_s=machine.vector_peak(precision).per_s,
         bandwidth_bytes_per_s=machine.device.bandwidth_bytes_per_s,
         multiprocessors=float(machine.device.cores.multiprocessors.value),

@@ -1,39 +1,47 @@
-"""Whether a network fits into a device's memory, the largest batch that does, and what would help."""
+"""Whether a workload fits into a device's memory, the largest batch that does, and remedies with their cost in time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue, DoesNotFit, UnknownPrecision
 from ..machines import Device, Machine
-from ..units import format_si
-from .memory import RESERVE_BYTES, MemoryFit, MemoryRemedy, largest_batch, peak_memory, usable_bytes
+from ..units import element_bytes, format_si
+from .memory import RESERVE_BYTES, MemoryFit, MemoryRemedy, largest_batch, model_bytes, peak_memory, usable_bytes
 from .models import TimeModel
+from .offload import peer_bandwidth_bytes_per_s
 from .prediction import Prediction, predict
 from .workload import Workload
 
 SHARDS = 8
-"""Devices that the ZeRO remedies are reckoned with: a node of eight."""
+"""Devices across which the ZeRO remedies shard the model state: a node of eight."""
+
+LORA_RANK = 16
+"""Rank of the adapters of the LoRA remedies."""
+
+_ADAM_OPTIMIZERS = ("adam", "adamw")
 
 
 def predict_with_memory(
     workload: Workload, machine: Machine, model: TimeModel, *, fit_batch: bool = False
 ) -> Prediction:
-    """A prediction that also says what memory it takes, and whether that fits.
+    """Predict the time of a workload and its peak memory.
 
     Parameters
     ----------
+    workload, machine, model
+        Subject of the prediction.
     fit_batch : bool
-        Look for the largest batch that fits, in place of the workload's.
+        Whether to use the largest batch size that fits instead of the workload's.
 
     Raises
     ------
     DoesNotFit
-        If the largest batch was asked for and not even one sample fits.
+        If not even one sample fits, with `fit_batch`.
     """
     if not workload.has_layers:
         raise BadValue("memory and training options need the layers of a network, not a bare FLOP count")
@@ -43,7 +51,9 @@ def predict_with_memory(
         if fit.largest_batch is None:
             raise DoesNotFit(_too_large_message(workload, machine, fit))
         workload = workload.with_changes(batch_size=fit.largest_batch)
-    return msgspec.structs.replace(predict(workload, machine, model), memory=fit_memory(workload, machine.device))
+    prediction = predict(workload, machine, model)
+    fit = fit_memory(workload, machine.device, prediction)
+    return msgspec.structs.replace(prediction, memory=fit)
 
 
 def _too_large_message(workload: Workload, machine: Machine, fit: MemoryFit) -> str:
@@ -51,69 +61,180 @@ def _too_large_message(workload: Workload, machine: Machine, fit: MemoryFit) -> 
     text = f"{workload.network.name} in {workload.precision} does not fit on {machine.device.name}: {least} needs "
     text += f"{format_si(fit.memory.total_bytes, 'B')} of {format_si(fit.usable_bytes, 'B')} "
     text += f"({format_si(fit.capacity_bytes, 'B')} less {format_si(fit.reserve_bytes, 'B')} of reserve)"
-    helps = [remedy for remedy in fit.remedies if remedy.fits]
-    if not helps:
+    helpful = [remedy for remedy in fit.remedies if remedy.fits]
+    if not helpful:
         return f"{text}; no single remedy makes it fit"
-    named = "; ".join(f"{remedy.name} ({format_si(remedy.total_bytes, 'B')})" for remedy in helps)
-    return f"{text}; what would make it fit: {named}"
+    names = "; ".join(f"{remedy.name} ({format_si(remedy.total_bytes, 'B')})" for remedy in helpful)
+    return f"{text}; remedies that make it fit: {names}"
 
 
-def fit_memory(workload: Workload, device: Device) -> MemoryFit:
-    """Hold a workload's peak memory against a device's."""
+def fit_memory(workload: Workload, device: Device, prediction: Prediction | None = None) -> MemoryFit:
+    """Compare the peak memory of a workload with the memory of a device, and list remedies if it does not fit.
+
+    Parameters
+    ----------
+    workload : Workload
+        The workload.
+    device : Device
+        The device.
+    prediction : Prediction, optional
+        Prediction of the workload, from which the cost in time of the remedies follows; without it they have none.
+    """
     memory = peak_memory(workload)
     usable = usable_bytes(device)
     largest = largest_batch(workload, memory_bytes=usable)
-    training = workload.phase in PHASES_WITH_GRADIENTS
-    optimizer = workload.options.optimizer if training else None
+    is_training = workload.phase in PHASES_WITH_GRADIENTS
+    optimizer = workload.options.optimizer if is_training else None
     fit = MemoryFit(memory, device.memory_bytes, RESERVE_BYTES, largest, optimizer)
     if fit.fits:
         return fit
     remedies = []
-    for name, changed, stage in _candidate_remedies(workload, device, training, largest):
-        shards = SHARDS if stage else 1
-        total = peak_memory(changed, zero_stage=stage, shards=shards).total_bytes
-        most = largest_batch(changed, memory_bytes=usable, zero_stage=stage, shards=shards)
-        if total < memory.total_bytes:
-            remedies.append(MemoryRemedy(name, total, total <= usable, most))
-    remedies.sort(key=lambda remedy: remedy.total_bytes)
+    for candidate in _candidate_remedies(workload, device, largest):
+        shards = SHARDS if candidate.zero_stage else 1
+        total = peak_memory(candidate.workload, zero_stage=candidate.zero_stage, shards=shards).total_bytes
+        if total >= memory.total_bytes:
+            continue
+        largest_with_remedy = largest_batch(
+            candidate.workload, memory_bytes=usable, zero_stage=candidate.zero_stage, shards=shards
+        )
+        time_ratio = None if prediction is None else _time_ratio(candidate, prediction)
+        remedies.append(MemoryRemedy(candidate.name, total, total <= usable, largest_with_remedy, time_ratio))
+    remedies.sort(key=_rank)
     return msgspec.structs.replace(fit, remedies=tuple(remedies))
 
 
-def _candidate_remedies(
-    workload: Workload, device: Device, training: bool, largest: int | None
-) -> Iterator[tuple[str, Workload, int]]:
-    """What could be tried: its name, the workload with it, and its stage of ZeRO."""
+def _rank(remedy: MemoryRemedy) -> tuple[bool, float, int]:
+    """Return the sort key of a remedy: those that fit first, the fastest of them first; then the smallest."""
+    if not remedy.fits or remedy.time_ratio is None:
+        return (not remedy.fits, float("inf"), remedy.total_bytes)
+    return (False, remedy.time_ratio, remedy.total_bytes)
+
+
+class Candidate(NamedTuple):
+    """A remedy to try.
+
+    Attributes
+    ----------
+    name : str
+        Description of the remedy.
+    workload : Workload
+        The workload with the remedy.
+    zero_stage : int
+        ZeRO stage on `SHARDS` devices; 0 for a single device.
+    """
+
+    name: str
+    workload: Workload
+    zero_stage: int = 0
+
+
+def _candidate_remedies(workload: Workload, device: Device, largest: int | None) -> Iterator[Candidate]:
+    """Yield the remedies to try.
+
+    Parameters
+    ----------
+    workload : Workload
+        Workload that does not fit.
+    device : Device
+        Device that it does not fit on.
+    largest : int or None
+        Largest batch size that fits.
+    """
     options, batch_size = workload.options, workload.batch_size
     narrow = _narrower_precision(device, workload.precision)
-
-    def trained(**changes: Any) -> Workload:
-        return workload.with_changes(phase="training", training=msgspec.structs.replace(options, **changes))
-
-    if not training:
+    if workload.phase not in PHASES_WITH_GRADIENTS:
         if narrow:
-            yield f"{narrow} numbers", workload.with_changes(precision=narrow), 0
+            yield Candidate(f"{narrow} numbers", workload.with_changes(precision=narrow))
         return
     if options.checkpointing == "none":
-        yield "checkpointing, about sqrt(n) segments", trained(checkpointing="sqrt"), 0
+        yield Candidate("checkpointing, about sqrt(n) segments", _with_options(workload, checkpointing="sqrt"))
     if options.checkpointing != "all":
-        yield "checkpointing, every block", trained(checkpointing="all"), 0
+        yield Candidate("checkpointing, every block", _with_options(workload, checkpointing="all"))
     if narrow:
-        mixed = msgspec.structs.replace(options, mixed_precision=True)
-        yield (
-            f"mixed precision in {narrow}",
-            workload.with_changes(phase="training", precision=narrow, training=mixed),
-            0,
-        )
-    micro = next((size for size in range(largest or 0, 0, -1) if batch_size % size == 0), None)
-    if micro and batch_size // micro > options.accumulation:
-        parts = batch_size // micro
-        yield f"accumulation, {parts} micro-batches of {micro}", trained(accumulation=parts), 0
+        mixed_options = msgspec.structs.replace(options, mixed_precision=True)
+        mixed = workload.with_changes(precision=narrow, phase="training", training=mixed_options)
+        yield Candidate(f"mixed precision in {narrow}", mixed)
+    micro_batch_size = next((size for size in range(largest or 0, 0, -1) if batch_size % size == 0), None)
+    if micro_batch_size and batch_size // micro_batch_size > options.accumulation:
+        number = batch_size // micro_batch_size
+        name = f"accumulation, {number} micro-batches of {micro_batch_size}"
+        yield Candidate(name, _with_options(workload, accumulation=number))
+    if options.optimizer in _ADAM_OPTIMIZERS:
+        yield Candidate("optimizer state in 8 bits (adamw-8bit)", _with_options(workload, optimizer="adamw-8bit"))
+    yield from _fine_tuning_remedies(workload, narrow or workload.precision)
+    if options.offload == "none" and peer_bandwidth_bytes_per_s(device) and device.scope not in ("module", "cpu"):
+        offloaded = _with_options(workload, offload="cpu")
+        yield Candidate("offload of the optimizer to the host", offloaded)
     for stage in (1, 2, 3):
-        yield f"ZeRO stage {stage} on {SHARDS} devices", workload, stage
+        yield Candidate(f"ZeRO stage {stage} on {SHARDS} devices", workload, stage)
+
+
+def _fine_tuning_remedies(workload: Workload, precision: str) -> Iterator[Candidate]:
+    """Yield LoRA and QLoRA for a language model, alone, and with checkpointing and micro-batches of one sample."""
+    options = workload.options
+    if workload.network.lengths is None or workload.weights is not None:
+        return
+    smallest = {"checkpointing": "all", "accumulation": workload.batch_size}
+    for name, weights in (("LoRA", None), ("QLoRA", "int4")):
+        if options.lora_rank and weights is None:
+            continue
+        rank = options.lora_rank or LORA_RANK
+        try:
+            for suffix, changes in (("", {}), (", checkpointing, micro-batches of 1", smallest)):
+                tuned = msgspec.structs.replace(options, lora_rank=rank, **changes)
+                changed = workload.with_changes(
+                    phase="training", training=tuned, precision=precision, weights=weights, execution="eager"
+                )
+                assert changed.trained_layers
+                yield Candidate(f"{name} of rank {rank}{suffix}", changed)
+        except BadValue:  # no layer takes an adapter
+            return
+
+
+def _with_options(workload: Workload, **changes: Any) -> Workload:
+    """Return the workload as a training step with changed training options."""
+    return workload.with_changes(phase="training", training=msgspec.structs.replace(workload.options, **changes))
+
+
+def _time_ratio(candidate: Candidate, prediction: Prediction) -> float | None:
+    """Return the time of a step with a remedy over the time without it; None if it cannot be predicted."""
+    if candidate.zero_stage:
+        return _sharding_ratio(candidate, prediction)
+    try:
+        changed = predict(candidate.workload, prediction.machine, prediction.model)
+    except BadValue:
+        return None
+    return changed.time_s / prediction.time_s
+
+
+def _sharding_ratio(candidate: Candidate, prediction: Prediction) -> float | None:
+    """Return the time of a step with sharded state over the time of a step on one device.
+
+    Both have the same batch size per device. A ring exchanges 2 (n - 1) / n times the bytes of the gradients. In stage
+    3 the parameters are gathered for the forward and for the backward pass instead of once. The backward pass hides
+    the exchange; in stage 3 the forward pass does, too.
+    """
+    bandwidth = peer_bandwidth_bytes_per_s(prediction.device)
+    if bandwidth is None:
+        return None
+    workload = candidate.workload
+    _, gradient_bytes, _ = model_bytes(workload)
+    parameters = sum(layer.parameters for layer in workload.trained_layers)
+    ring_share = (SHARDS - 1) / SHARDS
+    exchanged_bytes = 2 * gradient_bytes * ring_share
+    terms = prediction.terms
+    hiding_s = float(terms.seconds_of("backward_data", "backward_weight").sum())
+    if candidate.zero_stage == 3:
+        parameter_bytes = parameters * element_bytes(workload.precision)
+        exchanged_bytes = (gradient_bytes + 2 * parameter_bytes) * ring_share
+        hiding_s += float(terms.seconds_of("forward").sum())
+    update_s = float(terms.seconds_of("update").sum())
+    exposed_s = max(exchanged_bytes / bandwidth - hiding_s, 0.0)
+    return (prediction.time_s + exposed_s - update_s * ring_share) / prediction.time_s
 
 
 def _narrower_precision(device: Device, precision: str) -> str | None:
-    """The precision of 16 bits that the device computes in, where the network's is wider."""
+    """Return a 16-bit precision that the device supports, if the given precision is wider; otherwise None."""
     if precision not in ("fp64", "fp32", "tf32"):
         return None
     for name in ("bf16", "fp16"):

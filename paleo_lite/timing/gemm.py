@@ -1,7 +1,7 @@
-"""Matrix products on their own: the bound, how they fill a device, and what putting several into one gains.
+"""Times of single matrix products: bound, tiling, and the gain of combining several products in one launch.
 
-A product is a linear layer, and several in one launch a batched matrix product, so that both time models say the same
-of a product as of the layer that contains it.
+A product is a linear layer, and several products in one launch are a batched matrix product, so that a time model gives
+the same time for a product as for a layer.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from .models import TimeModel
 from .workload import Workload
 
 LAUNCH_INTERVAL_S = 3.8e-6
-"""Of a kernel behind another, nothing waited for: Gray 2019, "Getting Started with CUDA Graphs" (NVIDIA), V100."""
+"""Seconds per launch of consecutive kernels without synchronization: Gray 2019, "Getting Started with CUDA Graphs"
+(NVIDIA), V100."""
 
-LAUNCHES_AT_MOST = 1_000_000
-_FLOPS_AT_MOST = 2**62
+MAX_LAUNCHES = 1_000_000
+_MAX_FLOPS = 2**62
 
 
-def tiling_of(
+def compute_tiling(
     m: int, n: int, multiprocessors: int, tile: tuple[int, int] = (WORK_ROWS, WORK_COLUMNS), groups: int = 1
 ) -> Tiling:
-    """Share the output of `groups` products out in tiles, and the tiles over the multiprocessors."""
+    """Divide the output of `groups` products into tiles, and distribute the tiles over the multiprocessors."""
     rows, columns = tile
     tiles = -(-m // rows) * -(-n // columns) * groups
     waves = -(-tiles // multiprocessors)
@@ -60,68 +61,90 @@ def time_gemms(
     into: int = 1,
     tile: tuple[int, ...] = (WORK_ROWS, WORK_COLUMNS),
 ) -> GemmTimes:
-    """Time `products` products of ``m x k`` by ``k x n``: one by one, stacked, and batched.
+    """Time `products` products of ``m x k`` by ``k x n``: separately, stacked, and batched.
 
     Parameters
     ----------
     model : TimeModel
-        A calibrated one is used by its own formula (`timing.calibrated`); its constant per step is left out, since no
-        framework's step goes around a single product.
+        Of a calibrated model the constant time per step is left out, because a single product has no step around it.
     machine : Machine, optional
-        Without it a peak is needed, and the answer is the bound alone.
+        Without it `peak_per_s` is required, and the times are at peak.
     peak_per_s : float, optional
-        A peak in FLOP/s in place of a machine.
+        Peak rate in FLOP/s in place of a machine.
     into : int
-        How many products the stacked way makes of them: as many as there are right operands.
+        Number of products in the stacked variant: one per right operand.
     tile : tuple of int
-        Rows and columns of the tile that waves are counted by. The calibrated model goes by 64 x 64 in any case.
+        Rows and columns of the tile for the number of waves. The calibrated model always uses 64 x 64.
 
     Raises
     ------
     BadValue
-        If sizes are below 1 or too large, `into` does not divide `products`, or device and peak are both given or both
+        If sizes are below 1 or too large, `into` does not divide `products`, or machine and peak are both given or both
         missing.
     """
     if len(tile) != 2:
-        raise BadValue(f"a tile has rows and columns, such as 128x64: not {'x'.join(map(str, tile))!r}")
+        raise BadValue(f"the tile must be rows x columns, such as 128x64 (got {'x'.join(map(str, tile))!r})")
     for name, size in (("M", m), ("N", n), ("K", k), ("count", products), ("into", into), ("tile", min(tile))):
         if size < 1:
-            raise BadValue(f"{name} must be a whole number of 1 or more, not {size}")
-    if 2 * m * n * k * products >= _FLOPS_AT_MOST or products > LAUNCHES_AT_MOST:
-        raise BadValue(f"{products} products of {m} x {n} x {k} are more than can be counted here")
+            raise BadValue(f"{name} must be an integer >= 1 (got {size})")
+    if 2 * m * n * k * products >= _MAX_FLOPS or products > MAX_LAUNCHES:
+        raise BadValue(f"{products} products of {m} x {n} x {k} are too many to count")
     if products % into:
         raise BadValue(f"{products} products cannot be stacked into {into}: {into} does not divide {products}")
     if (machine is None) == (peak_per_s is None):
-        raise BadValue("give a device, or a bare peak such as '6000 GFLOP/s': one of the two")
+        raise BadValue("give either a device or a peak such as '6000 GFLOP/s'")
     if peak_per_s is not None and not (0 < peak_per_s < math.inf):
-        raise BadValue(f"a peak must be above 0, not {peak_per_s:g} FLOP/s")
-    peak = None if machine is None else model.peak(machine, precision)
-    device = None if machine is None else machine.device
-    per_s, words = (peak.per_s, peak.describe()) if peak is not None else (peak_per_s or 0.0, "given")
+        raise BadValue(f"the peak must be above 0 (got {peak_per_s:g} FLOP/s)")
+    if machine is not None:
+        rate = model.peak(machine, precision)
+        device, rate_per_s, peak_description = machine.device, rate.per_s, rate.describe()
+    else:
+        device, rate_per_s, peak_description = None, peak_per_s or 0.0, "given"
     shapes = [("separate", products, 1, m)]
     if products > 1:
         if into < products:
             shapes.append(("stacked", into, 1, products // into * m))
         shapes.append(("batched", 1, products, m))
-    ways = []
+    variants = []
     for name, launches, groups, rows in shapes:
         workload = Workload(Network("gemm", (), (_layer(rows, n, k, groups),), 0), precision)
-        work = workload.work
-        flops, moved = (int(work.column(column, "inference", 1).sum()) for column in ("flops", "bytes"))
+        flops = int(workload.work.column("flops", "inference", 1).sum())
+        moved_bytes = int(workload.work.column("bytes", "inference", 1).sum())
+        interval, tiling = None, None
         if machine is None:
-            seconds, interval, tiling = launches * flops / per_s, None, None
+            time_s = launches * flops / rate_per_s
         else:
-            tiling = tiling_of(rows, n, int(machine.device.cores.multiprocessors.value), tile, groups)
-            seconds, interval = _time(workload, launches, model, machine)
-        ways.append(
+            tiling = compute_tiling(rows, n, int(machine.device.cores.multiprocessors.value), tile, groups)
+            time_s, interval = _time_launches(workload, launches, model, machine)
+        variants.append(
             GemmVariant(
-                name, launches, groups, rows, n, k, launches * flops, launches * moved, tiling, seconds, interval
+                name=name,
+                launches=launches,
+                groups=groups,
+                m=rows,
+                n=n,
+                k=k,
+                flops=launches * flops,
+                bytes=launches * moved_bytes,
+                tiling=tiling,
+                time_s=time_s,
+                interval=interval,
             )
         )
     return GemmTimes(
-        m, n, k, products, precision, device, model, per_s, words,
-        None if device is None else device.bandwidth_bytes_per_s, tuple(ways), _notes(device, model, products),
-    )  # fmt: skip
+        m=m,
+        n=n,
+        k=k,
+        products=products,
+        precision=precision,
+        device=device,
+        model=model,
+        peak_per_s=rate_per_s,
+        peak_description=peak_description,
+        bandwidth_bytes_per_s=None if device is None else device.bandwidth_bytes_per_s,
+        variants=tuple(variants),
+        notes=_notes(device, model, products),
+    )
 
 
 def _layer(m: int, n: int, k: int, groups: int) -> Layer:
@@ -130,51 +153,55 @@ def _layer(m: int, n: int, k: int, groups: int) -> Layer:
     return Layer("gemm", "matmul", ((groups, m, k), (groups, k, n)), ((groups, m, n),), (), (INPUT, INPUT))
 
 
-def _time(
+def _time_launches(
     workload: Workload, launches: int, model: TimeModel, machine: Machine
 ) -> tuple[float, tuple[float, float] | None]:
-    """Seconds of so many launches by a library, and their interval.
+    """Return the seconds of consecutive launches by a library, and their interval.
 
-    A step's overhead goes around networks, and a framework's host stands between its operators; a library's products
-    follow one another as fast as kernels are launched (`LAUNCH_S`). Models without a host launch for nothing.
+    The overheads of a framework's step and operators are left out: launches of a library follow one another every
+    `LAUNCH_INTERVAL_S`. Models without launch overheads have no launch time.
     """
     work = workload.work
-    all_of_them = msgspec.structs.replace(work, fixed=launches * work.fixed, per_sample=launches * work.per_sample)
-    terms = model.evaluate(workload.with_work(all_of_them), machine)
-    device_s, interval = float(terms.layers_s.sum()) / terms.host_slowdown, terms.interval()
+    all_launches = msgspec.structs.replace(work, fixed=launches * work.fixed, per_sample=launches * work.per_sample)
+    terms = model.evaluate(workload.with_work(all_launches), machine)
+    device_s = float(terms.layers_s.sum()) / terms.host_slowdown
     launching_s = launches * LAUNCH_INTERVAL_S if terms.floor_s is not None else 0.0
-    seconds = float((device_s**POWER + launching_s**POWER) ** (1 / POWER))
-    return seconds, interval and tuple(seconds * bound / terms.time_s for bound in interval)  # type: ignore[return-value]
+    time_s = float((device_s**POWER + launching_s**POWER) ** (1 / POWER))
+    interval = terms.interval()
+    if interval is None:
+        return time_s, None
+    low_s, high_s = interval
+    return time_s, (time_s * low_s / terms.time_s, time_s * high_s / terms.time_s)
 
 
 def _notes(device: Device | None, model: TimeModel, products: int) -> tuple[str, ...]:
     notes = list(model.notes)
     if device is None:
-        notes.append("a bare peak leaves memory, tiles and launches unknown: every way takes the time at peak")
+        notes.append("a peak alone does not determine memory, tiles and launches: all variants take the time at peak")
     elif not model.label and products > 1:
-        notes.append(f"the {model.name} model has no launch cost: only memory traffic is saved here")
+        notes.append(f"the {model.name} model has no launch overhead: combining products saves only memory traffic")
     elif model.label:
-        notes.append("calibrated on whole networks: single products scatter more than the interval says (docs/gemm.md)")
+        notes.append("calibrated on whole networks: single products scatter more than the interval (docs/gemm.md)")
     return tuple(notes)
 
 
 class Tiling(msgspec.Struct, frozen=True):
-    """How the output of a product is shared out.
+    """Division of a product's output into tiles.
 
     Attributes
     ----------
     rows, columns : int
-        Size of a tile of output, which one multiprocessor takes at a time.
+        Size of an output tile, which one multiprocessor computes at a time.
     tiles : int
         Tiles of one launch.
     waves : int
-        How often the multiprocessors take a tile each.
-    last : int
+        Number of rounds in which every multiprocessor computes at most one tile.
+    last_wave_tiles : int
         Tiles in the last wave.
-    filled : float
-        Share of the multiprocessors' turns that have a tile.
-    covered : float
-        Share of the tiles' area that is output: the rest is padding at the edges.
+    wave_efficiency : float
+        Tiles over multiprocessors times waves.
+    tile_efficiency : float
+        Fraction of the tiles' area that is output; the rest is padding at the edges.
     """
 
     rows: int
@@ -188,23 +215,23 @@ class Tiling(msgspec.Struct, frozen=True):
 
 
 class GemmVariant(msgspec.Struct, frozen=True):
-    """One way to compute all the products.
+    """One variant of computing all products.
 
     Attributes
     ----------
     name : str
-        ``separate``: a launch each. ``stacked``: those that share their right operand as one product with more rows.
-        ``batched``: all in one launch, each with operands of its own.
+        ``separate``: one launch per product. ``stacked``: products with the same right operand are one product with
+        more rows. ``batched``: all products in one launch, each with its own operands.
     launches, groups, m, n, k : int
-        Launches, products in each, and their sizes.
+        Launches, products per launch, and their sizes.
     flops, bytes : int
-        Of all launches together.
+        Counts of all launches.
     tiling : Tiling or None
-        Of one launch; None without a device.
+        Tiling of one launch; None without a device.
     time_s : float
-        Of all launches together, one behind the other.
+        Seconds of all launches, one after the other.
     interval : tuple or None
-        Seconds at 90%; None for models that give none.
+        90% interval in seconds; None for models without intervals.
     """
 
     name: str
@@ -221,19 +248,19 @@ class GemmVariant(msgspec.Struct, frozen=True):
 
 
 class GemmTimes(Result, msgspec.Struct, frozen=True):
-    """What a product, or several, should take.
+    """Times of one or several products.
 
     Attributes
     ----------
     m, n, k, products : int
         ``products`` times ``m x k`` by ``k x n``.
     device : Device or None
-        None where only a peak was given.
+        None if only a peak was given.
     peak_per_s : float
-        FLOP/s.
-    peak_words : str
-        Which peak that is.
-    ways : tuple of Way
+        Peak rate in FLOP/s.
+    peak_description : str
+        Description of the peak.
+    variants : tuple of GemmVariant
         ``separate`` first.
     """
 
@@ -247,7 +274,7 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
     device: Device | None
     model: TimeModel
     peak_per_s: float
-    peak_words: str
+    peak_description: str
     bandwidth_bytes_per_s: float | None
     variants: tuple[GemmVariant, ...]
     notes: tuple[str, ...] = ()
@@ -264,7 +291,7 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
 
     @property
     def peak_time_s(self) -> float:
-        """Seconds of one product at peak: the least possible."""
+        """Seconds of one product at peak, its lower bound."""
         return self.flops / self.peak_per_s
 
     @property
@@ -274,38 +301,48 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
 
     @property
     def ridge_point(self) -> float | None:
-        """FLOPs per byte from which on arithmetic and no longer memory bounds; None without a device."""
-        return None if self.bandwidth_bytes_per_s is None else self.peak_per_s / self.bandwidth_bytes_per_s
+        """Intensity at which products become compute bound, in FLOPs per byte; None without a device."""
+        if self.bandwidth_bytes_per_s is None:
+            return None
+        return self.peak_per_s / self.bandwidth_bytes_per_s
 
     def rows(self) -> list[dict[str, Any]]:
-        """The ways as rows, in SI units."""
-        first = self.variants[0].time_s
-        return [
-            {
-                **{name: getattr(way, name) for name in ("launches", "groups", "m", "n", "k", "flops", "bytes")},
-                "way": way.name,
-                "tiles": way.tiling and way.tiling.tiles,
-                "waves": way.tiling and way.tiling.waves,
-                "last_wave_tiles": way.tiling and way.tiling.last_wave_tiles,
-                "filled": way.tiling and way.tiling.wave_efficiency,
-                "covered": way.tiling and way.tiling.tile_efficiency,
-                "time_s": way.time_s,
-                "interval": None if way.interval is None else list(way.interval),
-                "share_of_peak": way.flops / way.time_s / self.peak_per_s,
-                "gain": first / way.time_s,
-            }
-            for way in self.variants
-        ]
+        """Return the variants as rows, in SI units."""
+        rows = []
+        for variant in self.variants:
+            tiling = variant.tiling
+            rows.append(
+                {
+                    "launches": variant.launches,
+                    "groups": variant.groups,
+                    "m": variant.m,
+                    "n": variant.n,
+                    "k": variant.k,
+                    "flops": variant.flops,
+                    "bytes": variant.bytes,
+                    "way": variant.name,
+                    "tiles": None if tiling is None else tiling.tiles,
+                    "waves": None if tiling is None else tiling.waves,
+                    "last_wave_tiles": None if tiling is None else tiling.last_wave_tiles,
+                    "filled": None if tiling is None else tiling.wave_efficiency,
+                    "covered": None if tiling is None else tiling.tile_efficiency,
+                    "time_s": variant.time_s,
+                    "interval": None if variant.interval is None else list(variant.interval),
+                    "share_of_peak": variant.flops / variant.time_s / self.peak_per_s,
+                    "gain": self.variants[0].time_s / variant.time_s,
+                }
+            )
+        return rows
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``--format json`` prints."""
+        """Return the output of ``--format json``."""
         tiling = self.variants[0].tiling
         return {
             "m": self.m,
             "n": self.n,
             "k": self.k,
             "count": self.products,
-            "gpu": self.device and self.device.id,
+            "gpu": None if self.device is None else self.device.id,
             "precision": self.precision,
             "time_model": self.model.name,
             "calibration": self.model.label or None,
@@ -316,8 +353,8 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
             "peak_flops": self.peak_per_s,
             "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
             "peak_time_s": self.peak_time_s,
-            "tile": tiling and [tiling.rows, tiling.columns],
-            "multiprocessors": tiling and tiling.multiprocessors,
+            "tile": None if tiling is None else [tiling.rows, tiling.columns],
+            "multiprocessors": None if tiling is None else tiling.multiprocessors,
             "ways": self.rows(),
             "notes": list(self.notes),
         }

@@ -121,6 +121,8 @@ def find_buffers(layers: Sequence[Layer], number_bytes: int) -> Buffers:
             written = [read[0]] * len(layer.outputs)
         else:
             element_bytes = KINDS[layer.kind].element_bytes if layer.kind in KINDS else 0
+            if "widths" in layer.attributes:  # a cast to another precision
+                element_bytes = layer.attributes["widths"][1]
             is_view_of_parameter = not read and is_alias(layer)
             is_activation = layer.kind != "cache" and not is_view_of_parameter
             scales = flow.output_scales[index]

@@ -1,11 +1,12 @@
 """Peak memory of a training step or of inference, by part; and the largest batch that fits.
 
-Every part is affine in the batch: activations grow with it, parameters do not. ``docs/training.md`` gives the formulas
-and how far they are from what frameworks allocate.
+Every part is affine in the batch size: activations grow with it, parameters do not. ``docs/training.md`` gives the
+formulas and compares them with the memory that frameworks allocate.
 
-With checkpointing a network cut into segments keeps what crosses the cuts, and computes the inside of a segment again
-when the backward pass comes to it (Chen et al. 2016, "Training deep nets with sublinear memory cost"). About sqrt(n)
-segments need the least memory of a chain of n equal layers, for one more forward pass.
+With activation checkpointing a network is cut into segments. The tensors that cross the cuts are saved, and the inside
+of a segment is computed again when the backward pass reaches it (Chen et al. 2016, "Training deep nets with sublinear
+memory cost"). About sqrt(n) segments need the least memory for a chain of n equal layers, at the cost of one more
+forward pass.
 """
 
 from __future__ import annotations
@@ -17,37 +18,57 @@ from math import ceil, prod, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from ..counting import KINDS, MATRIX_KINDS, Layer
+from ..counting.kinds import cached_elements, is_alias
 from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue
 from ..machines import Device
 from ..units import WEIGHT_BYTES, element_bytes
 from .liveness import ZERO_BYTES, MemoryPlan, make_plan, peak_backward, peak_forward, saved_bytes
-from .workload import MASTER_BYTES, OPTIMIZERS, TrainingOptions, Workload, cached_for_layers, matrix_elements
+from .optimizers import MASTER_BYTES, OPTIMIZERS, update_cost
+from .workload import Workload, bytes_per_state, cached_for_layers, matrix_elements
 
 if TYPE_CHECKING:
     from .liveness import Bytes
 
 ZERO_FROM_STAGE = (3, 2, 1)
-"""The stage from which ZeRO shares out parameters, gradients and the optimizer's state."""
+"""The ZeRO stage from which parameters, gradients and optimizer state are sharded."""
 
-RESERVE_BYTES = 10**9
-"""Left free on the device: about half for the CUDA context and its kernels, half for what the allocator rounds up."""
+CONTEXT_BYTES = 5 * 10**8
+"""Memory of the CUDA context and its kernels."""
+
+FRAGMENTATION_BYTES = 5 * 10**8
+"""Allowance for the memory that the allocator rounds up or cannot reuse."""
+
+RESERVE_BYTES = CONTEXT_BYTES + FRAGMENTATION_BYTES
+"""Memory of a device that is left free."""
 
 
 def usable_bytes(device: Device) -> float:
-    """What a network may take of a device's memory: all but `RESERVE_BYTES`."""
+    """Return the memory of a device that a network may use: all but `RESERVE_BYTES`."""
     return device.memory_bytes - RESERVE_BYTES
 
 
 def shard_model_state(amounts: Sequence[int], stage: int, shards: Any) -> list[Any]:
-    """Bytes of parameters, gradients and optimizer state on each of so many devices, by a stage of ZeRO.
+    """Return the bytes of parameters, gradients and optimizer state on each device under a ZeRO stage.
 
-    Rajbhandari et al. 2020, section 3 and figure 1: a stage divides its share by the number of devices. `shards` is a
-    number of devices or an array of them.
+    Rajbhandari et al. 2020, section 3 and figure 1: a stage divides its parts by the number of devices.
+
+    Parameters
+    ----------
+    amounts : sequence of int
+        Bytes of parameters, gradients and optimizer state.
+    stage : {0, 1, 2, 3}
+        ZeRO stage.
+    shards : int or ndarray of int
+        Number of devices.
     """
-    return [-(-part // shards) if stage >= first else part for part, first in zip(amounts, ZERO_FROM_STAGE)]
+    return [
+        -(-amount // shards) if stage >= first_stage else amount
+        for amount, first_stage in zip(amounts, ZERO_FROM_STAGE)
+    ]
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -56,20 +77,25 @@ class Memory(msgspec.Struct, frozen=True):
     Attributes
     ----------
     parameters_bytes : int
-        Parameters, and the running statistics of batch norms.
+        Parameters, trained and frozen, and the running statistics of batch norms.
     gradients_bytes : int
-        Gradients of all parameters.
+        Gradients of the trained parameters.
     optimizer_bytes : int
-        The optimizer's state; in mixed precision with the master weights.
+        Optimizer state; in mixed precision with the master weights.
     activations_bytes : int
-        What the forward pass saves for the backward pass; at inference the largest set of tensors alive at once.
+        Tensors that the forward pass saves for the backward pass; at inference the largest set of tensors alive at
+        once.
     inputs_bytes : int
-        What the network is given.
-    cache_bytes : int
-        Keys and values of all tokens, of networks that write text.
+        Inputs of the network.
     workspace_bytes : int
-        What else is alive at the peak: results not saved, gradients of activations. The scratch memory that
-        libraries ask for, of convolutions above all, is not known and not in it.
+        Further tensors alive at the peak: results that are not saved, gradients of activations, a dequantized weight.
+        The scratch memory of libraries, of convolutions above all, is unknown and not included.
+    cache_bytes : int
+        Keys and values of all tokens, of networks that generate text.
+    logits_bytes : int
+        Logits of a language model in training, with their copies and gradients in the loss that are alive at the peak.
+    frozen_parameters_bytes : int
+        Part of `parameters_bytes` that belongs to parameters that are not trained.
     """
 
     parameters_bytes: int
@@ -79,60 +105,77 @@ class Memory(msgspec.Struct, frozen=True):
     inputs_bytes: int
     workspace_bytes: int
     cache_bytes: int = 0
+    logits_bytes: int = 0
+    frozen_parameters_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
-        """All parts."""
-        return sum(msgspec.structs.astuple(self))
+        """Sum of all parts."""
+        total: int = sum(msgspec.structs.astuple(self)) - self.frozen_parameters_bytes
+        return total
 
     def sharded_bytes(self, parameters: Any, activations: Any = 1.0) -> Any:
-        """Bytes of a device that has these shares of the parameters and of the activations, and all of the inputs."""
+        """Return the bytes of a device that holds only fractions of the parameters and activations, and all inputs."""
         model = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
-        return model * parameters + (self.activations_bytes + self.workspace_bytes) * activations + self.inputs_bytes
+        computed = self.activations_bytes + self.workspace_bytes + self.logits_bytes
+        return model * parameters + computed * activations + self.inputs_bytes
 
     def rows(self) -> list[tuple[str, int]]:
-        """Part and bytes, in the order of the attributes."""
-        return [(name.removesuffix("_bytes"), amount) for name, amount in msgspec.structs.asdict(self).items()]
+        """Return name and bytes of each part, whose sum is the total."""
+        amounts = msgspec.structs.asdict(self)
+        frozen = amounts.pop("frozen_parameters_bytes")
+        amounts["parameters_bytes"] -= frozen
+        rows = [(name.removesuffix("_bytes"), amount) for name, amount in amounts.items()]
+        if frozen:
+            rows.insert(1, ("frozen parameters", frozen))
+        return rows
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON."""
+        """Return the documented JSON."""
         return {"total_bytes": self.total_bytes, **msgspec.structs.asdict(self)}
 
 
 class MemoryRemedy(msgspec.Struct, frozen=True):
-    """Something that makes the same step need less memory.
+    """A change with which the same step needs less memory.
 
     Attributes
     ----------
+    name : str
+        Description of the change.
     total_bytes : int
-        Peak memory with it, at the batch that was asked for.
+        Peak memory with the change, at the requested batch size.
+    fits : bool
+        Whether it fits then.
     largest_batch : int or None
-        The largest batch that fits with it.
+        Largest batch size that fits with the change.
+    time_ratio : float or None
+        Step time with the change over the step time without it; None if it was not predicted.
     """
 
     name: str
     total_bytes: int
     fits: bool
     largest_batch: int | None
+    time_ratio: float | None = None
 
 
 class MemoryFit(msgspec.Struct, frozen=True):
-    """Peak memory held against a device.
+    """Comparison of the peak memory with the memory of a device.
 
     Attributes
     ----------
     memory : Memory
-        What is needed.
+        Peak memory of the workload.
     capacity_bytes : float
-        What the device has.
+        Memory of the device.
     reserve_bytes : float
-        What is left free of it.
+        Part of the device's memory that is left free.
     largest_batch : int or None
-        The largest batch that fits; None where not even one sample does.
+        Largest batch size that fits; None if not even one sample fits.
     optimizer : str or None
-        Which the optimizer's part is of; None where nothing is trained.
+        Optimizer that `Memory.optimizer_bytes` belongs to; None without training.
     remedies : tuple of MemoryRemedy
-        What would help, most first; empty where it fits.
+        Changes that would help, best first; empty if the workload fits.
     """
 
     memory: Memory
@@ -144,21 +187,22 @@ class MemoryFit(msgspec.Struct, frozen=True):
 
     @property
     def usable_bytes(self) -> float:
-        """What may be used: all but the reserve."""
+        """Memory of the device without the reserve."""
         return self.capacity_bytes - self.reserve_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether it does."""
+        """Whether the peak memory is at most the usable memory."""
         return self.memory.total_bytes <= self.usable_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON."""
+        """Return the documented JSON."""
         return {
             **self.memory.to_dict(),
             "optimizer": self.optimizer,
             "capacity_bytes": self.capacity_bytes,
             "reserve_bytes": self.reserve_bytes,
+            "fragmentation_bytes": min(FRAGMENTATION_BYTES, self.reserve_bytes),
             "fits": self.fits,
             "largest_batch": self.largest_batch,
             "remedies": [msgspec.structs.asdict(remedy) for remedy in self.remedies],
@@ -166,202 +210,351 @@ class MemoryFit(msgspec.Struct, frozen=True):
 
 
 def peak_memory(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Memory:
-    """Peak memory on one device.
+    """Return the peak memory on one device.
 
     Parameters
     ----------
     workload : Workload
-        Its batch is that of the step on this device, all micro-batches together. ``inference`` and ``forward`` save
-        nothing; every other phase is a training step.
+        Workload with the batch size of a step on this device, all micro-batches together. The phases ``inference`` and
+        ``forward`` save nothing; every other phase is a training step.
     zero_stage : {0, 1, 2, 3}
-        What is divided among `shards` devices: nothing, the optimizer's state, the gradients too, the parameters too
-        (Rajbhandari et al. 2020, ZeRO).
+        State that is sharded across `shards` devices: none, the optimizer's, gradients too, parameters too (Rajbhandari
+        et al. 2020, ZeRO).
     shards : int
-        Devices that share.
+        Number of devices.
     """
     batch_size = workload.batch_size
-    micro = workload.options.micro_batch(batch_size) if workload.phase in PHASES_WITH_GRADIENTS else batch_size
-    return memory_by_micro_batch(workload, zero_stage=zero_stage, shards=shards)(micro)
+    micro_batch_size = batch_size
+    if workload.phase in PHASES_WITH_GRADIENTS:
+        micro_batch_size = workload.options.micro_batch(batch_size)
+    return memory_by_micro_batch(workload, zero_stage=zero_stage, shards=shards)(micro_batch_size)
 
 
 def memory_by_micro_batch(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Callable[[Any], Memory]:
-    """As `memory_of`, of any size of a micro-batch, or an array of them: what is looked for once."""
-    parts = _parts(workload, zero_stage, shards)
-    return lambda micro: Memory(*(fixed + micro * per_sample if per_sample else fixed for per_sample, fixed in parts))
+    """Return a function from the size of a micro-batch, or an array of sizes, to the peak memory."""
+    parts = _memory_parts(workload, zero_stage, shards)
+
+    def memory_at(micro_batch_size: Any) -> Memory:
+        amounts = {}
+        for name, part in parts.items():
+            amount: Any = part.fixed
+            if part.per_sample:
+                amount = part.fixed + micro_batch_size * part.per_sample
+            amounts[name] = amount
+        return Memory(**amounts)
+
+    return memory_at
 
 
 def memory_coefficients(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> tuple[int, int]:
-    """Bytes that do not depend on the batch, and bytes for each sample of a micro-batch: their sum is `memory_of`'s.
+    """Return the bytes that do not depend on the batch size, and the bytes per sample of a micro-batch.
 
     Returns
     -------
     fixed_bytes, per_sample_bytes : int
     """
-    parts = _parts(workload, zero_stage, shards)
-    return sum(fixed for _, fixed in parts), sum(per_sample for per_sample, _ in parts)
+    parts = _memory_parts(workload, zero_stage, shards)
+    del parts["frozen_parameters_bytes"]  # is part of the parameters
+    return sum(part.fixed for part in parts.values()), sum(part.per_sample for part in parts.values())
 
 
 def largest_batch(workload: Workload, *, memory_bytes: float, zero_stage: int = 0, shards: int = 1) -> int | None:
-    """The largest batch whose peak memory is no more than `memory_bytes`; None where not even one sample fits.
+    """Return the largest batch size with a peak memory of at most `memory_bytes`; None if not even one sample fits.
 
-    With accumulation it is the largest micro-batch times their number.
+    With gradient accumulation it is the largest micro-batch times the number of micro-batches.
     """
     fixed, per_sample = memory_coefficients(workload, zero_stage=zero_stage, shards=shards)
     if not per_sample:
-        raise BadValue("the network's memory does not depend on the batch, so no batch is the largest")
-    micro = int((memory_bytes - fixed) // per_sample)
-    return (
-        micro * (workload.options.accumulation if workload.phase in PHASES_WITH_GRADIENTS else 1)
-        if micro >= 1
-        else None
-    )
+        raise BadValue("the memory of this network does not depend on the batch size, so that there is no largest one")
+    micro_batch_size = int((memory_bytes - fixed) // per_sample)
+    if micro_batch_size < 1:
+        return None
+    if workload.phase in PHASES_WITH_GRADIENTS:
+        return micro_batch_size * workload.options.accumulation
+    return micro_batch_size
 
 
-def _parts(workload: Workload, stage: int, shards: int) -> list[tuple[int, int]]:
-    """The parts in the order of `Memory`: bytes for each sample, and of any batch."""
-    layers, number_bytes = workload.network.layers, element_bytes(workload.precision)
+class AffineBytes(NamedTuple):
+    """Bytes as a function of the micro-batch size: ``fixed + per_sample * size``."""
+
+    per_sample: int
+    fixed: int
+
+
+def _memory_parts(workload: Workload, stage: int, shards: int) -> dict[str, AffineBytes]:
+    """Return the parts of `Memory` by name."""
     if stage not in (0, 1, 2, 3):
-        raise BadValue(f"ZeRO has the stages 0 (nothing is divided), 1, 2 and 3, not {stage!r}")
+        raise BadValue(f"the ZeRO stage must be 0, 1, 2 or 3 (got {stage!r})")
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
-        raise BadValue(f"the shards must be a whole number of 1 or more, not {shards!r}")
-    stage = stage if workload.phase in PHASES_WITH_GRADIENTS else 0
-    parameters, *others = shard_model_state(model_bytes(workload), stage, shards)
-    # a running mean and a running variance per channel
+        raise BadValue(f"the number of shards must be an integer >= 1 (got {shards!r})")
+    layers, number_bytes = workload.trained_layers, element_bytes(workload.precision)
+    has_gradients = workload.phase in PHASES_WITH_GRADIENTS
+    stage = stage if has_gradients else 0
+    parameters, gradients, optimizer = shard_model_state(device_state_bytes(workload), stage, shards)
+    frozen = 0
+    if has_gradients:
+        frozen = shard_model_state((_frozen_bytes(workload), 0, 0), stage, shards)[0]
+    # A batch norm keeps a running mean and a running variance per channel.
     statistics = sum(
         2 * layer.inputs[0][1] for layer in layers if layer.kind in KINDS and KINDS[layer.kind].has_running_statistics
     )
     statistics_bytes = statistics * (max(number_bytes, 4) if workload.options.mixed_precision else number_bytes)
-    training = workload.options if workload.phase in PHASES_WITH_GRADIENTS else None
-    model = [(0, part) for part in (parameters + statistics_bytes, *others)]
-    return [*model, *cached_for_layers(_find_tensors, layers, number_bytes, training)]
+    parts = {
+        "parameters_bytes": AffineBytes(0, parameters + statistics_bytes),
+        "gradients_bytes": AffineBytes(0, gradients),
+        "optimizer_bytes": AffineBytes(0, optimizer),
+        "frozen_parameters_bytes": AffineBytes(0, frozen),
+    }
+    if not has_gradients:
+        return {**parts, **cached_for_layers(_inference_tensors, layers, number_bytes)}
+    options = workload.options
+    parts |= cached_for_layers(
+        _training_tensors, layers, number_bytes, options.checkpointing, workload.network.lengths is not None
+    )
+    extra_bytes = 0
+    if options.accumulation > 1:  # the new gradient of a weight is alive until it is added to the old one
+        trained = [prod(weight) for layer in layers if not _is_frozen(layer) for weight in layer.weights]
+        extra_bytes += max(trained, default=0) * number_bytes
+    if workload.weights is not None:  # a dequantized weight is alive during its product
+        quantized = _quantized_layers(workload)
+        extra_bytes += max((prod(layer.weights[0]) for layer in quantized), default=0) * number_bytes
+    workspace = parts["workspace_bytes"]
+    parts["workspace_bytes"] = workspace._replace(fixed=workspace.fixed + extra_bytes)
+    return parts
 
 
-def _find_tensors(
-    layers: tuple[Layer, ...], number_bytes: int, options: TrainingOptions | None
-) -> list[tuple[int, int]]:
-    """All parts but those of the model, in the order of `Memory`; at inference there are no options."""
+def _inference_tensors(layers: tuple[Layer, ...], number_bytes: int) -> dict[str, AffineBytes]:
+    """Return the parts of the memory of inference that are not the model's."""
     plan = cached_for_layers(make_plan, layers, number_bytes)
-    inputs = sum(plan.graph.buffers[which].size for which in plan.graph.inputs), 0
-    if options is None:
-        cached = sum(prod(shape) for layer in layers if layer.kind == "cache" for shape in layer.outputs)
-        return [tuple(peak_forward(plan)), inputs, (0, 0), (cached * number_bytes, 0)]
+    cached = cached_elements(layers)
+    return {
+        "activations_bytes": AffineBytes(*peak_forward(plan)),
+        "inputs_bytes": _input_bytes(plan),
+        "workspace_bytes": AffineBytes(0, 0),
+        "cache_bytes": AffineBytes(cached * number_bytes, 0),
+    }
+
+
+def _training_tensors(
+    layers: tuple[Layer, ...], number_bytes: int, checkpointing: str, reads_tokens: bool
+) -> dict[str, AffineBytes]:
+    """Return the parts of the memory of a training step that are not the model's.
+
+    The logits are the difference between the peak of a language model with its head and loss, and without them.
+    """
+    plan = cached_for_layers(make_plan, layers, number_bytes)
+    head = None
+    if reads_tokens:
+        from .fine_tuning import append_loss, find_logits
+
+        head = find_logits(layers)
+    if head is None:
+        peak, saved = _peak_of_step(layers, plan, checkpointing)
+        logits = ZERO_BYTES
+    else:
+        with_loss = append_loss(layers, number_bytes)
+        peak_with_loss, _ = _peak_of_step(with_loss, make_plan(with_loss, number_bytes), checkpointing)
+        body = layers[:head]
+        peak, saved = _peak_of_step(body, make_plan(body, number_bytes), checkpointing)
+        logits = peak_with_loss - peak
+    return {
+        "activations_bytes": AffineBytes(*saved),
+        "inputs_bytes": _input_bytes(plan),
+        "workspace_bytes": AffineBytes(*(peak - saved)),
+        "logits_bytes": AffineBytes(*logits),
+    }
+
+
+def _peak_of_step(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str) -> tuple[Bytes, Bytes]:
+    """Return the peak bytes of forward and backward pass, and the bytes of saved tensors at that time."""
     peak, saved = ZERO_BYTES, ZERO_BYTES
-    for start, end, held, held_bytes in find_segments(layers, plan, options.checkpointing):
-        forward = peak_forward(plan, start, end, held, keep_saved=True)
-        highest = held_bytes + max(forward, peak_backward(plan, start, end, held), key=tuple)
+    for start, end, kept, kept_bytes in find_segments(layers, plan, checkpointing):
+        forward = peak_forward(plan, start, end, kept, keep_saved=True)
+        highest = kept_bytes + max(forward, peak_backward(plan, start, end, kept), key=tuple)
         if tuple(highest) >= tuple(peak):
-            peak, saved = highest, held_bytes + saved_bytes(plan, start, end, held)
-    workspace = peak - saved
-    if options.accumulation > 1:  # a weight's new gradient stands beside the old one until the two are added up
-        largest = max((prod(weight) for layer in layers for weight in layer.weights), default=0)
-        workspace[1] += largest * number_bytes
-    return [tuple(saved), inputs, tuple(workspace)]
+            peak, saved = highest, kept_bytes + saved_bytes(plan, start, end, kept)
+    return peak, saved
+
+
+def _input_bytes(plan: MemoryPlan) -> AffineBytes:
+    return AffineBytes(sum(plan.graph.buffers[index].size for index in plan.graph.inputs), 0)
+
+
+def _is_frozen(layer: Layer) -> bool:
+    return bool(layer.attributes.get("frozen", False))
+
+
+def _quantized_layers(workload: Workload) -> list[Layer]:
+    """Return the layers of a training step with quantized weights."""
+    from .fine_tuning import is_quantized
+
+    layers = workload.trained_layers
+    return [layer for layer, quantized in zip(layers, is_quantized(layers)) if quantized]
+
+
+def _frozen_bytes(workload: Workload) -> int:
+    """Return the bytes of the parameters that are not trained, in their storage format."""
+    number_bytes = element_bytes(workload.precision)
+    frozen = sum(layer.parameters for layer in workload.trained_layers if _is_frozen(layer))
+    frozen_bytes = frozen * number_bytes
+    if workload.weights is not None and frozen:
+        from .fine_tuning import quantized_bytes
+
+        elements = sum(prod(layer.weights[0]) for layer in _quantized_layers(workload) if layer.parameters)
+        frozen_bytes -= int(elements * (number_bytes - quantized_bytes(workload.weights)))
+    return frozen_bytes
 
 
 def model_bytes(workload: Workload) -> tuple[int, int, int]:
-    """Bytes of parameters, gradients and optimizer state on one device.
+    """Return the bytes of parameters, gradients and optimizer state on one device.
 
     Rajbhandari et al. 2020, section 3: in mixed precision 2 + 2 + K bytes per parameter with K = 12 for Adam (fp32
     master weight, momentum, variance).
     """
     number_bytes, options = element_bytes(workload.precision), workload.options
-    parameters = int(workload.work.parameters.sum())
     if workload.phase not in PHASES_WITH_GRADIENTS:
-        spared = sum(
-            matrix_elements(layer) * number_bytes
-            for layer in workload.layers
-            if workload.weights is not None and layer.parameters
-        )
-        narrow = 0 if workload.weights is None else spared / number_bytes * WEIGHT_BYTES[workload.weights]
-        return int(parameters * number_bytes - spared + narrow), 0, 0
-    frozen = sum(layer.parameters for layer in workload.layers if layer.attributes.get("frozen", False))
-    state = OPTIMIZERS[options.optimizer].state
-    per_state = MASTER_BYTES * (1 + state) if options.mixed_precision else number_bytes * state
-    trained = parameters - frozen
-    return parameters * number_bytes, trained * number_bytes, trained * per_state
+        parameters_bytes = int(workload.work.parameters.sum()) * number_bytes
+        if workload.weights is not None:
+            elements = sum(matrix_elements(layer) for layer in workload.layers if layer.parameters)
+            parameters_bytes -= int(elements * (number_bytes - WEIGHT_BYTES[workload.weights]))
+        return parameters_bytes, 0, 0
+    trained_layers = [layer for layer in workload.trained_layers if layer.parameters and not _is_frozen(layer)]
+    trained = sum(layer.parameters for layer in trained_layers)
+    optimizer = OPTIMIZERS[options.optimizer]
+    state_elements = trained * optimizer.state
+    if optimizer.matrix_rule:
+        state_elements = sum(update_cost(optimizer, layer).state_elements for layer in trained_layers)
+    state_bytes = ceil(state_elements * bytes_per_state(options, workload.precision))
+    if options.mixed_precision:
+        state_bytes += trained * MASTER_BYTES
+    gradient_bytes = MASTER_BYTES if options.fp32_gradients else number_bytes
+    return trained * number_bytes + _frozen_bytes(workload), trained * gradient_bytes, state_bytes
+
+
+def device_state_bytes(workload: Workload) -> tuple[int, int, int]:
+    """Return the bytes of parameters, gradients and optimizer state that are in the memory of the device.
+
+    With offloading gradients leave the device layer by layer, so that only those of the largest layer stay.
+    """
+    parameters, gradients, optimizer = model_bytes(workload)
+    if workload.phase not in PHASES_WITH_GRADIENTS or workload.options.offload == "none":
+        return parameters, gradients, optimizer
+    sizes = [layer.parameters for layer in workload.trained_layers if not _is_frozen(layer)]
+    return parameters, gradients * max(sizes) // sum(sizes), 0
 
 
 class Segment(NamedTuple):
-    """Layers from `start` up to `end`, and what crosses the cuts up to theirs: each segment starts again from there."""
+    """Layers of a network between two cuts of activation checkpointing.
+
+    Attributes
+    ----------
+    start, end : int
+        First layer, and end of the range.
+    kept : frozenset of int
+        Buffers that cross the cuts up to the end of the segment, from which segments are computed again.
+    kept_bytes : ndarray, shape (2,)
+        Their bytes per sample, and bytes that do not grow with the batch.
+    """
 
     start: int
     end: int
-    held: frozenset[int]
-    held_bytes: Bytes
+    kept: frozenset[int]
+    kept_bytes: Bytes
 
 
 def find_segments(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str) -> list[Segment]:
-    """Cut a network where one tensor alone crosses.
+    """Cut a network into segments at tensors that alone connect its parts.
 
     Parameters
     ----------
+    layers : sequence of Layer
+        Layers in the order of execution.
     plan : MemoryPlan
-        Of these layers.
-    checkpointing : {"none", "sqrt", "all"}
-        ``all`` cuts before every block: wherever a single tensor crosses and a convolution or matrix product lies
-        between. ``sqrt`` takes about the square root of as many, so that each keeps about as much.
+        Memory plan of these layers.
+    checkpointing : str
+        One of `paleo_lite.timing.workload.CHECKPOINTING`. ``all`` cuts before every block: wherever a single tensor
+        crosses and a convolution or matrix product lies between. ``sqrt`` takes about the square root of as many cuts,
+        so that the segments save about equal amounts.
 
     Returns
     -------
     list of Segment
-        In order; one where nothing is checkpointed. All but the last are computed again: the backward pass begins
-        with the last, whose forward pass has just been.
+        Segments in their order; a single one without checkpointing. All but the last are computed again: the backward
+        pass begins with the last one, for which the forward pass has just finished.
     """
-    cuts = [0, *(_blocks(layers, plan) if checkpointing != "none" else []), len(layers)]
+    cuts = [0, len(layers)]
+    if checkpointing != "none":
+        cuts = [0, *_block_boundaries(layers, plan), len(layers)]
     if checkpointing == "sqrt":
-        cuts = _balanced(plan, cuts)
+        cuts = _select_balanced_cuts(plan, cuts)
     crossing: list[list[int]] = [[] for _ in (*cuts, None)]  # by the first cut that a buffer crosses
-    for which, (first, last) in enumerate(zip(plan.first_write, plan.last_use)):
-        place = bisect_right(cuts, first)
-        if first >= 0 and place < len(cuts) and cuts[place] <= last:
-            crossing[place].append(which)
-    held, held_bytes = frozenset[int](), ZERO_BYTES
+    for buffer, (first, last) in enumerate(zip(plan.first_write, plan.last_use)):
+        next_cut = bisect_right(cuts, first)
+        if first >= 0 and next_cut < len(cuts) and cuts[next_cut] <= last:
+            crossing[next_cut].append(buffer)
+    kept, kept_bytes = frozenset[int](), ZERO_BYTES
     segments = []
-    for (start, end), more in zip(pairwise(cuts), crossing):
-        held, held_bytes = held.union(more), held_bytes + plan.sizes[more].sum(axis=0)
-        segments.append(Segment(start, end, held, held_bytes))
+    for (start, end), buffers in zip(pairwise(cuts), crossing):
+        kept, kept_bytes = kept.union(buffers), kept_bytes + plan.sizes[buffers].sum(axis=0)
+        segments.append(Segment(start, end, kept, kept_bytes))
     return segments
 
 
-def _blocks(layers: Sequence[Layer], plan: MemoryPlan) -> list[int]:
-    """The last place to cut before each matrix product that a single tensor leads to."""
-    crossing = [0] * (len(layers) + 1)
+def _block_boundaries(layers: Sequence[Layer], plan: MemoryPlan) -> list[int]:
+    """Return the last possible cut before each matrix product to which a single tensor leads.
+
+    Tensors without a gradient, such as the angles of rotary positions, may cross as well: all segments share them.
+    """
     last_write = list(plan.first_write)
-    for index, written in enumerate(plan.graph.writes):
-        for which in written:
-            last_write[which] = max(last_write[which], index)
-    for first, last in zip(plan.first_write, plan.last_use):
-        if first >= 0:
-            crossing[first + 1] += 1
-            crossing[last + 1] -= 1
-    overwritten = [0] * (len(layers) + 1)  # a tensor that is written to later cannot be started from again
-    for first, last in zip(plan.first_write, last_write):
-        if 0 <= first < last:
-            overwritten[first + 1] += 1
-            overwritten[last + 1] -= 1
+    for index, (layer, buffers) in enumerate(zip(layers, plan.graph.writes)):
+        if is_alias(layer):  # a view changes no values
+            continue
+        for buffer in buffers:
+            last_write[buffer] = max(last_write[buffer], index)
+    crossing = _count_intervals(
+        len(layers),
+        [
+            (first, last)
+            for first, last in zip(plan.first_write, plan.last_use)
+            if first >= 0 and plan.graph.gradient[first]
+        ],
+    )
+    # A tensor that is written again later cannot be the start of a second computation.
+    overwritten = _count_intervals(
+        len(layers), [(first, last) for first, last in zip(plan.first_write, last_write) if 0 <= first < last]
+    )
     cuts: list[int] = []
-    pending, multiplies, count, changing = 0, False, 0, 0
+    candidate, has_product = 0, False
     for index, layer in enumerate(layers):
-        count += crossing[index]
-        changing += overwritten[index]
-        if count == 1 and not changing and index:
-            pending = index
+        if crossing[index] == 1 and not overwritten[index] and index:
+            candidate = index
         if layer.kind in MATRIX_KINDS:
-            if multiplies and pending > (cuts[-1] if cuts else 0):
-                cuts.append(pending)
-            multiplies = True
+            previous_cut = cuts[-1] if cuts else 0
+            if has_product and candidate > previous_cut:
+                cuts.append(candidate)
+            has_product = True
     return cuts
 
 
-def _balanced(plan: MemoryPlan, cuts: list[int]) -> list[int]:
-    """Of the cuts about the square root, at equal shares of what is kept between them."""
-    wanted = ceil(sqrt(len(cuts) - 1))
-    between = [saved_bytes(plan, start, end)[0] for start, end in pairwise(cuts)]
-    done = [0, *accumulate(between)]
-    running = done[-1]
-    chosen = [0]
-    for number in range(1, wanted):
-        nearest = min(range(len(cuts)), key=lambda place: abs(done[place] * wanted - number * running))
-        if cuts[nearest] > chosen[-1] and cuts[nearest] < cuts[-1]:
-            chosen.append(cuts[nearest])
-    return [*chosen, cuts[-1]]
+def _count_intervals(length: int, intervals: Sequence[tuple[int, int]]) -> list[int]:
+    """Return for each position how many intervals (first, last) contain both it and an earlier position."""
+    changes = [0] * (length + 1)
+    for first, last in intervals:
+        changes[first + 1] += 1
+        changes[last + 1] -= 1
+    return list(accumulate(changes))
+
+
+def _select_balanced_cuts(plan: MemoryPlan, cuts: list[int]) -> list[int]:
+    """Return about the square root of the number of cuts, at equal shares of the saved bytes between them."""
+    number_of_segments = ceil(sqrt(len(cuts) - 1))
+    saved = [saved_bytes(plan, start, end)[0] for start, end in pairwise(cuts)]
+    saved_before = [0, *accumulate(saved)]
+    total = saved_before[-1]
+    selected = [0]
+    for number in range(1, number_of_segments):
+        distances = [abs(amount * number_of_segments - number * total) for amount in saved_before]
+        nearest = cuts[int(np.argmin(np.array(distances, dtype=np.float64)))]
+        if selected[-1] < nearest < cuts[-1]:
+            selected.append(nearest)
+    return [*selected, cuts[-1]]

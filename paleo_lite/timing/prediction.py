@@ -1,10 +1,9 @@
-"""From a workload and a machine to a `Prediction`: how long, layer by layer, and what it was computed from."""
+"""`predict`, which times a workload on a machine, and `Prediction`, its result with the times of all layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
@@ -25,96 +24,112 @@ from .workload import Workload
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .budget import Budget, TrainingRun
     from .memory import MemoryFit
 
 
 def predict(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
-    """Time a workload on a machine."""
-    prediction = _timed(workload, machine, model)
+    """Predict the time of a workload on a machine, with its lower bound."""
+    prediction = _time_workload(workload, machine, model)
     bound = RooflineModel() if workload.has_layers else PeakModel()
     if model.is_forecast:
-        at_least = _timed(workload, machine, bound).terms
-        prediction = msgspec.structs.replace(prediction, bound_terms=at_least)
-        if prediction.time_s < at_least.time_s:
-            prediction = msgspec.structs.replace(
-                prediction, notes=(*prediction.notes, _faster_than_bound_note(prediction))
-            )
+        bound_terms = _time_workload(workload, machine, bound).terms
+        prediction = msgspec.structs.replace(prediction, bound_terms=bound_terms)
+        if prediction.time_s < bound_terms.time_s:
+            note = _faster_than_bound_note(prediction)
+            prediction = msgspec.structs.replace(prediction, notes=(*prediction.notes, note))
     if machine.board is not None:
-        whole = Machine(machine.board, machine.clock, machine.unit)
-        prediction = msgspec.structs.replace(prediction, board_bound_s=_timed(workload, whole, bound).time_s)
+        board = Machine(machine.board, machine.clock, machine.unit)
+        board_bound_s = _time_workload(workload, board, bound).time_s
+        prediction = msgspec.structs.replace(prediction, board_bound_s=board_bound_s)
     return prediction
 
 
-def _timed(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
-    """Time the passes of the phase, and what a training step makes of them, by one model."""
+def _time_workload(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
+    """Time the passes of the phase by one model, and assemble a training step from them."""
     if model.needs_bytes and not workload.has_layers:
-        raise BadValue(f"the {model.name} model needs the bytes of a network: a bare FLOP count takes peak or ppp")
-    asked = workload
+        raise BadValue(f"the {model.name} model requires a network: use the peak or ppp model for a FLOP count alone")
+    whole_step = workload
     if workload.training is not None:
-        from .training import assemble_step, micro_batch  # with what it needs, and only then
+        from .training import assemble_step, micro_batch  # imported only for training steps
 
         workload = micro_batch(workload, machine)
     work, phase, batch_size = workload.work, workload.phase, workload.batch_size
     counts = work.counts_by_pass(phase, batch_size)
     terms = model.evaluate(workload, machine)
-    none = np.zeros((1, 1), dtype=np.int64)
-    passes = Prediction(
+    if workload.has_layers:
+        macs = work.column("macs", phase, batch_size)
+        moved_bytes = work.column("bytes", phase, batch_size)
+        kernels = int(work.column("kernels", phase, batch_size).sum())
+    else:
+        macs = moved_bytes = np.zeros((1, 1), dtype=np.int64)
+        kernels = None
+    prediction = Prediction(
         workload,
         machine,
         model,
         terms,
         counts_by_pass=counts,
-        macs_by_pass=work.column("macs", phase, batch_size) if workload.has_layers else none,
-        bytes_by_pass=work.column("bytes", phase, batch_size) if workload.has_layers else none,
+        macs_by_pass=macs,
+        bytes_by_pass=moved_bytes,
         matrix=work.matrix,
-        kernels=int(work.column("kernels", phase, batch_size).sum()) if workload.has_layers else None,
+        kernels=kernels,
         notes=_notes(workload, machine, model, terms),
     )
-    return passes if asked.training is None else assemble_step(passes, asked)
+    return prediction if whole_step.training is None else assemble_step(prediction, whole_step)
 
 
 def _notes(workload: Workload, machine: Machine, model: TimeModel, terms: Terms) -> tuple[str, ...]:
-    """What somebody who uses the number should know: of network and model, the machine's figures, and the count."""
+    """Return the caveats of a prediction: of the network, the model, the machine's figures, and the count."""
     work, device, precision, phase = workload.work, machine.device, workload.precision, workload.phase
-    notes = [*workload.network.notes, *(model.notes if workload.has_layers else ())]
-    peak, vector = machine.peak(precision), machine.vector_peak(precision) if workload.has_layers else None
+    notes = list(workload.network.notes)
+    if workload.has_layers:
+        notes += model.notes
+    peak = machine.peak(precision)
     if device.parts is not None:
         notes.append(
             f"{device.name} is {device.parts.count} devices on one {device.scope}; a program that uses one of them "
-            f"gets {device.parts.device}"
+            f"runs on {device.parts.device}"
         )
     if peak.peak.unverified:
         notes.append(f"the {peak.describe()} could not be checked against a primary source")
-    if vector is None:
+    if not workload.has_layers:
         return tuple(notes)
     if phase in GENERATION_PHASES:
         notes.append(STATIC_BATCH_NOTE)
-    is_large = phase in GENERATION_PHASES or (phase == "training" and workload.network.blocks)
-    if is_large and precision == "fp32":
-        narrow = [name for name in ("bf16", "fp16") if any(one.precision == name for one in device.peaks)]
+    is_language_model = phase in GENERATION_PHASES or (phase == "training" and workload.network.blocks)
+    if is_language_model and precision == "fp32":
+        supported = {peak.precision for peak in device.peaks}
+        narrow = [name for name in ("bf16", "fp16") if name in supported]
         if narrow:
-            notes.append(f"in fp32: language models mostly run in 16 bits, --precision {narrow[0]}")
-    if work.convention.unit != "FLOP" and model.uses_convention_count:  # a convention in FLOPs goes with the peak
+            notes.append(f"in fp32; language models are usually run in 16 bits: `--precision {narrow[0]}`")
+    if work.convention.unit != "FLOP" and model.uses_convention_count:  # a FLOP count is consistent with the peak
         notes.append(
             f"the {work.convention.name} convention counts a multiply-accumulate as 1, the peak counts it as 2: "
-            "compute times come out about half as long as they should"
+            "compute times are too short by about half"
         )
     if work.unknown:
         notes.append(missing_rules_note(work.unknown))
-    if USER_RULES and (own := user_rules_note(work.kinds)):
-        notes.append(own)
-    held = model.peak(machine, precision).peak
-    if (vector.peak.precision, vector.peak.unit) != (held.precision, held.unit):
-        notes.append(f"all but convolution, linear, matmul and attention are held against the {vector.describe()}")
+    if USER_RULES:
+        user_note = user_rules_note(work.kinds)
+        if user_note:
+            notes.append(user_note)
+    vector_peak = machine.vector_peak(precision)
+    matrix_peak = model.peak(machine, precision).peak
+    if (vector_peak.peak.precision, vector_peak.peak.unit) != (matrix_peak.precision, matrix_peak.unit):
+        notes.append(
+            f"operations other than convolution, linear, matmul and attention use the {vector_peak.describe()}"
+        )
     if terms.host_slowdown > 1.05:
         notes.append(
-            f"the host launches kernels more slowly than the device runs them: {terms.host_slowdown:.2g} times as long"
+            "the host launches kernels more slowly than the device runs them: "
+            f"it takes {terms.host_slowdown:.2g} times as long"
         )
     return tuple(notes)
 
 
 def _faster_than_bound_note(prediction: Prediction) -> str:
-    """Why a forecast may beat the data sheet's bound: by the layers that do."""
+    """Return the reasons why a forecast is faster than the bound, from the layers that are."""
     from ..counting.algorithms import algorithms_of
 
     peak, reasons = prediction.peak.peak, dict[str, None]()
@@ -124,41 +139,40 @@ def _faster_than_bound_note(prediction: Prediction) -> str:
         if len(algorithms_of(layer, prediction.batch_size, prediction.precision, peak.unit)) > 1:
             reasons["convolutions by an algorithm with fewer multiplications"] = None
         elif layer.attributes.get("causal"):
-            reasons["attention without the scores that its mask hides"] = None
+            reasons["attention without its masked scores"] = None
         else:
-            reasons["such devices were measured above the clock of the data sheet"] = None
+            reasons["clocks above that of the data sheet in measurements of such devices"] = None
     return f"faster than the bound: {'; '.join(reasons)}"
 
 
 class DerivedQuantities(NamedTuple):
-    """What a prediction comes to.
+    """Quantities derived from a prediction.
 
     Attributes
     ----------
     flops : int
-        The count, in the convention.
+        Count in the workload's convention.
     macs, bytes, parameters : int or None
-        Multiply-accumulates; bytes read and written; of the network; None where only a FLOP count was given.
+        Multiply-accumulates; bytes read and written; parameters of the network. None for a FLOP count alone.
     intensity : float or None
-        Arithmetic intensity, FLOPs per byte.
+        Arithmetic intensity in FLOPs per byte.
     peak, vector_peak : PeakRate
-        The peaks that multiply-accumulates and all other arithmetic are held against.
+        Peak rates of multiply-accumulates and of all other arithmetic.
     ridge_point : float
-        The intensity, FLOPs per byte, at which arithmetic and memory traffic take equally long at peak.
+        Intensity in FLOPs per byte at which arithmetic and memory traffic take equally long at peak.
     bound_s : float
-        Seconds that the data sheet allows: the roofline's, or FLOPs / peak for a bare count.
+        Lower bound in seconds: the roofline, or FLOPs / peak for a FLOP count alone.
     throughput_per_s : float or None
-        Samples per second on one device; None where nothing takes time.
+        Samples per second on one device; None if the time is 0.
     mfu : float or None
-        Model FLOP/s utilisation: FLOPs over the peak, over the time; None where nothing takes time. Chowdhery et al.
-        2022 (PaLM, appendix B), here of all FLOPs, those of what is computed again too; None in a convention that
-        counts a multiply-accumulate as 1.
+        Model FLOP/s utilization: FLOPs over peak, over the time; None if the time is 0. Chowdhery et al. 2022 (PaLM,
+        appendix B), but including recomputed FLOPs; None in a convention that counts a multiply-accumulate as 1.
     interval : tuple of float or None
-        Seconds between which the time lies at 90%; None for models that do not say.
+        90% interval of the time in seconds; None for models without intervals.
     intervals : dict
-        The same for each level in percent, ``"80"`` and ``"90"``; empty for models that do not say.
+        Intervals by level in percent, ``"80"`` and ``"90"``; empty for models without intervals.
     board : dict or None
-        Of a board of several devices what all do at once, each its own batch; and what the data sheet says of it.
+        For a board of several devices: throughput of all devices, each with its own batch, and the board's bound.
     """
 
     flops: int
@@ -178,33 +192,31 @@ class DerivedQuantities(NamedTuple):
     board: dict[str, Any] | None
 
 
-_property: Any = property
-"""So that what a property gives can be declared where it is made."""
-
-
 class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
-    """The answer to "how long?", with everything it was made of.
+    """Predicted time of a workload on a machine, with the times and counts of all layers.
 
     Attributes
     ----------
     workload : Workload
-        What is computed; its batch is that of the whole step.
+        Predicted workload; its batch size is that of the whole step.
     terms : Terms
         Seconds by pass and layer.
     counts_by_pass, macs_by_pass, bytes_by_pass : ndarray of int, shape (passes, layers)
         Counts in the workload's convention, MACs and bytes, of the passes in `terms`.
     matrix : ndarray of bool, shape (layers,)
-        Layers that are held against `peak` rather than `vector_peak`.
+        Whether a layer uses `peak` rather than `vector_peak`.
     kernels : int or None
-        Launched in all; None where only a FLOP count was given.
+        Number of kernel launches; None for a FLOP count alone.
     notes : tuple of str
-        What somebody who uses the number should know.
+        Caveats.
     memory : MemoryFit or None
-        Peak memory held against the device's; None where it was not asked for.
+        Peak memory compared with the device's; None if it was not requested.
     bound_terms : Terms or None
-        What the data sheet allows; None where the model itself is a bound, and its own terms say it.
+        Terms of the lower bound; None if the model itself is a bound.
     board_bound_s : float or None
-        The bound of all devices of a board together, if they could share the work; None for single devices.
+        Bound of all devices of a board, if they shared the work; None for single devices.
+    budget : Budget or None
+        Amount of training, for hours, cost and energy; None if it was not requested.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.predictions:prediction_page"
@@ -222,68 +234,186 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     memory: MemoryFit | None = None
     bound_terms: Terms | None = None
     board_bound_s: float | None = None
+    budget: Budget | None = None
 
-    # What is asked of its parts. Without layers, where only a FLOP count was given, those are empty.
-    network: ClassVar[str] = _property(attrgetter("workload.network.name"))
-    device: ClassVar[Device] = _property(attrgetter("machine.device"))
-    precision: ClassVar[str] = _property(attrgetter("workload.precision"))
-    phase: ClassVar[str] = _property(attrgetter("workload.phase"))
-    batch_size: ClassVar[int] = _property(attrgetter("workload.batch_size"))
-    convention: ClassVar[str] = _property(attrgetter("workload.convention"))
-    execution: ClassVar[str] = _property(attrgetter("workload.execution"))
-    layers: ClassVar[tuple[Layer, ...]] = _property(attrgetter("workload.layers"))
-    names: ClassVar[tuple[str, ...]] = _property(attrgetter("workload.work.names"))
-    kinds: ClassVar[tuple[str, ...]] = _property(attrgetter("workload.work.kinds"))
-    bandwidth_bytes_per_s: ClassVar[float] = _property(attrgetter("derived.bandwidth_bytes_per_s"))
-    time_s: ClassVar[float] = _property(attrgetter("terms.time_s"))
-    is_forecast: ClassVar[bool] = _property(attrgetter("model.is_forecast"))
-    # Reckoned once, from them all: see `Figures`.
-    flops: ClassVar[int] = _property(attrgetter("derived.flops"))
-    macs: ClassVar[int | None] = _property(attrgetter("derived.macs"))
-    bytes: ClassVar[int | None] = _property(attrgetter("derived.bytes"))
-    parameters: ClassVar[int | None] = _property(attrgetter("derived.parameters"))
-    intensity: ClassVar[float | None] = _property(attrgetter("derived.intensity"))
-    peak: ClassVar[PeakRate] = _property(attrgetter("derived.peak"))
-    vector_peak: ClassVar[PeakRate] = _property(attrgetter("derived.vector_peak"))
-    ridge_point: ClassVar[float] = _property(attrgetter("derived.ridge_point"))
-    bound_s: ClassVar[float] = _property(attrgetter("derived.bound_s"))
-    throughput_per_s: ClassVar[float | None] = _property(attrgetter("derived.throughput_per_s"))
-    mfu: ClassVar[float | None] = _property(attrgetter("derived.mfu"))
-    interval: ClassVar[tuple[float, float] | None] = _property(attrgetter("derived.interval"))
-    intervals: ClassVar[dict[str, tuple[float, float]]] = _property(attrgetter("derived.intervals"))
-    board: ClassVar[dict[str, Any] | None] = _property(attrgetter("derived.board"))
+    # Properties of the workload, the machine and the derived quantities.
+
+    @property
+    def network(self) -> str:
+        """Name of the network."""
+        return self.workload.network.name
+
+    @property
+    def device(self) -> Device:
+        """Device that the workload runs on."""
+        return self.machine.device
+
+    @property
+    def precision(self) -> str:
+        """Precision of the network."""
+        return self.workload.precision
+
+    @property
+    def phase(self) -> str:
+        """Phase of the workload."""
+        return self.workload.phase
+
+    @property
+    def batch_size(self) -> int:
+        """Batch size of the step."""
+        return self.workload.batch_size
+
+    @property
+    def convention(self) -> str:
+        """Counting convention."""
+        return self.workload.convention
+
+    @property
+    def execution(self) -> str:
+        """Execution of the kernels."""
+        return self.workload.execution
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Layers of the network; empty for a FLOP count alone."""
+        return self.workload.layers
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the layers."""
+        return self.workload.work.names
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of the layers."""
+        return self.workload.work.kinds
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """Peak memory bandwidth in bytes per second."""
+        return self.derived.bandwidth_bytes_per_s
+
+    @property
+    def time_s(self) -> float:
+        """Predicted time in seconds."""
+        return self.terms.time_s
+
+    @property
+    def is_forecast(self) -> bool:
+        """Whether the time is a forecast; otherwise it is a bound."""
+        return self.model.is_forecast
+
+    @property
+    def flops(self) -> int:
+        """FLOPs in the workload's convention."""
+        return self.derived.flops
+
+    @property
+    def macs(self) -> int | None:
+        """Multiply-accumulates; None for a FLOP count alone."""
+        return self.derived.macs
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes read and written; None for a FLOP count alone."""
+        return self.derived.bytes
+
+    @property
+    def parameters(self) -> int | None:
+        """Number of parameters; None for a FLOP count alone."""
+        return self.derived.parameters
+
+    @property
+    def intensity(self) -> float | None:
+        """Arithmetic intensity in FLOPs per byte."""
+        return self.derived.intensity
+
+    @property
+    def peak(self) -> PeakRate:
+        """Peak rate of multiply-accumulates."""
+        return self.derived.peak
+
+    @property
+    def vector_peak(self) -> PeakRate:
+        """Peak rate of all other arithmetic."""
+        return self.derived.vector_peak
+
+    @property
+    def ridge_point(self) -> float:
+        """Intensity at which arithmetic and memory traffic take equally long, in FLOPs per byte."""
+        return self.derived.ridge_point
+
+    @property
+    def bound_s(self) -> float:
+        """Lower bound of the time in seconds."""
+        return self.derived.bound_s
+
+    @property
+    def throughput_per_s(self) -> float | None:
+        """Samples per second on one device; None if the time is 0."""
+        return self.derived.throughput_per_s
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOP/s utilization; None if the time is 0 or the convention does not count FLOPs."""
+        return self.derived.mfu
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """90% interval of the time in seconds; None for models without intervals."""
+        return self.derived.interval
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Intervals by level in percent; empty for models without intervals."""
+        return self.derived.intervals
+
+    @property
+    def board(self) -> dict[str, Any] | None:
+        """Throughput and bound of a board of several devices; None for single devices."""
+        return self.derived.board
 
     @cached_property
     def derived(self) -> DerivedQuantities:
-        """What it comes to."""
+        """Derived quantities, computed once."""
         workload, machine, terms = self.workload, self.machine, self.terms
-        precision, time_s, known = workload.precision, self.time_s, workload.has_layers
+        precision, time_s, has_layers = workload.precision, self.time_s, workload.has_layers
         peak = self.model.peak(machine, precision)
-        flops, moved = int(self.counts_by_pass.sum()), int(self.bytes_by_pass.sum()) if known else None
-        throughput_per_s = workload.batch_size / time_s if time_s else None
         bandwidth_bytes_per_s = machine.device.bandwidth_bytes_per_s
-        intervals = {} if terms.deviation is None else {
-            f"{level:.0%}".rstrip("%"): interval_of(time_s, terms.deviation, level) for level in QUANTILES
-        }  # fmt: skip
-        board = None if machine.board is None else {
-            "gpu": machine.board.id,
-            "devices": machine.together,
-            "throughput_per_s": None if throughput_per_s is None else machine.together * throughput_per_s,
-            "bound_s": self.board_bound_s,
-        }  # fmt: skip
+        flops = int(self.counts_by_pass.sum())
+        moved_bytes = int(self.bytes_by_pass.sum()) if has_layers else None
+        throughput_per_s = workload.batch_size / time_s if time_s else None
+        mfu = None
+        if time_s and workload.work.convention.unit == "FLOP":
+            mfu = flops / peak.per_s / time_s
+        intervals = {}
+        if terms.deviation is not None:
+            for level in QUANTILES:
+                intervals[f"{level:.0%}".rstrip("%")] = interval_of(time_s, terms.deviation, level)
+        board = None
+        if machine.board is not None:
+            board_throughput_per_s = None
+            if throughput_per_s is not None:
+                board_throughput_per_s = machine.device_count * throughput_per_s
+            board = {
+                "gpu": machine.board.id,
+                "devices": machine.device_count,
+                "throughput_per_s": board_throughput_per_s,
+                "bound_s": self.board_bound_s,
+            }
         return DerivedQuantities(
             flops=flops,
-            macs=int(self.macs_by_pass.sum()) if known else None,
-            bytes=moved,
-            parameters=workload.network.parameters if known else None,
-            intensity=flops / moved if moved else None,
+            macs=int(self.macs_by_pass.sum()) if has_layers else None,
+            bytes=moved_bytes,
+            parameters=workload.network.parameters if has_layers else None,
+            intensity=flops / moved_bytes if moved_bytes else None,
             peak=peak,
-            vector_peak=machine.vector_peak(precision) if known else peak,
+            vector_peak=machine.vector_peak(precision) if has_layers else peak,
             bandwidth_bytes_per_s=bandwidth_bytes_per_s,
             ridge_point=peak.per_s / bandwidth_bytes_per_s,
             bound_s=(self.bound_terms or terms).time_s,
             throughput_per_s=throughput_per_s,
-            mfu=flops / peak.per_s / time_s if time_s and workload.work.convention.unit == "FLOP" else None,
+            mfu=mfu,
             interval=intervals.get("90"),
             intervals=intervals,
             board=board,
@@ -291,12 +421,26 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def calibration(self) -> str | None:
-        """What the model's parameters were learnt from; None for models without."""
+        """Label of the calibration of the model's parameters; None for models without."""
         return self.model.label or None
 
     @property
+    def run(self) -> TrainingRun | None:
+        """Hours, cost and energy of the amount of training; None without one."""
+        if self.budget is None:
+            return None
+        from .budget import training_run
+
+        return training_run(self.budget, self.time_s, self.interval, self.batch_size, 1, self.device.power_w)
+
+    @property
+    def trainable_parameters(self) -> int | None:
+        """Number of parameters that a training step updates; None in phases without an update."""
+        return self.workload.trainable_parameters if self.phase == "training" else None
+
+    @property
     def passes_s(self) -> dict[str, float]:
-        """Seconds by pass, the two gradients together as ``backward``, and the overhead: together the time."""
+        """Seconds by pass, with both gradients as ``backward``, and the overhead; they add up to the time."""
         seconds: dict[str, float] = {}
         for name in self.terms.passes:
             shown = "backward" if name.startswith("backward") else name
@@ -305,50 +449,51 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def waiting_s(self) -> dict[str, float]:
-        """Seconds of each of `passes_s` that the device waits for the host: what is left is the same in every phase."""
+        """Seconds of each of `passes_s` in which the device waits for the host."""
         waiting = 1 - 1 / self.terms.host_slowdown
         return {name: 0.0 if name == "overhead" else seconds * waiting for name, seconds in self.passes_s.items()}
 
     def peak_of(self, part: str, layer: int) -> PeakRate:
-        """The peak that a layer's arithmetic is held against in a pass."""
+        """Return the peak rate of a layer's arithmetic in a pass."""
         return self.peak if self.matrix[layer] and part != "update" else self.vector_peak
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """One dict per layer: name, kind, flops (None where no rule counts it), bytes, time_s, bound_s, bound.
+        """Yield one dict per layer: name, kind, flops (None without a counting rule), bytes, time_s, bound_s, bound.
 
-        The last is ``compute``, ``memory``, ``nothing`` (it takes no time), ``fused`` (into another) or ``unknown`` (no
-        rule).
+        The last is ``compute``, ``memory``, ``nothing`` (the layer takes no time), ``fused`` (into another layer) or
+        ``unknown`` (no counting rule).
         """
         terms, work = self.terms, self.workload.work
-        flops, moved, seconds = self.counts_by_pass.sum(0), self.bytes_by_pass.sum(0), terms.layers_s.sum(0)
+        flops, moved_bytes = self.counts_by_pass.sum(0), self.bytes_by_pass.sum(0)
+        layers_s = terms.layers_s.sum(0)
         bound_s = (self.bound_terms or terms).layers_s.sum(0)
-        # Over several passes: the term that rules the larger part of the time.
-        ruled = np.where(terms.compute_s >= terms.memory_s, terms.layers_s, -terms.layers_s).sum(0)
-        in_memory = (ruled < 0) & self.model.uses_memory
+        # With several passes, the bound of the larger part of the time.
+        signed_s = np.where(terms.compute_s >= terms.memory_s, terms.layers_s, -terms.layers_s).sum(0)
+        is_memory_bound = (signed_s < 0) & self.model.uses_memory
         for index, name in enumerate(self.names):
-            bound = "memory" if in_memory[index] else "compute"
+            bound = "memory" if is_memory_bound[index] else "compute"
             if not work.counted[index]:
                 bound = "unknown"
             elif work.carrier is not None and work.carrier[index] != index:
                 bound = "fused"
-            elif not seconds[index]:
+            elif not layers_s[index]:
                 bound = "nothing"
             yield {
                 "name": name,
                 "kind": self.kinds[index],
                 "flops": int(flops[index]) if work.counted[index] else None,
-                "bytes": int(moved[index]),
-                "time_s": float(seconds[index]),
+                "bytes": int(moved_bytes[index]),
+                "time_s": float(layers_s[index]),
                 "bound_s": float(bound_s[index]),
                 "bound": bound,
             }
 
     def bound(self, layer: int) -> str:
-        """What bounds a layer, as `rows` says it."""
+        """Return the bound of a layer, as in `rows`."""
         return str(list(self.rows())[layer]["bound"])
 
     def by_kind(self) -> dict[str, dict[str, Any]]:
-        """Per kind of layer: layers, flops, bytes, time_s and share of the time; longest first."""
+        """Return layers, flops, bytes, time_s and share of the time for each kind of layer, longest first."""
         kinds: dict[str, dict[str, Any]] = {}
         for row in self.rows():
             entry = kinds.setdefault(row["kind"], {"layers": 0, "flops": 0, "bytes": 0, "time_s": 0.0})
@@ -360,7 +505,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         return dict(sorted(kinds.items(), key=lambda item: (-item[1]["time_s"], item[0])))
 
     def layer_index(self, name: str) -> int:
-        """Where a layer stands.
+        """Return the index of a layer.
 
         Raises
         ------
@@ -372,7 +517,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         return self.names.index(name)
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON: stable names, SI units."""
+        """Return the documented JSON, with stable names and SI units."""
         return {
             "network": self.network,
             "gpu": self.device.id,
@@ -388,6 +533,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             "macs": self.macs,
             "bytes": self.bytes,
             "parameters": self.parameters,
+            "trainable_parameters": self.trainable_parameters,
             "peak_flops": self.peak.per_s,
             "peak_unit": self.peak.peak.unit,
             "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
@@ -408,7 +554,9 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             "kernels": self.kernels,
             "intervals": {level: list(interval) for level, interval in self.intervals.items()} or None,
             "memory": None if self.memory is None else self.memory.to_dict(),
+            "fits": None if self.memory is None else self.memory.fits,
             "board": self.board,
+            "run": None if self.run is None else self.run.to_dict(),
             "version": __version__,
             "notes": list(self.notes),
             "by_kind": self.by_kind(),
@@ -416,9 +564,9 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         }
 
     def to_frame(self) -> Any:
-        """The layers as a pandas DataFrame, and a row of the overhead: together the time.
+        """Return the layers as a pandas DataFrame, with a row for the overhead; the times add up to the predicted one.
 
-        What holds for all of them, such as the calibration and the bound, is in its ``attrs``.
+        Quantities of the whole prediction, such as the calibration and the bound, are in its ``attrs``.
 
         Raises
         ------
@@ -431,7 +579,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         return frame
 
     def steps(self) -> Iterator[dict[str, Any]]:
-        """The rows of all layers, and one of the overhead where there is any: together the time."""
+        """Yield the rows of all layers, and one for the overhead if any; the times add up to the predicted time."""
         yield from self.rows()
         if self.terms.overhead_s:
             yield {

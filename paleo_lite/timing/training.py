@@ -1,4 +1,4 @@
-"""A training step as its options say: a micro-batch, what tensor cores take of it, and the step that it makes."""
+"""Training steps: the workload of a micro-batch, and the step that the predictions of its passes make."""
 
 from __future__ import annotations
 
@@ -21,74 +21,152 @@ if TYPE_CHECKING:
     from .prediction import Prediction
 
 RECOMPUTE = "recompute"
-"""The pass of what is computed again."""
+"""Name of the pass that computes activations again."""
 
 
 def micro_batch(workload: Workload, machine: Machine) -> Workload:
-    """One micro-batch of a training step and the update, with what tensor cores take of it."""
-    leaves_products, options = _has_tensor_core_size_limits(workload, machine), workload.options
-    micro = options.micro_batch(workload.batch_size)
-    work = with_update(workload.work, workload.precision, options)
-    if leaves_products:
-        work = msgspec.structs.replace(work, matrix=work.matrix & takes_tensor_cores(workload.layers, micro))
-    return workload.with_changes(batch_size=micro).with_work(work)
+    """Return one micro-batch of a training step with the update, and without tensor cores for unsuitable sizes."""
+    options = workload.options
+    size = options.micro_batch(workload.batch_size)
+    work = with_update(workload.work, workload.layers, workload.precision, options)
+    if _has_tensor_core_size_limits(workload, machine):
+        work = msgspec.structs.replace(work, matrix=work.matrix & takes_tensor_cores(workload.layers, size))
+    return workload.with_changes(batch_size=size).with_work(work)
 
 
-def assemble_step(one: Prediction, workload: Workload) -> Prediction:
-    """The training step that predictions of a micro-batch's passes make, put together as the options say.
+def assemble_step(passes: Prediction, workload: Workload) -> Prediction:
+    """Return the prediction of a training step from the prediction of the passes of one micro-batch.
 
-    Forward and backward count once for each micro-batch, the update once, and with checkpointing there is a second
-    forward pass of what was not saved.
+    Forward and backward pass count once per micro-batch, the update once. With checkpointing there is a second forward
+    pass of the layers that are computed again. With offloading the update takes place on the host.
+
+    Parameters
+    ----------
+    passes : Prediction
+        Prediction of the passes of one micro-batch.
+    workload : Workload
+        Workload of the whole step.
     """
-    options, layers, precision = workload.options, workload.layers, workload.precision
-    micro, notes = one.batch_size, []
-    if _has_tensor_core_size_limits(workload, one.machine):
-        notes += tensor_core_notes(layers, workload.work, takes_tensor_cores(layers, micro), one.model)
-    again = np.zeros(len(layers), dtype=bool)
+    options, layers = workload.options, workload.layers
+    micro_batch_size, notes = passes.batch_size, fine_tuning_notes(workload)
+    if _has_tensor_core_size_limits(workload, passes.machine):
+        notes += tensor_core_notes(layers, workload.work, takes_tensor_cores(layers, micro_batch_size), passes.model)
+    is_recomputed = recomputed_layers(workload)
     if options.checkpointing != "none":
-        # Where tensors live is asked of a network's graph: only then, as an inference should not wait for it.
-        from .liveness import make_plan
-        from .memory import find_segments
-
-        plan = make_plan(layers, element_bytes(precision))
-        *_, last = find_segments(layers, plan, options.checkpointing)  # whose forward pass has just been
-        again[: last.start] = True
-        notes.append(f"checkpointing: {int(again.sum())} of {len(layers)} layers are computed twice")
+        notes.append(f"checkpointing: {int(is_recomputed.sum())} of {len(layers)} layers are computed twice")
     if options.accumulation > 1:
-        notes.append(f"{options.accumulation} micro-batches of {micro}, one update")
+        notes.append(f"{options.accumulation} micro-batches of {micro_batch_size}, one update")
 
-    # forward and gradients once for each micro-batch, the update once
-    often = np.array([[1 if name == "update" else options.accumulation] for name in one.terms.passes])
-    forward = one.terms.passes.index("forward")
+    repetitions = np.array([[1 if name == "update" else options.accumulation] for name in passes.terms.passes])
+    forward = passes.terms.passes.index("forward")
 
-    def of_step(passes: Any) -> Any:
-        if passes is None:
+    def repeat(by_pass: Any) -> Any:
+        """Return the values of all passes of the step, given those of one micro-batch."""
+        if by_pass is None:
             return None
-        parts = passes * often
-        if not again.any():
-            return parts
-        return np.concatenate([parts, options.accumulation * np.where(again, passes[forward : forward + 1], 0)])
+        repeated = by_pass * repetitions
+        if not is_recomputed.any():
+            return repeated
+        recomputed = options.accumulation * np.where(is_recomputed, by_pass[forward : forward + 1], 0)
+        return np.concatenate([repeated, recomputed])
 
+    step_passes = passes.terms.passes
+    if is_recomputed.any():
+        step_passes = (*step_passes, RECOMPUTE)
     terms = msgspec.structs.replace(
-        one.terms,
-        passes=(*one.terms.passes, RECOMPUTE) if again.any() else one.terms.passes,
-        overhead_s=one.terms.overhead_s * options.accumulation,
-        **{name: of_step(getattr(one.terms, name)) for name in ("compute_s", "memory_s", "floor_s", "layers_s")},
+        passes.terms,
+        passes=step_passes,
+        overhead_s=passes.terms.overhead_s * options.accumulation,
+        **{name: repeat(getattr(passes.terms, name)) for name in ("compute_s", "memory_s", "floor_s", "layers_s")},
     )
+    if options.offload != "none":
+        notes.append(_offload_note(workload))
+        terms = _offload_update(terms, workload, passes.machine)
     return msgspec.structs.replace(
-        one,
+        passes,
         workload=workload,
         terms=terms,
-        notes=(*one.notes, *notes),
-        **{name: of_step(getattr(one, name)) for name in ("counts_by_pass", "macs_by_pass", "bytes_by_pass")},
+        notes=(*passes.notes, *notes),
+        **{name: repeat(getattr(passes, name)) for name in ("counts_by_pass", "macs_by_pass", "bytes_by_pass")},
     )
+
+
+def recomputed_layers(workload: Workload) -> NDArray[np.bool_]:
+    """Return which layers activation checkpointing computes again, boolean of shape (layers,)."""
+    layers, checkpointing = workload.layers, workload.options.checkpointing
+    is_recomputed = np.zeros(len(layers), dtype=bool)
+    if checkpointing == "none":
+        return is_recomputed
+    # Imported on demand: the memory plan of a network is needed for checkpointing only.
+    from .liveness import make_plan
+    from .memory import find_segments
+
+    segments = find_segments(layers, make_plan(layers, element_bytes(workload.precision)), checkpointing)
+    is_recomputed[: segments[-1].start] = True  # the forward pass of the last segment has just finished
+    return is_recomputed
+
+
+def fine_tuning_notes(workload: Workload) -> list[str]:
+    """Return the notes about the trained parameters, if some are frozen."""
+    if workload.options.fine_tuning is None:
+        return []
+    trainable = workload.trainable_parameters
+    total = sum(layer.parameters for layer in workload.trained_layers)
+    note = f"{trainable:,} of {total:,} parameters are trained ({trainable / total:.2%})"
+    if workload.options.lora_rank:
+        adapters = sum(layer.name.endswith(".lora_A") for layer in workload.trained_layers)
+        note += f": LoRA of rank {workload.options.lora_rank} on {adapters} layers"
+    if workload.weights is not None:
+        note += f"; frozen matrices are stored in {workload.weights}"
+    return [note]
+
+
+def _offload_note(workload: Workload) -> str:
+    from .memory import model_bytes
+    from .offload import offload_note
+
+    _, gradient_bytes, state_bytes = model_bytes(workload)
+    return offload_note(workload.options.offload, gradient_bytes + state_bytes)
+
+
+def _offload_update(terms: Any, workload: Workload, machine: Machine) -> Any:
+    """Return the terms with the time of an update on the host, which is divided among layers by parameters."""
+    from .memory import model_bytes
+    from .offload import host_transfers
+
+    options, number_bytes = workload.options, element_bytes(workload.precision)
+    _, gradient_bytes, state_bytes = model_bytes(workload)
+    work = with_update(workload.work, workload.layers, workload.precision, options)
+    update_bytes_by_layer = work.column("bytes", "update")[0].astype(np.float64)
+    transfers = host_transfers(
+        machine.device,
+        options.offload,
+        gradient_bytes=gradient_bytes,
+        parameter_bytes=workload.trainable_parameters * number_bytes,
+        update_bytes=float(update_bytes_by_layer.sum()),
+        state_bytes=state_bytes,
+    )
+    backward_s = float(terms.seconds_of("backward_data", "backward_weight").sum())
+    exposed_s = transfers.exposed_s(backward_s)
+    update = terms.passes.index("update")
+    changed = {}
+    for name in ("compute_s", "memory_s", "layers_s"):
+        seconds = getattr(terms, name).copy()
+        seconds[update] = exposed_s * update_bytes_by_layer / update_bytes_by_layer.sum()
+        changed[name] = seconds
+    changed["compute_s"][update] = 0.0
+    return msgspec.structs.replace(terms, **changed)
+
+
+# Tensor cores.
 
 
 def _has_tensor_core_size_limits(workload: Workload, machine: Machine) -> bool:
-    """Whether some products are not for tensor cores: those of Volta and Turing, under libraries of their years.
+    """Return whether tensor cores take only products of suitable sizes: on Volta and Turing, with libraries of their
+    years.
 
-    Later ones have known nothing but cuBLAS 11 and cuDNN 8, which give them every product (NVIDIA, "Matrix
-    Multiplication Background User's Guide", table 1), and a bound has to allow for it.
+    Later devices were only used with cuBLAS 11 and cuDNN 8, which compute every product on tensor cores (NVIDIA,
+    "Matrix Multiplication Background User's Guide", table 1), and a bound has to allow for it.
     """
     if not (workload.options.mixed_precision and machine.device.capability.startswith("7.")):
         return False
@@ -100,38 +178,54 @@ TENSOR_MULTIPLE = 8
 
 
 def takes_tensor_cores(layers: Sequence[Layer], batch_size: int) -> NDArray[np.bool_]:
-    """Layers whose products tensor cores take in fp16 and bf16, shape (layers,).
+    """Return which layers have products that tensor cores take in fp16 and bf16, boolean of shape (layers,).
 
-    Convolutions with input and output channels per group that are multiples of 8; linear layers and other products
-    whose three sizes are; attention whose heads are that wide. Newer libraries (cuBLAS 11, cuDNN 7.6.3) pad what is
-    not, and lose what they pad: see `_leaves_products`.
+    These are convolutions with input and output channels per group that are multiples of 8; linear layers and other
+    products with three such sizes; attention with such heads. Newer libraries (cuBLAS 11, cuDNN 7.6.3) pad other sizes
+    and lose the padded part.
     """
     return np.array([_fits_tensor_cores(layer, batch_size) for layer in layers], dtype=bool)
 
 
 def _fits_tensor_cores(layer: Layer, batch_size: int) -> bool:
+    sizes: tuple[int, ...]
     if layer.kind.startswith("conv"):
-        sizes: tuple[int, ...] = (layer.weights[0][0] // layer.attributes.get("groups", 1), layer.weights[0][1])
+        sizes = (layer.weights[0][0] // layer.attributes.get("groups", 1), layer.weights[0][1])
     elif is_attention(layer):
         sizes = (layer.inputs[0][-1], layer.inputs[2][-1])
     else:
         gemm = gemm_of(layer, "forward")
         if gemm is None:
             return False
-        sizes = (gemm.rows * (batch_size if gemm.grows == "rows" else 1), gemm.columns, gemm.inner)
+        rows = gemm.rows * batch_size if gemm.grows == "rows" else gemm.rows
+        sizes = (rows, gemm.columns, gemm.inner)
     return all(size % TENSOR_MULTIPLE == 0 for size in sizes)
 
 
-def tensor_core_notes(layers: Sequence[Layer], work: Work, taken: NDArray[np.bool_], model: TimeModel) -> list[str]:
-    """What somebody who trains in mixed precision should know of the layers that tensor cores do not take."""
+def tensor_core_notes(
+    layers: Sequence[Layer], work: Work, on_tensor_cores: NDArray[np.bool_], model: TimeModel
+) -> list[str]:
+    """Return the notes about layers that tensor cores do not take in mixed precision.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Layers of the network.
+    work : Work
+        Their counts.
+    on_tensor_cores : ndarray of bool, shape (layers,)
+        Layers that tensor cores take.
+    model : TimeModel
+        Time model of the prediction.
+    """
     macs = work.column("macs", "forward").sum(axis=0)
     total = int(macs.sum())
-    left = [layer.name for layer, takes, multiplies in zip(layers, taken, macs) if multiplies and not takes]
-    if not total or not left:
+    others = [layer.name for layer, taken, number in zip(layers, on_tensor_cores, macs) if number and not taken]
+    if not total or not others:
         return ["mixed precision: every product takes the tensor cores"]
-    named = ", ".join(left[:3]) + (", ..." if len(left) > 3 else "")
-    note = f"mixed precision: {float(macs[taken].sum()) / total:.1%} of the products take the tensor cores"
-    note += f", {len(left)} layers do not (sizes that are not multiples of {TENSOR_MULTIPLE}: {named})"
-    if model.label:  # learnt from what was measured, such layers included
-        note += "; what that costs is part of the calibration"
+    names = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+    note = f"mixed precision: {float(macs[on_tensor_cores].sum()) / total:.1%} of the products take the tensor cores"
+    note += f", {len(others)} layers do not (sizes that are not multiples of {TENSOR_MULTIPLE}: {names})"
+    if model.label:  # the measurements that it was fitted to included such layers
+        note += "; the calibration includes their cost"
     return [note]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -16,9 +16,12 @@ from ..counting.kinds import class_of
 from ..counting.work import COLUMNS, MIXED_EXECUTIONS, PASSES, check_batch_size, check_execution, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..units import WEIGHT_BYTES, element_bytes
+from .optimizers import MASTER_BYTES, OPTIMIZERS, update_cost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from .fine_tuning import FineTuning
 
 
 GIVEN = Convention("given", "FLOP", "a FLOP count given by the user", lambda op: None)
@@ -60,8 +63,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     has_layers : bool
         False if a bare FLOP count replaces the network; see `from_flops`.
     weights : str or None
-        Storage format of the weight matrices at inference, one of `paleo_lite.units.WEIGHT_BYTES`; None for
-        `precision`.
+        Storage format of the weight matrices at inference, or of the frozen ones in training (QLoRA), one of
+        `paleo_lite.units.WEIGHT_BYTES`; None for `precision`.
 
     Raises
     ------
@@ -70,7 +73,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     BadValue
         If the batch size is not an integer >= 1, or options do not belong to the phase or precision.
     UnsupportedPhase
-        If narrower weights or fused layers are combined with a phase other than inference.
+        If narrower weights are combined with a phase other than inference and training, or fused layers with a phase
+        other than inference.
     """
 
     network: Network
@@ -106,10 +110,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         if self.weights is not None:
             if self.weights not in WEIGHT_BYTES:
                 raise UnknownName("precision of weights", self.weights, WEIGHT_BYTES)
-            if passes_of(self.phase) != ("inference",):
-                raise UnsupportedPhase(
-                    f"narrower weights are supported for inference only: omit --weights for {self.phase}"
-                )
+            self._check_weights()
 
     def _check_cache(self) -> None:
         """Check that a network has a KV cache if and only if the phase generates text."""
@@ -117,20 +118,66 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         generates = self.phase in GENERATION_PHASES
         if generates and not has_cache:
             raise BadValue(
-                f"{self.phase} needs a language model built with a KV cache: a config of Hugging Face's, or a shipped one"
+                f"{self.phase} needs a language model built with a KV cache: "
+                "a config of Hugging Face's, or a shipped one"
             )
         if has_cache and not generates:
             phases = " and ".join(GENERATION_PHASES)
             raise BadValue(f"a network with a KV cache supports the phases {phases}, not {self.phase}")
 
+    def _check_weights(self) -> None:
+        """Check that narrower weights are used at inference, or for the frozen weights of a training step."""
+        if passes_of(self.phase) == ("inference",):
+            return
+        if self.phase != "training":
+            raise UnsupportedPhase(
+                f"narrower weights are supported for inference and training only: omit --weights for {self.phase}"
+            )
+        if self.options.fine_tuning is None:
+            raise BadValue(
+                f"`--weights {self.weights}` cannot be trained: gradients need at least 16 bits; "
+                "add `--lora RANK` to train adapters on quantized weights (QLoRA)"
+            )
+        if self.execution in MIXED_EXECUTIONS:
+            raise BadValue(
+                f"`--weights {self.weights}` in training needs `--execution eager` and 16-bit numbers, such as "
+                f"`--precision bf16` (got `--execution {self.execution}`)"
+            )
+
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """Layers of the network, with the casts of the execution."""
+        """Layers of the network, with what training adds to them and with the casts of the execution."""
+        layers = self.trained_layers
+        if self._has_loss:
+            from .fine_tuning import append_loss
+
+            number_bytes = element_bytes(self.precision)
+            layers = cached_for_layers(append_loss, layers, number_bytes, self.execution not in MIXED_EXECUTIONS)
+        if self.phase == "training" and self.weights is not None:
+            from .fine_tuning import insert_dequantization, quantized_bytes
+
+            stored_bytes, number_bytes = quantized_bytes(self.weights), element_bytes(self.precision)
+            layers = cached_for_layers(insert_dequantization, layers, stored_bytes, number_bytes)
         if self.execution not in MIXED_EXECUTIONS:
-            return self.network.layers
+            return layers
         from ..counting.autocast import insert_casts
 
-        return insert_casts(self.network.layers)
+        return cached_for_layers(insert_casts, layers)
+
+    @cached_property
+    def trained_layers(self) -> tuple[Layer, ...]:
+        """Layers of the network, with the adapters and the frozen weights of fine-tuning."""
+        tuning = self.options.fine_tuning
+        if self.phase != "training" or tuning is None:
+            return self.network.layers
+        from .fine_tuning import adapt_layers
+
+        return cached_for_layers(adapt_layers, self.network.layers, tuning)
+
+    @property
+    def trainable_parameters(self) -> int:
+        """Number of trained parameters; adapters of fine-tuning count, frozen parameters do not."""
+        return sum(layer.parameters for layer in self.trained_layers if not layer.attributes.get("frozen", False))
 
     @property
     def options(self) -> TrainingOptions:
@@ -154,7 +201,11 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def work(self) -> Work:
         """Counts of each layer, for any batch size; computed once."""
         work = cached_for_layers(count, self.layers, self.precision, self.convention)
-        if self.weights is not None or self._selects_experts:
+        if self.phase == "training" and self.weights is not None:
+            from .fine_tuning import repeat_dequantization
+
+            work = repeat_dequantization(work, self.layers)
+        elif self.weights is not None or self._selects_experts:
             work = _reduce_weight_reads(work, self)
         if self.execution == "eager":
             return work
@@ -168,9 +219,21 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         independent = {"training"}
         if not self._selects_experts and not changed._selects_experts:
             independent |= {"phase", "batch_size"}
-        if changes.keys() <= independent:
+        if changes.keys() <= independent and changed._counted_network == self._counted_network:
             changed.__dict__["work"] = self.work
         return changed
+
+    @property
+    def _counted_network(self) -> tuple[Any, ...]:
+        """What the phase and the training options change in the counted layers."""
+        if self.phase != "training":
+            return (None, self._has_loss, None)
+        return (self.options.fine_tuning, self._has_loss, self.weights)
+
+    @property
+    def _has_loss(self) -> bool:
+        """Whether the passes belong to the training of a network that reads tokens."""
+        return self.network.lengths is not None and passes_of(self.phase) != ("inference",)
 
     @cached_property
     def _selects_experts(self) -> bool:
@@ -301,43 +364,12 @@ def cached_for_layers(function: Callable[..., Cached], layers: tuple[Layer, ...]
     return result
 
 
-MASTER_BYTES = 4
-"""Bytes of a master weight, and of each element of optimizer state, in mixed precision."""
+OFFLOADS = ("none", "cpu", "nvme")
+"""Where optimizer state and gradients are kept: in the device's memory, in the host's, or on NVMe drives."""
 
 CHECKPOINTING = ("none", "sqrt", "all")
 """Activation recomputation: of no activations, of those inside about sqrt(n) segments, or of those inside every
 block."""
-
-
-class Optimizer(NamedTuple):
-    """An optimizer's update rule, per parameter.
-
-    Attributes
-    ----------
-    state : int
-        Elements of state kept between steps.
-    flops : int
-        FLOPs of an update; a multiplication, an addition and a square root are one each.
-    formula : str
-        The update, with weight w, gradient g and learning rate r.
-    """
-
-    state: int
-    flops: int
-    formula: str
-
-
-OPTIMIZERS = {
-    "sgd": Optimizer(0, 2, "w -= r g"),
-    "momentum": Optimizer(1, 4, "v = m v + g; w -= r v"),
-    "adam": Optimizer(2, 12, "m = a m + (1 - a) g; v = b v + (1 - b) g^2; w -= r m / (sqrt(v) + e)"),
-    "adamw": Optimizer(2, 12, "m = a m + (1 - a) g; v = b v + (1 - b) g^2; w -= r m / (sqrt(v) + e) + d w"),
-}
-"""Update rules by name.
-
-Adam follows Kingma and Ba 2015, with the bias corrections folded into r and e. AdamW (Loshchilov and Hutter 2019) has the
-same state and is counted as Adam: its weight decay of 2 FLOPs per parameter is left out.
-"""
 
 
 class TrainingOptions(msgspec.Struct, frozen=True):
@@ -345,8 +377,8 @@ class TrainingOptions(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    optimizer : {"sgd", "momentum", "adam", "adamw"}
-        Update rule.
+    optimizer : str
+        Update rule, one of `paleo_lite.timing.optimizers.OPTIMIZERS`.
     mixed_precision : bool
         Whether weights, gradients and activations are in fp16 or bf16, with master weights and optimizer state in fp32.
     checkpointing : {"none", "sqrt", "all"}
@@ -356,13 +388,28 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     products : {"fp8"} or None
         Narrower precision of matrix products. It requires mixed precision and applies to layers with weights except the
         last one, which computes the logits (Micikevicius et al. 2022, FP8 formats for deep learning).
+    fp32_gradients : bool
+        Whether gradients are kept in fp32 in mixed precision, as Megatron-LM accumulates them.
+    lora_rank : int
+        Rank of LoRA adapters; 0 without adapters. All other parameters are frozen.
+    lora_modules : tuple of str
+        Names of the layers with adapters, such as ``("q_proj", "v_proj")``; empty for all linear layers except the
+        output head.
+    freeze : tuple of str
+        Names or patterns of layers that are not trained, such as ``("model.embed_tokens", "model.layers.[0-9].*")``.
+    train_only : tuple of str
+        Names or patterns of the only layers that are trained; ``"last"`` is the last layer with weights.
+    offload : {"none", "cpu", "nvme"}
+        Where gradients and optimizer state are kept, and where the update takes place: on the device, in the memory of
+        the host (ZeRO-Offload), or on NVMe drives (ZeRO-Infinity).
 
     Raises
     ------
     UnknownName
-        If there is no such optimizer or kind of checkpointing.
+        If there is no such optimizer, kind of checkpointing or destination of offloading.
     BadValue
-        If the accumulation is not an integer >= 1, or `products` is set without mixed precision.
+        If the accumulation is not an integer >= 1, the rank not an integer >= 0, modules are named without a rank, or
+        `products` or `fp32_gradients` is set without mixed precision.
     """
 
     optimizer: str = "momentum"
@@ -370,16 +417,41 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     checkpointing: str = "none"
     accumulation: int = 1
     products: str | None = None
+    fp32_gradients: bool = False
+    lora_rank: int = 0
+    lora_modules: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = ()
+    train_only: tuple[str, ...] = ()
+    offload: str = "none"
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
             raise UnknownName("optimizer", self.optimizer, OPTIMIZERS)
+        if self.offload not in OFFLOADS:
+            raise UnknownName("offload", self.offload, OFFLOADS)
         if self.checkpointing not in CHECKPOINTING:
             raise UnknownName("checkpointing", self.checkpointing, CHECKPOINTING)
         if isinstance(self.accumulation, bool) or not isinstance(self.accumulation, int) or self.accumulation < 1:
             raise BadValue(f"the accumulation must be an integer >= 1 (got {self.accumulation!r})")
         if self.products is not None and (self.products != "fp8" or not self.mixed_precision):
             raise BadValue(f"`products` must be 'fp8', with mixed precision (got {self.products!r})")
+        if self.fp32_gradients and not self.mixed_precision:
+            raise BadValue(
+                "`--fp32-gradients` is for `--mixed-precision`: otherwise gradients have the weights' precision"
+            )
+        if isinstance(self.lora_rank, bool) or not isinstance(self.lora_rank, int) or self.lora_rank < 0:
+            raise BadValue(f"`--lora` must be an integer >= 1 (got {self.lora_rank!r})")
+        if self.lora_modules and not self.lora_rank:
+            raise BadValue("`--lora-modules` needs the rank of the adapters: give `--lora RANK`, such as 16")
+
+    @property
+    def fine_tuning(self) -> FineTuning | None:
+        """Which parameters are trained; None for all."""
+        if not (self.lora_rank or self.freeze or self.train_only):
+            return None
+        from .fine_tuning import FineTuning
+
+        return FineTuning(self.lora_rank, self.lora_modules, self.freeze, self.train_only)
 
     def micro_batch(self, batch_size: int) -> int:
         """Return the samples per micro-batch.
@@ -406,7 +478,7 @@ class TrainingOptions(msgspec.Struct, frozen=True):
         return precision, self
 
 
-def with_update(work: Work, precision: str, options: TrainingOptions) -> Work:
+def with_update(work: Work, layers: Sequence[Layer], precision: str, options: TrainingOptions) -> Work:
     """Return the work with the update of the chosen optimizer.
 
     A fused update reads weight, gradient and state of each parameter once, and writes weight and state. In mixed
@@ -417,6 +489,8 @@ def with_update(work: Work, precision: str, options: TrainingOptions) -> Work:
     ----------
     work : Work
         Counts with the update of plain gradient descent.
+    layers : sequence of Layer
+        The counted layers.
     precision : str
         Precision of the weights.
     options : TrainingOptions
@@ -426,21 +500,37 @@ def with_update(work: Work, precision: str, options: TrainingOptions) -> Work:
     update = PASSES.index("update")
     flops, read, written = (COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written"))
     fixed = work.fixed.copy()
-    trained_parameters = fixed[flops, update] // 2  # plain gradient descent takes 2 FLOPs per parameter
-    element_size = element_bytes(precision)
-    flops_per_parameter = optimizer.flops
+    parameters = fixed[flops, update] // 2  # plain gradient descent takes 2 FLOPs per parameter
+    state_elements, update_flops = parameters * optimizer.state, parameters * optimizer.flops
+    if optimizer.matrix_rule:
+        for index in map(int, np.flatnonzero(parameters)):
+            cost = update_cost(optimizer, layers[index])
+            state_elements[index] = cost.state_elements
+            update_flops[index] = cost.flops + cost.product_flops
+    number_bytes = element_bytes(precision)
+    state_bytes = state_elements * bytes_per_state(options, precision)
+    gradient_bytes = number_bytes
     if options.mixed_precision:
-        read_bytes = element_size + MASTER_BYTES * (1 + optimizer.state)
-        written_bytes = element_size + MASTER_BYTES * (1 + optimizer.state)
+        gradient_bytes = MASTER_BYTES if options.fp32_gradients else number_bytes
+        read_bytes = parameters * (gradient_bytes + MASTER_BYTES) + state_bytes
+        written_bytes = parameters * (number_bytes + MASTER_BYTES) + state_bytes
         if precision == "fp16":
-            flops_per_parameter += 2
-            read_bytes += element_size
-            written_bytes += element_size
+            update_flops = update_flops + 2 * parameters
+            read_bytes = read_bytes + parameters * gradient_bytes
+            written_bytes = written_bytes + parameters * gradient_bytes
             fixed[COLUMNS.index("kernels"), update] *= 2
     else:
-        read_bytes = element_size * (2 + optimizer.state)
-        written_bytes = element_size * (1 + optimizer.state)
-    fixed[flops, update] = trained_parameters * flops_per_parameter
-    fixed[read, update] = trained_parameters * read_bytes
-    fixed[written, update] = trained_parameters * written_bytes
+        read_bytes = parameters * 2 * number_bytes + state_bytes
+        written_bytes = parameters * number_bytes + state_bytes
+    fixed[flops, update] = update_flops
+    fixed[read, update] = read_bytes
+    fixed[written, update] = written_bytes
     return msgspec.structs.replace(work, fixed=fixed)
+
+
+def bytes_per_state(options: TrainingOptions, precision: str) -> float:
+    """Return the bytes of each element of optimizer state."""
+    own_bytes = OPTIMIZERS[options.optimizer].state_bytes
+    if own_bytes is not None:
+        return own_bytes
+    return MASTER_BYTES if options.mixed_precision else element_bytes(precision)

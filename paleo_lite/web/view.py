@@ -12,8 +12,8 @@ from ..cli import options
 from ..cli.values import Integer, Names, Number
 from ..counting import GENERATION_PHASES
 from ..distributed.links import link_rate
-from ..distributed.table import make_budget
 from ..errors import BadValue, PaleoError, UnknownName
+from ..timing.budget import Amount, make_budget
 from ..timing.models import CALIBRATED, TIME_MODELS
 from ..units import parse_range
 
@@ -178,13 +178,13 @@ def _link(text: str) -> str:
 
 def _images(text: str) -> str:
     if text:
-        make_budget(None, text, None)
+        make_budget(None, Amount(images=text))
     return text
 
 
 def _price(text: str) -> str:
     if text:
-        make_budget(None, 1.0, None, text)
+        make_budget(None, Amount(images=1.0), text)
     return text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import streamlit as st
 
-from ..calibration.several import Predictions
+from ..calibration.side_by_side import Predictions
 from ..counting import GENERATION_PHASES
 from ..distributed.table import ScaleRow
 from ..profiles.detect import READERS, load_reader

@@ -10,10 +10,21 @@ from paleo_lite.calibration.alternatives import try_alternatives
 from paleo_lite.timing.workload import TrainingOptions
 
 ASKED = {
-    "gpu": "v100-sxm2", "precision": "fp32", "batch_size": 8, "phase": "training", "time_model": None, "ppp": None,
-    "clock": None, "unit": None, "calibration": None, "execution": "eager", "hardware_files": (), "fit_batch": False,
-    "training": TrainingOptions("adam"), "memory": True,
-}  # fmt: skip
+    "gpu": "v100-sxm2",
+    "precision": "fp32",
+    "batch_size": 8,
+    "phase": "training",
+    "time_model": None,
+    "ppp": None,
+    "clock": None,
+    "unit": None,
+    "calibration": None,
+    "execution": "eager",
+    "hardware_files": (),
+    "fit_batch": False,
+    "training": TrainingOptions("adam"),
+    "memory": True,
+}
 
 
 @pytest.mark.slow
@@ -50,7 +61,7 @@ def test_a_ppp_says_nothing_of_other_platforms():
     asked = {**ASKED, "network": find_network("alexnet"), "phase": "inference", "training": None, "ppp": 0.5}
     found = try_alternatives(pl.predict(**asked), asked["time_model"])
     assert {each.change for each in found.tried} == {"batch", "execution"}
-    assert any("a PPP holds for the one platform" in text for text in found.left_out)
+    assert any("a PPP holds only for the platform" in text for text in found.left_out)
 
 
 @pytest.mark.slow

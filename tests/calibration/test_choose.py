@@ -66,7 +66,7 @@ def test_a_calibration_may_be_handed_over() -> None:
     [
         ("k80-die", {"calibration": "k80-die-fp32", "ppp": 0.5}, BadValue, "is a time model of its own"),
         ("k80-die", {"calibration": "k80-die-fp32", "concurrent": True}, BadValue, "is a time model of its own"),
-        ("k40m", {"calibration": "k80-die-fp32"}, CalibrationFailed, "of k80-die in fp32, not of k40m"),
+        ("k40m", {"calibration": "k80-die-fp32"}, CalibrationFailed, "for k80-die in fp32, not for k40m"),
         ("k40m", {"calibration": "k40m-fp31"}, UnknownName, "did you mean k40m-fp32"),
         ("k40m", {"time_model": "magic"}, UnknownName, "no time model is called 'magic'"),
     ],

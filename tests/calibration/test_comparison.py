@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paleo_lite.api.prediction import predict
-from paleo_lite.calibration.beside import kind_of_layer, lay_beside
+from paleo_lite.calibration.comparison import compare_with_profile, kind_of_layer
 from paleo_lite.profile_analysis.pass_times import PassTimes
 
 
@@ -22,7 +22,7 @@ def test_layers_are_matched_in_order_and_backwards_in_reverse(alexnet):
     convolutions = [name for name, kind in zip(alexnet.names, alexnet.kinds) if kind == "conv2d"]
     times = tuple(float(place) for place in range(1, len(convolutions) + 1))
     layers = {("convolution", "forward"): times, ("convolution", "backward"): times, ("linear", "forward"): (1.0,)}
-    beside = lay_beside("run", measured({("convolution", "forward"): 15.0}, layers), alexnet)
+    beside = compare_with_profile("run", measured({("convolution", "forward"): 15.0}, layers), alexnet)
     rows = {(row.name, row.part): row for row in beside.layers}
     assert {row.name for row in beside.layers} == set(convolutions)  # one linear operation cannot be three layers
     assert rows[convolutions[0], "forward"].measured_s == 1 and rows[convolutions[-1], "backward"].measured_s == 1
@@ -31,7 +31,9 @@ def test_layers_are_matched_in_order_and_backwards_in_reverse(alexnet):
 
 
 def test_kinds_meet_and_totals_hold(alexnet):
-    beside = lay_beside("run", measured({("convolution", "forward"): 0.5, ("input", "forward"): 0.1}), alexnet)
+    beside = compare_with_profile(
+        "run", measured({("convolution", "forward"): 0.5, ("input", "forward"): 0.1}), alexnet
+    )
     rows = {(row.name, row.part): row for row in beside.kinds}
     assert rows["input", "forward"].predicted_s is None and rows["input", "forward"].ratio is None
     assert rows["linear", "forward"].measured_s is None
@@ -41,7 +43,7 @@ def test_kinds_meet_and_totals_hold(alexnet):
 
 def test_without_operations_matrix_products_are_one(alexnet):
     seconds = {("convolution", "forward"): 0.5, ("gemm", "forward"): 0.25}
-    beside = lay_beside("run", measured(seconds, has_ops=False), alexnet)
+    beside = compare_with_profile("run", measured(seconds, has_ops=False), alexnet)
     (row,) = [row for row in beside.kinds if row.name == "convolution and linear" and row.part == "forward"]
     assert row.measured_s == pytest.approx(0.75) and row.predicted_s is not None
     assert any("does not name operations" in note for note in beside.notes)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from measured import DATA
-from paleo_lite.calibration.choose import ENGINE_HOST, ENGINE_KERNELS, of_engine, pooled_model
+from paleo_lite.calibration.choose import ENGINE_HOST, ENGINE_KERNELS, engine_prior, pooled_model
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.machines import find_device
 from paleo_lite.timing.calibrated import NAMES
@@ -18,7 +18,7 @@ from paleo_lite.timing.calibrated import NAMES
 def test_two_opinions_are_weighed_by_how_sure_they_are():
     """Of two normal opinions the precisions add up, and the mean lies between (Gelman et al., eq. 2.10)."""
     prior = device_prior(find_device("h100-sxm"), "bf16")
-    made, index = of_engine(prior), NAMES.index("share_matrix")
+    made, index = engine_prior(prior), NAMES.index("share_matrix")
     median, spread = ENGINE_KERNELS["share_matrix"]
     weight, own = 1 / spread**2, 1 / prior.deviation[index] ** 2
     assert made.mean[index] == pytest.approx((weight * np.log(median) + own * prior.mean[index]) / (weight + own))

@@ -159,13 +159,13 @@ def test_without_measurements_of_a_class_its_prior_stays() -> None:
     _, found = calibrate(steps, DEVICE, "fp32")
     held = NAMES.index("efficiency_conv_depthwise")
     assert found.theta[held] == base_prior(False).mean[held]
-    assert found.moved[held] == pytest.approx(0)
-    assert found.moved[NAMES.index("efficiency_conv_3x3")] > 0.3
+    assert found.learned_fraction[held] == pytest.approx(0)
+    assert found.learned_fraction[NAMES.index("efficiency_conv_3x3")] > 0.3
 
 
 @pytest.mark.parametrize("time_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_an_impossible_time_is_refused(time_s: float) -> None:
-    with pytest.raises(CalibrationFailed, match="must be a number above 0"):
+    with pytest.raises(CalibrationFailed, match="must be a number of seconds above 0"):
         calibrate([Measurement(DEVICE.id, "alexnet", 1, "inference", "fp32", time_s)], DEVICE, "fp32")
 
 
@@ -177,6 +177,6 @@ def test_nothing_or_another_precision_is_refused() -> None:
 
 
 def test_an_empty_fit_is_the_prior() -> None:
-    runs = runs_of(measured(["alexnet"]), DEVICE, "fp32").choose(np.array([], dtype=np.int64))
+    runs = runs_of(measured(["alexnet"]), DEVICE, "fp32").select(np.array([], dtype=np.int64))
     found = fit(runs, device_prior(DEVICE, "fp32"))
     assert np.array_equal(found.theta, base_prior(False).mean)

@@ -37,10 +37,13 @@ def test_it_is_the_nearest_in_order(drawn) -> None:
     assert all(found[one] >= found[other] - 1e-4 for one, other in pairs)
     rows = np.array([np.eye(len(values))[one] - np.eye(len(values))[other] for one, other in pairs])
     nearest = optimize.minimize(
-        lambda x: float(((x - values) ** 2 / variance).sum()), values, jac=lambda x: 2 * (x - values) / variance,
-        constraints={"type": "ineq", "fun": lambda x: rows @ x, "jac": lambda x: rows}, method="SLSQP",
+        lambda x: float(((x - values) ** 2 / variance).sum()),
+        values,
+        jac=lambda x: 2 * (x - values) / variance,
+        constraints={"type": "ineq", "fun": lambda x: rows @ x, "jac": lambda x: rows},
+        method="SLSQP",
         options={"ftol": 1e-12, "maxiter": 500},
-    )  # fmt: skip
+    )
     assert ((found - values) ** 2 / variance).sum() <= nearest.fun + 1e-3
     assert found == pytest.approx(nearest.x, abs=5e-3)
 

@@ -20,7 +20,7 @@ from measured import DATA
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.choose import NotPooled, Pool, pool_prior, pooled_model, read_pool, why_not_pooled
 from paleo_lite.calibration.fit import calibrate, runs_of
-from paleo_lite.calibration.prior import HOST, KERNELS
+from paleo_lite.calibration.prior import HOST_PARAMETERS, SINGLE_OPERATIONS
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.machines import Device, Machine, find_device, list_devices
@@ -60,7 +60,11 @@ def test_a_prediction_says_that_nobody_measured_the_device() -> None:
     assert wide[0] < narrow[0] < narrow[1] < wide[1] and wide == [low, high]
     text = CliRunner(env={"COLUMNS": "100"}).invoke(main, ["predict", "resnet50", "--gpu", "gtx1080"]).stdout
     measured = {one.id for one in POOL.fits if (one.precision, one.unit) == ("fp32", "NVIDIA vector")}
-    steps = {one.id for one in POOL.fits if one.id in measured and one.precision == "fp32" and one.software != KERNELS}
+    steps = {
+        one.id
+        for one in POOL.fits
+        if one.id in measured and one.precision == "fp32" and one.software != SINGLE_OPERATIONS
+    }
     assert f"pooled from {len(steps)} devices in fp32, not including this one" in text
     assert "no measurements of GeForce GTX 1080 in fp32" in text and "at 80%" in text
 
@@ -69,7 +73,7 @@ def test_a_prediction_says_that_nobody_measured_the_device() -> None:
     ("gpu", "precision", "asked", "words"),
     [
         ("a100-sxm-40gb", "tf32", {}, []),
-        ("a100-sxm-40gb", "bf16", {}, ["measured in fp16: bf16 takes its kernels, at its own peak"]),
+        ("a100-sxm-40gb", "bf16", {}, ["measured in fp16: bf16 uses the same kernels, at its own peak"]),
         ("m40", "fp32", {}, ["M40 was measured under mxnet eager, not under pytorch eager"]),
         ("m40", "fp32", {"software": "mxnet"}, []),
         ("t4", "fp32", {}, []),
@@ -118,7 +122,7 @@ def known_models(precision: str) -> list[tuple[Device, CalibratedModel]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "tf32", "fp64"])
 def test_all_devices_of_a_precision_have_one_host(precision: str) -> None:
-    host = [NAMES.index(name) for name in HOST]
+    host = [NAMES.index(name) for name in HOST_PARAMETERS]
     known = [model.theta[host] for _, model in known_models(precision)]
     assert len(known) > 5 and np.allclose(known, known[0], atol=1e-9)
 

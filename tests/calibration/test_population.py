@@ -14,15 +14,15 @@ from paleo_lite.calibration.prior import (
     DEVICE_LEVELS,
     FIRST_YEAR,
     GENERATION,
-    HOST,
     HOST_LEVELS,
-    SHAPE,
-    SHAPE_LEVELS,
-    TAUGHT,
+    HOST_PARAMETERS,
+    INFORMED_PARAMETERS,
+    SHARED_LEVELS,
+    SHARED_PARAMETERS,
     Evidence,
     Traits,
     base_prior,
-    expect,
+    prior_from_evidence,
     traits_of,
 )
 from paleo_lite.machines import find_device
@@ -52,11 +52,14 @@ FITS = [
 
 def by_effects(asked: Traits, name: str) -> tuple[float, float]:
     """Mean beyond the base and variance: Bayesian linear regression on the effects, a column for each that occurs."""
-    levels = HOST_LEVELS if name in HOST else SHAPE_LEVELS if name in SHAPE else DEVICE_LEVELS
+    levels = HOST_LEVELS if name in HOST_PARAMETERS else SHARED_LEVELS if name in SHARED_PARAMETERS else DEVICE_LEVELS
     index, columns = NAMES.index(name), {}
 
     def row(one: Traits) -> dict[int, float]:
-        effects = [((level.name, *(getattr(one, field) for field in level.of)), level.deviation) for level in levels]
+        effects = []
+        for level in levels:
+            values = [getattr(one, field) for field in level.fields]
+            effects.append(((level.name, *values), level.deviation))
         if not one.source:  # nobody's: an effect of its own
             effects = [((*key, id(one)) if "source" in key or "computer" in key else key, d) for key, d in effects]
         if levels is DEVICE_LEVELS:
@@ -80,7 +83,7 @@ def by_effects(asked: Traits, name: str) -> tuple[float, float]:
 @pytest.mark.parametrize("asked", [ASKED, traits_of(find_device("rtx3090"), "tf32", "mxnet"), FITS[0]])
 def test_it_is_the_mixed_model_s_best_prediction(asked: Traits) -> None:
     base = base_prior(asked.unit.endswith("tensor"))
-    found = expect(asked, FITS)
+    found = prior_from_evidence(asked, FITS)
     for index, name in enumerate(NAMES):
         mean, variance = by_effects(asked, name)
         assert found.mean[index] - base.mean[index] == pytest.approx(mean, abs=1e-9), name
@@ -89,10 +92,10 @@ def test_it_is_the_mixed_model_s_best_prediction(asked: Traits) -> None:
 
 def test_of_nothing_it_is_the_base() -> None:
     base = base_prior(False)
-    found = expect(ASKED, [])
+    found = prior_from_evidence(ASKED, [])
     assert np.array_equal(found.mean, base.mean)
-    taught = np.array([name in TAUGHT for name in NAMES])
-    assert (found.deviation > expect(ASKED, FITS).deviation)[taught].all()
+    taught = np.array([name in INFORMED_PARAMETERS for name in NAMES])
+    assert (found.deviation > prior_from_evidence(ASKED, FITS).deviation)[taught].all()
     assert np.array_equal(found.deviation[~taught], base.deviation[~taught])
 
 
@@ -100,8 +103,8 @@ def test_of_nothing_it_is_the_base() -> None:
 def test_one_software_has_one_host(gpu: str) -> None:
     """The host launches, whatever the device: no comparison of two depends on whose computer they were measured in."""
     asked = traits_of(find_device(gpu), "fp32")
-    one, other = (expect(each, FITS) for each in (asked, ASKED))
-    host = [NAMES.index(name) for name in HOST]
+    one, other = (prior_from_evidence(each, FITS) for each in (asked, ASKED))
+    host = [NAMES.index(name) for name in HOST_PARAMETERS]
     assert one.mean[host] == pytest.approx(other.mean[host], abs=1e-12)
 
 

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from measured import DATA
 from paleo_lite.architectures import find_network
-from paleo_lite.calibration.beside import lay_beside
-from paleo_lite.calibration.from_profiles import shares_of
+from paleo_lite.calibration.comparison import compare_with_profile
+from paleo_lite.calibration.from_profiles import ppp_shares
 from paleo_lite.calibration.measurements import Measurement, Provenance, provenance_of
-from paleo_lite.calibration.ppp import AT_PEAK, PppRun, fit_ppp, run_of
+from paleo_lite.calibration.ppp import AT_PEAK, PppRun, fit_ppp, ppp_run_of
 from paleo_lite.calibration.store import find_calibration, write_calibration
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, CalibrationFailed
@@ -26,10 +26,7 @@ from paleo_lite.profile_analysis.pass_times import PassTimes
 from paleo_lite.reporting.calibrations import ppp_page
 from paleo_lite.timing import Workload, predict
 
-RUN = (
-    DATA / "surfboard" / "pyprof_kernels"
-    / "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
-)  # fmt: skip
+RUN = DATA / "surfboard" / "pyprof_kernels" / "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
 NOTHING = Provenance(1, [], [], [])
 
 pytest.importorskip("tomli_w")
@@ -47,7 +44,7 @@ def test_a_step_at_half_the_speed_of_the_peaks_has_a_ppp_of_one_half() -> None:
     peak = Machine(device).peak("fp32")
     assert peak.per_s == Machine(device).vector_peak("fp32").per_s  # no tensor cores: one peak for all
     at_peak_s = flops / peak.per_s + moved / device.bandwidth_bytes_per_s
-    run = run_of(Measurement("k40m", "alexnet", 4, "inference", "fp32", 2 * at_peak_s), Machine(device))
+    run = ppp_run_of(Measurement("k40m", "alexnet", 4, "inference", "fp32", 2 * at_peak_s), Machine(device))
     assert run.ppp == pytest.approx(0.5, rel=1e-12)
 
 
@@ -89,7 +86,7 @@ def test_what_is_further_from_what_was_measured_is_less_sure() -> None:
 def test_a_written_ppp_is_a_calibration_for_every_command(tmp_path) -> None:
     steps = [Measurement("k40m", "resnet50", 32, "inference", "fp32", 0.25)]
     device = Machine(find_device("k40m"))
-    found = fit_ppp("k40m", "fp32", [run_of(step, device) for step in steps], provenance_of(steps))
+    found = fit_ppp("k40m", "fp32", [ppp_run_of(step, device) for step in steps], provenance_of(steps))
     path = tmp_path / "k40m.toml"
     write_calibration(found, path)
     assert find_calibration(str(path)) == found
@@ -109,7 +106,7 @@ def test_a_written_ppp_is_a_calibration_for_every_command(tmp_path) -> None:
     [
         ("ppp", -1.0, "ppp is -1.0: expected a number above 0"),
         ("deviation", math.inf, "deviation is inf: expected a number above 0"),
-        ("runs", [], "runs: holds none"),
+        ("runs", [], "runs is empty"),
     ],
 )
 def test_impossible_numbers_in_a_file_are_named(tmp_path, field, value, sentence) -> None:
@@ -131,7 +128,7 @@ def test_above_one_each_algorithm_says_what_it_would_be() -> None:
     convolutions = [index for index, kind in enumerate(vgg.kinds) if kind == "conv2d"]
     at_peak_s = float(vgg.terms.layers_s[:, convolutions].sum())
     measured = PassTimes("inference", 3, 3, {("convolution", "forward"): at_peak_s / 1.5}, {}, True)
-    share = next(row for row in shares_of([lay_beside("run", measured, vgg)]) if row.kind == "convolution")
+    share = next(row for row in ppp_shares([compare_with_profile("run", measured, vgg)]) if row.kind == "convolution")
     assert share.ppp == pytest.approx(1.5)
     assert 1.5 / 4 < share.by_algorithm["Winograd F(4x4, 3x3)"] < share.by_algorithm["Winograd F(2x2, 3x3)"] < 1.5
     page = ppp_page(fit_ppp("k40m", "fp32", [PppRun("vgg16", 32, "inference", 1.5, 1.0)], NOTHING, [share]))

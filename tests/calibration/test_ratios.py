@@ -1,6 +1,6 @@
 """How sure a ratio is: against parameters and priors drawn at random, and by hand.
 
-Tests: calibration/several.py.
+Tests: calibration/side_by_side.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.calibration.several import SHARED, Estimate, log_ratio_variance, speedup
+from paleo_lite.calibration.side_by_side import PRIOR_ERROR_CORRELATION, Estimate, log_ratio_variance, speedup
 from paleo_lite.machines import Machine
 from paleo_lite.timing import Workload
 from paleo_lite.timing.calibrated import CalibratedModel, residual_variance
@@ -53,7 +53,9 @@ def test_what_two_priors_share_is_kept_as_far_as_measurements_left_it() -> None:
     errors, estimates = [], []
     for rows, noise in ((np.array([[1.0, 0.5]]), 0.2), (np.array([[0.2, 1.0]]), 0.1)):
         own = random.normal(size=(number, 2, 1))
-        truth = prior[:, None] * (math.sqrt(SHARED) * off + math.sqrt(1 - SHARED) * own)  # the prior's mean is 0
+        truth = prior[:, None] * (
+            math.sqrt(PRIOR_ERROR_CORRELATION) * off + math.sqrt(1 - PRIOR_ERROR_CORRELATION) * own
+        )  # the prior's mean is 0
         measured = rows @ truth + noise * random.normal(size=(number, 1, 1))
         covariance = np.linalg.inv(rows.T @ rows / noise**2 + np.diag(1 / prior**2))
         estimate = covariance @ rows.T @ measured / noise**2

@@ -1,6 +1,6 @@
 """Predictions beside each other: what they cost, in which order, and which are left out.
 
-Tests: calibration/several.py.
+Tests: calibration/side_by_side.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def test_every_combination_in_the_order_asked_for() -> None:
     assert [row["time_s"] for row in rows[:2]] == [
         pl.predict("resnet18", gpu="t4", batch_size=size).time_s for size in (8, 1)
     ]
-    assert found.first is found.predictions[0]
+    assert found.baseline is found.predictions[0]
     answer = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert [each["gpu"] for each in answer["predictions"]] == [row["gpu"] for row in answer["rows"]]
     pandas = pytest.importorskip("pandas")

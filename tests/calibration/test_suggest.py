@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 
 import paleo_lite as pl
 from paleo_lite.architectures import find_network, network_names
-from paleo_lite.calibration.choose import SCATTER
+from paleo_lite.calibration.choose import POOL_SCATTER
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.suggest import (
     NETWORKS,
-    SMALL,
-    START_S,
-    TYPICAL,
+    SETUP_S,
+    SMALL_NETWORKS,
+    TYPICAL_NETWORKS,
     candidate_steps,
-    choose,
-    narrowest,
+    choose_measurements,
+    most_informative_measurement,
     suggest,
     typical_steps,
-)  # fmt: skip
+)
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.machines import Machine, find_device
@@ -47,14 +47,14 @@ def test_each_is_the_one_after_which_least_is_left(seed: int, count: int) -> Non
 
     def left(places: list[int]) -> tuple[float, np.ndarray]:
         rows = slopes[places]
-        after = np.linalg.inv(np.linalg.inv(covariance) + rows.T @ rows / SCATTER**2)
+        after = np.linalg.inv(np.linalg.inv(covariance) + rows.T @ rows / POOL_SCATTER**2)
         return float(np.mean([target @ after @ target for target in targets])), after
 
     places: list[int] = []
-    for place, after in choose(covariance, slopes, targets, measuring_s, count):
+    for place, after in choose_measurements(covariance, slopes, targets, measuring_s, count):
         before = left(places)[0]
         worth = {
-            other: (before - left([*places, other])[0]) / (START_S + measuring_s[other])
+            other: (before - left([*places, other])[0]) / (SETUP_S + measuring_s[other])
             for other in range(7)
             if other not in places
         }
@@ -103,7 +103,7 @@ def test_what_was_measured_already_is_known() -> None:
 @pytest.mark.slow
 def test_steps_fit_and_can_be_run() -> None:
     assert all(find_network(name).source.startswith("torchvision") for name in NETWORKS)
-    assert {*SMALL} < {*NETWORKS} and {*TYPICAL} <= {*network_names()}
+    assert {*SMALL_NETWORKS} < {*NETWORKS} and {*TYPICAL_NETWORKS} <= {*network_names()}
     numbers = {}
     for gpu in ("gtx770", "k80-die", "h100-sxm"):
         device = find_device(gpu)
@@ -125,7 +125,7 @@ def test_the_step_asked_about_is_not_suggested() -> None:
     ("question", "message"),
     [
         ({"gpu": "xeon-8380"}, "only GPUs of NVIDIA and AMD were measured.*'paleo-lite measure'"),
-        ({"gpu": "k80", "suggest": 1000}, "1000 measurements cannot be suggested: name 1 to"),
+        ({"gpu": "k80", "suggest": 1000}, "1000 measurements cannot be suggested: the number must be between 1 and"),
         ({"gpu": "k80", "time_model": "ppp"}, "leave `--time-model` and `--output` out"),
         ({"gpu": "k80", "suggest": None, "phase": "training"}, "requires `--suggest`"),
     ],
@@ -167,14 +167,14 @@ def test_the_page_says_what_to_run() -> None:
 def test_the_one_measurement_does_what_it_promises(phase: str) -> None:
     """As the search over all steps says of it, where that is asked about it alone."""
     prediction = pl.predict("mobilenet_v2", gpu="k40m", phase=phase, batch_size=4)
-    found = narrowest(prediction)
+    found = most_informative_measurement(prediction)
     assert found is not None
     step, (low, high) = found
     assert isinstance(prediction.model, CalibratedModel) and step.phase == phase
     alone = suggest(prediction.model, prediction.machine, [prediction.workload], 1, [step])
     assert alone.suggestions[0].interval == pytest.approx((low, high))
-    assert narrowest(pl.predict("mobilenet_v2", gpu="k40m", time_model="roofline")) is None
-    assert narrowest(pl.predict("mobilenet_v2", gpu="k40m", execution="folded")) is None
+    assert most_informative_measurement(pl.predict("mobilenet_v2", gpu="k40m", time_model="roofline")) is None
+    assert most_informative_measurement(pl.predict("mobilenet_v2", gpu="k40m", execution="folded")) is None
 
 
 NO_HEAVY = """

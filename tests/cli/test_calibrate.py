@@ -99,7 +99,7 @@ def test_every_shipped_calibration_reads() -> None:
 
 def test_a_calibration_of_another_device_is_refused() -> None:
     name = next(iter(shipped_calibrations()))
-    with pytest.raises(CalibrationFailed, match="not of k80"):
+    with pytest.raises(CalibrationFailed, match="not for k80"):
         pl.predict("resnet50", gpu="k80", calibration=name)
     with pytest.raises(BadValue, match="time model of its own"):
         pl.predict("resnet50", gpu="k80", calibration=name, ppp=0.5)

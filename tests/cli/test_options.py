@@ -137,7 +137,7 @@ def test_what_is_wrong_is_said_in_one_sentence(kind, text, said):
 
 def test_an_unknown_name_is_refused_with_what_was_meant():
     with pytest.raises(UnknownName, match=r"no optimizer is called 'adma': did you mean adam"):
-        Names("optimizer", ".timing.workload:OPTIMIZERS")("adma")
+        Names("optimizer", ".timing.optimizers:OPTIMIZERS")("adma")
 
 
 def test_help_and_a_prediction_read_no_list_they_do_not_need():

@@ -95,7 +95,7 @@ def test_paleo_s_answer_comes_in_the_same_columns():
             ("--workers", "2", "--topology", "2x k40m @ pcie3"),
             "give only one of `--link`, `--topology` and `--platform`",
         ),
-        (("--workers", "2", "--epochs", "3"), "give `--images`"),
+        (("--workers", "2", "--epochs", "3"), "give `--images 1.28M`"),
         (("--workers", "2", "--bucket-size", "0"), "must be > 0 bytes"),
         (("--workers", "2", "--compat", "paleo", "--advise"), "PALEO has no `--advise`"),
         (("--workers", "2", "--compat", "paleo", "--precision", "fp16"), "PALEO has no `--precision`"),

@@ -25,10 +25,11 @@ from paleo_lite.distributed.model_parallel import critical_path_s, first_dense_l
 from paleo_lite.distributed.pipeline import partition_layers
 from paleo_lite.distributed.scale import scale
 from paleo_lite.distributed.strategies import STRATEGIES
-from paleo_lite.distributed.table import COLUMNS, Budget, make_budget
+from paleo_lite.distributed.table import COLUMNS
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel, Workload
+from paleo_lite.timing.budget import Amount, Budget, make_budget
 from paleo_lite.timing.workload import TrainingOptions
 from strategies import COLLECTIVE_NAMES, MORE, PLAIN_LINKS
 
@@ -266,7 +267,7 @@ def test_hours_and_cost_by_hand():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"images": None, "epochs": 3.0}, "give `--images`"),
+        ({"images": None, "epochs": 3.0}, "give `--images 1.28M`"),
         ({"images": "1M", "epochs": 0.0}, "`--epochs` must be a number > 0"),
         ({"images": 0, "epochs": None}, "`--images` must be a number > 0"),
         ({"images": "1M", "epochs": None, "price": -1}, "`--price` must be > 0 USD/h"),
@@ -275,8 +276,10 @@ def test_hours_and_cost_by_hand():
     ],
 )
 def test_invalid_budgets(asked, message):
+    asked = dict(asked)
     with pytest.raises(BadValue, match=message):
-        make_budget(find_device("k40m"), **asked)
+        amount = Amount(images=asked.pop("images"), epochs=asked.pop("epochs"))
+        make_budget(find_device("k40m"), amount, **asked)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from measured import REFERENCES
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.machines.device import Device, Peak
-from paleo_lite.machines.registry import key
+from paleo_lite.machines.registry import normalize_name
 from paleo_lite.units import parse_quantity
 
 ROOT = Path(__file__).parents[2]
@@ -37,25 +37,35 @@ def test_values_this_project_started_from():
 
 IDS = {"k80-board": "k80", "mi250x-package": "mi250x"}
 PEAKS = {  # column: (precision, unit, accumulate, clock); None where the column does not say
-    "fp64": ("fp64", "vector", None, None), "fp64_tensor": ("fp64", "tensor", None, None),
-    "fp32_base": ("fp32", "vector", None, "base"), "fp32_boost": ("fp32", "vector", None, "boost"),
-    "tf32_tensor": ("tf32", "tensor", None, None), "fp16_vector": ("fp16", "vector", None, None),
-    "fp16_tensor_fp32acc": ("fp16", "tensor", "fp32", None), "fp16_tensor_fp16acc": ("fp16", "tensor", "fp16", None),
-    "bf16_tensor": ("bf16", "tensor", None, None), "fp8_tensor": ("fp8", "tensor", None, None),
+    "fp64": ("fp64", "vector", None, None),
+    "fp64_tensor": ("fp64", "tensor", None, None),
+    "fp32_base": ("fp32", "vector", None, "base"),
+    "fp32_boost": ("fp32", "vector", None, "boost"),
+    "tf32_tensor": ("tf32", "tensor", None, None),
+    "fp16_vector": ("fp16", "vector", None, None),
+    "fp16_tensor_fp32acc": ("fp16", "tensor", "fp32", None),
+    "fp16_tensor_fp16acc": ("fp16", "tensor", "fp16", None),
+    "bf16_tensor": ("bf16", "tensor", None, None),
+    "fp8_tensor": ("fp8", "tensor", None, None),
     "int8_tops": ("int8", None, None, None),
-}  # fmt: skip
+}
 FIGURES = {  # column: (figure of a device, unit, factor from the column's unit)
-    "sms": (lambda d: d.cores.multiprocessors, "", 1), "fp32_cores": (lambda d: d.cores.fp32_lanes, "", 1),
-    "base_mhz": (lambda d: d.clocks.base, "Hz", 1e6), "boost_mhz": (lambda d: d.clocks.boost, "Hz", 1e6),
-    "tensor_mhz": (lambda d: d.clocks.tensor, "Hz", 1e6), "mem_gb": (lambda d: d.memory.capacity, "B", 1e9),
-    "mem_bus_bits": (lambda d: d.memory.bus, "bit", 1), "mem_bw_gbs": (lambda d: d.memory.bandwidth, "B/s", 1e9),
-    "l2_mb": (lambda d: d.memory.l2, "B", 1e6), "tdp_w": (lambda d: d.power, "W", 1),
+    "sms": (lambda d: d.cores.multiprocessors, "", 1),
+    "fp32_cores": (lambda d: d.cores.fp32_lanes, "", 1),
+    "base_mhz": (lambda d: d.clocks.base, "Hz", 1e6),
+    "boost_mhz": (lambda d: d.clocks.boost, "Hz", 1e6),
+    "tensor_mhz": (lambda d: d.clocks.tensor, "Hz", 1e6),
+    "mem_gb": (lambda d: d.memory.capacity, "B", 1e9),
+    "mem_bus_bits": (lambda d: d.memory.bus, "bit", 1),
+    "mem_bw_gbs": (lambda d: d.memory.bandwidth, "B/s", 1e9),
+    "l2_mb": (lambda d: d.memory.l2, "B", 1e6),
+    "tdp_w": (lambda d: d.power, "W", 1),
     "pcie_gbs_per_dir": (lambda d: d.links[0].per_direction, "B/s", 1e9),
     "link_gbs_bidir_total": (lambda d: d.links[1].per_direction, "B/s", 0.5e9),
     "measured_read_bw_gbs": (lambda d: d.measured["read_bandwidth"], "B/s", 1e9),
     "measured_triad_bw_gbs": (lambda d: d.measured["triad_bandwidth"], "B/s", 1e9),
     "measured_gemm_bf16_tflops": (lambda d: d.measured["gemm_bf16"], "FLOP/s", 1e12),
-}  # fmt: skip
+}
 
 
 def reference_rows() -> dict[str, dict[str, str]]:
@@ -89,9 +99,11 @@ def test_figures_agree_with_the_reference_table(column):
             matching = [
                 peak.per_s
                 for peak in device.peaks
-                if peak.precision == precision and unit in (None, peak.unit) and clock in (None, peak.clock)
+                if peak.precision == precision
+                and unit in (None, peak.unit)
+                and clock in (None, peak.clock)
                 and accumulate in (None, peak.accumulate)
-            ]  # fmt: skip
+            ]
             assert len(matching) == 1, (name, column)
             value, expected = matching[0], number(row[column]) * 1e12
         else:
@@ -142,17 +154,27 @@ def test_peak_that_is_not_there(name, asked, message):
     ("name", "precision", "sparse_per_s"),
     [
         # GeForce pages of nvidia.com, "AI TOPS": int8 and fp8 with sparsity; from Blackwell on fp4, twice that
-        ("rtx4060", "int8", 242e12), ("rtx4060ti", "int8", 353e12), ("rtx4070", "int8", 466e12),
-        ("rtx4070super", "int8", 568e12), ("rtx4070ti", "int8", 641e12), ("rtx4070tisuper", "int8", 706e12),
-        ("rtx4080", "int8", 780e12), ("rtx4080super", "int8", 836e12), ("rtx5070ti", "int8", 1406e12 / 2),
+        ("rtx4060", "int8", 242e12),
+        ("rtx4060ti", "int8", 353e12),
+        ("rtx4070", "int8", 466e12),
+        ("rtx4070super", "int8", 568e12),
+        ("rtx4070ti", "int8", 641e12),
+        ("rtx4070tisuper", "int8", 706e12),
+        ("rtx4080", "int8", 780e12),
+        ("rtx4080super", "int8", 836e12),
+        ("rtx5070ti", "int8", 1406e12 / 2),
         ("rtx5080", "int8", 1801e12 / 2),
         # data sheets of the A30 and of the RTX 6000 Ada
-        ("a30", "fp16", 330e12), ("a30", "int8", 661e12), ("rtx-6000-ada", "fp8", 1457e12),
+        ("a30", "fp16", 330e12),
+        ("a30", "int8", 661e12),
+        ("rtx-6000-ada", "fp8", 1457e12),
         # Jetson data sheets, of the GPU alone
-        ("jetson-agx-orin-64gb", "int8", 170e12), ("jetson-orin-nano-8gb", "int8", 40e12),
-        ("jetson-orin-nano-4gb", "int8", 20e12), ("jetson-orin-nano-super", "int8", 67e12),
+        ("jetson-agx-orin-64gb", "int8", 170e12),
+        ("jetson-orin-nano-8gb", "int8", 40e12),
+        ("jetson-orin-nano-4gb", "int8", 20e12),
+        ("jetson-orin-nano-super", "int8", 67e12),
     ],
-)  # fmt: skip
+)
 def test_a_peak_is_half_of_the_sparse_rate_that_is_advertised(name, precision, sparse_per_s):
     assert DEVICES[name].find_peak(precision, "tensor").per_s == pytest.approx(sparse_per_s / 2, rel=0.025)
 
@@ -194,37 +216,69 @@ def test_a_misspelt_field_is_named():
 @pytest.mark.parametrize(
     ("reported", "expected"),
     [
-        ("Tesla K40m", "k40m"), ("Tesla K40c", "k40c"), ("Tesla K20c", "k20"), ("K80 (1 of 2 GPUs)", "k80-die"),
-        ("M60 (1 of 2 GPUs)", "m60-die"), ("GeForce GTX TITAN X", "titanx-maxwell"),
-        ("TITAN_X_MAXWELL", "titanx-maxwell"), ("TITAN X (Pascal)", "titanx-pascal"), ("TITAN Xp", "titan-xp"),
-        ("GTX TITAN Black", "titan-black"), ("GTX TITAN (Kepler)", "titan-kepler"),
-        ("P100-SXM2 (DGX-1)", "p100-sxm2"), ("Tesla P100-PCIE-16GB", "p100-pcie-16gb"),
-        ("Tesla V100-SXM2-16GB", "v100-sxm2"), ("Tesla V100-PCIE-32GB", "v100-pcie"), ("NVIDIA TITAN V", "titan-v"),
-        ("GeForce RTX 2080 Ti(1)", "rtx2080ti"), ("NVIDIA GeForce RTX 3090", "rtx3090"),
-        ("NVIDIA RTX A6000", "rtx-a6000"), ("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"),
-        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"), ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
-        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"), ("NVIDIA H100 80GB HBM3", "h100-sxm"),
-        ("NVIDIA H100 PCIe", "h100-pcie"), ("NVIDIA H100 NVL", "h100-nvl"), ("NVIDIA H200", "h200-sxm"),
-        ("NVIDIA GH200 480GB", "gh200"), ("NVIDIA GB200", "gb200"), ("NVIDIA B200", "b200"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"), ("NVIDIA L40S", "l40s"),
-        ("AMD Instinct MI300X", "mi300x"), ("MI25", "mi25"), ("Vega FE", "vega-fe"), ("GEFORCE_780_TI", "gtx780ti"),
-        ("NVIDIA GeForce RTX 3060", "rtx3060"), ("NVIDIA GeForce RTX 4060 Ti", "rtx4060ti"),
-        ("NVIDIA GeForce RTX 4070 SUPER", "rtx4070super"), ("NVIDIA GeForce RTX 5070 Ti", "rtx5070ti"),
-        ("NVIDIA A30", "a30"), ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
-        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-max-q"), ("NVIDIA B300", "b300"),
-        ("Jetson AGX Orin 64GB", "jetson-agx-orin-64gb"), ("Xavier NX", "jetson-xavier-nx"), ("MI60", "mi60"),
-        ("AMD Instinct MI355X", "mi355x"), ("Intel Arc B580", "arc-b580"), ("Intel Arc Pro B60", "arc-pro-b60"),
-        ("Apple M1", "apple-m1"), ("M2 Ultra", "apple-m2-ultra"), ("Apple M4 Max", "apple-m4-max"),
+        ("Tesla K40m", "k40m"),
+        ("Tesla K40c", "k40c"),
+        ("Tesla K20c", "k20"),
+        ("K80 (1 of 2 GPUs)", "k80-die"),
+        ("M60 (1 of 2 GPUs)", "m60-die"),
+        ("GeForce GTX TITAN X", "titanx-maxwell"),
+        ("TITAN_X_MAXWELL", "titanx-maxwell"),
+        ("TITAN X (Pascal)", "titanx-pascal"),
+        ("TITAN Xp", "titan-xp"),
+        ("GTX TITAN Black", "titan-black"),
+        ("GTX TITAN (Kepler)", "titan-kepler"),
+        ("P100-SXM2 (DGX-1)", "p100-sxm2"),
+        ("Tesla P100-PCIE-16GB", "p100-pcie-16gb"),
+        ("Tesla V100-SXM2-16GB", "v100-sxm2"),
+        ("Tesla V100-PCIE-32GB", "v100-pcie"),
+        ("NVIDIA TITAN V", "titan-v"),
+        ("GeForce RTX 2080 Ti(1)", "rtx2080ti"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("NVIDIA RTX A6000", "rtx-a6000"),
+        ("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("NVIDIA H200", "h200-sxm"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA GB200", "gb200"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
+        ("NVIDIA L40S", "l40s"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("MI25", "mi25"),
+        ("Vega FE", "vega-fe"),
+        ("GEFORCE_780_TI", "gtx780ti"),
+        ("NVIDIA GeForce RTX 3060", "rtx3060"),
+        ("NVIDIA GeForce RTX 4060 Ti", "rtx4060ti"),
+        ("NVIDIA GeForce RTX 4070 SUPER", "rtx4070super"),
+        ("NVIDIA GeForce RTX 5070 Ti", "rtx5070ti"),
+        ("NVIDIA A30", "a30"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-max-q"),
+        ("NVIDIA B300", "b300"),
+        ("Jetson AGX Orin 64GB", "jetson-agx-orin-64gb"),
+        ("Xavier NX", "jetson-xavier-nx"),
+        ("MI60", "mi60"),
+        ("AMD Instinct MI355X", "mi355x"),
+        ("Intel Arc B580", "arc-b580"),
+        ("Intel Arc Pro B60", "arc-pro-b60"),
+        ("Apple M1", "apple-m1"),
+        ("M2 Ultra", "apple-m2-ultra"),
+        ("Apple M4 Max", "apple-m4-max"),
     ],
-)  # fmt: skip
+)
 def test_reported_name_is_known(reported, expected):
-    assert [name for name, device in DEVICES.items() if key(reported) in names(device)] == [expected]
+    assert [name for name, device in DEVICES.items() if normalize_name(reported) in names(device)] == [expected]
 
 
 @pytest.mark.parametrize("ambiguous", ["TITAN X", "K40", "P100", "V100", "A100", "H100", "RTX 6000", "Orin", "M4"])
 def test_ambiguous_name_belongs_to_nobody(ambiguous):
-    assert not any(key(ambiguous) in names(device) for device in DEVICES.values())
+    assert not any(normalize_name(ambiguous) in names(device) for device in DEVICES.values())
 
 
 def names(device: Device) -> set[str]:
-    return {key(name) for name in (device.id, device.name, *device.aliases)}
+    return {normalize_name(name) for name in (device.id, device.name, *device.aliases)}

@@ -10,7 +10,7 @@ import pytest
 
 from paleo_lite.errors import CalibrationFailed
 from paleo_lite.machines.audit import audit_device
-from paleo_lite.machines.registry import figures, read_device
+from paleo_lite.machines.registry import list_figures, read_device
 from paleo_lite.measurement import machine as module
 from paleo_lite.measurement.clock import HostClock, Timing
 from paleo_lite.measurement.machine import (
@@ -130,7 +130,7 @@ def test_file_is_valid(
     assert device.bandwidth_bytes_per_s == 42.42e9
     assert {name: device.find_peak(name).per_s for name in peaks} == peaks
     assert {peak.precision: peak.unit for peak in device.peaks} == units
-    assert all(SOURCE in device.sources[figure.source] for _, _, figure in figures(device))
+    assert all(SOURCE in device.sources[figure.source] for _, _, figure in list_figures(device))
     mistakes = [finding for finding in audit_device(device) if finding.severity == "error"]
     # A CPU need not say its clock, which the audit of shipped files asks of every device.
     assert [finding.field for finding in mistakes] == (["clocks.default"] if seen.clock_hz is None else [])

@@ -11,7 +11,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
-from paleo_lite.calibration.several import Predictions
+from paleo_lite.calibration.side_by_side import Predictions
 from paleo_lite.reporting.side_by_side import comparison_table, describe_bounds, side_by_side_page, time_shares_by_bound
 from paleo_lite.reporting.terminal import fit_columns
 
@@ -94,7 +94,7 @@ def test_bounds_are_not_compared_with_forecasts():
     bound, first, other = sheet.rows
     assert bound["bound_s"] == pl.predict("alexnet", gpu="arc-b580").time_s
     assert {bound[key] for key in ("time_s", "throughput_per_s", "usd_per_million", "speedup")} == {None}
-    assert found.first.device.id == "t4" and (first["speedup"], other["speedup_low"] is None) == (1.0, False)
+    assert found.baseline.device.id == "t4" and (first["speedup"], other["speedup_low"] is None) == (1.0, False)
     facts = dict(side_by_side_page(found).facts)
     assert "rows without a time" in facts["bounds"] and "alexnet on t4" in facts["speed-up"]
     assert any(

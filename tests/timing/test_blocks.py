@@ -34,7 +34,7 @@ def test_constants_take_the_place_of_a_devices_own_and_of_them_alone() -> None:
     ("text", "message"),
     [
         ("[constants]\nspeed = 1.0\n[deviation]\nspeed = 1.0\n", "there is no parameter speed"),
-        ("[constants]\nfloor_s = 1.0\n[deviation]\n", "constants and their deviations have other names"),
+        ("[constants]\nfloor_s = 1.0\n[deviation]\n", "constants and deviation must have the same names"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:

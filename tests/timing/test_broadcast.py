@@ -107,7 +107,7 @@ def test_sums_of_many_batches_are_the_sums_of_each() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(BadValue, match="batch sizes must be >= 1 .*got 0 to 4"):
+    with pytest.raises(BadValue, match=r"batch sizes must be >= 1 .*got 0 to 4"):
         stack_cases(cases("fp32")[:1]).at_batch_sizes(np.array([0, 4]))
     with pytest.raises(BadValue, match="small enough for 64-bit counts"):
         stack_cases(cases("fp32")[:1]).at_batch_sizes(np.array([1, 2**60]))

@@ -59,8 +59,12 @@ def test_few_tokens_meet_few_experts():
     experts = 2 * sum(layer.parameters for layer in layers if layer.kind == "grouped_matmul")
 
     def read(batch_size):
-        work = Workload(find_network("mixtral-8x7b", None, SequenceOptions(context=100, phase="decode")), "bf16", batch_size,
-                        "decode").work  # fmt: skip
+        work = Workload(
+            find_network("mixtral-8x7b", None, SequenceOptions(context=100, phase="decode")),
+            "bf16",
+            batch_size,
+            "decode",
+        ).work
         chosen = [index for index, layer in enumerate(layers) if layer.kind == "grouped_matmul"]
         return work.column("bytes_read", "decode", 1)[0, chosen].sum()
 
@@ -109,13 +113,24 @@ def test_a_network_from_a_config_is_made_for_the_phase_that_is_asked():
         ({"weights": "int5"}, UnknownName, "int5"),
         ({"network": "gpt2", "phase": "forward", "context": None, "weights": "int4"}, UnsupportedPhase, "inference"),
         ({"network": "resnet50"}, BadValue, "does not read sequences"),
-        ({"network": find_network("gpt2")._replace(rebuild=None), "context": None}, BadValue, "decode needs a language model"),
-        ({"network": find_network("gpt2", None, SequenceOptions(phase="decode"))._replace(rebuild=None), "phase": "inference",
-          "context": None}, BadValue, "a network with a KV cache supports the phases prefill and decode"),
+        (
+            {"network": find_network("gpt2")._replace(rebuild=None), "context": None},
+            BadValue,
+            "decode needs a language model",
+        ),
+        (
+            {
+                "network": find_network("gpt2", None, SequenceOptions(phase="decode"))._replace(rebuild=None),
+                "phase": "inference",
+                "context": None,
+            },
+            BadValue,
+            "a network with a KV cache supports the phases prefill and decode",
+        ),
         ({"network": find_network("resnet50")}, BadValue, "networks given by name or config"),
         ({"network": find_network("gpt2")}, BadValue, "gpt2 knows 1024 positions"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_asked_is_refused(changes, error, message):
     with pytest.raises(error, match=message):
         predicted(**changes)

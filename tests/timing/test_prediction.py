@@ -88,7 +88,7 @@ def test_of_a_board_one_device_answers_and_all_at_once_as_throughput(board: str,
     """Two dies have twice the peak and bandwidth of one: sharing a batch would halve the roofline's time."""
     whole, one = (pl.predict("vgg16", gpu=gpu, precision=precision) for gpu in (board, die))
     assert (whole.time_s, whole.interval, whole.bound_s) == (one.time_s, one.interval, one.bound_s)
-    assert one.board is None and one.machine.together == 1
+    assert one.board is None and one.machine.device_count == 1
     assert whole.to_dict()["gpu"] == die and whole.board["gpu"] == board
     assert whole.board["throughput_per_s"] == 2 * one.throughput_per_s
     roofline = pl.predict("vgg16", gpu=board, precision=precision, time_model="roofline")
@@ -197,8 +197,16 @@ def test_an_impossible_batch_is_refused(batch_size: object) -> None:
         ({"network": None}, BadValue, "one of the three"),
         ({"network": None, "flops": "0"}, BadValue, "FLOP count must be a number >= 1"),
         ({"network": None, "flops": "-3M"}, BadValue, "FLOP count must be"),
-        ({"network": None, "flops": "15503M", "time_model": "roofline"}, BadValue, "needs the bytes of a network"),
-        ({"network": None, "flops": "15503M", "phase": "training"}, BadValue, "a bare FLOP count supports inference only"),
+        (
+            {"network": None, "flops": "15503M", "time_model": "roofline"},
+            BadValue,
+            "requires a network: use the peak or ppp model",
+        ),
+        (
+            {"network": None, "flops": "15503M", "phase": "training"},
+            BadValue,
+            "a bare FLOP count supports inference only",
+        ),
         ({"inputs": [(3, 224, 224)]}, BadValue, "--image-size"),
         ({"network": "torchvision.models:vgg16"}, BadValue, "--input 3x224x224"),
     ],

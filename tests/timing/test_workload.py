@@ -62,7 +62,7 @@ def test_a_flop_count_is_a_workload_without_layers():
     assert not two.has_layers and two.layers == ()
     k80 = Machine(find_device("k80"))
     assert predict(two, k80, PppModel(0.5)).time_s == pytest.approx(2 * 2e9 / 8.73e12)
-    with pytest.raises(BadValue, match="needs the bytes of a network"):
+    with pytest.raises(BadValue, match="requires a network: use the peak or ppp model"):
         predict(two, k80, RooflineModel())
     for flops in (0, -1, float("nan"), 1e30):
         with pytest.raises(BadValue, match="number >= 1"):

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from measured import DATA
 from paleo_lite.calibration.measured_devices import DeviceData
-from paleo_lite.calibration.prior import KERNELS, traits_of
+from paleo_lite.calibration.prior import SINGLE_OPERATIONS, traits_of
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadFile, BadValue, PaleoError
 from paleo_lite.machines import Machine, find_device
@@ -161,7 +161,7 @@ def test_too_few_layers_and_a_folder_without_files_are_named(tmp_path: Path) -> 
     [
         (lambda row: {**row, "kernelsize": "wide"}, "sizes or time cannot be read"),
         (lambda row: {**row, "value": ""}, "sizes or time cannot be read"),
-        (lambda row: {**row, "value": "0"}, "a number above 0, not 0.0"),
+        (lambda row: {**row, "value": "0"}, "a number of seconds above 0"),
         (lambda row: {name: value for name, value in row.items() if name != "gpu"}, "no column gpu"),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_device_is_predicted_from_the_others_of_its_source() -> None:
             )
             for size in range(2048, 6144, 128)
         ]  # fmt: skip
-        traits = traits_of(device, "fp64", KERNELS, KERNELS, "me")
+        traits = traits_of(device, "fp64", SINGLE_OPERATIONS, SINGLE_OPERATIONS, "me")
         operations.append(DeviceData(device, "fp64", traits, runs_of_layers(timed), SCATTER, ("efficiency_gemm",)))
     rows = operation_truth(operations, lambda gpu, precision: gpu != "mi50")
     assert [(row.gpu, row.kind, row.points) for row in rows] == [

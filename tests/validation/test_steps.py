@@ -12,10 +12,10 @@ import pytest
 
 from measured import DATA
 from paleo_lite.architectures import find_network
-from paleo_lite.calibration.choose import SCATTER, read_pool
+from paleo_lite.calibration.choose import POOL_SCATTER, read_pool
 from paleo_lite.calibration.fit import fit, runs_of
-from paleo_lite.calibration.measured_devices import DeviceData, Key, evidence_of, group_by_source, prior_of
-from paleo_lite.calibration.prior import expect, traits_of
+from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, evidence_of, group_by_source, prior_for_group
+from paleo_lite.calibration.prior import prior_from_evidence, traits_of
 from paleo_lite.errors import BadFile
 from paleo_lite.machines import find_device
 from paleo_lite.timing.models import QUANTILES
@@ -134,14 +134,14 @@ def test_an_engine_is_folded_and_casts_are_counted_apart() -> None:
 @pytest.mark.needs_data
 def test_a_pool_comes_out_again() -> None:
     """What one source says, from what the shipped pool says the others say: the last round of what shipped it."""
-    key = Key("titanx-pascal", "fp32", "cnn-benchmarks lua-torch 2016-17 cudnn=5105")
+    key = GroupKey("titanx-pascal", "fp32", "cnn-benchmarks lua-torch 2016-17 cudnn=5105")
     group = [m for m in published_networks(MEASURED).measurements if (m.gpu, m.precision, m.source) == key[:3]]
     fits = read_pool().fits
     (shipped_fit,) = (one for one in fits if (one.id, one.measured_in, one.source) == key[:3])
     device = find_device(key.gpu)
     traits = traits_of(device, key.precision, group[0].software, key.execution, key.source)
     measured = DeviceData(device, key.precision, traits, runs_of(sorted(group), device, key.precision))
-    again = evidence_of(measured, prior_of(measured, [one for one in fits if one is not shipped_fit]))
+    again = evidence_of(measured, prior_for_group(measured, [one for one in fits if one is not shipped_fit]))
     assert again.points == shipped_fit.points
     # One round more, and numbers rounded: the efficiency of every class within a few percent.
     assert again.theta == pytest.approx(shipped_fit.theta, abs=0.05)
@@ -205,8 +205,8 @@ def test_nine_of_ten_measurements_lie_in_their_90_percent_interval(first: int) -
         others = [one for one in fits if one.chip != device.chip]
         traits = traits_of(device, key.precision, group[0].software, key.execution)
         runs = runs_of(group, device, key.precision)
-        prior = expect(traits, others)
-        expected = fit(runs.choose(np.array([], dtype=np.int64)), prior)
-        times, deviation = msgspec.structs.replace(expected, scatter=SCATTER).predict(runs)
+        prior = prior_from_evidence(traits, others)
+        expected = fit(runs.select(np.array([], dtype=np.int64)), prior)
+        times, deviation = msgspec.structs.replace(expected, scatter=POOL_SCATTER).predict(runs)
         inside += list(np.abs(np.log(times / runs.measured_s)) < QUANTILES[0.9] * deviation)
     assert 0.85 <= np.mean(inside) <= 0.96

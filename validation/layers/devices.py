@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.fit import held_out
-from paleo_lite.calibration.measured_devices import DeviceData, learn
-from paleo_lite.calibration.prior import expect
-from paleo_lite.calibration.validate import expected_from, scores, simple_terms
+from paleo_lite.calibration.fit import predict_held_out
+from paleo_lite.calibration.measured_devices import DeviceData, learn_evidence
+from paleo_lite.calibration.prior import prior_from_evidence
+from paleo_lite.calibration.validate import baseline_terms, error_statistics, prior_as_fit
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.timing.calibrated import NAMES
@@ -68,11 +68,11 @@ def _products(group: DeviceData) -> tuple[str, DeviceData]:
     wrong = np.unique(group.runs.run[~(is_product if is_product.any() else work_class < len(MATRIX_CLASSES))])
     kept = np.setdiff1d(np.arange(len(group.runs)), wrong)
     kept = kept[:: max(1, len(kept) // SAMPLE)]
-    return name, group._replace(runs=group.runs.choose(kept), speaks_of=NAMES)
+    return name, group._replace(runs=group.runs.select(kept), informative_parameters=NAMES)
 
 
 def _rows(kind: str, groups: Sequence[DeviceData], wants: Callable[[str, str], bool]) -> list[DeviceRow]:
-    evidence = learn(groups)
+    evidence = learn_evidence(groups)
     rows = []
     for group in groups:
         traits, runs = group.traits, group.runs
@@ -80,11 +80,11 @@ def _rows(kind: str, groups: Sequence[DeviceData], wants: Callable[[str, str], b
             continue
         others = [one for one in evidence if one.chip != traits.chip]
         alike = any((one.unit, one.precision) == (traits.unit, traits.precision) for one in others)
-        prior = expect(traits, others)
+        prior = prior_from_evidence(traits, others)
         folds = [np.arange(part, len(runs), FOLDS) for part in range(FOLDS)]
-        same = scores(runs.measured_s, *held_out(runs, [prior] * FOLDS, folds, group.scatter))
-        out = scores(runs.measured_s, *expected_from(prior).predict(runs)) if alike else {}
-        roofline = float(np.mean(np.abs(simple_terms(runs)[1] / runs.measured_s - 1)))
+        same = error_statistics(runs.measured_s, *predict_held_out(runs, [prior] * FOLDS, folds, group.scatter))
+        out = error_statistics(runs.measured_s, *prior_as_fit(prior).predict(runs)) if alike else {}
+        roofline = float(np.mean(np.abs(baseline_terms(runs)[1] / runs.measured_s - 1)))
         rows.append(
             DeviceRow(
                 kind, traits.id, group.precision, traits.source, len(runs), same["mape"], same["coverage_90"],

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.fit import MeasuredRuns, held_out, stack
+from paleo_lite.calibration.fit import MeasuredRuns, predict_held_out, stack_features
 from paleo_lite.calibration.prior import device_prior
-from paleo_lite.calibration.validate import Row, scores, simple_times
+from paleo_lite.calibration.validate import Row, baseline_times, error_statistics
 from paleo_lite.counting import Layer
 from paleo_lite.counting.kinds import class_of, count_layer
 from paleo_lite.counting.layer import Op
@@ -81,8 +81,8 @@ def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[L
             continue
         runs = runs_of_layers(group)
         prior = device_prior(find_device(gpu), precision)
-        predicted, deviation = held_out(runs, [prior] * FOLDS, folds, SCATTER)
-        simple = {**simple_times(runs, folds), "launch_and_roofline": _launch_and_roofline(runs, folds)}
+        predicted, deviation = predict_held_out(runs, [prior] * FOLDS, folds, SCATTER)
+        simple = {**baseline_times(runs, folds), "launch_and_roofline": _launch_and_roofline(runs, folds)}
         del simple["per_class_ppp"]
         kinds = [(each.kind, each.phase) for each in group]
         for kind, phase in sorted(set(kinds)):
@@ -91,7 +91,7 @@ def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[L
                 continue
             measured = runs.measured_s[chosen]
             baselines = {name: float(np.mean(np.abs(times[chosen] / measured - 1))) for name, times in simple.items()}
-            scored = scores(measured, predicted[chosen], deviation[chosen])
+            scored = error_statistics(measured, predicted[chosen], deviation[chosen])
             number = int(chosen.sum())
             rows.append(
                 LayerRow(
@@ -107,7 +107,7 @@ def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[L
 def runs_of_layers(layers: Sequence[LayerTime]) -> MeasuredRuns:
     """Measured layers of one device in one precision as the fit takes them."""
     rates = rates_of(Machine(find_device(layers[0].gpu)), layers[0].precision)
-    return stack([_features(each) for each in layers], rates, [each.time_s for each in layers])
+    return stack_features([_features(each) for each in layers], rates, [each.time_s for each in layers])
 
 
 def _features(timed: LayerTime) -> Features:

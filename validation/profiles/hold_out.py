@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from paleo_lite.architectures import Network, find_network
-from paleo_lite.calibration.fit import fit, stack
+from paleo_lite.calibration.fit import fit, stack_features
 from paleo_lite.calibration.prior import Prior, device_prior
 from paleo_lite.counting.kinds import class_of
 from paleo_lite.counting.kinds.products import class_of_convolution
@@ -211,7 +211,9 @@ class _ClassModel(msgspec.Struct, frozen=True, eq=False):
     def predict(self, measured: _Measured, phase: str, batch_size: int) -> tuple[float, float]:
         """Seconds of all layers of a class at another batch size, and the deviation of their logarithm."""
         whole = features_of(self.workload.with_changes(phase=phase, batch_size=self.batch_size))
-        runs = stack([_choose(whole, layers) for layers in measured.layers], self.rates, measured.times_s.tolist())
+        runs = stack_features(
+            [_choose(whole, layers) for layers in measured.layers], self.rates, measured.times_s.tolist()
+        )
         # A single time can move one parameter only, and that one should follow it.
         wide = ALONE if len(runs) == 1 else 1.0
         learnt = fit(runs, Prior(self.prior.mean, self.prior.deviation * wide), SCATTER)

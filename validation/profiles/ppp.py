@@ -13,7 +13,7 @@ import msgspec
 
 from paleo_lite.calibration.fit import calibrate, workload_of
 from paleo_lite.calibration.measurements import Measurement, provenance_of
-from paleo_lite.calibration.ppp import fit_ppp, run_of
+from paleo_lite.calibration.ppp import fit_ppp, ppp_run_of
 from paleo_lite.errors import BadProfile
 from paleo_lite.executor import run_tasks
 from paleo_lite.machines import Machine, find_device
@@ -108,7 +108,9 @@ def carry(data: Path, known: ProfileSet) -> list[Carried]:
 def _ppp(steps: Iterable[Measurement], known: ProfileSet) -> TimeModel:
     steps = list(steps)
     machine = Machine(find_device(known.gpu))
-    return fit_ppp(known.gpu, known.precision, [run_of(step, machine) for step in steps], provenance_of(steps)).model()
+    return fit_ppp(
+        known.gpu, known.precision, [ppp_run_of(step, machine) for step in steps], provenance_of(steps)
+    ).model()
 
 
 def _calibrated(steps: Iterable[Measurement], known: ProfileSet) -> TimeModel:

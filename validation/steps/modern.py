@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from paleo_lite.architectures import network_names
-from paleo_lite.calibration.measurements import Measurement, medians
+from paleo_lite.calibration.measurements import Measurement, merge_repeated_runs
 from paleo_lite.counting.work import AUTOCAST, CHANNELS_LAST
 
 from ..tables import device_of, rows_of
@@ -73,7 +73,7 @@ def modern_networks(folder: Path) -> Dataset:
                 execution=_execution(row),
             )
         )
-    return Dataset(sorted(medians(found)), dict(left_out))
+    return Dataset(sorted(merge_repeated_runs(found)), dict(left_out))
 
 
 _SOURCES = {
@@ -118,7 +118,7 @@ def published_engines(folder: Path) -> Dataset:
             left_out["another network than those shipped"] += 1
         else:
             found.append(_engine(row, network, "torch2trt" if converted else "PaddleClas TensorRT"))
-    return Dataset(sorted(medians(found)), dict(left_out))
+    return Dataset(sorted(merge_repeated_runs(found)), dict(left_out))
 
 
 def _engine(row: dict[str, str], network: str, source: str) -> Measurement:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from paleo_lite.calibration.measurements import Measurement, medians
+from paleo_lite.calibration.measurements import Measurement, merge_repeated_runs
 
 from ..tables import device_of, rows_of
 from .dataset import Dataset
@@ -83,4 +83,4 @@ def published_networks(folder: Path) -> Dataset:
                     source=f"{row['source']} {version}{cudnn}",
                 )
             )
-    return Dataset(sorted(medians(found)), dict(left_out))
+    return Dataset(sorted(merge_repeated_runs(found)), dict(left_out))

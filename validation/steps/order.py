@@ -11,9 +11,9 @@ import numpy as np
 
 from paleo_lite.calibration.choose import NotPooled, pooled_model
 from paleo_lite.calibration.fit import MeasuredRuns
-from paleo_lite.calibration.measured_devices import DeviceData, Key, MeasuredDevices
+from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.validate import simple_terms
+from paleo_lite.calibration.validate import baseline_terms
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 
@@ -53,7 +53,7 @@ def truth(
         Of which devices pairs are made; the others are learnt from all the same.
     """
     devices = MeasuredDevices(measurements, None, operations)
-    together: dict[tuple[str, str, str], list[Key]] = defaultdict(list)
+    together: dict[tuple[str, str, str], list[GroupKey]] = defaultdict(list)
     for key in filter(lambda key: wants(key.gpu, key.precision), devices.groups):
         together[key.source, key.precision, key.execution].append(key)
     rows = []
@@ -65,7 +65,7 @@ def truth(
     return rows
 
 
-def _ordered(devices: MeasuredDevices, one: Key, other: Key) -> Iterator[tuple[bool, bool, bool]]:
+def _ordered(devices: MeasuredDevices, one: GroupKey, other: GroupKey) -> Iterator[tuple[bool, bool, bool]]:
     """Of each step of both: whether each way of predicting has the right order."""
     steps = [{_step(step): place for place, step in enumerate(devices.groups[key])} for key in (one, other)]
     shared = sorted(set(steps[0]) & set(steps[1]))
@@ -84,14 +84,14 @@ def _ordered(devices: MeasuredDevices, one: Key, other: Key) -> Iterator[tuple[b
 
 
 def _predicted(
-    devices: MeasuredDevices, key: Key, chips: set[str], places: np.ndarray
+    devices: MeasuredDevices, key: GroupKey, chips: set[str], places: np.ndarray
 ) -> tuple[MeasuredRuns, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Steps of a device, and their seconds by each way of predicting."""
     device = find_device(key.gpu)
-    runs = devices.measured[key].runs.choose(places)
-    prior = devices.prior(key, ignore=lambda other: other.chip in chips, known=False)
+    runs = devices.measured[key].runs.select(places)
+    prior = devices.prior(key, ignore=lambda other: other.chip in chips, is_source_known=False)
     shipped = pooled_model(device, key.precision, key.execution)
-    bound = simple_terms(runs)[1]
+    bound = baseline_terms(runs)[1]
     told = bound if isinstance(shipped, NotPooled) else runs.predict_s(shipped.theta)
     return runs, (runs.predict_s(prior.mean), told, bound)
 

@@ -10,12 +10,11 @@ import msgspec
 import numpy as np
 
 from paleo_lite.calibration.fit import MeasuredRuns, fit
-from paleo_lite.calibration.measured_devices import DeviceData, Key, MeasuredDevices
+from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.prior import SCATTER as FIT_SCATTER
-from paleo_lite.calibration.prior import Prior
-from paleo_lite.calibration.suggest import choose, measuring
-from paleo_lite.calibration.validate import expected_from, scores
+from paleo_lite.calibration.prior import FIT_SCATTER, Prior
+from paleo_lite.calibration.suggest import choose_measurements, measuring_time_s
+from paleo_lite.calibration.validate import error_statistics, prior_as_fit
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 from paleo_lite.timing.calibrated import residual_variance, sensitivities
 from paleo_lite.timing.models import QUANTILES
@@ -78,7 +77,7 @@ def truth(
     for each in held:
         scored["none", 0] += _scored(each, [])
         covariance = np.diag(each.prior.deviation**2)
-        found = list(choose(covariance, each.slopes, each.slopes, each.measuring_s, max(COUNTS)))
+        found = list(choose_measurements(covariance, each.slopes, each.slopes, each.measuring_s, max(COUNTS)))
         for count in COUNTS:
             places = [place for place, _ in found[:count]]
             promised = _width(each.slopes, found[count - 1][1], np.setdiff1d(np.arange(len(each.runs)), places))
@@ -88,7 +87,7 @@ def truth(
     return [_row(*which, rows) for which, rows in sorted(scored.items(), key=lambda item: (item[0][1], item[0][0]))]
 
 
-def _spoken(devices: MeasuredDevices, key: Key) -> bool:
+def _spoken(devices: MeasuredDevices, key: GroupKey) -> bool:
     """Whether another chip was measured in the precision on such units."""
     own = devices.measured[key].traits
     return any(
@@ -97,24 +96,26 @@ def _spoken(devices: MeasuredDevices, key: Key) -> bool:
     )
 
 
-def _held(devices: MeasuredDevices, key: Key) -> _Held:
+def _held(devices: MeasuredDevices, key: GroupKey) -> _Held:
     traits, runs = devices.measured[key].traits, devices.measured[key].runs
-    prior = devices.prior(key, ignore=lambda other: other.chip == traits.chip, known=False)
+    prior = devices.prior(key, ignore=lambda other: other.chip == traits.chip, is_source_known=False)
     times, gradient = sensitivities(runs.features, runs.rates, np.exp(prior.mean), runs.run, len(runs))
-    return _Held(devices.groups[key], runs, prior, gradient / times[:, None], measuring(times))
+    return _Held(devices.groups[key], runs, prior, gradient / times[:, None], measuring_time_s(times))
 
 
 def _scored(held: _Held, places: Sequence[int]) -> list[dict[str, float]]:
     """Fit some measurements, predict the others; a row for each phase."""
-    found = fit(held.runs.choose(np.array(places)), held.prior) if len(places) else expected_from(held.prior)
+    found = fit(held.runs.select(np.array(places)), held.prior) if len(places) else prior_as_fit(held.prior)
     rest = np.setdiff1d(np.arange(len(held.runs)), places)
-    left = held.runs.choose(rest)
+    left = held.runs.select(rest)
     predicted, deviation = found.predict(left)
     phases = np.array([held.group[place].phase for place in rest])
     return [
         {
             "points": float(np.sum(phases == phase)),
-            **scores(left.measured_s[phases == phase], predicted[phases == phase], deviation[phases == phase]),
+            **error_statistics(
+                left.measured_s[phases == phase], predicted[phases == phase], deviation[phases == phase]
+            ),
         }
         for phase in sorted(set(phases))
     ]

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.choose import SCATTER as POOL_SCATTER
+from paleo_lite.calibration.choose import POOL_SCATTER
 from paleo_lite.calibration.fit import fit
-from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
+from paleo_lite.calibration.measured_devices import GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.several import Estimate, log_ratio_variance
+from paleo_lite.calibration.side_by_side import Estimate, log_ratio_variance
 from paleo_lite.calibration.validate import family_of
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.timing.calibrated import CalibratedModel, sensitivities
@@ -83,7 +83,7 @@ def ratio_truth(measurements: Sequence[Measurement]) -> list[RatioRow]:
     ]
 
 
-Part = tuple[Key, list[Held]]
+Part = tuple[GroupKey, list[Held]]
 
 
 def _by_label(devices: MeasuredDevices, label_of: object, is_fitted: bool) -> Iterator[Part]:
@@ -95,10 +95,12 @@ def _by_label(devices: MeasuredDevices, label_of: object, is_fitted: bool) -> It
         labels = np.array([label_of(step) for step in group])  # type: ignore[operator]
         for label in sorted(set(labels)):
             out, rest = np.flatnonzero(labels == label), np.flatnonzero(labels != label)
-            found = fit(runs.choose(rest if is_fitted else rest[:0]), devices.prior(key, label))
+            found = fit(runs.select(rest if is_fitted else rest[:0]), devices.prior(key, label))
             scatter = found.scatter if is_fitted else POOL_SCATTER
-            model = CalibratedModel("held out", found.theta, found.covariance, scatter, learned_fraction=found.moved)
-            part = runs.choose(out)
+            model = CalibratedModel(
+                "held out", found.theta, found.covariance, scatter, learned_fraction=found.learned_fraction
+            )
+            part = runs.select(out)
             times, slopes = sensitivities(part.features, part.rates, np.exp(model.theta), part.run, len(part))
             yield (
                 key,
@@ -124,7 +126,7 @@ def _of_devices(kind: str, ones: Iterable[Part], others: Iterable[Part]) -> Iter
     yield _row(kind, pairs)
 
 
-def _place(key: Key, held: Held) -> object:
+def _place(key: GroupKey, held: Held) -> object:
     step = held.step
     return key.source, key.precision, key.execution, step.network, step.phase, step.batch_size, step.image_size
 

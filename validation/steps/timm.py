@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from paleo_lite.calibration.measurements import Measurement, medians
+from paleo_lite.calibration.measurements import Measurement, merge_repeated_runs
 from paleo_lite.counting.work import AUTOCAST, CHANNELS_LAST
 
 from ..tables import device_of, rows_of
@@ -87,7 +87,7 @@ def published_timm(folder: Path) -> Dataset:
                     execution=_LAYOUTS[row["layout"]],
                 )
             )
-    return Dataset(sorted(medians(found)), dict(left_out))
+    return Dataset(sorted(merge_repeated_runs(found)), dict(left_out))
 
 
 def _run(row: dict[str, str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from paleo_lite.architectures import network_names
-from paleo_lite.calibration.measurements import Measurement, medians
+from paleo_lite.calibration.measurements import Measurement, merge_repeated_runs
 
 from ..tables import device_of, rows_of
 from .dataset import Dataset
@@ -46,4 +46,4 @@ def torchvision_benchmark(folder: Path) -> Dataset:
                     source=source,
                 )
             )
-    return Dataset(sorted(medians(found)), dict(left_out))
+    return Dataset(sorted(merge_repeated_runs(found)), dict(left_out))

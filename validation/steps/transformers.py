@@ -9,7 +9,7 @@ import numpy as np
 
 from paleo_lite.calibration.measured_devices import DeviceData
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.validate import Point, Row, family_of, scores, validate
+from paleo_lite.calibration.validate import Point, Row, error_statistics, family_of, validate
 
 TRANSFORMERS = ("vit", "swin", "maxvit")
 """Families whose work is mostly matrix products and attention."""
@@ -40,5 +40,5 @@ def _row(gpu: str, precision: str, phase: str, source: str, points: Sequence[Poi
     ).T
     return Row(
         split="gpu", gpu=gpu, precision=precision, phase=phase, points=len(points), source=source, baselines={},
-        **scores(measured, predicted, deviation),
+        **error_statistics(measured, predicted, deviation),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...calibration.beside import MEASURED_PASSES, PredictedBeside, PredictedRow, kind_of_layer
+from ...calibration.comparison import MEASURED_PASSES, ComparisonRow, ProfileComparison, kind_of_layer
 from ...errors import BadValue
 from ...profile_analysis import GROUPINGS
 from ...profile_analysis.compare import ComparedKernel, Comparison
@@ -35,16 +35,16 @@ _SIDES = ("measured", "by the PPP")
 _ROW_HEIGHT, _PANEL_WIDTH = 15, 300
 
 
-def comparison_chart(comparison: PredictedBeside | Comparison) -> Any:
+def comparison_chart(comparison: ProfileComparison | Comparison) -> Any:
     """Draw the result of ``compare``: two profiles, or a prediction and a profile."""
-    if not isinstance(comparison, PredictedBeside):
+    if not isinstance(comparison, ProfileComparison):
         return profiles_chart(comparison)
     if comparison.prediction.model.ppp is None:
         return predicted_chart(comparison)
     return ppp_chart(comparison)
 
 
-def predicted_chart(comparison: PredictedBeside) -> Any:
+def predicted_chart(comparison: ProfileComparison) -> Any:
     """Draw measured and predicted time of an iteration by kind of layer, pass by pass."""
     prediction = comparison.prediction
     panels: list[tuple[str, list[Row]]] = [
@@ -73,7 +73,7 @@ def predicted_chart(comparison: PredictedBeside) -> Any:
     )
 
 
-def _prediction_error_title(comparison: PredictedBeside) -> str:
+def _prediction_error_title(comparison: ProfileComparison) -> str:
     """Return the error of the prediction, and the class and pass with the largest difference."""
     prediction = comparison.prediction
     ratio = prediction.time_s / comparison.measured_s
@@ -250,7 +250,7 @@ def _bar_rows(rows: Sequence[Row], sides: tuple[str, str], factor: float, is_bou
     return bars
 
 
-def ppp_chart(comparison: PredictedBeside | Comparison) -> Any:
+def ppp_chart(comparison: ProfileComparison | Comparison) -> Any:
     """Draw measured times and shares of peak next to the prediction by one PPP, by pass and class, and by layer.
 
     The PPP is that of the time model, or, for other time models, that of the whole profile.
@@ -260,7 +260,7 @@ def ppp_chart(comparison: PredictedBeside | Comparison) -> Any:
     BadValue
         If two profiles were compared, or no class of operations was both measured and counted.
     """
-    if not isinstance(comparison, PredictedBeside):
+    if not isinstance(comparison, ProfileComparison):
         raise BadValue("a PPP chart compares one profile with a prediction: --predict NETWORK --gpu DEVICE PROFILE")
     alt = altair()
     prediction = comparison.prediction
@@ -292,7 +292,7 @@ def ppp_chart(comparison: PredictedBeside | Comparison) -> Any:
     return chart.resolve_scale(color="independent", shape="independent", size="independent")
 
 
-def _class_panels(alt: Any, rows: Sequence[PredictedRow], ppp: float) -> Any:
+def _class_panels(alt: Any, rows: Sequence[ComparisonRow], ppp: float) -> Any:
     """Draw the time of each class on the left, and its shares of peak around the common PPP on the right."""
     order = [_row_name(row) for row in rows]
     height = 2.2 * _ROW_HEIGHT * len(order)
@@ -301,7 +301,7 @@ def _class_panels(alt: Any, rows: Sequence[PredictedRow], ppp: float) -> Any:
     return alt.hconcat(left, right, spacing=16).resolve_scale(color="independent", shape="independent")
 
 
-def _class_time_panel(alt: Any, rows: Sequence[PredictedRow], ppp: float, order: list[str]) -> Any:
+def _class_time_panel(alt: Any, rows: Sequence[ComparisonRow], ppp: float, order: list[str]) -> Any:
     longest = max(max(row.measured_s or 0.0, (row.at_peak_s or 0.0) / ppp) for row in rows)
     factor, unit = time_unit(longest)
     times = []
@@ -331,7 +331,7 @@ def _class_time_panel(alt: Any, rows: Sequence[PredictedRow], ppp: float, order:
     return alt.layer(bars, text)
 
 
-def _class_share_panel(alt: Any, rows: Sequence[PredictedRow], ppp: float, order: list[str]) -> Any:
+def _class_share_panel(alt: Any, rows: Sequence[ComparisonRow], ppp: float, order: list[str]) -> Any:
     shares: list[dict[str, Any]] = []
     for row in rows:
         for name, attribute in SHARES.items():
@@ -359,7 +359,7 @@ def _class_share_panel(alt: Any, rows: Sequence[PredictedRow], ppp: float, order
     return alt.layer(*_ppp_line(alt, ppp, "x"), dots)
 
 
-def _layer_panels(alt: Any, comparison: PredictedBeside, rows: Sequence[PredictedRow], ppp: float) -> Any:
+def _layer_panels(alt: Any, comparison: ProfileComparison, rows: Sequence[ComparisonRow], ppp: float) -> Any:
     """Draw the PPP of each layer in the order of execution, a panel per pass."""
     names = comparison.prediction.names
     positions = {name: number for number, name in enumerate(names, 1)}
@@ -420,7 +420,7 @@ def _layer_panels(alt: Any, comparison: PredictedBeside, rows: Sequence[Predicte
     return alt.vconcat(*panels, spacing=8)
 
 
-def _row_name(row: PredictedRow) -> str:
+def _row_name(row: ComparisonRow) -> str:
     return row.part if row.name == row.part else f"{row.part}: {row.name.replace('_', ' ')}"
 
 

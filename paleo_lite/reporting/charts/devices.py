@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...calibration.several import Predictions, speedup
+from ...calibration.side_by_side import Predictions, speedup
 from ...errors import BadValue
 from ...timing import Prediction
 from ...units import format_si

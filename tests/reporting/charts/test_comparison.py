@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("altair")
 
 import paleo_lite as pl
-from paleo_lite.calibration.beside import lay_beside
+from paleo_lite.calibration.comparison import compare_with_profile
 from paleo_lite.calibration.ppp import AT_PEAK
 from paleo_lite.errors import BadValue
 from paleo_lite.profile_analysis.compare import Comparison
@@ -28,7 +28,7 @@ def beside():
             float(seconds) / share for seconds, is_of in zip(at_peak, prediction.kinds) if is_of == own
         )
     sums = {key: sum(layers) for key, layers in times.items()}
-    return lay_beside("run", PassTimes("inference", 3, 3, sums, times, True), prediction)
+    return compare_with_profile("run", PassTimes("inference", 3, 3, sums, times, True), prediction)
 
 
 def test_share_of_peak_of_each_class_and_layer(beside):

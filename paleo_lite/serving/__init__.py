@@ -1,0 +1,1 @@
+"""Serving of language models: continuous batching simulated on predicted iteration times."""

@@ -1,0 +1,97 @@
+"""Room of the paged KV cache: device memory without weights and activations, in blocks of tokens."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..counting import Layer
+from ..counting.kinds import cached_elements
+from ..errors import DoesNotFit
+from ..timing.memory import RESERVE_BYTES, model_bytes, peak_memory
+from ..units import WEIGHT_BYTES, format_si
+from .engines import Engine
+from .iteration_times import ModelOnDevice
+
+
+class CacheRoom(msgspec.Struct, frozen=True):
+    """Memory of one device, and the blocks of its KV cache.
+
+    Attributes
+    ----------
+    weights_bytes, activations_bytes, cache_bytes : float
+        Bytes of weights, of the activations of the largest iteration, and what remains for the cache.
+    sequence_bytes : float
+        Bytes of keys and values of one sequence of the mean length of the traffic.
+    block_tokens : int
+        Tokens per block.
+    blocks : int
+        Number of blocks.
+    """
+
+    weights_bytes: float
+    activations_bytes: float
+    cache_bytes: float
+    sequence_bytes: float
+    block_tokens: int
+    blocks: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the cache holds."""
+        return self.blocks * self.block_tokens
+
+
+def cached_bytes(layers: tuple[Layer, ...], kv_cache: str) -> float:
+    """Return the bytes of keys and values that the cache layers of a network hold for one sequence.
+
+    Grouped-query attention has fewer heads, latent attention one vector per token, and a sliding window at most as many
+    tokens as its width: all of them are in the shapes of the cache layers.
+    """
+    return cached_elements(layers) * WEIGHT_BYTES[kv_cache]
+
+
+def measure_room(on_device: ModelOnDevice, engine: Engine, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
+    """Compute how many blocks the cache of one device has.
+
+    Parameters
+    ----------
+    on_device : ModelOnDevice
+        Network, device and tensor-parallel group.
+    engine : Engine
+        Memory fraction and block size.
+    mean_tokens : float
+        Mean tokens of a request, prompt and answer. Layers with a sliding window hold fewer tokens than others; a block
+        has the mean bytes per token of a request of this length.
+    prompt_tokens : int
+        Longest prompt, which limits the activations of an iteration together with the tokens per iteration.
+
+    Raises
+    ------
+    DoesNotFit
+        If weights and activations leave no room for a single block.
+    """
+    device = on_device.machine.device
+    context = max(round(mean_tokens) - 1, 1)
+    decode = on_device.decode_workload(context)
+    weights_bytes = float(model_bytes(decode)[0])
+    sampled = min(prompt_tokens, engine.max_batched_tokens)
+    memory = peak_memory(on_device.prefill_workload(sampled))
+    activations_bytes = (memory.activations_bytes + memory.workspace_bytes) * engine.max_batched_tokens / sampled
+    if engine.is_fraction_of_free:
+        free_bytes = device.memory_bytes - RESERVE_BYTES - weights_bytes - activations_bytes
+        cache_bytes = engine.memory_fraction * free_bytes
+    else:
+        usable_bytes = engine.memory_fraction * device.memory_bytes - RESERVE_BYTES
+        cache_bytes = usable_bytes - weights_bytes - activations_bytes
+    sequence_bytes = cached_bytes(decode.layers, on_device.kv_cache)
+    if not sequence_bytes:
+        raise DoesNotFit(f"{on_device.workload.network.name} has no KV cache, whose room limits the batch")
+    block_bytes = sequence_bytes / (context + 1) * engine.block_tokens
+    blocks = int(cache_bytes // block_bytes)
+    if blocks < 1:
+        raise DoesNotFit(
+            f"{on_device.workload.network.name} leaves no memory for a KV cache on {device.name}: weights take "
+            f"{format_si(weights_bytes, 'B', 3)}, activations {format_si(activations_bytes, 'B', 3)} of "
+            f"{format_si(device.memory_bytes, 'B', 3)}; use a larger `--tensor` or narrower `--weights`"
+        )
+    return CacheRoom(weights_bytes, activations_bytes, cache_bytes, sequence_bytes, engine.block_tokens, blocks)

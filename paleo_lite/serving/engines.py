@@ -1,0 +1,203 @@
+"""Serving engines by name: limits of a batch, cache blocks, memory, scheduling, and overhead per iteration.
+
+Every default is the engine's own, with the file of its repository. The options of `paleo_lite.serve` replace them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..errors import BadValue, UnknownName
+from ..machines import Device
+
+LARGE_MEMORY_BYTES = 70 * 2**30
+"""Memory from which vLLM uses larger batches, with the exception of the A100 (`EngineArgs.get_batch_defaults`)."""
+
+SGLANG_CHUNKS = ((20, 2048), (35, 2048), (60, 4096), (90, 8192), (160, 8192))
+"""SGLang's chunk in tokens, by the memory in GiB below which it holds (`ServerArgs._handle_gpu_memory_settings`)."""
+
+SGLANG_LARGEST_CHUNK = 16384
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """Scheduling policy of a serving engine.
+
+    Attributes
+    ----------
+    name : str
+        Name of the engine.
+    max_batched_tokens : int
+        Tokens per iteration, of prompts and of decoding sequences together.
+    max_sequences : int
+        Sequences that run at the same time.
+    block_tokens : int
+        Tokens per block of the paged KV cache.
+    memory_fraction : float
+        Fraction of the device memory that weights, activations and cache may take, or, with `is_fraction_of_free`,
+        fraction of the memory that weights and activations leave free that becomes the cache.
+    is_fraction_of_free : bool
+        See `memory_fraction`.
+    chunked_prefill : int
+        Tokens of prompts per iteration, into which longer prompts are split; 0 computes every prompt whole.
+    mixes_phases : bool
+        Whether an iteration computes prompts and decodes at once. Otherwise prompts go first and decoding pauses.
+    reserved_output : float
+        Fraction, 0 to 1, of the output tokens still to come for which admission requires free cache. At 1 no request
+        is ever preempted.
+    overhead_s : float
+        Time per iteration in which the device waits for scheduler, sampling and input preparation.
+    overhead_range_s : tuple of float
+        90% interval of `overhead_s`.
+    request_overhead_s : float
+        Time per request outside the iterations: HTTP, tokenization, detokenization of the first token.
+    sources : tuple of str
+        Sources of the defaults and of the overhead.
+    """
+
+    name: str
+    max_batched_tokens: int
+    max_sequences: int
+    block_tokens: int
+    memory_fraction: float
+    is_fraction_of_free: bool
+    chunked_prefill: int
+    mixes_phases: bool
+    reserved_output: float
+    overhead_s: float
+    overhead_range_s: tuple[float, float]
+    request_overhead_s: float
+    sources: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("max_batched_tokens", "max_sequences", "block_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise BadValue(f"`--{name.replace('_', '-')}` must be an integer >= 1 (got {value!r})")
+        if isinstance(self.chunked_prefill, bool) or not isinstance(self.chunked_prefill, int):
+            raise BadValue(f"`--chunked-prefill` must be an integer >= 0 (got {self.chunked_prefill!r})")
+        if self.chunked_prefill < 0:
+            raise BadValue(f"`--chunked-prefill` must be an integer >= 0 (got {self.chunked_prefill})")
+        if not 0 < self.memory_fraction <= 1:
+            raise BadValue(f"`--memory-fraction` must be a fraction > 0 and <= 1 (got {self.memory_fraction:g})")
+        if not self.overhead_s >= 0:
+            raise BadValue(f"`--overhead` must be a time >= 0 s (got {self.overhead_s:g})")
+
+    def describe(self) -> str:
+        """Return the limits as text, such as ``8,192 tokens and 1,024 sequences per iteration, blocks of 16``."""
+        parts = [f"{self.max_batched_tokens:,} tokens and {self.max_sequences:,} sequences per iteration"]
+        parts.append(f"prompts in chunks of {self.chunked_prefill:,}" if self.chunked_prefill else "whole prompts")
+        if not self.mixes_phases:
+            parts.append("prompts and decoding in separate iterations")
+        parts.append(f"cache blocks of {self.block_tokens}")
+        share = "free memory" if self.is_fraction_of_free else "memory"
+        parts.append(f"{self.memory_fraction:.0%} of {share}")
+        return ", ".join(parts)
+
+
+VLLM = Engine(
+    name="vllm",
+    max_batched_tokens=2048,
+    max_sequences=256,
+    block_tokens=16,
+    memory_fraction=0.9,
+    is_fraction_of_free=False,
+    chunked_prefill=2048,
+    mixes_phases=True,
+    reserved_output=0.0,
+    overhead_s=1.0e-3,
+    overhead_range_s=(0.3e-3, 4e-3),
+    request_overhead_s=5e-3,
+    sources=(
+        "https://github.com/vllm-project/vllm/blob/main/vllm/engine/arg_utils.py (get_batch_defaults)",
+        "https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/sched/scheduler.py",
+    ),
+)
+
+TENSORRT_LLM = Engine(
+    name="tensorrt-llm",
+    max_batched_tokens=8192,
+    max_sequences=2048,
+    block_tokens=32,
+    memory_fraction=0.9,
+    is_fraction_of_free=True,
+    chunked_prefill=0,
+    mixes_phases=True,
+    reserved_output=1.0,
+    overhead_s=0.3e-3,
+    overhead_range_s=(0.1e-3, 1.5e-3),
+    request_overhead_s=5e-3,
+    sources=("https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/llmapi/llm_args.py",),
+)
+
+SGLANG = Engine(
+    name="sglang",
+    max_batched_tokens=16384,
+    max_sequences=4096,
+    block_tokens=1,
+    memory_fraction=0.88,
+    is_fraction_of_free=False,
+    chunked_prefill=8192,
+    mixes_phases=False,
+    reserved_output=0.4,
+    overhead_s=0.3e-3,
+    overhead_range_s=(0.1e-3, 1.5e-3),
+    request_overhead_s=5e-3,
+    sources=("https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py",),
+)
+
+ENGINES = {engine.name: engine for engine in (VLLM, TENSORRT_LLM, SGLANG)}
+"""The engines by name."""
+
+
+def find_engine(name: str, device: Device | None = None, **changes: Any) -> Engine:
+    """Return an engine with its defaults for a device.
+
+    Parameters
+    ----------
+    name : str
+        One of `ENGINES`.
+    device : Device, optional
+        Device on which vLLM's and SGLang's defaults depend.
+    **changes
+        Attributes to replace; None keeps the default.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such engine.
+    BadValue
+        If a value is outside its range.
+    """
+    if name not in ENGINES:
+        raise UnknownName("serving engine", name, ENGINES)
+    defaults: dict[str, Any] = {}
+    if device is not None and name == VLLM.name:
+        defaults = _vllm_defaults(device)
+    elif device is not None and name == SGLANG.name:
+        defaults = {"chunked_prefill": _sglang_chunk(device)}
+    given = {key: value for key, value in changes.items() if value is not None}
+    batched_tokens = given.get("max_batched_tokens")
+    chunk = given.get("chunked_prefill")
+    if batched_tokens is not None and chunk is None and ENGINES[name].chunked_prefill:
+        given["chunked_prefill"] = batched_tokens
+    if given.get("overhead_s") is not None:
+        given["overhead_range_s"] = (given["overhead_s"], given["overhead_s"])
+    return msgspec.structs.replace(ENGINES[name], **{**defaults, **given})
+
+
+def _vllm_defaults(device: Device) -> dict[str, int]:
+    """Return vLLM's limits of its OpenAI-compatible server for a device."""
+    is_large = device.memory_bytes >= LARGE_MEMORY_BYTES and "a100" not in device.id
+    if is_large:
+        return {"max_batched_tokens": 8192, "max_sequences": 1024, "chunked_prefill": 8192}
+    return {"max_batched_tokens": 2048, "max_sequences": 256, "chunked_prefill": 2048}
+
+
+def _sglang_chunk(device: Device) -> int:
+    """Return SGLang's chunk of prompts for a device."""
+    for gibibytes, chunk in SGLANG_CHUNKS:
+        if device.memory_bytes < gibibytes * 2**30:
+            return chunk
+    return SGLANG_LARGEST_CHUNK

@@ -1,0 +1,266 @@
+"""Traffic: arrival times and lengths of requests, generated from distributions with a seed or read from a trace."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from ..errors import BadFile, BadValue, UnknownName
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+ARRIVALS = ("poisson", "fixed")
+"""Arrival processes: exponential or constant intervals."""
+
+MAX_REQUESTS = 2_000_000
+MAX_TOKENS = 10_000_000
+
+TRACE_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
+"""Columns of a trace."""
+
+
+class Traffic(msgspec.Struct, frozen=True, eq=False):
+    """Requests in the order of their arrival.
+
+    Attributes
+    ----------
+    arrival_s : ndarray, shape (requests,)
+        Arrival times; all 0 for a closed loop or an infinite rate.
+    input_tokens, output_tokens : ndarray of int, shape (requests,)
+        Tokens of the prompt and of the answer, at least 1 each.
+    concurrency : int or None
+        Users of a closed loop, each of whom sends a request when the previous one is answered; None for an open loop.
+    """
+
+    arrival_s: Floats
+    input_tokens: Ints
+    output_tokens: Ints
+    concurrency: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def every(self, step: int, start: int) -> Traffic:
+        """Return every `step`-th request from `start` on: the share of a replica under round-robin routing."""
+        concurrency = self.concurrency
+        if concurrency is not None:
+            concurrency = (concurrency - start + step - 1) // step
+        return Traffic(
+            self.arrival_s[start::step], self.input_tokens[start::step], self.output_tokens[start::step], concurrency
+        )
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """Requests per second of an open loop; None for a closed loop or if all arrive at once."""
+        span_s = float(self.arrival_s[-1] - self.arrival_s[0])
+        if self.concurrency is not None or span_s == 0 or len(self) < 2:
+            return None
+        return (len(self) - 1) / span_s
+
+
+class Dataset(msgspec.Struct, frozen=True):
+    """Lengths of a published data set: quantiles of input and output tokens.
+
+    Attributes
+    ----------
+    input_quantiles, output_quantiles : tuple of (float, float)
+        Pairs of a probability and tokens.
+    source : str
+        Where the quantiles are published.
+    """
+
+    input_quantiles: tuple[tuple[float, float], ...]
+    output_quantiles: tuple[tuple[float, float], ...]
+    source: str
+
+
+DATASETS: dict[str, Dataset] = {
+    "azure-conversation": Dataset(
+        ((0.5, 1020.0),), ((0.5, 129.0),), "Patel et al. 2024, Splitwise, section III: medians of the conversation trace"
+    ),
+    "azure-code": Dataset(
+        ((0.5, 1500.0),), ((0.5, 13.0),), "Patel et al. 2024, Splitwise, section III: medians of the coding trace"
+    ),
+}
+"""Data sets by name. With one quantile every request has that length."""
+
+
+class Lengths(msgspec.Struct, frozen=True):
+    """Distribution of a number of tokens.
+
+    Attributes
+    ----------
+    mean : float
+        Mean number of tokens.
+    deviation : float
+        Standard deviation of a normal distribution, truncated at 1 token; 0 for a constant.
+    quantiles : tuple of (float, float)
+        Pairs of a probability and tokens, which replace mean and deviation; between them the logarithm of the length
+        is linear in the normal score.
+    """
+
+    mean: float
+    deviation: float = 0.0
+    quantiles: tuple[tuple[float, float], ...] = ()
+
+    def draw(self, count: int, generator: np.random.Generator) -> Ints:
+        """Draw lengths of at least 1 token, shape (count,)."""
+        if self.quantiles:
+            from scipy.special import ndtri
+
+            scores = ndtri([probability for probability, _ in self.quantiles])
+            logarithms = np.log([tokens for _, tokens in self.quantiles])
+            drawn = np.exp(np.interp(generator.standard_normal(count), scores, logarithms))
+        elif self.deviation:
+            drawn = generator.normal(self.mean, self.deviation, count)
+        else:
+            drawn = np.full(count, self.mean)
+        return np.maximum(np.rint(drawn), 1).astype(np.int64)
+
+
+def parse_lengths(value: int | str | Lengths, option: str, is_input: bool) -> Lengths:
+    """Parse a number of tokens, ``mean:std``, or the name of a data set.
+
+    Parameters
+    ----------
+    value : int, str or Lengths
+        ``1024``, ``"1024:256"`` or a name of `DATASETS`.
+    option : str
+        Option for the error message, such as ``--input-tokens``.
+    is_input : bool
+        Whether the input lengths of a data set are wanted, else the output lengths.
+
+    Raises
+    ------
+    BadValue
+        If a number is below 1 or not a number.
+    UnknownName
+        If there is no such data set.
+    """
+    if isinstance(value, Lengths):
+        return value
+    text = str(value).strip()
+    if text and text[0].isalpha():
+        if text not in DATASETS:
+            raise UnknownName("data set", text, DATASETS)
+        dataset = DATASETS[text]
+        quantiles = dataset.input_quantiles if is_input else dataset.output_quantiles
+        return Lengths(quantiles[len(quantiles) // 2][1], quantiles=quantiles)
+    mean_text, colon, deviation_text = text.partition(":")
+    try:
+        mean = float(mean_text)
+        deviation = float(deviation_text) if colon else 0.0
+    except ValueError:
+        mean = deviation = math.nan
+    if not (1 <= mean <= MAX_TOKENS and 0 <= deviation <= MAX_TOKENS):
+        raise BadValue(f"`{option}` must be tokens >= 1, as 1024, or mean:std, as 1024:256 (got {value!r})")
+    return Lengths(mean, deviation)
+
+
+def generate_traffic(
+    inputs: Lengths,
+    outputs: Lengths,
+    *,
+    count: int,
+    rate_per_s: float | None = None,
+    concurrency: int | None = None,
+    arrivals: str = "poisson",
+    seed: int = 0,
+) -> Traffic:
+    """Generate requests.
+
+    Parameters
+    ----------
+    inputs, outputs : Lengths
+        Tokens of the prompts and of the answers.
+    count : int
+        Number of requests.
+    rate_per_s : float, optional
+        Requests per second of an open loop; ``inf`` lets all arrive at once.
+    concurrency : int, optional
+        Users of a closed loop, instead of a rate.
+    arrivals : {"poisson", "fixed"}
+        Arrival process of an open loop.
+    seed : int
+        Seed of arrivals and lengths. Lengths do not depend on the rate.
+
+    Raises
+    ------
+    BadValue
+        If not exactly one of rate and concurrency is given, or a number is outside its range.
+    """
+    if (rate_per_s is None) == (concurrency is None):
+        raise BadValue("give exactly one of `--rate` and `--concurrency`, or `--requests` with a trace")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_REQUESTS:
+        raise BadValue(f"`--num-requests` must be an integer from 1 to {MAX_REQUESTS:,} (got {count!r})")
+    if arrivals not in ARRIVALS:
+        raise BadValue(f"`--arrivals` must be {' or '.join(ARRIVALS)} (got {arrivals!r})")
+    if concurrency is not None and (isinstance(concurrency, bool) or concurrency < 1):
+        raise BadValue(f"`--concurrency` must be an integer >= 1 (got {concurrency!r})")
+    if rate_per_s is not None and not rate_per_s > 0:
+        raise BadValue(f"`--rate` must be > 0 requests per second (got {rate_per_s:g})")
+    lengths_generator, arrivals_generator = (
+        np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(2)
+    )
+    input_tokens = inputs.draw(count, lengths_generator)
+    output_tokens = outputs.draw(count, lengths_generator)
+    if rate_per_s is None or math.isinf(rate_per_s):
+        arrival_s = np.zeros(count)
+    elif arrivals == "fixed":
+        arrival_s = np.arange(count) / rate_per_s
+    else:
+        intervals_s = arrivals_generator.exponential(1.0, count) / rate_per_s
+        arrival_s = np.cumsum(intervals_s) - intervals_s[0]
+    return Traffic(arrival_s, input_tokens, output_tokens, concurrency)
+
+
+def read_trace(path: Path) -> Traffic:
+    """Read a CSV file with the columns ``arrival_s``, ``input_tokens`` and ``output_tokens``.
+
+    Raises
+    ------
+    BadFile
+        If the file cannot be read, a column is missing, or a value is not a number in its range; the message names the
+        line.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in TRACE_COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise BadFile(f"{path}: the column {missing[0]} is missing; a trace has {', '.join(TRACE_COLUMNS)}")
+            rows = [_read_row(row, f"{path}, line {reader.line_num}") for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadFile(f"{path}: {error}") from None
+    if not rows:
+        raise BadFile(f"{path}: the trace has no requests")
+    if len(rows) > MAX_REQUESTS:
+        raise BadFile(f"{path}: the trace has {len(rows):,} requests; at most {MAX_REQUESTS:,} are simulated")
+    rows.sort()
+    columns = list(zip(*rows))
+    return Traffic(
+        np.array(columns[0], dtype=np.float64) - columns[0][0],
+        np.array(columns[1], dtype=np.int64),
+        np.array(columns[2], dtype=np.int64),
+    )
+
+
+def _read_row(row: dict[str, Any], place: str) -> tuple[float, int, int]:
+    """Return arrival, input tokens and output tokens of one line."""
+    try:
+        arrival_s = float(row["arrival_s"])
+        tokens = [float(row[name]) for name in TRACE_COLUMNS[1:]]
+    except (TypeError, ValueError):
+        raise BadFile(f"{place}: {', '.join(TRACE_COLUMNS)} must be numbers") from None
+    if not math.isfinite(arrival_s) or not all(1 <= number <= MAX_TOKENS for number in tokens):
+        raise BadFile(f"{place}: arrival_s must be finite and both numbers of tokens >= 1")
+    return arrival_s, int(tokens[0]), int(tokens[1])

@@ -1,0 +1,501 @@
+"""Iteration-level simulation of continuous batching on one replica, with a paged KV cache.
+
+An iteration computes one token of every decoding sequence and, if there is room, new tokens of prompts (Yu et al. 2022,
+Orca; Kwon et al. 2023, PagedAttention; Agrawal et al. 2024, Sarathi-Serve for chunked prompts). Between two events
+(an arrival that can be admitted, a finished request, a full cache) only contexts grow, so that all iterations up to the
+next event are taken in one step, each at the time of the middle one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from ..errors import BadValue, DoesNotFit
+from .cache import CacheRoom
+from .engines import Engine
+from .iteration_times import IterationTimes
+from .requests import Traffic
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+
+class Speculation(msgspec.Struct, frozen=True):
+    """Speculative decoding (Leviathan et al. 2023).
+
+    Attributes
+    ----------
+    draft_length : int
+        Tokens drafted per iteration; 0 without speculation.
+    acceptance : float
+        Probability that a drafted token is accepted.
+    draft : IterationTimes or None
+        Iteration times of the draft network; None if drafting takes no time on the device, as with n-grams.
+    """
+
+    draft_length: int = 0
+    acceptance: float = 0.0
+    draft: IterationTimes | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.draft_length, bool) or not isinstance(self.draft_length, int) or self.draft_length < 0:
+            raise BadValue(f"`--draft-length` must be an integer >= 0 (got {self.draft_length!r})")
+        if not 0 <= self.acceptance < 1:
+            raise BadValue(f"`--acceptance` must be a probability >= 0 and < 1 (got {self.acceptance:g})")
+
+    @property
+    def tokens_per_iteration(self) -> float:
+        """Expected tokens per sequence and iteration: ``(1 - a^(n + 1)) / (1 - a)`` (equation 1)."""
+        return (1 - self.acceptance ** (self.draft_length + 1)) / (1 - self.acceptance)
+
+
+class Options(msgspec.Struct, frozen=True):
+    """Options of a simulation beside the engine.
+
+    Attributes
+    ----------
+    prefix_hit_rate : float
+        Fraction of every prompt that is found in the prefix cache: its tokens are not computed, and their blocks are
+        shared.
+    speculation : Speculation
+        Speculative decoding.
+    prompts_are_cached : bool
+        Whether prompts arrive with their keys and values, as at the decode workers of disaggregated serving.
+    """
+
+    prefix_hit_rate: float = 0.0
+    speculation: Speculation = Speculation()
+    prompts_are_cached: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.prefix_hit_rate < 1:
+            raise BadValue(f"`--prefix-hit-rate` must be a fraction >= 0 and < 1 (got {self.prefix_hit_rate:g})")
+
+
+class Outcome(msgspec.Struct, frozen=True, eq=False):
+    """What happened to the requests of one replica.
+
+    Attributes
+    ----------
+    arrival_s, admitted_s, first_token_s, finish_s : ndarray, shape (requests,)
+        Times of each request. In a closed loop the arrival is the time at which the user sends it.
+    output_tokens : ndarray of int, shape (requests,)
+        Tokens of the answers.
+    iterations : int
+        Number of iterations.
+    busy_s : float
+        Time in iterations.
+    cached_block_s : float
+        Integral of the blocks in use over time.
+    sequence_s : float
+        Integral of the decoding sequences over the iterations' time.
+    peak_blocks : int
+        Largest number of blocks in use.
+    blocks : int
+        Number of blocks of the cache.
+    computed_tokens : int
+        Tokens of prompts that were computed, including those computed again after preemption.
+    preemptions : int
+        Number of preemptions.
+    """
+
+    arrival_s: Floats
+    admitted_s: Floats
+    first_token_s: Floats
+    finish_s: Floats
+    output_tokens: Ints
+    iterations: int
+    busy_s: float
+    cached_block_s: float
+    sequence_s: float
+    peak_blocks: int
+    blocks: int
+    computed_tokens: int
+    preemptions: int
+
+
+def simulate(
+    traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Engine, options: Options | None = None
+) -> Outcome:
+    """Simulate one replica until all requests are answered.
+
+    Parameters
+    ----------
+    traffic : Traffic
+        Requests of the replica.
+    times : IterationTimes
+        Iteration times.
+    room : CacheRoom
+        Blocks of the KV cache.
+    engine : Engine
+        Scheduling policy.
+    options : Options, optional
+        Prefix cache, speculative decoding, disaggregation.
+
+    Raises
+    ------
+    DoesNotFit
+        If the cache cannot hold a request by itself.
+    """
+    replica = _Replica(traffic, times, room, engine, options or Options())
+    replica.run()
+    return replica.outcome()
+
+
+class _Replica:
+    """State of a simulation.
+
+    Tokens of decoding sequences are counted by a common clock of decoded tokens, `position`: a sequence that starts at
+    position p has decoded ``position - p`` tokens, and finishes when it has decoded all. So no sequence is visited while
+    it only grows.
+    """
+
+    def __init__(
+        self, traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Engine, options: Options
+    ) -> None:
+        self.times, self.engine, self.options = times, engine, options
+        self.block_tokens, self.total_blocks = room.block_tokens, room.blocks
+        count = len(traffic)
+        self.arrival_s: list[float] = traffic.arrival_s.tolist()
+        self.inputs: list[int] = traffic.input_tokens.tolist()
+        self.outputs: list[int] = traffic.output_tokens.tolist()
+        self.is_closed = traffic.concurrency is not None
+        self.shared: list[int] = [int(tokens * options.prefix_hit_rate) for tokens in self.inputs]
+        self._check_requests()
+        # Times of each request.
+        self.admitted_s = [math.nan] * count
+        self.first_token_s = [math.nan] * count
+        self.finish_s = [math.nan] * count
+        # Waiting requests, prompts in progress as [request, computed tokens, tokens], and decoding sequences.
+        self.waiting: deque[int] = deque()
+        self.next_arrival = count if self.is_closed else 0
+        self.next_user_request = 0
+        if traffic.concurrency is not None:
+            self.next_user_request = min(traffic.concurrency, count)
+            self.waiting.extend(range(self.next_user_request))
+        self.prompts: list[list[int]] = []
+        self.decoding = 0
+        self.finishing: list[tuple[int, int, int]] = []
+        self.admission_order: list[int] = []
+        self.decoded = [0] * count  # tokens of the answer before the current admission
+        self.start_position = [0] * count
+        self.start_tokens = [0] * count
+        self.generation = [0] * count  # incremented by preemption, so that entries of `finishing` become invalid
+        self.is_decoding = [False] * count
+        # Counters.
+        self.now_s = 0.0
+        self.position = 0
+        self.position_exact = 0.0
+        self.cached_tokens = 0
+        self.used_blocks = 0
+        self.promised_blocks = 0
+        self.growth = [0] * self.block_tokens  # decoding sequences by the position at which they need a new block
+        self.iterations = 0
+        self.busy_s = self.cached_block_s = self.sequence_s = 0.0
+        self.peak_blocks = self.computed_tokens = self.preemptions = 0
+
+    def _check_requests(self) -> None:
+        for tokens, shared, output in zip(self.inputs, self.shared, self.outputs):
+            if self._blocks(tokens - shared + output) > self.total_blocks:
+                raise DoesNotFit(
+                    f"a request of {tokens:,} input and {output:,} output tokens needs more than the "
+                    f"{self.total_blocks * self.block_tokens:,} tokens that the KV cache holds"
+                )
+
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self.block_tokens)
+
+    def run(self) -> None:
+        """Run until all requests are answered."""
+        count = len(self.inputs)
+        while True:
+            self._receive()
+            self._admit()
+            if self.prompts:
+                self._run_prompt_iteration()
+            elif self.decoding:
+                self._run_decode_iterations()
+            elif self.next_arrival < count:
+                self.now_s = max(self.now_s, self.arrival_s[self.next_arrival])
+            else:
+                return
+
+    def _receive(self) -> None:
+        """Move requests that have arrived to the queue."""
+        count = len(self.inputs)
+        while self.next_arrival < count and self.arrival_s[self.next_arrival] <= self.now_s:
+            self.waiting.append(self.next_arrival)
+            self.next_arrival += 1
+
+    def _admit(self) -> None:
+        """Admit waiting requests in their order while tokens, sequences and blocks allow."""
+        engine = self.engine
+        budget = engine.max_batched_tokens
+        if engine.mixes_phases:
+            budget -= self.decoding * (self.options.speculation.draft_length + 1)
+        for _, computed, tokens in self.prompts:
+            budget -= tokens - computed
+        while self.waiting and self.decoding + len(self.prompts) < engine.max_sequences:
+            request = self.waiting[0]
+            tokens = self.inputs[request] + self.decoded[request]
+            new_tokens = tokens - self.shared[request]
+            if self.options.prompts_are_cached and not self.decoded[request]:
+                new_tokens = 1
+            is_first = not self.prompts
+            if budget <= 0 or (not engine.chunked_prefill and new_tokens > budget and not is_first):
+                return
+            needed = self._blocks(tokens - self.shared[request])
+            final = self._blocks(self.inputs[request] + self.outputs[request] - self.shared[request])
+            later = (self.promised_blocks - self.used_blocks) + (final - needed)
+            if self.used_blocks + needed + engine.reserved_output * later > self.total_blocks:
+                if self.decoding or self.prompts:
+                    return
+            self.waiting.popleft()
+            budget -= new_tokens
+            if math.isnan(self.admitted_s[request]):
+                self.admitted_s[request] = self.now_s
+            self.used_blocks += needed
+            self.promised_blocks += final
+            self.prompts.append([request, tokens - new_tokens, tokens])
+            self.admission_order.append(request)
+
+    def _run_prompt_iteration(self) -> None:
+        """Compute prompts, or chunks of them, and in engines that mix phases a token of every decoding sequence."""
+        engine, times = self.engine, self.times
+        drafted = self.options.speculation.draft_length + 1
+        decoding = self.decoding if engine.mixes_phases else 0
+        if decoding and not self._make_room(1):
+            decoding = self.decoding
+            if not self.prompts:
+                return
+        budget = engine.max_batched_tokens - decoding * drafted
+        if engine.chunked_prefill:
+            budget = min(budget, engine.chunked_prefill)
+        new_tokens, attention_s = 0, 0.0
+        completed: list[int] = []
+        remaining: list[list[int]] = []
+        for prompt in self.prompts:
+            request, computed, tokens = prompt
+            wanted = tokens - computed
+            chunk = wanted
+            if engine.chunked_prefill:
+                chunk = min(wanted, max(budget - new_tokens, 0))
+            elif new_tokens and new_tokens + wanted > budget:
+                chunk = 0
+            if chunk:
+                attention_s += times.chunk_s(computed, computed + chunk)
+                new_tokens += chunk
+                prompt[1] = computed + chunk
+            if chunk == wanted:
+                completed.append(request)
+            else:
+                remaining.append(prompt)
+        self.prompts = remaining
+        self.computed_tokens += new_tokens
+        all_tokens = new_tokens + decoding * drafted
+        time_s = attention_s + self._iteration_s(decoding, self.cached_tokens, all_tokens, len(completed), 1)
+        self._pass_time(time_s, 1, decoding)
+        if decoding:
+            self._advance(1)
+        for request in completed:
+            self._start_decoding(request)
+
+    def _run_decode_iterations(self) -> None:
+        """Decode until the next event."""
+        if not self._make_room(1):
+            return
+        iterations = self._iterations_to_finish()
+        limit = self._iterations_to_full_cache(iterations)
+        iterations = min(iterations, limit)
+        if self.next_arrival < len(self.inputs) and self._can_admit_arrival():
+            one_s = self._iteration_s(self.decoding, self.cached_tokens, 0, 0, 1)
+            until_s = self.arrival_s[self.next_arrival] - self.now_s
+            iterations = min(iterations, max(math.ceil(until_s / one_s), 1))
+        tokens = self._positions_after(iterations) - self.position
+        middle = self.cached_tokens + 0.5 * self.decoding * max(tokens - 1, 0)
+        time_s = iterations * self._iteration_s(self.decoding, middle, 0, 0, 1)
+        self._pass_time(time_s, iterations, self.decoding)
+        self._advance(iterations)
+
+    def _iteration_s(self, decoding: int, cached_tokens: float, all_tokens: int, completed: int, _: int) -> float:
+        """Return the time of one iteration without attention of prompts."""
+        speculation = self.options.speculation
+        drafted = speculation.draft_length + 1
+        all_tokens = all_tokens or decoding * drafted
+        sampled = decoding * drafted + completed
+        time_s = self.engine.overhead_s + self.times.decode_s(decoding, cached_tokens, all_tokens, max(sampled, 1))
+        if speculation.draft is not None and decoding:
+            time_s += speculation.draft_length * speculation.draft.decode_s(decoding, cached_tokens)
+        return time_s
+
+    def _can_admit_arrival(self) -> bool:
+        return not self.waiting and self.decoding < self.engine.max_sequences
+
+    def _positions_after(self, iterations: int) -> int:
+        """Return the position after some iterations; with speculation an iteration decodes a fraction of a token more
+        than one on average."""
+        if not self.options.speculation.draft_length:
+            return self.position + iterations
+        return int(self.position_exact + iterations * self.options.speculation.tokens_per_iteration + 1e-9)
+
+    def _iterations_to_finish(self) -> int:
+        """Return the iterations until the next sequence finishes."""
+        finishing = self.finishing
+        while finishing[0][2] != self.generation[finishing[0][1]]:
+            heappop(finishing)
+        tokens = finishing[0][0] - self.position
+        if not self.options.speculation.draft_length:
+            return max(tokens, 1)
+        exact = finishing[0][0] - self.position_exact
+        return max(math.ceil(exact / self.options.speculation.tokens_per_iteration - 1e-9), 1)
+
+    def _growth_of(self, tokens: int) -> int:
+        """Return the blocks that decoding sequences need for their next tokens."""
+        whole, rest = divmod(tokens, self.block_tokens)
+        blocks = whole * self.decoding
+        for offset in range(rest):
+            blocks += self.growth[(self.position + offset) % self.block_tokens]
+        return blocks
+
+    def _iterations_to_full_cache(self, iterations: int) -> int:
+        """Return the iterations that fit into the cache, at most `iterations`; the first is known to fit."""
+        free = self.total_blocks - self.used_blocks
+        tokens = self._positions_after(iterations) - self.position
+        if (tokens // self.block_tokens + 1) * self.decoding <= free or self._growth_of(tokens) <= free:
+            return iterations
+        low, high = 1, iterations
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._growth_of(self._positions_after(middle) - self.position) <= free:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _make_room(self, iterations: int) -> bool:
+        """Preempt the most recently admitted requests until the cache holds the next tokens of all others.
+
+        Returns whether nothing had to be preempted.
+        """
+        had_room = True
+        while self.decoding:
+            tokens = self._positions_after(iterations) - self.position
+            if self.used_blocks + self._growth_of(tokens) <= self.total_blocks:
+                return had_room
+            had_room = False
+            self._preempt_newest()
+        return had_room
+
+    def _preempt_newest(self) -> None:
+        """Give up the cache of the request that was admitted last; its tokens are computed again later."""
+        request = self.admission_order.pop()
+        while not self.is_decoding[request] and all(prompt[0] != request for prompt in self.prompts):
+            request = self.admission_order.pop()
+        self.preemptions += 1
+        if self.is_decoding[request]:
+            self.decoded[request] += self.position - self.start_position[request]
+            self._leave_batch(request)
+        else:
+            self.used_blocks -= self._blocks(self.inputs[request] + self.decoded[request] - self.shared[request])
+            self.promised_blocks -= self._final_blocks(request)
+            self.prompts = [prompt for prompt in self.prompts if prompt[0] != request]
+        self.generation[request] += 1
+        self.waiting.appendleft(request)
+
+    def _final_blocks(self, request: int) -> int:
+        return self._blocks(self.inputs[request] + self.outputs[request] - self.shared[request])
+
+    def _start_decoding(self, request: int) -> None:
+        """Let a sequence decode whose prompt is computed; that iteration has given its first token."""
+        tokens = self.inputs[request] + self.decoded[request]
+        if math.isnan(self.first_token_s[request]):
+            self.first_token_s[request] = self.now_s
+        self.decoded[request] += 1
+        remaining = self.outputs[request] - self.decoded[request]
+        if remaining <= 0:
+            self.used_blocks -= self._blocks(tokens - self.shared[request])
+            self.promised_blocks -= self._final_blocks(request)
+            self._finish(request)
+            return
+        self.is_decoding[request] = True
+        self.decoding += 1
+        self.start_position[request] = self.position
+        self.start_tokens[request] = tokens
+        self.cached_tokens += tokens
+        # A block is needed for the token after a full block.
+        own_tokens = tokens - self.shared[request]
+        self.growth[(self.position - own_tokens) % self.block_tokens] += 1
+        heappush(self.finishing, (self.position + remaining, request, self.generation[request]))
+
+    def _leave_batch(self, request: int) -> None:
+        """Remove a decoding sequence and free its blocks."""
+        tokens = self.start_tokens[request] + self.position - self.start_position[request]
+        own_tokens = tokens - self.shared[request]
+        self.used_blocks -= self._blocks(own_tokens)
+        self.promised_blocks -= self._final_blocks(request)
+        self.cached_tokens -= tokens
+        self.growth[(self.position - own_tokens) % self.block_tokens] -= 1
+        self.decoding -= 1
+        self.is_decoding[request] = False
+
+    def _advance(self, iterations: int) -> None:
+        """Decode some iterations, and finish the sequences that are done."""
+        position = self._positions_after(iterations)
+        tokens = position - self.position
+        self.used_blocks += self._growth_of(tokens)
+        self.peak_blocks = max(self.peak_blocks, self.used_blocks)
+        self.cached_tokens += tokens * self.decoding
+        self.position = position
+        if self.options.speculation.draft_length:
+            self.position_exact += iterations * self.options.speculation.tokens_per_iteration
+        finishing = self.finishing
+        while finishing and finishing[0][0] <= position:
+            _, request, generation = heappop(finishing)
+            if generation == self.generation[request]:
+                self._leave_batch(request)
+                self._finish(request)
+
+    def _finish(self, request: int) -> None:
+        """Record the end of a request; in a closed loop its user sends the next one."""
+        self.finish_s[request] = self.now_s
+        if self.is_closed and self.next_user_request < len(self.inputs):
+            following = self.next_user_request
+            self.next_user_request += 1
+            self.arrival_s[following] = self.now_s
+            self.waiting.append(following)
+
+    def _pass_time(self, time_s: float, iterations: int, decoding: int) -> None:
+        """Let time pass."""
+        self.peak_blocks = max(self.peak_blocks, self.used_blocks)
+        self.now_s += time_s
+        self.iterations += iterations
+        self.busy_s += time_s
+        self.cached_block_s += self.used_blocks * time_s
+        self.sequence_s += decoding * time_s
+
+    def outcome(self) -> Outcome:
+        """Return the times and counters as arrays."""
+        return Outcome(
+            arrival_s=np.array(self.arrival_s),
+            admitted_s=np.array(self.admitted_s),
+            first_token_s=np.array(self.first_token_s),
+            finish_s=np.array(self.finish_s),
+            output_tokens=np.array(self.outputs, dtype=np.int64),
+            iterations=self.iterations,
+            busy_s=self.busy_s,
+            cached_block_s=self.cached_block_s,
+            sequence_s=self.sequence_s,
+            peak_blocks=self.peak_blocks,
+            blocks=self.total_blocks,
+            computed_tokens=self.computed_tokens,
+            preemptions=self.preemptions,
+        )

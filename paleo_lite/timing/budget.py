@@ -1,0 +1,253 @@
+"""Amount of training in samples, epochs or tokens, and the hours, cost and energy that follow from a step time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..errors import BadValue
+from ..machines import Device
+from ..units import parse_quantity
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """Amount of training, and the price of a device.
+
+    Attributes
+    ----------
+    images : float or None
+        Samples per epoch; of a language model sequences.
+    epochs : float
+        Number of epochs.
+    price_usd_per_h : float or None
+        Price of one device in USD per hour; None if unknown.
+    """
+
+    images: float | None = None
+    epochs: float = 1.0
+    price_usd_per_h: float | None = None
+
+
+class Amount(msgspec.Struct, frozen=True):
+    """Amount of training as people state it; at most one of the first three.
+
+    Attributes
+    ----------
+    images : float or str or None
+        Samples per epoch: ``1281167``, ``"1.28M"`` or ``"300B tokens"``.
+    samples : float or str or None
+        Samples per epoch: ``"52k"``.
+    tokens : float or str or None
+        Tokens per epoch: ``"15B"``.
+    epochs : float or None
+        Number of epochs; None for one.
+    packing : bool
+        Whether several samples share a sequence. Otherwise every sample is padded to the length of a sequence.
+    mean_length : float or None
+        Mean tokens per sample, for `packing`.
+    """
+
+    images: float | str | None = None
+    samples: float | str | None = None
+    tokens: float | str | None = None
+    epochs: float | None = None
+    packing: bool = False
+    mean_length: float | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether a number of samples or tokens is given."""
+        return not (self.images is None and self.samples is None and self.tokens is None)
+
+    def samples_per_epoch(self, sequence_tokens: int | None) -> float | None:
+        """Return the samples per epoch, of a language model the sequences; None if no number is given.
+
+        Parameters
+        ----------
+        sequence_tokens : int or None
+            Tokens of one sequence; None if the network reads no tokens.
+
+        Raises
+        ------
+        BadValue
+            If several numbers are given, or a number is not > 0, or tokens or packing are given for a network that
+            reads no tokens.
+        """
+        given = [name for name in ("images", "samples", "tokens") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise BadValue(f"give one of `--images`, `--samples` and `--tokens` (got {' and '.join(given)})")
+        if self.packing and (self.samples is None or self.mean_length is None):
+            raise BadValue(
+                "`--packing` needs a number of samples and their length: give `--samples` and `--mean-length`"
+            )
+        if self.mean_length is not None and not self.packing:
+            raise BadValue("`--mean-length` is for `--packing`: without it samples are padded to `--sequence-length`")
+        if not given:
+            return None
+        option = given[0]
+        text = getattr(self, option)
+        number = _parse_samples(text, sequence_tokens) if option == "images" else parse_count(text)
+        if not 0 < number < math.inf:
+            raise BadValue(f"`--{option}` must be a number > 0 (got {text!r})")
+        if option == "tokens":
+            return number / _check_tokens(sequence_tokens, "--tokens")
+        if self.packing:
+            assert self.mean_length is not None
+            tokens = _check_tokens(sequence_tokens, "--packing")
+            if not 0 < self.mean_length <= tokens:
+                raise BadValue(
+                    f"`--mean-length` must be > 0 and at most the {tokens} tokens of a sequence "
+                    f"(got {self.mean_length:g})"
+                )
+            return number * self.mean_length / tokens
+        return number
+
+
+def make_budget(
+    device: Device | None,
+    amount: Amount,
+    price: float | str | None = None,
+    *,
+    require_cost: bool = False,
+    sequence_tokens: int | None = None,
+) -> Budget:
+    """Return the budget for an amount of training.
+
+    Parameters
+    ----------
+    device : Device or None
+        Device whose rental price is the default; None if its price plays no part.
+    amount : Amount
+        Samples or tokens, and epochs.
+    price : float or str, optional
+        USD per hour of one device: ``"0.90 USD/h"``.
+    require_cost : bool
+        Whether to raise an error if the cost cannot be computed.
+    sequence_tokens : int, optional
+        Tokens per sample; None if the network reads no tokens.
+
+    Raises
+    ------
+    BadValue
+        If the amount or price is not > 0, epochs are given without samples, or a cost is required and the amount or
+        price is missing.
+    """
+    samples = amount.samples_per_epoch(sequence_tokens)
+    epochs = amount.epochs
+    if epochs is not None and not 0 < epochs < math.inf:
+        raise BadValue(f"`--epochs` must be a number > 0 (got {epochs!r})")
+    if samples is None and (epochs is not None or require_cost):
+        raise BadValue(
+            "hours and cost need an amount of training: give `--images 1.28M`, `--samples 52k` or `--tokens 15B`"
+        )
+    price_usd_per_h = None if device is None else device.rent_usd_per_h
+    if price is not None:
+        price_usd_per_h = parse_quantity(price, "USD/h")
+        if not 0 < price_usd_per_h < math.inf:
+            raise BadValue(f"`--price` must be > 0 USD/h (got {price!r})")
+    if price_usd_per_h is None and require_cost:
+        name = device.name if device else "the device"
+        raise BadValue(f"the price of {name} is unknown: give `--price`, such as '0.90 USD/h'")
+    return Budget(samples, 1.0 if epochs is None else epochs, price_usd_per_h)
+
+
+def parse_count(text: float | str) -> float:
+    """Return a number of samples or tokens, in which B stands for billions: ``"15B"``, ``"52k"``."""
+    if isinstance(text, str) and text.strip().endswith("B"):
+        text = f"{text.strip()[:-1]}G"
+    return parse_quantity(text, "")
+
+
+def _parse_samples(images: float | str, tokens: int | None) -> float:
+    """Return the number of samples, given as such or in tokens: ``"300B tokens"``."""
+    if not isinstance(images, str) or not images.rstrip().endswith("tokens"):
+        return parse_quantity(images, "")
+    if tokens is None:
+        raise BadValue(f"`--images` must be a number of samples, since this network reads no tokens (got {images!r})")
+    return parse_count(images.rstrip().removesuffix("tokens")) / tokens
+
+
+def _check_tokens(sequence_tokens: int | None, option: str) -> int:
+    if sequence_tokens is None:
+        raise BadValue(f"`{option}` is for networks that read tokens: give `--samples`")
+    return sequence_tokens
+
+
+class TrainingRun(NamedTuple):
+    """Hours, cost and energy of an amount of training; intervals are at 90%, and None if the time has none.
+
+    Attributes
+    ----------
+    samples : float
+        Samples of all epochs; of a language model sequences.
+    steps : int
+        Updates of the weights.
+    hours, cost_usd, kwh : float or None
+        Duration, cost at the price of the devices, and energy at their rated power, without hosts and cooling; None if
+        price or power are unknown.
+    hours_interval, cost_interval, kwh_interval : tuple of float or None
+        Their intervals.
+    """
+
+    samples: float
+    steps: int
+    hours: float
+    hours_interval: tuple[float, float] | None
+    cost_usd: float | None
+    cost_interval: tuple[float, float] | None
+    kwh: float | None
+    kwh_interval: tuple[float, float] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the documented JSON."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in self._asdict().items()}
+
+
+def training_run(
+    budget: Budget,
+    step_s: float,
+    interval: tuple[float, float] | None,
+    batch_size: int,
+    devices: int,
+    power_w: float | None,
+) -> TrainingRun | None:
+    """Return hours, cost and energy of a budget; None without a number of samples.
+
+    Parameters
+    ----------
+    budget : Budget
+        Samples, epochs and price.
+    step_s : float
+        Time of a step in seconds.
+    interval : tuple of float or None
+        Interval of the step time.
+    batch_size : int
+        Samples per step of all devices.
+    devices : int
+        Number of devices.
+    power_w : float or None
+        Rated power of a device in W.
+    """
+    if budget.images is None:
+        return None
+    samples = budget.images * budget.epochs
+    hours_of_step = samples / batch_size / 3600
+    hours = step_s * hours_of_step
+    hours_interval = None
+    if interval is not None:
+        hours_interval = (float(interval[0]) * hours_of_step, float(interval[1]) * hours_of_step)
+
+    def amounts(rate_per_h: float | None) -> tuple[float | None, tuple[float, float] | None]:
+        if rate_per_h is None:
+            return None, None
+        if hours_interval is None:
+            return hours * rate_per_h, None
+        return hours * rate_per_h, (hours_interval[0] * rate_per_h, hours_interval[1] * rate_per_h)
+
+    usd_per_h = None if budget.price_usd_per_h is None else devices * budget.price_usd_per_h
+    cost_usd, cost_interval = amounts(usd_per_h)
+    kwh, kwh_interval = amounts(None if power_w is None else devices * power_w / 1e3)
+    steps = math.ceil(samples / batch_size)
+    return TrainingRun(samples, steps, hours, hours_interval, cost_usd, cost_interval, kwh, kwh_interval)

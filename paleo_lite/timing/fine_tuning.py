@@ -1,0 +1,339 @@
+"""Layers of a training step: the network with LoRA adapters, frozen layers, quantized weights, and the loss.
+
+LoRA (Hu et al. 2021) freezes every weight W and adds the product of two small trainable matrices to chosen linear
+layers: y = x W' + s (x A') B' with A of shape (rank, in) and B of shape (out, rank). QLoRA (Dettmers et al. 2023)
+stores the frozen matrices in 4 bits, and dequantizes each of them before its product in the forward and backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from math import prod
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..counting import Layer, Work
+from ..counting.kinds import ELEMENTWISE, class_of
+from ..counting.work import COLUMNS, PASSES
+from ..errors import BadValue
+from ..units import WEIGHT_BYTES
+
+LAST = "last"
+"""Value of `--train-only` for the last layer with weights."""
+
+LINEAR_KINDS = ("linear", "matmul")
+"""Kinds of layers to which LoRA adds adapters; the linear layers of GPT-2 are products with a transposed weight."""
+
+DEQUANTIZATION = "opaque:dequantization"
+"""Origin of an inserted dequantization, as in `Layer.origin`."""
+
+LOSS = "opaque:loss"
+"""Origin of the layers of the loss."""
+
+_LOSS_BYTES = 4
+"""Bytes per element of logits in the loss: frameworks compute it in fp32."""
+
+
+class FineTuning(NamedTuple):
+    """Which parameters of a network are trained, and how.
+
+    Attributes
+    ----------
+    lora_rank : int
+        Rank of the LoRA adapters; 0 without adapters.
+    lora_modules : tuple of str
+        Names of the layers with adapters, as in `matches_module`; empty for all linear layers except the output head.
+    freeze : tuple of str
+        Names or patterns of layers that are not trained.
+    train_only : tuple of str
+        Names or patterns of the only layers that are trained; ``"last"`` is the last layer with weights. Empty for all.
+    """
+
+    lora_rank: int = 0
+    lora_modules: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = ()
+    train_only: tuple[str, ...] = ()
+
+
+def adapt_layers(layers: Sequence[Layer], tuning: FineTuning) -> tuple[Layer, ...]:
+    """Return the layers with adapters, in which the weights that are not trained have the attribute ``frozen``.
+
+    Raises
+    ------
+    BadValue
+        If a name or pattern matches no layer with weights, no layer takes an adapter, or nothing is left to train.
+    """
+    adapted = tuple(layers)
+    if tuning.train_only:
+        trained = _find_trained(adapted, tuning.train_only)
+        adapted = _freeze(adapted, [index for index in range(len(adapted)) if index not in trained])
+    for pattern in tuning.freeze:
+        adapted = _freeze(adapted, _find_matches(adapted, pattern, "--freeze"))
+    if tuning.lora_rank:
+        chosen = _find_adapted(adapted, tuning.lora_modules)
+        adapted = _freeze(adapted, range(len(adapted)))
+        adapted = _insert_adapters(adapted, chosen, tuning.lora_rank)
+    if not trained_parameters(adapted):
+        raise BadValue(
+            "nothing is left to train: freeze fewer layers (an output head may share its weight with the embedding)"
+        )
+    return adapted
+
+
+def is_trained(layer: Layer) -> bool:
+    """Return whether a layer has trained weights."""
+    return bool(layer.weights) and not layer.attributes.get("frozen", False)
+
+
+def matches_module(name: str, pattern: str) -> bool:
+    """Return whether the name of a layer matches a name or pattern.
+
+    A name without wildcards is the end of a layer's name, such as ``q_proj`` for ``model.layers.0.self_attn.q_proj``,
+    or one of its modules, such as ``model.layers.0``. A pattern with ``*``, ``?`` or ``[...]`` matches a whole name.
+    """
+    name = name.split("#", maxsplit=1)[0]
+    if any(character in pattern for character in "*?["):
+        return fnmatchcase(name, pattern)
+    return name == pattern or name.endswith(f".{pattern}") or name.startswith(f"{pattern}.")
+
+
+def find_output_head(layers: Sequence[Layer]) -> int | None:
+    """Return the index of the output head: the last layer with weights, if it is a product; otherwise None."""
+    for index in range(len(layers) - 1, -1, -1):
+        layer = layers[index]
+        if layer.weights:
+            return index if class_of(layer) == "gemm" else None
+    return None
+
+
+def _find_matches(layers: Sequence[Layer], pattern: str, option: str) -> list[int]:
+    """Return the indices of the layers with weights that a pattern matches."""
+    matches = [index for index, layer in enumerate(layers) if layer.weights and matches_module(layer.name, pattern)]
+    if not matches:
+        names = ", ".join(layer.name for layer in layers if layer.weights and layer.parameters)
+        raise BadValue(f"`{option} {pattern}` matches no layer with weights: {_shorten(names)}")
+    return matches
+
+
+def _shorten(names: str, length: int = 160) -> str:
+    return names if len(names) <= length else f"{names[:length].rpartition(', ')[0]}, ..."
+
+
+def _find_trained(layers: Sequence[Layer], train_only: Sequence[str]) -> set[int]:
+    trained: set[int] = set()
+    for pattern in train_only:
+        if pattern == LAST:
+            trained.add(max(index for index, layer in enumerate(layers) if layer.weights))
+        else:
+            trained.update(_find_matches(layers, pattern, "--train-only"))
+    return trained
+
+
+def _freeze(layers: Sequence[Layer], indices: Sequence[int]) -> tuple[Layer, ...]:
+    frozen = list(layers)
+    for index in indices:
+        layer = frozen[index]
+        if layer.weights:
+            frozen[index] = layer._replace(attributes={**layer.attributes, "frozen": True})
+    return tuple(frozen)
+
+
+def _takes_adapter(layer: Layer) -> bool:
+    is_product = layer.kind in LINEAR_KINDS and class_of(layer) == "gemm"
+    return is_product and len(layer.inputs) == 1 and bool(layer.weights) and len(layer.weights[0]) == 2
+
+
+def _find_adapted(layers: Sequence[Layer], modules: Sequence[str]) -> set[int]:
+    """Return the indices of the layers with adapters."""
+    candidates = [index for index, layer in enumerate(layers) if _takes_adapter(layer)]
+    head = find_output_head(layers)
+    if not modules:
+        chosen = {index for index in candidates if index != head}
+        if not chosen:
+            raise BadValue(
+                "`--lora` needs linear layers besides the output layer, and this network has none: "
+                "use `--freeze` or `--train-only`"
+            )
+        return chosen
+    chosen = set()
+    for module in modules:
+        matches = {index for index in candidates if matches_module(layers[index].name, module)}
+        if not matches:
+            names = sorted({layers[index].name.rpartition(".")[2] for index in candidates})
+            listed = _shorten(", ".join(names)) or "it has none"
+            raise BadValue(f"`--lora-modules {module}` matches no linear layer of the network: {listed}")
+        chosen |= matches
+    return chosen
+
+
+def _insert_adapters(layers: Sequence[Layer], chosen: set[int], rank: int) -> tuple[Layer, ...]:
+    """Return the layers with four more after each chosen one: both products, scaling and addition."""
+    inserted: list[Layer] = []
+    new_indices: list[int] = []
+    for index, layer in enumerate(layers):
+        parents = tuple(new_indices[parent] if parent >= 0 else parent for parent in layer.parents)
+        inserted.append(layer._replace(parents=parents))
+        if index in chosen:
+            inserted += _adapter_layers(layer, parents[0], len(inserted) - 1, rank)
+        new_indices.append(len(inserted) - 1)
+    return tuple(inserted)
+
+
+def _adapter_layers(layer: Layer, parent: int, base: int, rank: int) -> list[Layer]:
+    """Return the layers of one adapter.
+
+    Parameters
+    ----------
+    layer : Layer
+        The layer that it adapts.
+    parent : int
+        Index of the layer that produces the input.
+    base : int
+        Index of the adapted layer.
+    rank : int
+        Rank of the adapter.
+    """
+    shape_in, shape_out = layer.inputs[0], layer.outputs[0]
+    shape_inner = (*shape_in[:-1], rank)
+    weight_a, weight_b = (rank, shape_in[-1]), (shape_out[-1], rank)
+    is_first_use = layer.parameters > 0
+    parameters_a, parameters_b = (prod(weight_a), prod(weight_b)) if is_first_use else (0, 0)
+    name = layer.name
+    return [
+        Layer(f"{name}.lora_A", "linear", (shape_in,), (shape_inner,), (weight_a,), (parent,), parameters_a),
+        Layer(f"{name}.lora_B", "linear", (shape_inner,), (shape_out,), (weight_b,), (base + 1,), parameters_b),
+        Layer(f"{name}.lora_scaling", "mul", (shape_out,), (shape_out,), (), (base + 2,)),
+        Layer(f"{name}.lora_add", "add", (shape_out, shape_out), (shape_out,), (), (base, base + 3)),
+    ]
+
+
+# Quantized weights.
+
+SCALE_BITS = 0.127
+"""Bits per weight of the scales of 4-bit blocks, with double quantization (Dettmers et al. 2023, section 3)."""
+
+
+def quantized_bytes(weights: str) -> float:
+    """Return the bytes of a stored weight, with the scales of 4-bit formats."""
+    scale_bytes = SCALE_BITS / 8 if WEIGHT_BYTES[weights] < 1 else 0.0
+    return WEIGHT_BYTES[weights] + scale_bytes
+
+
+def is_quantized(layers: Sequence[Layer]) -> list[bool]:
+    """Return whether the weight of each layer is stored in a narrower format in training: frozen products, except the
+    output head, as bitsandbytes and transformers quantize them."""
+    head = find_output_head(layers)
+    return [
+        bool(layer.weights)
+        and index != head
+        and class_of(layer) == "gemm"
+        and bool(layer.attributes.get("frozen", False))
+        for index, layer in enumerate(layers)
+    ]
+
+
+def insert_dequantization(layers: Sequence[Layer], stored_bytes: float, element_bytes: int) -> tuple[Layer, ...]:
+    """Return the layers with a kernel that dequantizes a quantized weight before each product.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Layers of a training step.
+    stored_bytes : float
+        Bytes per stored weight.
+    element_bytes : int
+        Bytes per dequantized weight.
+    """
+    inserted: list[Layer] = []
+    new_indices: list[int] = []
+    for layer, quantized in zip(layers, is_quantized(layers)):
+        if quantized:
+            shape = layer.weights[0]
+            attributes = {"frozen": True, "widths": (stored_bytes, element_bytes)}
+            name = f"{layer.name}.dequantize"
+            inserted.append(Layer(name, "copy", (), (shape,), (shape,), (), 0, attributes, DEQUANTIZATION))
+        new_indices.append(len(inserted))
+        parents = tuple(new_indices[parent] if parent >= 0 else parent for parent in layer.parents)
+        inserted.append(layer._replace(parents=parents))
+    return tuple(inserted)
+
+
+def repeat_dequantization(work: Work, layers: Sequence[Layer]) -> Work:
+    """Return the work with the dequantization of a weight also before the data gradient of its product."""
+    forward, backward = PASSES.index("forward"), PASSES.index("backward_data")
+    kernels = COLUMNS.index("kernels")
+    fixed = work.fixed.copy()
+    for index, layer in enumerate(layers):
+        if layer.origin == DEQUANTIZATION:
+            has_data_gradient = np.any(work.fixed[kernels, backward, index + 1] > 0)
+            fixed[:, backward, index] = work.fixed[:, forward, index] if has_data_gradient else 0
+            fixed[:, PASSES.index("backward_weight"), index] = 0
+    return msgspec.structs.replace(work, fixed=fixed)
+
+
+# The loss.
+
+
+def append_loss(layers: Sequence[Layer], element_bytes: int, casts: bool = True) -> tuple[Layer, ...]:
+    """Return the layers of a language model with those of the cross entropy of its logits.
+
+    Frameworks cast the logits to fp32, compute their logarithmic softmax, which the backward pass needs, and pick the
+    logarithm of every target.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Layers of the network.
+    element_bytes : int
+        Bytes per logit of the network.
+    casts : bool
+        Whether to add the cast to fp32, which autocast inserts itself.
+    """
+    head = find_logits(layers)
+    if head is None:
+        return tuple(layers)
+    shape = layers[-1].outputs[0]
+    added = []
+    source = len(layers) - 1
+    if casts and element_bytes < _LOSS_BYTES:
+        attributes = {"widths": (element_bytes, _LOSS_BYTES), "function": "to"}
+        added.append(Layer("loss.to", "copy", (shape,), (shape,), (), (source,), 0, attributes, LOSS))
+        source += 1
+    wide = {"widths": (max(element_bytes, _LOSS_BYTES),) * 2}
+    added += [
+        Layer("loss.log_softmax", "log_softmax", (shape,), (shape,), (), (source,), 0, wide, LOSS),
+        Layer("loss.nll", "gather", (shape,), (shape[:-1],), (), (source + 1,), 0, wide, LOSS),
+    ]
+    return (*layers, *added)
+
+
+def skip_loss_at_inference(work: Work, layers: Sequence[Layer]) -> Work:
+    """Return the work without the loss in the pass ``inference``."""
+    is_loss = np.array([layer.origin == LOSS for layer in layers], dtype=bool)
+    if not is_loss.any():
+        return work
+    inference = PASSES.index("inference")
+    per_sample, fixed = work.per_sample.copy(), work.fixed.copy()
+    per_sample[:, inference, is_loss] = 0
+    fixed[:, inference, is_loss] = 0
+    return msgspec.structs.replace(work, per_sample=per_sample, fixed=fixed)
+
+
+def find_logits(layers: Sequence[Layer]) -> int | None:
+    """Return the index of the layer that computes the logits of a language model; None without logits per token."""
+    for index in range(len(layers) - 1, -1, -1):
+        layer = layers[index]
+        if layer.kind in LINEAR_KINDS and layer.weights:
+            has_tokens = len(layer.outputs[0]) == 3
+            return index if has_tokens and layer.outputs[0][-1] > layer.inputs[0][-1] else None
+        if layer.kind not in ELEMENTWISE and layer.kind not in ("view", "copy", "exchange"):
+            return None
+    return None
+
+
+def trained_parameters(layers: Sequence[Layer]) -> int:
+    """Return the number of trained parameters."""
+    return sum(layer.parameters for layer in layers if is_trained(layer))

@@ -1,0 +1,179 @@
+"""Optimizers of training: the state that each keeps per parameter, and the cost of its update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import NamedTuple
+
+from ..counting import Layer
+
+MASTER_BYTES = 4
+"""Bytes of a master weight, and of each element of optimizer state, in mixed precision."""
+
+NEWTON_SCHULZ_ITERATIONS = 5
+"""Iterations with which Muon orthogonalizes a gradient (Jordan et al. 2024, "Muon")."""
+
+SHAMPOO_BLOCK = 1024
+"""Rows and columns of the blocks into which Shampoo splits a matrix: ``max_preconditioner_dim`` of Distributed
+Shampoo (Shi et al. 2023)."""
+
+QUANTIZATION_BLOCK = 256
+"""Elements of 8-bit state that share an fp32 scale in bitsandbytes (Dettmers et al. 2022)."""
+
+
+class Optimizer(NamedTuple):
+    """An optimizer's update rule.
+
+    Attributes
+    ----------
+    state : int
+        Elements of state per parameter.
+    flops : int
+        FLOPs of an update per parameter; a multiplication, an addition and a square root are one each.
+    formula : str
+        The update, with weight w, gradient g and learning rate r.
+    state_bytes : float or None
+        Bytes of each element of state; None for the bytes of a weight, or of a master weight in mixed precision.
+    matrix_rule : str
+        Rule for parameters with at least two dimensions, one of ``""`` (as any other parameter), ``"factored"``,
+        ``"orthogonalized"`` and ``"preconditioned"``; see `matrix_state_elements` and `matrix_product_flops`.
+    """
+
+    state: int
+    flops: int
+    formula: str
+    state_bytes: float | None = None
+    matrix_rule: str = ""
+
+
+OPTIMIZERS = {
+    "sgd": Optimizer(0, 2, "w -= r g"),
+    "momentum": Optimizer(1, 4, "v = m v + g; w -= r v"),
+    "adam": Optimizer(2, 12, "m = a m + (1 - a) g; v = b v + (1 - b) g^2; w -= r m / (sqrt(v) + e)"),
+    "adamw": Optimizer(2, 12, "m = a m + (1 - a) g; v = b v + (1 - b) g^2; w -= r m / (sqrt(v) + e) + d w"),
+    "adamw-8bit": Optimizer(
+        2, 16, "adamw, with m and v in 8 bits and a scale per block", state_bytes=1 + 4 / QUANTIZATION_BLOCK
+    ),
+    "adafactor": Optimizer(
+        1, 12, "R, C = means of g^2 by row and column; w -= r g / sqrt(R C / mean(R))", matrix_rule="factored"
+    ),
+    "lion": Optimizer(1, 8, "w -= r (sign(a m + (1 - a) g) + d w); m = b m + (1 - b) g"),
+    "muon": Optimizer(
+        2, 12, "m = a m + g; w -= r orthogonalize(m); adamw for other parameters", matrix_rule="orthogonalized"
+    ),
+    "shampoo": Optimizer(
+        2, 12, "L += g g', R += g' g; w -= r L^(-1/4) g R^(-1/4); adamw for other parameters",
+        matrix_rule="preconditioned",
+    ),
+}  # fmt: skip
+"""Update rules by name.
+
+Adam follows Kingma and Ba 2015, with the bias corrections folded into r and e. AdamW (Loshchilov and Hutter 2019) has
+the same state and is counted as Adam: its weight decay of 2 FLOPs per parameter is left out. AdamW in 8 bits follows
+Dettmers et al. 2022, Adafactor without momentum Shazeer and Stern 2018, Lion Chen et al. 2023, Muon Jordan et al. 2024,
+Shampoo Gupta et al. 2018 with the state that grafts the step size of Adam.
+"""
+
+
+class UpdateCost(NamedTuple):
+    """Cost of the update of some parameters.
+
+    Attributes
+    ----------
+    state_elements : int
+        Elements of optimizer state.
+    flops : int
+        FLOPs of element-wise arithmetic.
+    product_flops : int
+        FLOPs of matrix products.
+    """
+
+    state_elements: int
+    flops: int
+    product_flops: int
+
+
+def update_cost(optimizer: Optimizer, layer: Layer) -> UpdateCost:
+    """Return the cost of the update of the parameters that a layer is the first to use.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        The update rule.
+    layer : Layer
+        A layer with trainable parameters, or without any.
+    """
+    parameters = layer.parameters
+    if not optimizer.matrix_rule or not parameters:
+        return UpdateCost(parameters * optimizer.state, parameters * optimizer.flops, 0)
+    state_elements = product_flops = matrix_parameters = 0
+    for rows, columns in _matrices(layer):
+        state_elements += matrix_state_elements(optimizer.matrix_rule, rows, columns)
+        product_flops += matrix_product_flops(optimizer.matrix_rule, rows, columns)
+        matrix_parameters += rows * columns
+    state_elements += (parameters - matrix_parameters) * optimizer.state
+    return UpdateCost(state_elements, parameters * optimizer.flops, product_flops)
+
+
+def _matrices(layer: Layer) -> Iterator[tuple[int, int]]:
+    """Yield rows and columns of the parameter matrices of a layer; embeddings have none.
+
+    The experts of a grouped product are one matrix each; a convolution's weight is flattened to (output channels,
+    inputs). Muon and Shampoo leave the table of an embedding, and the output head as large as it, to AdamW.
+    """
+    if layer.kind == "embedding" or sum(map(prod, layer.weights)) != layer.parameters:
+        return
+    for shape in layer.weights:
+        if layer.kind == "grouped_matmul" and len(shape) == 3:
+            for _ in range(shape[0]):
+                yield shape[1], shape[2]
+        elif len(shape) >= 2:
+            yield shape[0], prod(shape[1:])
+
+
+def matrix_state_elements(rule: str, rows: int, columns: int) -> int:
+    """Return the elements of state of a matrix.
+
+    Adafactor keeps the mean squares of every row and column, Muon the momentum of every weight. Shampoo keeps two
+    statistics and their inverse roots for each of its blocks, and the two moments of Adam.
+    """
+    if rule == "factored":
+        return rows + columns
+    if rule == "orthogonalized":
+        return rows * columns
+    state = 2 * rows * columns
+    for block_rows, row_blocks in _block_sizes(rows):
+        for block_columns, column_blocks in _block_sizes(columns):
+            state += row_blocks * column_blocks * 2 * (block_rows**2 + block_columns**2)
+    return state
+
+
+def matrix_product_flops(rule: str, rows: int, columns: int) -> int:
+    """Return the FLOPs of the matrix products in the update of a matrix.
+
+    A Newton-Schulz iteration of Muon on X with m <= n rows and columns multiplies A = X X', A A, and their combination
+    by X: 4 m^2 n + 2 m^3 FLOPs. Shampoo updates both statistics and multiplies the gradient by both roots: 4 m n (m +
+    n) FLOPs per block. The roots themselves, computed about every hundred steps, are not counted.
+    """
+    if rule == "orthogonalized":
+        short, long = min(rows, columns), max(rows, columns)
+        return NEWTON_SCHULZ_ITERATIONS * (4 * short**2 * long + 2 * short**3)
+    if rule != "preconditioned":
+        return 0
+    flops = 0
+    for block_rows, row_blocks in _block_sizes(rows):
+        for block_columns, column_blocks in _block_sizes(columns):
+            flops += row_blocks * column_blocks * 4 * block_rows * block_columns * (block_rows + block_columns)
+    return flops
+
+
+def _block_sizes(size: int) -> list[tuple[int, int]]:
+    """Return size and number of the blocks into which Shampoo splits a dimension."""
+    full_blocks, rest = divmod(size, SHAMPOO_BLOCK)
+    return [(length, number) for length, number in ((SHAMPOO_BLOCK, full_blocks), (rest, 1)) if length and number]
+
+
+def uses_products(optimizer: str) -> bool:
+    """Return whether the update of an optimizer consists mostly of matrix products."""
+    return OPTIMIZERS[optimizer].matrix_rule in ("orthogonalized", "preconditioned")

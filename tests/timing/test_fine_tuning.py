@@ -1,0 +1,204 @@
+"""LoRA, QLoRA, frozen layers and the loss: published counts, and what torch computes for the same modules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.counting import count
+from paleo_lite.errors import BadValue
+from paleo_lite.timing.fine_tuning import (
+    DEQUANTIZATION,
+    LOSS,
+    FineTuning,
+    adapt_layers,
+    append_loss,
+    find_logits,
+    is_quantized,
+    matches_module,
+    quantized_bytes,
+    skip_loss_at_inference,
+    trained_parameters,
+)
+from paleo_lite.timing.memory import model_bytes, peak_memory
+from paleo_lite.timing.workload import TrainingOptions, Workload
+
+
+def language_model(name: str, length: int = 256):
+    return find_network(name, options=SequenceOptions(length, phase="training"))
+
+
+def tuned(name: str, weights: str | None = None, precision: str = "bf16", **options) -> Workload:
+    training = TrainingOptions("adamw", **options)
+    return Workload(language_model(name), precision, phase="training", training=training, weights=weights)
+
+
+PUBLISHED = [
+    # As PEFT's print_trainable_parameters() reports them for these models and modules.
+    ("llama-3-8b", 16, (), 41_943_040),
+    ("llama-3-8b", 8, ("q_proj", "v_proj"), 3_407_872),
+    ("llama-2-7b", 8, ("q_proj", "v_proj"), 4_194_304),
+    ("llama-2-7b", 16, (), 39_976_960),
+    ("gpt2", 8, ("c_attn",), 294_912),
+]
+
+
+@pytest.mark.parametrize(("name", "rank", "modules", "parameters"), PUBLISHED)
+def test_trainable_parameters_are_the_published_ones(name, rank, modules, parameters) -> None:
+    workload = tuned(name, lora_rank=rank, lora_modules=modules)
+    assert workload.trainable_parameters == parameters
+    base = find_network(name).parameters
+    assert sum(layer.parameters for layer in workload.trained_layers) == base + parameters
+
+
+def test_an_adapter_costs_what_torch_computes() -> None:
+    """The same module with adapters written by hand, traced: the same products in every pass."""
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+
+    class Adapted(nn.Module):
+        def __init__(self, base: nn.Linear, rank: int) -> None:
+            super().__init__()
+            self.base = base.requires_grad_(False)
+            self.lora_a = nn.Linear(base.in_features, rank, bias=False)
+            self.lora_b = nn.Linear(rank, base.out_features, bias=False)
+
+        def forward(self, x):
+            return self.base(x) + self.lora_b(self.lora_a(x)) * 2.0
+
+    def chain(rank: int) -> nn.Sequential:
+        sizes = [(32, 64), (64, 64), (64, 16)]
+        linears = [nn.Linear(a, b, bias=False) for a, b in sizes]
+        if rank:
+            linears = [*(Adapted(layer, rank) for layer in linears[:2]), linears[2].requires_grad_(False)]
+        return nn.Sequential(linears[0], nn.ReLU(), linears[1], nn.ReLU(), linears[2])
+
+    by_hand = count(pl.trace(chain(4), torch.zeros(1, 32)).layers)
+    adapted = count(adapt_layers(pl.trace(chain(0), torch.zeros(1, 32)).layers, FineTuning(4)))
+    for phase in ("forward", "backward_data", "backward_weight", "update"):
+        for column in ("macs", "flops", "kernels"):
+            sums = [int(work.column(column, phase, 8).sum()) for work in (by_hand, adapted)]
+            assert sums[0] == sums[1], (phase, column)
+
+
+def test_frozen_layers_compute_no_weight_gradient_and_no_data_gradient_below_the_last_trained_one() -> None:
+    workload = tuned("llama-2-7b", train_only=("last",))
+    last = len(workload.trained_layers) - 1
+    for name in ("backward_data", "backward_weight"):
+        kernels = workload.work.column("kernels", name)[0]
+        assert [index for index in np.flatnonzero(kernels) if index < last] == []
+    assert workload.trainable_parameters == 32_000 * 4096
+
+
+def test_freezing_the_first_blocks_leaves_the_gradients_of_the_others() -> None:
+    full, frozen = tuned("gpt2"), tuned("gpt2", freeze=("transformer.wte", "transformer.wpe", "transformer.h.[0-5].*"))
+    gradients = [workload.work.column("macs", "backward_weight").sum() for workload in (full, frozen)]
+    products = sum(
+        int(macs)
+        for layer, macs in zip(full.trained_layers, full.work.column("macs", "backward_weight")[0])
+        if any(f".h.{number}." in layer.name for number in range(6))
+    )
+    assert gradients[0] - gradients[1] == products
+    per_block = 768 * (4 * 768 + 3 + 1 + 2 * 4 * 768 + 4 + 1) + 4 * 768
+    assert full.trainable_parameters - frozen.trainable_parameters == 6 * per_block + (50_257 + 1024) * 768
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "matches"),
+    [
+        ("model.layers.0.self_attn.q_proj", "q_proj", True),
+        ("model.layers.0.self_attn.q_proj#2", "q_proj", True),
+        ("model.layers.0.self_attn.q_proj", "proj", False),
+        ("model.layers.0.self_attn.q_proj", "model.layers.0", True),
+        ("model.layers.10.self_attn.q_proj", "model.layers.1", False),
+        ("model.layers.10.self_attn.q_proj", "model.layers.1?.*", True),
+    ],
+)
+def test_names_and_patterns(name: str, pattern: str, matches: bool) -> None:
+    assert matches_module(name, pattern) is matches
+
+
+def test_qlora_stores_frozen_matrices_in_4_bits() -> None:
+    """Dettmers et al. 2023, section 3: 0.127 bits of scales per weight; embedding and head stay in 16 bits."""
+    workload = tuned("llama-3-8b", weights="int4", lora_rank=16)
+    embeddings = 2 * 128_256 * 4096
+    norms = 65 * 4096
+    matrices = 8_030_261_248 - embeddings - norms
+    expected = matrices * (4 + 0.127) / 8 + 2 * (embeddings + norms) + 2 * 41_943_040
+    assert model_bytes(workload)[0] == pytest.approx(expected, rel=1e-6)
+    assert sum(is_quantized(workload.trained_layers)) == 7 * 32
+
+
+def test_weights_are_dequantized_in_the_forward_and_in_the_backward_pass() -> None:
+    workload = tuned("llama-3-8b", weights="int4", lora_rank=16)
+    matrices = 8_030_261_248 - 2 * 128_256 * 4096 - 65 * 4096
+    is_inserted = np.array([layer.origin == DEQUANTIZATION for layer in workload.layers])
+    assert is_inserted.sum() == 7 * 32
+    moved = {name: int(workload.work.column("bytes", name)[0][is_inserted].sum()) for name in
+             ("forward", "backward_data", "backward_weight", "update")}  # fmt: skip
+    assert moved["forward"] == pytest.approx(matrices * (quantized_bytes("int4") + 2), rel=1e-6)
+    # The projections of the first block need no data gradient: nothing below them is trained.
+    first = 4096 * (4096 + 1024 + 1024)
+    assert moved["backward_data"] == pytest.approx((matrices - first) * (quantized_bytes("int4") + 2), rel=1e-6)
+    assert moved["backward_weight"] == moved["update"] == 0
+
+
+def test_the_loss_is_computed_in_fp32() -> None:
+    """Cast, logarithmic softmax and choice of the target's logarithm, over all logits; none at inference."""
+    network = language_model("gpt2")
+    layers = append_loss(network.layers, 2)
+    logits = 256 * 50_257
+    assert [layer.kind for layer in layers if layer.origin == LOSS] == ["copy", "log_softmax", "gather"]
+    work = count(layers, "bf16")
+    cast, softmax = (work.column("bytes", "forward")[0][index] for index in (-3, -2))
+    assert (cast, softmax) == (logits * (2 + 4), logits * (4 + 4))
+    loss_at_inference = skip_loss_at_inference(work, layers).column("bytes", "inference")[0][-3:]
+    assert loss_at_inference.sum() == 0
+    assert find_logits(network.layers) == len(network.layers) - 1
+    assert find_logits(find_network("resnet18").layers) is None
+
+
+def test_the_logits_are_a_part_of_the_memory() -> None:
+    """At the peak, in the backward pass of the loss: logits, their logarithms and two gradients, of 2, 4, 4 and 4
+    bytes; the part of the head that is alive besides is small."""
+    memory = peak_memory(tuned("gpt2"))
+    assert memory.logits_bytes == pytest.approx(256 * 50_257 * 14, rel=0.25)
+
+
+BAD = [
+    ("resnet18", {"lora_rank": 8}, None, "needs linear layers besides the output layer"),
+    ("gpt2", {"lora_rank": 8, "lora_modules": ("q_proj",)}, None, "`--lora-modules q_proj` matches no linear layer"),
+    ("gpt2", {"freeze": ("layer9",)}, None, "`--freeze layer9` matches no layer with weights"),
+    ("gpt2", {"freeze": ("*",)}, None, "nothing is left to train"),
+    ("gpt2", {"train_only": ("last",)}, None, "may share its weight with the embedding"),
+    ("gpt2", {}, "int4", "`--weights int4` cannot be trained"),
+]
+
+
+@pytest.mark.parametrize(("network", "options", "weights", "message"), BAD)
+def test_impossible_combinations_get_one_sentence(network, options, weights, message) -> None:
+    with pytest.raises(BadValue, match=message) as error:
+        pl.predict(network, gpu="a100-sxm-80gb", precision="bf16", phase="training", weights=weights,
+                   training=TrainingOptions("adamw", **options))  # fmt: skip
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lora_rank": -1}, "`--lora` must be an integer >= 1"),
+        ({"lora_modules": ("q_proj",)}, "needs the rank"),
+        ({"fp32_gradients": True}, "`--fp32-gradients` is for `--mixed-precision`"),
+    ],
+)
+def test_options_that_do_not_belong_together(options, message) -> None:
+    with pytest.raises(BadValue, match=message):
+        TrainingOptions(**options)
+
+
+def test_trained_parameters_without_fine_tuning_are_all() -> None:
+    network = find_network("resnet18")
+    assert trained_parameters(network.layers) == 11_689_512  # torchvision's count

@@ -1,0 +1,69 @@
+"""Offloading to the host: transfers by hand, and the update of the paper."""
+
+from __future__ import annotations
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadValue
+from paleo_lite.machines import find_device
+from paleo_lite.timing.offload import (
+    LINK_SHARE,
+    HostTransfers,
+    host_bandwidth_bytes_per_s,
+    host_transfers,
+    offload_note,
+    peer_bandwidth_bytes_per_s,
+)
+from paleo_lite.timing.workload import TrainingOptions
+
+V100 = find_device("v100-sxm2")
+
+
+def test_the_host_updates_as_fast_as_in_the_paper() -> None:
+    """Ren et al. 2021, table 4: CPU-Adam takes 0.22, 0.51, 1.03 and 2.41 s for 1, 2, 4 and 8 billion parameters."""
+    for billions, seconds in ((1, 0.22), (2, 0.51), (4, 1.03), (8, 2.41)):
+        transfers = host_transfers(
+            V100, "cpu", gradient_bytes=2e9, parameter_bytes=2e9, update_bytes=28e9 * billions, state_bytes=12e9
+        )
+        assert transfers.update_s == pytest.approx(seconds, rel=0.2)
+
+
+def test_the_backward_pass_hides_gradients() -> None:
+    transfers = HostTransfers(gradients_s=0.5, update_s=1.0, parameters_s=0.25)
+    assert transfers.exposed_s(backward_s=0.7) == 1.25
+    assert transfers.exposed_s(backward_s=0.3) == pytest.approx(1.45)
+
+
+def test_a_drive_reads_and_writes_the_state() -> None:
+    state_bytes = 12e9
+    on_drive = host_transfers(
+        V100, "nvme", gradient_bytes=0, parameter_bytes=0, update_bytes=28e9, state_bytes=state_bytes
+    )
+    assert on_drive.update_s == pytest.approx(2 * state_bytes / (0.771 * 7.88e9), rel=1e-3)
+
+
+def test_links() -> None:
+    assert host_bandwidth_bytes_per_s(V100) == pytest.approx(LINK_SHARE * 15.75e9)
+    assert peer_bandwidth_bytes_per_s(find_device("h100-sxm")) == 450e9
+
+
+@pytest.mark.parametrize("gpu", ["jetson-nano", "apple-m1"])
+def test_a_device_without_a_host_of_its_own(gpu: str) -> None:
+    with pytest.raises(BadValue, match="shares its memory with the host"):
+        pl.predict("resnet18", gpu=gpu, phase="training", time_model="roofline",
+                   training=TrainingOptions("adamw", offload="cpu"))  # fmt: skip
+
+
+def test_a_step_without_state_on_the_device() -> None:
+    """The device needs neither state nor gradients, and waits for the host."""
+    plain, offloaded = (
+        pl.predict("resnet50", gpu="v100-sxm2", phase="training", batch_size=16,
+                   training=TrainingOptions("adamw", offload=offload))
+        for offload in ("none", "cpu")
+    )  # fmt: skip
+    assert offloaded.memory.memory.optimizer_bytes == 0
+    assert offloaded.memory.memory.total_bytes < plain.memory.memory.total_bytes - 2 * 4 * 25_557_032
+    assert offloaded.passes_s["update"] > plain.passes_s["update"]
+    assert any(note.startswith("offload: ") for note in offloaded.notes)
+    assert "NVMe" in offload_note("nvme", 1e9)

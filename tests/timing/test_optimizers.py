@@ -1,0 +1,86 @@
+"""State and cost of optimizers, against the optimizers of torch and against their papers."""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.counting import INPUT, Layer
+from paleo_lite.timing.optimizers import (
+    OPTIMIZERS,
+    SHAMPOO_BLOCK,
+    matrix_product_flops,
+    matrix_state_elements,
+    update_cost,
+    uses_products,
+)
+
+
+def linear(rows: int, columns: int) -> Layer:
+    shapes = (((1, columns),), ((1, rows),))
+    return Layer("fc", "linear", *shapes, ((rows, columns), (rows,)), (INPUT,), rows * columns + rows)
+
+
+TORCH = {
+    "sgd": ("SGD", {"lr": 0.1}),
+    "momentum": ("SGD", {"lr": 0.1, "momentum": 0.9}),
+    "adam": ("Adam", {}),
+    "adamw": ("AdamW", {}),
+    "adafactor": ("Adafactor", {}),
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_state_is_that_of_torch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    class_name, options = TORCH[name]
+    module = torch.nn.Linear(48, 96)
+    optimizer = getattr(torch.optim, class_name)(module.parameters(), **options)
+    module(torch.randn(2, 48)).sum().backward()
+    optimizer.step()
+    tensors = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+    elements = sum(tensor.numel() for tensor in tensors if tensor.numel() > 1)  # without the number of steps
+    assert update_cost(OPTIMIZERS[name], linear(96, 48)).state_elements == elements
+
+
+def test_muon_keeps_one_moment_of_matrices_and_two_of_vectors() -> None:
+    """Jordan et al. 2024: momentum for hidden matrices, AdamW for the rest."""
+    assert update_cost(OPTIMIZERS["muon"], linear(96, 48)).state_elements == 96 * 48 + 2 * 96
+
+
+def test_muon_multiplies_as_often_as_newton_schulz_in_torch() -> None:
+    """Five iterations on a wide matrix, counted by torch while it runs them."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    matrix = torch.randn(16, 48)
+    with FlopCounterMode(display=False) as counter:
+        for _ in range(5):
+            product = matrix @ matrix.T
+            matrix = 3.4 * matrix + (-4.8 * product + 2.0 * product @ product) @ matrix
+    for rows, columns in ((16, 48), (48, 16)):
+        assert matrix_product_flops("orthogonalized", rows, columns) == counter.get_total_flops()
+
+
+def test_shampoo_keeps_statistics_and_roots_of_both_sides() -> None:
+    """Gupta et al. 2018, algorithm 1: m x m and n x n; with their roots, and the moments that graft Adam's steps."""
+    assert matrix_state_elements("preconditioned", 16, 48) == 2 * (16**2 + 48**2) + 2 * 16 * 48
+    # A larger matrix is split into blocks, each with preconditioners of its own.
+    size = SHAMPOO_BLOCK
+    whole_block = 4 * size**2
+    assert matrix_state_elements("preconditioned", 2 * size, size) == 2 * whole_block + 4 * size**2
+
+
+def test_states_in_8_bits_take_two_bytes_per_parameter() -> None:
+    """Dettmers et al. 2022: two states of one byte instead of four; the scales of blocks add little."""
+    optimizer = OPTIMIZERS["adamw-8bit"]
+    assert optimizer.state_bytes is not None
+    assert 2 < optimizer.state * optimizer.state_bytes < 2.05
+
+
+def test_shared_and_missing_parameters_cost_nothing() -> None:
+    for name, optimizer in OPTIMIZERS.items():
+        assert sum(update_cost(optimizer, linear(96, 48)._replace(parameters=0))) == 0, name
+
+
+def test_only_muon_and_shampoo_multiply_matrices() -> None:
+    assert [name for name in OPTIMIZERS if uses_products(name)] == ["muon", "shampoo"]

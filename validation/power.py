@@ -1,0 +1,130 @@
+"""Fit of the power model to the efficiencies of matrix products, and its error with a device held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from scipy.optimize import least_squares
+
+from paleo_lite.calibration.choose import read_pool
+from paleo_lite.files import write_atomically
+from paleo_lite.machines import Device, Machine, PeakRate, find_device
+from paleo_lite.timing.calibrated import NAMES, library_peak
+from paleo_lite.timing.power import POWER_FILE, PowerModel, node_nm_of, power_model, sustained_fraction
+
+KERNELS = "kernels"
+"""Software of evidence from single operations."""
+
+IDLE_SHARE = 0.15
+"""Share of the power limit that is drawn without arithmetic; the data cannot separate it from the energy per FLOP."""
+
+SCATTER = 0.15
+"""Deviation of the logarithm of a device's efficiency around the model."""
+
+PRIORS = {"node_exponent": (1.0, 0.5), "clock_exponent": (0.7, 0.15)}
+"""Means and deviations: energy proportional to the feature size, and between constant voltage and voltage proportional
+to the clock."""
+
+GROUPS = {("vector", "fp32"): "vector", ("tensor", "fp16"): "tensor", ("tensor", "fp8"): "tensor fp8"}
+"""Groups of evidence with an efficiency of their own when the clock is not limited."""
+
+
+class Efficiency(NamedTuple):
+    """Efficiency of a device's matrix products relative to the peak at its boost clock."""
+
+    device: Device
+    rate: PeakRate
+    group: str
+    value: float
+
+
+def measured_efficiencies() -> list[Efficiency]:
+    """Return the efficiencies in the shipped pool, which are relative to the sustained clock, at the boost clock."""
+    index = NAMES.index("efficiency_gemm")
+    found = []
+    for fit in read_pool().fits:
+        deviation = fit.deviation[index]
+        if fit.software != KERNELS or deviation is None or deviation > 0.25:
+            continue
+        device = find_device(fit.id)
+        rate = library_peak(Machine(device), fit.precision)
+        group = GROUPS.get((rate.peak.unit, fit.precision))
+        if device.vendor != "NVIDIA" or group is None or node_nm_of(device) is None or device.power_w is None:
+            continue
+        value = float(np.exp(fit.theta[index])) * sustained_fraction(device, rate)
+        found.append(Efficiency(device, rate, group, value))
+    return found
+
+
+def model_of(parameters: np.ndarray, deviation: float = 0.0, devices: Sequence[str] = ()) -> PowerModel:
+    """Return the model of a vector of fitted parameters."""
+    vector, tensor, node_exponent, clock_exponent = (float(value) for value in parameters[:4])
+    return PowerModel(
+        energy_j_per_flop={"vector": float(np.exp(vector)) * 1e-12, "tensor": float(np.exp(tensor)) * 1e-12},
+        node_exponent=node_exponent,
+        clock_exponent=clock_exponent,
+        idle_share=IDLE_SHARE,
+        deviation=deviation,
+        devices=list(devices),
+    )
+
+
+def predicted(parameters: np.ndarray, efficiencies: Sequence[Efficiency]) -> np.ndarray:
+    """Return the logarithms of the efficiencies that the model predicts."""
+    model = model_of(parameters)
+    groups = list(GROUPS.values())
+    values = []
+    for one in efficiencies:
+        fraction = sustained_fraction(one.device, one.rate, model=model)
+        values.append(parameters[4 + groups.index(one.group)] + np.log(fraction))
+    return np.array(values)
+
+
+def fit_power(efficiencies: Sequence[Efficiency]) -> np.ndarray:
+    """Return the parameters with the smallest robust error: energies, exponents, and an efficiency per group."""
+    measured = np.log([one.value for one in efficiencies])
+
+    def residuals(parameters: np.ndarray) -> np.ndarray:
+        errors = (predicted(parameters, efficiencies) - measured) / SCATTER
+        priors = [
+            (value - mean) / deviation for value, (mean, deviation) in zip(parameters[2:4], PRIORS.values(), strict=True)
+        ]
+        return np.concatenate([errors, priors])
+
+    start = np.array([np.log(12.0), np.log(0.8), 1.0, 0.7, *([np.log(0.8)] * len(GROUPS))])
+    return np.asarray(least_squares(residuals, start, loss="soft_l1").x)
+
+
+def held_out_errors(efficiencies: Sequence[Efficiency]) -> tuple[float, float]:
+    """Return the mean absolute error with a device held out, with the power model and with one efficiency per group."""
+    with_model, without = [], []
+    for name in sorted({one.device.id for one in efficiencies}):
+        rest = [one for one in efficiencies if one.device.id != name]
+        own = [one for one in efficiencies if one.device.id == name]
+        parameters = fit_power(rest)
+        with_model += list(np.abs(predicted(parameters, own) - np.log([one.value for one in own])))
+        for one in own:
+            peers = [np.log(other.value) for other in rest if other.group == one.group]
+            without.append(abs(float(np.mean(peers)) - np.log(one.value)))
+    return float(np.mean(with_model)), float(np.mean(without))
+
+
+def ship_power(folder: Path) -> PowerModel:
+    """Fit the model and write it to a folder of calibrations."""
+    efficiencies = measured_efficiencies()
+    parameters = fit_power(efficiencies)
+    error, constant = held_out_errors(efficiencies)
+    names = sorted({one.device.id for one in efficiencies})
+    model = msgspec.structs.replace(
+        model_of(parameters, round(error, 3), names),
+        held_out=f"a device held out {error:.1%}, with one efficiency for all {constant:.1%}",
+    )
+    text = "# Fitted by paleo-lite to matrix products; every field is explained in docs/model.md.\n"
+    content = msgspec.toml.encode(model)
+    write_atomically(folder / POWER_FILE, text.encode() + content)
+    power_model.cache_clear()
+    return model
