@@ -94,7 +94,7 @@ accuracy: data $(STAMPS)/test
 		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy-tables.md.new
 	for split in own order transformers training layers operations profile ppp collectives scaling; do \
-		printf '\n## Predicted beside measured: %s\n\n' $$split; \
+		printf '\n## Predicted and measured: %s\n\n' $$split; \
 		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy-tables.md.new
 	mv docs/accuracy-tables.md.new docs/accuracy-tables.md

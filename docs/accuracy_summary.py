@@ -23,7 +23,7 @@ QUESTIONS = {
 
 
 def summary(tables: str) -> list[str]:
-    """Return the lines of the table: error, coverage and interval width of held-out points, and errors of simpler models."""
+    """Return the lines of the table: error, coverage and interval width, and the errors of simpler models."""
     sections = dict(re.findall(r"^## (.+)\n((?:(?!^## ).*\n?)*)", tables, re.MULTILINE))
     lines = [
         "| prediction | points | error | inside the 90% interval | interval width | roofline | one PPP |",

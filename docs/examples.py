@@ -34,7 +34,7 @@ NOT_RUN = {
     r"paleo-lite measure\b": "takes minutes; tests/measurement runs it",
     r"paleo-lite predict .*--gpu ID": "needs the file that measure writes",
     r"paleo-lite layers timm:": "needs timm, which the tests do not install",
-    r"paleo-lite layers (\S+\.(onnx|pt2)|hf:)": "needs an exported file or the folder of a model; tests/architectures has such tests",
+    r"paleo-lite (layers|predict) (\S+\.(onnx|pt2)|hf:)": "needs an exported file or a model; see tests/architectures",
     r"paleo-lite ui\b": "runs until it is stopped; tests/web runs it",
     r"paleo-lite kernels ranks/": "needs the profiles of all ranks of a job; see tests/profile_analysis/test_ranks.py",
     r"paleo-lite efficiency .*markers/": "needs three kinds of profiles; see tests/profile_analysis/test_durations.py",
@@ -93,7 +93,7 @@ def steps_of(page: str) -> list[Step]:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
-    """Yield language, title, first line and line after the last of each block of code, fenced or indented by four spaces."""
+    """Yield language, title, first line and end of each block of code, fenced or indented by four spaces."""
     at = 0
     while at < len(lines):
         fence = re.match(r" *```(\w*)(.*)$", lines[at])

@@ -1,4 +1,4 @@
-"""Run the notebooks on the published measurements and write them, with tables and charts, as pages of the documentation.
+"""Run the notebooks on the published measurements, and write pages with their tables and charts.
 
 ``python docs/notebooks.py DATA [NAME ...]`` writes ``docs/notebooks/``; without names it runs all notebooks.
 """
@@ -29,7 +29,7 @@ def read(name: str) -> Any:
 
 
 def execute(name: str, data: Path, state: Path) -> Any:
-    """Run a notebook on a folder of data and return it with its outputs; `state` is the folder for the kernel's files."""
+    """Run a notebook on a folder of data and return it with its outputs; `state` is a folder for the kernel's files."""
     specs = state / "kernels"
     (specs / "python3").mkdir(parents=True, exist_ok=True)
     launch = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]

@@ -1,4 +1,4 @@
-"""Extension of griffe for the Python reference, which rewrites docstrings that griffe interprets differently than numpydoc.
+"""Extension of griffe that rewrites docstrings which griffe interprets differently than numpydoc.
 
 In numpydoc ``{"a", "b"}`` lists the allowed values, and the first one is not the default. Several names that share a
 description do not share the type of the first name. Both forms are expanded, so that types and defaults come from the

@@ -52,10 +52,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links to files of the root and mentions such as ``docs/model.md`` to their pages, and set the search weight."""
+    """Link files of the root and mentions such as ``docs/model.md`` to their pages, and set the search weight."""
     boost = next((number for start, number in _SEARCH_BOOSTS.items() if page.file.src_uri.startswith(start)), 1.0)
     page.meta["search"] = {"boost": boost}
     up = "../" * page.file.src_uri.count("/")
+    if page.file.src_uri in _FROM_ROOT.values():
+        markdown = markdown.replace("](docs/", "](")
     for name, target in _FROM_ROOT.items():
         markdown = markdown.replace(f"]({up}../{name})", f"]({up}{target})")
     titles = dict(_titles(config.nav or []))

@@ -1,8 +1,8 @@
-"""JSON Schemas of what commands print with ``--format json``, and of the files that are shipped and that people add.
+"""JSON Schemas of the output of commands with ``--format json``, and of shipped and user-written files.
 
 ``python docs/schemas.py`` (``make examples``) writes ``docs/schemas/answers.json`` and ``docs/schemas/files.json``;
-``tests/test_schemas.py`` holds real answers and all shipped files against them. Fields are added, never renamed: where
-one has to be, `VERSION` is raised.
+``tests/test_schemas.py`` validates real answers and all shipped files against them. Fields are added, never renamed: if
+one has to be renamed, `VERSION` is increased.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from paleo_lite.machines import Device
 from paleo_lite.machines.registry import LinkRegistry
 from paleo_lite.profile_analysis.host import Hotspot
 from paleo_lite.profile_analysis.ranks import Ranks
+from paleo_lite.serving.answers import Serving
 from paleo_lite.timing.blocks import TrainingConstants
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +41,7 @@ Names = list[str]
 
 
 def record(name: str, fields: dict[str, Any]) -> Any:
-    """A typed dict; each key is one or more names."""
+    """Return a typed dict; each key of `fields` is one or several field names of the same type."""
     return TypedDict(name, {one: kind for names, kind in fields.items() for one in names.split()})  # type: ignore[operator]
 
 
@@ -124,7 +125,7 @@ Feeding = record("Feeding", {
     "notes": Names,
 })  # fmt: skip
 
-# What is known -------------------------------------------------------------------------------------------------------
+# Networks, devices and links -----------------------------------------------------------------------------------------
 
 Shapes = list[list[int]]
 Network = record("Network", {
@@ -156,6 +157,7 @@ ANSWERS: dict[str, list[Any]] = {
     "predict": [Prediction, Predictions],
     "layers": [Counts, record("CountsComparison", {"networks": list[Counts]})],
     "scale": [Scale],
+    "serve": [Serving],
     "gemm": [Gemm],
     "feeding": [Feeding],
     "sweep": [record("Sweep", {"output": str, "rows chunks": int, "feasible resumed": int, "seconds": float}),
@@ -206,7 +208,7 @@ ANSWERS: dict[str, list[Any]] = {
     "calibrations show": [Calibration, PppCalibration],
     "validate": [Validation],
 }  # fmt: skip
-"""What commands answer."""
+"""Types of the answers, by command."""
 
 FILES: dict[str, list[Any]] = {
     "hardware/*.toml": [Device, LinkRegistry],
@@ -217,11 +219,11 @@ FILES: dict[str, list[Any]] = {
     "calibrations/links/*.toml": [LinkCalibration],
     "calibrations/platforms/*.toml": [Platform],
 }
-"""Files that are shipped or brought, by where they lie. Of a config of Hugging Face only what it is."""
+"""Types of the shipped or user-written files, by path. Of a config of Hugging Face only `model_type` is checked."""
 
 
 def schemas(kinds: dict[str, list[Any]], name: str) -> dict[str, Any]:
-    """One schema with a definition for each kind of answer or file."""
+    """Return one schema with a definition for each type of answer or file."""
     flat = [kind for known in kinds.values() for kind in known]
     every, definitions = msgspec.json.schema_components(flat, ref_template="#/$defs/{name}")
     of = iter(every)
@@ -235,7 +237,7 @@ def schemas(kinds: dict[str, list[Any]], name: str) -> dict[str, Any]:
 
 
 def written() -> dict[Path, str]:
-    """The published files, and what is in them."""
+    """Return the content of the published schema files, by path."""
     return {
         FOLDER / f"{name}.json": json.dumps(schemas(kinds, name), indent=1, sort_keys=True) + "\n"
         for name, kinds in {"answers": ANSWERS, "files": FILES}.items()

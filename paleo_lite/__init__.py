@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .api.profiles import compare, efficiency, kernels
     from .api.reporting import report
     from .api.scaling import scale
+    from .api.serve import serve
     from .api.serving import ui
     from .api.sweeps import best, sweep
     from .architectures.inputs import Values
@@ -68,6 +69,7 @@ __all__ = [
     "report",
     "rule",
     "scale",
+    "serve",
     "sweep",
     "trace",
     "ui",
@@ -106,6 +108,7 @@ _MODULES = {
     "report": "api.reporting",
     "rule": "api.counts",
     "scale": "api.scaling",
+    "serve": "api.serve",
     "sweep": "api.sweeps",
     "trace": "api.counts",
     "ui": "api.serving",

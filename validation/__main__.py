@@ -279,8 +279,11 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
 @options.debug()
 def ship(data: Path, folder: Path) -> None:
     """Fit what is published in DATA; write the calibrations of devices, links and platforms into FOLDER."""
+    from .power import ship_power
     from .ship import ship_devices, ship_links, ship_platforms
     from .training.hold_out import ship_training
+
+    click.echo(f"power: {ship_power(folder).held_out}")
 
     for name, text in (
         *ship_devices(data, folder),

@@ -53,6 +53,7 @@ def better(one: Rates, other: Rates) -> bool:
     """Whether rates are at least as good as others in every figure, those of a single multiprocessor included."""
     return (
         one.matrix_per_s >= other.matrix_per_s
+        and one.matrix_per_s * one.sustained_fraction >= other.matrix_per_s * other.sustained_fraction
         and one.vector_per_s >= other.vector_per_s
         and one.bandwidth_bytes_per_s >= other.bandwidth_bytes_per_s
         and one.matrix_per_s / one.multiprocessors >= other.matrix_per_s / other.multiprocessors

@@ -67,6 +67,7 @@ def model_of(parameters: np.ndarray, deviation: float = 0.0, devices: Sequence[s
         energy_j_per_flop={"vector": float(np.exp(vector)) * 1e-12, "tensor": float(np.exp(tensor)) * 1e-12},
         node_exponent=node_exponent,
         clock_exponent=clock_exponent,
+        efficiency={"vector": float(np.exp(parameters[4])), "tensor": float(np.exp(parameters[5]))},
         idle_share=IDLE_SHARE,
         deviation=deviation,
         devices=list(devices),
@@ -90,9 +91,8 @@ def fit_power(efficiencies: Sequence[Efficiency]) -> np.ndarray:
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
         errors = (predicted(parameters, efficiencies) - measured) / SCATTER
-        priors = [
-            (value - mean) / deviation for value, (mean, deviation) in zip(parameters[2:4], PRIORS.values(), strict=True)
-        ]
+        means, deviations = (np.array(values) for values in zip(*PRIORS.values(), strict=True))
+        priors = (parameters[2:4] - means) / deviations
         return np.concatenate([errors, priors])
 
     start = np.array([np.log(12.0), np.log(0.8), 1.0, 0.7, *([np.log(0.8)] * len(GROUPS))])

@@ -56,6 +56,12 @@ KINDS: dict[str, ChartKind] = {
     "scaling": ChartKind(
         "scale", "scaling", "scale_chart", "speed-up, parts of a step and cost over the number of workers"
     ),
+    "serving": ChartKind(
+        "serve",
+        "serving",
+        "serving_chart",
+        "latencies of a deployment, or with --advise tokens per second per GPU over tokens per second per user",
+    ),
     "pareto": ChartKind("best", "pareto", "pareto_chart", "Pareto front of a sweep: rows that no other row dominates"),
     "accuracy": ChartKind(
         "validate", "accuracy", "accuracy_chart", "predicted over measured time of held-out measurements"

@@ -18,6 +18,7 @@ from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
 from ..errors import BadValue, PaleoError
 from ..machines import Device, Machine, find_device
+from ..machines.registry import limit_power
 from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
 from ..timing.models import CALIBRATED
@@ -44,6 +45,7 @@ def predict(
     concurrent: bool = False,
     convention: str = "flops",
     clock: str | None = None,
+    power_limit: float | str | None = None,
     unit: str | None = None,
     image_size: int | None = None,
     sequence_length: int | None = None,
@@ -57,6 +59,7 @@ def predict(
     fit_batch: bool = False,
     memory: bool = False,
     execution: str | None = None,
+    attention: str | None = None,
     weights: str | None = None,
     samples: float | str | None = None,
     tokens: float | str | None = None,
@@ -90,8 +93,10 @@ def predict(
         With `ppp`: take the larger of arithmetic and memory time instead of their sum.
     convention : {"flops", "macs", "pthflops", "lu2017", "paleo"}
         Convention of the FLOP count.
-    clock : {"base", "boost"}, optional
-        Clock of the device; by default the one in its data file.
+    power_limit : float or str, optional
+        Power limit in watts, or such as ``"300 W"``, in place of the device's.
+    clock : {"base", "boost"} or str, optional
+        Clock of the device, or a locked clock such as ``"1.2 GHz"``; by default the one in its data file.
     unit : {"vector", "tensor"}, optional
         Arithmetic units; by default the faster ones.
     image_size : int, optional
@@ -121,9 +126,12 @@ def predict(
         Estimate the peak memory at inference, too; for training it is always estimated.
     execution : {"eager", "autocast", "channels-last", "megatron", "compiled", "folded", "engine"}, optional
         Kernel fusion and casts: ``eager`` has none; ``autocast`` casts for mixed precision; ``channels-last`` stores
-        images as NHWC; ``megatron`` fuses softmax and residuals as Megatron-LM; ``compiled`` fuses pointwise chains at
-        inference; ``folded`` also folds batch norms into convolutions; ``engine`` is an inference engine. By default
-        ``engine`` for prefill and decode, otherwise ``eager``.
+        images as NHWC; ``megatron`` fuses softmax and residuals as Megatron-LM; ``compiled`` fuses pointwise chains;
+        ``folded`` also folds batch norms into convolutions; ``engine`` is an inference engine. By default ``engine``
+        for prefill and decode, otherwise ``eager``.
+    attention : {"eager", "sdpa", "flash2", "flash3", "cudnn"}, optional
+        Implementation of attention of a network from a config: ``eager`` writes the scores to memory, the others are
+        one kernel; by default that of the config, at the rate of the device's usual implementation.
     weights : {"bf16", "fp8", "int8", "int4", ...}, optional
         Format in which matrices are stored at inference, or frozen matrices in training (QLoRA, with
         ``TrainingOptions(lora_rank=16)``); by default the precision.
@@ -153,6 +161,8 @@ def predict(
     >>> import paleo_lite as pl
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
+    if power_limit is not None:
+        gpu = limit_power(find_device(gpu, to_paths(hardware_files)), power_limit)
     if (network, flops, macs).count(None) != 2:
         raise BadValue("give a network, `flops` or `macs`: exactly one of the three")
     has_amount = packing or not (samples is None and tokens is None and epochs is None and mean_length is None)
@@ -210,6 +220,7 @@ def predict(
         calibration=calibration,
         training=training,
         execution=execution,
+        attention=attention,
         weights=weights,
         whole_board=whole_board,
     )
@@ -249,6 +260,7 @@ def resolve_question(
     calibration: str | Calibration | None = None,
     training: TrainingOptions | None = None,
     execution: str | None = None,
+    attention: str | None = None,
     weights: str | None = None,
     whole_board: bool = False,
 ) -> tuple[Workload, Machine, TimeModel]:
@@ -281,6 +293,11 @@ def resolve_question(
         products=multiplied_in,
     )
     sequence = SequenceOptions(sequence_length, context, phase)
+    if attention is not None:
+        from ..timing.attention import is_fused_attention, resolve_attention
+
+        resolve_attention(attention, machine.device)
+        sequence = sequence._replace(fused_attention=is_fused_attention(attention))
     workload = Workload(
         resolve_network(network, image_size, inputs, sequence),
         precision=precision,
@@ -290,6 +307,7 @@ def resolve_question(
         convention=convention,
         training=training,
         weights=weights,
+        attention=attention,
     )
     return workload, machine, model
 
@@ -333,7 +351,7 @@ def resolve_network(
 
 def _matches_sequence(network: Network, sequence: SequenceOptions) -> bool:
     """Return whether a network from a config already has the layers for this phase and sequence length."""
-    if network.lengths is None or sequence.length or sequence.context:
+    if network.lengths is None or sequence.length or sequence.context or sequence.fused_attention is not None:
         return False
     has_cached_tokens = network.lengths.keys > network.lengths.queries
     is_generating = sequence.phase in GENERATION_PHASES
@@ -413,6 +431,7 @@ def predict_several(
     concurrent: bool = False,
     convention: str = "flops",
     clock: str | None = None,
+    power_limit: float | str | None = None,
     unit: str | None = None,
     image_size: int | None = None,
     sequence_length: int | None = None,
@@ -426,6 +445,7 @@ def predict_several(
     fit_batch: bool = False,
     memory: bool = True,
     execution: str | None = None,
+    attention: str | None = None,
     weights: str | None = None,
     samples: float | str | None = None,
     tokens: float | str | None = None,
@@ -442,9 +462,11 @@ def predict_several(
     ----------
     networks, gpus, precisions, phases, batch_sizes : sequence
         Values of the arguments of `predict` with the corresponding singular names.
-    time_model, ppp, concurrent, convention, clock, unit, image_size, sequence_length, context, inputs, flops, macs
+    time_model, ppp, concurrent, convention, clock, power_limit, unit, image_size, sequence_length, context, inputs
         As for `predict`, the same for all combinations.
-    hardware_files, calibration, training, fit_batch, execution, weights
+    flops, macs
+        As for `predict`, the same for all combinations.
+    hardware_files, calibration, training, fit_batch, execution, attention, weights
         As for `predict`, the same for all combinations.
     samples, tokens, epochs, packing, mean_length, price
         As for `predict`, the same for all combinations.
@@ -464,6 +486,8 @@ def predict_several(
     from ..calibration.side_by_side import Predictions
 
     devices = [find_device(gpu, to_paths(hardware_files)) for gpu in gpus]
+    if power_limit is not None:
+        devices = [limit_power(device, power_limit) for device in devices]
     resolved_networks: dict[tuple[int, str], Network | None] = {}
     for index, network in enumerate(networks):
         for phase in phases:
@@ -497,6 +521,7 @@ def predict_several(
                 fit_batch=fit_batch,
                 memory=memory and resolved is not None,
                 execution=execution,
+                attention=attention,
                 weights=weights,
                 samples=samples,
                 tokens=tokens,

@@ -457,6 +457,7 @@ def _training_options(training: TrainingOptions) -> list[str]:
         "mixed_precision",
         "checkpointing",
         "accumulation",
+        "fused_loss",
         "fp32_gradients",
         "lora_rank",
         "lora_modules",

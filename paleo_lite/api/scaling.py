@@ -11,7 +11,8 @@ from ..architectures import Network
 from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
 from ..errors import BadQuantity, BadValue, UnknownName
-from ..machines import Device
+from ..machines import Device, find_device
+from ..machines.registry import limit_power
 from ..units import parse_quantity
 from .arguments import InputShapes, Paths, option_name, to_paths
 from .prediction import resolve_question
@@ -48,12 +49,14 @@ def scale(
     context: int | None = None,
     weights: str | None = None,
     execution: str | None = None,
+    attention: str | None = None,
     time_model: str | None = None,
     ppp: float | None = None,
     concurrent: bool = False,
     ppp_comm: float | None = None,
     calibration: str | Calibration | None = None,
     clock: str | None = None,
+    power_limit: float | str | None = None,
     unit: str | None = None,
     images: float | str | None = None,
     samples: float | str | None = None,
@@ -77,7 +80,9 @@ def scale(
 
     Parameters
     ----------
-    network, precision, time_model, ppp, calibration, clock, unit, image_size, sequence_length, inputs, hardware_files
+    network, precision, time_model, ppp, calibration, clock, power_limit, unit
+        As for `predict`.
+    image_size, sequence_length, inputs, hardware_files
         As for `predict`.
     gpu : str or Device, optional
         Device; may be omitted if the topology or platform names it.
@@ -112,8 +117,15 @@ def scale(
         gives.
     training : TrainingOptions, optional
         Optimizer, mixed precision, activation checkpointing, gradient accumulation.
-    context, weights, execution
-        For prefill and decode, as for `predict`.
+    context : int, optional
+        For decode, as for `predict`.
+    weights : str, optional
+        Storage format of matrices in prefill and decode, or of frozen matrices in training with LoRA (QLoRA).
+    execution : str, optional
+        Software stack. In training ``megatron`` (the default for networks in blocks), ``compiled`` or ``eager``;
+        otherwise as for `predict`.
+    attention : str, optional
+        Implementation of attention, as for `predict`.
     concurrent : bool
         With `ppp` or `compat`: take the larger of arithmetic and memory time instead of their sum.
     ppp_comm : float, optional
@@ -168,6 +180,7 @@ def scale(
             "context": context,
             "weights": weights,
             "execution": execution,
+            "attention": attention,
             "time_model": time_model,
             "calibration": calibration,
             "clock": clock,
@@ -210,9 +223,11 @@ def scale(
         batch_size = batch_size or 1
         execution = execution or ENGINE
     elif phase == "training":
-        for name, value in {"context": context, "execution": execution}.items():
-            if value is not None:
-                raise BadValue(f"`{option_name(name)}` is for `--phase prefill` and `decode`, not for training")
+        if context is not None:
+            raise BadValue("`--context` is for `--phase prefill` and `decode`, not for training")
+        if strategy == PARALLEL_3D:
+            settings = _with_stack(settings or Settings(), execution, attention)
+            execution = None
         scaling = scaling or "weak"
         training = training or TrainingOptions("sgd")
     else:
@@ -238,6 +253,8 @@ def scale(
             "`scale` needs a device: give `--gpu`, or a topology that names it, such as "
             "'2x k40m @ pcie3, 16 nodes @ infiniband'"
         )
+    if power_limit is not None:
+        gpu = limit_power(find_device(gpu, to_paths(hardware_files)), power_limit)
     workload, machine, model = resolve_question(
         network,
         gpu,
@@ -256,12 +273,24 @@ def scale(
         calibration=calibration,
         training=training,
         execution=execution,
+        attention=attention,
         weights=weights,
     )
     if storage is not None or decode is not None or pageable:
         input_pipeline = _make_inputs(machine.device, storage, decode, pageable)
         settings = structs.replace(settings or Settings(), inputs=input_pipeline)
     return predict_scaling(request, machines, workload, machine, model, settings, advise=advise)
+
+
+def _with_stack(settings: Settings, execution: str | None, attention: str | None) -> Settings:
+    """Return the settings with the software stack of training in blocks."""
+    from ..distributed.job import ParallelConfig
+
+    changes = {"attention": attention}
+    if execution is not None:
+        changes["execution"] = execution
+    parallel = structs.replace(settings.parallel or ParallelConfig(), **changes)
+    return structs.replace(settings, parallel=parallel)
 
 
 def _make_inputs(device: Device, storage: str | None, decode: float | str | None, pageable: bool) -> InputSettings:

@@ -20,6 +20,7 @@ GROUPS = {
     "Prediction": {
         "predict": "Predict how long a network takes on a device.",
         "scale": "Predict training or text generation on many devices, or rank strategies.",
+        "serve": "Predict latency, throughput and cost of a language model that serves requests.",
         "sweep": "Predict every combination of networks, devices, batch sizes and workers into a file.",
         "best": "Find the best rows of a sweep, or its Pareto front.",
         "gemm": "Predict the time of matrix products.",

@@ -144,7 +144,7 @@ def convention() -> Decorator:
 def execution(
     default: str | None = None,
     help: str = "Kernel fusion and casts: eager (none); autocast (casts for mixed precision); channels-last (images as "
-    "NHWC); megatron (fused softmax and residuals, as Megatron-LM); at inference compiled (fused pointwise chains), "
+    "NHWC); megatron (fused softmax and residuals, as Megatron-LM); compiled (fused pointwise chains); at inference "
     "folded (also batch norms folded into convolutions) and engine (an inference engine). [default: engine for prefill "
     "and decode, otherwise eager]",
 ) -> Decorator:
@@ -155,6 +155,16 @@ def execution(
         default=default,
         show_default=True,
         help=help,
+    )
+
+
+def attention() -> Decorator:
+    """Add ``--attention``."""
+    return click.option(
+        "--attention",
+        type=Names("attention", ".timing.attention:ATTENTION_NAMES"),
+        help="Implementation of attention: eager (writes the scores to memory), sdpa (PyTorch's choice), flash2, "
+        "flash3 (Hopper), cudnn (Hopper, Blackwell). [default: that of the config; flash2 up to Hopper, then cudnn]",
     )
 
 
@@ -248,6 +258,9 @@ def fine_tuning() -> Decorator:
         click.option(
             "--train-only", metavar="PATTERNS", help="The only layers that are trained; last is the last one."
         ),
+        click.option(
+            "--fused-loss", is_flag=True, help="Cross entropy in one kernel (flash-attn, Liger) instead of in fp32."
+        ),
         click.option("--fp32-gradients", is_flag=True, help="Keep gradients in fp32 in mixed precision."),
         click.option(
             "--offload",
@@ -275,12 +288,14 @@ def make_training_options(
     lora_modules: str | None = None,
     freeze: str | None = None,
     train_only: str | None = None,
+    fused_loss: bool = False,
     fp32_gradients: bool = False,
     offload: str | None = None,
 ) -> TrainingOptions | None:
     """Return the training options, or None if no option of training is given."""
-    given = (optimizer, mixed_precision, checkpointing, accumulation, lora, lora_modules, freeze, train_only)
-    if not (any(option is not None and option is not False for option in given) or fp32_gradients or offload):
+    values = (optimizer, checkpointing, accumulation, lora, lora_modules, freeze, train_only, offload)
+    has_value = any(value is not None for value in values)
+    if not (has_value or mixed_precision or fused_loss or fp32_gradients):
         return None
     from ..timing.workload import TrainingOptions
 
@@ -291,6 +306,7 @@ def make_training_options(
         mixed_precision=mixed_precision,
         checkpointing=checkpointing or "none",
         accumulation=1 if accumulation is None else accumulation,
+        fused_loss=fused_loss,
         fp32_gradients=fp32_gradients,
         lora_rank=lora or 0,
         lora_modules=_split_names(lora_modules),
@@ -321,8 +337,17 @@ def clock() -> Decorator:
     """Add ``--clock``."""
     return click.option(
         "--clock",
-        type=Names("clock", ".machines.device:CLOCKS"),
-        help="Clock of the device. [default: the one in its data file]",
+        metavar="base|boost|FREQUENCY",
+        help="Clock of the device, or a locked clock such as 1.2GHz. [default: the one in its data file]",
+    )
+
+
+def power_limit() -> Decorator:
+    """Add ``--power-limit``."""
+    return click.option(
+        "--power-limit",
+        metavar="WATTS",
+        help="Power limit of the device, such as 300W. [default: the one in its data file]",
     )
 
 

@@ -32,6 +32,7 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, to_list
 @options.concurrent()
 @options.convention()
 @options.clock()
+@options.power_limit()
 @options.unit()
 @click.option(
     "--flops",
@@ -45,6 +46,7 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, to_list
 )
 @options.calibration()
 @options.execution()
+@options.attention()
 @options.weights()
 @options.optimizer()
 @options.mixed_precision()
@@ -81,6 +83,7 @@ def predict(
     lora_modules: str | None,
     freeze: str | None,
     train_only: str | None,
+    fused_loss: bool,
     fp32_gradients: bool,
     offload: str | None,
     memory: bool,
@@ -114,6 +117,7 @@ def predict(
         lora_modules=lora_modules,
         freeze=freeze,
         train_only=train_only,
+        fused_loss=fused_loss,
         fp32_gradients=fp32_gradients,
         offload=offload,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..api.scaling import scale as run_scale
+from ..errors import BadValue
 from ..units import parse_quantity
 from . import options
 from .options import Answer, command
@@ -66,6 +67,15 @@ if TYPE_CHECKING:
     help="Activation recomputation in each block, with --tensor or --pipeline. [default: none]",
 )
 @click.option(
+    "--recompute-every", type=INTEGER, metavar="N", help="Recompute only every n-th block, with --recompute full."
+)
+@click.option(
+    "--sharding",
+    type=Names("sharding", ".distributed.job:SHARDINGS"),
+    help="Sharding of networks in blocks: ddp, zero-1 to zero-3, FSDP's full-shard, shard-grad-op and hybrid-shard, or "
+    "Megatron-LM's distributed-optimizer; instead of --zero.",
+)
+@click.option(
     "--slowdown",
     type=float,
     metavar="FRACTION",
@@ -112,6 +122,7 @@ if TYPE_CHECKING:
 )
 @options.calibration()
 @options.clock()
+@options.power_limit()
 @options.unit()
 @click.option("--cost", is_flag=True, help="Raise an error if no price is known.")
 @click.option("--compat", type=click.Choice(["paleo"]), help="Reproduce the released PALEO, including its defects.")
@@ -123,7 +134,12 @@ if TYPE_CHECKING:
     help="Revision of PALEO, with --compat.",
 )
 @options.weights()
-@options.execution()
+@options.execution(
+    help="Software stack: in training megatron (fused kernels of Megatron-LM), compiled (torch.compile) or eager; in "
+    "prefill and decode as for predict. [default: megatron for networks in blocks, otherwise eager; engine in prefill "
+    "and decode]"
+)
+@options.attention()
 @options.image_size()
 @options.sequence_length()
 @options.context()
@@ -145,6 +161,8 @@ def scale(
     micro_batch: int | None,
     zero: float | None,
     recompute: str | None,
+    recompute_every: int | None,
+    sharding: str | None,
     slowdown: float | None,
     interference: float | None,
     optimizer: str | None,
@@ -155,6 +173,7 @@ def scale(
     lora_modules: str | None,
     freeze: str | None,
     train_only: str | None,
+    fused_loss: bool,
     fp32_gradients: bool,
     offload: str | None,
     **arguments: Any,
@@ -180,7 +199,9 @@ def scale(
         sequence_parallel=sequence_parallel,
         micro_batch=micro_batch,
         recompute=recompute,
+        recompute_every=recompute_every,
         zero=zero,
+        sharding=sharding,
         context_parallel=context_parallel,
         expert_parallel=expert_parallel,
     )
@@ -203,6 +224,7 @@ def scale(
         lora_modules=lora_modules,
         freeze=freeze,
         train_only=train_only,
+        fused_loss=fused_loss,
         fp32_gradients=fp32_gradients,
         offload=offload,
     )
@@ -218,7 +240,9 @@ def _make_parallel_config(
     sequence_parallel: bool,
     micro_batch: int | None,
     recompute: str | None,
+    recompute_every: int | None,
     zero: float | None,
+    sharding: str | None,
     context_parallel: int | None,
     expert_parallel: int | None,
 ) -> ParallelConfig | None:
@@ -226,11 +250,14 @@ def _make_parallel_config(
     from ..distributed.job import ParallelConfig
 
     options_given = (
-        tensor, pipeline, interleaved, micro_batch, recompute, zero, context_parallel, expert_parallel
+        tensor, pipeline, interleaved, micro_batch, recompute, recompute_every, zero, sharding, context_parallel,
+        expert_parallel,
     )  # fmt: skip
     if not sequence_parallel and all(option is None for option in options_given):
         return None
     default = ParallelConfig()
+    if zero is not None and sharding is not None:
+        raise BadValue("give `--zero` or `--sharding`, not both")
     return ParallelConfig(
         tensor=tensor or default.tensor,
         pipeline=pipeline or default.pipeline,
@@ -239,6 +266,8 @@ def _make_parallel_config(
         micro_batch_size=micro_batch or default.micro_batch_size,
         recompute=recompute or default.recompute,
         zero_stage=default.zero_stage if zero is None else int(zero),
+        sharding=sharding or default.sharding,
+        recompute_every=default.recompute_every if recompute_every is None else recompute_every,
         context=context_parallel or default.context,
         expert=expert_parallel or default.expert,
     )

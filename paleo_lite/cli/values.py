@@ -205,10 +205,10 @@ class DecompressedSize(Quantity):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Set the limit and return it."""
-        from ..profiles.detect import allow
+        from ..profiles.detect import set_decompression_limit
 
         limit = super().convert(value, param, ctx)
-        allow(limit)
+        set_decompression_limit(limit)
         return limit
 
 

@@ -1,8 +1,9 @@
 """Fused execution: which layers of a network share a kernel under a compiler, an inference library or Megatron-LM.
 
 Fusion removes bytes and kernel launches, but no FLOPs, except that folding a batch norm into the weights of a
-convolution removes the FLOPs of the batch norm. It is counted at inference, because a training step needs most of the
-tensors that fusion would keep on chip.
+convolution removes the FLOPs of the batch norm. Folding and engines are counted at inference only. A compiler also
+fuses the passes of training: the forward pass saves only the inputs of a kernel, from which the kernel of the data
+gradient computes everything else again (PyTorch's inductor with the min-cut partitioner).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,7 +21,7 @@ from ..units import element_bytes
 from .kinds import ACTIVATIONS, copies_attention_output, fusion_of
 from .layer import Layer, Op, trace_flow
 from .megatron import fuse_megatron_kernels
-from .work import AUTOCAST, CHANNELS_LAST, COLUMNS, ENGINE, MEGATRON, PASSES, UNFUSED_EXECUTIONS, Work
+from .work import AUTOCAST, CHANNELS_LAST, COLUMNS, COMPILED, ENGINE, MEGATRON, PASSES, UNFUSED_EXECUTIONS, Work
 
 EXECUTIONS = {
     "eager": "each layer's own kernels, as a framework launches them",
@@ -30,7 +31,7 @@ EXECUTIONS = {
     "(memory_format=torch.channels_last)",
     MEGATRON: "eager, and one kernel each: attention's scale, mask and softmax, a dropout and the residual's addition, "
     "a gated activation, an RMS norm, rotary positions (Megatron-LM); in training, too",
-    "compiled": "chains of pointwise layers, each with at most one reduction, are one kernel; convolutions and matrix "
+    COMPILED: "chains of pointwise layers, each with at most one reduction, are one kernel; convolutions and matrix "
     "products are calls to a library (PyTorch's inductor)",
     "folded": "compiled, and batch norms folded into the weights of the convolution before them, activations and "
     "residual additions in the convolution's epilogue (TensorRT, oneDNN, inductor's freezing)",
@@ -89,7 +90,7 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     """Return the work of a network under an execution.
 
     The bytes and the launch of a fused kernel are in the row of its first layer, and 0 in the rows of the others; every
-    row keeps its FLOPs. Only the pass ``inference`` changes, except under Megatron-LM.
+    row keeps its FLOPs. Only the pass ``inference`` changes, except under Megatron-LM and a compiler.
 
     Parameters
     ----------
@@ -135,6 +136,16 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     inference = PASSES.index("inference")
     per_sample[:, inference] = at_two - at_one
     fixed[:, inference] = 2 * at_one - at_two
+    if execution == COMPILED:
+        is_launched = work.column("kernels", "forward")[0] > 0
+        training_edges = _find_edges(layers, is_launched | ~work.counted)
+        training_kernels = _Grouping(layers, training_edges, is_launched, {}, execution).group()
+        trained_at_one, trained_at_two = (
+            _trained_columns(layers, work, op_arguments, batch_size, training_kernels, training_edges)
+            for batch_size in (1, 2)
+        )
+        per_sample[:, _TRAINED_PASSES] = trained_at_two - trained_at_one
+        fixed[:, _TRAINED_PASSES] = 2 * trained_at_one - trained_at_two
     carrier = np.arange(len(layers))
     for kernel in kernels:
         carrier[kernel.members] = kernel.members[0]
@@ -408,6 +419,53 @@ def _fused_columns(
             read[member] = written[member] = launches[member] = 0
         first = kernel.members[0]
         read[first], written[first], launches[first] = bytes_read, bytes_written, 1
+    return columns
+
+
+_TRAINED_PASSES = [PASSES.index(name) for name in ("forward", "backward_data", "backward_weight")]
+
+
+def _trained_columns(
+    layers: Sequence[Layer],
+    work: Work,
+    op_arguments: Sequence[tuple[Any, ...]],
+    batch_size: int,
+    kernels: Sequence[_Kernel],
+    edges: _Edges,
+) -> np.ndarray:
+    """Return the columns of the passes of training with fused kernels, shape (columns, passes, layers).
+
+    The kernel of the data gradient reads the gradients of the outputs and the saved inputs, and writes the gradients of
+    the inputs. It also leaves the sums for the gradients of weights.
+    """
+    ops = [Op(layer, batch_size, *arguments) for layer, arguments in zip(layers, op_arguments)]
+    columns = np.array(
+        [[work.column(name, PASSES[index], batch_size)[0] for index in _TRAINED_PASSES] for name in COLUMNS]
+    )
+    read, written, launches = columns[COLUMNS.index("bytes_read") :]
+    forward, data, weight = range(3)
+    element_size = element_bytes(work.precision)
+    for kernel in kernels:
+        if len(kernel.members) == 1:
+            continue
+        members, first = kernel.members, kernel.members[0]
+        inputs_bytes = element_size * _elements_read_from_outside(layers, ops, members, set(members), edges)
+        outputs_bytes = 0
+        for member in members:
+            readers = edges.readers[member]
+            if not readers or not set(readers) <= set(members):
+                outputs_bytes += int(written[forward, member])
+        has_gradient = bool(launches[data, members].any())
+        weight_bytes = int(written[weight, members].sum())
+        weight_launches = int(launches[weight, members].max())
+        data_read, data_written = int(read[data, members].sum()), int(written[data, members].sum())
+        if data_read + data_written > outputs_bytes + 2 * inputs_bytes:  # otherwise some gradients are only passed on
+            data_read, data_written = outputs_bytes + inputs_bytes, inputs_bytes
+        read[:, members] = written[:, members] = launches[:, members] = 0
+        read[forward, first], written[forward, first], launches[forward, first] = inputs_bytes, outputs_bytes, 1
+        if has_gradient:
+            read[data, first], written[data, first], launches[data, first] = data_read, data_written, 1
+        written[weight, first], launches[weight, first] = weight_bytes, weight_launches
     return columns
 
 

@@ -54,6 +54,9 @@ MIXED_EXECUTIONS = (AUTOCAST, CHANNELS_LAST)
 CAST_BYTES = 2
 """Bytes per element of the operands of products in mixed precision."""
 
+COMPILED = "compiled"
+"""Execution of networks compiled by PyTorch's inductor."""
+
 MEGATRON = "megatron"
 """Execution of transformer blocks by Megatron-LM."""
 
@@ -270,7 +273,8 @@ def check_batch_size(batch_size: int) -> None:
 def check_execution(execution: str, phase: str, precision: str = "fp16") -> None:
     """Check that an execution supports a phase and a precision.
 
-    Fusing executions support inference only, because a backward pass needs the tensors that fusion keeps on chip.
+    Of the fusing executions only ``compiled`` supports training, whose backward pass computes again what fusion keeps
+    on chip.
 
     Raises
     ------
@@ -281,7 +285,7 @@ def check_execution(execution: str, phase: str, precision: str = "fp16") -> None
     """
     if execution in MIXED_EXECUTIONS and element_bytes(precision) != CAST_BYTES:
         raise BadValue(f"{execution} computes in fp16 or bf16, not in {precision}: use --precision fp16, for example")
-    if execution not in UNFUSED_EXECUTIONS and passes_of(phase) != ("inference",):
+    if execution not in (*UNFUSED_EXECUTIONS, COMPILED) and passes_of(phase) != ("inference",):
         raise UnsupportedPhase(f"{execution} is counted for inference only: use eager execution for {phase}")
 
 

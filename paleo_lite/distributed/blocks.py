@@ -19,11 +19,12 @@ import numpy as np
 
 from ..architectures.network import SequenceOptions
 from ..counting import Layer
-from ..counting.kinds import is_attention
-from ..counting.work import MEGATRON
+from ..counting.kinds import class_of, is_attention
 from ..errors import BadValue
 from ..timing import Prediction, Workload, predict
-from ..timing.blocks import use_training_constants
+from ..timing.attention import is_fused_attention
+from ..timing.blocks import TrainingModel, use_training_constants
+from ..timing.fine_tuning import find_logits
 from ..timing.memory import Memory, memory_by_micro_batch, peak_memory
 from ..timing.models import Terms, interval_of
 from ..timing.training import micro_batch
@@ -46,10 +47,14 @@ class DeviceCost(NamedTuple):
     forward_s, backward_s, update_s : float
         Time of the passes.
     attention_scores_s : float
-        Part of the forward pass that selective recomputation repeats: the attention scores and their softmax.
+        Part of the forward pass that Megatron-LM's selective recomputation repeats: the attention scores and their
+        softmax.
+    unsaved_s, saved_bytes : float
+        Part of the forward pass that PyTorch's selective checkpointing repeats, and bytes of the results that it saves:
+        those of attention and of every second product.
     forward_messages, backward_messages : tuple of (float, float)
         Communication between tensor-parallel devices, see `Messages`.
-    parameter_bytes, gradient_bytes, optimizer_bytes, activation_bytes, logits_bytes : float
+    parameter_bytes, gradient_bytes, optimizer_bytes, activation_bytes, logits_bytes, workspace_bytes : float
         Memory by part.
     attention_s, attention_backward_s : float
         Part of the forward and of the backward pass that attention takes.
@@ -64,6 +69,8 @@ class DeviceCost(NamedTuple):
     forward_s: float
     backward_s: float
     attention_scores_s: float
+    unsaved_s: float
+    saved_bytes: float
     update_s: float
     forward_messages: Messages
     backward_messages: Messages
@@ -72,6 +79,7 @@ class DeviceCost(NamedTuple):
     optimizer_bytes: float
     activation_bytes: float
     logits_bytes: float
+    workspace_bytes: float
     attention_s: float
     attention_backward_s: float
     ring_bytes: float
@@ -92,6 +100,8 @@ class BlockCosts(NamedTuple):
         Fixed overhead per step.
     hidden_state_bytes : float
         Bytes that a block passes to the next one.
+    exposed_sharding : float
+        Share of the communication of sharded parameters that computation does not hide.
     relative_interval : tuple of float or None
         90% interval of the time, divided by the time; None if the time model gives none.
     """
@@ -100,6 +110,7 @@ class BlockCosts(NamedTuple):
     outer: DeviceCost
     overhead_s: float
     hidden_state_bytes: float
+    exposed_sharding: float
     relative_interval: tuple[float, float] | None
 
 
@@ -113,11 +124,21 @@ def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
         config.expert,
         config.micro_batch_size,
         config.recompute == "selective",
+        config.execution,
+        config.attention,
     )
 
 
 def _compute_block_costs(
-    job: Job, tensor: int, sequence_parallel: bool, context: int, expert: int, micro_batch_size: int, selective: bool
+    job: Job,
+    tensor: int,
+    sequence_parallel: bool,
+    context: int,
+    expert: int,
+    micro_batch_size: int,
+    selective: bool,
+    execution: str,
+    attention: str | None,
 ) -> BlockCosts:
     network = job.workload.network
     block_counts = Counter(network.block_types or (0,) * network.blocks)
@@ -125,7 +146,16 @@ def _compute_block_costs(
     weighted_blocks = []
     for block_type, number in block_counts.most_common():
         type_counted = job.cached_across_models(
-            _count_micro_batch, block_type, tensor, sequence_parallel, context, expert, micro_batch_size, selective
+            _count_micro_batch,
+            block_type,
+            tensor,
+            sequence_parallel,
+            context,
+            expert,
+            micro_batch_size,
+            selective,
+            execution,
+            attention,
         )
         type_terms = [model.evaluate(workload, job.machine) for workload, _ in type_counted]
         one_block_cost, two_blocks_cost = (
@@ -150,6 +180,7 @@ def _compute_block_costs(
         outer=outer,
         overhead_s=terms[0].overhead_s,
         hidden_state_bytes=hidden_state_bytes,
+        exposed_sharding=model.exposed_sharding if isinstance(model, TrainingModel) else 0.0,
         relative_interval=relative_interval,
     )
 
@@ -163,9 +194,13 @@ def _count_micro_batch(
     expert: int,
     micro_batch_size: int,
     selective: bool,
+    execution: str,
+    attention: str | None,
 ) -> tuple[tuple[Workload, Memory], ...]:
     """Return workload and memory of one micro-batch for networks of one and of two blocks of a type."""
-    networks = job.cached_across_models(_build_small_networks, block_type, tensor, sequence_parallel, context, expert)
+    networks = job.cached_across_models(
+        _build_small_networks, block_type, tensor, sequence_parallel, context, expert, execution, attention
+    )
     counted = []
     for network in networks:
         workload = micro_batch(network.workload.with_changes(batch_size=micro_batch_size), job.machine)
@@ -183,7 +218,14 @@ class _SmallNetwork(NamedTuple):
 
 
 def _build_small_networks(
-    job: Job, block_type: int, tensor: int, sequence_parallel: bool, context: int, expert: int
+    job: Job,
+    block_type: int,
+    tensor: int,
+    sequence_parallel: bool,
+    context: int,
+    expert: int,
+    execution: str,
+    attention: str | None,
 ) -> list[_SmallNetwork]:
     """Build the networks of one and of two blocks of a type, given by the index of a block."""
     network = job.workload.network
@@ -199,9 +241,10 @@ def _build_small_networks(
             context_parallel=context,
             expert_parallel=expert,
             blocks=(block_type,) * number,
+            fused_attention=is_fused_attention(attention),
         )
         workload = job.workload.with_changes(
-            network=network.rebuild(options), training=training, batch_size=1, execution=MEGATRON
+            network=network.rebuild(options), training=training, batch_size=1, execution=execution, attention=attention
         )
         memory = memory_by_micro_batch(workload)
         fused_memory = memory
@@ -244,10 +287,15 @@ def _device_cost(terms: Terms, workload: Workload, memory: Memory, element_bytes
             expert_gradient_bytes += float(layer.parameters) * element_bytes
     forward = terms.seconds_of("forward")
     backward = terms.seconds_of("backward_data", "backward_weight")
+    saved_shares = _saved_shares(workload.layers)
+    output_elements = np.array([float(np.prod(layer.outputs[0])) for layer in workload.layers])
+    saved_elements = float(saved_shares @ output_elements)
     return DeviceCost(
         forward_s=float(forward.sum()),
         backward_s=float(backward.sum()),
         attention_scores_s=float(forward[is_score_layer].sum()),
+        unsaved_s=float((1 - saved_shares) @ forward),
+        saved_bytes=saved_elements * bytes_per_element,
         update_s=float(terms.seconds_of("update").sum()),
         forward_messages=tuple(messages["forward"]),
         backward_messages=tuple(messages["backward"]),
@@ -256,6 +304,7 @@ def _device_cost(terms: Terms, workload: Workload, memory: Memory, element_bytes
         optimizer_bytes=memory.optimizer_bytes,
         activation_bytes=memory.activations_bytes,
         logits_bytes=memory.logits_bytes,
+        workspace_bytes=memory.workspace_bytes,
         attention_s=float(forward[is_attention_layer].sum()),
         attention_backward_s=float(backward[is_attention_layer].sum()),
         ring_bytes=ring_bytes,
@@ -292,6 +341,22 @@ def _average_cost(weighted_costs: Sequence[tuple[float, DeviceCost]]) -> DeviceC
         else:
             mean[name] = sum(weight * getattr(cost, name) for weight, cost in weighted_costs)
     return DeviceCost(**mean)
+
+
+def _saved_shares(layers: Sequence[Layer]) -> np.ndarray:
+    """Return the share of each layer's results that PyTorch's selective checkpointing saves, shape (layers,).
+
+    torchtitan saves the results of attention and of every second matrix product. As the blocks of a network have an odd
+    number of products in general, this is half of the products on average; the output head is outside the checkpoints.
+    """
+    head = find_logits(layers)
+    shares = np.zeros(len(layers))
+    for index, layer in enumerate(layers):
+        if is_attention(layer):
+            shares[index] = 1.0
+        elif class_of(layer) == "gemm" and layer.weights:
+            shares[index] = 0.0 if index == head else 0.5
+    return shares
 
 
 def _is_score_layer(layer: Layer, keys: int) -> bool:

@@ -6,12 +6,13 @@ import copy
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
-from ..errors import BadValue
+from ..counting.work import COMPILED, MEGATRON
+from ..errors import BadValue, UnknownName
 from ..input_pipeline.feeding import DEFAULT_SAMPLE_BYTES, Store
 from ..machines import Machine
 from ..timing import RooflineModel, TimeModel, Workload, predict
@@ -30,8 +31,74 @@ ResultT = TypeVar("ResultT")
 BUCKET_BYTES = 25 * 2**20
 """Default bucket size of PyTorch's DistributedDataParallel: ``bucket_cap_mb=25``, which its code counts in MiB."""
 
-RECOMPUTATIONS = ("none", "selective", "full")
-"""Activation recomputation per block: nothing, the attention scores and their softmax, or the whole forward pass."""
+RECOMPUTATIONS = ("none", "selective", "full", "offload")
+"""Activation recomputation per block.
+
+``none`` computes nothing again. ``selective`` computes the attention scores and their softmax again (Korthikanti et al.
+2022), in the stacks of PyTorch all but attention and every second matrix product (torchtitan's selective checkpointing
+per operation). ``full`` computes the whole forward pass again from the block's input, and ``offload`` does so with the
+inputs of all blocks in the memory of the host.
+"""
+
+
+class Sharding(NamedTuple):
+    """How the model state is divided among data-parallel devices, and the communication that follows.
+
+    Attributes
+    ----------
+    description : str
+        One-line description.
+    zero_stage : int
+        Equivalent ZeRO stage.
+    gathers_per_micro_batch : int
+        All-gathers of the parameters for every micro-batch.
+    gathers_per_step : int
+        All-gathers of the parameters once per step, after the update.
+    reduces_every_micro_batch : bool
+        Whether the gradients of every micro-batch are exchanged, instead of their sum once per step.
+    within_node : bool
+        Whether the devices of a node divide the state, and nodes hold replicas.
+    """
+
+    description: str
+    zero_stage: int
+    gathers_per_micro_batch: int = 0
+    gathers_per_step: int = 0
+    reduces_every_micro_batch: bool = False
+    within_node: bool = False
+
+
+SHARDINGS = {
+    "ddp": Sharding("PyTorch DDP: replicas, gradients all-reduced in buckets", 0),
+    "zero-1": Sharding("DeepSpeed ZeRO 1: optimizer state sharded", 1, gathers_per_step=1),
+    "distributed-optimizer": Sharding("Megatron-LM's distributed optimizer: as ZeRO 1", 1, gathers_per_step=1),
+    "zero-2": Sharding(
+        "DeepSpeed ZeRO 2: gradients sharded, too", 2, gathers_per_step=1, reduces_every_micro_batch=True
+    ),
+    "shard-grad-op": Sharding(
+        "FSDP SHARD_GRAD_OP: parameters gathered once per micro-batch", 2, 1, reduces_every_micro_batch=True
+    ),
+    "zero-3": Sharding("DeepSpeed ZeRO 3: parameters sharded, too", 3, 2, reduces_every_micro_batch=True),
+    "full-shard": Sharding(
+        "FSDP FULL_SHARD: parameters gathered for the forward and the backward pass", 3, 2,
+        reduces_every_micro_batch=True,
+    ),
+    "hybrid-shard": Sharding(
+        "FSDP HYBRID_SHARD: FULL_SHARD within a node, gradients all-reduced between nodes", 3, 2,
+        reduces_every_micro_batch=True, within_node=True,
+    ),
+}  # fmt: skip
+"""Ways to shard the model state, by name."""
+
+SHARDING_OF_STAGE = ("ddp", "zero-1", "zero-2", "full-shard")
+"""Name in `SHARDINGS` of each ZeRO stage."""
+
+STACKS = {
+    MEGATRON: "Megatron-LM: fused norms, rotary positions and activations",
+    COMPILED: "PyTorch with torch.compile: fused chains of pointwise layers",
+    "eager": "PyTorch: one kernel per operation",
+}
+"""Software stacks of training in blocks, and their fused kernels."""
 
 _DEGREE_OPTIONS = {
     "tensor": "--tensor",
@@ -40,6 +107,7 @@ _DEGREE_OPTIONS = {
     "micro_batch_size": "--micro-batch",
     "context": "--context-parallel",
     "expert": "--expert-parallel",
+    "recompute_every": "--recompute-every",
 }
 """Integer fields of `ParallelConfig` and the command-line options that set them."""
 
@@ -59,16 +127,25 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         Whether the tensor-parallel devices also shard the activations outside the matrix products along the sequence.
     micro_batch_size : int
         Samples per micro-batch.
-    recompute : {"none", "selective", "full"}
+    recompute : {"none", "selective", "full", "offload"}
         Activation recomputation, see `RECOMPUTATIONS`.
     zero_stage : {0, 1, 2, 3}
         ZeRO stage: which of optimizer state, gradients and parameters are sharded across data-parallel ranks. Stage 3
         is FSDP's FULL_SHARD.
+    sharding : str
+        Name in `SHARDINGS`, which then determines the stage; empty for the usual way of the stage.
+    recompute_every : int
+        With full recomputation: every n-th block is computed again, the others save their activations.
     context : int
         Context-parallel devices, which share every sequence and pass keys and values around a ring (Liu et al. 2023).
     expert : int
         Expert-parallel devices of a stage, which share the experts of a mixture-of-experts layer; an all-to-all sends
         each token to its experts and back.
+    execution : {"megatron", "compiled", "eager"}
+        Software stack, which determines the fused kernels.
+    attention : str or None
+        Implementation of attention, one of `paleo_lite.timing.attention.ATTENTION_NAMES`; None for the default of the
+        stack.
     """
 
     tensor: int = 1
@@ -80,6 +157,10 @@ class ParallelConfig(msgspec.Struct, frozen=True):
     zero_stage: int = 1
     context: int = 1
     expert: int = 1
+    sharding: str = ""
+    recompute_every: int = 1
+    execution: str = MEGATRON
+    attention: str | None = None
 
     def __post_init__(self) -> None:
         for name, option in _DEGREE_OPTIONS.items():
@@ -88,10 +169,23 @@ class ParallelConfig(msgspec.Struct, frozen=True):
                 raise BadValue(f"`{option}` must be an integer >= 1 (got {value!r})")
         if self.recompute not in RECOMPUTATIONS:
             raise BadValue(f"`--recompute` must be one of {', '.join(RECOMPUTATIONS)} (got {self.recompute!r})")
+        if self.sharding and self.sharding not in SHARDINGS:
+            raise UnknownName("sharding", self.sharding, SHARDINGS)
+        if self.sharding:
+            msgspec.structs.force_setattr(self, "zero_stage", SHARDINGS[self.sharding].zero_stage)
+        if self.recompute_every > 1 and self.recompute not in ("full", "offload"):
+            raise BadValue("`--recompute-every` is for `--recompute full` or `offload`")
+        if self.execution not in STACKS:
+            raise UnknownName("execution of training in blocks", self.execution, STACKS)
         if self.zero_stage not in (0, 1, 2, 3):
             raise BadValue(f"the ZeRO stage must be 0, 1, 2 or 3 (got {self.zero_stage!r})")
         if self.virtual_stages > 1 and self.pipeline == 1:
             raise BadValue("`--interleaved` needs pipeline stages: give `--pipeline`, too")
+
+    @property
+    def sharding_rules(self) -> Sharding:
+        """Communication of the model state."""
+        return SHARDINGS[self.sharding or SHARDING_OF_STAGE[self.zero_stage]]
 
     @property
     def devices_per_replica(self) -> int:
@@ -116,10 +210,17 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         parts = [self.describe_degrees(data)]
         if self.sequence_parallel:
             parts.append("sequence-parallel")
-        if self.zero_stage:
+        if self.sharding:
+            parts.append(self.sharding)
+        elif self.zero_stage:
             parts.append(f"ZeRO {self.zero_stage}")
+        if self.execution != MEGATRON:
+            parts.append(self.execution)
+        if self.attention is not None:
+            parts.append(f"{self.attention} attention")
         if self.recompute != "none":
-            parts.append(f"{self.recompute} recomputation")
+            every = f" of every {self.recompute_every}th block" if self.recompute_every > 1 else ""
+            parts.append(f"{self.recompute} recomputation{every}")
         plural = "" if micro_batches == 1 else "es"
         return f"{', '.join(parts)}: {micro_batches} micro-batch{plural} of {self.micro_batch_size}"
 

@@ -18,8 +18,11 @@ import msgspec
 from ..architectures.network import Network
 from ..counting import GENERATION_PHASES
 from ..counting.kinds import is_attention
+from ..counting.work import MEGATRON
 from ..errors import BadValue
 from ..timing.memory import shard_model_state
+from ..timing.offload import host_bandwidth_bytes_per_s
+from ..units import element_bytes
 from .blocks import BlockCosts, DeviceCost, block_costs, predict_generation_step
 from .collectives import (
     point_to_point_time_s,
@@ -27,7 +30,7 @@ from .collectives import (
     topology_all_reduce_s,
     topology_all_to_all_s,
 )
-from .job import RECOMPUTATIONS, Job, ParallelConfig, Settings, Step
+from .job import Job, ParallelConfig, Settings, Step
 from .links import Topology
 
 MIN_TOKENS_PER_CONTEXT_DEVICE = 4096
@@ -92,6 +95,8 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         exposed_s += count * slots * waited_s
     compute_s = slots * (passes_s + recompute_s) + costs.overhead_s * compute_factor
 
+    offloaded_s = _offload_exposed_s(job, config, layout, costs, compute_s)
+    compute_s += offloaded_s
     transfers = 2 * config.virtual_stages * layout.micro_batches
     transfers_s = transfers * _stage_transfer_s(topology, config, layout, costs.hidden_state_bytes)
     parameter_bytes = costs.block.parameter_bytes * layout.blocks + costs.outer.parameter_bytes * layout.outer
@@ -101,7 +106,15 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     expert_share = expert_bytes / gradient_bytes if gradient_bytes else 0.0
     groups = _replica_groups(config, layout, expert_share)
     gradients_s, hidden_s = _gradient_communication_s(
-        topology, groups, layout, gradient_bytes, compute_s, config, settings
+        topology,
+        groups,
+        layout,
+        parameter_bytes,
+        gradient_bytes * _exchange_ratio(job, settings),
+        compute_s,
+        config,
+        settings,
+        costs.exposed_sharding,
     )
     communication_s = communication_s + transfers_s + gradients_s
     exposed_s = exposed_s + transfers_s + gradients_s - hidden_s
@@ -109,10 +122,8 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     update_s = costs.block.update_s * layout.blocks + costs.outer.update_s * layout.outer
     if config.zero_stage:
         update_s *= sum(group.share / group.replicas for group in groups)
-    memory_bytes = 0.0
-    for group in groups:
-        state = [int(part * group.share) for part in (parameter_bytes, gradient_bytes, optimizer_bytes)]
-        memory_bytes += sum(shard_model_state(state, config.zero_stage, group.replicas))
+    model_state = (parameter_bytes, gradient_bytes, optimizer_bytes)
+    memory_bytes = _model_state_bytes(model_state, groups, topology, config) + _gathered_bytes(costs, config)
     memory_bytes += _saved_activation_bytes(costs, config, layout, network.blocks)
 
     without_slowdown = 1 / (1 + settings.slowdown)
@@ -120,6 +131,7 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         "pipeline bubble": (slots - layout.micro_batches) * (passes_s + recompute_s) * without_slowdown,
         "activation recomputation": slots * recompute_s * without_slowdown,
         "slowdown": compute_s * settings.slowdown * without_slowdown,
+        "offload of activations": offloaded_s,
     }
     step = Step(
         compute_s=compute_s,
@@ -152,12 +164,62 @@ def _single_device_config(config: ParallelConfig, batch_size: int) -> ParallelCo
     )
 
 
+def _exchange_ratio(job: Job, settings: Settings) -> float:
+    """Return the bytes of an exchanged gradient over those of a computed one."""
+    if settings.gradient_precision is None:
+        return 1.0
+    computed_bytes = 4 if job.workload.options.fp32_gradients else job.element_bytes
+    return element_bytes(settings.gradient_precision) / computed_bytes
+
+
+def _offload_exposed_s(job: Job, config: ParallelConfig, layout: Layout, costs: BlockCosts, compute_s: float) -> float:
+    """Return the time by which copies of block inputs to the host and back exceed the computation that hides them.
+
+    Raises
+    ------
+    BadValue
+        If the device has no host with memory of its own.
+    """
+    if config.recompute != "offload":
+        return 0.0
+    copied_bytes = costs.hidden_state_bytes * layout.blocks * layout.micro_batches / config.recompute_every
+    copies_s = copied_bytes / host_bandwidth_bytes_per_s(job.machine.device)
+    forward_s, backward_s = compute_s / 4, compute_s * 3 / 4  # the backward pass computes the forward pass again
+    return max(copies_s - forward_s, 0.0) + max(copies_s - backward_s, 0.0)
+
+
+def _model_state_bytes(
+    model_state: tuple[float, float, float], groups: list[ReplicaGroup], topology: Topology, config: ParallelConfig
+) -> float:
+    """Return the bytes of parameters, gradients and optimizer state on a device, given those without sharding."""
+    total_bytes = 0.0
+    for group in groups:
+        parts = [int(part * group.share) for part in model_state]
+        shards = group.replicas
+        if config.sharding_rules.within_node:
+            shards = min(shards, topology.devices_per_node)
+        total_bytes += sum(shard_model_state(parts, config.zero_stage, shards))
+    return total_bytes
+
+
+def _gathered_bytes(costs: BlockCosts, config: ParallelConfig) -> float:
+    """Return the bytes that sharding by blocks needs for whole parameters and gradients.
+
+    Those of two blocks and of the layers outside blocks are on the device at a time: one in use, one in transfer.
+    """
+    if config.zero_stage < 3:
+        return 0.0
+    parameters = 2 * costs.block.parameter_bytes + costs.outer.parameter_bytes
+    gradients = 2 * costs.block.gradient_bytes + costs.outer.gradient_bytes
+    return parameters + gradients
+
+
 def _recomputed_s(block: DeviceCost, config: ParallelConfig) -> float:
     """Return the time of activation recomputation for one block and micro-batch."""
-    if config.recompute == "full":
-        return block.forward_s
+    if config.recompute in ("full", "offload"):
+        return block.forward_s / config.recompute_every
     if config.recompute == "selective":
-        return block.attention_scores_s
+        return block.attention_scores_s if config.execution == MEGATRON else block.unsaved_s
     return 0.0
 
 
@@ -168,7 +230,7 @@ def candidate_configs(network: Network, topology: Topology) -> Iterator[Parallel
             yield ParallelConfig(tensor=2**power)
         return
     has_unfused_attention = not any(map(is_attention, network.layers))
-    recomputations = RECOMPUTATIONS if has_unfused_attention else ("none", "full")
+    recomputations = ("none", "selective", "full") if has_unfused_attention else ("none", "full")
     tokens = network.tokens or 1
     expert_counts = [layer.weights[0][0] for layer in network.layers if layer.kind == "grouped_matmul"]
     experts = max(expert_counts, default=1)
@@ -356,27 +418,49 @@ def _gradient_communication_s(
     topology: Topology,
     groups: list[ReplicaGroup],
     layout: Layout,
+    parameter_bytes: float,
     gradient_bytes: float,
     compute_s: float,
     config: ParallelConfig,
     settings: Settings,
+    exposed_sharding: float,
 ) -> tuple[float, float]:
     """Return the time of gradient and parameter communication between replicas, and the part hidden by computation.
 
-    Both together amount to an all-reduce of the gradients. ZeRO stage 3 all-gathers the parameters for the forward and
-    the backward pass and reduce-scatters the gradients of every micro-batch: three halves of an all-reduce each.
+    An all-gather of the parameters and a reduce-scatter of the gradients take half as long as an all-reduce of as many
+    bytes. FSDP and ZeRO stage 3 gather the parameters of each block for the forward and for the backward pass of every
+    micro-batch, and hide all but a share of this communication (`TrainingConstants.exposed_sharding`); other gradients
+    are exchanged during the backward pass of the last micro-batch.
+
+    Parameters
+    ----------
+    parameter_bytes, gradient_bytes : float
+        Bytes of the parameters and, in the precision of their exchange, of the gradients of a device without sharding.
     """
-    communication_s = 0.0
+    sharding = config.sharding_rules
+    gather_s = reduce_s = between_nodes_s = 0.0
     for group in groups:
-        if group.replicas > 1:
-            replicas = subgroup_topology(topology, group.stride, group.replicas)
-            communication_s += float(topology_all_reduce_s(replicas, gradient_bytes * group.share))
-    if config.zero_stage == 3:
-        communication_s *= 1.5 * layout.micro_batches
-        overlappable_s = min(communication_s, compute_s)
+        if group.replicas == 1:
+            continue
+        replicas = subgroup_topology(topology, group.stride, group.replicas)
+        if sharding.within_node and replicas.nodes > 1 and replicas.devices_per_node > 1:
+            own_bytes = gradient_bytes * group.share / replicas.devices_per_node
+            nodes = subgroup_topology(topology, group.stride * replicas.devices_per_node, replicas.nodes)
+            between_nodes_s += float(topology_all_reduce_s(nodes, own_bytes))
+            replicas = subgroup_topology(topology, group.stride, replicas.devices_per_node)
+        gather_s += float(topology_all_reduce_s(replicas, parameter_bytes * group.share)) / 2
+        reduce_s += float(topology_all_reduce_s(replicas, gradient_bytes * group.share)) / 2
+    if sharding.gathers_per_micro_batch:
+        per_micro_batch_s = sharding.gathers_per_micro_batch * gather_s + reduce_s
+        communication_s = per_micro_batch_s * layout.micro_batches + between_nodes_s
+        overlappable_s = min((1 - exposed_sharding) * communication_s, compute_s)
     else:
-        # Half of the all-reduce overlaps with the backward pass (two thirds of the computation) of one micro-batch.
-        overlappable_s = min(communication_s / 2, compute_s * 2 / 3 / layout.micro_batches)
+        reductions = layout.micro_batches if sharding.reduces_every_micro_batch else 1
+        exchanged_s = reduce_s * reductions
+        gathered_s = gather_s * sharding.gathers_per_step if sharding.gathers_per_step else reduce_s
+        communication_s = exchanged_s + gathered_s
+        # The exchange overlaps with the backward pass (two thirds of the computation) of its micro-batches.
+        overlappable_s = min(exchanged_s, compute_s * 2 / 3 * reductions / layout.micro_batches)
     hidden_s = settings.overlap_efficiency * overlappable_s if settings.overlap else 0.0
     return communication_s, hidden_s
 
@@ -398,15 +482,26 @@ def _stage_transfer_s(topology: Topology, config: ParallelConfig, layout: Layout
 
 
 def _saved_activation_bytes(costs: BlockCosts, config: ParallelConfig, layout: Layout, blocks: int) -> float:
-    """Return the activations saved by the first stage, which has the most micro-batches in flight.
+    """Return the activation memory of the first stage, which has the most micro-batches in flight.
 
-    Korthikanti et al. 2022, section 4.2.3.
+    Korthikanti et al. 2022, section 4.2.3. The peak is in the backward pass of the loss, or in that of a block, after
+    the block is computed again.
     """
     in_flight = min(config.pipeline, layout.micro_batches) / config.pipeline
     if config.virtual_stages > 1:
         in_flight *= 1 + (config.pipeline - 1) / (config.pipeline * config.virtual_stages)
-    block_bytes = costs.block.activation_bytes
-    outer_bytes = costs.outer.activation_bytes + costs.outer.logits_bytes * layout.outer
-    if config.recompute == "full":
-        return costs.hidden_state_bytes * blocks * in_flight + block_bytes + outer_bytes
-    return block_bytes * blocks * in_flight + outer_bytes
+    block_bytes, hidden_state_bytes = costs.block.activation_bytes, costs.hidden_state_bytes
+    saved_bytes, recomputed_bytes = hidden_state_bytes, block_bytes  # of each block, and of the one computed again
+    if config.recompute == "selective" and config.execution != MEGATRON:
+        saved_bytes += costs.block.saved_bytes
+    elif config.recompute in ("full", "offload"):
+        share = 1 / config.recompute_every
+        saved_bytes = hidden_state_bytes * share + block_bytes * (1 - share)
+    else:
+        saved_bytes, recomputed_bytes = block_bytes, 0.0
+    all_saved_bytes = saved_bytes * blocks * in_flight
+    if config.recompute == "offload":  # inputs of two blocks are on the device: one in use, one in transfer
+        all_saved_bytes -= hidden_state_bytes * max(blocks * in_flight / config.recompute_every - 2, 0.0)
+    logits_bytes = costs.outer.logits_bytes * layout.outer
+    peak_bytes = max(recomputed_bytes, logits_bytes) + costs.outer.workspace_bytes * layout.outer
+    return all_saved_bytes + costs.outer.activation_bytes + peak_bytes

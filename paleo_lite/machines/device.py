@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from ..errors import BadValue, UnknownPrecision
+from ..errors import BadQuantity, BadValue, UnknownPrecision
 from ..units import PRECISION_BYTES, format_si, parse_quantity
 
 Clock = Literal["base", "boost", "tensor"]
@@ -208,8 +208,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ``"fp64"``, ``"fp32"``, ``"tf32"``, ``"fp16"``, ``"bf16"``, ``"fp8"`` or ``"int8"``.
         unit : {"vector", "tensor"}, optional
             Arithmetic unit; default: the fastest that accumulates in fp32 or wider.
-        clock : {"base", "boost"}, optional
-            Default: the device's default clock.
+        clock : str, optional
+            ``"base"``, ``"boost"``, or a locked clock such as ``"1.2 GHz"``. Default: the device's default clock.
 
         Raises
         ------
@@ -219,8 +219,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             If clock or unit is unknown.
         """
         clock = clock or self.clocks.default
-        if clock not in CLOCKS:
-            raise BadValue(f"the clock must be {' or '.join(CLOCKS)} (got {clock!r})")
+        locked_hz = None if clock in CLOCKS else _parse_clock(clock)
         if unit is not None and unit not in UNITS:
             raise BadValue(f"the unit must be {' or '.join(UNITS)} (got {unit!r})")
         listed = [p for p in self.peaks if p.precision == precision and unit in (None, p.unit)]
@@ -229,7 +228,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             requested = precision if unit is None else f"{precision} ({unit})"
             raise UnknownPrecision(f"{self.name} has no {requested} peak: it has {available}")
         rates: list[PeakRate] = []
-        clock_hz = self.clock_hz(clock)  # type: ignore[arg-type]
+        clock_hz = self.clock_hz(clock) if locked_hz is None else locked_hz  # type: ignore[arg-type]
         for peak in listed:
             # A tensor clock is the boost clock of the tensor cores.
             if peak.clock == clock or (peak.clock == "tensor" and clock == "boost"):
@@ -250,6 +249,17 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         units_with_unscaled = {rate.peak.unit for rate in unscaled}
         candidates = unscaled + [rate for rate in accurate if rate.peak.unit not in units_with_unscaled]
         return max(candidates, key=lambda rate: rate.per_s)
+
+
+def _parse_clock(clock: str) -> float:
+    """Return a locked clock in Hz."""
+    try:
+        clock_hz = parse_quantity(clock, "Hz")
+    except BadQuantity:
+        clock_hz = 0.0
+    if not 1e6 <= clock_hz <= 1e11:
+        raise BadValue(f"the clock must be {', '.join(CLOCKS)} or a frequency such as '1.2 GHz' (got {clock!r})")
+    return clock_hz
 
 
 class PeakRate(msgspec.Struct, frozen=True):

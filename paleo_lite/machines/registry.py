@@ -14,7 +14,7 @@ from typing import TypeVar, get_args
 
 import msgspec
 
-from ..errors import AmbiguousName, BadDevice, BadQuantity, UnknownName
+from ..errors import AmbiguousName, BadDevice, BadQuantity, BadValue, UnknownName
 from ..files import file_exists, read_typed, shipped_folder
 from ..units import parse_quantity
 from .device import Clock, Device, Figure, LinkRegistry, PeakRate
@@ -165,29 +165,40 @@ def read_links(path: Path | None = None) -> LinkRegistry:
     return links
 
 
+def limit_power(device: Device, power_limit: float | str) -> Device:
+    """Return a device with another power limit, in watts or as text such as ``"300 W"``.
+
+    Raises
+    ------
+    BadValue
+        If the limit is not a power > 0.
+    """
+    try:
+        limit_w = parse_quantity(power_limit, "W")
+    except BadQuantity as error:
+        raise BadValue(f"`--power-limit` must be a power such as '300 W' ({error})") from None
+    if not limit_w > 0:
+        raise BadValue(f"`--power-limit` must be > 0 W (got {power_limit})")
+    return msgspec.structs.replace(device, power=Figure(f"{limit_w:g} W", "given power limit"))
+
+
 class Machine(msgspec.Struct, frozen=True):
     """A device with a chosen clock and arithmetic unit.
 
     Attributes
     ----------
-    clock : {"base", "boost"} or None
-        None: the device's default.
+    clock : str or None
+        ``"base"``, ``"boost"`` or a frequency; None: the device's default.
     unit : {"vector", "tensor"} or None
         Unit of multiply-accumulates; None: the fastest.
     board : Device or None
         Requested board, if `device` is one of several on it: programs see single devices.
-    power_limit_w : float or None
-        Power limit in watts; None: the device's.
-    clock_fraction : float or None
-        Locked clock, as a share of the default clock; None: the clock is not locked.
     """
 
     device: Device
     clock: str | None = None
     unit: str | None = None
     board: Device | None = None
-    power_limit_w: float | None = None
-    clock_fraction: float | None = None
 
     @classmethod
     def single_device(cls, device: Device, clock: str | None = None, unit: str | None = None) -> Machine:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..profiles.names import classify
-from ..profiles.table import device_rows, numbers, places, values_of
+from ..profiles.table import device_rows, float_column, integer_column, values_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -141,9 +141,9 @@ class ActivityRecorder:
     def _read_device_events(self, rows: pa.RecordBatch) -> NDArray[Any]:
         events = np.empty(rows.num_rows, EVENT)
         events["start"] = rows.column("start_ns").to_numpy()
-        events["end"] = events["start"] + np.rint(numbers(rows, "duration_ns")).astype(np.int64)
+        events["end"] = events["start"] + np.rint(float_column(rows, "duration_ns")).astype(np.int64)
         for name in ("device", "stream"):
-            events[name] = places(rows, name)
+            events[name] = integer_column(rows, name)
         events["launch"] = -1
         if "launch_ns" in rows.schema.names:
             events["launch"] = rows.column("launch_ns").fill_null(-1).to_numpy()
@@ -161,7 +161,7 @@ class ActivityRecorder:
         category_codes, categories = values_of(batch, "category")
         kind_of_category = np.array([_KINDS.get(category, -1) for category in categories])
         kind = kind_of_category[category_codes]
-        duration = numbers(batch, "duration_ns", 0.0)
+        duration = float_column(batch, "duration_ns", 0.0)
         is_kept = (kind == API) | ((kind >= 0) & (duration >= _MIN_HOST_CALL_NS))
         if "thread" in batch.schema.names:
             is_kept &= batch.column("thread").is_valid().to_numpy(zero_copy_only=False)

@@ -35,11 +35,11 @@ _ELEMENT_BYTES = {
     "complexfloat": 8,
     "complexdouble": 16,
 }
-"""Bytes per element, by the names of PyTorch's scalar types. Types of 8 bits are named Float8_... and are not listed."""
+"""Bytes per element by PyTorch's scalar type. The 8-bit types Float8_... are not listed."""
 
 
 class _BusRule(NamedTuple):
-    """The buffer whose size counts (``in`` or ``out``), and nccl-tests' factor for n devices."""
+    """Buffer that defines the size (``in`` or ``out``), and nccl-tests' factor for n devices."""
 
     size: str
     factor: Callable[[int], float]

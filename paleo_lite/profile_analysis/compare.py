@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import BadProfile, UnknownName
 from ..profiles.detect import Profile, parse_name
 from ..profiles.names import classify
-from ..profiles.table import device_rows, numbers, values_of
+from ..profiles.table import device_rows, float_column, values_of
 from ..result import Result
 from . import GROUPINGS
 from .iteration_work import OUTSIDE_MODULES, name_with_shapes
@@ -259,7 +259,7 @@ def _seconds_by_operation(profile: Profile, direction: str, by: str) -> dict[tup
         else:
             codes[-1] = np.where(codes[0] > 0, 0, codes[-1])
         keys, group = np.unique(np.stack(codes), axis=1, return_inverse=True)
-        times_ns = np.bincount(group.ravel(), numbers(rows, "duration_ns"), keys.shape[1])
+        times_ns = np.bincount(group.ravel(), float_column(rows, "duration_ns"), keys.shape[1])
         for key, time_ns in zip(keys.T.tolist(), times_ns.tolist()):
             key_texts = [column_texts[code] for column_texts, code in zip(texts, key)]
             name = _group_name(by, key_texts[:-1], key_texts[-1])

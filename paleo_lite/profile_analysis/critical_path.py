@@ -77,9 +77,8 @@ def find_critical_path(recording: Recording, step: str | None = None) -> Critica
         By default, the path of the whole profile, which begins with the first launch.
     """
     events = recording.events
-    if step is None:
-        in_step = np.ones(len(events), bool)
-    else:
+    in_step = np.ones(len(events), bool)
+    if step is not None:
         in_step = events["step"] == recording.steps.index(step)
     path = _BackwardPath(_step_begin_ns(recording, in_step, step))
     predecessor, waited_for_predecessor = _predecessors(events)

@@ -1,4 +1,4 @@
-"""Batch durations that were measured apart from a kernel profile: from TAU, markers, or tables of durations.
+"""Batch durations measured independently of a kernel profile: from TAU, markers, or tables of durations.
 
 Source of the three estimates: SURFBoard's notebook ``gpu_efficiency.ipynb``.
 """

@@ -17,7 +17,7 @@ from ..errors import BadProfile
 from ..machines import Device
 from ..machines.registry import normalize_name
 from ..profiles.detect import Profile, read_head
-from ..profiles.sqlite_file import MAGIC, opened, tables_of
+from ..profiles.sqlite_file import MAGIC, open_readonly, tables_of
 from ..text import make_printable
 
 _PROPERTIES = re.compile(rb'"deviceProperties"\s*:\s*\[(.*?)\]', re.DOTALL)
@@ -129,7 +129,7 @@ def recorded_gpu_names(profile: Profile) -> tuple[str, ...]:
     """Return the distinct GPU names recorded by the profiler."""
     head = read_head(profile.path)
     if head.startswith(MAGIC):
-        with opened(profile.path) as connection:
+        with open_readonly(profile.path) as connection:
             rows = []
             if "name" in tables_of(connection).get("TARGET_INFO_GPU", ()):
                 rows = connection.execute("SELECT DISTINCT name FROM TARGET_INFO_GPU LIMIT 64").fetchall()

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from ..profiles.detect import Profile
-from ..profiles.table import numbers, places, values_of
+from ..profiles.table import float_column, integer_column, values_of
 from ..result import Result
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def report_host(profile: Profile) -> HostReport:
     """Sum the host's time by function.
 
     The self time is the profiler's own figure if it records one. For a trace it is computed from the nesting of calls
-    on a thread. For a sampling profiler, whose functions do not nest, it is the recorded time.
+    on a thread. For a sampling profiler (functions do not nest) it is the recorded time.
 
     Raises
     ------
@@ -168,8 +168,8 @@ class _HostSums:
 
     def add(self, batch: pa.RecordBatch) -> None:
         columns = batch.schema.names
-        duration = numbers(batch, "duration_ns", 0.0)
-        calls = numbers(batch, "calls", 0.0)
+        duration = float_column(batch, "duration_ns", 0.0)
+        calls = float_column(batch, "calls", 0.0)
         self_metric = next((name for name in _SELF_TIME_METRICS if name in columns), None)
         cycles_metric = next((name for name in CYCLES if name in columns), None)
         group = self._group_of_rows(batch)
@@ -177,14 +177,14 @@ class _HostSums:
         has_starts = "start_ns" in columns and not batch.column("start_ns").null_count
         if self_metric is not None:
             self._add_values(self.total_ns, group, duration)
-            self_ns = numbers(batch, self_metric, 0.0)
+            self_ns = float_column(batch, self_metric, 0.0)
             self._add_values(self.recorded_self_ns, group, np.maximum(self_ns, 0.0))
         elif not has_starts:
             self._add_values(self.recorded_self_ns, group, np.maximum(duration, 0.0))
         elif len(group):
             self._events.append(_make_events(batch, group, is_host, duration))
         if cycles_metric is not None:
-            self._add_values(self.cycles, group, numbers(batch, cycles_metric, 0.0))
+            self._add_values(self.cycles, group, float_column(batch, cycles_metric, 0.0))
         self._add_values(self.calls, group, calls)
 
     def _add_values(self, sums: list[float], group: NDArray[np.int64], values: NDArray[np.float64]) -> None:
@@ -201,7 +201,7 @@ class _HostSums:
         category_codes, categories = values_of(batch, "category")
         module_codes, modules = values_of(batch, "layer")
         row_keys = (name_codes * len(categories) + category_codes) * len(modules) + module_codes
-        on_device = ~np.isnan(numbers(batch, "stream"))
+        on_device = ~np.isnan(float_column(batch, "stream"))
         distinct_keys, key_of_row = np.unique(row_keys, return_inverse=True)
         group_of_key = []
         for row_key in distinct_keys.tolist():
@@ -248,7 +248,7 @@ def _make_events(
 ) -> NDArray[Any]:
     events = np.empty(int(is_host.sum()), _EVENT)
     events["group"] = group[is_host]
-    events["thread"] = places(batch, "thread")[is_host]
+    events["thread"] = integer_column(batch, "thread")[is_host]
     events["start"] = batch.column("start_ns").to_numpy()[is_host]
     events["end"] = events["start"] + np.rint(duration[is_host]).astype(np.int64)
     return events

@@ -1,4 +1,4 @@
-"""What the operations of one iteration compute and move: the profiler's counts, and the rules' where it has none."""
+"""FLOPs and bytes of the operations of one iteration, from the profiler's counts or from the counting rules."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 
 OUTSIDE_MODULES = "outside of all modules and ranges"
-"""Where time is summed by module, the rest."""
+"""Group of the time outside all modules, if time is summed by module."""
 
 _MOSTLY = 0.9
-_SHAPES = 4  # of an operation's tensors are shown
+_SHAPES = 4  # shapes shown per operation
 _COMPUTES_NOTHING = ("memcpy", "memset", "communication")
 
 
 class UncountedOperation(msgspec.Struct, frozen=True):
-    """Time of an iteration in operations whose FLOPs neither the profiler nor a rule counts."""
+    """Time of an iteration in operations with FLOPs known neither from the profiler nor from a rule."""
 
     op: str
     time_s: float
@@ -47,20 +47,20 @@ class UncountedOperation(msgspec.Struct, frozen=True):
 
 
 class OperatorWork(msgspec.Struct, frozen=True):
-    """What one operation takes of an iteration, all its executions together.
+    """Time and work of all executions of one operation in an iteration.
 
     Attributes
     ----------
     op : str
-        Its name; the kernel's where no operation is named. Or what else time was to be summed by (`BY`).
+        Name of the operation, or of the kernel without an operation; or the name of another group (`BY`).
     calls : int
-        Runs: executions, where the profiler tells them apart.
+        Number of runs; executions if the profiler records them.
     time_s, share : float
-        Summed kernel time, and its share of the iteration's.
+        Sum of kernel times, and its fraction of the iteration.
     flops, bytes : float or None
-        None where they are unknown of any of its calls.
+        None if unknown for any of its calls.
     precision : str or None
-        That all of its products are in, as far as a trace says.
+        Common precision of its matrix products, if a trace records it.
     """
 
     op: str
@@ -78,13 +78,13 @@ class CountedRun(NamedTuple):
     Attributes
     ----------
     part : int
-        As the caller numbers the parts of an iteration.
+        Index of the part of the iteration, as numbered by the caller.
     cost, profiler : CountedOperation
-        What it takes as far as anybody knows, and what the profiler counted of it.
+        Best known work, and the count of the profiler.
     kernels : dict of str to int
-        By name how many.
+        Number of launches by kernel name.
     layer : str or None
-        The module or range that it is in.
+        Enclosing module or range.
     """
 
     signature: Signature
@@ -97,48 +97,48 @@ class CountedRun(NamedTuple):
 
 
 def count_sample(runs: Runs, chosen: NDArray[Any], parts: list[int], forward: int) -> list[CountedRun]:
-    """The runs of one iteration with FLOPs and bytes.
+    """Return the runs of one iteration with FLOPs and bytes.
 
     Parameters
     ----------
     runs : Runs
-        Of the whole profile.
+        Runs of the whole profile.
     chosen : ndarray of int
-        Places of those of the iteration, in their order.
+        Indices of the runs of the iteration, in order of time.
     parts : list of int
-        The part of the iteration that each belongs to.
+        Part of the iteration of each run.
     forward : int
-        That of the forward pass.
+        Number of the part for the forward pass.
     """
     numbers = runs.table["signature"][chosen].tolist()
     signatures = [runs.signatures[number] for number in numbers]
-    told = _told_beside(signatures, [part == forward for part in parts])
-    known: dict[tuple[int, int, Any], CountedOperation] = {}
+    inferred_shapes = _infer_shapes(signatures, [part == forward for part in parts])
+    counted: dict[tuple[int, int, Any], CountedOperation] = {}
     sample = []
     fields = ("rows", "duration_ns", "flops", "bytes", "flops_rows", "bytes_rows", "mix", "execution", "layer")
     seen: set[int] = set()
     entries = zip(*(runs.table[name][chosen].tolist() for name in fields))
-    for entry, part, number, after in zip(entries, parts, numbers, told):
+    for entry, part, number, after in zip(entries, parts, numbers, inferred_shapes):
         rows, duration_ns, flops, moved, flops_rows, bytes_rows, mix, execution, layer = entry
         signature, key = runs.signatures[number], (number, mix, after)
-        ruled = known.get(key)
-        if ruled is None:
-            ruled = known[key] = _count(signature, runs.mixes[mix], after, execution >= 0)
-        if execution in seen and ruled.flops is not None:  # its kernels lie apart: what it takes is counted once
-            ruled = CountedOperation(0.0, None if ruled.bytes is None else 0.0)
+        by_rule = counted.get(key)
+        if by_rule is None:
+            by_rule = counted[key] = _count(signature, runs.mixes[mix], after, execution >= 0)
+        if execution in seen and by_rule.flops is not None:  # a later run of an execution that is already counted
+            by_rule = CountedOperation(0.0, None if by_rule.bytes is None else 0.0)
         elif execution >= 0:
             seen.add(execution)
-        profiler, cost = UNKNOWN, ruled
+        profiler, cost = UNKNOWN, by_rule
         if flops_rows or bytes_rows:
             profiler = CountedOperation(flops if flops_rows else None, moved if bytes_rows else None)
-            whole = CountedOperation(flops if flops_rows == rows else None, moved if bytes_rows == rows else None)
-            # The profiler's count where it has one for every kernel, else the rules'; the other way round for what is
-            # counted once per operation, however many kernels run it.
-            first, second = (ruled, whole) if signature.op in MATRIX_KINDS else (whole, ruled)
+            complete = CountedOperation(flops if flops_rows == rows else None, moved if bytes_rows == rows else None)
+            # The profiler's count has priority if it covers every kernel. Matrix operations are the exception: pyprof
+            # repeats their count for every kernel of the operation.
+            first, second = (by_rule, complete) if signature.op in MATRIX_KINDS else (complete, by_rule)
             cost = CountedOperation(
                 second.flops if first.flops is None else first.flops,
                 second.bytes if first.bytes is None else first.bytes,
-                ruled.precision,
+                by_rule.precision,
             )
         inside = runs.layers[layer] if layer >= 0 else None
         sample.append(CountedRun(signature, part, duration_ns, cost, profiler, runs.mixes[mix], inside))
@@ -146,7 +146,7 @@ def count_sample(runs: Runs, chosen: NDArray[Any], parts: list[int], forward: in
 
 
 def summarise_work(sample: list[CountedRun], by: str) -> tuple[float, dict[str, Any]]:
-    """The share of a sample's time that computes, and its work as `Steady` has it, time summed by one of `BY`."""
+    """Return the fraction of time in computing operations, and the work as fields of `SteadyIteration`, by one of `BY`."""
     total_ns = sum(run.duration_ns for run in sample)
     compute_ns = flops_ns = bytes_ns = 0.0
     missing: dict[str, float] = {}
@@ -167,9 +167,9 @@ def summarise_work(sample: list[CountedRun], by: str) -> tuple[float, dict[str, 
     most = max(in_precision, key=lambda name: in_precision[name], default="")
     is_most = most and in_precision[most] >= _MOSTLY * sum(in_precision.values())
     longest = sorted(missing.items(), key=lambda item: -item[1])
-    whole = total_ns or 1.0  # where nothing took time, no share of it is known
+    whole = total_ns or 1.0  # avoids a division by zero
     return compute_ns / whole, {
-        "flops": known_sum(run.cost.flops for run in sample) or None,  # where only copies are counted, nothing is
+        "flops": known_sum(run.cost.flops for run in sample) or None,  # 0 means that only copies were counted
         "bytes": known_sum(run.cost.bytes for run in sample),
         "flops_covered": flops_ns / whole,
         "bytes_covered": bytes_ns / whole,
@@ -182,7 +182,7 @@ def summarise_work(sample: list[CountedRun], by: str) -> tuple[float, dict[str, 
 
 
 def _operators(sample: list[CountedRun], total_ns: float, by: str) -> list[OperatorWork]:
-    """All operations (kernels where none is named), or what else of `BY`, longest first; shares of `total_ns`."""
+    """Return the work by group (one of `BY`), longest first, with fractions of `total_ns`."""
     groups: dict[str, list[CountedRun]] = {}
     for run in sample:
         groups.setdefault(_NAMERS[by](run), []).append(run)
@@ -206,7 +206,7 @@ def _operators(sample: list[CountedRun], total_ns: float, by: str) -> list[Opera
 
 
 def name_with_shapes(op: str, params: str | None) -> str:
-    """An operation's name with the shapes and the types of what it is given."""
+    """Return the name of an operation with the shapes and types of its inputs."""
     if not params or not is_traced(params):
         return f"{op} {params or ''}".rstrip()
     call = read_call(op, params)
@@ -231,33 +231,33 @@ _NAMERS: dict[str, Callable[[CountedRun], str]] = {
 
 
 def known_sum(values: Iterable[float | None]) -> float | None:
-    """The sum of what is known; None where nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    """Return the sum of the values other than None; None if there are none."""
+    present = [value for value in values if value is not None]
+    return sum(present) if present else None
 
 
 def _name(signature: Signature) -> str:
     return signature.op or classify(signature.kernel or "unnamed").name
 
 
-def _told_beside(signatures: list[Signature], is_forward: list[bool]) -> list[Any]:
-    """For every operation the shape that others tell of it, None where they do not.
+def _infer_shapes(signatures: list[Signature], is_forward: list[bool]) -> list[Any]:
+    """Return for every operation a shape that follows from other operations, or None.
 
-    What a pooling or convolution of the forward pass gave, a later operation read. In traces of 2021 the gradient of a
-    convolution's weight was an operator that is given no weight: it follows that of the input, which is; the first
-    layer, which has none, is found by what it read and gave in the forward pass.
+    The output shape of a forward pooling or convolution is the input shape of a later operation. In traces of 2021 the
+    operator for the weight gradient of a convolution has no weight among its arguments: the shape is taken from the
+    preceding input gradient, or, for the first layer (which has no input gradient), from the forward pass.
     """
     forward = [signature for signature, is_in in zip(signatures, is_forward) if is_in]
-    given: dict[tuple[str | None, str | None], Any] = {}
+    outputs: dict[tuple[str | None, str | None], Any] = {}
     for index, (_, _, op, params, _) in enumerate(forward):
-        if ("pool" in (op or "") or is_convolution(op)) and (op, params) not in given:
+        if ("pool" in (op or "") or is_convolution(op)) and (op, params) not in outputs:
             later = (input_shape(s.op or "", s.params or "") for s in forward[index + 1 : index + 5])
-            given[op, params] = next((shape for shape in later if shape), None)
-    told = [given.get((signature.op, signature.params)) for signature in signatures]
+            outputs[op, params] = next((shape for shape in later if shape), None)
+    inferred = [outputs.get((signature.op, signature.params)) for signature in signatures]
     ends = ("convolution_backward_input", "convolution_backward_weight")
     gradients = [index for index, signature in enumerate(signatures) if (signature.op or "").endswith(ends)]
     weights: dict[tuple[Any, Any], Any] = {}
-    for (op, params), output in given.items() if gradients else ():
+    for (op, params), output in outputs.items() if gradients else ():
         shapes = shapes_in(params or "") if is_convolution(op) else []
         if output and len(shapes) > 1:
             weights[shapes[0], output] = shapes[1]
@@ -268,32 +268,32 @@ def _told_beside(signatures: list[Signature], is_forward: list[bool]) -> list[An
             continue
         gradient, other = shapes[:2]
         if (signatures[index].op or "").endswith("input"):
-            last[gradient] = told[index] = other
+            last[gradient] = inferred[index] = other
         else:
-            told[index] = last.pop(gradient, None) or weights.get((other, gradient))
-    return told
+            inferred[index] = last.pop(gradient, None) or weights.get((other, gradient))
+    return inferred
 
 
-def _count(signature: Signature, mix: dict[str, int], after: Any, alone: bool) -> CountedOperation:
-    """What a run takes; `alone` is one execution of its operation, and no other."""
+def _count(signature: Signature, mix: dict[str, int], after: Any, is_single: bool) -> CountedOperation:
+    """Count the work of a run; `is_single` means that the run is one execution of its operation."""
     if all(classify(name).label in _COMPUTES_NOTHING for name in mix):
         return CountedOperation(0.0)
     if signature.op is None or signature.params is None:
         return UNKNOWN
     if is_traced(signature.params):
-        one = _traced(signature.op, signature.params, after)
+        work = _traced(signature.op, signature.params, after)
     else:
-        one = _printed(signature.op, signature.params, signature.direction, frozenset(mix), after)
-    if one.precision == "fp32" and dominant_precision(mix) == "tf32":
-        one = msgspec.structs.replace(one, precision="tf32")
-    if alone:
-        return one
-    # Operations alike that follow each other are one run: each brought its rarest kernel once. Not so convolutions,
-    # which other layers part, and whose algorithms launch a kernel several times for parts of the batch.
+        work = _printed(signature.op, signature.params, signature.direction, frozenset(mix), after)
+    if work.precision == "fp32" and dominant_precision(mix) == "tf32":
+        work = msgspec.structs.replace(work, precision="tf32")
+    if is_single:
+        return work
+    # Consecutive equal operations form one run; the rarest kernel gives their number. Convolutions are an exception:
+    # other layers lie between them, and some algorithms launch a kernel several times per operation.
     times = 1 if signature.op.startswith("conv") else min(mix.values())
-    flops, moved = (None if value is None else value * times for value in (one.flops, one.bytes))
-    return CountedOperation(flops, moved, one.precision)
+    flops, moved = (None if value is None else value * times for value in (work.flops, work.bytes))
+    return CountedOperation(flops, moved, work.precision)
 
 
-# A folder of profiles of one network asks of the same operations again and again.
+# Profiles of one network repeat the same operations.
 _traced, _printed = lru_cache(2**12)(count_traced), lru_cache(2**12)(count_printed)

@@ -248,10 +248,9 @@ _Group = tuple[np.ndarray[Any, np.dtype[np.float64]], dict[str, np.ndarray[Any, 
 def _group_totals(totals: KernelTotals, full_names: bool) -> dict[tuple[str, str], _Group]:
     """Return the totals grouped by name and class."""
     groups: dict[tuple[str, str], _Group] = {}
-    for (raw_name, category), sums in totals.sums.items():
+    for (raw_name, category), kernel_sums in totals.sums.items():
         kernel = classify(raw_name, category)
-        if kernel.tensor_core:
-            sums = sums + _TENSOR_CORE_ROW
+        sums = kernel_sums + _TENSOR_CORE_ROW if kernel.tensor_core else kernel_sums
         metrics: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
         key = (raw_name if full_names else kernel.name, kernel.label)
         if key in groups:
@@ -355,8 +354,8 @@ def _notes(
     partly = sum(row.time_s or 0.0 for row in rows if row.flops is not None and row.known_share < 0.99)
     if time_s and partly > 0.01 * time_s:
         notes.append(
-            f"for kernels with {partly / time_s:.0%} of the time, the profiler counted the FLOPs of some calls only: their "
-            "FLOP/s and shares of peak are lower bounds"
+            f"for kernels with {partly / time_s:.0%} of the time, the profiler counted the FLOPs of some calls only: "
+            "their FLOP/s and shares of peak are lower bounds"
         )
     if peak.peak.precision == "fp32" and peak.peak.unit == "vector" and any(row.tensor_core for row in rows):
         notes.append("some kernels run on tensor cores and are compared with the fp32 vector peak: see --precision")

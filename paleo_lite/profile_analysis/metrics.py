@@ -1,4 +1,4 @@
-"""What a profiler's counters mean in a user's words, under nvprof's names and Nsight Compute's.
+"""Meaning, good values and remedies of hardware counters, by their names in nvprof and Nsight Compute.
 
 Sources: the metrics reference in NVIDIA's Profiler User's Guide (CUDA 11, "Metrics for Capability 5.x to 7.x"), its
 table of counterparts in the Nsight Compute CLI documentation ("nvprof metric comparison"), and the slides
@@ -21,14 +21,14 @@ class Metric(msgspec.Struct, frozen=True):
     Attributes
     ----------
     name : str
-        As nvprof calls it.
+        Name in nvprof.
     unit : {"share", "percent", "level", "rate", "throughput", "count"}
-        How nvprof scales it: a share of 1; per cent; a level from 0 to 10; a number per cycle; bytes per second; a
-        plain number. Nsight Compute scales the first three as per cent.
+        Scale in nvprof: fraction; percent; level from 0 to 10; number per cycle; bytes per second; plain number.
+        Nsight Compute reports the first three in percent.
     meaning, good, remedy : str
-        What it is, what is good, what to do where it is not.
+        Meaning, good values, remedy for bad values.
     ncu : tuple of str
-        What Nsight Compute calls it.
+        Names in Nsight Compute.
     """
 
     name: str
@@ -45,7 +45,7 @@ _PATH = "compare it with the peak of that path: the path nearest to its peak is 
 METRICS: tuple[Metric, ...] = (
     Metric(
         "achieved_occupancy", "share",
-        "active warps per active cycle, as a share of what a multiprocessor can hold",
+        "active warps per active cycle, as a fraction of the maximum of a multiprocessor",
         "above 50%; more hides more latency, but a GEMM that uses its registers well is fast below",
         "larger batches or grids; smaller blocks, fewer registers or less shared memory per block",
         ("sm__warps_active.avg.pct_of_peak_sustained_active",),
@@ -64,8 +64,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "ipc", "rate", "instructions executed per cycle and multiprocessor",
-        "above half of what a multiprocessor can issue, which is 4 from Volta on",
-        "see what warps wait for: memory (gld_efficiency, dram_utilization) or each other (occupancy)",
+        "above half of the issue rate of a multiprocessor, which is 4 since Volta",
+        "check why warps stall: memory (gld_efficiency, dram_utilization) or dependencies (occupancy)",
         ("sm__inst_executed.avg.per_cycle_active",),
     ),
     Metric(
@@ -84,48 +84,48 @@ METRICS: tuple[Metric, ...] = (
         ("smsp__thread_inst_executed_per_inst_executed.ratio",),
     ),
     Metric(
-        "gld_efficiency", "percent", "global memory that was asked for, of what had to be loaded for it",
-        "above 80%; 25% means that three of four bytes are loaded in vain", _COALESCE,
+        "gld_efficiency", "percent", "requested global memory loads as a share of the bytes actually loaded",
+        "above 80%; 25% means that three of four loaded bytes are unused", _COALESCE,
         ("smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",),
     ),
     Metric(
-        "gst_efficiency", "percent", "global memory that was asked to be stored, of what had to be stored for it",
+        "gst_efficiency", "percent", "requested global memory stores as a share of the bytes actually stored",
         "above 80%", _COALESCE, ("smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct",),
     ),
     Metric(
-        "shared_efficiency", "percent", "shared memory that was asked for, of what was moved",
-        "100%; below, threads of a warp meet in one bank", "pad the shared arrays",
+        "shared_efficiency", "percent", "requested shared memory accesses as a share of the bytes actually moved",
+        "100%; lower values mean bank conflicts", "pad the shared arrays",
         ("smsp__sass_average_data_bytes_per_wavefront_mem_shared.pct",),
     ),
     Metric(
         "dram_utilization", "level", "how busy the device memory is, from 0 to 10 of its peak",
-        "8 to 10 says that memory is the limit and well used; low with a slow kernel says that latency is",
+        "8 to 10 means that the kernel is limited by memory bandwidth; a low value in a slow kernel points to latency",
         "at 8 or more: fuse kernels, use narrower numbers; below: more loads in flight, more occupancy",
         ("dram__throughput.avg.pct_of_peak_sustained_elapsed",),
     ),
     Metric(
-        "flop_sp_efficiency", "percent", "single precision FLOPs, of what the device could do",
-        "above 50% for GEMM and convolution", "larger tiles and batches; see what bounds the kernel",
+        "flop_sp_efficiency", "percent", "single precision FLOP/s as a share of the peak",
+        "above 50% for GEMM and convolution", "larger tiles and batches; check the bound of the kernel",
         ("smsp__sass_thread_inst_executed_ops_fadd_fmul_ffma_pred_on.avg.pct_of_peak_sustained_elapsed",),
     ),
     Metric(
         "tensor_precision_fu_utilization", "level", "how busy the tensor cores are, from 0 to 10",
-        "above 5 for GEMM and convolution in fp16 or tf32; 0 says that they are not used",
+        "above 5 for GEMM and convolution in fp16 or tf32; 0 means that they are not used",
         "fp16, bf16 or tf32, with channels and features that are multiples of 8",
         ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",),
     ),
     Metric(
-        "l2_tex_hit_rate", "percent", "what the L1 or texture cache asks for that the L2 cache answers",
+        "l2_tex_hit_rate", "percent", "share of the requests of the L1 or texture cache that hit in the L2 cache",
         "above 50% where data is used again", "smaller working sets per wave of blocks",
         ("lts__t_sector_hit_rate.pct",),
     ),
     Metric(
-        "tex_cache_hit_rate", "percent", "loads that the L1 (unified with texture) cache answers",
-        "above 50% where neighbouring threads share data", "shared memory for what is used again",
+        "tex_cache_hit_rate", "percent", "share of loads that hit in the L1 (unified with texture) cache",
+        "above 50% where neighbouring threads share data", "shared memory for reused data",
         ("l1tex__t_sector_hit_rate.pct",),
     ),
-    Metric("l1_cache_global_hit_rate", "percent", "global loads that the L1 cache answers", "above 50%", _COALESCE),
-    Metric("l1_cache_local_hit_rate", "percent", "loads of spilled registers that the L1 cache answers",
+    Metric("l1_cache_global_hit_rate", "percent", "share of global loads that hit in the L1 cache", "above 50%", _COALESCE),
+    Metric("l1_cache_local_hit_rate", "percent", "share of loads of spilled registers that hit in the L1 cache",
            "not needed: best without spills", "fewer registers per thread, or smaller blocks"),
     Metric("gld_throughput", "throughput", "global memory loaded", "near the memory's peak if memory bound", _PATH,
            ("l1tex__t_bytes_pipe_lsu_mem_global_op_ld.sum.per_second",)),
@@ -142,10 +142,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("dram_write_throughput", "throughput", "written to device memory",
            "with the reads, near the memory's peak if memory bound", _PATH, ("dram__bytes_write.sum.per_second",)),
     Metric("dram_read_transactions", "count", "reads of device memory, 32 bytes each",
-           "close to the bytes that the operation needs / 32", "fuse kernels, reuse what the caches hold",
+           "close to the bytes that the operation needs / 32", "fuse kernels, reuse cached data",
            ("dram__sectors_read.sum",)),
     Metric("dram_write_transactions", "count", "writes to device memory, 32 bytes each",
-           "close to the bytes that the operation makes / 32", "fuse kernels, write once",
+           "close to the bytes that the operation writes / 32", "fuse kernels, write once",
            ("dram__sectors_write.sum",)),
     Metric("sysmem_read_throughput", "throughput", "read from the host's memory by kernels",
            "0 in steady state", "copy to the device first"),
@@ -156,8 +156,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("sysmem_write_transactions", "count", "writes to the host's memory by kernels, 32 bytes each",
            "0 in steady state", "write to the device and copy after"),
     *(
-        Metric(name, unit, what, "less than what the L1 cache serves", "keep what is used again in shared memory")
-        for name, unit, what in (
+        Metric(name, unit, meaning, "less than the traffic of the L1 cache", "keep reused data in shared memory")
+        for name, unit, meaning in (
             ("l2_l1_read_throughput", "throughput", "read from L2 for the L1 cache"),
             ("l2_l1_write_throughput", "throughput", "written from L1 to the L2 cache"),
             ("l2_l1_read_transactions", "count", "reads of L2 for the L1 cache, 32 bytes each"),
@@ -168,8 +168,8 @@ METRICS: tuple[Metric, ...] = (
         )
     ),
     *(
-        Metric(name, unit, what, "as little as the algorithm needs", "pad against bank conflicts; wider accesses")
-        for name, unit, what in (
+        Metric(name, unit, meaning, "as little as the algorithm needs", "pad against bank conflicts; wider accesses")
+        for name, unit, meaning in (
             ("shared_load_throughput", "throughput", "loaded from shared memory"),
             ("shared_store_throughput", "throughput", "stored to shared memory"),
             ("shared_load_transactions", "count", "transactions that loads of shared memory took"),
@@ -177,7 +177,7 @@ METRICS: tuple[Metric, ...] = (
         )
     ),
 )  # fmt: skip
-"""All counters that paleo-lite explains."""
+"""All explained counters."""
 
 _OCCUPANCY = {"achieved_occupancy": 1.0, "est_achieved_occupancy": 1.0, METRICS[0].ncu[0]: 0.01}
 
@@ -185,12 +185,12 @@ _BY_NAME = {metric.name: metric for metric in METRICS} | {name: metric for metri
 
 
 def find_metric(name: str) -> Metric | None:
-    """What a counter means, by nvprof's or Nsight Compute's name; None where it is not explained here."""
+    """Return the explanation of a counter by its name in nvprof or Nsight Compute, or None."""
     return _BY_NAME.get(name)
 
 
 def explain(name: str, value: float) -> dict[str, Any] | None:
-    """A counter's value as text, what it means, what is good and what to do; None where it is not explained here."""
+    """Return a counter's value as text with meaning, good values and remedy; None for an unknown counter."""
     metric = find_metric(name)
     if metric is None:
         return None
@@ -198,14 +198,14 @@ def explain(name: str, value: float) -> dict[str, Any] | None:
         "metric": name,
         "same_as": metric.name if name != metric.name else next(iter(metric.ncu), None),
         "value": value,
-        "shown": _shown(metric, name, value),
+        "shown": _format_value(metric, name, value),
         "meaning": metric.meaning,
         "good": metric.good,
         "remedy": metric.remedy,
     }
 
 
-def _shown(metric: Metric, name: str, value: float) -> str:
+def _format_value(metric: Metric, name: str, value: float) -> str:
     if name != metric.name and (".pct" in name or name.endswith("pct")):
         return f"{value:.4g}%"
     if name.endswith("per_inst_executed.ratio"):
@@ -220,5 +220,5 @@ def _shown(metric: Metric, name: str, value: float) -> str:
 
 
 def achieved_occupancy(metrics: Mapping[str, float]) -> float | None:
-    """Achieved occupancy as a share of 1, whichever profiler measured it; None where none did."""
+    """Return the achieved occupancy as a fraction, from any profiler's counter; None without one."""
     return next((metrics[name] * scale for name, scale in _OCCUPANCY.items() if name in metrics), None)

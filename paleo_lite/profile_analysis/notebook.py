@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import BadProfile
-from ..profiles.table import device_rows, numbers, values_of
+from ..profiles.table import device_rows, float_column, values_of
 
 if TYPE_CHECKING:
     from .durations import Duration
@@ -94,9 +94,9 @@ def sum_batch(batch: pa.RecordBatch) -> NotebookSums:
     """Return the sums of a batch with the columns `COLUMNS`."""
     batch = device_rows(batch)
     name_codes, names = values_of(batch, "kernel")
-    durations_ns = numbers(batch, "duration_ns")
-    flops = numbers(batch, "flops", 0.0)
-    row_bytes = numbers(batch, "bytes", 0.0)
+    durations_ns = float_column(batch, "duration_ns")
+    flops = float_column(batch, "flops", 0.0)
+    row_bytes = float_column(batch, "bytes", 0.0)
     return NotebookSums(
         durations_ns=_sum_by_name(name_codes, names, durations_ns),
         flops=_sum_by_name(name_codes, names, flops),

@@ -1,9 +1,9 @@
-"""What profilers print of an operation's arguments: of PyTorch's traces to calls, of pyprof to FLOPs and bytes.
+"""Parsing of the arguments of operations in profiles: calls from PyTorch's traces, FLOPs and bytes from pyprof.
 
-A trace tells of each operator of ATen the shapes and types of its arguments, in the order of ATen's
-``native_functions.yaml``. Its own names for what torch calls otherwise (``cudnn_convolution``, ``_softmax``,
-``threshold_backward``) are undone here; `traced` counts what it tells. pyprof prints numbers and tuples of numbers,
-which two regular expressions take out of its text. All of it is data: nothing is evaluated.
+A trace contains for each ATen operator the shapes and types of its arguments, in the order of ATen's
+``native_functions.yaml``. Internal names (``cudnn_convolution``, ``_softmax``, ``threshold_backward``) are mapped to torch's
+names here; `traced_operators` counts the work. pyprof prints numbers and tuples, which are read with two regular
+expressions. Nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..units import PRECISION_BYTES
 
 
 class CountedOperation(msgspec.Struct, frozen=True):
-    """What one operation takes; None where the text does not say enough.
+    """FLOPs and bytes of one operation; None if the text is not sufficient.
 
     Attributes
     ----------
     precision : str or None
-        Of the numbers that a product multiplies, where it is one and a PyTorch trace tells.
+        Precision of the operands of a matrix product, if a PyTorch trace records it.
     """
 
     flops: float | None = None
@@ -40,22 +40,22 @@ UNKNOWN = CountedOperation()
 # PyTorch's traces -----------------------------------------------------------------------------------------------------
 
 MAX_PARAMS_LENGTH = 2**20
-"""Characters of a text of shapes that are looked at; optimizers name the tensors of all parameters."""
+"""Maximum characters of a text of shapes; optimizers list the tensors of all parameters."""
 
 FLOAT_PRECISIONS = {
     "double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16", "c10::Float8_e4m3fn": "fp8",
     "c10::Float8_e5m2": "fp8", "c10::Float8_e4m3fnuz": "fp8", "c10::Float8_e5m2fnuz": "fp8",
 }  # fmt: skip
-"""Types of tensors of floating-point numbers, as traces spell them, and their precision."""
+"""Precision by the floating-point types in traces."""
 
 INTEGER_BYTES = {
     "longint": 8, "long": 8, "int": 4, "short": 2, "shortint": 2, "char": 1, "signedchar": 1, "unsignedchar": 1,
     "bool": 1,
 }  # fmt: skip
-"""Types of tensors of whole numbers, and the bytes of one."""
+"""Bytes per element by the integer types in traces."""
 
 ELEMENT_BYTES = {name: PRECISION_BYTES[precision] for name, precision in FLOAT_PRECISIONS.items()} | INTEGER_BYTES
-"""Bytes of a number of a type."""
+"""Bytes per element by type."""
 
 ATTENTION = re.compile(r"attention\w*")
 CONVOLUTION = re.compile(r"conv(?:olution)?(?:[123]d|_|$)")
@@ -72,13 +72,13 @@ class Call(NamedTuple):
     Attributes
     ----------
     name : str
-        As the records of kinds have it: without ``aten::``, the library, and what makes it private, in place, backward.
+        Name in the records of kinds: without ``aten::``, library, and marks of private, in-place and backward variants.
     shapes : tuple of (shape or None)
-        Of each argument; None of those that are no tensors.
+        Shape of each argument; None for arguments that are not tensors.
     numbers : tuple of str
-        Texts of those that are no tensors; empty where the trace does not say.
+        Texts of the other arguments; empty if not recorded.
     part : str
-        Which gradient an operator for a single one gives.
+        Gradient computed by an operator for a single gradient.
     """
 
     name: str
@@ -90,21 +90,21 @@ class Call(NamedTuple):
 
     @property
     def tensors(self) -> list[Shape]:
-        """Shapes of the tensors; a tensor without dimensions is a number, unless there are no others."""
+        """Shapes of the tensors, without scalars unless all are scalars."""
         known = [shape for shape in self.shapes if shape is not None]
         return [shape for shape in known if shape] or known
 
     def integer_lists(self) -> list[list[int]]:
-        """Arguments that are lists of whole numbers, in their order."""
+        """Return the arguments that are lists of integers."""
         texts = [text[1:-1] for text in self.numbers if re.fullmatch(r"\[-?\d+(?:,-?\d+)*\]", text)]
         return [[int(number) for number in text.split(",")] for text in texts]
 
     def argument(self, index: int) -> str:
-        """The text of an argument, empty where there is none."""
+        """Return the text of an argument, or an empty string."""
         return self.numbers[index] if index < len(self.numbers) else ""
 
     def gradient_mask(self) -> list[bool]:
-        """Which gradients a backward operator is to give: all where it does not say."""
+        """Return the requested gradients of a backward operator; all if not recorded."""
         flags = next(
             (t for t in reversed(self.numbers) if re.fullmatch(r"\[(?:True|False)(?:,(?:True|False))*\]", t)), ""
         )
@@ -112,23 +112,23 @@ class Call(NamedTuple):
 
 
 def is_traced(params: str) -> bool:
-    """Whether a text of parameters is one of a PyTorch trace."""
+    """Return whether a parameter text is from a PyTorch trace."""
     return params.startswith("[")
 
 
 def shapes_in(params: str) -> list[Shape]:
-    """The tensors that an operator is given, in the order of its arguments."""
+    """Return the shapes of the tensor arguments."""
     call = read_call("", params)
     return [] if call is None else call.tensors
 
 
 def is_convolution(operator: str | None) -> bool:
-    """Whether an operator is a convolution, by its name."""
+    """Return whether an operator is a convolution by its name."""
     return CONVOLUTION.search(operator or "") is not None
 
 
 def read_call(operator: str, params: str) -> Call | None:
-    """An operator's call; None where the text is none of a trace."""
+    """Parse the call of an operator; None if the text is not from a trace."""
     decoded = decode_arguments(params)
     if decoded is None:
         return None
@@ -147,7 +147,7 @@ def read_call(operator: str, params: str) -> Call | None:
 
 
 def decode_arguments(params: str) -> tuple[list[Any], tuple[str, ...], tuple[str, ...]] | None:
-    """Dimensions, types and numbers of the arguments; None where the text is none of a trace."""
+    """Return dimensions, types and numbers of the arguments; None if the text is not from a trace."""
     if len(params) > MAX_PARAMS_LENGTH:
         return None
     try:
@@ -159,7 +159,7 @@ def decode_arguments(params: str) -> tuple[list[Any], tuple[str, ...], tuple[str
 
 
 def is_shape(value: Any) -> bool:
-    """Whether it is the dimensions of one tensor."""
+    """Return whether a value is the shape of one tensor."""
     return isinstance(value, list) and all(isinstance(size, int) and 0 <= size < 2**40 for size in value)
 
 
@@ -176,36 +176,36 @@ BUILDERS = {
     for builder, operations in kind.pyprof.items()
     for operation in operations.split()
 }
-"""How an operation whose parameters pyprof prints becomes a layer (see `_layer_of`), and of which kind."""
+"""Builder (see `_layer_of`) and kind of the layer by pyprof's operation."""
 
 _NAMED = {"conv": {"N", "C", "H", "W", "K", "P", "Q", "R", "S"}, "linear": {"M", "N", "K"}}
-"""The numbers that pyprof prints of these instead of tensors."""
+"""Named numbers that pyprof prints instead of tensors."""
 
 
 def count_printed(
     op: str, params: str, direction: str | None, kernels: Iterable[str] = (), after: Shape | None = None
 ) -> CountedOperation:
-    """FLOPs and bytes of one operation in one direction, by the rules of `paleo_lite.counting.kinds`.
+    """Count FLOPs and bytes of one operation in one direction, by the rules of `paleo_lite.counting.kinds`.
 
     Parameters
     ----------
     op : str
-        PyTorch's name of it, ``conv2d``.
+        PyTorch's name, such as ``conv2d``.
     params : str
-        As pyprof prints it.
+        Parameter text of pyprof.
     direction : str or None
         ``bprop`` for the gradients; anything else is the forward pass of a training step.
     kernels : iterable of str
-        The kernels that did it. Where all of them compute weight gradients, there was no gradient of the input (the
-        first layer has none), and the reverse; otherwise backward is both.
+        Its kernels. If all of them compute weight gradients, there was no input gradient (as in the first layer), and
+        vice versa; otherwise the backward pass computes both.
     after : shape, optional
-        What the operation gives, for those whose parameters do not say (pooling, convolutions of traces before 2022);
-        of a convolution's gradient, the shape of its weight.
+        Output shape, if the parameters do not contain it (pooling, convolutions in traces before 2022); for the
+        gradient of a convolution, the shape of its weight.
 
     Returns
     -------
     CountedOperation
-        `UNKNOWN` where there is no rule, or the shapes are not given or do not fit.
+        `UNKNOWN` if there is no rule, or the shapes are missing or inconsistent.
     """
     shapes = parse_parameters(params)
     layer = _layer_of(op, shapes, after)
@@ -224,15 +224,16 @@ def count_printed(
             passes = [cost.backward_weight]
         elif names and all("dgrad" in name for name in names):
             passes = [cost.backward_data]
-    passes = [one for one in passes if one is not NO_COST]
+    passes = [cost_of_pass for cost_of_pass in passes if cost_of_pass is not NO_COST]
     size = PRECISION_BYTES[shapes.precision]
-    moved = float(sum((one.reads + one.writes) * size + one.index_bytes for one in passes))
-    # The window of a pooling is not among pyprof's parameters, so that only its bytes are known.
-    return CountedOperation(None if BUILDERS[op][0] == "windows" else float(sum(one.flops for one in passes)), moved)
+    moved = float(sum((item.reads + item.writes) * size + item.index_bytes for item in passes))
+    if BUILDERS[op][0] == "windows":  # pyprof does not print the window of a pooling: only its bytes are known
+        return CountedOperation(None, moved)
+    return CountedOperation(float(sum(item.flops for item in passes)), moved)
 
 
 def _layer_of(op: str, shapes: PrintedParameters, after: Shape | None) -> Layer | None:
-    """The layer that an operation is; None where its parameters do not say, or do not fit each other."""
+    """Build the layer of an operation; None if its parameters are missing or inconsistent."""
     builder, kind = BUILDERS.get(op, ("", ""))
     n, tensors = shapes.numbers, shapes.tensors
     if not builder or not (_NAMED[builder] <= set(n) if builder in _NAMED else tensors):
@@ -247,7 +248,7 @@ def _layer_of(op: str, shapes: PrintedParameters, after: Shape | None) -> Layer 
             return None
         before, given = (n["N"], n["C"], n["H"], n["W"]), (n["N"], n["K"], n["P"], n["Q"])
         weights = ((n["K"], n["C"] // groups, n["R"], n["S"]),)
-    elif builder == "linear":  # printed as M x K times K x N, with M features given for N samples
+    elif builder == "linear":  # printed as M x K times K x N, with M output features and N samples
         before, given, weights = (n["N"], n["K"]), (n["N"], n["M"]), ((n["M"], n["K"]),)
     else:
         before = given = tensors[0]
@@ -258,7 +259,7 @@ def _layer_of(op: str, shapes: PrintedParameters, after: Shape | None) -> Layer 
     elif builder in ("pool", "windows"):
         if after is None:
             return None
-        # Two sizes of more are flattened: what a linear layer reads.
+        # A shape with two sizes is the flattened output, as read by a linear layer.
         given = (*after, *(1,) * (len(before) - 2)) if len(after) == 2 else after
         if len(given) != len(before) or given[:2] != before[:2] or any(a > b for a, b in zip(given, before)):
             return None
@@ -270,7 +271,7 @@ def _layer_of(op: str, shapes: PrintedParameters, after: Shape | None) -> Layer 
 
 
 def input_shape(op: str, params: str) -> Shape | None:
-    """The tensor that an operation reads first, which the one before it gave: ``(N, C, H, W)`` or ``(N, features)``."""
+    """Return the shape of the first input of an operation: ``(N, C, H, W)`` or ``(N, features)``."""
     if is_traced(params):
         return next(iter(shapes_in(params)), None)
     shapes = parse_parameters(params)
@@ -283,16 +284,16 @@ def input_shape(op: str, params: str) -> Shape | None:
 
 
 class PrintedParameters(msgspec.Struct, frozen=True):
-    """What is read of a text of parameters.
+    """Parsed parameter text of pyprof.
 
     Attributes
     ----------
     numbers : dict of str to int
         ``N``, ``C``, ``H``, ``W``, ``K``, ... of convolutions and matrix products.
     tensors : list of shapes
-        Of the tensors, ``T=[(32,64,56,56)]``.
+        Shapes of the tensors, ``T=[(32,64,56,56)]``.
     precision : str or None
-        One of paleo-lite's, None where it is an integer or not said.
+        Precision name of paleo-lite; None for integers or if absent.
     """
 
     numbers: dict[str, int]
@@ -304,9 +305,9 @@ def parse_parameters(text: str) -> PrintedParameters:
     """Read ``N=32,C=256,H=14,...,fp32,`` or ``T=[(32,1000),(32,)],['float32','int64']``, and nothing else."""
     if len(text) > _LONGEST_PRINTED:
         return PrintedParameters({}, [], None)
-    said = _PRECISION.search(text)
+    match = _PRECISION.search(text)
     precision = None
-    if said:
-        precision = "bf16" if said.group(2) else f"fp{said.group(1)}"
+    if match:
+        precision = "bf16" if match.group(2) else f"fp{match.group(1)}"
     tensors = [tuple(int(size) for size in re.findall(r"\d+", inside)) for inside in _SHAPE.findall(text)]
     return PrintedParameters({name: int(value) for name, value in _NUMBER.findall(text)}, tensors, precision)

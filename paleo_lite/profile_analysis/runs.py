@@ -1,8 +1,8 @@
-"""`Runs`: a profile as the operations that its rows belong to, many times shorter than the rows.
+"""`Runs`: the rows of a profile grouped by operation, which is many times shorter than the rows.
 
-A run is what follows each other on one thread with the same operation, shapes and direction; rows of other threads in
-between do not end it, and where the profiler tells executions of an operation apart, each is a run. A row without
-shapes is a run by itself: nothing says that it is one operation with the next.
+A run is a sequence of rows on one thread with the same operation, shapes and direction. Rows of other threads in between
+do not end it. If the profiler records executions of operations, each execution is a run. A row without shapes is a run by
+itself, because it may be a different operation than the next row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from ..profiles.table import device_rows, from_numpy, numbers, to_numpy, values_of
+from ..profiles.table import device_rows, float_column, from_numpy, to_numpy, values_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,31 +26,31 @@ COLUMNS = (
     "category", "kernel", "op", "direction", "start_ns", "duration_ns", "flops", "bytes", "thread", "params",
     "execution", "step",
 )  # fmt: skip
-"""What is read of a profile."""
+"""Columns of a profile that are read."""
 
 MAX_RUNS = 2**22
-"""Runs of a profile that are held, some 100 bytes each."""
+"""Maximum number of runs of a profile, about 100 bytes each."""
 
 FIELDS: dict[str, type] = {
-    "signature": np.int32,  # place in the runs' `signatures`
+    "signature": np.int32,  # index in `signatures`
     "row": np.int64,  # first row, among those of the device
     "last": np.int64,  # last row
     "rows": np.int64,
     "duration_ns": np.float64,
-    "flops": np.float64,  # that the profiler counted
+    "flops": np.float64,  # from the profiler
     "bytes": np.float64,
-    "flops_rows": np.int64,  # rows whose FLOPs the profiler counted
+    "flops_rows": np.int64,  # rows with FLOPs from the profiler
     "bytes_rows": np.int64,
-    "mix": np.uint64,  # which kernels how often: the sum of their names' hashes
-    "execution": np.int64,  # -1 where the profiler does not tell
-    "step": np.int32,  # place in the runs' `steps`, -1 outside of all
-    "layer": np.int32,  # place in the runs' `layers` of its first row, -1 outside of all
+    "mix": np.uint64,  # combination of kernels: sum of the hashes of their names
+    "execution": np.int64,  # -1 if not recorded
+    "step": np.int32,  # index in `steps`, -1 outside of all
+    "layer": np.int32,  # index in `layers` of its first row, -1 outside of all
 }
 """The columns of a table of runs. Each lies by itself in memory: together, reading takes a tenth longer."""
 
 
 class Signature(NamedTuple):
-    """What the rows of a run have in common; None where the profiler says nothing."""
+    """Common attributes of the rows of a run; None if the profiler does not record them."""
 
     thread: int | None
     direction: str | None
@@ -96,7 +96,7 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     known: dict[str, list[Any]] = {}
     for name in (*Signature._fields, "step", "layer"):
         code[name], known[name] = values_of(batch, name)
-    code["execution"] = numbers(batch, "execution", -1.0).astype(np.int64)
+    code["execution"] = float_column(batch, "execution", -1.0).astype(np.int64)
     order, label, first = _begin(code, [len(known[name]) for name in Signature._fields])
     labels, signature, _ = _distinct(label[first])
     ends = np.append(first[1:], batch.num_rows)
@@ -105,10 +105,10 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     table |= {"execution": code["execution"][row], "step": code["step"][row] - 1, "layer": code["layer"][row] - 1}
     run = np.empty(batch.num_rows, np.int64)  # of each row
     run[order] = np.repeat(np.arange(len(first)), table["rows"])
-    duration = numbers(batch, "duration_ns")
+    duration = float_column(batch, "duration_ns")
     table["duration_ns"] = np.bincount(run, duration)
     for name in ("flops", "bytes"):
-        values = numbers(batch, name)
+        values = float_column(batch, name)
         there = np.flatnonzero(~np.isnan(values))
         table[name] = np.bincount(run[there], values[there], len(first))
         table[f"{name}_rows"] = np.bincount(run[there], minlength=len(first))
@@ -137,7 +137,7 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
 def _begin(
     code: dict[str, NDArray[np.int64]], sizes: list[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Rows thread by thread, what tells each one's signature (a number of `sizes` digits), and where runs begin."""
+    """Return the rows ordered by thread, their signatures as mixed-radix numbers (`sizes`), and the starts of runs."""
     thread = code["thread"]
     order = np.argsort(thread.astype(np.uint16), kind="stable") if sizes[0] > 1 else np.arange(len(thread))
     label = thread.copy()
@@ -172,7 +172,7 @@ def _name_hash(name: str | None) -> int:
 
 
 def concatenate_runs(batches: Sequence[Runs]) -> Runs:
-    """Parts of a profile in their order as one, with what a seam between them cut in two put together again."""
+    """Concatenate the parts of a profile, and join the runs that were split between two parts."""
     batches = [batch for batch in batches if batch.length]
     if len(batches) < 2:
         return batches[0] if batches else Runs()
@@ -196,11 +196,11 @@ def concatenate_runs(batches: Sequence[Runs]) -> Runs:
     spans = [batch.spans_ns for batch in batches if batch.spans_ns is not None]
     spans_ns = np.concatenate(spans) if len(spans) == len(batches) else None
     table = {name: np.concatenate([table[name] for table in tables]) for name in FIELDS}
-    return _mended(Runs(list(numbers), table, mixes, length, spans_ns, list(steps), list(layers)))
+    return _join_split_runs(Runs(list(numbers), table, mixes, length, spans_ns, list(steps), list(layers)))
 
 
-def _mended(runs: Runs) -> Runs:
-    """Runs by thread and row, with those that a seam cut in two put together again."""
+def _join_split_runs(runs: Runs) -> Runs:
+    """Sort runs by thread and row, and join the runs that were split between two parts."""
     threads: dict[int | None, int] = {}
     thread_of = np.array([threads.setdefault(signature.thread, len(threads)) for signature in runs.signatures])
     order = np.lexsort((runs.table["row"], thread_of[runs.table["signature"]]))
@@ -231,9 +231,9 @@ def _mended(runs: Runs) -> Runs:
 
 
 def split_at_iterations(runs: Runs, starts: NDArray[np.int64]) -> Runs:
-    """Runs with none across the beginning of an iteration.
+    """Split the runs that extend over the start of an iteration.
 
-    A thread that does nothing but one operation has a single run through all iterations: each gets an equal share.
+    A thread with only one operation has a single run through all iterations: each iteration gets an equal share.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""The ``steady`` method: what one iteration takes once the loop runs evenly, and what it computes in that time.
+"""The ``steady`` method: time and work of one iteration in the steady state.
 
-Iterations begin where the program marked them, else with what repeats.
+Iterations are found by the program's marks, or by a repeating operation if there are no marks.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PARTS = ("forward", "backward", "update", "other")
-"""What the kernels of an iteration belong to; `other` is data loading, communication, bookkeeping of gradients."""
+"""Parts of an iteration; `other` is data loading, communication and accumulation of gradients."""
 
 MIN_COVERAGE = 0.9
-"""Share of the time for which a count must be known, else the rate is said to be a lower bound."""
+"""Minimum fraction of the time with known counts; below it the rate is reported as a lower bound."""
 
 MIN_THREAD_TIME_SHARE = 0.95
-"""Share of the thread's time that must be spent in what happens at least once per iteration."""
+"""Minimum fraction of the thread's time in operations that run at least once per iteration."""
 
 MAX_SPACING_DEVIATION = 0.25
-"""How far nine of ten distances between beginnings may be from their median."""
+"""Maximum relative deviation from the median of nine in ten distances between iteration starts."""
 
 _FORWARD, _BACKWARD, _UPDATE, _OTHER = range(4)
 
@@ -69,15 +69,15 @@ class SteadyIteration(msgspec.Struct, frozen=True):
     compute_s : float or None
         Of `kernel_s`, in operations that have FLOPs.
     flops, bytes : float or None
-        Of an iteration, algorithmic: what the shapes ask for, not what an algorithm such as Winograd's executes.
+        Algorithmic FLOPs of an iteration, from the shapes; algorithms such as Winograd execute fewer.
     flops_covered, bytes_covered : float
         Share of `kernel_s` in operations for which they are known.
     profiler_flops, profiler_bytes : float or None
-        What the profiler counted of the same.
+        The same as counted by the profiler.
     conv_flops_forward, conv_flops_backward, conv_forward_s, conv_backward_s : float or None
         Of the convolutions alone.
     precision : str or None
-        What nearly all of its products are in, as far as a trace says.
+        Precision of nearly all matrix products, if a trace records it.
     operators : list of Operator
         Of the sampled iteration, longest first.
     missing : list of Missing
@@ -124,11 +124,11 @@ class Iterations(msgspec.Struct, frozen=True, eq=False):
     thread : int or None
         The thread that does the forward pass.
     starts : ndarray of int64, shape (iterations,)
-        First row of each; what lies before the first belongs to none.
+        First row of each iteration; rows before the first belong to none.
     number : ndarray of int64, shape (runs,)
         The iteration of every run, counted from 0; -1 before the first.
     marks : list of str
-        What the program calls them; empty where they were found from what repeats.
+        Names of the program's marks; empty if iterations were found by repetition.
     """
 
     anchor: Signature
@@ -142,14 +142,14 @@ def analyse_steady_state(runs: Runs, steps: range | None = None, by: str = "op")
     """The steady iteration of a profile.
 
     Left out are iterations that run other kernels than most do: the first with its autotuning, one that is cut off.
-    Forward and backward passes are judged apart, since a profiler may label some backward passes only.
+    Forward and backward passes are judged separately, because a profiler may label only some backward passes.
 
     Parameters
     ----------
     steps : range, optional
         Only iterations with these numbers (`step_numbers`).
     by : str
-        What `operators` are, of `BY`.
+        Grouping of `operators`, one of `BY`.
 
     Raises
     ------
@@ -179,20 +179,20 @@ def analyse_steady_state(runs: Runs, steps: range | None = None, by: str = "op")
 
 
 class _Judged(NamedTuple):
-    """Which iterations count.
+    """Selection of the iterations used for the figures.
 
     Attributes
     ----------
     part : ndarray of int64, shape (runs,)
-        Of `PARTS`.
+        Index in `PARTS`.
     labelled : bool
-        Whether any backward pass is labelled as one.
+        Whether any backward pass is labelled.
     ran : ndarray of bool, shape (iterations, parts)
-        What each has.
+        Whether an iteration has kernels in a part.
     times_ns : ndarray of float64, shape (iterations, parts)
         Kernel time.
     chosen, forwards, backwards, whole : ndarray of bool, shape (iterations,)
-        Those asked for; with a steady forward and backward pass; those that tell what an iteration takes in all.
+        Selected iterations; with a steady forward pass; with a steady backward pass; used for the total time.
     """
 
     part: NDArray[np.int64]
@@ -206,19 +206,19 @@ class _Judged(NamedTuple):
 
 
 def _judge(runs: Runs, loop: Iterations, chosen: NDArray[np.bool_]) -> _Judged:
-    """The parts of each iteration, and whether it runs the kernels that most do."""
+    """Assign runs to parts, and find the iterations with the most frequent combination of kernels."""
     table, count = runs.table, len(loop.starts)
     back, main, named = np.array(
         [(one.direction == "bprop", one.thread == loop.thread, one.op is not None) for one in runs.signatures], bool
     ).T[:, table["signature"]]
     part = _parts(runs, loop, back, main & named)
-    cell = (loop.number + 1) * len(PARTS) + part  # what is outside of all iterations comes first, and is left out
+    cell = (loop.number + 1) * len(PARTS) + part  # rows outside all iterations are in the first row, which is dropped
     many, shape = (count + 1) * len(PARTS), (count + 1, len(PARTS))
     ran: NDArray[np.bool_] = (np.bincount(cell, minlength=many) > 0).reshape(shape)[1:]
     times_ns = np.bincount(cell, table["duration_ns"], many).astype(np.float64).reshape(shape)[1:]
     times = times_ns.sum(axis=1)
     mixes = np.zeros(many, np.uint64)
-    np.add.at(mixes, cell, table["mix"])  # modulo 2^64, as the hashes are
+    np.add.at(mixes, cell, table["mix"])  # modulo 2^64, like the hashes
     mixes = mixes.reshape(shape)[1:]
     forwards = most_frequent(mixes[:, _FORWARD], ran[:, _FORWARD] & chosen, times)
     backwards = most_frequent(mixes[:, _BACKWARD], ran[:, _BACKWARD] & chosen, times)
@@ -231,10 +231,10 @@ def _judge(runs: Runs, loop: Iterations, chosen: NDArray[np.bool_]) -> _Judged:
 
 
 def _parts(runs: Runs, loop: Iterations, back: NDArray[Any], main: NDArray[Any]) -> NDArray[np.int64]:
-    """The part of every run: without labelled backward passes nothing tells forward from update, and all is other.
+    """Return the part of every run; all are `other` if no backward pass is labelled.
 
-    A thread that does backward passes and no forward ones is all backward, in the iterations that are labelled: it also
-    accumulates and converts the gradients, under other labels. `main` are operations of the thread of forward passes.
+    On a thread with backward but no forward passes everything is backward, in the labelled iterations: it also
+    accumulates and converts gradients, under other labels. `main` selects operations of the forward thread.
     """
     row, number = runs.table["row"], loop.number
     part = np.full(len(row), _OTHER)
@@ -242,7 +242,7 @@ def _parts(runs: Runs, loop: Iterations, back: NDArray[Any], main: NDArray[Any])
         return part
     threads = {signature.thread for signature in runs.signatures if signature.direction == "bprop"}
     behind = back
-    if loop.thread not in threads:  # where one thread does both, only the label tells
+    if loop.thread not in threads:  # if one thread runs both, only the label decides
         behind = np.array([signature.thread in threads for signature in runs.signatures])[runs.table["signature"]]
     inside = number >= 0
     labelled = np.zeros(len(loop.starts), bool)
@@ -258,7 +258,7 @@ def _parts(runs: Runs, loop: Iterations, back: NDArray[Any], main: NDArray[Any])
 
 
 def _summary(runs: Runs, loop: Iterations, judged: _Judged, notes: list[str], by: str) -> SteadyIteration:
-    """Times as medians over the steady iterations, work as it stands in one of them."""
+    """Return median times over the steady iterations, and the work of one of them."""
     among = np.flatnonzero(loop.number == np.flatnonzero(judged.whole)[0])
     among = among[np.argsort(runs.table["row"][among])]
     sample = count_sample(runs, among, judged.part[among].tolist(), _FORWARD)
@@ -293,12 +293,12 @@ def _summary(runs: Runs, loop: Iterations, judged: _Judged, notes: list[str], by
 
 
 def _median_s(among: NDArray[np.bool_], times_ns: NDArray[np.float64]) -> float | None:
-    """Median over some iterations of their times."""
+    """Return the median time of the selected iterations."""
     return float(np.median(times_ns[among])) * 1e-9 if among.any() else None
 
 
 def _busy_s(spans_ns: NDArray[np.int64], number: NDArray[np.int64], whole: NDArray[np.bool_]) -> float:
-    """Median of the time in which any of the rows ran, whose iterations are `number`."""
+    """Return the median busy time (union of intervals) of iterations; `number` is the iteration of each row."""
     busy = []
     for iteration in np.flatnonzero(whole):
         starts, ends = merge_intervals(*spans_ns[number == iteration].T)
@@ -307,7 +307,7 @@ def _busy_s(spans_ns: NDArray[np.int64], number: NDArray[np.int64], whole: NDArr
 
 
 def _convolutions(runs: Runs, loop: Iterations, judged: _Judged, sample: list[CountedRun]) -> dict[str, Any]:
-    """FLOPs and times of the convolutions of each pass, where the FLOPs of all of them are known."""
+    """Return FLOPs and times of the convolutions per pass, if the FLOPs of all of them are known."""
     figures: dict[str, Any] = {}
     convolves = np.array([is_convolution(one.op) for one in runs.signatures])[runs.table["signature"]]
     convolves &= loop.number >= 0
@@ -324,16 +324,16 @@ def _convolutions(runs: Runs, loop: Iterations, judged: _Judged, sample: list[Co
 
 
 def _notes(runs: Runs, loop: Iterations, judged: _Judged, steady: SteadyIteration) -> list[str]:
-    """What of the figures stands for something else, is of fewer iterations than there are, or a lower bound."""
+    """Return notes on substitutes, left-out iterations and lower bounds."""
     notes, count = [], len(loop.starts)
     if runs.spans_ns is None:
-        notes.append("no start times: sums of kernel times stand in for the time that the device was busy")
+        notes.append("no start times: sums of kernel times are used in place of the busy time of the device")
     if count > 1 and not judged.labelled:
-        notes.append("no backward pass is labelled: forward, backward and update are not told apart")
+        notes.append("no backward pass is labelled: forward, backward and update are not separated")
         if not loop.marks:
             notes.append(
-                f"{count} iterations are what repeats, which may be a network's blocks: no mark in the profile says "
-                "where they begin"
+                f"the profile has no step markers: {count} repeating segments were taken as iterations and may be "
+                "blocks of the network"
             )
     elif count > 1:
         for name, part, among in (("forward", _FORWARD, judged.forwards), ("backward", _BACKWARD, judged.backwards)):
@@ -361,12 +361,12 @@ def _notes(runs: Runs, loop: Iterations, judged: _Judged, steady: SteadyIteratio
 
 
 def find_iterations(runs: Runs) -> Iterations | None:
-    """The iterations of a profile, None where none is marked and nothing repeats as an iteration does.
+    """Find the iterations of a profile; None if there are neither marks nor a regularly repeating operation.
 
-    Marks win. Without them, the forward thread is the one with the most time in named operations that are not labelled
-    backward (in anything, where no operation is named). Its first run that comes back at even distances, and less often
-    than almost everything else on the thread, begins an iteration: a layer that repeats within an iteration comes back
-    at uneven ones, with the backward pass after the last.
+    Marks have priority. Without marks, the forward thread is the one with the most time in named operations that are
+    not labelled backward (in all operations if none is named). Its first run that repeats at even distances, and less
+    often than almost all other operations of the thread, begins an iteration. A layer that repeats within an iteration
+    has uneven distances, because the backward pass follows the last one.
     """
     if not runs.length:
         return None
@@ -381,8 +381,8 @@ def find_iterations(runs: Runs) -> Iterations | None:
     if (table["step"] >= 0).any():
         return _marked(runs, thread)
     signatures = list(enumerate(runs.signatures))
-    own = [place for place, known in signatures if known.thread == thread and known.direction != "bprop"]
-    candidates = [place for place in own if runs.signatures[place].op is not None] or own
+    own = [index for index, item in signatures if item.thread == thread and item.direction != "bprop"]
+    candidates = [index for index in own if runs.signatures[index].op is not None] or own
     counts = np.bincount(table["signature"], minlength=size)
     first = np.full(size, runs.length)
     first[table["signature"][::-1]] = table["row"][::-1]  # rows of a signature ascend
@@ -401,7 +401,7 @@ def find_iterations(runs: Runs) -> Iterations | None:
 
 
 def _marked(runs: Runs, thread: int | None) -> Iterations:
-    """The iterations that the program marked."""
+    """Return the iterations marked by the program."""
     step, row = runs.table["step"], runs.table["row"]
     marked = np.unique(step[step >= 0])
     number = np.searchsorted(marked, step)
@@ -413,14 +413,14 @@ def _marked(runs: Runs, thread: int | None) -> Iterations:
 
 
 def step_numbers(iterations: Iterations) -> list[int]:
-    """How a user names each: the number that its mark ends with, else its place counted from 1."""
+    """Return the number of each iteration: the last number in its mark, else its position from 1."""
     ends = [re.search(r"(\d+)\D*$", mark) for mark in iterations.marks]
     numbers = [int(end[1]) for end in ends if end is not None]
     return numbers if len({*numbers}) == len(iterations.starts) else list(range(1, len(iterations.starts) + 1))
 
 
 def parse_steps(text: str) -> range:
-    """Numbers of iterations: ``3``, or ``2:5`` for 2 to 5.
+    """Parse numbers of iterations: ``3``, or ``2:5`` for 2 to 5.
 
     Raises
     ------
@@ -429,20 +429,20 @@ def parse_steps(text: str) -> range:
     """
     span = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text.strip())
     if span is None or int(span[2] or span[1]) < int(span[1]):
-        raise BadValue(f"--steps must be a number or two such as 2:5, the first and the last step, not {text!r}")
+        raise BadValue(f"`--steps` must be a number or a range such as 2:5 (got {text!r})")
     return range(int(span[1]), int(span[2] or span[1]) + 1)
 
 
 def most_frequent(
     values: NDArray[Any], among: NDArray[np.bool_], times: NDArray[np.float64] | None = None
 ) -> NDArray[np.bool_]:
-    """Which of some iterations have the most frequent value; none where none is asked about.
+    """Return a mask of the iterations in `among` with the most frequent value.
 
-    Of values that are equally frequent, that of the iterations that take longest together (with `times`).
+    A tie is resolved by the total time of the iterations (with `times`).
     """
     if not among.any():
         return among
     distinct, group, counts = np.unique(values[among], return_inverse=True, return_counts=True)
-    together = np.zeros(len(distinct)) if times is None else np.bincount(group, times[among], len(distinct))
-    frequent: NDArray[np.bool_] = among & (values == distinct[np.lexsort((-together, -counts))[0]])
+    total_times = np.zeros(len(distinct)) if times is None else np.bincount(group, times[among], len(distinct))
+    frequent: NDArray[np.bool_] = among & (values == distinct[np.lexsort((-total_times, -counts))[0]])
     return frequent

@@ -1,4 +1,4 @@
-"""What ran when: the time of a profile in equal slices, and how busy each class of kernels kept the device in each."""
+"""Timeline of a profile: busy time of the device by kernel class in equal time slices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from ..errors import BadProfile, BadValue
 from ..profiles.detect import Profile
 from ..profiles.names import classify
-from ..profiles.table import device_rows, numbers, to_numpy
+from ..profiles.table import device_rows, float_column, to_numpy
 from ..result import Result
 from .totals import group_by_kernel
 
@@ -83,9 +83,9 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
             origin = starts_ns.drop_null()[0]  # nanoseconds since 1970 are more than a float64 holds
         since = starts_ns if origin is None else pc.subtract(starts_ns, origin)
         start = to_numpy(since.cast(pa.float64()), math.nan)
-        duration = numbers(rows, "duration_ns")
+        duration = float_column(rows, "duration_ns")
         timed = np.isfinite(start) & np.isfinite(duration)
-        labels, devices = _labels(rows), numbers(rows, "device", -1.0)
+        labels, devices = _labels(rows), float_column(rows, "device", -1.0)
         for device in np.unique(devices[timed]).astype(int).tolist():
             for label in set(labels[timed & (devices == device)].tolist()):
                 chosen = timed & (labels == label) & (devices == device)
@@ -122,7 +122,7 @@ def _labels(rows: pa.RecordBatch) -> NDArray[np.object_]:
 
 
 def _before(times: Floats, edges: Floats) -> Floats:
-    """For each edge the sum of ``edge - time`` over the times before it: what has passed since them."""
+    """Return for each edge the sum of ``edge - time`` over the earlier times."""
     ordered = np.sort(times) - edges[0]
     sums = np.concatenate([[0.0], np.cumsum(ordered)])
     number = np.searchsorted(ordered, edges - edges[0])

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..profiles.detect import Profile
-from ..profiles.table import HOST, device_rows, numbers, places, values_of
+from ..profiles.table import HOST, device_rows, float_column, integer_column, values_of
 from . import DIRECTIONS
 from .activity import BusyTime
 from .parameters import is_convolution
@@ -21,19 +21,18 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-"""Which rows: all, or those of one direction."""
 
 COLUMNS = (
     "category", "kernel", "op", "direction", "start_ns", "duration_ns", "calls", "flops", "bytes", "device",
     "tensor_core",
 )  # fmt: skip
-"""What is read of a profile."""
+"""Columns of a profile that are read."""
 
 SUMS = (
     "calls", "duration_ns", "flops", "flops_rows", "flops_ns", "bytes", "bytes_rows", "both_flops", "both_bytes",
     "both_ns", "tensor_core_rows",
 )  # fmt: skip
-"""What is summed. ``flops_ns`` is the time of rows whose FLOPs are known, ``both_*`` are of those with bytes too."""
+"""Summed quantities. ``flops_ns`` is the time of rows with known FLOPs; ``both_*`` are sums over rows with FLOPs and bytes."""
 
 
 class KernelTotals:
@@ -42,7 +41,7 @@ class KernelTotals:
     Attributes
     ----------
     sums : dict of (str, str) to ndarray, shape (len(SUMS),)
-        By name and category, ``convolution`` for kernels whose operation is one.
+        By name and category; the category is ``convolution`` for kernels of a convolution.
     metrics : dict of (str, str) to dict of str to ndarray, shape (2,)
         For each counter its sum, weighted by the time of the row (by calls where there is none), and the weight.
     has_durations : bool
@@ -110,9 +109,9 @@ class KernelTotals:
 
     @staticmethod
     def _columns(batch: pa.RecordBatch) -> dict[str, Floats]:
-        duration, flops, moved = (numbers(batch, name) for name in ("duration_ns", "flops", "bytes"))
+        duration, flops, moved = (float_column(batch, name) for name in ("duration_ns", "flops", "bytes"))
         duration = np.nan_to_num(duration)
-        calls = numbers(batch, "calls")
+        calls = float_column(batch, "calls")
         has_flops, has_bytes = ~np.isnan(flops), ~np.isnan(moved)
         both = has_flops & has_bytes
         flops, moved = np.nan_to_num(flops), np.nan_to_num(moved)
@@ -139,7 +138,7 @@ class KernelTotals:
         names = [name for name in batch.schema.names if name.startswith("metric.")]
         weights = columns["duration_ns"] if self.has_durations else columns["calls"]
         for name in names:
-            values = numbers(batch, name)
+            values = float_column(batch, name)
             weight = np.where(np.isnan(values), 0.0, weights)
             sums = np.bincount(group, np.nan_to_num(values) * weight, len(labels))
             for label, total, weighed in zip(labels, sums, np.bincount(group, weight, len(labels))):
@@ -152,7 +151,7 @@ class KernelTotals:
             self.has_starts = False
         elif busy is not None:
             starts = batch.column("start_ns").to_numpy()
-            busy.add(starts, duration, places(batch, "device"))
+            busy.add(starts, duration, integer_column(batch, "device"))
 
 
 def total_kernels(

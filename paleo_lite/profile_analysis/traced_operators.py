@@ -1,6 +1,6 @@
-"""From the shapes in a PyTorch trace to FLOPs and bytes, by the counting rules that layers are counted with.
+"""FLOPs and bytes of the operators in a PyTorch trace, from their shapes and the counting rules of layers.
 
-Which kind an operator is stands in the kinds' records, under the names of torch.
+The records of the kinds list the torch operators of each kind.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ _NONE: _Read = (None, ())
 
 
 def count_traced(operator: str, params: str, after: Shape | None = None) -> CountedOperation:
-    """FLOPs and bytes of one execution of an operator, by the rules of `paleo_lite.counting.kinds`.
+    """Count FLOPs and bytes of one execution of an operator, by the rules of `paleo_lite.counting.kinds`.
 
-    Work on whole numbers has no FLOPs. Bytes are unknown where an operator's result, or the width of some of its
-    operands, is.
+    Integer operations have no FLOPs. Bytes are unknown if the shape of the result or the type of an operand is
+    unknown.
 
     Parameters
     ----------
     operator : str
-        ``aten::mm``.
+        Name, such as ``aten::mm``.
     params : str
-        Its shapes, types and numbers as `paleo_lite.profiles.chrome` gives them.
+        Shapes, types and numbers in the format of `paleo_lite.profiles.chrome`.
     after : shape, optional
-        What the operator gives, for those whose arguments do not say: strides were not traced before 2022.
+        Output shape, if the arguments do not determine it: strides were not recorded before 2022.
     """
     call = read_call(operator, params)
     if call is None:
         return UNKNOWN
     if operator.startswith("aten::_foreach_"):
-        return _together([_count(part, None) for part in _each(call, params)])
+        return _add_counts([_count(part, None) for part in _split_lists(call, params)])
     return _count(call, after)
 
 
-def _each(call: Call, params: str) -> Iterator[Call]:
-    """The calls that an operator on lists of tensors stands for: operands that are lists are taken side by side."""
+def _split_lists(call: Call, params: str) -> Iterator[Call]:
+    """Yield one call per element of the tensor lists of a ``_foreach_`` operator."""
     dims = (decode_arguments(params) or ([], (), ()))[0]
     lists = [value for value in dims if isinstance(value, list) and value and all(map(is_shape, value))]
     if not lists or len({len(value) for value in lists}) > 1:
@@ -77,7 +77,7 @@ def _each(call: Call, params: str) -> Iterator[Call]:
         yield Call(call.name, False, tuple(map(tuple, shapes)), types, ())
 
 
-def _together(counts: Sequence[CountedOperation]) -> CountedOperation:
+def _add_counts(counts: Sequence[CountedOperation]) -> CountedOperation:
     flops = [count.flops for count in counts if count.flops is not None]
     moved = [count.bytes for count in counts if count.bytes is not None]
     return CountedOperation(
@@ -86,7 +86,7 @@ def _together(counts: Sequence[CountedOperation]) -> CountedOperation:
 
 
 def _copied(call: Call) -> CountedOperation | None:
-    """A copy reads one tensor and writes another, each in its own width: what a cast does. None of what is no copy."""
+    """Count a copy, which may convert the type; None for other operators."""
     sides = [(name, shape) for name, shape in zip(call.types, call.shapes) if shape is not None][:2]
     if call.name != "copy" or len(sides) < 2 or not all(name in ELEMENT_BYTES for name, _ in sides):
         return None
@@ -94,10 +94,11 @@ def _copied(call: Call) -> CountedOperation | None:
 
 
 def _count(call: Call, after: Shape | None) -> CountedOperation:
-    if (copied := _copied(call)) is not None:
+    copied = _copied(call)
+    if copied is not None:
         return copied
     moves = call.name in _KINDS and KINDS[_KINDS[call.name][1]].group == "data movement" and not call.backward
-    least = CountedOperation(0.0) if moves else UNKNOWN  # of what only moves numbers, at least that is known
+    least = CountedOperation(0.0) if moves else UNKNOWN  # data movement has no FLOPs even if its bytes are unknown
     typed = [(name, shape) for name, shape in zip(call.types, call.shapes) if shape is not None]
     if any("complex" in name for name, _ in typed):
         return least
@@ -115,8 +116,8 @@ def _count(call: Call, after: Shape | None) -> CountedOperation:
         return least
     if typed and not precisions:
         return CountedOperation(0.0)
-    passes: list[PassCost] = [one for name in wanted if (one := getattr(cost, name)) is not NO_COST]
-    if KINDS[layer.kind].group == "normalisation":  # vectors of another width than the tensors beside them are nothing
+    passes: list[PassCost] = [getattr(cost, name) for name in wanted if getattr(cost, name) is not NO_COST]
+    if KINDS[layer.kind].group == "normalisation":  # the type of the small weight vectors is ignored
         largest = max(prod(shape) for _, shape in typed)
         precisions = {
             FLOAT_PRECISIONS[name] for name, shape in typed if name in FLOAT_PRECISIONS and 100 * prod(shape) >= largest
@@ -125,18 +126,18 @@ def _count(call: Call, after: Shape | None) -> CountedOperation:
     moved = None
     if precision is not None and layer.attributes.get("known", True):
         size = PRECISION_BYTES[precision]
-        moved = float(sum((one.reads + one.writes) * size + one.index_bytes for one in passes))
-    flops = float(sum(one.flops for one in passes))
+        moved = float(sum((item.reads + item.writes) * size + item.index_bytes for item in passes))
+    flops = float(sum(item.flops for item in passes))
     return CountedOperation(flops, moved, precision if layer.kind in MATRIX_KINDS else None)
 
 
 def _layer_of(call: Call, after: Shape | None) -> _Read:
-    """The layer that a call is, and which passes of it the call does; None where no rule reads it.
+    """Return the layer of a call and the passes that it computes; None if no rule applies.
 
     Parameters
     ----------
     after : shape or None
-        What the operator gives, for those whose arguments do not say.
+        Output shape, if the arguments do not determine it.
     """
     name = call.name
     if CONVOLUTION.search(name):
@@ -160,7 +161,9 @@ def _layer_of(call: Call, after: Shape | None) -> _Read:
     return builder(kind, call, after)
 
 
-def _made(kind: str, inputs: Sequence[Shape], output: Shape, weights: Sequence[Shape] = (), **attributes: Any) -> Layer:
+def _make_layer(
+    kind: str, inputs: Sequence[Shape], output: Shape, weights: Sequence[Shape] = (), **attributes: Any
+) -> Layer:
     return Layer("traced", kind, tuple(inputs), (output,), tuple(weights), attributes=attributes)
 
 
@@ -173,29 +176,29 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
 
 
 def _plain(kind: str, call: Call, after: Shape | None) -> _Read:
-    """Operators on one tensor, or on several that are broadcast; backward the gradient comes first."""
+    """Build elementwise operators with broadcasting; in the backward pass the gradient is the first argument."""
     tensors = call.tensors
     if call.backward:
-        return (_made(kind, tensors[1:2], tensors[0]), _BOTH) if len(tensors) > 1 else _NONE
+        return (_make_layer(kind, tensors[1:2], tensors[0]), _BOTH) if len(tensors) > 1 else _NONE
     if call.name.endswith("lerp") or kind in ("where", "scale") or len(tensors) > 1:
         output = _broadcast(tensors)
     else:
         output = tensors[0]
-    return _NONE if output is None else (_made(kind, tensors, output), _FORWARD)
+    return _NONE if output is None else (_make_layer(kind, tensors, output), _FORWARD)
 
 
 def _like(kind: str, call: Call, after: Shape | None) -> _Read:
-    """Activations and softmax: the first tensor alone; further ones are room for the result."""
+    """Build activations and softmax from the first tensor; other tensors are output buffers."""
     tensors = call.tensors
     if call.name == "gelu" and "tanh" in call.numbers:
         kind = "gelu_tanh"
     if call.backward:
-        return (_made(kind, tensors[1:2], tensors[0]), _BOTH) if len(tensors) > 1 else _NONE
-    return _made(kind, tensors[:1], tensors[0]), _FORWARD
+        return (_make_layer(kind, tensors[1:2], tensors[0]), _BOTH) if len(tensors) > 1 else _NONE
+    return _make_layer(kind, tensors[:1], tensors[0]), _FORWARD
 
 
 def _product(kind: str, call: Call, after: Shape | None) -> _Read:
-    """``mm``, ``bmm``, ``mv``, ``dot``; with a tensor that is added ``addmm``, ``baddbmm``, ``addmv``."""
+    """Build ``mm``, ``bmm``, ``mv``, ``dot``, and with an added tensor ``addmm``, ``baddbmm``, ``addmv``."""
     shapes = [shape for shape in call.shapes if shape is not None]
     added, shapes = (shapes[:1], shapes[1:]) if "add" in call.name else ([], shapes)
     if call.backward or len(shapes) < 2 or not shapes[0] or not shapes[1]:
@@ -207,25 +210,25 @@ def _product(kind: str, call: Call, after: Shape | None) -> _Read:
     if batch is None:
         return _NONE
     output = (*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ()))
-    return _made(kind, (left, right), output, added, inner=left[-1], bias=bool(added)), _FORWARD
+    return _make_layer(kind, (left, right), output, added, inner=left[-1], bias=bool(added)), _FORWARD
 
 
 def _linear(kind: str, call: Call, after: Shape | None) -> _Read:
     shapes = [shape for shape in call.shapes if shape is not None]
     if call.backward or len(shapes) < 2 or len(shapes[1]) != 2 or shapes[0][-1:] != shapes[1][-1:]:
         return _NONE
-    return _made(kind, shapes[:1], (*shapes[0][:-1], shapes[1][0]), shapes[1:3]), _FORWARD
+    return _make_layer(kind, shapes[:1], (*shapes[0][:-1], shapes[1][0]), shapes[1:3]), _FORWARD
 
 
 def _halved(kind: str, call: Call, after: Shape | None) -> _Read:
-    """``glu``: half of the numbers gate the other half."""
+    """Build ``glu``: one half of the input gates the other half."""
     whole = call.tensors[-1]
     half = (prod(whole) // 2,)
-    return _made(kind, (whole,), half), _BOTH if call.backward else _FORWARD
+    return _make_layer(kind, (whole,), half), _BOTH if call.backward else _FORWARD
 
 
 def _norm(kind: str, call: Call, after: Shape | None) -> _Read:
-    """Backward the gradient and the input have one shape, and a weight tells that its gradient is wanted, too."""
+    """Build a normalisation; in the backward pass a weight argument means that its gradient is computed."""
     shape = call.tensors[0]
     vectors = [known for known in call.shapes[1:] if known] if call.name != "batch_norm" else []
     if kind == "batch_norm":
@@ -236,30 +239,30 @@ def _norm(kind: str, call: Call, after: Shape | None) -> _Read:
         weight = call.shapes[argument] if argument < len(call.shapes) else None
         wanted = [name for name, asked in zip(_BOTH, mask) if asked]
         weights = (weight,) * (1 if kind == "rms_norm" else 2) if weight else ()  # a bias is as long
-        return _made(kind, (shape,), shape, weights), tuple(wanted)
+        return _make_layer(kind, (shape,), shape, weights), tuple(wanted)
     if kind == "batch_norm" and call.argument(5) == "False":
-        return _made(kind, (shape,), shape, vectors), ("inference",)
-    return _made(kind, (shape,), shape, vectors), _FORWARD
+        return _make_layer(kind, (shape,), shape, vectors), ("inference",)
+    return _make_layer(kind, (shape,), shape, vectors), _FORWARD
 
 
 def _movement(kind: str, call: Call, after: Shape | None) -> _Read:
-    """What computes nothing forward; bytes only where the result's shape follows from the operands'."""
+    """Build data movement; bytes are known only if the output shape follows from the inputs."""
     tensors = call.tensors
     if call.name == "copy" and len(tensors) > 1:
-        return _made(kind, tensors[1:2], tensors[0]), _FORWARD
+        return _make_layer(kind, tensors[1:2], tensors[0]), _FORWARD
     if call.backward:
-        if kind == "embedding":  # the gradient of a table whose size is a number
-            return _made(kind, (tensors[0],), tensors[0], (tensors[0][-1:],), known=False), ("backward_weight",)
+        if kind == "embedding":  # the size of the table is a scalar argument
+            return _make_layer(kind, (tensors[0],), tensors[0], (tensors[0][-1:],), known=False), ("backward_weight",)
         return _NONE
     if kind == "fill" and call.name in ("fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential"):
-        return _made(kind, (), tensors[0]), _FORWARD
+        return _make_layer(kind, (), tensors[0]), _FORWARD
     known = kind in ("copy", "roll") and call.name in ("clone", "flip", "roll", "tril", "triu")
     weights = tensors[:1] if kind == "embedding" else ()
-    return _made(kind, tensors[:1], tensors[0], weights, known=known), _FORWARD
+    return _make_layer(kind, tensors[:1], tensors[0], weights, known=known), _FORWARD
 
 
 def _reduction(kind: str, call: Call, after: Shape | None) -> _Read:
-    """One operation per element read (`reduction`); the result's size where the dimensions are said."""
+    """Build a reduction: one operation per input element; the output size needs the reduced dimensions."""
     if call.backward:
         return _NONE
     shape = call.tensors[0]
@@ -268,7 +271,7 @@ def _reduction(kind: str, call: Call, after: Shape | None) -> _Read:
     lists = call.integer_lists()
     dimensions = {axis % len(shape) for axis in lists[0]} if lists and shape else set()
     output = tuple(size for axis, size in enumerate(shape) if axis not in dimensions)
-    return _made(kind, (shape,), output or (1,), per_element=per_element, known=bool(dimensions)), _FORWARD
+    return _make_layer(kind, (shape,), output or (1,), per_element=per_element, known=bool(dimensions)), _FORWARD
 
 
 def _pooling(kind: str, call: Call, after: Shape | None) -> _Read:
@@ -281,11 +284,11 @@ def _pooling(kind: str, call: Call, after: Shape | None) -> _Read:
         if lists:
             attributes["kernel"] = _over(lists[0], rank)
         elif call.backward and kind == "max_pool":
-            attributes["kernel"] = (1,) * rank  # each gradient goes to one place, however large the window
+            attributes["kernel"] = (1,) * rank  # each gradient goes to one element, for any window
         else:
             return _NONE
     if call.backward:
-        return (_made(kind, tensors[1:2], tensors[0], **attributes), _BOTH) if len(tensors) > 1 else _NONE
+        return (_make_layer(kind, tensors[1:2], tensors[0], **attributes), _BOTH) if len(tensors) > 1 else _NONE
     if kind.startswith("adaptive"):
         output = (*before[:-rank], *_over(lists[0], rank)) if lists else after
     elif after is not None and len(after) == len(before) and after[:-rank] == before[:-rank]:
@@ -297,12 +300,12 @@ def _pooling(kind: str, call: Call, after: Shape | None) -> _Read:
         )
         if kind == "avg_pool":
             dilation = (1,) * rank
-        # The last flag but one of maximum poolings, the first of averages: whether a window may hang over the edge.
+        # The first flag is ceil_mode: whether a window may extend over the edge.
         flags = [text for text in call.numbers if text in ("True", "False")]
         inside = before[-rank:]
         up = flags[:1] == ["True"]
         output = (*before[:-rank], *map(_windows, inside, kernel, stride, padding, dilation, [up] * rank))
-    return _NONE if output is None else (_made(kind, (before,), output, **attributes), _FORWARD)
+    return _NONE if output is None else (_make_layer(kind, (before,), output, **attributes), _FORWARD)
 
 
 def _over(sizes: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -310,12 +313,13 @@ def _over(sizes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def _windows(size: int, kernel: int, stride: int, padding: int, dilation: int, up: bool = False) -> int:
-    """Places of a window (PyTorch's documentation of ``MaxPool2d`` and ``Conv2d``)."""
+    """Return the number of window positions (PyTorch's documentation of ``MaxPool2d`` and ``Conv2d``)."""
     room = size + 2 * padding - dilation * (kernel - 1) - 1
     if not up:
         return room // stride + 1
-    places = -(-room // stride) + 1
-    return places - 1 if (places - 1) * stride >= size + padding else places  # the last must begin inside
+    count = -(-room // stride) + 1
+    starts_outside = (count - 1) * stride >= size + padding  # the last window must begin inside
+    return count - 1 if starts_outside else count
 
 
 def _upsampling(call: Call) -> _Read:
@@ -325,14 +329,14 @@ def _upsampling(call: Call) -> _Read:
     if call.backward or not sizes or len(sizes[0]) != rank:
         return _NONE
     before = call.tensors[0]
-    return _made("interpolate", (before,), (*before[:-rank], *sizes[0]), mode=mode), _FORWARD
+    return _make_layer("interpolate", (before,), (*before[:-rank], *sizes[0]), mode=mode), _FORWARD
 
 
 def _attention(call: Call) -> _Read:
-    """Queries, keys and values, before them the gradient backward.
+    """Build attention from queries, keys and values, preceded by the gradient in the backward pass.
 
-    The kernels' own operators have heads after places; sequences of several lengths that are packed into one tensor
-    are not told apart by their shapes, and not counted.
+    The operators of the attention kernels have the head dimension after the sequence dimension. Packed sequences of
+    variable lengths are not counted, because the shapes do not contain their lengths.
     """
     shapes = [shape for shape in call.shapes if shape is not None]
     if (
@@ -353,11 +357,13 @@ def _attention(call: Call) -> _Read:
     if q[0] != k[0] or k[:3] != v[:3] or q[-1] != k[-1]:
         return _NONE
     output = (*q[:-1], v[-1])
-    return _made(_KINDS["scaled_dot_product_attention"][1], (q, k, v), output), _BOTH if call.backward else _FORWARD
+    return _make_layer(
+        _KINDS["scaled_dot_product_attention"][1], (q, k, v), output
+    ), _BOTH if call.backward else _FORWARD
 
 
 def _convolution(call: Call, after: Shape | None) -> _Read:
-    """Any of ATen's convolutions; the backward ones have the gradient before what they need of input and weight."""
+    """Build any of ATen's convolutions; backward operators have the gradient before input and weight."""
     shapes, lists = call.shapes, call.integer_lists()
     if call.backward:
         return _convolution_backward(call, after)
@@ -371,7 +377,7 @@ def _convolution(call: Call, after: Shape | None) -> _Read:
         lists = lists[1:]
     known = True
     output: Shape | None
-    if transposed:  # its work follows from its input
+    if transposed:  # the work follows from the input
         output, known = (after, True) if after else (before[:1], False)
     elif len(lists) >= 2:
         stride, padding = (lists[1], lists[0]) if call.name in _PADDING_FIRST else (lists[0], lists[1])
@@ -384,21 +390,21 @@ def _convolution(call: Call, after: Shape | None) -> _Read:
     if output is None or kind not in KINDS:
         return _NONE
     attributes = {"transposed": True} if transposed else {}
-    return _made(kind, (before,), output, (weight, *bias), known=known, **attributes), _FORWARD
+    return _make_layer(kind, (before,), output, (weight, *bias), known=known, **attributes), _FORWARD
 
 
 def _convolution_backward(call: Call, after: Shape | None) -> _Read:
     tensors = [shape for shape in call.shapes if shape and len(shape) > 2]
-    if len(tensors) == 2 and after is not None:  # until 2021 two operators, the second without the weight's shape
+    if len(tensors) == 2 and after is not None:  # until 2021: two operators, the second without the weight
         gradient = tensors[0]
-        return _made(f"conv{len(after) - 2}d", (gradient,), gradient, (after,), known=False), (call.part,)
+        return _make_layer(f"conv{len(after) - 2}d", (gradient,), gradient, (after,), known=False), (call.part,)
     if len(tensors) < 3 or len({len(shape) for shape in tensors[:3]}) > 1:
         return _NONE
     gradient, before, weight = tensors[:3]
     rank = len(weight) - 2
     plain = gradient[1] == weight[0]
     if plain and before[1] == weight[0] and prod(gradient[2:]) > prod(before[2:]):
-        plain = False  # only a transposed convolution gives more than it takes
+        plain = False  # only a transposed convolution has a larger output than input
     kind = f"conv{rank}d" if plain else f"conv_transpose{rank}d"
     if kind not in KINDS:
         return _NONE
@@ -406,7 +412,7 @@ def _convolution_backward(call: Call, after: Shape | None) -> _Read:
     wanted = tuple(name for name, asked in zip(_BOTH, mask) if asked)
     attributes = {} if plain else {"transposed": True}
     bias = ((weight[0] if plain else gradient[1],),) if len(mask) > 2 and mask[2] and call.numbers else ()
-    return _made(kind, (before,), gradient, (weight, *bias), **attributes), wanted
+    return _make_layer(kind, (before,), gradient, (weight, *bias), **attributes), wanted
 
 
 _BUILDERS: dict[str, Callable[[str, Call, Shape | None], _Read]] = {

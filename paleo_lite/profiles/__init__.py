@@ -1,1 +1,1 @@
-"""Floor 3: what a profiler saw."""
+"""Readers for the files of profilers, all returning the same table of kernels and host events."""

@@ -1,12 +1,12 @@
-"""PyTorch profiler's Chrome traces, plain or gzip, streamed.
+"""Streaming reader of the Chrome traces of PyTorch's profiler, plain or gzip.
 
-The trace is decoded a piece at a time; only the fields named here are built, of events of all kinds. Rows wait in a
-temporary file, in Arrow's own form, until the trace is read to its end: only then are all operations known, and the
-time that the trace counts from (``baseTimeNanoseconds`` often stands last). Memory is a piece,
-the distinct names and, to link kernels by, some 200 bytes for each CPU operation (a sixth of the trace's own size);
-without the columns op, params, direction, execution, step, launch_ns and layer not even that.
+The trace is decoded in pieces, and only the fields declared in `chrome_events` are built. Rows are written to a
+temporary Arrow file until the end of the trace is read, because only then are all operations and the base time known
+(``baseTimeNanoseconds`` is often the last key). Memory use is one piece, the distinct names and, to link kernels to
+operations, about 200 bytes per CPU operation (a sixth of the size of the trace). The latter is not needed without the
+columns op, params, direction, execution, step, launch_ns and layer.
 
-Left out: Python functions but for the calls of modules, flow arrows, synchronisation and overheads.
+Python functions other than calls of modules, flow arrows, synchronisation and overhead events are skipped.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from .launches import (
     Launched,
     Links,
     MarkedSteps,
-    Places,
+    ProgramPaths,
     direction_of,
     find_steps,
 )
 from .ncu import counted_flops
-from .table import batch_of, coded
+from .table import batch_of, encode_text
 from .xla import SIGN
 
 _KEY = re.compile(rb'"(traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
@@ -69,11 +69,11 @@ COMMUNICATION = re.compile(r"(?:void )?[nr]ccl")
 
 
 _BY_NUMBERS = re.compile(r"conv|pool|norm|upsample|gelu|mean|sum|amax|amin|argm|var|std|::a(?:ll|ny)$|::m(?:ax|in)$")
-"""Operations whose work the numbers among their arguments decide: strides, windows, which dimensions are reduced. Those
-of others (a learning rate) would part what is alike."""
+"""Operations with work that depends on scalar arguments: strides, windows, reduced dimensions. Scalars of other
+operations (a learning rate) are ignored, because they would split equal operations."""
 
 _COLLECTIVE = "record_param_comms"
-"""The operation that says what a collective carries."""
+"""Operation with the message of a collective in its arguments."""
 
 _MESSAGE = b'{"collective":%s,"dtype":%s,"in":%s,"out":%s,"group":%s}'
 _NO_ARGS = Args()
@@ -93,10 +93,10 @@ class _Around(msgspec.Struct):
 
 
 class ChromeTrace:
-    """The reader; see `table.Reader`."""
+    """Reader of this format; see `detect.Reader`."""
 
     name = "chrome-trace"
-    what = "Chrome traces of the PyTorch profiler (.json, .json.gz)"
+    description = "Chrome traces of the PyTorch profiler (.json, .json.gz)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
         start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -105,22 +105,21 @@ class ChromeTrace:
         return re.match(rb"\[\s*\{", start) is not None and re.search(rb'"ph"\s*:', head) is not None
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The events of `CATEGORIES` in the order of the file.
+        """Yield the events of `CATEGORIES` in file order.
 
-        `op`, `params`, `direction` and `execution` of a kernel, copy or call of the runtime are those of the operation
-        that launched it (see `launches`). `params` are its ``Input Dims``, ``Input type`` and, where they decide its
-        work, ``Concrete Inputs``, as JSON; of a collective its message. `layer` is the path of the modules and ranges
-        that it ran in (see `launches`). `step` is the iteration that launched it (see `launches`),
-        `launch_ns` the start of the call that did.
-        ``metric.est_achieved_occupancy`` is a share of 1. Kernels that CUPTI's range profiler counted have no duration,
-        and FLOPs where the counters tell them (see `ncu`).
+        A kernel, copy or runtime call inherits `op`, `params`, `direction` and `execution` from the operation that
+        launched it (see `launches`). `params` are the ``Input Dims``, the ``Input type`` and, if they affect the work,
+        the ``Concrete Inputs`` as JSON; for a collective they are its message. `layer` is the path of the enclosing
+        modules and ranges, `step` the iteration that launched the event, `launch_ns` the start of the launching call.
+        ``metric.est_achieved_occupancy`` is a fraction. Kernels measured by CUPTI's range profiler have no duration;
+        their FLOPs follow from the counters where possible (see `ncu`).
         """
         with tempfile.TemporaryFile() as spool:
             wanted = columns is None or "layer" in columns
             rows = _Rows(linked=wanted or not set(_LINKED).isdisjoint(columns or ()), placed=wanted)
             try:
                 base_ns = _spool(path, rows, spool)
-            except OSError as error:  # of the spool: those of the trace have become BadProfile
+            except OSError as error:  # from the temporary file: errors of the trace are already BadProfile
                 raise BadFile(f"{tempfile.gettempdir()}: cannot hold the rows of {path} ({error.strerror})") from None
             launched = rows.steps() if rows.linked else None
             links = rows.links() if rows.linked else None
@@ -138,19 +137,19 @@ class ChromeTrace:
                     at = np.where(own >= 0, own, links.find(external, correlation))
                     values |= links.columns(at, names, params)
                 if places is not None and placed is not None:
-                    values["layer"] = coded(np.where(at >= 0, placed[at], -1), places.names)
+                    values["layer"] = encode_text(np.where(at >= 0, placed[at], -1), places.names)
                 yield batch_of(values, batch.num_rows, columns)
 
 
 def _spool(path: Path, rows: _Rows, spool: IO[bytes]) -> int:
-    """Write the rows of the whole trace aside; returns the nanoseconds that its times count from."""
+    """Write the rows of the whole trace to the temporary file and return the base time in ns."""
     array = JsonArray(path, "traceEvents", decode_events)
     writer, count = None, 0
     for piece in array.pieces():
         count += piece.decoded.count
         if piece.decoded.fault:
-            index, what = piece.decoded.fault
-            raise bad_element(path, piece, index, what)
+            index, problem = piece.decoded.fault
+            raise bad_element(path, piece, index, problem)
         if piece.decoded.wanted:
             batch = rows.batch(path, piece)
             writer = writer or pa.ipc.new_stream(spool, batch.schema)
@@ -172,14 +171,14 @@ def _spool(path: Path, rows: _Rows, spool: IO[bytes]) -> int:
 
 
 class _Rows:
-    """Turns events into columns, and remembers of operations and launches what links them.
+    """Convert events to columns, and record operations and launches to link kernels to.
 
     Parameters
     ----------
     linked : bool
-        Whether to remember.
+        Whether to record operations and launches.
     placed : bool
-        Whether to remember in which of the program's ranges operations ran, too.
+        Whether to record the ranges of the program (modules, annotations) too.
     """
 
     def __init__(self, linked: bool, placed: bool = False) -> None:
@@ -197,28 +196,28 @@ class _Rows:
 
     @property
     def names(self) -> list[str]:
-        """The texts that the codes of `OPERATION` stand for."""
+        """Operation names, indexed by the codes of `OPERATION`."""
         return list(self._names)
 
     @property
     def params(self) -> list[str]:
-        """Likewise."""
+        """Parameter texts, indexed by the codes of `OPERATION`."""
         return [text.decode("utf-8", "replace") for text in self._params]
 
     def links(self) -> Links | None:
-        """The links, once all events were seen; None of a trace without CPU operations."""
+        """Return the links after all events have been added; None for a trace without CPU operations."""
         if not self._count:
             return None
         operations, self._operations = np.concatenate(self._operations), []
         launches, self._launches = np.concatenate(self._launches), []
         return Links(operations, launches, external_ids=2 * self._alike <= self._with_both)
 
-    def places(self, steps: MarkedSteps) -> Places | None:
-        """The program's ranges; None where they were not asked for."""
-        return Places(self._ranges, steps) if self.placed else None
+    def places(self, steps: MarkedSteps) -> ProgramPaths | None:
+        """Return the paths of the program's ranges; None if they were not requested."""
+        return ProgramPaths(self._ranges, steps) if self.placed else None
 
     def steps(self) -> Launched:
-        """The iterations, once all events were seen."""
+        """Return the iterations after all events have been added."""
         launches = np.concatenate(self._launches) if self._launches else np.empty(0, LAUNCH)
         names, starts, ends = zip(*self._marks) if self._marks else ((), (), ())
         steps = find_steps(names, np.array(starts, np.int64), np.array(ends, np.int64), launches["start"])
@@ -228,9 +227,9 @@ class _Rows:
         return Launched(steps, ran, launches)
 
     def batch(self, path: Path, piece: Elements[Decoded]) -> pa.RecordBatch:
-        """The columns that events have by themselves, and `external`, `correlation` and `own` to link them by.
+        """Return the columns stored in the events, and `external`, `correlation` and `own` for linking.
 
-        `own` is the place of an operation's own record among the operations. -1 is none in all three.
+        `own` is the index of an operation's own record. A value of -1 means absent in all three.
         """
         events = piece.decoded.wanted
         args = [event.args or _NO_ARGS for event in events]
@@ -245,12 +244,12 @@ class _Rows:
         }
         if self.linked:
             end_ns = start_ns + np.nan_to_num(duration_ns).astype(np.int64)
-            self._remember_operations(events, args, kind, start_ns, end_ns, ids)
-            self._remember_launches(events, kind, start_ns, ids)
+            self._record_operations(events, args, kind, start_ns, end_ns, ids)
+            self._record_launches(events, kind, start_ns, ids)
             marks = np.array([name.startswith(PROFILER_STEP) for name in names.dictionary.to_pylist()], bool)
             marked = np.flatnonzero((kind == _MARKER) | marks[names.indices.to_numpy()])
-            self._remember_marks(events, marked.tolist(), start_ns, end_ns)
-        there = [event.cat in _ON_DEVICE for event in events]
+            self._record_marks(events, marked.tolist(), start_ns, end_ns)
+        on_device = [event.cat in _ON_DEVICE for event in events]
         counted = np.array([event.cat == COUNTED for event in events])
         unknown = np.isnan(duration_ns) | counted
         columns = {
@@ -260,14 +259,14 @@ class _Rows:
             "duration_ns": pa.array(duration_ns, mask=unknown),
             "flops": _counted_flops(piece.text, counted),
             "calls": pa.array(np.ones(len(events), dtype=np.int64)),
-            "thread": _integers([None if on_device else event.tid for event, on_device in zip(events, there)]),
-            **_of_device(events, args, np.array(there)),
+            "thread": _integers([None if is_device else event.tid for event, is_device in zip(events, on_device)]),
+            **_device_columns(events, args, np.array(on_device)),
             **{name: pa.array(values) for name, values in ids.items()},
         }
         _check_bytes(path, piece, columns["bytes"])
         return pa.RecordBatch.from_pydict(columns)
 
-    def _remember_operations(
+    def _record_operations(
         self,
         events: list[Event],
         args: list[Args],
@@ -278,10 +277,10 @@ class _Rows:
     ) -> None:
         is_cpu = kind == _CPU
         steps = [i for i in np.flatnonzero(kind == _MARKER) if events[i].name.startswith(STEP)]
-        is_remembered = is_cpu.copy()
-        is_remembered[steps] = True
-        at = np.flatnonzero(is_remembered)
-        ids["own"] = np.where(is_cpu, self._count + np.cumsum(is_remembered) - 1, -1)
+        is_recorded = is_cpu.copy()
+        is_recorded[steps] = True
+        at = np.flatnonzero(is_recorded)
+        ids["own"] = np.where(is_cpu, self._count + np.cumsum(is_recorded) - 1, -1)
         self._count += len(at)
         mine, theirs = [events[i] for i in at], [args[i] for i in at]
         names = [event.name for event in mine]
@@ -289,22 +288,24 @@ class _Rows:
         record["external"], record["start"], record["end"] = ids["external"][at], start_ns[at], end_ns[at]
         record["thread"] = self._thread_codes(mine)
         record["name"] = np.where(is_cpu[at], [self._names.setdefault(name, len(self._names)) for name in names], -1)
-        told = [
-            (bytes(of.dims), bytes(of.types), bytes(of.numbers) if _BY_NUMBERS.search(name) else b"")
-            if name != _COLLECTIVE or not of.collective
-            else (_MESSAGE % (of.collective, of.message_type, of.numbers_in, of.numbers_out, of.group_size),)
-            for of, name in zip(theirs, names)
-        ]
-        code_of = {raws: self._params_code(raws) for raws in dict.fromkeys(told)}
-        record["params"] = [code_of[raws] for raws in told]
+        raw_params: list[tuple[bytes, ...]] = []
+        for name, arg in zip(names, theirs):
+            if name == _COLLECTIVE and arg.collective:
+                message = (arg.collective, arg.message_type, arg.numbers_in, arg.numbers_out, arg.group_size)
+                raw_params.append((_MESSAGE % message,))
+            else:
+                scalars = bytes(arg.numbers) if _BY_NUMBERS.search(name) else b""
+                raw_params.append((bytes(arg.dims), bytes(arg.types), scalars))
+        code_of = {raws: self._params_code(raws) for raws in dict.fromkeys(raw_params)}
+        record["params"] = [code_of[raws] for raws in raw_params]
         record["sequence"] = _integers([of.sequence for of in theirs]).fill_null(-1).to_numpy()
         forward_thread = _integers([of.forward_thread for of in theirs]).fill_null(0).to_numpy()
-        known = {name: direction_of(name) for name in {*names}}
-        own = np.array([known[name] for name in names], dtype=np.int8)
+        direction_by_name = {name: direction_of(name) for name in {*names}}
+        own = np.array([direction_by_name[name] for name in names], dtype=np.int8)
         record["direction"] = np.where((own < 0) & (forward_thread > 0), BPROP, own)
         self._operations.append(record)
 
-    def _remember_launches(
+    def _record_launches(
         self, events: list[Event], kind: NDArray[np.int8], start_ns: Integers, ids: dict[str, Integers]
     ) -> None:
         both = (ids["external"] >= 0) & (ids["correlation"] >= 0) & (kind != _CPU)
@@ -316,7 +317,7 @@ class _Rows:
         record["thread"] = self._thread_codes([events[i] for i in calls])
         self._launches.append(record)
 
-    def _remember_marks(self, events: list[Event], marked: list[int], start_ns: Integers, end_ns: Integers) -> None:
+    def _record_marks(self, events: list[Event], marked: list[int], start_ns: Integers, end_ns: Integers) -> None:
         for index in marked:
             event = events[index]
             if event.cat == "user_annotation" or (event.cat == "Operator" and event.name.startswith(PROFILER_STEP)):
@@ -328,7 +329,7 @@ class _Rows:
                 self._ranges.append(HostRange(event.name, thread, int(start_ns[index]), int(end_ns[index])))
 
     def _params_code(self, raws: tuple[bytes, ...]) -> int:
-        """The code of the shapes, the types and, where they were kept, the numbers, a space between them."""
+        """Return the code of the parameter text: shapes, types and, if recorded, scalars, separated by spaces."""
         dims, *rest = (b"".join(raw.split()) for raw in raws)
         if dims in (b"", b"null"):
             return -1
@@ -337,10 +338,10 @@ class _Rows:
 
     def _thread_codes(self, events: list[Event]) -> list[int]:
         pairs = [(event.pid, event.tid) for event in events]
-        known = {
-            pair: self._threads.setdefault((pair[0], str(pair[1])), len(self._threads)) for pair in dict.fromkeys(pairs)
-        }
-        return [known[pair] for pair in pairs]
+        codes: dict[tuple[Whole, Whole], int] = {}
+        for pair in dict.fromkeys(pairs):
+            codes[pair] = self._threads.setdefault((pair[0], str(pair[1])), len(self._threads))
+        return [codes[pair] for pair in pairs]
 
 
 def _kinds(events: list[Event], names: pa.DictionaryArray) -> NDArray[np.int8]:
@@ -352,8 +353,8 @@ def _kinds(events: list[Event], names: pa.DictionaryArray) -> NDArray[np.int8]:
     return np.where((kind == _KERNEL) & of_nccl[names.indices.to_numpy()], _COMMUNICATION, kind).astype(np.int8)
 
 
-def _of_device(events: list[Event], args: list[Args], on_device: NDArray[np.bool_]) -> dict[str, pa.Array]:
-    """What only events on a device have; stream and device, if no argument tells, from where the event is drawn."""
+def _device_columns(events: list[Event], args: list[Args], on_device: NDArray[np.bool_]) -> dict[str, pa.Array]:
+    """Return the columns of device events; stream and device default to the thread and process of the event."""
     at = np.flatnonzero(on_device)
     mine, theirs = [events[i] for i in at], [args[i] for i in at]
     columns = {
@@ -371,7 +372,7 @@ def _of_device(events: list[Event], args: list[Args], on_device: NDArray[np.bool
 
 
 def _check_bytes(path: Path, piece: Elements[Decoded], sizes: pa.Array) -> None:
-    """A size must be what memory can hold: a negative one would be taken off the others."""
+    """Raise if a size is negative or larger than any memory."""
     known = sizes.fill_null(0).to_numpy()
     wrong = (known < 0) | (known > LARGEST)
     if wrong.any():
@@ -380,7 +381,7 @@ def _check_bytes(path: Path, piece: Elements[Decoded], sizes: pa.Array) -> None:
 
 
 def _counted_flops(text: bytes, counted: NDArray[np.bool_]) -> pa.Array:
-    """FLOPs that counters tell of, of the events that have any."""
+    """Return the FLOPs of the events with hardware counters."""
     if not counted.any():
         return pa.nulls(len(counted), pa.float64())
     flops = pa.array([counted_flops(counters) for counters in counters_of(text)], pa.float64())
@@ -388,23 +389,25 @@ def _counted_flops(text: bytes, counted: NDArray[np.bool_]) -> pa.Array:
 
 
 def _integers(values: list[Whole]) -> pa.Array:
-    """Whole numbers, written as texts or not; null where there is none (an id of "stream 7" is 7)."""
+    """Return integers from numbers or texts ("stream 7" is 7); null for anything else."""
     try:
         return pa.array(values, pa.int64())
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        known = {value: _integer(value) for value in {*values}}
-        return pa.array([known[value] for value in values], pa.int64())
+        converted = {value: _integer(value) for value in {*values}}
+        return pa.array([converted[value] for value in values], pa.int64())
 
 
 def _integer(value: Whole) -> int | None:
     if isinstance(value, str):
         value = int(match.group()) if (match := _DIGITS.fullmatch(value.removeprefix("stream "))) else None
-    if value is None or not abs(value) < 2**63 or value != int(value):  # of a float, NaN included
+    if value is None or not abs(value) < 2**63 or value != int(value):  # also false for NaN
         return None
     return int(value)
 
 
 def _dimensions(raws: list[msgspec.Raw]) -> pa.Array:
     texts = [bytes(raw) for raw in raws]
-    seen = {text: b"".join(text.strip(b"[]").split()).decode("utf-8", "replace") or None for text in {*texts}}
-    return pa.array([seen[text] for text in texts], pa.string()).dictionary_encode()
+    extents: dict[bytes, str | None] = {}
+    for text in {*texts}:
+        extents[text] = b"".join(text.strip(b"[]").split()).decode("utf-8", "replace") or None
+    return pa.array([extents[text] for text in texts], pa.string()).dictionary_encode()

@@ -1,4 +1,4 @@
-"""The events of a PyTorch trace: which are wanted, which of their fields, and the columns they make."""
+"""Decoding of the events of a PyTorch trace: selected categories, selected fields, exact times."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ CATEGORIES = {
     "user_annotation": "marker", "gpu_user_annotation": "marker", "python_function": "marker",
     "mtia_ccp_events": "kernel", "cuda_profiler_range": "kernel",
 }  # fmt: skip
-"""What `cat` is called in `SCHEMA`, in the spellings of kineto since 2021; other events are skipped."""
+"""Category in `SCHEMA` by the event's `cat`, in all spellings of Kineto since 2021; other events are skipped."""
 
 
 COUNTED = "cuda_profiler_range"
-"""Kernels with counters instead of times: the profiler draws them one behind the other, each as long as the next."""
+"""Category of kernels with counters instead of times: the profiler shows them in sequence with equal lengths."""
 
 MTIA, DMA = "mtia_ccp_events", "dma_request"
-"""What an MTIA device did, and what a copy is called among it."""
+"""Category of the events of an MTIA device, and the name of its copies."""
 
 _PYTHON = "python_function"
-_MTIA_WAITS = ("event_wait", "event_record")  # which it does no work in
-_PARTLY = (_PYTHON, MTIA)  # not all events of these are wanted
-_EXACT_BELOW = 2.0**43  # a float of microseconds below this is nearer to its nanosecond than to the next
-LARGEST = 2**53  # bytes: more than any memory, and all that a float holds exactly
-LATEST_US = 4 * 10**15  # the year 2096: what int64 nanoseconds hold
+_MTIA_WAITS = ("event_wait", "event_record")  # the device does no work in these
+_PARTLY = (_PYTHON, MTIA)  # categories of which only some events are read
+_EXACT_BELOW = 2.0**43  # microseconds as float64 below this resolve single nanoseconds
+LARGEST = 2**53  # bytes: more than any memory; the largest range of exact integers in float64
+LATEST_US = 4 * 10**15  # the year 2096: the range of int64 nanoseconds
 
 Whole = int | float | str | None
 
@@ -93,7 +93,7 @@ class _Counters(_Kind, gc=False):
 class Decoded(msgspec.Struct, gc=False):
     wanted: list[Event]
     count: int
-    fault: tuple[int, str] | None = None  # the place among the elements, and what is wrong there
+    fault: tuple[int, str] | None = None  # index of the element, and the problem
 
 
 _EVENTS = msgspec.json.Decoder(list[Event])
@@ -101,18 +101,21 @@ _RAW = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def decode_events(text: bytes) -> Decoded:
-    """The wanted events of a JSON array of events.
+    """Decode the events of a JSON array that have a category of `CATEGORIES`.
 
-    An event of another kind may hold what it likes; one that is wanted and has a field of another type than the
-    profiler writes is a fault.
+    Events of other categories are not checked. An event of these categories with a field of an unexpected type is
+    reported as the fault of the result.
+
+    Raises
+    ------
     msgspec.DecodeError
-        If it is no JSON array.
+        If the text is not a JSON array.
     """
     try:
         events = _EVENTS.decode(text)
     except (msgspec.ValidationError, UnicodeDecodeError):
         return _decode_one_by_one(text)
-    wanted = [event for event in events if event.cat in CATEGORIES and event.ph == "X"]  # most: no call for each
+    wanted = [event for event in events if event.cat in CATEGORIES and event.ph == "X"]  # fast path for most events
     return Decoded([event for event in wanted if event.cat not in _PARTLY or _wanted(event)], len(events))
 
 
@@ -144,7 +147,7 @@ def _decode_one_by_one(text: bytes) -> Decoded:
 
 
 def counters_of(text: bytes) -> list[dict[str, float]]:
-    """The counters of the kernels of `COUNTED` in a JSON array of events, in their order."""
+    """Return the hardware counters of the events of category `COUNTED`, in file order."""
     counters = []
     for raw in _RAW.decode(text):
         if COUNTED.encode() in bytes(raw):
@@ -156,25 +159,25 @@ def counters_of(text: bytes) -> list[dict[str, float]]:
     return counters
 
 
-def bad_event(path: Path, piece: Elements[Decoded], place: int, what: str) -> BadProfile:
-    """The error for one of the wanted events of a piece."""
+def bad_event(path: Path, piece: Elements[Decoded], position: int, problem: str) -> BadProfile:
+    """Return the error for the decoded event at a position of a piece."""
     kinds = (msgspec.json.decode(raw, type=_Kind) for raw in _RAW.decode(piece.text))
     wanted = [index for index, kind in enumerate(kinds) if _wanted(kind)]
-    return bad_element(path, piece, wanted[place], what)
+    return bad_element(path, piece, wanted[position], problem)
 
 
-def bad_element(path: Path, piece: Elements[Decoded], index: int, what: str) -> BadProfile:
-    """The error for an element of a piece."""
+def bad_element(path: Path, piece: Elements[Decoded], index: int, problem: str) -> BadProfile:
+    """Return the error for the element at an index of a piece, with its byte offset."""
     end = 0
     for raw in _RAW.decode(piece.text)[: index + 1]:
         text = bytes(raw)
         start = piece.text.index(text, end)
         end = start + len(text)
-    return bad_at(path, piece.start + start, what)
+    return bad_at(path, piece.start + start, problem)
 
 
 def times_ns(path: Path, piece: Elements[Decoded]) -> tuple[Integers, NDArray[np.float64]]:
-    """Start and duration of the wanted events in nanoseconds; NaN for a duration that is absent."""
+    """Return start and duration of the decoded events in ns; NaN for an absent duration."""
     events = piece.decoded.wanted
     starts, durations = [event.ts for event in events], [event.dur for event in events]
     kinds = {*map(type, starts)}
@@ -194,7 +197,7 @@ def times_ns(path: Path, piece: Elements[Decoded]) -> tuple[Integers, NDArray[np
 
 
 def _exact_times(path: Path, piece: Elements[Decoded]) -> tuple[Integers, NDArray[np.float64]]:
-    """The same from the decimal digits as they are written, one event at a time: slower, and knows the bad one."""
+    """Return the same from the decimal digits, event by event: slower, but it locates a bad event."""
     start_ns, duration_ns = [], []
     for index, raw in enumerate(_RAW.decode(piece.text)):
         kind = msgspec.json.decode(raw, type=_Kind)

@@ -1,7 +1,7 @@
-"""A profile on disk: the list of all readers and the one that knows it by its content, its name, and its bytes.
+"""Recognition of profile formats by content, run configurations from file names, and bounded decompression.
 
-A few megabytes of gzip can hold gigabytes. Real traces and tables shrink to a thirtieth, so what holds more than
-`RATIO` times its size is refused, until somebody allows as much.
+A few megabytes of gzip can expand to gigabytes. Real traces and tables compress by a factor of about 30, so a file that
+expands to more than `RATIO` times its size is refused unless the limit is raised.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ READERS: tuple[tuple[str, str], ...] = (
     ("vtune", "ApsSummary"),
     ("torch_table", "TorchTable"),
 )
-"""Module of this folder and the class in it, the most telling formats first. Imported when needed."""
+"""Module of this folder and its reader class, the most specific formats first. Modules are imported when needed."""
 
 HEAD = 64 * 2**10
 
@@ -60,17 +60,17 @@ _ENDINGS = {
     ".qdrep": _NSYS,
     ".ncu-rep": "a report of Nsight Compute, which only NVIDIA's tools read: "
     "`ncu --import {name} --csv > {stem}.csv` makes a file that is read here",
-    ".xplane.pb": "an XSpace of JAX or TensorFlow: read is the trace that is written beside it, `*.trace.json.gz`",
-    ".pftrace": "a trace of Perfetto: `rocprofv3 --output-format csv` writes files that are read here",
+    ".xplane.pb": "an XSpace of JAX or TensorFlow, which is not read: use `*.trace.json.gz` from the same folder",
+    ".pftrace": "a trace of Perfetto, which is not read: use `rocprofv3 --output-format csv` or `json`",
 }
 _SIGNS = (
-    (rb"\x80[\x02-\x05]", "a pickle, as PyTorch's memory snapshots are, and loading one runs whatever it says: "
-     "https://pytorch.org/memory_viz shows it; `paleo-lite predict NETWORK --phase training` says what a step needs"),
+    (rb"\x80[\x02-\x05]", "a pickle (for example a memory snapshot of PyTorch), which can run code when loaded "
+     "and is not read: https://pytorch.org/memory_viz shows it; `paleo-lite predict NETWORK --phase training` predicts the memory"),
     (rb'\s*\{\s*"rocprofiler-sdk-tool"', "rocprofv3's JSON, which has to be read whole: "
      "`rocprofv3 --output-format csv`, or its database (rocpd), has the same kernels and copies and is read here"),
-    (rb'[^\0]*"BeginNs"', "rocprof's trace for Chrome: the `*.csv` that is written beside it is read here"),
+    (rb'[^\0]*"BeginNs"', "rocprof's trace for Chrome, which is not read: use the `*.csv` from the same folder"),
 )  # fmt: skip
-"""What to make of files that no reader knows, by the ending of their names, or how they begin."""
+"""Advice for files that no reader supports, by the first bytes (`_SIGNS`) or the end of the name (`_ENDINGS`)."""
 
 SURFBOARD = (
     r"run_(?P<repetition>\d+)_config_(?P<nodes>\d+)_(?P<gpus_per_node>\d+)_(?P<fabric>[^_]+)_(?P<profiler>[^_]+)"
@@ -81,23 +81,23 @@ SURFBOARD = (
 
 RATIO = 64
 ALWAYS = 64 * 2**20
-"""Bytes that a file of any size may hold decompressed."""
+"""Decompressed bytes that a file of any size may have."""
 
 VARIABLE = "PALEO_LITE_DECOMPRESSED"
-"""The environment's variable with the bytes that gzip may hold, which processes that read files inherit."""
+"""Environment variable with the maximum of decompressed bytes; worker processes inherit it."""
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """A profile on disk, recognised but not read.
+    """A profile on disk with its recognised format; nothing is read yet.
 
     Attributes
     ----------
     format : str
         Name of the reader: ``pyprof``, ``nvprof-summary``, ``nsys-sqlite``, ...
     configuration : dict
-        What the file's name says of the run: nodes, gpus_per_node, batch_size, ... (see `parse_name`).
+        Run settings from the file name: nodes, gpus_per_node, batch_size, ... (see `parse_name`).
     has_starts : bool
-        False where the format never tells when anything began.
+        False for formats without start times.
     """
 
     path: Path
@@ -107,12 +107,12 @@ class Profile(msgspec.Struct, frozen=True):
     has_starts: bool = True
 
     def batches(self, columns: Iterable[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows, a bounded number at a time, with these columns of `SCHEMA` (all without) and the metrics."""
+        """Yield batches with the given columns of `SCHEMA` (default: all) and the metrics."""
         return self.reader.batches(self.path, None if columns is None else tuple(columns))
 
     def read(self) -> KernelTable:
-        """The whole profile in memory."""
-        import pyarrow as pa  # needed only here: who asks what a file's name tells does without
+        """Read the whole profile into memory."""
+        import pyarrow as pa  # imported here because recognition does not need it
 
         from .table import SCHEMA, KernelTable
 
@@ -122,95 +122,96 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class Reader(Protocol):
-    """What a module of this folder offers; `READERS` lists them all."""
+    """Interface of the readers listed in `READERS`."""
 
     name: str
-    """How the format is called in output and errors."""
+    """Name of the format in output and errors."""
 
-    what: str
-    """What it reads, in a user's words, for the error that lists the formats."""
+    description: str
+    """The supported files, for the error message that lists the formats."""
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Whether the first 64 KiB (decompressed where gzip) look like this format. Never by the name's extension."""
+        """Return whether the first 64 KiB (decompressed) have this format, regardless of the file extension."""
         ...
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The rows in bounded memory; every batch has the same schema, a selection of `table.SCHEMA` in its order."""
+        """Yield the rows in bounded memory; all batches have the same schema, a selection of `table.SCHEMA`."""
         ...
 
 
 def find_files(paths: Iterable[Path]) -> list[Path]:
-    """The files, and those directly in the folders, each once; numbers in their names count as numbers.
+    """Return the given files and the files directly in the given folders, without duplicates, in natural order.
 
     Raises
     ------
     BadValue
         If a path does not exist, or there is no file at all.
     """
-    by_place: dict[Path, Path] = {}
+    by_resolved: dict[Path, Path] = {}
     paths = list(paths)
     for path in paths:
         if path.is_dir():
-            inside = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
-            files = sorted(inside, key=_natural)
+            visible = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
+            files = sorted(visible, key=_natural_order)
         elif path.exists():
             files = [path]
         else:
             raise BadValue(f"{path}: no such file or folder")
         for file in files:
-            by_place.setdefault(file.resolve(), file)
-    if not by_place:
+            by_resolved.setdefault(file.resolve(), file)
+    if not by_resolved:
         raise BadValue(f"no files in {', '.join(map(str, paths)) or 'nothing'}")
-    return list(by_place.values())
+    return list(by_resolved.values())
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
+def _natural_order(path: Path) -> list[tuple[int, str]]:
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", path.name)]
 
 
 def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
-    """Recognise a profile.
+    """Recognise the format of a profile.
 
     Parameters
     ----------
     name_pattern : str, optional
-        How the file's name tells the run's configuration; see `parse_name`.
+        Regular expression for the run settings in the file name; see `parse_name`.
 
     Raises
     ------
     UnknownFormat
-        If no reader knows the content; the message lists what is read.
+        If no reader recognises the content; the message lists the supported formats.
     """
     head = read_head(path)
     readers = []
-    for module, name in READERS:  # what is recognised early imports none of the rest
-        readers.append(reader := load_reader(module, name))
+    for module, name in READERS:  # later modules are not imported after a match
+        reader = load_reader(module, name)
+        readers.append(reader)
         if reader.recognises(path, head):
             starts = getattr(reader, "has_starts", True)
             return Profile(path, reader.name, reader, parse_name(path.name, name_pattern), starts)
-    instead = next((how for ending, how in _ENDINGS.items() if path.name.endswith(ending)), None)
-    instead = instead or next((how for sign, how in _SIGNS if re.match(sign, head)), None)
-    if instead is not None:
-        raise UnknownFormat(f"{path}: {instead.format(name=path.name, stem=path.name.partition('.')[0])}")
-    known = "; ".join(reader.what for reader in readers)
-    raise UnknownFormat(f"{path}: not a profile that paleo-lite reads. It reads: {known}")
+    advice = [text for ending, text in _ENDINGS.items() if path.name.endswith(ending)]
+    advice += [text for sign, text in _SIGNS if re.match(sign, head)]
+    if advice:
+        raise UnknownFormat(f"{path}: {advice[0].format(name=path.name, stem=path.name.partition('.')[0])}")
+    supported = "; ".join(reader.description for reader in readers)
+    raise UnknownFormat(f"{path}: not a profile that paleo-lite reads. Supported formats: {supported}")
 
 
 def load_reader(module: str, name: str) -> Reader:
-    """An instance of a reader."""
+    """Return an instance of a reader class."""
     reader: Reader = getattr(importlib.import_module(f".{module}", __package__), name)()
     return reader
 
 
 def parse_name(name: str, pattern: str | None = None) -> dict[str, Any]:
-    """The named groups of a pattern in a file's name; whole numbers become int. Empty where it does not match.
+    """Return the named groups of a pattern in a file name; integers become int. Empty if it does not match.
 
     Parameters
     ----------
     name : str
-        The file's name without its folder.
+        File name without its folder.
     pattern : str, optional
-        A regular expression with named groups, `SURFBOARD` without one.
+        Regular expression with named groups (default: `SURFBOARD`).
 
     Raises
     ------
@@ -231,7 +232,7 @@ def parse_name(name: str, pattern: str | None = None) -> dict[str, Any]:
 
 
 def read_head(path: Path) -> bytes:
-    """The first bytes of a file, of what is inside where it is gzip."""
+    """Return the first bytes of a file, decompressed if it is gzip."""
     zipped = is_gzip(path)
     with path.open("rb") as file:
         raw = file.read(HEAD)
@@ -246,31 +247,31 @@ def read_head(path: Path) -> bytes:
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether a file is gzip.
+    """Return whether a file is gzip.
 
     Raises
     ------
     BadProfile
-        If it cannot be read, or is no file: a pipe would be waited for, and read but once.
+        If the file cannot be read or is not a regular file: a pipe would block, and can be read only once.
     """
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
-            what = "a folder" if stat.S_ISDIR(mode) else "a pipe or device, which cannot be read twice"
-            raise BadProfile(f"{path}: cannot be read (it is {what})")
+            kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or device, which cannot be read twice"
+            raise BadProfile(f"{path}: cannot be read (it is {kind})")
         with path.open("rb") as file:
             return file.read(2) == b"\x1f\x8b"
     except OSError as error:
         raise BadProfile(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def opened(path: Path) -> BinaryIO:
-    """A file to read from, decompressed where it is gzip.
+def open_decompressed(path: Path) -> BinaryIO:
+    """Open a file for reading, with decompression if it is gzip.
 
     Raises
     ------
     BadProfile
-        As `is_gzip`; and while it is read, if it holds more than `budget`.
+        As `is_gzip`; also during reading, if the file expands to more than `decompression_limit`.
     """
     zipped = is_gzip(path)
     try:
@@ -279,23 +280,23 @@ def opened(path: Path) -> BinaryIO:
         raise BadProfile(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def budget(path: Path) -> int:
-    """Bytes that a gzip file may hold.
+def decompression_limit(path: Path) -> int:
+    """Return the maximum number of decompressed bytes of a gzip file.
 
     Raises
     ------
     BadProfile
-        If the environment's value is not a number of bytes.
+        If the environment variable is not a number of bytes.
     """
-    told = os.environ.get(VARIABLE, "")
-    if told and not told.isdecimal():
-        raise BadProfile(f"{VARIABLE} must be a whole number of bytes, not {told[:40]!r}")
-    return int(told) if told else max(ALWAYS, RATIO * path.stat().st_size)
+    setting = os.environ.get(VARIABLE, "")
+    if setting and not setting.isdecimal():
+        raise BadProfile(f"{VARIABLE} must be a whole number of bytes, not {setting[:40]!r}")
+    return int(setting) if setting else max(ALWAYS, RATIO * path.stat().st_size)
 
 
 class _Bounded(io.RawIOBase):
     def __init__(self, path: Path) -> None:
-        self._path, self._most, self._read = path, budget(path), 0
+        self._path, self._most, self._read = path, decompression_limit(path), 0
         self._file = gzip.open(path)  # noqa: SIM115, closed with this
 
     def readable(self) -> bool:
@@ -316,6 +317,6 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def allow(most: float) -> None:
-    """Let gzip hold as many bytes, here and in processes that are started from now on."""
+def set_decompression_limit(most: float) -> None:
+    """Set the maximum of decompressed bytes, for this process and processes started later."""
     os.environ[VARIABLE] = str(int(most))

@@ -1,9 +1,9 @@
-"""One array of a JSON document that may be larger than memory, a bounded piece at a time.
+"""Streaming of one array of a JSON document that may be larger than memory.
 
-msgspec does the parsing. What is ours is where to cut: a piece that ends between two elements is a JSON array once
-it stands in brackets, and a piece that ends anywhere else is not, for it leaves a string or a bracket open that the
-one closing bracket cannot close. So a cut may be guessed from the bytes, and the decoder proves or refutes it; a
-refuted guess is replaced by counting brackets outside strings.
+msgspec parses the pieces; this module decides where to cut. A piece that ends between two elements becomes a JSON
+array when it is enclosed in brackets. A piece that ends elsewhere does not, because an open string or bracket
+remains. The cut can therefore be guessed from the bytes, and the decoder accepts or rejects it. After a rejected
+guess the brackets outside strings are counted.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 import msgspec
 
 from ..errors import BadProfile
-from .detect import is_gzip, opened
+from .detect import is_gzip, open_decompressed
 
 T = TypeVar("T")
 
 PIECE = 2**20
-"""Bytes read at a time. Gzip is expanded by no more than this at a step."""
+"""Bytes per read. Gzip is expanded by at most this much per step."""
 
 ELEMENT_LIMIT = 32 * 2**20
-"""Bytes that one element, or all that stands around the array, may have."""
+"""Maximum bytes of one element, and of the document outside the array."""
 
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _BOM = b"\xef\xbb\xbf"
 
 
 class Elements(NamedTuple, Generic[T]):
-    """Whole elements that stand together.
+    """A piece of consecutive complete elements.
 
     Attributes
     ----------
     start : int
-        Byte of the document, decompressed where it is gzip, at which `text` starts.
+        Byte offset of `text` in the (decompressed) document.
     text : bytes
         The elements as a JSON array, in brackets.
     decoded : T
-        What the decoder made of the text.
+        Result of the decoder for the text.
     """
 
     start: int
@@ -50,21 +50,21 @@ class Elements(NamedTuple, Generic[T]):
 
 
 class JsonArray(Generic[T]):
-    """An array that is the document itself or the value of a key of the outermost object.
+    """An array that is the whole document or the value of a key of the outermost object.
 
     Parameters
     ----------
     path : Path
         Plain or gzip.
     key : str
-        ``"traceEvents"``.
+        Key of the array, such as ``"traceEvents"``.
     decode : callable
-        From bytes of a JSON array to what is wanted of it; raises `msgspec.DecodeError` where it is no JSON.
+        Function from the bytes of a JSON array to a result; raises `msgspec.DecodeError` for invalid JSON.
 
     Attributes
     ----------
     around : bytes
-        The document with the array emptied, once `pieces` is exhausted.
+        The document with an empty array, available when `pieces` is exhausted.
     """
 
     def __init__(self, path: Path, key: str, decode: Callable[[bytes], T]) -> None:
@@ -78,8 +78,8 @@ class JsonArray(Generic[T]):
         self._after_comma = False
 
     def pieces(self) -> Iterator[Elements[T]]:
-        """The elements in their order."""
-        with opened(self.path) as file:
+        """Yield the elements in file order."""
+        with open_decompressed(self.path) as file:
             head = self._find_array(file)
             wanted = PIECE
             while True:
@@ -127,7 +127,7 @@ class JsonArray(Generic[T]):
         return self._buffer
 
     def _guess(self) -> Elements[T] | None:
-        """A piece that ends before the last `}, {` of the buffer, if that is a place between two elements."""
+        """Return the piece up to the last `}, {` of the buffer, or None if that is not between two elements."""
         cut = last_seam(self._buffer)
         if cut is None:
             return None
@@ -137,7 +137,7 @@ class JsonArray(Generic[T]):
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             position = _position_of(error)
             if position is not None and position < len(text) - 1 and "trailing characters" not in str(error):
-                raise self._undecoded(text, error) from None  # wrong before the cut: no other cut mends it
+                raise self._undecoded(text, error) from None  # invalid before the cut: no other cut helps
             return None
         piece = Elements(self._offset - 1, text, decoded)
         self._after_comma = True
@@ -167,8 +167,8 @@ class JsonArray(Generic[T]):
             return self._bad(0, f"not JSON ({error})")
         return self._bad(min(position, len(text)) - 1, f"not JSON ({_BYTE.sub('', str(error)).strip()})")
 
-    def _bad(self, position: int, what: str) -> BadProfile:
-        return bad_at(self.path, self._offset + position, what)
+    def _bad(self, position: int, problem: str) -> BadProfile:
+        return bad_at(self.path, self._offset + position, problem)
 
     def _drop(self, count: int) -> None:
         self._buffer = self._buffer[count:]
@@ -187,19 +187,19 @@ class JsonArray(Generic[T]):
         self._buffer = b"".join(pieces)
 
 
-def bad_at(path: Path, byte: int, what: str) -> BadProfile:
-    """The error for a place in the document, which in gzip is not that of the file."""
+def bad_at(path: Path, byte: int, problem: str) -> BadProfile:
+    """Return the error for a byte offset of the (decompressed) document."""
     where = " of the decompressed text" if is_gzip(path) else ""
-    return BadProfile(f"{path}: at byte {byte}{where}: {what}")
+    return BadProfile(f"{path}: at byte {byte}{where}: {problem}")
 
 
 def decode_around(array: JsonArray[Any], type_: type[T]) -> T | None:
-    """Decode what stands around the array, an empty one in its place; None where the array is all there is.
+    """Decode the document outside the array; None if the document is the array itself.
 
     Raises
     ------
     BadProfile
-        If it is no JSON or not of this type.
+        If it is not JSON or not of this type.
     """
     try:
         if array.around.lstrip()[:1] == b"[":
@@ -208,8 +208,8 @@ def decode_around(array: JsonArray[Any], type_: type[T]) -> T | None:
         return msgspec.json.decode(array.around, type=type_)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise BadProfile(
-            f"{array.path}: what surrounds {array.key!r}, up to byte {array._offset + len(array._buffer)}, cannot "
-            f"be read ({_BYTE.sub('', str(error)).strip()})"
+            f"{array.path}: the document outside {array.key!r}, up to byte {array._offset + len(array._buffer)}, "
+            f"cannot be read ({_BYTE.sub('', str(error)).strip()})"
         ) from None
 
 
@@ -225,7 +225,7 @@ _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 
 
 def last_seam(buffer: bytes) -> int | None:
-    """The comma of the last ``} , {`` with any white space."""
+    """Return the position of the comma of the last ``} , {`` with any white space."""
     end = len(buffer)
     for _ in range(_GUESSES):
         brace = buffer.rfind(b"{", 0, end)
@@ -239,7 +239,7 @@ def last_seam(buffer: bytes) -> int | None:
 
 
 def _string_end(buffer: bytes, start: int) -> int | None:
-    """The position after the quote that closes the string whose contents start here."""
+    """Return the position after the closing quote of the string that starts here."""
     quote = buffer.find(b'"', start)
     while quote >= 0:
         back = quote
@@ -252,13 +252,13 @@ def _string_end(buffer: bytes, start: int) -> int | None:
 
 
 def last_comma_and_end(buffer: bytes) -> tuple[int | None, int | None]:
-    """The last comma between elements, and the bracket that closes the array where it is in the buffer.
+    """Return the last comma between elements and the bracket that closes the array, if it is in the buffer.
 
-    Where one string begins as another ends, what follows is no JSON, and is not looked through.
+    The search stops where a string directly follows another string, because the text is not JSON.
     """
     depth, position, comma, string = 0, 0, None, -1
     while True:
-        # Inside an element commas mean nothing: looked for only between elements.
+        # Commas are searched for only between elements.
         match = (_TOKEN if depth == 0 else _BRACKET).search(buffer, position)
         if match is None:
             return comma, None
@@ -279,7 +279,7 @@ def last_comma_and_end(buffer: bytes) -> tuple[int | None, int | None]:
 
 
 def array_start(buffer: bytes, key: bytes) -> int | None:
-    """The position after the bracket that opens the array: the outermost one, or the value of the key."""
+    """Return the position after the bracket that opens the array: the outermost one, or the value of the key."""
     depth, position, last = 0, 0, (0, 0)
     while (match := _BRACKET.search(buffer, position)) is not None:
         token, position = match.group(), match.end()

@@ -1,17 +1,18 @@
-"""What a trace tells only between its lines: which operation launched a kernel, in which direction, step and module.
+"""Links between the events of a trace: the operation, direction, iteration and module that launched a kernel.
 
-A kernel's ``External id`` names the innermost operation that ran when it was launched. Many versions of the profiler
-wrote the correlation id there instead (in all events alike): such ids are not a link, and the call that launched the
-kernel, found by its correlation, is looked up among the operations that were running on its thread.
+A kernel's ``External id`` is the id of the innermost operation that ran at its launch. Many versions of the profiler
+wrote the correlation id there instead (in all events): such ids are not a link. In this case the launching call is
+found by its correlation id, and the operation by the time of the call on its thread.
 
-PyTorch's profiler marks each call of its ``step`` (``ProfilerStep#3``); those win. Else what a program marks itself
-(``record_function("train_step")``, NVTX) is taken for iterations where it comes at least twice under one name but for
-its digits, one after the other, and around almost everything that was launched. Of several such, one in the other, the
-outermost: a network's blocks come within its steps. A mark without a length lasts to the next of its name.
+PyTorch's profiler marks each call of its ``step`` (``ProfilerStep#3``); these marks have priority. Otherwise a
+program's own marks (``record_function("train_step")``, NVTX) are taken as iterations if they occur at least twice
+under one name (ignoring digits), do not overlap, and contain almost all launches. Of several nested candidates the
+outermost is taken, because the blocks of a network lie within its steps. A mark without a length lasts until the next
+mark of its name.
 
-The profiler also writes the forward call of each module (``with_stack=True``) and the ranges of ``record_function``.
-They nest, and the path of their names says where in the program a kernel comes from. A backward operation runs on
-autograd's thread, outside of all of them: its place is that of the forward operation it belongs to.
+The profiler also records the forward call of each module (``with_stack=True``) and the ranges of ``record_function``.
+They nest, and the path of their names locates a kernel in the program. Backward operations run on autograd's thread,
+outside all ranges: they get the path of their forward operation.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .table import coded
+from .table import encode_text
 
 Integers = NDArray[np.int64]
 
 OPERATION = np.dtype(
     [
-        ("external", "i8"),  # -1 where the trace gives none
-        ("thread", "i4"),  # a code: the same for the same process and thread
+        ("external", "i8"),  # -1 if absent
+        ("thread", "i4"),  # code of the process and thread
         ("start", "i8"),
         ("end", "i8"),
         ("name", "i4"),  # codes of texts
         ("params", "i4"),
         ("sequence", "i8"),  # autograd's, -1 without
-        ("direction", "i1"),  # of `DIRECTIONS`, as far as its own event says
+        ("direction", "i1"),  # of `DIRECTIONS`, from the event itself; -1 if absent
     ]
 )
-"""One operation (or, for its direction only, an annotation): 45 bytes."""
+"""Record of one operation, or of an annotation that only gives a direction: 45 bytes."""
 
 LAUNCH = np.dtype([("correlation", "i8"), ("thread", "i4"), ("start", "i8")])
-"""One call of the runtime or driver: 20 bytes."""
+"""Record of one call of the runtime or driver: 20 bytes."""
 
 DIRECTIONS = ("fprop", "bprop", "update")
 """Names of the directions; -1 is none."""
@@ -52,36 +53,36 @@ FPROP, BPROP, UPDATE = range(3)
 
 _BACKWARD = ("autograd::engine::evaluate_function", "torch::autograd::")
 STEP = "Optimizer.step#"
-"""What PyTorch calls the range around an optimiser's step begins like this."""
+"""Prefix of PyTorch's range around an optimizer step."""
 
 PROFILER_STEP = "ProfilerStep"
-"""What PyTorch calls a step begins like this."""
+"""Prefix of the name of PyTorch's step marks."""
 
 COVERED = 0.9
-"""Share of the launches that marks must be around to be iterations."""
+"""Minimum fraction of the launches inside marks that are taken as iterations."""
 
 MODULE = "nn.Module: "
-"""What the range of a module's forward call begins with."""
+"""Prefix of the range of a module's forward call."""
 
 _DIGITS = re.compile(r"\d+")
-_NO_PLACE = (PROFILER_STEP, STEP, "nccl:")
-"""Ranges that do not say where in the program something is."""
+_NOT_IN_PATHS = (PROFILER_STEP, STEP, "nccl:")
+"""Prefixes of ranges that do not locate a kernel in the program."""
 
 
 def direction_of(name: str) -> int:
-    """The direction that an operation's own name tells, -1 where it does not."""
+    """Return the direction that follows from an operation's name, or -1."""
     if name.startswith(_BACKWARD):
         return BPROP
     return UPDATE if name.startswith(STEP) else -1
 
 
 class Nest:
-    """Nested intervals on threads, asked for the innermost one at a time.
+    """Nested intervals per thread, with a lookup of the innermost interval at a time.
 
     Parameters
     ----------
-    thread, start, end : arrays of one length
-        An interval holds its start and not its end; one of no length is taken to last 1 ns.
+    thread, start, end : arrays of shape (n,)
+        Half-open intervals, in ns; an interval without a length is taken as 1 ns.
     """
 
     def __init__(self, thread: NDArray[Any], start: Integers, end: Integers) -> None:
@@ -96,7 +97,7 @@ class Nest:
             self._threads[int(thread[of_thread[0]])] = (starts, ends, depth[levels], starts[levels], of_thread[levels])
 
     def innermost(self, thread: NDArray[Any], time: Integers) -> Integers:
-        """Index of the innermost interval on each thread at each time, -1 where there is none."""
+        """Return the index of the innermost interval on each thread at each time, or -1."""
         operation = np.full(len(time), -1, dtype=np.int64)
         order = np.argsort(thread, kind="stable")
         cuts = np.flatnonzero(np.diff(thread[order])) + 1
@@ -117,27 +118,27 @@ class Nest:
             last = np.searchsorted(level_starts[low:high], time[of_depth], side="right") - 1
             if high > low:
                 operation[of_depth] = np.where(last >= 0, at[low + np.maximum(last, 0)], -1)
-        # Intervals that overlap without nesting mislead the depth: rather none than a wrong one.
+        # The depth is wrong for intervals that overlap without nesting: return -1 rather than a wrong index.
         return np.where((operation >= 0) & (self.end[operation] > time), operation, -1)
 
 
-def _place_in(known: Integers, keys: Integers) -> Integers:
-    """Where each key stands among those that are known, which are in order; -1 where it does not."""
-    if not len(known):
+def _find_sorted(sorted_keys: Integers, keys: Integers) -> Integers:
+    """Return the index of each key in a sorted array, or -1 if it is absent."""
+    if not len(sorted_keys):
         return np.full(len(keys), -1)
-    place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return np.where(known[place] == keys, place, -1)
+    index = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
+    return np.where(sorted_keys[index] == keys, index, -1)
 
 
-class _Names(NamedTuple):
-    """Keys in order, and the operation that each stands for."""
+class _KeyIndex(NamedTuple):
+    """Sorted keys and the operation of each key."""
 
     keys: Integers
     operation: Integers
 
     @classmethod
-    def of(cls, keys: Integers, operation: Integers, label: Integers) -> _Names:
-        """Keys that stand for operations of different labels are left out: they name neither."""
+    def of(cls, keys: Integers, operation: Integers, label: Integers) -> _KeyIndex:
+        """Build the index; keys shared by operations with different labels are ambiguous and left out."""
         order = np.argsort(keys, kind="stable")
         keys, operation, label = keys[order], operation[order], label[order]
         if not len(keys):
@@ -148,27 +149,28 @@ class _Names(NamedTuple):
         return cls(keys[first][~differs], operation[first][~differs])
 
     def look_up(self, keys: Integers) -> Integers:
-        place = _place_in(self.keys, keys)
-        return np.where(place >= 0, self.operation[place], -1) if len(self.keys) else place
+        """Return the operation of each key, or -1."""
+        index = _find_sorted(self.keys, keys)
+        return np.where(index >= 0, self.operation[index], -1) if len(self.keys) else index
 
 
 class Links:
-    """From events on a device to the operations that launched them.
+    """Links from device events to the operations that launched them.
 
     Parameters
     ----------
     operations : array of `OPERATION`
-        In any order. Those with a name of -1 are annotations: they give a direction and are never found.
+        In any order. Records with name -1 are annotations: they give a direction and are never returned by `find`.
     launches : array of `LAUNCH`
     external_ids : bool
-        Whether external ids are links, and no copies of the correlation.
+        Whether external ids are links and not copies of the correlation ids.
 
     Attributes
     ----------
     direction : ndarray of int8
-        Of each operation, -1 for none.
+        Direction of each operation, or -1.
     forward : ndarray of int64
-        For each operation of a backward pass the forward operation that it belongs to, -1 where there is none.
+        Index of the forward operation of each backward operation, or -1.
     """
 
     def __init__(self, operations: NDArray[Any], launches: NDArray[Any], external_ids: bool) -> None:
@@ -177,44 +179,46 @@ class Links:
         real = operations[index]
         label = (operations["name"].astype(np.int64) << 32) + operations["params"]
         named = index[real["external"] >= 0] if external_ids else index[:0]
-        self._by_external = _Names.of(operations["external"][named], named, label[named])
+        self._by_external = _KeyIndex.of(operations["external"][named], named, label[named])
         around = Nest(real["thread"], real["start"], real["end"]).innermost(launches["thread"], launches["start"])
         inside = around >= 0
         launched = index[around[inside]]
-        self._by_correlation = _Names.of(launches["correlation"][inside], launched, label[launched])
+        self._by_correlation = _KeyIndex.of(launches["correlation"][inside], launched, label[launched])
         self.direction, self.forward = _directions(operations)
 
     def find(self, external: Integers, correlation: Integers) -> Integers:
-        """Index of the operation behind each event, -1 where the trace does not tell."""
+        """Return the index of the operation that launched each event, or -1."""
         launch = self._by_external.look_up(external)
         return np.where(launch >= 0, launch, self._by_correlation.look_up(correlation))
 
     def columns(self, at: Integers, names: pa.Array, params: pa.Array) -> dict[str, pa.Array]:
-        """`op`, `params`, `direction` and `execution` of the events that these operations (-1 for none) stand behind.
+        """Return `op`, `params`, `direction` and `execution` of events from the operations that launched them.
 
         Parameters
         ----------
         at : array
-            From `find`.
+            Index of the operation of each event from `find`, or -1.
         names, params : pyarrow.Array
-            The texts that the codes of the operations stand for.
+            Texts indexed by the codes of the operations.
         """
         operation = self.operations[at]
         codes = {"op": operation["name"], "params": operation["params"], "direction": self.direction[at]}
         texts = {"op": names, "params": params, "direction": pa.array(DIRECTIONS)}
-        return {
-            name: pa.DictionaryArray.from_arrays(
-                pa.array(code.astype(np.int32), mask=(at < 0) | (code < 0)), texts[name]
-            )
-            for name, code in codes.items()
-        } | {"execution": pa.array(at, mask=at < 0)}
+        columns: dict[str, pa.Array] = {}
+        for name, code in codes.items():
+            indices = pa.array(code.astype(np.int32), mask=(at < 0) | (code < 0))
+            columns[name] = pa.DictionaryArray.from_arrays(indices, texts[name])
+        columns["execution"] = pa.array(at, mask=at < 0)
+        return columns
 
 
 def _directions(operations: NDArray[Any]) -> tuple[NDArray[np.int8], Integers]:
-    """The direction of each operation: its own or that of the nearest one around it that has any; its forward one.
+    """Return the direction and the forward operation of each operation.
 
-    A forward operation bears the sequence number of its backward one. Operations before it may bear the same number,
-    for it only counts up when the graph grows: so it is the last one to start with that number before the backward.
+    The direction is the operation's own label, else that of the innermost enclosing operation with a label. A forward
+    operation has the sequence number of its backward operation. Earlier operations can have the same number, because
+    the counter only increases when the graph grows; the last operation that starts with the number before the backward
+    operation is taken.
     """
     direction = operations["direction"].copy()
     numbered = np.flatnonzero((operations["sequence"] >= 0) & (direction != UPDATE))
@@ -242,12 +246,12 @@ def _directions(operations: NDArray[Any]) -> tuple[NDArray[np.int8], Integers]:
 
 
 class MarkedSteps(NamedTuple):
-    """Iterations that a program marked, in the order of time.
+    """Iterations marked by the program, in order of time.
 
     Attributes
     ----------
     names : list of str
-        Each once: marks that are called alike are numbered from 1.
+        Unique names: marks with equal names are numbered from 1.
     starts, ends : ndarray of int64, shape (iterations,)
         In nanoseconds.
     """
@@ -257,7 +261,7 @@ class MarkedSteps(NamedTuple):
     ends: Integers
 
     def find(self, times: Integers) -> Integers:
-        """The iteration that each time is in, -1 for none."""
+        """Return the iteration that contains each time, or -1."""
         if not self.names:
             return np.full(len(times), -1, dtype=np.int64)
         step = np.searchsorted(self.starts, times, side="right") - 1
@@ -265,22 +269,22 @@ class MarkedSteps(NamedTuple):
 
 
 class Launched:
-    """In which iteration events on a device were launched.
+    """Assignment of device events to the iterations that launched them.
 
     Parameters
     ----------
     steps : MarkedSteps
-        When the host was in each.
+        Intervals of the iterations on the host.
     ran : MarkedSteps
-        When the device was, where the profiler says so; else the same.
+        Intervals of the iterations on the device if the profiler records them, else `steps`.
     launches : structured ndarray
-        All launches, see `LAUNCH`.
+        All launches (`LAUNCH`).
 
     Attributes
     ----------
     steps : MarkedSteps
     launches : structured ndarray
-        By correlation.
+        Sorted by correlation id.
     """
 
     def __init__(self, steps: MarkedSteps, ran: MarkedSteps, launches: NDArray[Any]) -> None:
@@ -288,31 +292,31 @@ class Launched:
         self.launches = launches[np.argsort(launches["correlation"], kind="stable")]
 
     def find(self, correlation: Integers) -> Integers:
-        """The place in `launches` of what launched each event, by its correlation; -1 where none is known."""
-        return np.where(correlation >= 0, _place_in(self.launches["correlation"], correlation), -1)
+        """Return the index in `launches` of the call that launched each event, or -1."""
+        return np.where(correlation >= 0, _find_sorted(self.launches["correlation"], correlation), -1)
 
     def columns(self, correlation: Integers, start: Integers, base_ns: int = 0) -> dict[str, pa.Array]:
-        """`launch_ns` and `step` of events.
+        """Return `launch_ns` and `step` of events.
 
-        What no known call launched is of the step in which it began: at a trace's begin that is often the last step
-        before it, whose launches were not traced.
+        An event without a recorded launch belongs to the step in which it began. At the start of a trace this is often
+        the step before the first complete one, because its launches were not recorded.
         """
         launch = self.find(correlation)
         time = start.copy()
         time[launch >= 0] = self.launches["start"][launch[launch >= 0]]
         step = np.where(launch >= 0, self.steps.find(time), self._ran.find(start))
-        return {"launch_ns": pa.array(time + base_ns, mask=launch < 0), "step": coded(step, self.steps.names)}
+        return {"launch_ns": pa.array(time + base_ns, mask=launch < 0), "step": encode_text(step, self.steps.names)}
 
 
 def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches: Integers) -> MarkedSteps:
-    """The iterations among ranges.
+    """Find the iterations among named ranges.
 
     Parameters
     ----------
     names : sequence of str, length n
     starts, ends : ndarray of int64, shape (n,)
     launches : ndarray of int64
-        When work was given to the device.
+        Launch times, in ns.
     """
     families: dict[str, list[int]] = {}
     for index, name in enumerate(names):
@@ -343,7 +347,7 @@ def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches:
 
 
 class HostRange(NamedTuple):
-    """A range on a thread of the host, in nanoseconds."""
+    """A named range on a host thread; times in ns."""
 
     name: str
     thread: int
@@ -351,47 +355,47 @@ class HostRange(NamedTuple):
     end: int
 
 
-class Places:
-    """Where in the program something is.
+class ProgramPaths:
+    """Paths of the program's nested ranges.
 
     Parameters
     ----------
     ranges : sequence of HostRange
         In any order.
     steps : MarkedSteps
-        The iterations, whose marks are no place.
+        The iterations; their marks are not part of the paths.
 
     Attributes
     ----------
     names : list of str
-        Paths such as ``Model_0/Block_3/Linear_7``, each once.
+        Unique paths such as ``Model_0/Block_3/Linear_7``.
     """
 
     def __init__(self, ranges: Sequence[HostRange], steps: MarkedSteps) -> None:
         marks = set(zip(steps.starts.tolist(), steps.ends.tolist()))
-        entered = [known for known in ranges if not known.name.startswith(_NO_PLACE)]
-        entered = [known for known in entered if (known.start, known.end) not in marks]
-        entered.sort(key=lambda known: (known.thread, known.start, -known.end))
+        entered = [item for item in ranges if not item.name.startswith(_NOT_IN_PATHS)]
+        entered = [item for item in entered if (item.start, item.end) not in marks]
+        entered.sort(key=lambda item: (item.thread, item.start, -item.end))
         codes: dict[str, int] = {}
         self._path = np.empty(len(entered) + 1, np.int64)
-        self._path[-1] = -1  # of what is in none
+        self._path[-1] = -1  # for events outside all ranges
         open_ranges: list[tuple[HostRange, str]] = []
-        for index, known in enumerate(entered):
-            while open_ranges and (open_ranges[-1][0].thread != known.thread or open_ranges[-1][0].end <= known.start):
+        for index, item in enumerate(entered):
+            while open_ranges and (open_ranges[-1][0].thread != item.thread or open_ranges[-1][0].end <= item.start):
                 open_ranges.pop()
-            own = known.name.removeprefix(MODULE).replace("/", "|")
+            own = item.name.removeprefix(MODULE).replace("/", "|")
             text = f"{open_ranges[-1][1]}/{own}" if open_ranges else own
-            open_ranges.append((known, text))
+            open_ranges.append((item, text))
             self._path[index] = codes.setdefault(text, len(codes))
         self.names = list(codes)
-        self._nest = Nest(*(np.array([known[field] for known in entered], np.int64) for field in (1, 2, 3)))
+        self._nest = Nest(*(np.array([item[field] for item in entered], np.int64) for field in (1, 2, 3)))
 
     def find(self, thread: NDArray[Any], time: Integers) -> Integers:
-        """The place in `names` of each thread at a time, -1 for none."""
+        """Return the index in `names` of the path on each thread at each time, or -1."""
         return self._path[self._nest.innermost(thread, time)]
 
     def of(self, links: Links) -> Integers:
-        """The same of each of the links' operations; of a backward one that is nowhere, that of its forward one."""
+        """Return the path index of each operation; a backward operation outside all ranges gets that of its forward."""
         operations, forward = links.operations, links.forward
         module = self.find(operations["thread"], operations["start"])
         outside = (module < 0) & (forward >= 0)

@@ -1,4 +1,4 @@
-"""Lines of a profile that is text: decompressed, decoded, bounded and numbered; and the numbers that stand in them."""
+"""Reading of text profiles: numbered lines with limits, CSV tables, and numbers with units."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..errors import BadProfile
-from .detect import opened
+from .detect import open_decompressed
 
 LONGEST_LINE = 2**20
-"""Bytes; the longest real one, a C++ name with its template arguments, has some 20,000."""
+"""Bytes; the longest real line, a C++ name with template arguments, has about 20,000."""
 
 MOST_BLANK = 2**16
-"""Lines without content in a row: what gzip makes of nothing has no end."""
+"""Maximum of consecutive blank lines; a small gzip file can expand to an unlimited number."""
 
 MOST_ROWS = 2**18
 SUMMARY_BYTES = 2**27
-"""Rows and text of a summary, which is read whole and has one row per kernel: whoever writes more writes a trace."""
+"""Maximum rows and bytes of a summary, which is read into memory and has one row per kernel."""
 
 MOST_PREAMBLE = 10_000
-"""Lines of the program's own output before a heading."""
+"""Maximum lines of the program's own output before a heading."""
 
 TIME_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
 SIZE_BYTES = {"B": 1.0, "KB": 2.0**10, "MB": 2.0**20, "GB": 2.0**30, "TB": 2.0**40}
@@ -32,23 +32,23 @@ _NUMBER = re.compile(r"[+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d
 
 
 def numbered_lines(path: Path, most: int | None = None) -> Iterator[tuple[int, str]]:
-    """Number (from 1) and text of every line with content, without its end and trailing spaces.
+    """Yield number (from 1) and text of every non-blank line, without trailing spaces.
 
-    Gzip is decompressed as it is read. A line that is not UTF-8 is read as Latin-1; a byte-order mark is dropped.
+    Gzip is decompressed. A line that is not UTF-8 is read as Latin-1; a byte-order mark is dropped.
 
     Parameters
     ----------
     most : int, optional
-        Bytes that are read at most, for who keeps them all (`SUMMARY_BYTES`).
+        Maximum bytes, for callers that keep all lines (`SUMMARY_BYTES`).
 
     Raises
     ------
     BadProfile
-        If the file cannot be read or decompressed, holds more than `most`, or a line is too long or is not text.
+        If the file cannot be read or decompressed or has more than `most` bytes, or a line is too long or not text.
     """
     number = blank = size = 0
     try:
-        with opened(path) as file:
+        with open_decompressed(path) as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 size += len(line)
@@ -73,18 +73,18 @@ def numbered_lines(path: Path, most: int | None = None) -> Iterator[tuple[int, s
 
 
 def decoded_head(head: bytes) -> list[str]:
-    """The whole lines of a file's first bytes, to recognise it by."""
+    """Return the lines of the first bytes of a file, for recognition."""
     lines = head.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     return [decoded(line).rstrip(" \r\n") for line in lines if len(line) <= LONGEST_LINE]
 
 
 def number_of(text: str) -> float:
-    """A finite decimal number, as profilers print it.
+    """Convert a finite decimal number.
 
     Raises
     ------
     ValueError
-        If it is anything else: empty, ``nan``, ``inf``, with a unit.
+        If the text is anything else: empty, ``nan``, ``inf``, a number with a unit.
     """
     if not _NUMBER.fullmatch(text):
         raise ValueError(text)
@@ -95,7 +95,7 @@ def number_of(text: str) -> float:
 
 
 def quantity_of(text: str, units: Mapping[str, float]) -> float:
-    """A number with its unit, in the unit whose factor is 1: ``quantity_of("230.07us", TIME_NS)`` is 230,070.
+    """Convert a number with a unit to the base unit: ``quantity_of("230.07us", TIME_NS)`` is 230,070.
 
     Raises
     ------
@@ -109,27 +109,27 @@ def quantity_of(text: str, units: Mapping[str, float]) -> float:
     value = number_of(match[0]) * factor
     if value in (float("inf"), float("-inf")):
         raise ValueError(text)
-    return round(value, 6)  # 46.6474 s are 46,647,400,000 ns and no rounding error more
+    return round(value, 6)  # removes rounding errors: 46.6474 s are exactly 46,647,400,000 ns
 
 
 class CsvTable:
-    """A CSV table among a profiler's own lines (``==PID== ...``) and, before it, the output of the program.
+    """A CSV table between lines of the profiler (``==PID== ...``) and of the program.
 
     Parameters
     ----------
     heading : re.Pattern
-        What the heading begins with. It may come again, also with other columns: a file can hold several processes.
+        Start of the heading. The heading can be repeated with other columns: a file can hold several processes.
     units : bool
-        Whether the line below the heading tells the units.
+        Whether the line below the heading contains the units.
     delimiter : str
-        What stands between columns.
+        Column separator.
     most : int, optional
-        Bytes that are read at most, as for `numbered_lines`.
+        Maximum bytes, as for `numbered_lines`.
 
     Attributes
     ----------
     names, units : list of str
-        Of the heading last met; a new list for every heading.
+        Names and units of the most recent heading; a new list for every heading.
     """
 
     def __init__(
@@ -142,12 +142,12 @@ class CsvTable:
         self.units_line = 0
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Number of line and columns of every row.
+        """Yield line number and fields of every row.
 
         Raises
         ------
         BadProfile
-            If there is no heading, or a row has not the heading's number of columns.
+            If there is no heading, or a row has a different number of columns.
         """
         for number, line in numbered_lines(self.path, self.most):
             if line.startswith("=="):
@@ -176,7 +176,8 @@ class CsvTable:
             names = []
         if len(names) < 3:
             raise BadProfile(
-                f"{self.path}: line {number}: the heading is {shown(line)}, expected columns between {self.delimiter!r}"
+                f"{self.path}: line {number}: the heading is {quoted(line)}, expected columns "
+                f"between {self.delimiter!r}"
             )
         if len(set(names)) < len(names):
             raise BadProfile(f"{self.path}: line {number}: a column appears twice in the heading")
@@ -184,7 +185,7 @@ class CsvTable:
 
 
 def fields_of(path: Path, number: int, line: str, delimiter: str = ",") -> list[str]:
-    """The columns of a line of CSV."""
+    """Split a line of CSV into fields."""
     try:
         return next(csv.reader([line], delimiter=delimiter, strict=True))
     except csv.Error as error:
@@ -192,7 +193,7 @@ def fields_of(path: Path, number: int, line: str, delimiter: str = ",") -> list[
 
 
 def gpu_category(name: str) -> str:
-    """What nvprof's name of a GPU activity says it is."""
+    """Return the category of a GPU activity from its name in nvprof and similar tools."""
     if name.startswith(("[CUDA memcpy", "[Unified Memory Memcpy")):
         return "memcpy"
     if name.startswith("[CUDA memset"):
@@ -200,13 +201,13 @@ def gpu_category(name: str) -> str:
     return "communication" if "nccl" in name[:200].lower() else "kernel"
 
 
-def shown(text: str, most: int = 60) -> str:
-    """A text from a file as it may stand in an error: quoted, escaped, short."""
+def quoted(text: str, most: int = 60) -> str:
+    """Return a text from a file for an error message: quoted, escaped, truncated."""
     return repr(text if len(text) <= most else text[:most] + "...")
 
 
 def decoded(line: bytes) -> str:
-    """Text, read as Latin-1 where it is not UTF-8."""
+    """Decode a line as UTF-8, or as Latin-1 if it is not UTF-8."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,15 +1,15 @@
-"""Names of kernels: what is left of a C++ name when templates and parameters go, and the class of work that it tells.
+"""Normalisation of kernel names (without templates and parameters) and classification of kernels by name.
 
-A CUDA kernel is a free function (``__global__`` is not a member function), so its name is namespaces and one identifier
-before the first list of template arguments or parameters. That much of an Itanium-mangled name is read here in one
-pass. General demanglers expand substitutions, which a hostile name makes exponentially long, and they refuse the
-truncated names that profilers write.
+A CUDA kernel is a free function (``__global__`` functions cannot be members), so its name consists of namespaces and
+one identifier before the first list of template arguments or parameters. This part of an Itanium-mangled name is
+decoded here in one pass. General demanglers expand substitutions, which a malicious name makes exponentially long,
+and they reject the truncated names that profilers write.
 
-Which class a name tells says a table of patterns, read from top to bottom. Names are those of cuDNN (algorithms as in
-``cudnnConvolutionFwdAlgo_t`` and its backward twins), cuBLAS, CUTLASS (instruction shapes as in its
-``functionality.md``), NCCL, DALI, nvJPEG, PyTorch, TensorFlow, MIOpen, the attention of AOTriton, Composable Kernel,
-FlashInfer and SGLang. Which convolution a ``scudnn`` kernel belongs to follows from PyTorch traces, which name the
-operation beside the kernel.
+The class follows from a table of patterns; the first match wins. The names are those of cuDNN (algorithms as in
+``cudnnConvolutionFwdAlgo_t`` and its backward counterparts), cuBLAS, CUTLASS (instruction shapes as in its
+``functionality.md``), NCCL, DALI, nvJPEG, PyTorch, TensorFlow, MIOpen, and the attention kernels of AOTriton,
+Composable Kernel, FlashInfer and SGLang. The convolution pass of ``scudnn`` kernels was determined from PyTorch
+traces, which record the operation of each kernel.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import NamedTuple
 import msgspec
 
 LONGEST = 4096
-"""Characters of a name that are looked at; the rest of a longer one is arguments of arguments."""
+"""Characters of a name that are used; the rest of longer names is nested template arguments."""
 
 CLASSES = {
-    "convolution_implicit_gemm": "convolution as a matrix product whose matrix is never written out",
-    "convolution_precomputed_gemm": "the same with offsets computed beforehand",
+    "convolution_implicit_gemm": "convolution as a matrix product without a stored im2col matrix",
+    "convolution_precomputed_gemm": "the same with precomputed offsets",
     "convolution_explicit_gemm": "convolution as im2col and a matrix product",
     "convolution_winograd": "convolution by minimal filtering: fewer multiplications than direct",
     "convolution_fft": "convolution by Fourier transforms and products of complex matrices",
     "convolution_dgrad": "gradient of a convolution with respect to its input",
     "convolution_wgrad": "gradient of a convolution with respect to its weights",
     "convolution_direct": "direct, depthwise and other convolution",
-    "convolution_gemm": "matrix product that an operation of convolution calls",
-    "convolution_besides": "layout, fills, sums and the like of an operation of convolution",
+    "convolution_gemm": "matrix product called by a convolution",
+    "convolution_besides": "auxiliary kernel of a convolution: layout, fill, sum",
     "gemm": "matrix product",
     "attention": "fused attention",
     "batch_norm": "batch normalisation",
@@ -54,20 +54,20 @@ CLASSES = {
     "communication": "collectives and other messages between devices",
     "other": "not recognised by its name",
 }
-"""Every class and what it is; the last two of convolutions only where the profiler names operations."""
+"""Description by class. ``convolution_gemm`` and ``convolution_besides`` need a profiler that records operations."""
 
 
 class KernelName(msgspec.Struct, frozen=True):
-    """What a kernel's name tells.
+    """A kernel name with its class.
 
     Attributes
     ----------
     name : str
         The normalised name.
     label : str
-        Its class, one of `CLASSES`.
+        Class, one of `CLASSES`.
     raw : str
-        As the profiler prints it.
+        Name as printed by the profiler.
     """
 
     name: str
@@ -76,7 +76,7 @@ class KernelName(msgspec.Struct, frozen=True):
 
     @property
     def tensor_core(self) -> bool | None:
-        """Whether it runs on tensor cores; None where the name does not say."""
+        """Whether the kernel uses tensor cores; None if the name does not show it."""
         name, raw = self.name.lower(), self.raw[:LONGEST].lower()
         if [word for word in _ON_TENSOR_CORES if word in raw] and (
             _TENSOR_CORE.search(name) or _TENSOR_CORE.search(raw)
@@ -86,30 +86,30 @@ class KernelName(msgspec.Struct, frozen=True):
 
     @property
     def family(self) -> str:
-        """The class, without the algorithm where it is a convolution."""
+        """The class, without the algorithm of a convolution."""
         return "convolution" if self.label.startswith("convolution") else self.label
 
 
-@lru_cache(maxsize=2**19)  # a profile of generated kernels has as many names, and asks for each several times
+@lru_cache(maxsize=2**19)  # a profile of generated kernels can have this many names
 def classify(raw: str, category: str = "kernel") -> KernelName:
-    """The normalised name, class and unit of a kernel.
+    """Return normalised name and class of a kernel.
 
     Parameters
     ----------
     raw : str
-        The name as a profiler prints it: plain, demangled or mangled, whole or truncated.
+        Name as printed by the profiler: plain, demangled or mangled, complete or truncated.
     category : str
-        What the profiler says of the row (`paleo_lite.profiles.table.SCHEMA`): copies, fills and communication are
-        known by it, whatever they are called. ``convolution`` of a kernel whose operation is one: its class is that of
-        a convolution, also where its name is that of a plain matrix product.
+        Category of the row (`paleo_lite.profiles.table.SCHEMA`). It decides for copies, fills and communication,
+        whatever their names. ``convolution`` marks a kernel of a convolution operation: it gets a convolution class
+        even if its name is that of a plain matrix product.
     """
     name = normalise(raw)
     if category in _BY_CATEGORY:
         return KernelName(name, category, raw)
     wraps, label = _class_of(_LONG_NUMBER.sub(r"\1000", name.lower()))
-    if wraps:  # the template arguments tell what it runs
+    if wraps:  # the class follows from the template arguments
         arguments = raw[:LONGEST].lower()
-        label = next((told for told, pattern in _BY_ARGUMENT if pattern.search(arguments)), label)
+        label = next((candidate for candidate, pattern in _BY_ARGUMENT if pattern.search(arguments)), label)
     if category == "convolution" and not label.startswith("convolution"):
         label = "convolution_gemm" if label == "gemm" else "convolution_besides"
     return KernelName(name, label, raw)
@@ -117,16 +117,16 @@ def classify(raw: str, category: str = "kernel") -> KernelName:
 
 @lru_cache(2**16)
 def _class_of(name: str) -> tuple[bool, str]:
-    """Whether a kernel is a wrapper, and the class that its name tells."""
+    """Return whether a kernel is a wrapper, and the class of its name."""
     label = next((label for label, pattern in _BY_NAME if pattern.search(name)), "other")
     return _WRAPPERS.search(name) is not None, label
 
 
 def normalise(raw: str) -> str:
-    """A name without return type, templates, parameters and anonymous namespaces.
+    """Remove return type, templates, parameters and anonymous namespaces from a name.
 
-    The kernel of a CUTLASS wrapper (``cutlass::Kernel<cutlass_80_tensorop_...>``) is called by its argument. The names
-    of Tensile (AMD's GEMMs) are shortened, distinct names to distinct ones.
+    A CUTLASS wrapper (``cutlass::Kernel<cutlass_80_tensorop_...>``) gets the name of its argument. The names of Tensile
+    (AMD's GEMMs) are shortened; different names stay different.
 
     Examples
     --------
@@ -157,15 +157,15 @@ def normalise(raw: str) -> str:
         inner = _IDENTIFIER.match(text, end + 1)
         if inner and "cutlass_" in inner[1]:
             return inner[1]
-    told = _TENSILE.match(name) if len(name) > _TENSILE_WHOLE else None
-    if told is not None:
-        # What is left: layouts, types, macro tile and instruction; what is left out tells a hash.
-        return "_".join([*filter(None, told.groups()), hashlib.blake2b(name.encode(), digest_size=4).hexdigest()])
+    tensile = _TENSILE.match(name) if len(name) > _TENSILE_WHOLE else None
+    if tensile is not None:
+        # Layouts, types, macro tile and instruction are kept; a hash stands for the rest.
+        return "_".join([*filter(None, tensile.groups()), hashlib.blake2b(name.encode(), digest_size=4).hexdigest()])
     return name or text
 
 
 def _mangled_parts(text: str) -> list[str]:
-    """Namespaces and function of an Itanium-mangled name: its <nested-name> or <source-name>, per the C++ ABI."""
+    """Return namespaces and function of an Itanium-mangled name (<nested-name> or <source-name> of the C++ ABI)."""
     nested = _NESTED.match(text, 2)
     position = nested.end() if nested else 2
     identifiers: list[str] = []
@@ -182,16 +182,16 @@ def _mangled_parts(text: str) -> list[str]:
     return identifiers
 
 
-# How names are written ------------------------------------------------------------------------------------------------
+# Parsing of names -----------------------------------------------------------------------------------------------------
 
 _ANONYMOUS = re.compile(
     r"_GLOBAL__N_\w*::|\(anonymous(?: namespace)?\)::|<?unnamed>::|\{anonymous\}::|`anonymous namespace'::"
 )
-_UNNAMED = ("nonymous", "unnamed", "_GLOBAL__N_")  # looked for first, which takes a tenth of the pattern's time
-_CORRELATION = re.compile(r"\s*\[\d+\]$")  # nvprof's GPU trace puts the launch's number behind the name
+_UNNAMED = ("nonymous", "unnamed", "_GLOBAL__N_")  # tested first: ten times faster than the pattern
+_CORRELATION = re.compile(r"\s*\[\d+\]$")  # nvprof's GPU trace appends the correlation id to the name
 _STATIC = re.compile(r"^__nv_static_\d+__\w*?_(?=_Z)")  # nvcc's prefix of a kernel with internal linkage
 _TENSILE = re.compile(r"(Cijk_[A-Z][a-z]+_[A-Z][a-z]+_[A-Z0-9]+)\w*?_(MT\d+(?:x\d+)+)(?:_(MI\d+(?:x\d+)+))?")
-_TENSILE_WHOLE = 64  # characters of one of Tensile's names that are not shortened
+_TENSILE_WHOLE = 64  # Tensile names up to this length are not shortened
 _COPY = re.compile(
     r"\[?(?:cuda )?(memcpy|memset)(?:[\s,]+([HDPA]to[HDPA]|(?:Host|Device|Peer)-to-(?:Host|Device|Peer)))?"
     r"(?:\s*\(.*|\])?",
@@ -205,7 +205,7 @@ _TYPE_END = re.compile(r">::type\s+(?=[A-Za-z_])")
 _SOURCE_NAME = re.compile(r"L?(\d{1,4})")
 _NESTED = re.compile(r"N[rVK]*[RO]?")
 
-# What they tell -------------------------------------------------------------------------------------------------------
+# Classes --------------------------------------------------------------------------------------------------------------
 
 _BY_NAME = [
     (label, re.compile(pattern))
@@ -286,7 +286,7 @@ _WRAPPERS = re.compile(
     r"(?:^|::)(?:kernel2?|device_kernel|multi_tensor_apply_kernel|eigenmetakernel|elementwise_kernel"
     r"|(?:vectorized|unrolled)_elementwise_kernel|kentry)$|^triton_"
 )
-"""Kernels that run what their template argument (or the rest of the name) says."""
+"""Wrapper kernels: the work follows from the template argument or the rest of the name."""
 
 _BY_ARGUMENT = [
     (label, re.compile(pattern))
@@ -303,8 +303,8 @@ _BY_ARGUMENT = [
     )
 ]
 
-# No pattern of `_BY_NAME` looks at more than the first digit of a number this long: names that differ in the rest of
-# one (generated kernels, by the hundred thousand) are looked up once.
+# No pattern of `_BY_NAME` uses more than the first digit of a number this long. Names of generated kernels that differ
+# only in such numbers share one cache entry.
 _LONG_NUMBER = re.compile(r"(\d)\d{3,}")
 
 _TENSOR_CORE = re.compile(
@@ -313,10 +313,10 @@ _TENSOR_CORE = re.compile(
     r"|(?<![a-z0-9])(?:bf16_|tf32_|fp16_|f16_)?[shdi](?:884|1688|8816|8832|16816|16832|16864|168256|161616)(?!\d)"
 )
 _ON_TENSOR_CORES = ("tensor", "mma", "nvjet", "88", "168", "1616")
-"""Any name that `_TENSOR_CORE` finds has one of these, which are looked for in a tenth of its time."""
+"""Substrings of all names matched by `_TENSOR_CORE`; tested first because this is ten times faster."""
 
 _ON_VECTOR_UNITS = ("gemm", "simt", "ffma", "_scudnn_", "_sm_heavy_", "_sm3", "maxwell_", "fft", "mem", "nccl")
-"""The same of `_VECTOR`."""
+"""Substrings of all names matched by `_VECTOR`."""
 
 _VECTOR = re.compile(
     r"simt|ffma|(?:^|_)[sd]gemm_|_scudnn_|_sm_heavy_|_sm3[05]_|maxwell_|^(?:[sdc]gemm|fft|memcpy|memset)|nccl"
@@ -324,14 +324,14 @@ _VECTOR = re.compile(
 
 
 class Operation(NamedTuple):
-    """A kind of operations in profiles: what their names tell apart, which is less than a network does.
+    """A kind of operation in profiles, as far as the names of operations distinguish kinds.
 
     Attributes
     ----------
     pattern : str
-        A regular expression that is found in the names of its operations.
+        Regular expression searched for in the names of operations.
     work_class : str
-        The class of work that all its layers have; empty where they differ or are none.
+        Work class of all its layers; empty if there is none or several.
     """
 
     name: str
@@ -356,4 +356,4 @@ OPERATIONS = (
         "elementwise",
     ),
 )
-"""In the order in which they are tried: the first whose pattern is found. All other operations are ``other``."""
+"""Kinds of operations; the first match wins. All other operations are ``other``."""

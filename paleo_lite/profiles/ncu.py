@@ -1,9 +1,9 @@
-"""Nsight Compute's ``ncu --csv``: a row per metric and kernel, or with ``--page raw`` a row per kernel.
+"""Reader of Nsight Compute's ``ncu --csv``: one row per metric and kernel, or per kernel with ``--page raw``.
 
 Metric names, units and the counters of floating-point instructions are those of the Nsight Compute documentation
-(Kernel Profiling Guide, "Metrics Structure" and "Roofline Charts"). ncu measures each kernel by itself, by default at
-base clock with flushed caches: its durations are not those of the program's run. What the L2 cache keeps is not among
-the DRAM bytes, which can be fewer than the kernel reads and writes.
+(Kernel Profiling Guide, "Metrics Structure" and "Roofline Charts"). ncu replays each kernel in isolation, by default at
+base clock with flushed caches, so its durations differ from those in the program. DRAM bytes exclude hits in the L2
+cache and can be fewer than the kernel reads and writes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import BadProfile
-from .lines import CsvTable, decoded_head, gpu_category, number_of, shown
+from .lines import CsvTable, decoded_head, gpu_category, number_of, quoted
 from .table import batch_of
 
 _VALUES = 2**18  # in a batch
@@ -43,21 +43,22 @@ _ABOUT = {
 
 
 class NcuCsv:
-    """The reader; see `table.Reader`."""
+    """Reader of this format; see `detect.Reader`."""
 
     name = "ncu"
-    what = "Nsight Compute CSV (ncu --csv, details or --page raw)"
+    description = "Nsight Compute CSV (ncu --csv, details or --page raw)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
         return any(_HEADING.match(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """One row per kernel and every metric with a number as ``metric.NAME``.
+        """Yield one row per kernel, with every numeric metric as ``metric.NAME``.
 
-        Times are in ns, sizes in bytes, frequencies in Hz; per cent and everything else is as printed. `bytes` is
-        ``dram__bytes.sum``, or what was read and written. `flops` is twice the ``fma`` and once the ``add`` and ``mul``
-        of ``smsp__sass_thread_inst_executed_op_{f,d}*_pred_on.sum`` (Kernel Profiling Guide, "Roofline Charts"); null
-        where half-precision or tensor-core instructions ran beside them, which these counters do not tell in FLOPs.
+        Times are in ns, sizes in bytes, frequencies in Hz; percentages and other values are as printed. `bytes` is
+        ``dram__bytes.sum``, or the sum of bytes read and written. `flops` is twice the ``fma`` plus the ``add`` and
+        ``mul`` of ``smsp__sass_thread_inst_executed_op_{f,d}*_pred_on.sum`` (Kernel Profiling Guide, "Roofline
+        Charts"); null if half-precision or tensor-core instructions also ran, because these counters do not give their
+        FLOPs.
         """
         metrics = _metric_names(path)
         rows: list[dict[str, Any]] = []
@@ -89,7 +90,7 @@ def _metric_names(path: Path) -> list[str]:
 
 
 def _kernels(path: Path) -> Iterator[tuple[dict[str, str], dict[str, float]]]:
-    """What is said about each kernel, and its metrics."""
+    """Yield the attributes and the metrics of each kernel."""
     table = _table(path)
     about: dict[str, str] = {}
     values: dict[str, float] = {}
@@ -114,7 +115,7 @@ def _kernels(path: Path) -> Iterator[tuple[dict[str, str], dict[str, float]]]:
 
 
 def _table(path: Path) -> CsvTable:
-    """The table with its heading found; of the wide form the line below the heading tells the units."""
+    """Open the table; in the wide form the line below the heading contains the units."""
     probe = CsvTable(path, _HEADING, units=False)
     next(probe.rows(), None)
     needed = {"Kernel Name"} - {*probe.names}
@@ -124,7 +125,7 @@ def _table(path: Path) -> CsvTable:
 
 
 def _add(values: dict[str, float], path: Path, number: int, name: str, text: str, unit: str) -> None:
-    """Take up a metric if it has a number: many are words, and a rule's row has no metric."""
+    """Add a metric if its value is a number; many are text, and rows of rules have no metric."""
     name, text, unit = name.strip(), text.strip(), unit.strip()
     if _THOUSANDS.fullmatch(text):
         text = text.replace(",", "")
@@ -133,12 +134,12 @@ def _add(values: dict[str, float], path: Path, number: int, name: str, text: str
         value = number_of(text) * _factor(unit)
     except ValueError:
         if is_time:
-            raise BadProfile(f"{path}: line {number}: {name} is {shown(text)}, expected a number") from None
+            raise BadProfile(f"{path}: line {number}: {name} is {quoted(text)}, expected a number") from None
         return
-    least = 0 if is_time or name.endswith(".sum") else -(2**63)  # sums are of counters
+    least = 0 if is_time or name.endswith(".sum") else -(2**63)  # sums of counters are not negative
     if not least <= value < 2**63 or (is_time and unit not in _TIME_NS):
         wanted = f"a {'duration' if is_time else 'number'} from {'0' if least == 0 else '-2^63'} to 2^63"
-        raise BadProfile(f"{path}: line {number}: {name} is {shown(text)} {shown(unit)}, expected {wanted}")
+        raise BadProfile(f"{path}: line {number}: {name} is {quoted(text)} {quoted(unit)}, expected {wanted}")
     if name:
         values.setdefault(name[:200], value)
 
@@ -169,7 +170,7 @@ def _row(about: dict[str, str], values: dict[str, float]) -> dict[str, Any]:
 
 
 def counted_flops(values: Mapping[str, float]) -> float | None:
-    """What the counters of floating-point instructions say, as `NcuCsv.batches` has it."""
+    """Return the FLOPs from the counters of floating-point instructions (see `NcuCsv.batches`)."""
     total, counted = 0.0, False
     for unit in ("smsp", "sm"):
         for precision in "fd":

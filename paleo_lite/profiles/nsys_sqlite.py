@@ -1,10 +1,10 @@
-"""Nsight Systems' SQLite (``nsys export --type sqlite``, or what ``nsys stats`` leaves beside a report).
+"""Reader of Nsight Systems' SQLite files (``nsys export --type sqlite``; ``nsys stats`` writes one too).
 
-Tables and columns as the file's own comments and the Nsight Systems User Guide ("SQLite Schema Reference") describe
-them. Columns differ between versions, so each table is asked which it has. Times are ns since the session began;
-names are numbers into ``StringIds``. Ranges that PyTorch's ``emit_nvtx`` pushed (``aten::mm, op_id = 7, sizes = [..]``)
-name the operation behind each kernel; a program's own are its iterations and layers (see `launches`), but for what
-libraries mark in domains of theirs.
+Tables and columns follow the comments in the file and the Nsight Systems User Guide ("SQLite Schema Reference").
+Columns differ between versions, so the columns of each table are queried. Times are in ns since the start of the
+session; names are ids into ``StringIds``. Ranges of PyTorch's ``emit_nvtx`` (``aten::mm, op_id = 7, sizes = [..]``)
+give the operation of each kernel. Other ranges of the program are its iterations and layers (see `launches`), except
+for those of libraries with their own NVTX domains.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import BadProfile
-from .launches import LAUNCH, OPERATION, HostRange, Launched, Links, Places, direction_of, find_steps
-from .lines import LONGEST_LINE, gpu_category, shown
-from .sqlite_file import opened, recognised_tables, tables_of
-from .table import batch_of, coded
+from .launches import LAUNCH, OPERATION, HostRange, Launched, Links, ProgramPaths, direction_of, find_steps
+from .lines import LONGEST_LINE, gpu_category, quoted
+from .sqlite_file import open_readonly, recognised_tables, tables_of
+from .table import batch_of, encode_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +36,7 @@ TABLES = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": "api",
     "NVTX_EVENTS": "marker",
 }
-"""What is read, in this order, each table in the order of its rows."""
+"""Tables that are read, in this order, and the category of their rows."""
 
 COPY_KINDS = {
     1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host", 5: "Array-to-Array",
@@ -46,16 +46,16 @@ COPY_KINDS = {
 """ENUM_CUDA_MEMCPY_OPER."""
 
 _ROWS = 2**14
-_TEXT = 2**24  # characters of a batch's own texts
-_LONGEST_NS = 2**53  # a hundred days: what a float holds to the nanosecond
+_TEXT = 2**24  # characters of text in a batch
+_LONGEST_NS = 2**53  # a hundred days: the range of exact nanoseconds in float64
 _LINKED = ("op", "params", "direction", "execution", "step", "launch_ns", "layer")
 
 _MARK, _DOMAIN = 34, 75
-_NESTED = (None, 59, 70)  # pushed and popped on one thread; older versions do not say
+_NESTED = (None, 59, 70)  # ranges pushed and popped on one thread; older versions have no type
 _NVTX_KINDS = (_MARK, 59, 60, 70, 71)
-"""Marks and ranges, of ENUM_NSYS_EVENT_TYPE; the rest declares domains and names."""
+"""Marks and ranges of ENUM_NSYS_EVENT_TYPE; other events declare domains and names."""
 
-_LIBRARIES = ("NCCL", "CCCL")  # whose ranges say nothing of where in the program something is
+_LIBRARIES = ("NCCL", "CCCL")  # NVTX domains with ranges that do not locate a kernel in the program
 _TORCH_RANGE = re.compile(
     r"(?P<op>.+?)(?:, seq = (?P<sequence>\d{1,18}))?(?:, op_id = \d+)?"
     r"(?:, sizes = (?P<sizes>\[[\d, \[\]]*\]))?(?:, input_op_ids.*)?"
@@ -64,26 +64,26 @@ _TORCH_SIGNS = (", seq = ", ", op_id = ", ", sizes = ")
 
 
 class NsysSqlite:
-    """The reader; see `table.Reader`."""
+    """Reader of this format; see `detect.Reader`."""
 
     name = "nsys-sqlite"
-    what = "Nsight Systems SQLite"
+    description = "Nsight Systems SQLite"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Any SQLite but nvprof's and rocprofv3's: of nobody's, `batches` says which tables it looked for."""
+        """Return True for SQLite files other than nvprof's and rocprofv3's; `batches` checks for the tables."""
         tables = recognised_tables(path, head)
         others = () if tables is None else ("StringTable", *(name for name in tables if name.startswith("rocpd_")))
         return tables is not None and ("StringIds" in tables or not tables.keys() & {*others})
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """Kernels, copies, fills, calls of the runtime and NVTX ranges, table by table, 16,384 rows at a time.
+        """Yield kernels, copies, fills, runtime calls and NVTX ranges, table by table, 16,384 rows at a time.
 
         Raises
         ------
         BadProfile
             If the file is cut or corrupted, lacks the tables, or an event ends before it begins.
         """
-        with opened(path) as connection:
+        with open_readonly(path) as connection:
             tables = tables_of(connection)
             present = [table for table in TABLES if table in tables]
             if not present or "StringIds" not in tables:
@@ -108,7 +108,7 @@ class _Reader:
         self._pids: dict[int, int] = {}
 
     def chunks(self, table: str) -> Iterator[tuple[list[int], dict[str, list[Any]]]]:
-        """Row ids and columns; names in place of their numbers, None for a column that this version has not."""
+        """Yield row ids and columns; ids of names are replaced by names, missing columns are None."""
         has = self.tables[table]
         for needed in ("start", "end", *({"CUPTI_ACTIVITY_KIND_RUNTIME": ["nameId"]}.get(table, []))):
             if needed not in has:
@@ -120,10 +120,10 @@ class _Reader:
         count = 0
         for rows in self._groups(cursor):
             count += len(rows)
-            if count > self.most:  # a damaged tree can lead to the same pages again and again
+            if count > self.most:  # a damaged B-tree can visit the same pages repeatedly
                 raise BadProfile(f"{self.path}: {table} has more rows than the file has bytes")
             row_ids, numbers, *values = map(list, zip(*rows))
-            names = [self._name(table, row, given) for row, given in zip(row_ids, numbers)]
+            names = [self._name(table, row, name_id) for row, name_id in zip(row_ids, numbers)]
             values_of = dict(zip(_COLUMNS, values))
             own = values_of["text"]
             values_of["name"] = [str(n if text is None else text) if n or text else None for n, text in zip(names, own)]
@@ -131,7 +131,7 @@ class _Reader:
 
     @staticmethod
     def _groups(cursor: sqlite3.Cursor) -> Iterator[list[tuple[Any, ...]]]:
-        """Rows, some at a time: fewer where they hold long texts of their own."""
+        """Yield groups of rows; groups are smaller if the rows contain long texts."""
         text = 2 + _COLUMNS.index("text")
         group: list[tuple[Any, ...]] = []
         size = 0
@@ -145,7 +145,7 @@ class _Reader:
             yield group
 
     def _name(self, table: str, row: int, number: Any) -> str | None:
-        """An entry of StringIds: looked up once, since many rows have it and it may be long."""
+        """Return an entry of StringIds, cached because many rows share it."""
         if number is None:
             return None
         if number not in self._names:
@@ -156,7 +156,7 @@ class _Reader:
         return self._names[number]
 
     def link(self, present: list[str]) -> None:
-        """Remember ranges and the calls that launch, to tell what is behind each kernel, and where in the program."""
+        """Record ranges and launching calls, to link kernels to operations, iterations and paths."""
         if "NVTX_EVENTS" not in present or "CUPTI_ACTIVITY_KIND_RUNTIME" not in present:
             return
         ranges = _Ranges(self._domains())
@@ -178,7 +178,7 @@ class _Reader:
         self.linked = ranges.link(np.array(calls, LAUNCH))
 
     def _domains(self) -> dict[Any, str]:
-        """The names of NVTX's domains, by their numbers."""
+        """Return the names of NVTX domains by id."""
         has = self.tables["NVTX_EVENTS"]
         if not {"eventType", "domainId", "text"} <= {*has}:
             return {}
@@ -218,7 +218,7 @@ class _Reader:
         return values_of
 
     def _launch_keys(self, owners: list[Any], correlations: list[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Correlation ids count anew in each process: the process, by a number of ours, and the 32 bits of the id."""
+        """Return process-unique keys of launches: an index of the process and the 32-bit correlation id."""
         keys = np.full(len(owners), -1, dtype=np.int64)
         for index, (owner, correlation) in enumerate(zip(owners, correlations)):
             if isinstance(correlation, int) and 0 <= correlation < 2**32 and isinstance(owner, int):
@@ -231,12 +231,15 @@ class _Reader:
             unfinished = end is None and table == "NVTX_EVENTS"
             whole = isinstance(end, int) and isinstance(start, int) and 0 <= end - start < _LONGEST_NS
             if not isinstance(start, int) or not (unfinished or whole):
-                raise BadProfile(f"{self.path}: {table} row {row}: begins at {_said(start)} and ends at {_said(end)}")
+                raise BadProfile(
+                    f"{self.path}: {table} row {row}: begins at {_describe_value(start)} "
+                    f"and ends at {_describe_value(end)}"
+                )
         return rows["start"], rows["end"]
 
 
 _NAMES = ("demangledName", "shortName", "nameId", "textId")
-_SIDES = tuple(f"{what}{axis}" for what in ("grid", "block") for axis in "XYZ")
+_SIDES = tuple(f"{extent}{axis}" for extent in ("grid", "block") for axis in "XYZ")
 _COLUMNS = (
     "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "globalTid", "bytes", "copyKind", "text",
     "eventType", "domainId", *_SIDES,
@@ -247,28 +250,32 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _said(value: Any) -> str:
-    return shown(value) if isinstance(value, str) else f"{value!r:.40}"
+def _describe_value(value: Any) -> str:
+    return quoted(value) if isinstance(value, str) else f"{value!r:.40}"
 
 
-def _extents(rows: dict[str, list[Any]], what: str) -> list[str | None]:
-    sides = zip(*(rows[f"{what}{axis}"] for axis in "XYZ"))
-    return [",".join(map(str, side)) if all(isinstance(one, int) for one in side) else None for side in sides]
+def _extents(rows: dict[str, list[Any]], extent: str) -> list[str | None]:
+    """Return grid or block sizes as "x,y,z"; None if one of them is not an integer."""
+    texts: list[str | None] = []
+    for sides in zip(*(rows[f"{extent}{axis}"] for axis in "XYZ")):
+        are_integers = all(isinstance(side, int) for side in sides)
+        texts.append(",".join(map(str, sides)) if are_integers else None)
+    return texts
 
 
 # NVTX -----------------------------------------------------------------------------------------------------------------
 #
-# PyTorch's ``emit_nvtx`` pushes a range per operation, ``aten::mm, seq = 3, op_id = 8, sizes = [[2, 3], [3, 4]]``. The
-# rest is the program's own.
+# PyTorch's ``emit_nvtx`` pushes a range per operation, ``aten::mm, seq = 3, op_id = 8, sizes = [[2, 3], [3, 4]]``. All
+# other ranges are the program's own.
 
 
 class _Ranges:
-    """Ranges and marks, gathered one by one.
+    """Collected NVTX ranges and marks.
 
     Parameters
     ----------
     domains : mapping
-        Names of the domains by their numbers.
+        Names of the domains by id.
     """
 
     def __init__(self, domains: Mapping[Any, str]) -> None:
@@ -284,11 +291,11 @@ class _Ranges:
         return bool(self._operations or self._own)
 
     def thread(self, number: Any) -> int:
-        """A number of ours for a thread."""
+        """Return the code of a thread."""
         return self._threads.setdefault(number, len(self._threads))
 
     def add(self, name: str | None, thread: Any, kind: int | None, domain: Any, start: int, end: int | None) -> None:
-        """Add one; what has no name or was never ended says nothing."""
+        """Add a range or mark; events without a name and ranges without an end are ignored."""
         if name is None or (end is None and kind != _MARK) or domain in self._foreign:
             return
         match = _TORCH_RANGE.fullmatch(name) if any(sign in name for sign in _TORCH_SIGNS) else None
@@ -308,33 +315,33 @@ class _Ranges:
         return -1, thread, start, end, code, params, sequence, direction_of(match["op"])
 
     def link(self, launches: NDArray[Any]) -> _Linked:
-        """What is behind what these calls launched (see `launches.LAUNCH`)."""
+        """Return the links of the events launched by these calls (see `launches.LAUNCH`)."""
         names, starts, ends = zip(*self._own) if self._own else ((), (), ())
         steps = find_steps(names, np.array(starts, np.int64), np.array(ends, np.int64), launches["start"])
         operations = np.array(self._operations, OPERATION)
         links = Links(operations, launches, external_ids=False) if len(operations) else None
-        texts = tuple(pa.array([*known], pa.string()) for known in (self.names, self.sizes))
-        return _Linked(Launched(steps, steps, launches), Places(self._ranges, steps), links, *texts)
+        texts = tuple(pa.array([*codes], pa.string()) for codes in (self.names, self.sizes))
+        return _Linked(Launched(steps, steps, launches), ProgramPaths(self._ranges, steps), links, *texts)
 
 
 class _Linked:
-    """What is behind events on a device, by the call that launched them."""
+    """Links from device events to operations, iterations and paths, by the launching call."""
 
     def __init__(
-        self, launched: Launched, places: Places, links: Links | None, names: pa.Array, sizes: pa.Array
+        self, launched: Launched, places: ProgramPaths, links: Links | None, names: pa.Array, sizes: pa.Array
     ) -> None:
         self._launched, self._places, self._links = launched, places, links
         self._texts = names, sizes
         of_launch = places.find(launched.launches["thread"], launched.launches["start"])
-        self._of_launch = np.append(of_launch, -1)  # the last is that of what nothing launched
+        self._of_launch = np.append(of_launch, -1)  # the last entry is for events without a launch
         self._of_operation = None if links is None else places.of(links)
 
     def columns(self, keys: Integers, start: Integers) -> dict[str, Any]:
-        """`step`, `launch_ns`, `layer`, and those of an operation where there is one."""
+        """Return `step`, `launch_ns`, `layer`, and the columns of the operation if there is one."""
         table: dict[str, Any] = self._launched.columns(keys, start)
         inside = self._of_launch[self._launched.find(keys)]
         if self._links is not None and self._of_operation is not None:
             at = self._links.find(np.full(len(keys), -1), keys)
             table |= self._links.columns(at, *self._texts)
             inside = np.where(at >= 0, self._of_operation[at], inside)
-        return table | {"layer": coded(inside, self._places.names)}
+        return table | {"layer": encode_text(inside, self._places.names)}

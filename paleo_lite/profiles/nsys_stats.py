@@ -1,9 +1,9 @@
-"""``nsys stats --format csv``: one report or several, in files of their own or as the command prints them.
+"""Reader of ``nsys stats --format csv``: one or several reports, from files or from the output of the command.
 
-Reports are recognised by their columns, which the scripts in Nsight Systems' ``reports`` folder print and
-``nsys stats --help-reports`` describes: cuda_gpu_trace, cuda_api_trace, cuda_gpu_kern_sum, cuda_gpu_kern_gb_sum,
+Reports are recognised by their columns, as the scripts in Nsight Systems' ``reports`` folder print them and
+``nsys stats --help-reports`` describes them: cuda_gpu_trace, cuda_api_trace, cuda_gpu_kern_sum, cuda_gpu_kern_gb_sum,
 cuda_gpu_mem_time_sum, cuda_gpu_sum, cuda_api_sum, nvtx_sum, and the names and units of older versions (gputrace,
-gpukernsum, ...). Others between them are left out, calls of the operating system (osrt_sum) among them.
+gpukernsum, ...). Other reports, such as calls of the operating system (osrt_sum), are skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import BadProfile
-from .lines import MOST_PREAMBLE, decoded_head, fields_of, gpu_category, number_of, numbered_lines, shown
+from .lines import MOST_PREAMBLE, decoded_head, fields_of, gpu_category, number_of, numbered_lines, quoted
 from .table import batches_of
 
 _TIME_NS = {"ns": 1.0, "nsec": 1.0, "us": 1e3, "μs": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
@@ -32,18 +32,18 @@ _DEVICE = re.compile(r".*\((\d{1,6})\)")
 
 
 class NsysStatsCsv:
-    """The reader; see `table.Reader`."""
+    """Reader of this format; see `detect.Reader`."""
 
     name = "nsys-stats"
-    what = "nsys stats CSV (cuda_gpu_trace, cuda_gpu_kern_sum, cuda_api_sum, nvtx_sum, ...)"
+    description = "nsys stats CSV (cuda_gpu_trace, cuda_gpu_kern_sum, cuda_api_sum, nvtx_sum, ...)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
         return any(_is_heading(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The rows in their order, 16,384 at a time; those of a summary stand for all calls together.
+        """Yield the rows in file order, 16,384 at a time; a row of a summary stands for all calls.
 
-        Sizes in MB are rounded to 1 kB by nsys itself.
+        nsys rounds sizes in MB to 1 kB.
         """
         yield from batches_of(_rows(path), None, columns)
 
@@ -54,14 +54,14 @@ def _is_heading(line: str) -> bool:
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     report: _Report | None = None
-    told: dict[str, int] = {}  # by which report, given as the line of its heading, a category is told
+    report_line: dict[str, int] = {}  # heading line of the report with the rows of a category
     has_report = False
     for number, line in numbered_lines(path):
         if _is_heading(line):
             report, has_report = _Report(path, number, fields_of(path, number, line)), True
             continue
         if not line.lstrip('"')[:1].isdigit() and not line.startswith(("-", "nan")):
-            report = None  # what nsys prints between reports, or the heading of one that is not read
+            report = None  # text between reports, or the heading of a report that is not read
             if not has_report and number > MOST_PREAMBLE:
                 break
             continue
@@ -70,10 +70,10 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         row = report.row(number, fields_of(path, number, line))
         if row is None:
             continue
-        if told.setdefault(row["category"], report.line) != report.line:
+        if report_line.setdefault(row["category"], report.line) != report.line:
             raise BadProfile(
                 f"{path}: line {number}: a second report with {row['category']} rows, after the one at line "
-                f"{told[row['category']]}: they would count twice"
+                f"{report_line[row['category']]}: they would count twice"
             )
         yield row
     if not has_report:
@@ -81,7 +81,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class _Report:
-    """One report: what its columns mean."""
+    """One report and its columns."""
 
     def __init__(self, path: Path, line: int, heading: list[str]) -> None:
         self.path, self.line = path, line
@@ -90,10 +90,10 @@ class _Report:
             match = _UNIT.fullmatch(text.strip())
             name, unit = (match["name"], match["unit"]) if match else (text.strip(), "")
             if name in self.columns:
-                raise BadProfile(f"{path}: line {line}: column {shown(name)} appears twice in the heading")
+                raise BadProfile(f"{path}: line {line}: column {quoted(name)} appears twice in the heading")
             self.columns[name] = (index, unit)
         self.width = len(heading)
-        self.called = self._one_of(*_NAMES)
+        self.name_column = self._one_of(*_NAMES)
         self.is_trace = "Start" in self.columns
         self.time = self._one_of("Duration" if self.is_trace else "Total Time")
         self.calls = "" if self.is_trace else self._one_of(*_CALLS)
@@ -105,11 +105,11 @@ class _Report:
         raise BadProfile(f"{self.path}: line {self.line}: a heading without a column {' or '.join(names)}")
 
     def row(self, number: int, fields: list[str]) -> dict[str, Any] | None:
-        """The columns of `SCHEMA`, None for a call that is not CUDA's."""
+        """Return the columns of `SCHEMA`; None for a call that is not of CUDA."""
         if len(fields) != self.width:
             raise BadProfile(f"{self.path}: line {number}: {len(fields)} columns, expected {self.width}")
         texts = {name: fields[index].strip() for name, (index, _) in self.columns.items()}
-        name = texts[self.called]
+        name = texts[self.name_column]
         category = self._category(name)
         if category is None:
             return None
@@ -130,7 +130,7 @@ class _Report:
         return row
 
     def _category(self, name: str) -> str | None:
-        if self.called == "Range":
+        if self.name_column == "Range":
             return "marker"
         if "Num Calls" in self.columns or "Result" in self.columns:
             return "api" if name.startswith("cu") else None
@@ -145,10 +145,10 @@ class _Report:
             value = number_of(text) * (units[unit] if unit else 1.0)
         except (ValueError, KeyError):
             value = -1.0
-        if not 0 <= value < 2**63:  # ns and bytes, which int64 holds
+        if not 0 <= value < 2**63:  # range of int64
             in_unit = f"in {unit}" if unit else ""
             raise BadProfile(
-                f"{self.path}: line {number}: {column} is {shown(text)} {in_unit}, expected a number from 0 to 2^63"
+                f"{self.path}: line {number}: {column} is {quoted(text)} {in_unit}, expected a number from 0 to 2^63"
             )
         return round(value, 6)
 
@@ -157,7 +157,7 @@ class _Report:
         if not text:
             return None
         if not text.isdecimal() or len(text) > 18:
-            raise BadProfile(f"{self.path}: line {number}: {column} is {shown(text)}, expected a whole number")
+            raise BadProfile(f"{self.path}: line {number}: {column} is {quoted(text)}, expected a whole number")
         return int(text)
 
     @staticmethod

@@ -1,8 +1,8 @@
-"""nvprof's CSV: the trace of GPU activities or API calls with start times, and metrics and events by kernel.
+"""Readers of nvprof's CSV: traces of GPU activities or API calls with start times, and metrics and events per kernel.
 
-nvprof prints lines of its own (``==PID== ...``) around the table and the units in a line below the heading. Which
-columns there are and which units they have depends on the version, the options and the run. Sizes and throughputs
-count in powers of 2 (a 409,600-byte copy is 400 KB).
+nvprof prints other lines (``==PID== ...``) around the table, and the units in a line below the heading. Columns and
+units depend on the version, the options and the run. Sizes and throughputs use powers of 2 (a 409,600-byte copy is
+400 KB).
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import BadProfile
-from .lines import MOST_ROWS, SIZE_BYTES, SUMMARY_BYTES, TIME_NS, CsvTable, decoded_head, gpu_category, number_of, shown
+from .lines import (
+    MOST_ROWS,
+    SIZE_BYTES,
+    SUMMARY_BYTES,
+    TIME_NS,
+    CsvTable,
+    decoded_head,
+    gpu_category,
+    number_of,
+    quoted,
+)
 from .table import batch_of
 
 _ROWS = 2**14
@@ -33,20 +43,20 @@ _METRIC_HEADING = re.compile(r'"?Device"?[;,\t|]"?Kernel"?[;,\t|]"?Invocations"?
 
 
 class GpuTraceCsv:
-    """What ``nvprof --csv --print-gpu-trace`` and ``--print-api-trace`` print, also as gzip: one row per activity.
+    """Reader of ``nvprof --csv --print-gpu-trace`` and ``--print-api-trace``, also as gzip: one row per activity.
 
     Registers per thread, static and dynamic shared memory (bytes) and a copy's throughput (bytes/s) are ``metric.*``.
     """
 
     name = "nvprof-trace"
-    what = "nvprof GPU-trace or API-trace CSV"
+    description = "nvprof GPU-trace or API-trace CSV"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """A heading that begins with Start and Duration."""
+        """Return whether a heading begins with Start and Duration."""
         return any(_TRACE_HEADING.match(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The rows, 16,384 at a time."""
+        """Yield the rows, 16,384 at a time."""
         table = CsvTable(path, _TRACE_HEADING, units=True)
         names: list[str] = []
         units: list[str] = []
@@ -68,28 +78,27 @@ class GpuTraceCsv:
 
 
 class MetricsCsv:
-    """What ``nvprof --csv --metrics NAMES`` (or ``--events``) prints, also as gzip: one row per device and kernel.
+    """Reader of ``nvprof --csv --metrics NAMES`` (or ``--events``), also as gzip: one row per device and kernel.
 
-    ``metric.NAME`` is the average over the invocations as nvprof prints it: per cent without the sign, a utilisation
-    such as ``Low (2)`` as 2; sizes and throughputs, whose unit changes from row to row, in bytes and bytes/s. What
-    overflowed or was not measured is null. `flops` are those that the counters ``flop_count_hp``, ``_sp`` and ``_dp``
-    saw, 2 for a multiply-accumulate, in all invocations.
+    ``metric.NAME`` is the average over the invocations: percentages without the sign, a utilisation such as ``Low (2)``
+    as 2, sizes and throughputs in bytes and bytes/s. Overflowed and unmeasured values are null. `flops` is the sum of
+    the counters ``flop_count_hp``, ``_sp`` and ``_dp`` over all invocations, with 2 FLOPs per multiply-accumulate.
     """
 
     name = "nvprof-metrics"
-    what = "nvprof metrics and events CSV"
+    description = "nvprof metrics and events CSV"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """A heading Device, Kernel, Invocations, Metric Name or Event Name."""
+        """Return whether there is a heading Device, Kernel, Invocations, Metric Name or Event Name."""
         return any(_METRIC_HEADING.match(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """One batch: there are as many rows as kernels.
+        """Yield one batch with a row per kernel.
 
         Raises
         ------
         BadProfile
-            If the heading is changed, a row is cut, or a value is neither number nor level: with the line.
+            If the heading or a row is incomplete, or a value is neither a number nor a level.
         """
         table = CsvTable(path, _METRIC_HEADING, units=False, most=SUMMARY_BYTES)
         kernels: dict[tuple[int, str, str], dict[str, float | None]] = {}
@@ -100,23 +109,23 @@ class MetricsCsv:
             if count >= MOST_ROWS:
                 raise BadProfile(f"{path}: more than {MOST_ROWS:,} rows, expected a summary")
             row = dict(zip(table.names, fields))
-            what = row.get("Metric Name", row.get("Event Name", ""))
-            if "Avg" not in row or not what or len(what) > _LONGEST_NAME:
+            name = row.get("Metric Name", row.get("Event Name", ""))
+            if "Avg" not in row or not name or len(name) > _LONGEST_NAME:
                 raise BadProfile(
-                    f"{path}: line {number}: no metric with an average under {shown(','.join(table.names))}"
+                    f"{path}: line {number}: no metric with an average under {quoted(','.join(table.names))}"
                 )
             if not row["Invocations"].isdecimal() or len(row["Invocations"]) > 18:
-                raise BadProfile(f"{path}: line {number}: {shown(row['Invocations'])} is not a number of invocations")
+                raise BadProfile(f"{path}: line {number}: {quoted(row['Invocations'])} is not a number of invocations")
             key = (section, row["Device"], row["Kernel"])
-            if what in kernels.get(key, {}):  # another process ran the same kernel
+            if name in kernels.get(key, {}):  # another process ran the same kernel
                 section += 1
                 key = (section, row["Device"], row["Kernel"])
-            kernels.setdefault(key, {})[what] = _metric(path, number, row["Avg"])
+            kernels.setdefault(key, {})[name] = _metric(path, number, row["Avg"])
             calls[key] = max(calls.get(key, 0), int(row["Invocations"]))
-            metrics.setdefault(what)
+            metrics.setdefault(name)
             if len(kernels) * len(metrics) > _MOST_VALUES:
                 raise BadProfile(f"{path}: line {number}: more than {_MOST_VALUES:,} values, expected a summary")
-        found_columns: dict[str, Any] = {
+        columns_by_name: dict[str, Any] = {
             "category": [gpu_category(kernel) for _, _, kernel in kernels],
             "kernel": [kernel for _, _, kernel in kernels],
             "calls": list(calls.values()),
@@ -124,8 +133,8 @@ class MetricsCsv:
             "device": [_device(device) for _, device, _ in kernels],
         }
         for metric in metrics:
-            found_columns[f"metric.{metric}"] = [values.get(metric) for values in kernels.values()]
-        yield batch_of(found_columns, len(kernels), columns)
+            columns_by_name[f"metric.{metric}"] = [values.get(metric) for values in kernels.values()]
+        yield batch_of(columns_by_name, len(kernels), columns)
 
 
 def _trace_batch(
@@ -137,23 +146,25 @@ def _trace_batch(
     rows: Sequence[Sequence[str]],
     columns: tuple[str, ...] | None,
 ) -> pa.RecordBatch:
-    """Rows of a trace, whose lines are `numbers`, as a batch."""
+    """Convert rows of a trace to a batch; `numbers` are their line numbers."""
     for needed in ("Start", "Duration", "Name"):
         if needed not in names:
-            raise BadProfile(f"{path}: no column {needed!r} in the heading {shown(','.join(names), 200)}")
+            raise BadProfile(f"{path}: no column {needed!r} in the heading {quoted(','.join(names), 200)}")
     values = {name: pa.array([row[index] for row in rows], pa.string()) for index, name in enumerate(names)}
     unit = dict(zip(names, units))
 
     def measured(name: str, factors: dict[str, float]) -> pa.Array:
+        """Return a column in base units; null if it is absent."""
         if name not in values:
             return pa.nulls(len(rows), pa.float64())
         array = _numbers(path, numbers, name, values[name], factors.get(unit[name], 1.0))
         if array.null_count < len(array) and unit[name] not in factors:
             known = ", ".join(filter(None, factors)) or "none"
-            raise BadProfile(f"{path}: line {units_line}: the unit of {name} is {shown(unit[name])}, expected {known}")
+            raise BadProfile(f"{path}: line {units_line}: the unit of {name} is {quoted(unit[name])}, expected {known}")
         return array
 
     def joined(axis: str) -> pa.Array | None:
+        """Return grid or block sizes as "x,y,z"."""
         extents = [values.get(f"{axis} {letter}") for letter in "XYZ"]
         if any(extent is None for extent in extents):
             return None
@@ -164,7 +175,7 @@ def _trace_batch(
     if duration.null_count:
         index = int(pc.index(pc.is_null(duration), True).as_py())
         raise BadProfile(f"{path}: line {numbers[index]}: no duration")
-    # The number that ends a kernel's name is the correlation of its launch: no part of the name.
+    # nvprof appends the correlation id to the name of a kernel.
     kernel = pc.replace_substring_regex(values["Name"], r"\s*\[\d+\]$", "").dictionary_encode()
     category = pa.array([gpu_category(name) for name in kernel.dictionary.to_pylist()], pa.string()).take(
         kernel.indices
@@ -194,7 +205,7 @@ def _trace_batch(
 
 
 def _numbers(path: Path, numbers: Sequence[int], name: str, texts: pa.Array, factor: float) -> pa.Array:
-    """A column of numbers times a factor, from 0 to what 64 bits hold; null where it is blank."""
+    """Convert a column to numbers times a factor, from 0 to 2^63; null for blank fields."""
     filled = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
     try:
         array = pc.multiply(filled.cast(pa.float64()), factor)
@@ -203,7 +214,7 @@ def _numbers(path: Path, numbers: Sequence[int], name: str, texts: pa.Array, fac
     except pa.ArrowInvalid:
         index = next(index for index, text in enumerate(texts.to_pylist()) if text and not _is_number(text))
     if index >= 0:
-        text = shown(texts[index].as_py())
+        text = quoted(texts[index].as_py())
         raise BadProfile(f"{path}: line {numbers[index]}: {name} is {text}, expected a number of 0 or more below 2^63")
     return array
 
@@ -216,7 +227,7 @@ def _is_number(text: str) -> bool:
 
 
 def _last_numbers(texts: pa.Array | None) -> pa.Array | None:
-    """The number of a stream or device, ``7`` or ``GeForce GTX 1080 Ti (0)``; a name without one has none."""
+    """Return the number in ``7`` or ``GeForce GTX 1080 Ti (0)``; null for a name without a number."""
     if texts is None:
         return None
     encoded = texts.dictionary_encode()
@@ -230,13 +241,15 @@ def _device(text: str) -> int | None:
 
 
 def _flops(values: dict[str, float | None], calls: int) -> float | None:
-    """All FLOPs of a kernel, if its counters were read."""
+    """Return the FLOPs of all calls of a kernel; None without counters."""
     counted = [values.get(f"flop_count_{precision}") for precision in ("hp", "sp", "dp")]
-    return calls * sum(filter(None, counted)) if any(count is not None for count in counted) else None
+    if all(count is None for count in counted):
+        return None
+    return calls * sum(filter(None, counted))
 
 
 def _metric(path: Path, number: int, text: str) -> float | None:
-    """A metric's value; see `MetricsCsv`."""
+    """Convert the value of a metric (see `MetricsCsv`); None if it is absent."""
     if text.rstrip("%") in _ABSENT:
         return None
     match = _VALUE.fullmatch(text)
@@ -248,5 +261,5 @@ def _metric(path: Path, number: int, text: str) -> float | None:
     except (ValueError, KeyError):
         value = math.nan
     if math.isnan(value):
-        raise BadProfile(f"{path}: line {number}: {shown(text)} is not the value of a metric")
+        raise BadProfile(f"{path}: line {number}: {quoted(text)} is not the value of a metric")
     return value * factor

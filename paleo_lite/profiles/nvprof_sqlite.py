@@ -1,9 +1,9 @@
-"""nvprof's own file (``nvprof -o run.nvvp``, ``run.nvprof``): SQLite with a table per kind of CUPTI activity.
+"""Reader of nvprof's SQLite files (``nvprof -o run.nvvp``, ``run.nvprof``), with a table per kind of CUPTI activity.
 
 Tables and columns are CUPTI's activity records (CUPTI documentation, ``CUpti_ActivityKernel4``, ``..Memcpy``,
-``..Memset``, ``..API``, ``..Marker2``); names are numbers into ``StringTable``. Which tables and columns there are
-depends on the version. Times are in ns; where both are 0, CUPTI could not collect them. Kernel names are mangled.
-The values of metrics and events are not read: their names are not in the file.
+``..Memset``, ``..API``, ``..Marker2``); names are ids into ``StringTable``. Tables and columns depend on the version.
+Times are in ns; if start and end are both 0, CUPTI did not collect them. Kernel names are mangled. Metrics and events
+are not read, because the file does not contain their names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from .lines import gpu_category
-from .sqlite_file import opened, recognised_tables, tables_of
+from .sqlite_file import open_readonly, recognised_tables, tables_of
 from .table import batch_of
 
 _ROWS = 2**14
@@ -43,22 +43,22 @@ _RUNTIME_CALLS = {
     147: "cudaStreamWaitEvent", 160: "cudaMemcpyPeer", 161: "cudaMemcpyPeerAsync", 165: "cudaDeviceSynchronize",
     211: "cudaLaunchKernel", 269: "cudaLaunchCooperativeKernel", 311: "cudaGraphLaunch",
 }  # fmt: skip
-"""``CUpti_runtime_api_trace_cbid``: the calls that launch, copy and wait. The file holds numbers only."""
+"""``CUpti_runtime_api_trace_cbid``: names of the calls that launch, copy and wait. The file contains only ids."""
 
 
 class NvprofSqlite:
-    """nvprof's SQLite. Registers per thread, static and dynamic shared memory (bytes) are ``metric.*``."""
+    """Reader of nvprof's SQLite. Registers per thread, static and dynamic shared memory (bytes) are ``metric.*``."""
 
     name = "nvprof-sqlite"
-    what = "nvprof SQLite (.nvvp, .nvprof)"
+    description = "nvprof SQLite (.nvvp, .nvprof)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """SQLite with tables of CUPTI activities and nvprof's table of strings."""
+        """Return whether a SQLite file has tables of CUPTI activities and nvprof's table of strings."""
         tables = recognised_tables(path, head)
         return tables is not None and "StringTable" in tables and any(name.startswith(_PREFIX) for name in tables)
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """Kernels, copies, fills, API calls and NVTX markers, kind by kind, 16,384 at a time.
+        """Yield kernels, copies, fills, API calls and NVTX markers, kind by kind, 16,384 at a time.
 
         Raises
         ------
@@ -66,7 +66,7 @@ class NvprofSqlite:
             If the file is cut or corrupted, lacks the tables, or an activity ends before it begins.
         """
         most = path.stat().st_size if path.exists() else 0
-        with opened(path) as connection:
+        with open_readonly(path) as connection:
             tables = tables_of(connection)
             kinds = [kind for kind in _READ if _PREFIX + kind in tables]
             if not kinds or "StringTable" not in tables:
@@ -84,7 +84,7 @@ class _Reader:
         self.names: dict[int, str] = {}
 
     def activities(self, kind: str, columns: list[str]) -> Iterator[dict[str, Any]]:
-        """The rows of a table; a column that this version has not is absent."""
+        """Yield the rows of a table with the columns that this version has."""
         for needed in ("start", "end"):
             if needed not in columns:
                 raise BadProfile(f"{self.path}: {_PREFIX}{kind} has no column {needed!r}")
@@ -100,7 +100,7 @@ class _Reader:
             yield row
 
     def markers(self) -> Iterator[dict[str, Any]]:
-        """NVTX marks and ranges; a range that never ends has no duration."""
+        """Yield NVTX marks and ranges; a range without an end has no duration."""
         begun: dict[int, dict[str, Any]] = {}
         for number, flags, time, name, kind, owner in self._select(
             "MARKER", ["id", "flags", "timestamp", "name", "objectKind", "objectId"]
@@ -131,7 +131,7 @@ class _Reader:
             "calls": [1] * len(rows),
             "grid": [_extent(row, "grid") for row in rows],
             "block": [_extent(row, "block") for row in rows],
-            # Of 64 bits that hold a pthread_t, CUPTI keeps 32 and SQLite their sign
+            # CUPTI keeps 32 of the 64 bits of a pthread_t, and SQLite stores them as signed
             "thread": [_low_bits(row.get("threadId")) for row in rows],
         }
         for ours, theirs in _NUMBERS.items():
@@ -146,7 +146,7 @@ class _Reader:
         quoted = ", ".join(f'"{name}"' for name in columns)
         rows = self.connection.execute(f'SELECT {quoted} FROM "{_PREFIX}{kind}"')
         for count, row in enumerate(rows):
-            if count > self.most:  # a damaged tree can lead to the same pages again and again
+            if count > self.most:  # a damaged B-tree can visit the same pages repeatedly
                 raise BadProfile(f"{self.path}: {_PREFIX}{kind} has more rows than the file has bytes")
             yield row
 
@@ -169,7 +169,7 @@ class _Reader:
                 self.names.clear()
             row = self.connection.execute("SELECT value FROM StringTable WHERE _id_ = ?", (number,)).fetchone()
             if row is None:
-                raise BadProfile(f"{self.path}: StringTable has no entry {number}, which an activity has as its name")
+                raise BadProfile(f"{self.path}: StringTable has no entry {number}, the name of an activity")
             self.names[number] = str(row[0])[:_LONGEST_NAME]
         return self.names[number]
 
@@ -183,7 +183,7 @@ _NUMBERS = {
     "metric.dynamic_shared_bytes": "dynamicSharedMemory",
 }
 _COLUMNS = ("_id_", "start", "end", "name", "copyKind", "cbid", "threadId", *_NUMBERS.values())
-_COLUMNS += tuple(f"{what}{axis}" for what in ("grid", "block") for axis in "XYZ")
+_COLUMNS += tuple(f"{extent}{axis}" for extent in ("grid", "block") for axis in "XYZ")
 
 
 def _category(kind: str, name: str | None) -> str:
@@ -196,8 +196,8 @@ def _low_bits(number: Any) -> Any:
     return number & 0xFFFFFFFF if isinstance(number, int) else number
 
 
-def _extent(row: dict[str, Any], what: str) -> str | None:
-    sides = [row.get(f"{what}{axis}") for axis in "XYZ"]
+def _extent(row: dict[str, Any], extent: str) -> str | None:
+    sides = [row.get(f"{extent}{axis}") for axis in "XYZ"]
     return None if None in sides else ",".join(map(str, sides))
 
 

@@ -1,7 +1,7 @@
-"""nvprof's summary: kernels, copies and API calls with their total, mean, shortest and longest time.
+"""Reader of nvprof's summary: kernels, copies and API calls with total, mean, minimum and maximum time.
 
-Printed as text or, with ``--csv``, as CSV with the units in a line of their own. Since CUDA 9 a first column tells GPU
-activities from API calls; before, each had its own heading.
+The summary is text or, with ``--csv``, CSV with a separate line of units. Since CUDA 9 the first column distinguishes
+GPU activities and API calls; before, each had its own heading.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .lines import (
     number_of,
     numbered_lines,
     quantity_of,
-    shown,
+    quoted,
 )
 from .table import batches_of
 
@@ -55,34 +55,34 @@ _Row = dict[str, Any]
 
 
 class SummaryText:
-    """What ``nvprof COMMAND`` prints, as text or CSV, also as gzip.
+    """Reader of the output of ``nvprof COMMAND``, as text or CSV, also as gzip.
 
     A row stands for all calls of a kernel: `duration_ns` is their total, ``metric.duration_avg_ns``, ``_min_ns`` and
-    ``_max_ns`` are of one call, ``metric.time_percent`` is nvprof's share of the section. Rows of a list that was cut
-    to its head are read as they are: their shares add up to less than 100. Migrations of unified memory are copies
-    with bytes. Within NVTX ranges only the ranges are read, since their kernels are listed before.
+    ``_max_ns`` refer to one call, ``metric.time_percent`` is nvprof's share of the section. The shares of a truncated
+    list add up to less than 100. Migrations of unified memory are copies with bytes. Of NVTX sections only the ranges
+    are read, because their kernels also occur in the main section.
     """
 
     name = "nvprof-summary"
-    what = "nvprof summary (text or CSV)"
+    description = "nvprof summary (text or CSV)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """A heading ``Time(%) Time Calls Avg Min Max Name``."""
+        """Return whether there is a heading ``Time(%) Time Calls Avg Min Max Name``."""
         return any(_LOOSE_HEADER.match(line.strip()) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """A row per distinct kernel or call, 16,384 at a time.
+        """Yield one row per distinct kernel or call, 16,384 at a time.
 
         Raises
         ------
         BadProfile
-            If a heading is changed, a row is cut, or a time cannot be read: with the line.
+            If a heading or row is incomplete, or a time cannot be read.
         """
         yield from batches_of(_rows(path), _COLUMNS, columns)
 
 
 def _rows(path: Path) -> Iterator[_Row]:
-    """The rows of all sections of all processes in the file."""
+    """Yield the rows of all sections and processes in the file."""
     section, kind, device, ranges, known = "", "GPU activities", None, False, False
     names, units, count = list[str](), list[str](), 0
     for number, line in numbered_lines(path, SUMMARY_BYTES):
@@ -100,7 +100,9 @@ def _rows(path: Path) -> Iterator[_Row]:
         elif _MEMORY_HEADER.fullmatch(line):
             section = "memory"
         elif _LOOSE_HEADER.match(line.strip()):
-            raise BadProfile(f"{path}: line {number}: the heading is {shown(line)}, expected Time(%), Time, Calls, ...")
+            raise BadProfile(
+                f"{path}: line {number}: the heading is {quoted(line)}, expected Time(%), Time, Calls, ..."
+            )
         elif heading := _DEVICE.fullmatch(line):
             device = int(heading[1])
         elif section == "csv":
@@ -116,9 +118,9 @@ def _rows(path: Path) -> Iterator[_Row]:
             times = [match[key] for key in ("time", "avg", "min", "max")]
             row = _row(path, number, kind, match["name"], match["calls"], times, match["percent"])
         elif section:
-            if _LIKE_A_ROW.match(line):  # the program's own output may follow a section, half a row may not
+            if _LIKE_A_ROW.match(line):  # output of the program may follow a section, an incomplete row may not
                 raise BadProfile(
-                    f"{path}: line {number}: {shown(line.strip())} is not a whole row of an nvprof summary"
+                    f"{path}: line {number}: {quoted(line.strip())} is not a whole row of an nvprof summary"
                 )
             section = "ended"
         if row and (row["category"] == "marker" or not ranges):
@@ -132,14 +134,14 @@ def _rows(path: Path) -> Iterator[_Row]:
 
 def _row(path: Path, number: int, kind: str, name: str, calls: str, times: list[str], percent: str) -> _Row:
     if kind not in _TYPES:
-        raise BadProfile(f"{path}: line {number}: {shown(kind)} is not a known section of an nvprof summary")
+        raise BadProfile(f"{path}: line {number}: {quoted(kind)} is not a known section of an nvprof summary")
     if not (calls.isdecimal() and calls.isascii()) or len(calls) > 18:
-        raise BadProfile(f"{path}: line {number}: {shown(calls)} is not a number of calls")
+        raise BadProfile(f"{path}: line {number}: {quoted(calls)} is not a number of calls")
     try:
         total, mean, least, most = [quantity_of(text, TIME_NS) for text in times]
         share = number_of(percent)
     except ValueError as error:
-        raise BadProfile(f"{path}: line {number}: {shown(str(error))} is not a number with a unit") from None
+        raise BadProfile(f"{path}: line {number}: {quoted(str(error))} is not a number with a unit") from None
     if min(total, mean, least, most) < 0:
         raise BadProfile(f"{path}: line {number}: a time is negative")
     row = (_TYPES[kind] or gpu_category(name), name, total, int(calls), None, None, mean, least, most, share)
@@ -154,13 +156,13 @@ def _fields(path: Path, number: int, line: str, names: list[str]) -> dict[str, s
 
 
 def _units(path: Path, number: int, line: str, names: list[str]) -> list[str]:
-    """The line below a CSV heading, which tells the units of the times; empty ones where it is a row with its own."""
+    """Return the units of the times from the line below a CSV heading; empty if that line is a row with units."""
     fields = _fields(path, number, line, names)
     units = [fields[name] for name in _TIMES]
     if re.fullmatch(r"[\d.]+%", fields["Time(%)"]):
         return [""] * len(_TIMES)
     if not set(units) <= set(TIME_NS):
-        raise BadProfile(f"{path}: line {number}: the units are {shown(line)}, expected ns, us, ms or s")
+        raise BadProfile(f"{path}: line {number}: the units are {quoted(line)}, expected ns, us, ms or s")
     return units
 
 
@@ -172,9 +174,9 @@ def _csv_row(path: Path, number: int, line: str, names: list[str], units: list[s
 
 
 def _migration(path: Path, number: int, line: str, device: int | None) -> _Row | None:
-    """A row of 'Unified Memory profiling result'; None where the section ends.
+    """Parse a row of 'Unified Memory profiling result'; None at the end of the section.
 
-    Page faults have no sizes, thrashes (pages that go to and fro) no time: only '-'.
+    Page faults have '-' instead of a size, thrashing has '-' instead of a time.
     """
     fields = line.split(None, 6)
     if not fields or not fields[0].isdecimal():
@@ -185,7 +187,9 @@ def _migration(path: Path, number: int, line: str, device: int | None) -> _Row |
         duration = None if time == "-" else quantity_of(time, TIME_NS)
         calls = int(count) if len(count) <= 18 else -1
     except ValueError:
-        raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is not a whole row of unified memory") from None
+        raise BadProfile(
+            f"{path}: line {number}: {quoted(line.strip())} is not a whole row of unified memory"
+        ) from None
     if min(calls, duration or 0, moved or 0) < 0:
         raise BadProfile(f"{path}: line {number}: a count, size or time is out of range")
     return dict(zip(_COLUMNS, ("memcpy", f"[Unified Memory {name}]", duration, calls, moved, device)))

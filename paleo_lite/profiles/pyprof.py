@@ -1,7 +1,7 @@
-"""pyprof: one row per kernel launch with the operation's shapes, as parquet or CSV. It has no start times.
+"""Readers of pyprof's tables, parquet or CSV: one row per kernel launch with the shapes of the operation.
 
-Columns as NVIDIA's PyProf names them (pyprof/prof/output.py); which of them are there is the user's choice and the
-version's. A row whose FLOPs and bytes are both 0 is one that pyprof could not count, so both are absent, not 0.
+Columns have the names of NVIDIA's PyProf (pyprof/prof/output.py); their selection depends on the user and the version.
+There are no start times. If FLOPs and bytes are both 0, pyprof could not count the kernel, and both are read as absent.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import BadProfile
-from .detect import opened
-from .table import batch_of, from_numpy, to_numpy, words
+from .detect import open_decompressed
+from .table import batch_of, from_numpy, text_array, to_numpy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,33 +40,33 @@ NUMBERS = {
     "device": "Device",
     "thread": "TId",
 }
-"""Columns of `SCHEMA` that hold text and numbers, and what pyprof calls them."""
+"""Names in pyprof of the text columns (`TEXT`) and number columns (`NUMBERS`) of `SCHEMA`."""
 
 ABSENT = ("", "-", "na", "na=na,")
-"""What pyprof writes where it knows nothing."""
+"""Texts that pyprof writes for unknown values."""
 
 _ROWS = 2**18
-_GROUP_BYTES = 4 * 2**30  # a row group is read whole: more than this is no profiler's file
+_GROUP_BYTES = 4 * 2**30  # a row group is read at once; no profiler writes larger ones
 _BLOCK_BYTES = 2**20
 PROBLEMS = (pa.ArrowException, OSError, ValueError, OverflowError, IndexError, MemoryError, EOFError, zlib.error)
 
 
 class PyprofParquet:
-    """Parquet written from pyprof's table, whatever the file is called."""
+    """Reader of pyprof's table as parquet, regardless of the file name."""
 
     name = "pyprof"
-    what = "pyprof parquet"
+    description = "pyprof parquet"
     has_starts = False
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Parquet that has a column of kernels or of their durations."""
+        """Return whether a parquet file has a column of kernels or of their durations."""
         if not head.startswith(b"PAR1"):
             return False
         with open_parquet(path) as file:
             return bool({"Kernel", "Sil(ns)"} & set(file.schema_arrow.names))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The rows, 262,144 at a time; memory holds one row group of the wanted columns."""
+        """Yield the rows, 262,144 at a time; memory holds one row group of the selected columns."""
         with open_parquet(path) as file:
             wanted = _wanted(path, file.schema_arrow.names, columns)
         texts = [wanted[column] for column in TEXT if column in wanted]
@@ -80,25 +80,25 @@ class PyprofParquet:
 
 
 class PyprofCsv:
-    """What ``python -m pyprof.prof --csv`` prints, also as gzip."""
+    """Reader of the output of ``python -m pyprof.prof --csv``, also as gzip."""
 
     name = "pyprof-csv"
-    what = "pyprof CSV"
+    description = "pyprof CSV"
     has_starts = False
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """A header with pyprof's names for kernel and duration."""
+        """Return whether the header has pyprof's names for kernel and duration."""
         names = head.partition(b"\n")[0].decode("utf-8", "replace").split(",")
         return {"Kernel", "Sil(ns)"} <= {name.strip(' "\r') for name in names}
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The rows, about a megabyte of text at a time."""
+        """Yield the rows, about 1 MB of text at a time."""
         import pyarrow.csv as pa_csv
 
         types = {ours: pa.string() for ours in TEXT.values()} | {ours: pa.float64() for ours in NUMBERS.values()}
         convert = pa_csv.ConvertOptions(column_types=types, null_values=["", "na", "-", "nan", "NaN"])
         try:
-            with pa.PythonFile(opened(path), mode="r") as raw:
+            with pa.PythonFile(open_decompressed(path), mode="r") as raw:
                 read = pa_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
                 reader = pa_csv.open_csv(raw, read_options=read, convert_options=convert)
                 wanted = _wanted(path, reader.schema.names, columns)
@@ -111,23 +111,24 @@ class PyprofCsv:
 
 
 def open_parquet(path: Path, texts: Sequence[str] = ()) -> pq.ParquetFile:
-    """A parquet file whose columns are each there once and hold no lists or structs, in row groups that memory holds.
+    """Open a parquet file with unique, flat columns and row groups of limited size.
 
     Parameters
     ----------
     texts : sequence of str
-        Columns to be read as dictionaries.
+        Columns to read as dictionaries.
 
     Raises
     ------
     BadProfile
+        If the file is corrupted, or has duplicate or nested columns or too large row groups.
     """
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         names = file.schema_arrow.names
-        odd = next((name for name in names if names.count(name) > 1), None) if len({*names}) < len(names) else None
-        if odd is not None:
-            raise BadProfile(f"{path}: the column {odd[:60]!r} is there twice")
+        if len({*names}) < len(names):
+            duplicate = next(name for name in names if names.count(name) > 1)
+            raise BadProfile(f"{path}: the column {duplicate[:60]!r} is there twice")
         nested = next((field for field in file.schema_arrow if pa.types.is_nested(field.type)), None)
         if nested is not None:
             raise BadProfile(f"{path}: the column {nested.name[:60]!r} holds lists or structs, not text or numbers")
@@ -144,7 +145,7 @@ def open_parquet(path: Path, texts: Sequence[str] = ()) -> pq.ParquetFile:
 
 
 def _guarded(path: Path, pieces: Any) -> Iterator[pa.RecordBatch]:
-    """Arrow's errors as ours, with the batch they came at."""
+    """Convert errors of Arrow to BadProfile with the number of the batch."""
     number = 0
     iterator = iter(pieces)
     while True:
@@ -159,21 +160,21 @@ def _guarded(path: Path, pieces: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _wanted(path: Path, names: Sequence[str], columns: tuple[str, ...] | None) -> dict[str, str]:
-    """The columns of ours that are asked for and there, with pyprof's names."""
+    """Return the requested columns that are present, with their names in pyprof."""
     for name in ("Kernel", "Sil(ns)"):
         if name not in names:
             raise BadProfile(f"{path}: a pyprof file without the column {name!r}: it has {', '.join(names) or 'none'}")
     asked = {ours: theirs for ours, theirs in {**TEXT, **NUMBERS}.items() if columns is None or ours in columns}
-    if {"flops", "bytes"} & set(asked):  # whether one is 0 or absent shows in the other
+    if {"flops", "bytes"} & set(asked):  # both are needed to distinguish 0 from absent
         asked |= {"flops": "FLOPs", "bytes": "Bytes"}
-    asked["duration_ns"] = "Sil(ns)"  # read in any case: it tells the rows
+    asked["duration_ns"] = "Sil(ns)"  # always read: every row has it
     return {ours: theirs for ours, theirs in asked.items() if theirs in names}
 
 
 def _tidy(
     path: Path, row: int, piece: pa.RecordBatch, wanted: dict[str, str], columns: tuple[str, ...] | None
 ) -> pa.RecordBatch:
-    """A batch of pyprof's as one of ours; `row` is the number of rows before it."""
+    """Convert a batch of pyprof's columns to `SCHEMA`; `row` is the number of rows before it."""
     table: dict[str, Any] = {}
     measured: dict[str, NDArray[np.float64]] = {}
     try:
@@ -195,7 +196,7 @@ def _tidy(
             table[ours] = from_numpy(numbers, pa.float64(), valid)
         if columns is None or "category" in columns:
             zeros = from_numpy(np.zeros(piece.num_rows, np.int32), pa.int32())
-            table["category"] = pa.DictionaryArray.from_arrays(zeros, words(["kernel"]))
+            table["category"] = pa.DictionaryArray.from_arrays(zeros, text_array(["kernel"]))
         if columns is None or "calls" in columns:
             table["calls"] = from_numpy(np.ones(piece.num_rows, np.int64), pa.int64())
         return batch_of(table, piece.num_rows, columns)
@@ -204,7 +205,7 @@ def _tidy(
 
 
 def _measured(path: Path, row: int, name: str, values: pa.Array) -> NDArray[np.float64]:
-    """Durations, FLOPs or bytes, NaN where absent; an absent duration is an error, as is what no kernel can have."""
+    """Return durations, FLOPs or bytes, NaN if absent; raise for absent durations and for values < 0 or infinite."""
     if values.type != pa.float64() and not pa.types.is_integer(values.type):
         values = values.cast(pa.float64())
     numbers = to_numpy(values, np.nan).astype(np.float64, copy=False)
@@ -221,29 +222,29 @@ def _measured(path: Path, row: int, name: str, values: pa.Array) -> NDArray[np.f
 
 
 def _text(values: pa.Array) -> pa.Array:
-    """Dictionary-encoded text, null where pyprof writes that it knows nothing."""
+    """Return dictionary-encoded text, null for the texts of `ABSENT`."""
     if not pa.types.is_dictionary(values.type):
         values = values.cast(pa.string()).dictionary_encode()
     kind = pa.dictionary(pa.int32(), pa.string())
     values = values if values.type == kind else values.cast(kind)
     names = values.dictionary.to_pylist()
-    known = np.array([name not in ABSENT for name in names], bool)
+    is_present = np.array([name not in ABSENT for name in names], bool)
     indices = to_numpy(values.indices, -1)
-    if len(indices) and not -1 <= indices.min() <= indices.max() < len(names):  # which Arrow does not look after
+    if len(indices) and not -1 <= indices.min() <= indices.max() < len(names):  # Arrow does not check this
         raise ValueError("text that refers to a missing entry of its dictionary")
-    if known.all():
+    if is_present.all():
         return values
-    # Rows without a text have -1, the entry past the end, which is absent.
-    code = np.where(known, np.cumsum(known) - 1, -1).astype(np.int32)
+    # Rows without a text have index -1, which selects the appended entry -1.
+    code = np.where(is_present, np.cumsum(is_present) - 1, -1).astype(np.int32)
     moved = np.append(code, np.int32(-1))[indices]
-    rest = words([name for name in names if name not in ABSENT])
+    rest = text_array([name for name in names if name not in ABSENT])
     return pa.DictionaryArray.from_arrays(from_numpy(moved, pa.int32(), moved >= 0), rest)
 
 
 def _truth(values: pa.Array) -> pa.Array:
-    """Whether tensor cores were used: pyprof writes 1 and 0, and "-" for operations that cannot."""
-    known = [_TRUTH.get(word, -1) for word in values.dictionary.to_pylist()]
-    truth = np.array([*known, -1], np.int8)[to_numpy(values.indices, -1)]
+    """Return whether tensor cores were used: pyprof writes 1, 0, or "-" for operations that cannot use them."""
+    flags = [_TRUTH.get(word, -1) for word in values.dictionary.to_pylist()]
+    truth = np.array([*flags, -1], np.int8)[to_numpy(values.indices, -1)]
     bits = [pa.py_buffer(np.packbits(side, bitorder="little")) for side in (truth >= 0, truth == 1)]
     return pa.Array.from_buffers(pa.bool_(), len(truth), bits)
 
@@ -252,4 +253,5 @@ _TRUTH = {"1": 1, "True": 1, "0": 0, "False": 0}
 
 
 def first_line(error: Exception) -> str:
+    """Return the first line of an error message, truncated to 200 characters."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

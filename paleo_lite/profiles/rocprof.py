@@ -1,10 +1,10 @@
-"""AMD's rocprof: kernels and copies with their times, as CSV and as rocprofv3's database.
+"""Readers of AMD's rocprof: kernels and copies with times, from CSV and from rocprofv3's database.
 
-The CSV (rocprofv3 ``--kernel-trace``, rocprof ``-o``, and ``--stats``) has columns as the documentation of
-ROCprofiler-SDK ("Using rocprofv3") and of rocprof ("rocprof command reference") have them. The database (``rocpd``,
-what rocprofv3 writes unless ``--output-format`` says otherwise) is SQLite, with a set of tables for each process with a
-suffix of its own, as ROCm's "Using rocpd output format" has them. Times are ns, a work group is a block, work items are
-divided. What else is traced (markers, HSA, regions, counters) is not read.
+The columns of the CSV (rocprofv3 ``--kernel-trace``, rocprof ``-o``, and ``--stats``) follow the documentation of
+ROCprofiler-SDK ("Using rocprofv3") and of rocprof ("rocprof command reference"). The database (``rocpd``, the default
+format of rocprofv3) is SQLite with a set of tables per process, distinguished by a suffix, as described in ROCm's
+"Using rocpd output format". Times are in ns. A work group is read as a block, and the grid is converted from work
+items to blocks. Markers, HSA calls, regions and counters are not read.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import BadProfile
-from .lines import LONGEST_LINE, CsvTable, decoded_head, gpu_category, shown
-from .sqlite_file import opened, recognised_tables, tables_of
+from .lines import LONGEST_LINE, CsvTable, decoded_head, gpu_category, quoted
+from .sqlite_file import open_readonly, recognised_tables, tables_of
 from .table import batches_of
 
-_LONGEST_NS = 2**53  # what a float holds to the nanosecond
+_LONGEST_NS = 2**53  # range of exact nanoseconds in float64
 _HEADING = re.compile(
     r'"?Name"?,"?Calls"?,"?TotalDurationNs\b|(?:"?Guid"?,)?"?Kind"?,"?(?:Agent_Id|Direction|Stream_Id)\b'
     r'|"?Index"?,"?KernelName"?,'
@@ -33,16 +33,16 @@ _CLONE = re.compile(r"(?: \[clone \.kd\]|\.kd)$")
 
 
 class RocprofCsv:
-    """The reader of CSV. Registers are ``metric.*``."""
+    """Reader of the CSV. Registers are ``metric.*``."""
 
     name = "rocprof"
-    what = "rocprof CSV (kernel_trace, memory_copy_trace, stats)"
+    description = "rocprof CSV (kernel_trace, memory_copy_trace, stats)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
         return any(_HEADING.match(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """One row per kernel or copy, or of a summary for all calls of one, 16,384 at a time."""
+        """Yield one row per kernel or copy, or per kernel of a summary, 16,384 at a time."""
         table = CsvTable(path, _HEADING, units=False)
         rows = (_row(path, number, dict(zip(table.names, fields))) for number, fields in table.rows())
         yield from batches_of(rows, _NAMES, columns)
@@ -56,11 +56,12 @@ _NAMES = (
 
 def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
     def whole(name: str) -> int | None:
+        """Return a cell as an integer; None if it is blank."""
         text = cells.get(name, "").strip().removeprefix("Agent ").removeprefix("GPU ")
         if not text:
             return None
         if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-            raise BadProfile(f"{path}: line {number}: {name} is {shown(text)}, expected a whole number")
+            raise BadProfile(f"{path}: line {number}: {name} is {quoted(text)}, expected a whole number")
         return int(text)
 
     name = _CLONE.sub("", cells.get("Kernel_Name") or cells.get("KernelName") or cells.get("Name") or "")
@@ -111,7 +112,7 @@ _KERNELS, _COPIES = "rocpd_kernel_dispatch", "rocpd_memory_copy"
 _AXES = "xyz"
 _NEEDED = {
     _KERNELS: ("start", "end", "agent_id", "queue_id", "kernel_id",
-               *(f"{what}_size_{axis}" for what in ("workgroup", "grid") for axis in _AXES)),
+               *(f"{extent}_size_{axis}" for extent in ("workgroup", "grid") for axis in _AXES)),
     _COPIES: ("start", "end", "dst_agent_id", "queue_id", "name_id", "size"),
     "rocpd_info_kernel_symbol": ("id", "display_name"), "rocpd_info_agent": ("id", "absolute_index"),
     "rocpd_string": ("id", "string"),
@@ -119,18 +120,18 @@ _NEEDED = {
 
 
 class RocpdSqlite:
-    """The reader of the database."""
+    """Reader of the database."""
 
     name = "rocpd"
-    what = "rocprofv3's database (rocpd)"
+    description = "rocprofv3's database (rocpd)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
         tables = recognised_tables(path, head)
         return tables is not None and any(name.startswith((_KERNELS, _COPIES)) for name in tables)
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """One row per kernel or copy, process by process, 16,384 at a time."""
-        with opened(path) as connection:
+        """Yield one row per kernel or copy, process by process, 16,384 at a time."""
+        with open_readonly(path) as connection:
             rows = _activities(path, connection, tables_of(connection))
             yield from batches_of(rows, _OF_DATABASE, columns)
 
@@ -149,15 +150,15 @@ def _activities(path: Path, connection: sqlite3.Connection, tables: dict[str, li
             lacking = {*_NEEDED[needed]} - {*tables.get(needed + suffix, [])}
             if lacking:
                 raise BadProfile(f"{path}: {needed + suffix} has no column {min(lacking)!r}")
-        named = _Named(path, connection, suffix)
+        lookup = _Lookup(path, connection, suffix)
         selected = ", ".join(f'"{name}"' for name in _NEEDED[base])
         for count, row in enumerate(connection.execute(f'SELECT {selected} FROM "{table}"'), 1):
             start, end, agent, queue, name, *sizes = row
             spans = isinstance(start, int) and isinstance(end, int) and 0 <= end - start < _LONGEST_NS
             if not spans or count > most:
                 raise BadProfile(f"{path}: {table}: begins at {start!r:.40} and ends at {end!r:.40}")
-            fields = _kernel(named, name, sizes) if base == _KERNELS else _copy(named, name, sizes)
-            number = named.of("rocpd_info_agent", agent)
+            fields = _kernel(lookup, name, sizes) if base == _KERNELS else _copy(lookup, name, sizes)
+            number = lookup.find("rocpd_info_agent", agent)
             yield fields | {
                 "start_ns": start,
                 "duration_ns": end - start,
@@ -167,8 +168,8 @@ def _activities(path: Path, connection: sqlite3.Connection, tables: dict[str, li
             }
 
 
-def _kernel(named: _Named, symbol: Any, sizes: list[Any]) -> dict[str, Any]:
-    name = str(named.of("rocpd_info_kernel_symbol", symbol) or "")
+def _kernel(lookup: _Lookup, symbol: Any, sizes: list[Any]) -> dict[str, Any]:
+    name = str(lookup.find("rocpd_info_kernel_symbol", symbol) or "")
     fields = {"category": gpu_category(name), "kernel": name}
     if all(isinstance(size, int) and size > 0 for size in sizes):
         fields["block"] = ",".join(map(str, sizes[:3]))
@@ -176,28 +177,28 @@ def _kernel(named: _Named, symbol: Any, sizes: list[Any]) -> dict[str, Any]:
     return fields
 
 
-def _copy(named: _Named, number: Any, sizes: list[Any]) -> dict[str, Any]:
+def _copy(lookup: _Lookup, number: Any, sizes: list[Any]) -> dict[str, Any]:
     (size,) = sizes
-    name = str(named.of("rocpd_string", number) or "")
+    name = str(lookup.find("rocpd_string", number) or "")
     bytes_ = size if isinstance(size, int) and 0 <= size < _LONGEST_NS else None
     return {"category": "memcpy", "kernel": f"[memcpy {name.removeprefix('MEMORY_COPY_')}]", "bytes": bytes_}
 
 
-class _Named:
-    """What numbers of a process's rows stand for, each looked up once."""
+class _Lookup:
+    """Cached lookup of the ids in the rows of a process."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, suffix: str) -> None:
         self.path, self.connection, self.suffix = path, connection, suffix
-        self.known: dict[tuple[str, Any], Any] = {}
+        self.cache: dict[tuple[str, Any], Any] = {}
 
-    def of(self, table: str, number: Any) -> Any:
+    def find(self, table: str, number: Any) -> Any:
         if number is None:
             return None
-        if (table, number) not in self.known:
+        if (table, number) not in self.cache:
             key, value = _NEEDED[table]
             query = f'SELECT {value} FROM "{table + self.suffix}" WHERE {key} = ?'
             row = self.connection.execute(query, (number,)).fetchone()
             if row is None:
                 raise BadProfile(f"{self.path}: {table + self.suffix} has no entry {number!r:.40}")
-            self.known[table, number] = row[0][:LONGEST_LINE] if isinstance(row[0], str) else row[0]
-        return self.known[table, number]
+            self.cache[table, number] = row[0][:LONGEST_LINE] if isinstance(row[0], str) else row[0]
+        return self.cache[table, number]

@@ -1,4 +1,4 @@
-"""SQLite files that somebody else wrote: opened for reading only, nothing in them trusted."""
+"""Read-only access to untrusted SQLite files."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MAGIC = b"SQLite format 3\0"
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that writes nothing, neither the file nor a journal beside it.
+def open_readonly(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a connection that writes neither to the file nor to a journal.
 
-    Text that is not UTF-8 is read as Latin-1. SQLite's own errors inside the block become ours.
+    Text that is not UTF-8 is read as Latin-1. Errors of SQLite inside the block become BadProfile.
 
     Raises
     ------
     BadProfile
-        If the file is cut, compressed, corrupted or no SQLite.
+        If the file is truncated, compressed, corrupted or not SQLite.
     """
     _check_length(path)
     connection = None
@@ -42,15 +42,15 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def recognised_tables(path: Path, head: bytes) -> dict[str, list[str]] | None:
-    """The tables of a file whose first bytes are `head`; None where it does not begin as SQLite."""
+    """Return the tables of a file with the first bytes `head`; None if it is not SQLite."""
     if not head.startswith(MAGIC):
         return None
-    with opened(path) as connection:
+    with open_readonly(path) as connection:
         return tables_of(connection)
 
 
 def tables_of(connection: sqlite3.Connection) -> dict[str, list[str]]:
-    """The columns of every plain table. Views and virtual tables, which run code of the file's own, are left out."""
+    """Return the columns of every plain table, without views and virtual tables, which can run code from the file."""
     rows = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%' LIMIT 10000"
     ).fetchall()
@@ -63,7 +63,7 @@ def tables_of(connection: sqlite3.Connection) -> dict[str, list[str]]:
 
 
 def _check_length(path: Path) -> None:
-    """Compare the file with the number of pages in its header (SQLite file format, 1.3): a cut one has fewer."""
+    """Raise if the file is shorter than the number of pages in its header (SQLite file format, section 1.3)."""
     zipped = is_gzip(path)
     with path.open("rb") as file:
         header = file.read(100)

@@ -1,6 +1,6 @@
-"""`KernelTable`: the one tidy frame that every reader of profiles returns, the batches of it, and their columns.
+"""Common table of all profile readers (`SCHEMA`, `KernelTable`), its record batches, and conversions to NumPy.
 
-Absent is null, never 0: a kernel whose FLOPs are unknown is not a kernel that computes nothing.
+Absent values are null, never 0: unknown FLOPs differ from zero FLOPs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SCHEMA = pa.schema(
         ("category", _NAME),  # kernel, memcpy, memset, communication; of the host api, cpu, marker, message
         ("kernel", _NAME),  # the name as the profiler printed it, demangled
         ("op", _NAME),  # the framework's operation
-        ("layer", _NAME),  # the network's, the path of a program's modules and ranges, or the library of a function
+        ("layer", _NAME),  # layer of the network, path of modules and ranges, or library of a function
         ("direction", _NAME),  # fprop, bprop, update or null
         ("start_ns", pa.int64()),
-        ("duration_ns", pa.float64()),  # of all calls of the row together
-        ("calls", pa.int64()),  # launches that the row stands for: 1 in a trace, more in a summary
-        ("flops", pa.float64()),  # of all calls of the row together
+        ("duration_ns", pa.float64()),  # sum over all calls of the row
+        ("calls", pa.int64()),  # launches in the row: 1 in a trace, more in a summary
+        ("flops", pa.float64()),  # sum over all calls of the row
         ("bytes", pa.float64()),
         ("grid", _NAME),
         ("block", _NAME),
@@ -40,16 +40,16 @@ SCHEMA = pa.schema(
         ("device", pa.int64()),
         ("thread", pa.int64()),
         ("tensor_core", pa.bool_()),
-        ("params", _NAME),  # shapes, or a collective's message, as the profiler printed them: data, never evaluated
-        ("execution", pa.int64()),  # which of the framework's operations in time: the same for all kernels of one
-        ("step", _NAME),  # the iteration, where the program marked them
-        ("launch_ns", pa.int64()),  # when the host gave it to the device
+        ("params", _NAME),  # shapes, or the message of a collective, as printed by the profiler; never evaluated
+        ("execution", pa.int64()),  # index of the framework's operation: equal for all kernels of one execution
+        ("step", _NAME),  # name of the iteration if the program marks iterations
+        ("launch_ns", pa.int64()),  # start of the launching call on the host
     ]
 )
 """Columns of every table, in this order. Metrics of a kernel follow as float64 columns named ``metric.NAME``."""
 
 HOST = ("api", "cpu", "marker", "message")
-"""Categories that are not work of the device."""
+"""Categories of host events."""
 
 
 class KernelTable(msgspec.Struct, frozen=True, eq=False):
@@ -69,7 +69,7 @@ class KernelTable(msgspec.Struct, frozen=True, eq=False):
         return int(self.table.num_rows)
 
     def to_frame(self) -> pandas.DataFrame:
-        """A pandas DataFrame with the configuration as further columns."""
+        """Return a pandas DataFrame with the configuration as additional columns."""
         frame = self.table.to_pandas()
         for name, value in self.configuration.items():
             frame[name] = value
@@ -77,14 +77,14 @@ class KernelTable(msgspec.Struct, frozen=True, eq=False):
 
 
 def _names(values: Any) -> pa.DictionaryArray:
-    """Texts, each held once however long it is and however many rows have it."""
-    places: dict[str | None, int] = {}
-    codes = [None if value is None else places.setdefault(value, len(places)) for value in values]
-    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array([*places], pa.string()))
+    """Dictionary-encode texts, so that each distinct text is stored once."""
+    index_of: dict[str | None, int] = {}
+    codes = [None if value is None else index_of.setdefault(value, len(index_of)) for value in values]
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array([*index_of], pa.string()))
 
 
-def coded(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
-    """Texts as places in a list of them; -1 is absent."""
+def encode_text(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
+    """Return a dictionary array from indices into a list of texts; -1 is absent."""
     codes = codes.astype(np.int32)
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(names, pa.string()))
 
@@ -95,30 +95,30 @@ _ROWS = 2**14
 def batches_of(
     rows: Iterable[dict[str, Any]], names: Iterable[str] | None, keep: tuple[str, ...] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of rows, 16,384 at a time, with the columns of those names, or of those that a batch's rows have.
+    """Yield record batches of 16,384 rows, with the given columns, or with all columns of the rows of a batch.
 
-    The last one may be empty.
+    The last batch can be empty.
     """
-    left = iter(rows)
+    remaining = iter(rows)
     while True:
-        some = list(islice(left, _ROWS))
-        present = names if names is not None else {name for row in some for name in row}
-        yield batch_of({name: [row.get(name) for row in some] for name in present}, len(some), keep)
-        if len(some) < _ROWS:
+        chunk = list(islice(remaining, _ROWS))
+        present = names if names is not None else {name for row in chunk for name in row}
+        yield batch_of({name: [row.get(name) for row in chunk] for name in present}, len(chunk), keep)
+        if len(chunk) < _ROWS:
             return
 
 
 def batch_of(columns: Mapping[str, Any], length: int, keep: tuple[str, ...] | None = None) -> pa.RecordBatch:
-    """A record batch in the order and types of `SCHEMA`, null where a column is not given.
+    """Build a record batch with the order and types of `SCHEMA`; missing columns are null.
 
     Parameters
     ----------
     columns : mapping of str to sequence or Arrow array
         Columns of `SCHEMA` and ``metric.*``.
     length : int
-        Rows.
+        Number of rows.
     keep : tuple of str, optional
-        The columns wanted; metrics are always kept.
+        Selected columns; metrics are always kept.
     """
     fields, arrays = [], []
     for field in SCHEMA:
@@ -145,34 +145,34 @@ def batch_of(columns: Mapping[str, Any], length: int, keep: tuple[str, ...] | No
 
 
 def device_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows that the device worked on: kernels, copies, communication; not what the host did.
+    """Select the rows of device events: kernels, copies, fills and communication.
 
-    Rows without a duration (an event that the profiler saw begin but not end) are left out.
+    Rows without a duration (events without an end in the profile) are dropped.
 
     Raises
     ------
     BadProfile
-        If a duration is negative or no number.
+        If a duration is negative or NaN.
     """
     rows = batch
     if "category" in batch.schema.names:
         category = batch.column("category")
         if any(word in HOST for word in category.dictionary.to_pylist()):
-            import pyarrow.compute as pc  # most profiles need none of it, and it is slow to import
+            import pyarrow.compute as pc  # imported here: slow to import and rarely needed
 
-            rows = rows.filter(pc.invert(pc.is_in(category.cast(pa.string()), words(list(HOST)))))
+            rows = rows.filter(pc.invert(pc.is_in(category.cast(pa.string()), text_array(list(HOST)))))
     duration = rows.column("duration_ns")
     if duration.null_count:
         rows = rows.filter(duration.is_valid())
         duration = rows.column("duration_ns")
     values = to_numpy(duration)
-    if len(values) and not values.min() >= 0:  # nor where it is NaN
+    if len(values) and not values.min() >= 0:  # also true for NaN
         raise BadProfile(f"a duration is {values.min():g} ns, expected a number of 0 or more")
     return rows
 
 
 def values_of(batch: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], list[Any]]:
-    """For each row the place of its value among those of a column, of which the first is None: nothing is said."""
+    """Return the index of each row's value in the list of distinct values; index 0 is None, for absent."""
     if name not in batch.schema.names or batch.column(name).null_count == batch.num_rows:
         return np.zeros(batch.num_rows, np.int64), [None]
     column = batch.column(name)
@@ -180,60 +180,60 @@ def values_of(batch: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], list
     return to_numpy(column.indices, -1).astype(np.int64) + 1, [None, *column.dictionary.to_pylist()]
 
 
-def numbers(batch: pa.RecordBatch, name: str, absent: float = math.nan) -> NDArray[np.float64]:
-    """A column of numbers; `absent` where it is null or there is no such column."""
+def float_column(batch: pa.RecordBatch, name: str, absent: float = math.nan) -> NDArray[np.float64]:
+    """Return a column as float64, with `absent` for nulls and for a missing column."""
     if name not in batch.schema.names:
         return np.full(batch.num_rows, absent)
     column = batch.column(name)
     return to_numpy(column if column.type == pa.float64() else column.cast(pa.float64(), safe=False), absent)
 
 
-def places(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
-    """A column of devices, streams or the like, which may be any whole number; -1 where it is null or absent."""
+def integer_column(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
+    """Return a column of ids (device, stream, thread), with -1 for nulls and for a missing column."""
     if name not in batch.schema.names:
         return np.full(batch.num_rows, -1)
     return to_numpy(batch.column(name), -1)
 
 
-# Between Arrow and NumPy without pandas, which pyarrow's own conversions import: a third of a second per process ------
+# Conversion between Arrow and NumPy. pyarrow's own functions import pandas: a third of a second per process -----------
 
 
 def from_numpy(values: NDArray[Any], kind: pa.DataType, valid: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An array that shares the memory of contiguous numbers.
+    """Return an Arrow array that shares the memory of a contiguous NumPy array.
 
     Parameters
     ----------
     values : ndarray, shape (n,)
-        Of the width of `kind`.
+        Numbers with the item size of `kind`.
     kind : pyarrow.DataType
-        A fixed-width type other than bool.
+        Fixed-width type other than bool.
     valid : ndarray of bool, shape (n,), optional
-        Where False the array is null.
+        The result is null where False.
     """
     bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def to_numpy(array: pa.Array, absent: Any = None) -> NDArray[Any]:
-    """The numbers of an array, read-only where they share its memory.
+    """Return the numbers of an Arrow array; read-only if they share its memory.
 
     Parameters
     ----------
     array : pyarrow.Array, shape (n,)
-        Of a fixed-width type other than bool.
+        Array of a fixed-width type other than bool.
     absent : number, optional
-        What stands where the array is null; without it, what happens to be there.
+        Value for nulls; without it nulls have arbitrary values.
     """
     kind = np.dtype(array.type.to_pandas_dtype())
     _, data = array.buffers()
     if data is None or not len(array):
         return np.zeros(len(array), kind)
     values: NDArray[Any] = np.frombuffer(data, kind, len(array), array.offset * kind.itemsize)
-    return values if absent is None or not array.null_count else np.where(known_in(array), values, absent)
+    return values if absent is None or not array.null_count else np.where(valid_mask(array), values, absent)
 
 
-def known_in(array: pa.Array) -> NDArray[np.bool_]:
-    """Where an array is not null."""
+def valid_mask(array: pa.Array) -> NDArray[np.bool_]:
+    """Return a mask of the entries that are not null."""
     bitmap = array.buffers()[0]
     if bitmap is None or not array.null_count:
         return np.full(len(array), not array.null_count)
@@ -241,8 +241,8 @@ def known_in(array: pa.Array) -> NDArray[np.bool_]:
     return bits[array.offset :].view(bool)
 
 
-def words(values: list[str]) -> pa.Array:
-    """A short array of text."""
+def text_array(values: list[str]) -> pa.Array:
+    """Return a text array of a short list."""
     encoded = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
     return pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))

@@ -1,14 +1,14 @@
-"""TAU: MPI calls and messages by process and thread, as tables in parquet and as TAU's own text (its XML: `tau_xml`).
+"""Readers of TAU profiles (timers and message sizes per process and thread): parquet tables and TAU's text format.
 
-TAU counts in microseconds. A timer has calls and two times, inclusive and exclusive of the timers called within: the
-inclusive is `duration_ns`, the exclusive ``metric.exclusive_ns``. TAU stops the timer of a thread late, which makes
-the exclusive time of its ``.TAU application`` negative, so it is given as it stands; the few inclusive times that are
-negative (down to -182 us in pthread_join) are not durations and are null. Message sizes are events without a time:
-`calls` is the number of messages, `bytes` all of them together.
+TAU's XML is read by `tau_xml`. TAU's unit is the microsecond. A timer has calls, an inclusive time (`duration_ns`)
+and an exclusive time without nested timers (``metric.exclusive_ns``). TAU stops the timer of a thread late, so the
+exclusive time of ``.TAU application`` can be negative; it is kept. The few negative inclusive times (down to -182 us
+in pthread_join) are not durations and are null. Message sizes are events without a time: `calls` is the number of
+messages, `bytes` their sum.
 
-The text, ``profile.NODE.CONTEXT.THREAD``, is as TAU's writers and readers have it (``TauCollate.cpp``, ParaProf's
-``TauDataSource``): a line with the number of functions and the metric, a heading with the program's metadata behind it,
-a line per function
+The text format, ``profile.NODE.CONTEXT.THREAD``, follows TAU's writer (``TauCollate.cpp``) and reader (ParaProf's
+``TauDataSource``): a line with the number of functions and the metric, a heading with the program's metadata, a line
+per function
 
     "main() [{a.c}{3}]" Calls Subrs Excl Incl ProfileCalls GROUP="TAU_DEFAULT"
 
@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import BadProfile
-from .lines import decoded_head, number_of, numbered_lines, shown
+from .lines import decoded_head, number_of, numbered_lines, quoted
 from .pyprof import PROBLEMS, first_line, open_parquet
 from .table import batch_of, batches_of
 
@@ -39,7 +39,7 @@ _CONFIGURATION = {
     "batch_size_per_gpu": "batch_size", "grad_precision": "gradient_precision",
     "compute_precision": "compute_precision",
 }  # fmt: skip
-"""What SURFBoard's tables call a run's configuration, and what `detect.SURFBOARD` calls it."""
+"""Columns of a run's configuration in SURFBoard's tables, and their names in `detect.SURFBOARD`."""
 
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 _ROWS = 2**16
@@ -55,17 +55,17 @@ _OF_TEXT = (
 
 
 class TauParquet:
-    """TAU's timers or message sizes of many runs in one parquet table, as SURFBoard keeps them.
+    """Reader of parquet tables with TAU's timers or message sizes of many runs, as in SURFBoard.
 
-    A table holds many runs, so the run's configuration stands in every row: columns `repetition`, `nodes`,
+    A table holds many runs, so every row contains the run's configuration: columns `repetition`, `nodes`,
     `gpus_per_node`, ... follow those of `SCHEMA`, and ``metric.*`` follow them. `device` is the process's number.
     """
 
     name = "tau-parquet"
-    what = "TAU timers and message sizes in parquet"
+    description = "TAU timers and message sizes in parquet"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Parquet with a function and TAU's times or message sizes."""
+        """Return whether a parquet file has functions with TAU's times or message sizes."""
         if not head.startswith(b"PAR1"):
             return False
         with open_parquet(path) as file:
@@ -73,7 +73,7 @@ class TauParquet:
         return "function" in names and any(set(needed[:2]) <= names for needed in (_INTERVAL, _ATOMIC))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The rows, 65,536 at a time; memory holds one row group of the wanted columns.
+        """Yield the rows, 65,536 at a time; memory holds one row group of the selected columns.
 
         Raises
         ------
@@ -100,13 +100,13 @@ class TauParquet:
 
 
 def category_of(function: str) -> str:
-    """Whether a function of the host's sends messages, as MPI's calls do, or counts them; the rest is ``cpu``."""
+    """Return ``message`` for MPI and NCCL calls and message counters, else ``cpu``."""
     lowered = function[:200].lower()
     return "message" if lowered.startswith(("mpi_", "message size", "nccl")) else "cpu"
 
 
 def _tidy(path: Path, row: int, piece: pa.RecordBatch, columns: tuple[str, ...] | None) -> pa.RecordBatch:
-    """A batch of TAU's rows as one of ours; `row` is the number of rows before it."""
+    """Convert a batch of TAU's columns to `SCHEMA`; `row` is the number of rows before it."""
     function = piece.column("function").cast(_WORDS)
     words = [category_of(word or "") for word in function.dictionary.to_pylist()]
     table: dict[str, Any] = {
@@ -124,7 +124,7 @@ def _tidy(path: Path, row: int, piece: pa.RecordBatch, columns: tuple[str, ...] 
     else:
         messages = _counted(path, row, piece, "num_samples")
         table["calls"] = messages.cast(pa.int64())
-        # TAU writes 0 as mean, least and most of no messages
+        # TAU writes 0 as mean, minimum and maximum if there are no messages
         none = pc.equal(messages, 0)
         table["bytes"] = pc.round(pc.multiply(_counted(path, row, piece, "mean"), messages))
         for ours, theirs in (("metric.message_min_bytes", "min"), ("metric.message_max_bytes", "max")):
@@ -133,7 +133,7 @@ def _tidy(path: Path, row: int, piece: pa.RecordBatch, columns: tuple[str, ...] 
 
 
 def _with_configuration(piece: pa.RecordBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of ours with the configuration between its columns and its metrics."""
+    """Insert the columns of the configuration before the metrics."""
     fields = list(zip(batch.schema.names, batch.columns))
     metrics = [field for field in fields if field[0].startswith("metric.")]
     added = []
@@ -146,7 +146,7 @@ def _with_configuration(piece: pa.RecordBatch, batch: pa.RecordBatch) -> pa.Reco
 
 
 def _present(path: Path, row: int, piece: pa.RecordBatch, name: str) -> pa.Array:
-    """A column as float64 without nulls, NaN and infinities."""
+    """Return a column as float64; raise for nulls, NaN and infinities."""
     values = piece.column(name).cast(pa.float64())
     raw = values.to_numpy(zero_copy_only=False)
     _refuse(path, row, name, raw, ~np.isfinite(raw))
@@ -154,7 +154,7 @@ def _present(path: Path, row: int, piece: pa.RecordBatch, name: str) -> pa.Array
 
 
 def _counted(path: Path, row: int, piece: pa.RecordBatch, name: str) -> pa.Array:
-    """The same, of 0 or more."""
+    """Return a column as float64; also raise for negative values."""
     values = _present(path, row, piece, name)
     raw = values.to_numpy(zero_copy_only=False)
     _refuse(path, row, name, raw, raw < 0)
@@ -163,25 +163,26 @@ def _counted(path: Path, row: int, piece: pa.RecordBatch, name: str) -> pa.Array
 
 def _refuse(path: Path, row: int, name: str, raw: Any, wrong: Any) -> None:
     if wrong.any():
-        place = int(wrong.argmax())
-        raise BadProfile(f"{path}: row {row + place}: {name} is {raw[place]:g}, expected a number of 0 or more")
+        index = int(wrong.argmax())
+        raise BadProfile(f"{path}: row {row + index}: {name} is {raw[index]:g}, expected a number of 0 or more")
 
 
-# TAU's own text -------------------------------------------------------------------------------------------------------
+# Text format
+# -----------------------------------------------------------------------------------------------------------
 
 
 class TauProfile:
-    """The reader; see `table.Reader`. `device` is the number of the process (node), both from the file's name."""
+    """Reader of TAU's text. `device` (the process, TAU's node) and `thread` are taken from the file name."""
 
     name = "tau-profile"
-    what = "TAU profile.0.0.0"
+    description = "TAU profile.0.0.0"
 
     def recognises(self, path: Path, head: bytes) -> bool:
         lines = decoded_head(head)
         return bool(lines) and _FIRST.match(lines[0]) is not None
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """A row per function and event, 16,384 at a time."""
+        """Yield a row per function and event, 16,384 at a time."""
         yield from batches_of(_rows(path), _OF_TEXT, columns)
 
 
@@ -196,11 +197,13 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         if begins is not None and left == 0:
             left, section = int(begins[1]), begins[2] or "TIME"
             if not section.islower() and "TIME" not in section.upper():
-                raise BadProfile(f"{path}: it counts {shown(section)}, not time: take the profile of MULTI__TIME")
+                raise BadProfile(
+                    f"{path}: the metric is {quoted(section)}, expected time: use the profile of MULTI__TIME"
+                )
             continue
         left -= 1
         if left < 0:
-            raise BadProfile(f"{path}: line {number}: {shown(line)}, expected the end of the {section or 'functions'}")
+            raise BadProfile(f"{path}: line {number}: {quoted(line)}, expected the end of the {section or 'functions'}")
         if section != "aggregates":
             yield where | _row(path, number, line, section == "userevents")
     if left:
@@ -212,9 +215,9 @@ def _row(path: Path, number: int, line: str, is_event: bool) -> dict[str, Any]:
     try:
         values = [number_of(word) for word in match[2].split()] if match else []
     except ValueError as error:
-        raise BadProfile(f"{path}: line {number}: {shown(str(error))} is not a number") from None
+        raise BadProfile(f"{path}: line {number}: {quoted(str(error))} is not a number") from None
     if match is None or len(values) != 5:
-        raise BadProfile(f"{path}: line {number}: {shown(line)}, expected a quoted name and 5 numbers")
+        raise BadProfile(f"{path}: line {number}: {quoted(line)}, expected a quoted name and 5 numbers")
     if not 0 <= values[0] < 2**53 or not max(map(abs, values[1:4])) < 2**53:
         raise BadProfile(f"{path}: line {number}: a number out of range")
     name = match[1].strip()

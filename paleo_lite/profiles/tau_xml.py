@@ -1,8 +1,8 @@
-"""TAU's merged XML profile (``TAU_PROFILE_FORMAT=merged``): timers and message sizes of every thread.
+"""Reader of TAU's merged XML profile (``TAU_PROFILE_FORMAT=merged``): timers and message sizes of every thread.
 
-A file is a row of ``<profile_xml>`` documents: definitions of events, then one per thread with a line of numbers per
-event, then totals and means over the threads, which are left out. Between what the processes wrote stands a zero
-byte, the end of their string. What TAU's numbers mean: see `tau`.
+A file is a sequence of ``<profile_xml>`` documents: definitions of events, one document per thread with a line of
+numbers per event, then totals and means over the threads, which are skipped. The outputs of processes are separated
+by a zero byte. The meaning of the numbers is described in `tau`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from xml.parsers import expat
 import pyarrow as pa
 
 from ..errors import BadProfile
-from .detect import opened
-from .lines import number_of, shown
+from .detect import open_decompressed
+from .lines import number_of, quoted
 from .table import batches_of
 from .tau import category_of
 
@@ -42,17 +42,17 @@ codecs.register_error("paleo-latin-1", _as_latin_1)
 
 
 class TauXml:
-    """TAU's merged XML, also as gzip. `device` is the number of the process (node), `thread` that of the thread."""
+    """Reader of TAU's merged XML, also as gzip. `device` is the process (TAU's node), `thread` the thread."""
 
     name = "tau-xml"
-    what = "TAU merged XML"
+    description = "TAU merged XML"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """XML whose first elements are ``<profile_xml>``."""
+        """Return whether the first element is ``<profile_xml>``."""
         return bool(_DOCUMENT.match(head[:8192]))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The rows of all threads, 16,384 at a time, as the file is read."""
+        """Yield the rows of all threads, 16,384 at a time."""
         yield from batches_of(_rows(path), _FIELDS, columns)
 
 
@@ -67,7 +67,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class _Reader:
-    """Rows from XML as it arrives. `rows` are taken away by the caller."""
+    """Incremental XML parser; the caller removes the finished `rows`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -75,7 +75,7 @@ class _Reader:
         self.names: dict[tuple[str, str, str], tuple[str, str]] = {}  # (kind, thread, id): name, group
         self.time: dict[str, str] = {}  # thread: id of the metric that is time
         self.stack: list[str] = []
-        self.scope = "*"  # the thread that definitions are for, * for all
+        self.scope = "*"  # thread of the definitions, * for all
         self.thread = ""
         self.seen: set[str] = set()
         self.event: dict[str, str] = {}
@@ -88,7 +88,7 @@ class _Reader:
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._characters
-        # TAU declares nothing. Entities can make a small file endless, or read others.
+        # TAU declares no entities. Entities can expand a small file without limit, or include other files.
         parser.StartDoctypeDeclHandler = self._refuse
         parser.EntityDeclHandler = self._refuse
         self._parse(b"<profiles>")  # the documents of a file need one root
@@ -108,8 +108,8 @@ class _Reader:
         try:
             self.parser.Parse(chunk, last)
         except expat.ExpatError as error:
-            what = expat.ErrorString(error.code)
-            raise BadProfile(f"{self.path}: line {error.lineno}: XML that is cut or corrupted ({what})") from None
+            problem = expat.ErrorString(error.code)
+            raise BadProfile(f"{self.path}: line {error.lineno}: XML that is cut or corrupted ({problem})") from None
 
     def _refuse(self, *_: Any) -> None:
         raise BadProfile(
@@ -133,7 +133,7 @@ class _Reader:
             self.thread = attributes.get("thread", "")
             if self.thread in self.seen:
                 raise self._bad(
-                    f"a second profile of thread {shown(self.thread)}: snapshots add up, merge them with TAU"
+                    f"a second profile of thread {quoted(self.thread)}: snapshots add up, merge them with TAU"
                 )
             self.seen.add(self.thread)
         elif tag == "interval_data":
@@ -168,25 +168,25 @@ class _Reader:
         self.text = ""
 
     def _numbers(self, kind: str, line: str) -> None:
-        """A line of numbers: an event's id and what it measured on `thread`."""
+        """Add the row of a line of numbers: the id of an event and its measurements on `thread`."""
         words = line.split()
         if not words:
             return
         expected = 3 + 2 * len(self.metrics) if kind == "interval_data" else 6
         name, group = self.names.get((kind, self.thread, words[0])) or self.names.get((kind, "*", words[0])) or ("", "")
         if not name:
-            raise self._bad(f"event {shown(words[0])} is not defined")
+            raise self._bad(f"event {quoted(words[0])} is not defined")
         try:
             values = [number_of(word) for word in words[1:]]
         except ValueError as error:
-            raise self._bad(f"{shown(str(error))} is not a number") from None
+            raise self._bad(f"{quoted(str(error))} is not a number") from None
         if len(words) != expected:
             raise self._bad(f"{len(words)} numbers, expected {expected}")
         if not 0 <= values[0] < 2**53:
             raise self._bad("a number of calls out of range")
         row: dict[str, Any] = {"kernel": name, "calls": int(values[0])}
         row["category"] = "message" if "MPI" in group.split("|") else category_of(name)
-        row["device"], row["thread"] = self._place()
+        row["device"], row["thread"] = self._process_and_thread()
         if kind == "interval_data":
             row |= self._times(values)
         elif values[0] and not 0 <= min(values[1:4]) <= max(values[1:4]) < 2**53:
@@ -207,26 +207,26 @@ class _Reader:
             raise self._bad("a time out of range")
         return {"duration_ns": inclusive * 1e3 if inclusive >= 0 else None, "metric.exclusive_ns": exclusive * 1e3}
 
-    def _place(self) -> tuple[int, int]:
-        """Process and thread, from ``node.context.thread`` or ``node.context.thread.pid``."""
+    def _process_and_thread(self) -> tuple[int, int]:
+        """Return process and thread from ``node.context.thread`` or ``node.context.thread.pid``."""
         parts = self.thread.split(".")
         if len(parts) not in (3, 4) or not all(part.isdecimal() and len(part) <= 18 for part in parts):
-            raise self._bad(f"the thread is called {shown(self.thread)}, expected node.context.thread")
+            raise self._bad(f"the thread is called {quoted(self.thread)}, expected node.context.thread")
         return int(parts[0]), int(parts[2])
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    """The file as UTF-8 without its XML declaration; a byte that is not UTF-8 is read as Latin-1."""
+    """Yield the file as UTF-8 without the XML declaration; bytes that are not UTF-8 are read as Latin-1."""
     decoder = codecs.getincrementaldecoder("utf-8")("paleo-latin-1")
     first = True
     try:
-        with opened(path) as file:
+        with open_decompressed(path) as file:
             while chunk := file.read(_CHUNK):
                 if first:
-                    declared = _DECLARATION.match(chunk)
-                    chunk = (
-                        b"\n" * chunk.count(b"\n", 0, declared.end()) + chunk[declared.end() :] if declared else chunk
-                    )
+                    declaration = _DECLARATION.match(chunk)
+                    if declaration:  # keep its line breaks, so that the line numbers of errors are right
+                        line_breaks = b"\n" * chunk.count(b"\n", 0, declaration.end())
+                        chunk = line_breaks + chunk[declaration.end() :]
                     first = False
                 yield decoder.decode(_STRING_END.sub(b" ", chunk)).encode()
         yield decoder.decode(b"", final=True).encode()

@@ -1,8 +1,8 @@
-"""The table that PyTorch's profiler prints: ``prof.key_averages().table()`` and ``print(prof)``, of any version.
+"""Reader of tables printed by PyTorch's profiler: ``prof.key_averages().table()`` and ``print(prof)``, any version.
 
-Columns lie under rules of dashes, or between tabs where the table went through a document. What they are called
-changed with the versions and the device (CUDA, XPU, ...). An operation's total covers what it calls, so totals of
-rows add up to more than the run; the time in the operation itself is ``metric.self_cpu_ns``.
+Columns are delimited by rules of dashes, or by tabs if the table was copied through a document. Column names depend
+on the version and the device (CUDA, XPU, ...). The total of an operation includes the operations it calls, so totals
+add up to more than the run; ``metric.self_cpu_ns`` is the time of the operation itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .lines import (
     number_of,
     numbered_lines,
     quantity_of,
-    shown,
+    quoted,
 )
 from .table import batches_of
 
@@ -42,26 +42,26 @@ _API = re.compile(r"cu(?:da)?[A-Z]\w+|hip[A-Z]\w+")
 
 
 class TorchTable:
-    """A table of PyTorch's profiler, also within a log or as gzip.
+    """Reader of a table of PyTorch's profiler, also within a log or as gzip.
 
-    An operation is a row of category cpu with its total CPU time; the time on the device is ``metric.device_ns``, of
-    itself and what it calls, and ``metric.self_device_ns``. A row with device time alone is a kernel or copy.
-    FLOPs are those that PyTorch counts (2 for a multiply-accumulate), `params` the shapes of the inputs as printed.
+    An operation is a row of category cpu with its total CPU time. Its device time is ``metric.device_ns`` including
+    called operations, and ``metric.self_device_ns`` without them. A row with device time only is a kernel or copy.
+    FLOPs are PyTorch's count (2 per multiply-accumulate); `params` are the printed input shapes.
     """
 
     name = "torch-table"
-    what = "PyTorch profiler's printed table"
+    description = "PyTorch profiler's printed table"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """A heading that begins with Name and has a CPU time."""
+        """Return whether a heading begins with Name and has a CPU time."""
         return any(_is_heading(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """A row per operation or kernel, 16,384 at a time."""
+        """Yield a row per operation or kernel, 16,384 at a time."""
         rows = [_row(path, number, cells) for number, cells in _cells(path)]
         names = {row["kernel"] for row in rows if row["category"] == "cpu"}
         for row in rows:
-            # On the device's timeline an annotation has a row of its own, over the kernels within it
+            # Annotations also have a row with the device time of the kernels within them
             if row["category"] == "kernel" and (row["kernel"] in names or row["kernel"].startswith("Optimizer.")):
                 row["category"] = "marker"
         metrics = dict.fromkeys(name for row in rows for name in row if name.startswith("metric."))
@@ -75,7 +75,7 @@ def _is_heading(line: str) -> bool:
 
 
 def _cells(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line, and text by column, of every row."""
+    """Yield line number and cells by column of every row."""
     names: list[str] = []
     spans: list[tuple[int, int]] = []
     rule, ended = "", False
@@ -96,11 +96,11 @@ def _cells(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         elif not ended:
             cells = _slices(line, spans) if spans else [cell.strip() for cell in line.split("\t")]
             if cells is None or len(cells) != len(names):
-                raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is not a row of {len(names)} columns")
+                raise BadProfile(f"{path}: line {number}: {quoted(line.strip())} is not a row of {len(names)} columns")
             row = _in_order(dict(zip(names, cells)))
             filled = {name for name in names if row[name]}
             if all(name == "Source Location" or _FLOPS.fullmatch(name) for name in filled):
-                continue  # the rest of a stack of calls
+                continue  # continuation of a call stack
             rows += 1
             if rows > MOST_ROWS:
                 raise BadProfile(f"{path}: more than {MOST_ROWS:,} rows, expected a summary")
@@ -112,12 +112,12 @@ def _cells(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _heading(path: Path, number: int, line: str, rule: str) -> tuple[list[str], list[tuple[int, int]]]:
-    """Names of the columns, and where they lie; nowhere in a table with tabs."""
+    """Return column names and character ranges; no ranges for a table with tabs."""
     spans = [] if "\t" in line else [match.span() for match in re.finditer(r"-+", rule)]
     cells = _slices(line, spans) if spans else [cell.strip() for cell in line.split("\t")]
     if cells is None or len(cells) < 2:
         raise BadProfile(f"{path}: line {number}: a heading that is not under a rule of dashes")
-    if cells[-1] == "" and spans:  # a rule too many: PyTorch draws one for an empty column of shapes
+    if cells[-1] == "" and spans:  # PyTorch prints an extra rule for an empty column of shapes
         cells, spans = cells[:-1], spans[:-1]
     if len(set(cells)) < len(cells):
         raise BadProfile(f"{path}: line {number}: a column appears twice in the heading")
@@ -125,7 +125,7 @@ def _heading(path: Path, number: int, line: str, rule: str) -> tuple[list[str], 
 
 
 def _slices(line: str, spans: list[tuple[int, int]]) -> list[str] | None:
-    """The cells that lie under the rule; None where a cell is wider and nothing else tells where it ends."""
+    """Split a line at the rules; None if a cell is too wide and gaps do not separate the cells."""
     starts = [start for start, _ in spans]
     gaps = "".join(line[end:start] for (_, end), start in zip(spans, [*starts[1:], starts[-1]]))
     if not gaps.strip() and not line[: starts[0]].strip():
@@ -136,7 +136,7 @@ def _slices(line: str, spans: list[tuple[int, int]]) -> list[str] | None:
 
 
 def _in_order(row: dict[str, str]) -> dict[str, str]:
-    """PyTorch prints FLOPs before the source and calls the columns in the other order: put right what it swapped."""
+    """Correct the order of FLOPs and source location, which PyTorch swaps in the heading."""
     flops = next((name for name in row if _FLOPS.fullmatch(name)), None)
     source = row.get("Source Location")
     if flops is None or source is None:
@@ -145,7 +145,9 @@ def _in_order(row: dict[str, str]) -> dict[str, str]:
         swapped = source == "--" or number_of(source) >= 0
     except ValueError:
         swapped = False
-    return row | ({flops: source, "Source Location": row[flops]} if swapped else {})
+    if not swapped:
+        return row
+    return {**row, flops: source, "Source Location": row[flops]}
 
 
 def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
@@ -156,16 +158,17 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
         try:
             return value_of(text)
         except ValueError:
-            raise BadProfile(f"{path}: line {number}: {name} is {shown(text)}") from None
+            raise BadProfile(f"{path}: line {number}: {name} is {quoted(text)}") from None
 
     def time(*names: str) -> float | None:
-        value = next(
-            (value for name in names if (value := read(name, lambda text: quantity_of(text, TIME_NS))) is not None),
-            None,
-        )
-        if value is not None and value < 0:
-            raise BadProfile(f"{path}: line {number}: a time is negative")
-        return value
+        for name in names:
+            value = read(name, lambda text: quantity_of(text, TIME_NS))
+            if value is None:
+                continue
+            if value < 0:
+                raise BadProfile(f"{path}: line {number}: a time is negative")
+            return value
+        return None
 
     device = _device(cells)
     counted = next((name for name in ("# of Calls", "Number of Calls", "Calls") if name in cells), "")
@@ -175,7 +178,7 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
     total, own = time("CPU total"), time("Self CPU", "Self CPU total")
     on_device, own_on_device = time(f"{device} total"), time(f"Self {device}", f"Self {device} total")
     if total is None and on_device is None:
-        raise BadProfile(f"{path}: line {number}: no total time under {shown(', '.join(cells), 200)}")
+        raise BadProfile(f"{path}: line {number}: no total time under {quoted(', '.join(cells), 200)}")
     name = cells["Name"]
     row: dict[str, Any] = {"kernel": name, "calls": None if calls is None else int(calls)}
     row["category"] = _category(name, bool(on_device) and not total and not own)
@@ -203,7 +206,7 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
 
 
 def _device(cells: dict[str, str]) -> str:
-    """What the columns of the device's times are called by (CUDA, XPU, ...); empty without any."""
+    """Return the device in the column names (CUDA, XPU, ...); empty without device times."""
     for heading in cells:
         word, _, rest = heading.partition(" ")
         if rest == "total" and word not in _NOT_DEVICES:

@@ -1,8 +1,8 @@
-"""Intel VTune's hotspots as CSV, and the Application Performance Snapshot's summary as text.
+"""Readers of Intel VTune's hotspots as CSV and of the Application Performance Snapshot's summary as text.
 
-``vtune -report hotspots -format csv -csv-delimiter comma`` (amplxe-cl before 2020) prints one row per function, or per
-what ``-group-by`` says, with times in seconds; a breakdown of a time is called ``CPU Time:Spin Time``. ``aps --report``
-prints one value a line, indented under what it is part of, among advice that begins with ``|``.
+``vtune -report hotspots -format csv -csv-delimiter comma`` (amplxe-cl before 2020) prints one row per function (or
+other ``-group-by`` key) with times in seconds; parts of a time have names such as ``CPU Time:Spin Time``. ``aps
+--report`` prints one value per line, indented below its group, between lines of advice that begin with ``|``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .lines import (
     number_of,
     numbered_lines,
     quantity_of,
-    shown,
+    quoted,
 )
 from .table import batch_of
 from .tau import category_of
@@ -55,27 +55,27 @@ _UNITS |= {
 
 
 class HotspotsCsv:
-    """VTune's hotspots and hardware events, by any delimiter; `layer` is a function's module.
+    """Reader of VTune's hotspots and hardware events, with any delimiter; `layer` is the module of a function.
 
-    `duration_ns` is the CPU time in the function itself, which a report of hardware events has not.
+    `duration_ns` is the CPU time of the function itself; reports of hardware events do not have it.
 
-    Other columns of numbers are ``metric.*``, times in ns: ``metric.cpu_time_spin_time_ns``, ``metric.cpi_rate``.
+    Other numeric columns are ``metric.*``, times in ns: ``metric.cpu_time_spin_time_ns``, ``metric.cpi_rate``.
     """
 
     name = "vtune-hotspots"
-    what = "Intel VTune hotspots and hw-events CSV"
+    description = "Intel VTune hotspots and hw-events CSV"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """A heading that begins with what VTune groups by and has a CPU time."""
+        """Return whether a heading begins with a grouping of VTune and has a CPU time."""
         return any(_HEADING.match(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """One batch: there are as many rows as functions.
+        """Yield one batch with a row per function.
 
         Raises
         ------
         BadProfile
-            If there is no CPU time, a row is cut or split by its function's commas, or a time is wrong: with the line.
+            If there is no CPU time, a row is incomplete or split by commas in a name, or a time is invalid.
         """
         table = CsvTable(path, _HEADING, units=False, delimiter=_delimiter(path), most=SUMMARY_BYTES)
         numbers: list[int] = []
@@ -92,15 +92,15 @@ class HotspotsCsv:
         plain = [re.sub(r":\s+", ":", name) for name in table.names]
         time = next((plain.index(name) for name in _SELF_TIME if name in plain), None)
         if time is None and not any(name.startswith(_EVENTS) for name in plain):
-            raise BadProfile(f"{path}: no column 'CPU Time' under {shown(', '.join(plain), 200)}")
-        found_columns: dict[str, Any] = {
+            raise BadProfile(f"{path}: no column 'CPU Time' under {quoted(', '.join(plain), 200)}")
+        columns_by_name: dict[str, Any] = {
             "category": [category_of(row[0].strip()) for row in rows],
             "kernel": [row[0].strip() for row in rows],
         }
         if time is not None:
-            found_columns["duration_ns"] = _column(path, numbers, [row[time] for row in rows], "CPU Time", "s")
+            columns_by_name["duration_ns"] = _column(path, numbers, [row[time] for row in rows], "CPU Time", "s")
         if "Module" in plain[1:]:
-            found_columns["layer"] = [row[plain.index("Module")].strip() or None for row in rows]
+            columns_by_name["layer"] = [row[plain.index("Module")].strip() or None for row in rows]
         for index, name in enumerate(plain):
             cells = [row[index] for row in rows]
             first = next((cell for cell in cells if cell), "")
@@ -108,35 +108,35 @@ class HotspotsCsv:
                 continue
             is_time = name.startswith("CPU Time") or name.endswith("Time")
             is_time = is_time and not first.endswith("%")
-            called = name.removesuffix(":Self") if name.startswith(_EVENTS) else name
-            metric = f"metric.{_slug(called)}{'_ns' if is_time else ''}"
-            found_columns[metric] = _column(path, numbers, cells, name, "s" if is_time else "")
-        yield batch_of(found_columns, len(rows), columns)
+            label = name.removesuffix(":Self") if name.startswith(_EVENTS) else name
+            metric = f"metric.{_slug(label)}{'_ns' if is_time else ''}"
+            columns_by_name[metric] = _column(path, numbers, cells, name, "s" if is_time else "")
+        yield batch_of(columns_by_name, len(rows), columns)
 
 
 class ApsSummary:
-    """The Application Performance Snapshot's summary: one row for the application, one per MPI function listed.
+    """Reader of the Application Performance Snapshot: one row for the application, one per listed MPI function.
 
-    What else it prints is ``metric.*`` of the application, as printed and named with its unit:
+    Other values are ``metric.*`` of the application, as printed, with the unit in the name:
     ``metric.cpu_utilization_percent``, ``metric.dram_bandwidth_peak_gb_per_s``.
     """
 
     name = "vtune-aps"
-    what = "Intel Application Performance Snapshot summary"
+    description = "Intel Application Performance Snapshot summary"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """'Summary information', and the platform, result or elapsed time that APS tells below it."""
+        """Return whether there is 'Summary information' with a platform, statistics or elapsed time."""
         lines = decoded_head(head)
         facts = any(line.strip().startswith(("HW Platform", "Used statistics", "Elapsed Time:")) for line in lines)
         return facts and any(_SUMMARY.match(line) for line in lines)
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """One batch.
+        """Yield one batch.
 
         Raises
         ------
         BadProfile
-            If there is no summary, no value in it, or the elapsed time cannot be read: with the line.
+            If there is no summary, no value in it, or the elapsed time cannot be read.
         """
         application: dict[str, Any] = {"category": "cpu", "kernel": "application"}
         calls: list[dict[str, Any]] = []
@@ -159,7 +159,7 @@ class ApsSummary:
                 name = "_".join(filter(None, [*map(_slug, names), _UNITS.get(unit, "")]))
                 value = _finite(path, number, match["number"])
                 if application.setdefault(f"metric.{name}", value) != value:
-                    raise BadProfile(f"{path}: line {number}: {shown(label)} appears twice with different values")
+                    raise BadProfile(f"{path}: line {number}: {quoted(label)} appears twice with different values")
             if len(application) + len(calls) > _MOST_COLUMNS:
                 raise BadProfile(f"{path}: line {number}: more than {_MOST_COLUMNS:,} values, expected a summary")
         rows = [application, *calls]
@@ -179,7 +179,7 @@ def _delimiter(path: Path) -> str:
 
 
 def _column(path: Path, numbers: list[int], cells: list[str], name: str, unit: str) -> list[float | None]:
-    """Numbers with or without their unit, null where blank; seconds become ns."""
+    """Convert cells with or without unit to numbers, None for blank cells; seconds become ns."""
     values: list[float | None] = []
     for number, cell in zip(numbers, cells):
         text = cell.strip()
@@ -193,14 +193,14 @@ def _column(path: Path, numbers: list[int], cells: list[str], name: str, unit: s
             else:
                 values.append(number_of(text.rstrip("%")))
         except ValueError:
-            raise BadProfile(f"{path}: line {number}: {name} is {shown(cell)}, expected a number") from None
+            raise BadProfile(f"{path}: line {number}: {name} is {quoted(cell)}, expected a number") from None
         if unit and (values[-1] or 0) < 0:
             raise BadProfile(f"{path}: line {number}: {name} is negative")
     return values
 
 
 def _facts(path: Path) -> Iterator[tuple[int, list[str], str]]:
-    """Line, headings that it stands under and its own label, and value, of every value."""
+    """Yield line number, labels (enclosing headings and own label) and text of every value."""
     above: list[tuple[int, str]] = []
     known = False
     for number, line in numbered_lines(path, SUMMARY_BYTES):
@@ -233,7 +233,7 @@ def _finite(path: Path, number: int, text: str) -> float:
     try:
         return number_of(text)
     except ValueError:
-        raise BadProfile(f"{path}: line {number}: {shown(text)} is not a number") from None
+        raise BadProfile(f"{path}: line {number}: {quoted(text)} is not a number") from None
 
 
 def _slug(text: str) -> str:

@@ -1,8 +1,8 @@
-"""Traces of JAX and TensorFlow: the Chrome trace (``*.trace.json.gz``) that their profilers write beside an XSpace.
+"""Reader of the Chrome traces of JAX and TensorFlow (``*.trace.json.gz``, written together with an XSpace).
 
-As XProf's documentation ("Trace viewer") has it: a process per device, ``/device:GPU:0``, whose threads named
-``Stream #13(Compute)`` are what ran; its other lines (steps, modules, name scopes) show the same time again. A TPU has
-no streams: there the line ``XLA Ops`` is what ran. What the host did is left out.
+According to XProf's documentation ("Trace viewer") there is a process per device, ``/device:GPU:0``. Its threads with
+names like ``Stream #13(Compute)`` contain the executed kernels; its other threads (steps, modules, name scopes) repeat
+the same time. A TPU has no streams; the thread ``XLA Ops`` contains its operations. Host events are skipped.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .table import batches_of
 _DEVICE = re.compile(r"/device:\w+:(\d{1,6})")
 _STREAM = re.compile(r"Stream #(\d{1,18})")
 SIGN = re.compile(rb'"name"\s*:\s*"/(?:device|host):')
-"""What its processes are called."""
+"""Pattern of the process names in these traces."""
 
 _EXTENT = re.compile(r"\b(grid|block):([\d,]{1,40})")
 _SIZE = re.compile(r"\bsize:(\d{1,15})\b")
-_LATEST_US = 4e15  # what int64 nanoseconds hold
+_LATEST_US = 4e15  # range of int64 nanoseconds
 _COLUMNS = (
     "category", "kernel", "op", "layer", "start_ns", "duration_ns", "calls", "bytes", "grid", "block", "stream",
     "device",
@@ -56,16 +56,16 @@ _EVENTS = msgspec.json.Decoder(list[_Event])
 
 
 class XlaTrace:
-    """The reader; see `table.Reader`. `op` is the operation of XLA's program, `layer` the framework's path to it."""
+    """Reader of this format. `op` is the operation in XLA's program, `layer` its path in the framework."""
 
     name = "xla-trace"
-    what = "Chrome traces of JAX and TensorFlow (.trace.json.gz)"
+    description = "Chrome traces of JAX and TensorFlow (.trace.json.gz)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
         return head.lstrip()[:1] == b"{" and b'"traceEvents"' in head and SIGN.search(head) is not None
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The kernels and copies in the order of the file, 16,384 at a time."""
+        """Yield kernels and copies in file order, 16,384 at a time."""
         yield from batches_of(_rows(path), _COLUMNS, columns)
 
 
@@ -74,21 +74,24 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     lines: dict[tuple[int, int], str] = {}
     for piece in JsonArray(path, "traceEvents", _EVENTS.decode).pieces():
         for event in piece.decoded:
-            if event.ph == "M" and event.args is not None and event.args.name:  # what a process or thread is called
-                if event.name == "process_name" and (told := _DEVICE.match(event.args.name)):
-                    devices[event.pid] = int(told[1])
+            if event.ph == "M" and event.args is not None and event.args.name:  # name of a process or thread
+                device = _DEVICE.match(event.args.name)
+                if event.name == "process_name" and device:
+                    devices[event.pid] = int(device[1])
                 elif event.name == "thread_name":
                     lines[event.pid, event.tid] = event.args.name
-            elif event.ph == "X" and event.pid in devices and (stream := _stream(event, lines)) is not None:
-                yield _row(path, event, devices[event.pid], stream)
+            elif event.ph == "X" and event.pid in devices:
+                stream = _stream(event, lines)
+                if stream is not None:
+                    yield _row(path, event, devices[event.pid], stream)
 
 
 def _stream(event: _Event, lines: dict[tuple[int, int], str]) -> int | None:
-    """The stream that an event ran on, 0 on a device without streams; None where it only shows others again."""
+    """Return the stream of an event, 0 on a device without streams; None if it repeats other events."""
     line = lines.get((event.pid, event.tid), "")
-    told = _STREAM.match(line)
-    if told is not None:
-        return int(told[1])
+    numbered = _STREAM.match(line)
+    if numbered is not None:
+        return int(numbered[1])
     if line != "XLA Ops" or any(pid == event.pid and _STREAM.match(other) for (pid, _), other in lines.items()):
         return None
     return 0

@@ -9,10 +9,11 @@ import msgspec
 
 from ..counting import GENERATION_PHASES
 from ..counting.work import MIXED_EXECUTIONS
+from ..machines.device import CLOCKS
 from ..result import LOWER_BOUND_FACT
 from ..timing import Prediction, describe_model
 from ..timing.generating import generation_dict, tokens_per_s
-from ..units import format_interval, format_number, format_si
+from ..units import format_interval, format_number, format_si, parse_quantity
 from ..version import __version__
 from .document import (
     Column,
@@ -164,6 +165,17 @@ def _generation_facts(prediction: Prediction) -> list[tuple[str, str]]:
     return facts
 
 
+def _clock_facts(prediction: Prediction) -> list[tuple[str, str]]:
+    """Return the sustained clock of matrix products, if the power limit reduces it."""
+    fraction, limit_w = prediction.sustained_fraction, prediction.device.power_w
+    clock = prediction.peak.clock
+    clock_hz = prediction.device.clock_hz(clock) if clock in CLOCKS else parse_quantity(clock, "Hz")  # type: ignore[arg-type]
+    if not prediction.is_forecast or fraction > 0.995 or clock_hz is None or limit_w is None:
+        return []
+    sustained, boost = format_si(fraction * clock_hz, "Hz", 3), format_si(clock_hz, "Hz", 3)
+    return [("clock", f"{sustained} of {boost} in matrix products ({limit_w:g} W limit)")]
+
+
 def _format_token_rate(per_s: float) -> str:
     return f"{per_s:,.0f} tokens/s" if per_s >= 1000 else f"{per_s:.4g} tokens/s"
 
@@ -180,9 +192,14 @@ def _model_facts(prediction: Prediction) -> list[tuple[str, str]]:
     facts = [
         ("time model", describe_model(prediction.model)),
         ("peak", prediction.peak.describe()),
+        *_clock_facts(prediction),
         ("memory", f"{bandwidth} peak bandwidth, {prediction.device.memory.type}"),
         ("counted", counted),
     ]
+    if prediction.is_forecast and prediction.energy_j is not None:
+        energy = format_si(prediction.energy_j, "J")
+        power = format_si(prediction.energy_j / prediction.time_s, "W", 3) if prediction.time_s else "-"
+        facts.append(("energy", f"{energy} of the device alone, {power} on average"))
     if prediction.bytes:
         intensity = f"{prediction.intensity:.3g} {unit}/byte (ridge point {prediction.ridge_point:.3g})"
         facts.append(("intensity", intensity))

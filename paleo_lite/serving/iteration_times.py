@@ -363,7 +363,7 @@ def _evaluate(on_device: ModelOnDevice, workload: Workload, sizes: NDArray[np.in
 
 
 def _decode_attention(on_device: ModelOnDevice, contexts: list[int], sizes: NDArray[np.int64]) -> list[Floats]:
-    """Return the seconds of attention of decoding sequences, for each context an array over the numbers of sequences."""
+    """Return the seconds of attention of decoding sequences: for each context an array over their numbers."""
     cases = []
     for context in contexts:
         workload = on_device.with_cache_format(attention_layers(on_device.decode_workload(context)))

@@ -85,7 +85,9 @@ class Dataset(msgspec.Struct, frozen=True):
 
 DATASETS: dict[str, Dataset] = {
     "azure-conversation": Dataset(
-        ((0.5, 1020.0),), ((0.5, 129.0),), "Patel et al. 2024, Splitwise, section III: medians of the conversation trace"
+        ((0.5, 1020.0),),
+        ((0.5, 129.0),),
+        "Patel et al. 2024 (Splitwise), section III: medians of the chat trace",
     ),
     "azure-code": Dataset(
         ((0.5, 1500.0),), ((0.5, 13.0),), "Patel et al. 2024, Splitwise, section III: medians of the coding trace"

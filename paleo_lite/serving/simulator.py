@@ -155,8 +155,8 @@ class _Replica:
     """State of a simulation.
 
     Tokens of decoding sequences are counted by a common clock of decoded tokens, `position`: a sequence that starts at
-    position p has decoded ``position - p`` tokens, and finishes when it has decoded all. So no sequence is visited while
-    it only grows.
+    position p has decoded ``position - p`` tokens, and finishes when it has decoded all. So no sequence is visited
+    while it only grows.
     """
 
     def __init__(
@@ -219,7 +219,8 @@ class _Replica:
         count = len(self.inputs)
         while True:
             self._receive()
-            self._admit()
+            if self._make_room():
+                self._admit()
             if self.prompts:
                 self._run_prompt_iteration()
             elif self.decoding:
@@ -244,6 +245,7 @@ class _Replica:
             budget -= self.decoding * (self.options.speculation.draft_length + 1)
         for _, computed, tokens in self.prompts:
             budget -= tokens - computed
+        free = self.total_blocks - self.used_blocks - self._next_growth()
         while self.waiting and self.decoding + len(self.prompts) < engine.max_sequences:
             request = self.waiting[0]
             tokens = self.inputs[request] + self.decoded[request]
@@ -256,10 +258,11 @@ class _Replica:
             needed = self._blocks(tokens - self.shared[request])
             final = self._blocks(self.inputs[request] + self.outputs[request] - self.shared[request])
             later = (self.promised_blocks - self.used_blocks) + (final - needed)
-            if self.used_blocks + needed + engine.reserved_output * later > self.total_blocks:
-                if self.decoding or self.prompts:
-                    return
+            is_alone = not self.decoding and not self.prompts
+            if needed + engine.reserved_output * later > free and not is_alone:
+                return
             self.waiting.popleft()
+            free -= needed
             budget -= new_tokens
             if math.isnan(self.admitted_s[request]):
                 self.admitted_s[request] = self.now_s
@@ -273,10 +276,6 @@ class _Replica:
         engine, times = self.engine, self.times
         drafted = self.options.speculation.draft_length + 1
         decoding = self.decoding if engine.mixes_phases else 0
-        if decoding and not self._make_room(1):
-            decoding = self.decoding
-            if not self.prompts:
-                return
         budget = engine.max_batched_tokens - decoding * drafted
         if engine.chunked_prefill:
             budget = min(budget, engine.chunked_prefill)
@@ -302,7 +301,7 @@ class _Replica:
         self.prompts = remaining
         self.computed_tokens += new_tokens
         all_tokens = new_tokens + decoding * drafted
-        time_s = attention_s + self._iteration_s(decoding, self.cached_tokens, all_tokens, len(completed), 1)
+        time_s = attention_s + self._iteration_s(decoding, self.cached_tokens, all_tokens, len(completed))
         self._pass_time(time_s, 1, decoding)
         if decoding:
             self._advance(1)
@@ -311,22 +310,20 @@ class _Replica:
 
     def _run_decode_iterations(self) -> None:
         """Decode until the next event."""
-        if not self._make_room(1):
-            return
         iterations = self._iterations_to_finish()
         limit = self._iterations_to_full_cache(iterations)
         iterations = min(iterations, limit)
         if self.next_arrival < len(self.inputs) and self._can_admit_arrival():
-            one_s = self._iteration_s(self.decoding, self.cached_tokens, 0, 0, 1)
+            one_s = self._iteration_s(self.decoding, self.cached_tokens)
             until_s = self.arrival_s[self.next_arrival] - self.now_s
             iterations = min(iterations, max(math.ceil(until_s / one_s), 1))
         tokens = self._positions_after(iterations) - self.position
         middle = self.cached_tokens + 0.5 * self.decoding * max(tokens - 1, 0)
-        time_s = iterations * self._iteration_s(self.decoding, middle, 0, 0, 1)
+        time_s = iterations * self._iteration_s(self.decoding, middle)
         self._pass_time(time_s, iterations, self.decoding)
         self._advance(iterations)
 
-    def _iteration_s(self, decoding: int, cached_tokens: float, all_tokens: int, completed: int, _: int) -> float:
+    def _iteration_s(self, decoding: int, cached_tokens: float, all_tokens: int = 0, completed: int = 0) -> float:
         """Return the time of one iteration without attention of prompts."""
         speculation = self.options.speculation
         drafted = speculation.draft_length + 1
@@ -381,16 +378,17 @@ class _Replica:
                 high = middle
         return low
 
-    def _make_room(self, iterations: int) -> bool:
+    def _next_growth(self) -> int:
+        """Return the blocks that decoding sequences need in the next iteration."""
+        return self._growth_of(self._positions_after(1) - self.position)
+
+    def _make_room(self) -> bool:
         """Preempt the most recently admitted requests until the cache holds the next tokens of all others.
 
-        Returns whether nothing had to be preempted.
+        Returns whether nothing had to be preempted; after a preemption no request is admitted.
         """
         had_room = True
-        while self.decoding:
-            tokens = self._positions_after(iterations) - self.position
-            if self.used_blocks + self._growth_of(tokens) <= self.total_blocks:
-                return had_room
+        while self.decoding and self.used_blocks + self._next_growth() > self.total_blocks:
             had_room = False
             self._preempt_newest()
         return had_room

@@ -15,8 +15,12 @@ import numpy as np
 
 from ..errors import BadFile
 from ..files import read_typed, shipped_folder
+from ..machines import Machine
+from .attention import KernelShares, kernel_shares, scale_attention
 from .calibrated import NAMES, CalibratedModel
+from .features import Features
 from .models import TimeModel
+from .workload import Workload
 
 TRAINING_FILE = "training.toml"
 
@@ -24,6 +28,9 @@ SCALED = ("share_other",)
 """Constants that multiply the device's parameter; the others replace it."""
 
 _MAX_FILE_BYTES = 2**16
+
+UNKNOWN_KERNEL = KernelShares(0.5, 0.45)
+"""Shares of the peak of attention kernels on devices for which none are known."""
 
 
 class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +48,8 @@ class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         Number of steps in the fit.
     held_out : str
         Description of the errors on held-out steps.
+    exposed_sharding : float
+        Share of the communication of sharded parameters (ZeRO stage 3, FSDP) that computation does not hide.
     """
 
     constants: dict[str, float]
@@ -50,6 +59,7 @@ class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     devices: list[str]
     sources: list[str]
     held_out: str = ""
+    exposed_sharding: float = 0.0
     format: int = 1
 
 
@@ -73,7 +83,23 @@ def training_constants() -> TrainingConstants:
 
 
 class TrainingModel(CalibratedModel, frozen=True, eq=False):
-    """Calibrated model with the constants of transformer training."""
+    """Calibrated model with the constants of transformer training.
+
+    Attributes
+    ----------
+    exposed_sharding : float
+        Share of the communication of sharded parameters that computation does not hide.
+    """
+
+    exposed_sharding: float = 0.0
+
+    def with_attention(self, features: Features, workload: Workload, machine: Machine) -> Features:
+        """Return the features with the rates of attention kernels.
+
+        The constant ``efficiency_attention`` is the share that a step reaches of the rate of the kernel alone.
+        """
+        shares = kernel_shares(workload.attention, machine.device) or UNKNOWN_KERNEL
+        return scale_attention(features, 1 / shares.forward, 1 / shares.counted_backward)
 
     @property
     def residual_variance(self) -> float:
@@ -108,4 +134,5 @@ def use_training_constants(model: TimeModel, constants: TrainingConstants | None
         model.notes,
         model.learned_fraction,
         fp8_relative_efficiency=model.fp8_relative_efficiency,
+        exposed_sharding=constants.exposed_sharding,
     )

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer, Work
-from ..counting.kinds import ELEMENTWISE, class_of
+from ..counting.kinds import ELEMENTWISE, KINDS, class_of
 from ..counting.work import COLUMNS, PASSES
 from ..errors import BadValue
 from ..units import WEIGHT_BYTES
@@ -277,11 +277,13 @@ def repeat_dequantization(work: Work, layers: Sequence[Layer]) -> Work:
 # The loss.
 
 
-def append_loss(layers: Sequence[Layer], element_bytes: int, casts: bool = True) -> tuple[Layer, ...]:
+def append_loss(
+    layers: Sequence[Layer], element_bytes: int, casts: bool = True, fused: bool = False
+) -> tuple[Layer, ...]:
     """Return the layers of a language model with those of the cross entropy of its logits.
 
     Frameworks cast the logits to fp32, compute their logarithmic softmax, which the backward pass needs, and pick the
-    logarithm of every target.
+    logarithm of every target. A fused loss is one kernel, which reads the logits as they are (flash-attn, Liger).
 
     Parameters
     ----------
@@ -291,6 +293,8 @@ def append_loss(layers: Sequence[Layer], element_bytes: int, casts: bool = True)
         Bytes per logit of the network.
     casts : bool
         Whether to add the cast to fp32, which autocast inserts itself.
+    fused : bool
+        Whether the loss is one kernel.
     """
     head = find_logits(layers)
     if head is None:
@@ -298,6 +302,8 @@ def append_loss(layers: Sequence[Layer], element_bytes: int, casts: bool = True)
     shape = layers[-1].outputs[0]
     added = []
     source = len(layers) - 1
+    if fused:
+        return (*layers, Layer("loss", "cross_entropy", (shape,), (shape[:-1],), (), (source,), 0, {}, LOSS))
     if casts and element_bytes < _LOSS_BYTES:
         attributes = {"widths": (element_bytes, _LOSS_BYTES), "function": "to"}
         added.append(Layer("loss.to", "copy", (shape,), (shape,), (), (source,), 0, attributes, LOSS))
@@ -329,7 +335,8 @@ def find_logits(layers: Sequence[Layer]) -> int | None:
         if layer.kind in LINEAR_KINDS and layer.weights:
             has_tokens = len(layer.outputs[0]) == 3
             return index if has_tokens and layer.outputs[0][-1] > layer.inputs[0][-1] else None
-        if layer.kind not in ELEMENTWISE and layer.kind not in ("view", "copy", "exchange"):
+        kind = KINDS.get(layer.kind)
+        if layer.kind not in ELEMENTWISE and (kind is None or kind.group != "data movement"):
             return None
     return None
 

@@ -309,7 +309,12 @@ def _memory_parts(workload: Workload, stage: int, shards: int) -> dict[str, Affi
         return {**parts, **cached_for_layers(_inference_tensors, layers, number_bytes)}
     options = workload.options
     parts |= cached_for_layers(
-        _training_tensors, layers, number_bytes, options.checkpointing, workload.network.lengths is not None
+        _training_tensors,
+        layers,
+        number_bytes,
+        options.checkpointing,
+        workload.network.lengths is not None,
+        options.fused_loss,
     )
     extra_bytes = 0
     if options.accumulation > 1:  # the new gradient of a weight is alive until it is added to the old one
@@ -336,7 +341,7 @@ def _inference_tensors(layers: tuple[Layer, ...], number_bytes: int) -> dict[str
 
 
 def _training_tensors(
-    layers: tuple[Layer, ...], number_bytes: int, checkpointing: str, reads_tokens: bool
+    layers: tuple[Layer, ...], number_bytes: int, checkpointing: str, reads_tokens: bool, fused_loss: bool
 ) -> dict[str, AffineBytes]:
     """Return the parts of the memory of a training step that are not the model's.
 
@@ -352,7 +357,7 @@ def _training_tensors(
         peak, saved = _peak_of_step(layers, plan, checkpointing)
         logits = ZERO_BYTES
     else:
-        with_loss = append_loss(layers, number_bytes)
+        with_loss = append_loss(layers, number_bytes, fused=fused_loss)
         peak_with_loss, _ = _peak_of_step(with_loss, make_plan(with_loss, number_bytes), checkpointing)
         body = layers[:head]
         peak, saved = _peak_of_step(body, make_plan(body, number_bytes), checkpointing)

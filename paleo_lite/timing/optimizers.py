@@ -125,7 +125,8 @@ def _matrices(layer: Layer) -> Iterator[tuple[int, int]]:
     if layer.kind == "embedding" or sum(map(prod, layer.weights)) != layer.parameters:
         return
     for shape in layer.weights:
-        if layer.kind == "grouped_matmul" and len(shape) == 3:
+        is_group = len(shape) == 3 and not layer.kind.startswith("conv")
+        if is_group:
             for _ in range(shape[0]):
                 yield shape[1], shape[2]
         elif len(shape) >= 2:

@@ -15,7 +15,7 @@ on the unit, the width of the operands, and the process node:
 
     energy = energy at 7 nm of the unit and width * (node / 7 nm) ** node exponent
 
-The five parameters are fitted to the efficiencies that matrix products reach on 20 devices
+The four parameters are fitted to the efficiencies that matrix products reach on 20 devices
 (``python -m validation power``, ``calibrations/power.toml``).
 """
 
@@ -31,7 +31,7 @@ from ..files import read_typed, shipped_folder
 from ..units import element_bytes
 
 if TYPE_CHECKING:
-    from ..machines import Device, Machine, PeakRate
+    from ..machines import Device, PeakRate
 
 POWER_FILE = "power.toml"
 
@@ -77,6 +77,9 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Exponent of the process node in the energy per FLOP.
     clock_exponent : float
         Exponent of the share of power that the limit allows.
+    efficiency : dict of str to float
+        Share of the sustained peak that matrix products reach, by unit: units are busy, and draw power, for the inverse
+        of it times as long as the FLOPs take at peak.
     idle_share : float
         Share of the power limit that is drawn without arithmetic: leakage, memory and the board.
     deviation : float
@@ -90,6 +93,7 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     energy_j_per_flop: dict[str, float]
     node_exponent: float
     clock_exponent: float
+    efficiency: dict[str, float]
     idle_share: float
     deviation: float
     devices: list[str]
@@ -128,13 +132,7 @@ def node_nm_of(device: Device) -> float | None:
     return NODES_NM.get(device.architecture)
 
 
-def sustained_fraction(
-    device: Device,
-    rate: PeakRate,
-    power_limit_w: float | None = None,
-    clock_fraction: float | None = None,
-    model: PowerModel | None = None,
-) -> float:
+def sustained_fraction(device: Device, rate: PeakRate, model: PowerModel | None = None) -> float:
     """Return the share of a peak rate's clock that a device sustains in matrix products.
 
     Parameters
@@ -142,48 +140,29 @@ def sustained_fraction(
     device : Device
     rate : PeakRate
         The peak rate of the unit that multiplies.
-    power_limit_w : float, optional
-        Power limit in watts, in place of the device's.
-    clock_fraction : float, optional
-        Locked clock, as a share of the clock of `rate`.
     model : PowerModel, optional
         Parameters; the shipped ones by default.
 
     Returns
     -------
     float
-        1 for devices without a power limit or of an unknown process, unless the clock is locked.
+        1 for devices without a power limit or of an unknown process.
     """
-    limit_w = power_limit_w or device.power_w
-    node_nm = node_nm_of(device)
-    locked = 1.0 if clock_fraction is None else min(clock_fraction, 1.0)
+    limit_w, node_nm = device.power_w, node_nm_of(device)
     if limit_w is None or node_nm is None:
-        return locked
+        return 1.0
     model = model or power_model()
     energy_j = model.energy_per_flop_j(rate.peak.unit, rate.peak.precision, node_nm)
     share = (1 - model.idle_share) * limit_w / (energy_j * rate.per_s)
-    return float(min(1.0, share**model.clock_exponent, locked))
+    return float(min(1.0, share**model.clock_exponent))
 
 
-def machine_fraction(machine: Machine, rate: PeakRate) -> float:
-    """Return the sustained fraction of a machine, with its power limit and locked clock."""
-    return sustained_fraction(machine.device, rate, machine.power_limit_w, machine.clock_fraction)
-
-
-def energy_j(
-    device: Device,
-    rate: PeakRate,
-    matrix_flops: float,
-    moved_bytes: float,
-    time_s: float,
-    power_limit_w: float | None = None,
-    clock_fraction: float | None = None,
-) -> float | None:
+def energy_j(device: Device, rate: PeakRate, matrix_flops: float, moved_bytes: float, time_s: float) -> float | None:
     """Return the energy of a step in joules; None if the device's power limit or process is unknown.
 
     Idle power runs all the time; arithmetic and memory traffic cost energy per FLOP and byte. The energy per FLOP falls
-    with the clock: at a fraction f of the clock by f^(1 / exponent - 1). The sum never exceeds the power limit times the
-    time, because the clock falls before it does.
+    with the clock: at a fraction f of the clock by f^(1 / exponent - 1). The sum never exceeds the power limit times
+    the time, because the clock falls before it does.
 
     Parameters
     ----------
@@ -196,17 +175,14 @@ def energy_j(
         Bytes of memory traffic.
     time_s : float
         Time of the step in seconds.
-    power_limit_w, clock_fraction : float, optional
-        As in `sustained_fraction`.
     """
-    limit_w = power_limit_w or device.power_w
-    node_nm = node_nm_of(device)
+    limit_w, node_nm = device.power_w, node_nm_of(device)
     if limit_w is None or node_nm is None:
         return None
     model = power_model()
-    fraction = sustained_fraction(device, rate, power_limit_w, clock_fraction)
+    fraction = sustained_fraction(device, rate)
     per_flop_j = model.energy_per_flop_j(rate.peak.unit, rate.peak.precision, node_nm)
-    per_flop_j *= fraction ** (1 / model.clock_exponent - 1)
+    per_flop_j *= fraction ** (1 / model.clock_exponent - 1) / model.efficiency[rate.peak.unit]
     per_byte_j = memory_energy_pj_per_byte(device) * 1e-12
     dynamic_j = per_flop_j * matrix_flops + per_byte_j * moved_bytes
     total_j = model.idle_share * limit_w * time_s + dynamic_j

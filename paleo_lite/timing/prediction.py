@@ -19,6 +19,7 @@ from ..units import format_interval, format_si
 from ..version import __version__
 from .generating import STATIC_BATCH_NOTE, generation_dict, tokens_per_s
 from .models import QUANTILES, PeakModel, RooflineModel, Terms, TimeModel, interval_of
+from .power import energy_j, sustained_fraction
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -299,6 +300,28 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         return self.terms.time_s
 
     @property
+    def sustained_fraction(self) -> float:
+        """Share of its clock that the device sustains in matrix products, under its power limit."""
+        return sustained_fraction(self.device, self.peak)
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of the step in joules, of the device alone; None if its power limit or process is unknown."""
+        return self._energy_j_in(self.time_s)
+
+    @property
+    def energy_interval_j(self) -> tuple[float, float] | None:
+        """90% interval of the energy in joules that follows from that of the time; None without one."""
+        if self.interval is None:
+            return None
+        low_j, high_j = (self._energy_j_in(end_s) for end_s in self.interval)
+        return None if low_j is None or high_j is None else (low_j, high_j)
+
+    def _energy_j_in(self, time_s: float) -> float | None:
+        matrix_flops = float(self.flops if self.macs is None else 2 * self.macs)
+        return energy_j(self.device, self.peak, matrix_flops, float(self.bytes or 0), time_s)
+
+    @property
     def is_forecast(self) -> bool:
         """Whether the time is a forecast; otherwise it is a bound."""
         return self.model.is_forecast
@@ -389,7 +412,11 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         intervals = {}
         if terms.deviation is not None:
             for level in QUANTILES:
-                intervals[f"{level:.0%}".rstrip("%")] = interval_of(time_s, terms.deviation, level)
+                low_s, high_s = interval_of(time_s, terms.deviation, level)
+                if precision == "fp64" and self.bound_terms is not None:
+                    # No algorithm in fp64 has fewer multiplications than are counted.
+                    low_s = min(max(low_s, self.bound_terms.time_s), time_s)
+                intervals[f"{level:.0%}".rstrip("%")] = (low_s, high_s)
         board = None
         if machine.board is not None:
             board_throughput_per_s = None
@@ -548,6 +575,9 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             "passes_s": self.passes_s,
             "waiting_s": self.waiting_s,
             "mfu": self.mfu,
+            "energy_j": self.energy_j,
+            "energy_interval_j": self.energy_interval_j,
+            "sustained_fraction": self.sustained_fraction,
             "constant_s": self.terms.overhead_s,
             "interval": None if self.interval is None else list(self.interval),
             "execution": self.execution,

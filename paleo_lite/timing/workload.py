@@ -62,6 +62,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         Options of a training step; None for plain gradient descent.
     has_layers : bool
         False if a bare FLOP count replaces the network; see `from_flops`.
+    attention : str or None
+        Implementation of attention, one of `paleo_lite.timing.attention.ATTENTION_NAMES`; None for the default.
     weights : str or None
         Storage format of the weight matrices at inference, or of the frozen ones in training (QLoRA), one of
         `paleo_lite.units.WEIGHT_BYTES`; None for `precision`.
@@ -86,6 +88,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     training: TrainingOptions | None = None
     has_layers: bool = True
     weights: str | None = None
+    attention: str | None = None
 
     def __post_init__(self) -> None:
         element_bytes(self.precision)
@@ -152,7 +155,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
             from .fine_tuning import append_loss
 
             number_bytes = element_bytes(self.precision)
-            layers = cached_for_layers(append_loss, layers, number_bytes, self.execution not in MIXED_EXECUTIONS)
+            casts = self.execution not in MIXED_EXECUTIONS
+            layers = cached_for_layers(append_loss, layers, number_bytes, casts, self.options.fused_loss)
         if self.phase == "training" and self.weights is not None:
             from .fine_tuning import insert_dequantization, quantized_bytes
 
@@ -227,8 +231,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def _counted_network(self) -> tuple[Any, ...]:
         """What the phase and the training options change in the counted layers."""
         if self.phase != "training":
-            return (None, self._has_loss, None)
-        return (self.options.fine_tuning, self._has_loss, self.weights)
+            return (None, False, self._has_loss, None)
+        return (self.options.fine_tuning, self._has_loss and self.options.fused_loss, self._has_loss, self.weights)
 
     @property
     def _has_loss(self) -> bool:
@@ -388,6 +392,9 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     products : {"fp8"} or None
         Narrower precision of matrix products. It requires mixed precision and applies to layers with weights except the
         last one, which computes the logits (Micikevicius et al. 2022, FP8 formats for deep learning).
+    fused_loss : bool
+        Whether the cross entropy of a language model is one kernel, which reads the logits as they are (flash-attn,
+        Liger), instead of several kernels in fp32.
     fp32_gradients : bool
         Whether gradients are kept in fp32 in mixed precision, as Megatron-LM accumulates them.
     lora_rank : int
@@ -417,6 +424,7 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     checkpointing: str = "none"
     accumulation: int = 1
     products: str | None = None
+    fused_loss: bool = False
     fp32_gradients: bool = False
     lora_rank: int = 0
     lora_modules: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+import paleo_lite as pl
 from paleo_lite.calibration.choose import choose_model, why_not_pooled
 from paleo_lite.calibration.store import find_calibration, shipped_calibrations
 from paleo_lite.errors import BadValue, CalibrationFailed, UnknownName
@@ -74,3 +75,26 @@ def test_a_calibration_may_be_handed_over() -> None:
 def test_what_excludes_itself_is_refused(device, asked, error, message) -> None:
     with pytest.raises(error, match=message):
         choose_model(find_device(device), "fp32", **asked)
+
+
+# ryujaehun/pytorch-gpu-benchmark 3f47a9e, "TITAN V double": batch 12, milliseconds.
+TITAN_V_FP64 = [
+    ("resnet152", "inference", 448.64),
+    ("resnet34", "training", 194.7),
+    ("squeezenet1_0", "inference", 42.358),
+    ("densenet121", "training", 139.85),
+]
+
+
+@pytest.mark.parametrize(("network", "phase", "milliseconds"), TITAN_V_FP64)
+def test_fp64_at_half_rate_has_the_width_that_was_measured(network, phase, milliseconds):
+    prediction = pl.predict(network, gpu="titan-v", precision="fp64", batch_size=12, phase=phase)
+    low_s, high_s = prediction.interval
+    assert low_s <= milliseconds / 1e3 <= high_s
+    assert low_s >= prediction.bound_s or low_s == prediction.time_s
+    assert any("fp64 at a third of the fp32 rate or more" in note for note in prediction.notes)
+
+
+def test_measured_fp64_keeps_its_own_interval():
+    prediction = pl.predict("resnet50", gpu="a100-sxm-40gb", precision="fp64", batch_size=12)
+    assert prediction.interval[1] < 2 * prediction.time_s

@@ -15,7 +15,7 @@ import pandas
 from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.profile_analysis.totals import SUMS, total_kernels
 from paleo_lite.profiles.detect import Profile
-from paleo_lite.profiles.table import batch_of, device_rows, numbers
+from paleo_lite.profiles.table import batch_of, device_rows, float_column
 
 
 class Rows:
@@ -101,8 +101,8 @@ def test_counters_without_any_duration_are_weighed_by_calls() -> None:
 
 def test_work_of_the_host_is_none_of_the_device_s() -> None:
     rows = {"category": ["kernel", "api", "cpu", "marker", "memcpy"], "duration_ns": [1.0, 2.0, 3.0, 4.0, 5.0]}
-    assert numbers(device_rows(batch_of(rows, 5)), "duration_ns").tolist() == [1.0, 5.0]
-    assert np.isnan(numbers(batch_of(rows, 5, ("category",)), "duration_ns")).all()
+    assert float_column(device_rows(batch_of(rows, 5)), "duration_ns").tolist() == [1.0, 5.0]
+    assert np.isnan(float_column(batch_of(rows, 5, ("category",)), "duration_ns")).all()
 
 
 @pytest.mark.parametrize(

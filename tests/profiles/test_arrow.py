@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from paleo_lite.profiles.table import from_numpy, to_numpy, words
+from paleo_lite.profiles.table import from_numpy, text_array, to_numpy
 
 NUMBERS = [3, None, -1, 0, None, 7, 127, None, -128, 5]
 
@@ -49,6 +49,6 @@ def test_there_and_back(kind) -> None:
 
 @pytest.mark.parametrize("texts", [[], [""], ["kernel", "", "µs", "memcpy"]])
 def test_words(texts) -> None:
-    made = words(texts)
+    made = text_array(texts)
     made.validate(full=True)
     assert made.equals(pa.array(texts, pa.string()))

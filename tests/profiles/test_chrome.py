@@ -371,7 +371,7 @@ def test_a_trace_cut_anywhere_is_one_error_with_the_place(tmp_path, monkeypatch,
     """Its events stand there twice: every third place is two thirds of those in an event."""
     monkeypatch.setattr(json_stream, "PIECE", piece)
     for length in range(1, len(TEXT), step):
-        with pytest.raises(BadProfile, match=r"trace\.json: (at byte \d+|what surrounds .* up to byte \d+)"):
+        with pytest.raises(BadProfile, match=r"trace\.json: (at byte \d+|the document outside .* up to byte \d+)"):
             read(write(tmp_path, TEXT[:length]))
 
 
@@ -407,7 +407,7 @@ def test_gzip_that_is_cut_or_garbled(tmp_path):
         ('"stream": 7', '"stream": 7, "bytes": 9007199254740993', r"at byte \d+: an event of 9,007,199,254,740,993 by"),
         ('"name": "aten::mm"', '"name": 5', r"at byte \d+: an event with a field that cannot be read"),
         ('"baseTimeNanoseconds": 5', '"baseTimeNanoseconds": "soon"', "not a whole number"),
-        ('"baseTimeNanoseconds": 5', '"baseTimeNanoseconds": 1e30', "what surrounds"),
+        ('"baseTimeNanoseconds": 5', '"baseTimeNanoseconds": 1e30', "the document outside"),
         ('"baseTimeNanoseconds": 5', '"baseTimeNanoseconds": -5', "outside the years"),
         ('{"ph": "M"', ', {"ph": "M"', r"at byte \d+: "),
         ("40}}, ", "40}},, ", r"at byte \d+: "),

@@ -126,7 +126,7 @@ def test_unknown_content_lists_what_is_read(tmp_path, raw):
     with pytest.raises(UnknownFormat, match="not a profile that paleo-lite reads") as caught:
         open_profile(path)
     for module, name in READERS:
-        assert load_reader(module, name).what in str(caught.value)
+        assert load_reader(module, name).description in str(caught.value)
 
 
 def test_configuration_comes_from_the_file_name(tmp_path, samples):

@@ -18,7 +18,7 @@ from paleo_lite.profiles.lines import (
     number_of,
     numbered_lines,
     quantity_of,
-    shown,
+    quoted,
 )
 
 
@@ -100,8 +100,8 @@ def test_categories():
 
 
 def test_a_quoted_text_is_short_and_of_one_line():
-    assert shown("a\nb") == "'a\\nb'"
-    assert len(shown("x" * 10**6)) < 100
+    assert quoted("a\nb") == "'a\\nb'"
+    assert len(quoted("x" * 10**6)) < 100
 
 
 def test_a_table_among_other_lines(written):

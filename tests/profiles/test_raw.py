@@ -35,7 +35,7 @@ def test_the_bytes_are_those_of_the_file(tmp_path):
     text = os.urandom(100_000) + b"line\n" * 20_000
     for name, held in (("plain", text), ("zipped", gzip.compress(text)), ("two", gzip.compress(text) * 2)):
         (tmp_path / name).write_bytes(held)
-        with detect.opened(tmp_path / name) as file:
+        with detect.open_decompressed(tmp_path / name) as file:
             assert file.read() == text * (2 if name == "two" else 1)
 
 
@@ -43,19 +43,19 @@ def test_gzip_holds_no_more_than_its_budget(tmp_path, monkeypatch):
     monkeypatch.setattr(detect, "ALWAYS", 2**20)
     path = tmp_path / "bomb"
     path.write_bytes(gzip.compress(b"0" * 2**22))
-    assert detect.budget(path) == 2**20
+    assert detect.decompression_limit(path) == 2**20
     with (
-        detect.opened(path) as file,
+        detect.open_decompressed(path) as file,
         pytest.raises(BadProfile, match=r"more than 1,048,576: --decompressed SIZE allows"),
     ):
         while file.read(2**16):
             pass
-    detect.allow(5e6)
-    with detect.opened(path) as file:
+    detect.set_decompression_limit(5e6)
+    with detect.open_decompressed(path) as file:
         assert len(file.read()) == 2**22
     monkeypatch.setenv(detect.VARIABLE, "much")
     with pytest.raises(BadProfile, match="must be a whole number of bytes, not 'much'"):
-        detect.opened(path)
+        detect.open_decompressed(path)
 
 
 @pytest.mark.parametrize("reader", ["nvprof_text.SummaryText", "tau_xml.TauXml"])

@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from paleo_lite.errors import BadProfile
-from paleo_lite.profiles.sqlite_file import opened, tables_of
+from paleo_lite.profiles.sqlite_file import open_readonly, tables_of
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def made(tmp_path):
 
 
 def test_plain_tables_only(made):
-    with opened(made) as connection:
+    with open_readonly(made) as connection:
         tables = tables_of(connection)
     assert tables["films"] == ["title", "year"]
     assert not {"endless", "words"} & set(tables)
@@ -35,7 +35,7 @@ def test_plain_tables_only(made):
 
 def test_nothing_can_be_written(made):
     before = made.read_bytes()
-    with pytest.raises(BadProfile, match="readonly"), opened(made) as connection:
+    with pytest.raises(BadProfile, match="readonly"), open_readonly(made) as connection:
         connection.execute("DELETE FROM films")
     assert made.read_bytes() == before and list(made.parent.iterdir()) == [made]
 
@@ -45,7 +45,7 @@ def test_text_that_is_no_utf_8(made):
     database.execute("INSERT INTO films VALUES(CAST(x'e9' AS TEXT), 2000)")
     database.commit()
     database.close()
-    with opened(made) as connection:
+    with open_readonly(made) as connection:
         assert connection.execute("SELECT title FROM films WHERE year = 2000").fetchone() == ("é",)
 
 
@@ -61,12 +61,12 @@ def test_text_that_is_no_utf_8(made):
 )
 def test_damage(made, change, message):
     made.write_bytes(change(made.read_bytes()))
-    with pytest.raises(BadProfile, match=message) as caught, opened(made) as connection:
+    with pytest.raises(BadProfile, match=message) as caught, open_readonly(made) as connection:
         tables_of(connection)
         connection.execute("SELECT * FROM films").fetchall()
     assert "\n" not in str(caught.value)
 
 
 def test_absent(tmp_path):
-    with pytest.raises(BadProfile, match="cannot be read"), opened(tmp_path / "absent"):
+    with pytest.raises(BadProfile, match="cannot be read"), open_readonly(tmp_path / "absent"):
         pass

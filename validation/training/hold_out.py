@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 BELIEVED: dict[str, tuple[float, float]] = {
     "efficiency_gemm": (0.8, 0.15),
-    "efficiency_attention": (0.4, 0.3),
+    "efficiency_attention": (0.7, 0.3),
     "factor_data_gradient": (1.0, 0.03),
     "factor_weight_gradient": (1.0, 0.03),
     "overhead_s": (33e-6, 0.4),
@@ -45,6 +45,9 @@ BELIEVED: dict[str, tuple[float, float]] = {
 attention what libraries reach, of the host what other networks say (`paleo_lite.calibration.prior`). A gradient's
 products are as large as the product. The share of bandwidth is scaled from the device's: one for all devices makes
 steps on GB200 two points worse, the device's own those of llm-foundry three."""
+
+EXPOSED_SHARDING = (0.7, 0.4)
+"""The same of the share of the communication of sharded parameters that computation does not hide."""
 
 SCATTER = 0.07
 """Of steps around the model."""
@@ -77,7 +80,7 @@ class Timed:
     def __init__(self, steps: Sequence[TrainedStep]) -> None:
         self.steps = steps
         self.measured_s = np.array([step.time_s for step in steps])
-        self._jobs: dict[tuple[str, int, str, str], Job] = {}
+        self._jobs: dict[tuple[str, int, str, str, bool], Job] = {}
 
     def of(self, constants: TrainingConstants) -> Floats:
         """Seconds of every step on a cluster as it is expected."""
@@ -134,9 +137,11 @@ class Timed:
         return rows
 
     def _job(self, step: TrainedStep) -> Job:
-        key = step.config, step.length, step.gpu, step.precision
+        key = step.config, step.length, step.gpu, step.precision, step.fused_loss
         if key not in self._jobs:
-            precision, options = TrainingOptions("adam", mixed_precision=True).split_precision(step.precision)
+            precision, options = TrainingOptions(
+                "adam", mixed_precision=True, fused_loss=step.fused_loss
+            ).split_precision(step.precision)
             device = find_device(step.gpu)
             network = read_config(
                 step.config.encode(), f"{step.model}.json", None, SequenceOptions(step.length, phase="training")
@@ -161,13 +166,14 @@ def fit(timed: Timed, scatter: float = SCATTER) -> TrainingConstants:
     least_squares = require("scipy.optimize", "fitting", "calibrate").least_squares
     chosen: list[int] = []
     weights: list[float] = []
-    for source in sorted({step.source for step in timed.steps}):
-        places = [place for place, step in enumerate(timed.steps) if step.source == source]
+    groups = [(step.source, step.gpu.split("-")[0]) for step in timed.steps]
+    for group in sorted(set(groups)):
+        places = [place for place, own_group in enumerate(groups) if own_group == group]
         number = min(AT_MOST, len(places))
         chosen += [places[round(at)] for at in np.linspace(0, len(places) - 1, number)]
         weights += [min(WORTH / number, 1.0) ** 0.5] * number
     part = timed.choose(chosen)
-    median, deviation = (np.array(values) for values in zip(*BELIEVED.values()))
+    median, deviation = (np.array(values) for values in zip(*BELIEVED.values(), EXPOSED_SHARDING))
     measured = np.log(part.measured_s)
 
     def left(moved: Floats) -> Floats:
@@ -188,6 +194,7 @@ def _constants(
     return TrainingConstants(
         constants=dict(zip(BELIEVED, map(float, values))),
         deviation=dict(zip(BELIEVED, map(float, np.zeros(len(values)) if deviation is None else deviation))),
+        exposed_sharding=min(float(values[-1]), 1.0),
         scatter=scatter,
         points=len(known),
         devices=sorted({step.gpu for step in known}),
@@ -215,6 +222,7 @@ def splits(steps: Sequence[TrainedStep]) -> Iterator[tuple[str, str, list[int], 
     for source in dict.fromkeys(step.source for step in steps):
         yield "source", source, *parted([step.source != source for step in steps])
     yield "gpu", "A100", *parted(["a100" not in step.gpu for step in steps])
+    yield "gpu", "all but H100", *parted(["h100" in step.gpu for step in steps])
     for size in SIZES:
         yield "size", f"all but {size}", *parted([size_of(step) == size for step in steps])
     yield "nodes", "one node", *parted([step.workers > 8 for step in steps])
@@ -283,5 +291,6 @@ def rounded(constants: TrainingConstants) -> TrainingConstants:
     return msgspec.structs.replace(
         constants,
         constants={name: float(f"{value:.4g}") for name, value in constants.constants.items()},
+        exposed_sharding=float(f"{constants.exposed_sharding:.3g}"),
         deviation={name: float(f"{value:.3g}") for name, value in constants.deviation.items()},
     )

@@ -1,4 +1,6 @@
-"""``modern/transformer_training.csv``: training steps of language models that others timed on 2 to 256 devices.
+"""Training steps of language models that others timed on 2 to 256 devices.
+
+The tables are ``modern/transformer_training.csv`` and ``today/transformer_training_h100.csv``.
 
 mosaicml/llm-foundry 8c8dd48 (Apache-2.0), VIA-Research/vTrain f8dda84 (MIT), NVIDIA-NeMo/Megatron-Bridge 067f987
 (Apache-2.0). Of Megatron-Bridge the networks whose sizes are in the table, pre-trained in 8 bits, and Qwen3's mixtures
@@ -24,7 +26,17 @@ _MIXTURES: dict[str, dict[str, float]] = {
 }
 """Sizes of Qwen/Qwen3-30B-A3B and Qwen/Qwen3-235B-A22B, and the parameters that a token takes."""
 
-_BOARDS = {"A100 SXM4 80GB": "a100-sxm-80gb", "A100 SXM4 40GB": "a100-sxm-40gb", "GB200": "gb200", "B200": "b200"}
+_BOARDS = {
+    "A100 SXM4 80GB": "a100-sxm-80gb",
+    "A100 SXM4 40GB": "a100-sxm-40gb",
+    "H100 SXM5 80GB": "h100-sxm",
+    "GB200": "gb200",
+    "B200": "b200",
+}
+"""Devices of the tables, and their hardware files."""
+
+TABLES = ("modern/transformer_training.csv", "today/transformer_training_h100.csv")
+"""Tables of training steps in the folder of measurements."""
 
 
 class TrainedStep(NamedTuple):
@@ -43,6 +55,8 @@ class TrainedStep(NamedTuple):
     precision : str
     topology : str
     time_s : float
+    fused_loss : bool
+        Whether the cross entropy is one kernel.
     """
 
     source: str
@@ -57,11 +71,12 @@ class TrainedStep(NamedTuple):
     precision: str
     topology: str
     time_s: float
+    fused_loss: bool = False
 
     @property
     def is_mixture(self) -> bool:
         """Whether tokens choose among experts."""
-        return "num_local_experts" in self.config
+        return "num_experts" in self.config
 
 
 class Published(NamedTuple):
@@ -79,18 +94,22 @@ def trained_steps(folder: Path) -> Published:
     BadFile
         If the folder does not hold the table, or a row cannot be read.
     """
-    path, left_out, steps = folder / "modern" / "transformer_training.csv", Counter[str](), []
-    for found in rows_of(path):
-        row = {**found, **{name: str(size) for name, size in _MIXTURES.get(found["model"], {}).items()}}
-        source = row["source"].split("@")[0].split("/")[-1]
-        reason = _why_not(row)
-        if reason:
-            left_out[f"{source}: {reason}"] += 1
-            continue
-        try:
-            steps.append(_step(source, row))
-        except (KeyError, ValueError) as error:
-            raise BadFile(f"{path}: a row cannot be read: {error}") from None
+    left_out: Counter[str] = Counter()
+    steps = []
+    for table in TABLES:
+        path = folder / table
+        for fields in rows_of(path):
+            sizes = _MIXTURES.get(fields["model"], {})
+            row = {**fields, **{name: str(size) for name, size in sizes.items()}}
+            source = row["source"].split("@")[0].split("/")[-1]
+            reason = _why_not(row)
+            if reason:
+                left_out[f"{source}: {reason}"] += 1
+                continue
+            try:
+                steps.append(_step(source, row))
+            except (KeyError, ValueError) as error:
+                raise BadFile(f"{path}: a row cannot be read: {error}") from None
     return Published(steps, dict(left_out))
 
 
@@ -121,7 +140,7 @@ def _step(source: str, row: dict[str, str]) -> TrainedStep:
         source, _BOARDS[row["gpu"]], row["model"], billions, json.dumps(how.config(**sizes)), length, batch_size,
         workers, how.split, how.precision, how.topology.format(
             device=_BOARDS[row["gpu"]], inside=min(workers, how.node), nodes=max(workers // how.node, 1)
-        ), time_s,
+        ), time_s, how.fused_loss,
     )  # fmt: skip
 
 
@@ -133,6 +152,7 @@ class _How(NamedTuple):
     precision: str
     topology: str
     node: int
+    fused_loss: bool = False
 
 
 def _gpt(hidden: int, layers: int, heads: int, inner: int, vocabulary: int, length: int, **rest: Any) -> dict[str, Any]:
@@ -148,9 +168,10 @@ def _qwen3(
     hidden: int, layers: int, heads: int, inner: int, vocabulary: int, length: int, kv_heads: int
 ) -> dict[str, Any]:
     return {
-        "model_type": "qwen3", "vocab_size": 151936, "hidden_size": hidden, "num_hidden_layers": layers,
+        "model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": hidden, "num_hidden_layers": layers,
         "num_attention_heads": heads, "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": inner,
-        "num_local_experts": 128, "num_experts_per_tok": 8, "max_position_embeddings": 40960,
+        "moe_intermediate_size": inner, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True,
+        "max_position_embeddings": 40960,
     }  # fmt: skip
 
 
@@ -165,14 +186,19 @@ def _llama(
 
 
 _A100 = "{inside}x {device} @ nvlink3-x12, {nodes} nodes @ 1600 Gbit/s"
+_H100 = "{inside}x {device} @ nvlink4-x18, {nodes} nodes @ 3200 Gbit/s"
 
 
 def _llm_foundry(row: dict[str, str], whole: Callable[..., int]) -> _How:
-    """FSDP, attention in one kernel; nodes of eight, 1,600 Gbit/s between."""
+    """FSDP in PyTorch, attention in one kernel; nodes of eight, 1,600 or 3,200 Gbit/s between them."""
     split = ParallelConfig(
-        micro_batch_size=whole("micro_batch"), zero_stage=3, recompute=row["activation_checkpointing"]
+        micro_batch_size=whole("micro_batch"),
+        zero_stage=3,
+        recompute=row["activation_checkpointing"],
+        execution="eager",
+        attention="flash2",
     )
-    return _How(_gpt, split, "bf16", _A100, 8)
+    return _How(_gpt, split, "bf16", _H100 if row["gpu"].startswith("H100") else _A100, 8, True)
 
 
 def _vtrain(row: dict[str, str], whole: Callable[..., int]) -> _How:

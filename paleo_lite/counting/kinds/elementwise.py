@@ -138,6 +138,12 @@ def softmax(op: Op) -> Cost:
     return needed_cost(op, PassCost(5 * op.y, 0, op.x, op.y), PassCost(4 * op.y, 0, 2 * op.y, op.x))
 
 
+def cross_entropy(op: Op) -> Cost:
+    """Count a fused cross entropy: softmax and one logarithm per row; the backward pass reads the logits again."""
+    x = op.inputs[0]
+    return needed_cost(op, PassCost(5 * x, 0, x, op.y), PassCost(2 * x, 0, x + op.y, x))
+
+
 def dropout(op: Op) -> Cost:
     """Count dropout: in training a compare, a multiplication and one byte of mask per element; at inference nothing.
 
@@ -680,6 +686,17 @@ KINDS = (
         autocast="fp32",
         uncounted_by="paleo",
         onnx="LogSoftmax",
+    ),
+    Kind(
+        "cross_entropy",
+        rule=cross_entropy,
+        work_class="elementwise",
+        saves=SAVES_FIRST_INPUT,
+        fusion="alone",
+        group="activation",
+        profile_kind="softmax",
+        preserves_sharding=False,
+        uncounted_by="paleo lu2017 pthflops",
     ),
     Kind(
         "dropout",

@@ -1,0 +1,425 @@
+"""`serve`: a language model under traffic: latencies, throughput, saturation, cost and energy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..architectures import Network
+from ..errors import BadValue
+from ..machines import Device
+from ..units import WEIGHT_BYTES, element_bytes, parse_quantity
+from .arguments import Paths, to_paths
+from .prediction import resolve_question
+
+if TYPE_CHECKING:
+    from ..calibration.store import Calibration
+    from ..distributed.links import Topology
+    from ..serving.answers import Serving
+    from ..serving.deployment import Deployment
+    from ..serving.requests import Lengths, Traffic
+
+DEFAULT_REQUESTS = 1000
+REQUESTS_PER_USER = 8
+"""Requests of a closed loop per user, if there are more than `DEFAULT_REQUESTS` in total."""
+
+TENSOR_DEGREES = (1, 2, 4, 8)
+"""Tensor-parallel degrees that `advise` tries."""
+
+
+def serve(
+    network: str | Network,
+    *,
+    gpu: str | Device | Sequence[str] | None = None,
+    platform: str | None = None,
+    link: str | None = None,
+    workers: int | None = None,
+    tensor: int | None = None,
+    replicas: int | None = None,
+    prefill_workers: int = 0,
+    precision: str = "bf16",
+    weights: str | None = None,
+    kv_cache: str | None = None,
+    input_tokens: int | str = 1024,
+    output_tokens: int | str = 256,
+    rate: float | str | None = None,
+    concurrency: int | None = None,
+    requests: str | Path | None = None,
+    num_requests: int | None = None,
+    arrivals: str = "poisson",
+    seed: int = 0,
+    policy: str = "vllm",
+    max_batched_tokens: int | None = None,
+    max_sequences: int | None = None,
+    chunked_prefill: int | None = None,
+    block_size: int | None = None,
+    memory_fraction: float | None = None,
+    overhead: float | str | None = None,
+    prefix_hit_rate: float = 0.0,
+    draft_length: int = 0,
+    acceptance: float = 0.0,
+    draft: str | Network | None = None,
+    slo: str | None = None,
+    advise: bool = False,
+    price: float | str | None = None,
+    time_model: str | None = None,
+    calibration: str | Calibration | None = None,
+    clock: str | None = None,
+    unit: str | None = None,
+    hardware_files: Paths = (),
+) -> Serving:
+    """Predict latencies, throughput, saturation rate, cost and energy of a language model that serves requests.
+
+    Continuous batching is simulated iteration by iteration on the iteration times of the time model.
+
+    Parameters
+    ----------
+    network : str or Network
+        Language model built from a config, such as ``"llama-3-8b"``.
+    gpu : str, Device or sequence of str, optional
+        Device; may be omitted if `platform` names it. With `advise` several: ``["h100-sxm", "a100-sxm-80gb"]``.
+    platform : str, optional
+        Computer that gives device, links and price: ``"p5.48xlarge"``.
+    link : str, optional
+        Link between tensor-parallel devices; by default that of the platform, or the fastest link of the device.
+    workers : int, optional
+        Number of devices; replicas are ``workers / tensor``.
+    tensor : int, optional
+        Tensor-parallel devices of a replica, by default 1.
+    replicas : int, optional
+        Replicas, which take requests in turn; by default as many as `workers` allow, or 1.
+    prefill_workers : int
+        How many of the replicas compute prompts only, and send keys and values to the others.
+    precision : str
+        Precision of the arithmetic.
+    weights : str, optional
+        Format in which matrices are stored; by default the precision.
+    kv_cache : str, optional
+        Format of the KV cache; by default the precision, but at least 16 bits.
+    input_tokens, output_tokens : int or str
+        Tokens of a prompt and of an answer: ``1024``, a normal distribution ``"1024:256"`` (mean and standard
+        deviation), or the name of a data set, one of `paleo_lite.serving.requests.DATASETS`.
+    rate : float or str, optional
+        Requests per second of an open loop; ``"inf"`` sends all requests at once.
+    concurrency : int, optional
+        Users of a closed loop, each of whom sends a request when the previous one is answered.
+    requests : str or Path, optional
+        CSV file with the columns ``arrival_s``, ``input_tokens`` and ``output_tokens``, instead of a rate.
+    num_requests : int, optional
+        Number of requests; by default 1000, or 8 per user.
+    arrivals : {"poisson", "fixed"}
+        Arrival process of `rate`.
+    seed : int
+        Seed of arrivals and lengths.
+    policy : {"vllm", "tensorrt-llm", "sglang"}
+        Engine with the defaults of the following options, one of `paleo_lite.serving.engines.ENGINES`.
+    max_batched_tokens, max_sequences : int, optional
+        Tokens per iteration, and sequences at the same time.
+    chunked_prefill : int, optional
+        Tokens of prompts per iteration, into which longer prompts are split; 0 for whole prompts.
+    block_size : int, optional
+        Tokens per block of the KV cache.
+    memory_fraction : float, optional
+        Fraction of the memory for weights, activations and cache (vLLM, SGLang), or of the free memory for the cache
+        (TensorRT-LLM).
+    overhead : float or str, optional
+        Time per iteration in which the device waits for scheduler and sampling: ``"1 ms"``.
+    prefix_hit_rate : float
+        Fraction of every prompt that the prefix cache holds, 0 to 1.
+    draft_length : int
+        Tokens that speculative decoding drafts per iteration.
+    acceptance : float
+        Probability that a drafted token is accepted.
+    draft : str or Network, optional
+        Draft network; by default drafting takes no time on the device, as with n-grams.
+    slo : str, optional
+        Objectives, such as ``"ttft=500ms,tpot.p99=50ms"`` (p90 unless a percentile is given): the highest rate that
+        meets them is computed.
+    advise : bool
+        Rank devices, tensor degrees, weights and batch limits, and find the cheapest that meets `slo` at `rate`.
+    price : float or str, optional
+        US dollars per hour of one device; by default that of the platform, or the rental price on record.
+    time_model, calibration, clock, unit, hardware_files
+        As for `predict`.
+
+    Returns
+    -------
+    Serving
+        With ``latencies``, ``figures``, ``to_dict()``, ``to_frame()``.
+
+    Raises
+    ------
+    PaleoError
+        For an unknown name, an invalid value, or a network that does not fit.
+
+    Examples
+    --------
+    >>> import paleo_lite as pl
+    >>> result = pl.serve("llama-3-8b", gpu="h100-sxm", input_tokens=1024, output_tokens=256, rate=5)
+    >>> result.latencies["ttft_s"]["p50"].value < 0.2
+    True
+    """
+    from ..distributed.platforms import Computer, find_platform
+    from ..machines import find_device
+    from ..serving.answers import answer
+    from ..serving.deployment import Deployment, tensor_group
+    from ..serving.engines import find_engine
+    from ..serving.iteration_times import ModelOnDevice
+    from ..serving.requests import parse_lengths
+    from ..serving.simulator import Options, Speculation
+
+    inputs = parse_lengths(input_tokens, "--input-tokens", is_input=True)
+    outputs = parse_lengths(output_tokens, "--output-tokens", is_input=False)
+    rate_per_s = None if rate is None else _parse_rate(rate)
+    if kv_cache is None:
+        kv_cache = precision if element_bytes(precision) >= 2 else "bf16"
+    if kv_cache not in WEIGHT_BYTES:
+        raise BadValue(f"`--kv-cache` must be one of {', '.join(WEIGHT_BYTES)} (got {kv_cache!r})")
+    topology: Topology | None = None
+    price_usd_per_h = None if price is None else parse_quantity(price, "USD/h")
+    if platform is not None:
+        if link is not None:
+            raise BadValue("give only one of `--link` and `--platform`")
+        computer = find_platform(platform)
+        topology = computer.topology(workers or 0)
+        if price_usd_per_h is None and isinstance(computer, Computer):
+            price_usd_per_h = computer.price_usd_per_h
+    devices = _device_names(gpu, topology)
+    if len(devices) > 1 and not advise:
+        raise BadValue(f"several devices need `--advise` (got {', '.join(map(str, devices))})")
+
+    def make_deployment(
+        device_name: str | Device, tensor_degree: int, replica_count: int, weight_format: str | None
+    ) -> Deployment:
+        def place(name: str | Network) -> ModelOnDevice:
+            workload, machine, model = resolve_question(
+                name,
+                device_name,
+                precision=precision,
+                phase="decode",
+                time_model=time_model,
+                clock=clock,
+                unit=unit,
+                hardware_files=hardware_files,
+                calibration=calibration,
+                weights=weight_format,
+            )
+            group = tensor_group(machine.device, tensor_degree, link, topology)
+            return ModelOnDevice(workload, machine, model, group, kv_cache)
+
+        on_device = place(network)
+        engine = find_engine(
+            policy,
+            on_device.machine.device,
+            max_batched_tokens=max_batched_tokens,
+            max_sequences=max_sequences,
+            chunked_prefill=chunked_prefill,
+            block_tokens=block_size,
+            memory_fraction=memory_fraction,
+            overhead_s=None if overhead is None else parse_quantity(overhead, "s"),
+        )
+        device_price = price_usd_per_h
+        if device_price is None:
+            device_price = on_device.machine.device.rent_usd_per_h
+        return Deployment(
+            on_device,
+            engine,
+            replicas=replica_count,
+            prefill_workers=prefill_workers if replica_count > 1 else 0,
+            options=Options(prefix_hit_rate, Speculation(draft_length, acceptance)),
+            draft=None if draft is None else place(draft),
+            price_usd_per_h=device_price,
+        )
+
+    if draft is not None and not draft_length:
+        raise BadValue("`--draft` needs `--draft-length`, the tokens drafted per iteration")
+    tensor_degree = tensor or 1
+    replica_count = _count_replicas(workers, tensor_degree, replicas)
+    if prefill_workers and replica_count < 2:
+        raise BadValue("`--prefill-workers` needs at least 2 replicas: give `--replicas` or `--workers`")
+    if advise:
+        return _advise(
+            make_deployment,
+            [find_device(name, to_paths(hardware_files)) for name in devices],
+            inputs,
+            outputs,
+            precision=precision,
+            tensor=tensor,
+            weights=weights,
+            topology=topology,
+            rate_per_s=rate_per_s,
+            concurrency=concurrency,
+            slo=slo,
+            seed=seed,
+            num_requests=num_requests,
+            arrivals=arrivals,
+        )
+    deployment = make_deployment(devices[0], tensor_degree, replica_count, weights)
+    traffic, description = _make_traffic(
+        inputs, outputs, rate_per_s, concurrency, requests, num_requests, arrivals, seed, replica_count
+    )
+    prepared = deployment.prepare(traffic)
+    result = answer(prepared, traffic, description)
+    if slo is None:
+        return result
+    return _with_highest_rate(result, prepared, slo, inputs, outputs, seed, requests)
+
+
+def _parse_rate(rate: float | str) -> float:
+    text = str(rate).strip().removesuffix("/s")
+    if text == "inf":
+        return math.inf
+    return parse_quantity(text, "")
+
+
+def _device_names(gpu: str | Device | Sequence[str] | None, topology: Topology | None) -> list[str | Device]:
+    """Return the devices, of which a text may name several, separated by commas."""
+    names: list[str | Device]
+    if gpu is None:
+        names = [topology.device] if topology is not None and topology.device is not None else []
+    elif isinstance(gpu, str):
+        names = [part.strip() for part in gpu.split(",") if part.strip()]
+    elif isinstance(gpu, Device):
+        names = [gpu]
+    else:
+        names = list(gpu)
+    if not names:
+        raise BadValue("`serve` needs a device: give `--gpu`, or a `--platform` that names it")
+    return names
+
+
+def _count_replicas(workers: int | None, tensor: int, replicas: int | None) -> int:
+    """Return the number of replicas."""
+    if workers is None:
+        return replicas or 1
+    if workers % tensor:
+        raise BadValue(f"`--tensor` must divide the {workers} workers (got {tensor})")
+    if replicas is not None and replicas * tensor != workers:
+        raise BadValue(f"`--workers` must be replicas times tensor degree, {replicas * tensor} (got {workers})")
+    return workers // tensor
+
+
+def _make_traffic(
+    inputs: Lengths,
+    outputs: Lengths,
+    rate_per_s: float | None,
+    concurrency: int | None,
+    requests: str | Path | None,
+    num_requests: int | None,
+    arrivals: str,
+    seed: int,
+    replicas: int,
+) -> tuple[Traffic, str]:
+    """Return the traffic and its description."""
+    from ..serving.requests import generate_traffic, read_trace
+
+    if requests is not None:
+        if rate_per_s is not None or concurrency is not None or num_requests is not None:
+            raise BadValue("`--requests` gives the traffic: leave `--rate`, `--concurrency` and `--num-requests` out")
+        path = Path(requests)
+        traffic = read_trace(path)
+        return traffic, f"{len(traffic):,} requests of {path.name}"
+    count = num_requests
+    if count is None:
+        count = max(DEFAULT_REQUESTS * replicas, REQUESTS_PER_USER * (concurrency or 0))
+    traffic = generate_traffic(
+        inputs,
+        outputs,
+        count=count,
+        rate_per_s=rate_per_s,
+        concurrency=concurrency,
+        arrivals=arrivals,
+        seed=seed,
+    )
+    mean_input, mean_output = float(traffic.input_tokens.mean()), float(traffic.output_tokens.mean())
+    lengths = f"{mean_input:,.0f} input and {mean_output:,.0f} output tokens"
+    if concurrency is not None:
+        users = "1 user" if concurrency == 1 else f"{concurrency:,} users"
+        return traffic, f"{users}, {lengths}"
+    assert rate_per_s is not None
+    if math.isinf(rate_per_s):
+        return traffic, f"{count:,} requests at once, {lengths}"
+    return traffic, f"{rate_per_s:g} requests/s ({arrivals}), {lengths}"
+
+
+def _with_highest_rate(
+    result: Serving,
+    prepared: object,
+    slo: str,
+    inputs: Lengths,
+    outputs: Lengths,
+    seed: int,
+    requests: str | Path | None,
+) -> Serving:
+    """Return the result with the highest rate that meets the objectives."""
+    from msgspec import structs
+
+    from ..serving.deployment import Prepared
+    from ..serving.slo import highest_rate, parse_slo
+
+    assert isinstance(prepared, Prepared)
+    if requests is not None:
+        raise BadValue("`--slo` needs distributions of lengths, not `--requests`")
+    objectives = parse_slo(slo)
+    highest = highest_rate(prepared, objectives, inputs, outputs, seed)
+    described = [objective.describe() for objective in objectives]
+    return structs.replace(result, slo={"objectives": described, "highest_requests_per_s": highest})
+
+
+def _advise(
+    make_deployment: Callable[[str | Device, int, int, str | None], Deployment],
+    devices: Sequence[Device],
+    inputs: Lengths,
+    outputs: Lengths,
+    *,
+    precision: str,
+    tensor: int | None,
+    weights: str | None,
+    topology: Topology | None,
+    rate_per_s: float | None,
+    concurrency: int | None,
+    slo: str | None,
+    seed: int,
+    num_requests: int | None,
+    arrivals: str,
+) -> Serving:
+    """Return the answer of the cheapest deployment, with the ranking of all."""
+    from functools import partial
+
+    from msgspec import structs
+
+    from ..serving.advise import rank_deployments
+    from ..serving.answers import answer
+    from ..serving.slo import parse_slo
+
+    degrees: tuple[int, ...] = TENSOR_DEGREES if tensor is None else (tensor,)
+    if topology is not None:
+        degrees = tuple(degree for degree in degrees if degree <= topology.devices_per_node) or degrees
+    formats = (None, "fp8") if weights is None and element_bytes(precision) > 1 else (weights,)
+    deployments: dict[str, Callable[[], Deployment]] = {}
+    for device in devices:
+        for degree in degrees:
+            for weight_format in formats:
+                name = f"{device.id}, tensor {degree}, weights {weight_format or precision}"
+                deployments[name] = partial(make_deployment, device, degree, 1, weight_format)
+    objectives = parse_slo(slo) if slo else ()
+    advice = rank_deployments(deployments, inputs, outputs, objectives=objectives, rate_per_s=rate_per_s, seed=seed)
+    if not advice.candidates:
+        raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
+    chosen = advice.best or advice.candidates[0]
+    weight_format = None if chosen.weights == precision else chosen.weights
+    deployment = make_deployment(chosen.gpu, chosen.tensor, chosen.replicas, weight_format)
+    if rate_per_s is None and concurrency is None:
+        concurrency = chosen.batch_limit
+    limited = structs.replace(deployment, engine=structs.replace(deployment.engine, max_sequences=chosen.batch_limit))
+    traffic, description = _make_traffic(
+        inputs, outputs, rate_per_s, concurrency, None, num_requests, arrivals, seed, chosen.replicas
+    )
+    notes = []
+    if objectives and advice.best is None:
+        notes.append("no deployment meets the objectives; shown is the cheapest per token")
+    result = answer(limited.prepare(traffic), traffic, description, notes=notes)
+    described = {"objectives": [objective.describe() for objective in objectives], "highest_requests_per_s": None}
+    return structs.replace(result, advice=advice, slo=described if objectives else None)

@@ -1,0 +1,158 @@
+"""``paleo-lite serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import options
+from .options import Answer, command
+from .values import INTEGER, LINK, NETWORK, Names, Number, Quantity
+
+
+@command()
+@options.network()
+@options.gpu(
+    required=False,
+    help="Device, by name or alias; may be omitted if the platform names it. With --advise several: h100-sxm,l40s.",
+    type=str,
+)
+@options.platform()
+@click.option(
+    "--link",
+    metavar="LINK",
+    type=LINK,
+    help="Link between tensor-parallel devices. [default: that of the platform, or the fastest of the device]",
+)
+@click.option("--workers", type=INTEGER, metavar="N", help="Number of devices. [default: --tensor times --replicas]")
+@click.option("--tensor", type=INTEGER, metavar="N", help="Tensor-parallel devices of a replica. [default: 1]")
+@click.option("--replicas", type=INTEGER, metavar="N", help="Replicas, which take requests in turn. [default: 1]")
+@click.option(
+    "--prefill-workers",
+    type=int,
+    default=0,
+    metavar="N",
+    help="Replicas that compute prompts only and send keys and values to the others (disaggregated serving).",
+)
+@click.option(
+    "--precision", type=options.PRECISIONS, default="bf16", show_default=True, help="Precision of the arithmetic."
+)
+@options.weights()
+@click.option(
+    "--kv-cache",
+    type=Names("precision of the KV cache", ".units:WEIGHT_BYTES"),
+    help="Format of the KV cache. [default: the precision, but at least 16 bits]",
+)
+@click.option(
+    "--input-tokens",
+    default="1024",
+    show_default=True,
+    metavar="TOKENS",
+    help="Tokens of a prompt: 1024, mean:std as 1024:256, or a data set: azure-conversation, azure-code.",
+)
+@click.option(
+    "--output-tokens",
+    default="256",
+    show_default=True,
+    metavar="TOKENS",
+    help="Tokens of an answer: 256, mean:std as 256:64, or a data set.",
+)
+@click.option("--rate", metavar="RATE", help="Requests per second of an open loop; inf sends all requests at once.")
+@click.option(
+    "--concurrency",
+    type=INTEGER,
+    metavar="USERS",
+    help="Users of a closed loop, each of whom sends a request when the previous one is answered.",
+)
+@click.option(
+    "--requests",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="CSV file with the columns arrival_s, input_tokens and output_tokens, instead of --rate.",
+)
+@click.option(
+    "--num-requests", type=INTEGER, metavar="N", help="Number of requests. [default: 1000 per replica, or 8 per user]"
+)
+@click.option(
+    "--arrivals",
+    type=click.Choice(("poisson", "fixed")),
+    default="poisson",
+    show_default=True,
+    help="Arrival process of --rate.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of arrivals and lengths.")
+@click.option(
+    "--policy",
+    type=Names("serving engine", ".serving.engines:ENGINES"),
+    default="vllm",
+    show_default=True,
+    help="Engine: vllm, tensorrt-llm or sglang, with its defaults of the following options.",
+)
+@click.option("--max-batched-tokens", type=INTEGER, metavar="N", help="Tokens per iteration.")
+@click.option("--max-sequences", type=INTEGER, metavar="N", help="Sequences that run at the same time.")
+@click.option(
+    "--chunked-prefill",
+    type=int,
+    metavar="TOKENS",
+    help="Tokens of prompts per iteration, into which longer prompts are split; 0 for whole prompts.",
+)
+@click.option("--block-size", type=INTEGER, metavar="TOKENS", help="Tokens per block of the KV cache.")
+@click.option(
+    "--memory-fraction",
+    type=float,
+    metavar="FRACTION",
+    help="Fraction of the memory for weights, activations and cache, or in tensorrt-llm of the free memory.",
+)
+@click.option(
+    "--overhead",
+    type=Quantity("s"),
+    metavar="TIME",
+    help="Time per iteration in which the device waits for scheduler and sampling, such as '1 ms'.",
+)
+@click.option(
+    "--prefix-hit-rate",
+    type=Number(0, 1),
+    default=0.0,
+    metavar="FRACTION",
+    help="Fraction of every prompt that the prefix cache holds. [default: 0]",
+)
+@click.option("--draft-length", type=int, default=0, metavar="N", help="Tokens drafted per iteration. [default: 0]")
+@click.option(
+    "--acceptance",
+    type=Number(0, 1),
+    default=0.0,
+    metavar="PROBABILITY",
+    help="Probability that a drafted token is accepted. [default: 0]",
+)
+@click.option("--draft", type=NETWORK, metavar="NETWORK", help="Draft network. [default: drafting is free]")
+@click.option(
+    "--slo",
+    metavar="LIMITS",
+    help="Objectives such as ttft=500ms,tpot.p99=50ms (p90 unless given): the highest rate that meets them.",
+)
+@click.option(
+    "--advise",
+    is_flag=True,
+    help="Rank devices, tensor degrees, weights and batch limits; choose the cheapest that meets --slo at --rate.",
+)
+@options.price()
+@options.time_model()
+@options.calibration()
+@options.clock()
+@options.unit()
+@options.hardware_files()
+def serve(**arguments: Any) -> Answer:
+    """Predict latencies, throughput, saturation, cost and energy of the language model NETWORK that serves requests.
+
+    \b
+      paleo-lite serve llama-3-8b --gpu h100-sxm --input-tokens 1024 --output-tokens 256 --rate 5
+      paleo-lite serve llama-3-70b --platform p5.48xlarge --tensor 4 --workers 8 --concurrency 64 --policy sglang
+      paleo-lite serve llama-3-8b --gpu l40s --rate 2 --slo ttft=500ms,tpot=50ms
+      paleo-lite serve llama-3-8b --gpu h100-sxm,l40s --rate 20 --slo tpot=30ms --advise --plot front.png
+    """
+    from ..api.serve import serve as predict_serving
+
+    result = predict_serving(**arguments)
+    return Answer(result.to_dict, result.document, lambda: result)

@@ -1,0 +1,166 @@
+"""Document of a deployment under traffic: latencies, throughput, memory, and ranked deployments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..serving.answers import FIGURES, LATENCIES, Figure, Serving
+from ..serving.candidates import Candidate
+from ..units import format_number, format_si
+from .document import Column, Document, Table, format_percent, format_time_short, format_yes_no, raw_table
+
+PERCENTAGES = ("cache_occupancy", "peak_cache_occupancy", "utilisation")
+"""Figures that are fractions."""
+
+SHOWN_CANDIDATES = 20
+
+
+def serving_page(serving: Serving, **options: Any) -> Document:
+    """Return the document of a deployment under traffic."""
+    figures, latencies = serving.figures, serving.latencies
+    parallelism = f"{serving.devices} x {serving.gpu_name}" if serving.devices > 1 else serving.gpu_name
+    title = (
+        f"{serving.network} on {parallelism}, {serving.precision}, {serving.engine}, {serving.traffic}: "
+        f"time to first token {_show(latencies['ttft_s']['p50'], format_time_short)}, "
+        f"{_show(latencies['tpot_s']['p50'], format_time_short)} per token (p50), "
+        f"{_show(figures['output_tokens_per_s'], format_number)} tokens/s"
+    )
+    content: list[Any] = [_latency_table(serving), _figure_table(serving)]
+    if serving.advice is not None:
+        content.insert(0, _candidate_table(serving))
+    return Document(title, _facts(serving), content, _notes(serving), data=lambda: _data(serving))
+
+
+def _show(figure: Figure, show: Callable[[float], str]) -> str:
+    return "-" if figure.value is None else show(figure.value)
+
+
+def _interval(figure: Figure, show: Callable[[float], str]) -> str | None:
+    if figure.low is None or figure.high is None:
+        return None
+    return f"{show(figure.low)} to {show(figure.high)}"
+
+
+def _facts(serving: Serving) -> list[tuple[str, str]]:
+    facts = []
+    if serving.slo is not None:
+        objectives = ", ".join(serving.slo["objectives"])
+        highest = serving.slo["highest_requests_per_s"]
+        if serving.advice is None:
+            text = "not met at any rate" if highest is None else f"up to {highest:.3g} requests/s"
+            facts.append(("objectives", f"{objectives}: {text}"))
+        else:
+            facts.append(("objectives", objectives))
+    if serving.advice is not None and serving.advice.best is not None:
+        facts.append(("cheapest", _describe(serving.advice.best)))
+    saturation = serving.figures.get("saturation_requests_per_s")
+    if saturation is not None and saturation.value is not None:
+        interval = _interval(saturation, format_number)
+        at_90 = f" ({interval} at 90%)" if interval else ""
+        facts.append(("saturation", f"{format_number(saturation.value)} requests/s{at_90}"))
+    parallelism = f"tensor {serving.tensor}, {serving.replicas} replicas" if serving.devices > 1 else "1 device"
+    if serving.prefill_workers:
+        parallelism += f", {serving.prefill_workers} of them for prompts"
+    facts.append(("parallelism", parallelism))
+    facts.append(("weights", f"{serving.weights}, KV cache {serving.kv_cache}"))
+    facts.append(
+        (
+            "memory",
+            f"per device weights {format_si(serving.weights_bytes, 'B', 3)}, activations "
+            f"{format_si(serving.activations_bytes, 'B', 3)}, cache {format_si(serving.cache_bytes, 'B', 3)} "
+            f"for {serving.cache_tokens:,} tokens",
+        )
+    )
+    facts.append(("engine", f"{serving.engine}: {serving.engine_limits}"))
+    facts.append(("overhead", f"{format_si(serving.overhead_s, 's', 3)} per iteration"))
+    facts.append(("simulated", f"{serving.requests:,} requests in {format_si(serving.duration_s, 's', 3)}"))
+    facts.append(("time model", serving.model))
+    return facts
+
+
+def _latency_table(serving: Serving) -> Table:
+    rows: list[dict[str, Any]] = []
+    for name, label in LATENCIES.items():
+        parts = serving.latencies[name]
+        row: dict[str, Any] = {"latency": label, "interval": _interval(parts["p50"], format_time_short)}
+        row.update({part: figure.value for part, figure in parts.items()})
+        rows.append(row)
+    columns = [
+        Column("latency", "latency", left=True),
+        Column("mean", "mean", format_time_short, drop_order=1),
+        Column("p50", "p50", format_time_short),
+        Column("interval", "p50 at 90%", drop_order=2),
+        Column("p90", "p90", format_time_short),
+        Column("p99", "p99", format_time_short),
+    ]
+    return Table("Latency of a request", columns, rows)
+
+
+def _figure_table(serving: Serving) -> Table:
+    rows = []
+    for name, label in FIGURES.items():
+        figure = serving.figures.get(name)
+        if figure is None or figure.value is None:
+            continue
+        show = format_percent if name in PERCENTAGES else format_number
+        rows.append({"figure": label, "value": show(figure.value), "interval": _interval(figure, show)})
+    columns = [
+        Column("figure", "figure", left=True, wrap=True),
+        Column("value", "value"),
+        Column("interval", "at 90%", drop_order=1),
+    ]
+    return Table("Throughput, cache and cost", columns, rows)
+
+
+def _candidate_table(serving: Serving) -> Table:
+    assert serving.advice is not None
+    candidates = serving.advice.candidates
+    shown = [candidate for candidate in candidates if candidate.is_on_front or candidate.meets_objectives]
+    rows = [_row(candidate) for candidate in shown[:SHOWN_CANDIDATES]]
+    columns = [
+        Column("gpu", "device", left=True),
+        Column("tensor", "tensor"),
+        Column("weights", "weights", left=True),
+        Column("batch_limit", "batch"),
+        Column("tokens_per_s_per_gpu", "tokens/s\nper GPU", format_number),
+        Column("tokens_per_s_per_user", "tokens/s\nper user", format_number),
+        Column("replicas", "replicas", drop_order=1),
+        Column("usd_per_million_output_tokens", "USD per\n1M tokens", "{:.3g}".format),
+        Column("usd_per_h", "USD/h", format_number, drop_order=2),
+        Column("meets_objectives", "meets\nobjectives", format_yes_no),
+        Column("is_on_front", "Pareto\nfront", format_yes_no, drop_order=3),
+    ]
+    return Table(f"Deployments, the cheapest per token first ({len(rows)} of {len(candidates)})", columns, rows)
+
+
+def _row(candidate: Candidate) -> dict[str, Any]:
+    return {name: getattr(candidate, name) for name in Candidate.__struct_fields__}
+
+
+def _describe(candidate: Candidate) -> str:
+    text = f"{candidate.replicas} x {candidate.gpu} tensor {candidate.tensor}, weights {candidate.weights}, "
+    text += f"at most {candidate.batch_limit} sequences"
+    if candidate.usd_per_h is not None:
+        text += f": {format_number(candidate.usd_per_h)} USD/h"
+    return text
+
+
+def _notes(serving: Serving) -> list[str]:
+    notes = list(serving.notes)
+    if serving.advice is not None:
+        notes += [f"not simulated: {name}: {reason}" for name, reason in serving.advice.refused.items()]
+    return notes
+
+
+def _data(serving: Serving) -> Table:
+    """Return one row per figure with its interval, or one per deployment if they were ranked."""
+    if serving.advice is not None:
+        return raw_table([_row(candidate) for candidate in serving.advice.candidates])
+    rows = []
+    for name, parts in serving.latencies.items():
+        for part, figure in parts.items():
+            rows.append({"figure": f"{name}_{part}", "value": figure.value, "low": figure.low, "high": figure.high})
+    for name, figure in serving.figures.items():
+        rows.append({"figure": name, "value": figure.value, "low": figure.low, "high": figure.high})
+    return raw_table(rows)

@@ -1,0 +1,141 @@
+"""Advice: deployments over devices, tensor degrees, weights and batch limits, their Pareto front, and the cheapest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import DoesNotFit, PaleoError
+from .answers import measure_figures, request_latencies, summarize
+from .candidates import Advice, Candidate, mark_front
+from .deployment import Deployment
+from .requests import Lengths, generate_traffic
+from .slo import OBJECTIVES, Objective
+
+CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""Limits of the batch that are tried."""
+
+ROUNDS = 3
+"""Requests per user of a closed loop; the first of each is left out of the figures."""
+
+
+def rank_deployments(
+    deployments: dict[str, Callable[[], Deployment]],
+    inputs: Lengths,
+    outputs: Lengths,
+    *,
+    objectives: Sequence[Objective] = (),
+    rate_per_s: float | None = None,
+    seed: int = 0,
+) -> Advice:
+    """Simulate a replica of each deployment at several batch limits, with a request always waiting for a free place.
+
+    Parameters
+    ----------
+    deployments : dict of str to callable
+        Functions that make a deployment of one replica, by its description.
+    inputs, outputs : Lengths
+        Tokens of prompts and answers.
+    objectives : sequence of Objective
+        Service-level objectives.
+    rate_per_s : float, optional
+        Requests per second of all replicas.
+    seed : int
+        Seed of the lengths.
+    """
+    candidates: list[Candidate] = []
+    refused = {}
+    for description, make in deployments.items():
+        try:
+            candidates += _try_batch_limits(make(), inputs, outputs, objectives, rate_per_s, seed)
+        except PaleoError as error:
+            refused[description] = str(error)
+    candidates = mark_front(candidates)
+    candidates.sort(key=_sort_key)
+    feasible = [candidate for candidate in candidates if candidate.meets_objectives]
+    best = min(feasible, key=lambda one: (_fleet_cost(one), _sort_key(one))) if feasible else None
+    return Advice(candidates, best, refused)
+
+
+def _sort_key(candidate: Candidate) -> tuple[float, float]:
+    cost = candidate.usd_per_million_output_tokens
+    return (math.inf if cost is None else cost, -candidate.tokens_per_s_per_gpu)
+
+
+def _fleet_cost(candidate: Candidate) -> float:
+    """Return the price of all replicas per hour, or their number of devices without a price."""
+    if candidate.usd_per_h is not None:
+        return candidate.usd_per_h
+    return candidate.replicas * candidate.tensor
+
+
+def _try_batch_limits(
+    deployment: Deployment,
+    inputs: Lengths,
+    outputs: Lengths,
+    objectives: Sequence[Objective],
+    rate_per_s: float | None,
+    seed: int,
+) -> list[Candidate]:
+    largest = min(CONCURRENCIES[-1], deployment.engine.max_sequences)
+    sample = generate_traffic(inputs, outputs, count=ROUNDS * largest, concurrency=largest, seed=seed)
+    prepared = deployment.prepare(sample)
+    mean_tokens = float((sample.input_tokens + sample.output_tokens).mean())
+    fitting = prepared.room.tokens / mean_tokens
+    candidates = []
+    for concurrency in CONCURRENCIES:
+        if concurrency > min(largest, fitting):
+            break
+        traffic = generate_traffic(
+            inputs, outputs, count=max(ROUNDS * concurrency, 8), concurrency=concurrency, seed=seed
+        )
+        outcomes = prepared.run(traffic)
+        arrays = request_latencies(outcomes, prepared.engine.request_overhead_s)
+        # Only the first round sends all prompts at once.
+        later = np.concatenate([outcome.arrival_s for outcome in outcomes]) > 0
+        steady = {name: arrays[name][later] if name != "tpot_s" else arrays[name] for name in arrays}
+        figures = measure_figures(outcomes, deployment, int(traffic.input_tokens.sum()))
+        candidates.append(_candidate(deployment, concurrency, figures, steady, objectives, rate_per_s))
+    if not candidates:
+        raise DoesNotFit("the cache does not hold one request")
+    return candidates
+
+
+def _candidate(
+    deployment: Deployment,
+    concurrency: int,
+    figures: dict[str, float | None],
+    arrays: dict[str, Any],
+    objectives: Sequence[Objective],
+    rate_per_s: float | None,
+) -> Candidate:
+    percentiles = {OBJECTIVES[objective.name]: objective.percentile for objective in objectives}
+    values = {name: summarize(array)[percentiles.get(name, "mean")] for name, array in arrays.items()}
+    is_met = True
+    for objective in objectives:
+        value = summarize(arrays[OBJECTIVES[objective.name]])[objective.percentile]
+        is_met = is_met and (value is None or value <= objective.limit_s)
+    requests_per_s = float(figures["requests_per_s"] or 0.0)
+    replicas = 1 if rate_per_s is None else max(math.ceil(rate_per_s / requests_per_s), 1)
+    price = deployment.price_usd_per_h
+    workload = deployment.on_device.workload
+    return Candidate(
+        gpu=deployment.on_device.machine.device.id,
+        precision=workload.precision,
+        weights=workload.weights or workload.precision,
+        tensor=deployment.on_device.tensor,
+        batch_limit=concurrency,
+        tokens_per_s_per_gpu=float(figures["output_tokens_per_s_per_gpu"] or 0.0),
+        tokens_per_s_per_user=float(figures["output_tokens_per_s_per_user"] or 0.0),
+        requests_per_s=requests_per_s,
+        ttft_s=float(values["ttft_s"] or 0.0),
+        tpot_s=values["tpot_s"],
+        latency_s=float(values["latency_s"] or 0.0),
+        replicas=replicas,
+        usd_per_million_output_tokens=figures["usd_per_million_output_tokens"],
+        usd_per_h=None if price is None else price * deployment.on_device.tensor * replicas,
+        meets_objectives=is_met,
+    )

@@ -1,0 +1,335 @@
+"""Answers about a deployment: latencies, throughput, cache, queue, saturation, cost and energy, with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from ..result import Result
+from .candidates import Advice
+from .deployment import LEVELS, Deployment, Prepared
+from .requests import Traffic
+from .simulator import Outcome
+
+PERCENTILES = (50, 90, 99)
+
+SATURATION_REQUESTS = 4
+"""Requests of the simulation of saturation, as a multiple of the sequences that run at the same time."""
+
+MAX_SATURATION_REQUESTS = 6000
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """A figure with its 90 % interval.
+
+    Attributes
+    ----------
+    value : float or None
+        Expected value; None if it does not exist, such as the time per output token of answers of one token.
+    low, high : float or None
+        Ends of the interval; None if the time model gives none.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+LATENCIES = {
+    "ttft_s": "time to first token",
+    "tpot_s": "time per output token",
+    "latency_s": "end-to-end latency",
+    "queue_s": "waiting for admission",
+}
+"""Latencies of a request, with their names."""
+
+
+class Serving(Result, msgspec.Struct, frozen=True, eq=False):
+    """Prediction of a deployment under traffic.
+
+    Attributes
+    ----------
+    network, gpu, gpu_name, precision, weights, kv_cache, engine : str
+        The deployment.
+    engine_limits : str
+        Limits of the engine as text.
+    tensor, replicas, prefill_workers, devices : int
+        Parallelism and number of devices.
+    traffic : str
+        The traffic as text.
+    requests : int
+        Number of simulated requests.
+    duration_s : float
+        Time from the first arrival to the last answer.
+    latencies : dict of str to dict of str to Figure
+        For each of `LATENCIES`: mean, p50, p90 and p99.
+    figures : dict of str to Figure
+        Further figures, see `FIGURES`.
+    weights_bytes, activations_bytes, cache_bytes : float
+        Memory of one device.
+    cache_tokens : int
+        Tokens that the cache of one replica holds.
+    model : str
+        The time model as text.
+    is_forecast : bool
+        Whether the time model forecasts; otherwise all figures are bounds.
+    overhead_s : float
+        Overhead of the engine per iteration.
+    slo : dict or None
+        Objectives and the highest rate that meets them.
+    advice : Advice or None
+        Ranked deployments.
+    notes : tuple of str
+        Remarks for the user.
+    sources : tuple of str
+        Sources of the engine's defaults.
+    """
+
+    _page: ClassVar[str] = "paleo_lite.reporting.serving:serving_page"
+
+    network: str
+    gpu: str
+    gpu_name: str
+    precision: str
+    weights: str
+    kv_cache: str
+    engine: str
+    engine_limits: str
+    tensor: int
+    replicas: int
+    prefill_workers: int
+    devices: int
+    traffic: str
+    requests: int
+    duration_s: float
+    latencies: dict[str, dict[str, Figure]]
+    figures: dict[str, Figure]
+    weights_bytes: float
+    activations_bytes: float
+    cache_bytes: float
+    cache_tokens: int
+    model: str
+    is_forecast: bool
+    overhead_s: float
+    slo: dict[str, Any] | None = None
+    advice: Advice | None = None
+    notes: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the documented JSON: stable names, SI units."""
+        return dict(msgspec.to_builtins(self))
+
+
+FIGURES = {
+    "output_tokens_per_s": "output tokens per second",
+    "total_tokens_per_s": "input and output tokens per second",
+    "output_tokens_per_s_per_gpu": "output tokens per second and GPU",
+    "output_tokens_per_s_per_user": "output tokens per second and user",
+    "requests_per_s": "requests per second",
+    "saturation_requests_per_s": "saturation rate, requests per second",
+    "saturation_tokens_per_s": "output tokens per second at saturation",
+    "mean_sequences": "mean number of decoding sequences per replica",
+    "cache_occupancy": "mean share of the cache in use",
+    "peak_cache_occupancy": "largest share of the cache in use",
+    "preemptions": "preempted requests",
+    "utilisation": "share of the time in iterations",
+    "usd_per_million_output_tokens": "US dollars per million output tokens",
+    "joules_per_million_output_tokens": "joules per million output tokens, at the power limit while iterations run",
+}
+"""Figures of a deployment, with their meaning."""
+
+
+def request_latencies(outcomes: Sequence[Outcome], request_overhead_s: float = 0.0) -> dict[str, Any]:
+    """Return the latencies of all requests as arrays, by the names of `LATENCIES`.
+
+    The time per output token is ``(latency - time to first token) / (output tokens - 1)``, as the engines' own
+    benchmarks define it; answers of one token have none.
+    """
+    arrival_s, admitted_s, first_s, finish_s, tokens = (
+        np.concatenate([getattr(outcome, name) for outcome in outcomes])
+        for name in ("arrival_s", "admitted_s", "first_token_s", "finish_s", "output_tokens")
+    )
+    several = tokens > 1
+    return {
+        "ttft_s": first_s - arrival_s + request_overhead_s,
+        "tpot_s": (finish_s - first_s)[several] / (tokens[several] - 1),
+        "latency_s": finish_s - arrival_s + request_overhead_s,
+        "queue_s": admitted_s - arrival_s,
+    }
+
+
+def summarize(values: Any) -> dict[str, float | None]:
+    """Return mean and percentiles of an array; None if it is empty."""
+    if not len(values):
+        return dict.fromkeys(("mean", *(f"p{percent}" for percent in PERCENTILES)))
+    result: dict[str, float | None] = {"mean": float(values.mean())}
+    for percent, value in zip(PERCENTILES, np.percentile(values, PERCENTILES)):
+        result[f"p{percent}"] = float(value)
+    return result
+
+
+def measure_figures(outcomes: Sequence[Outcome], deployment: Deployment, input_tokens: int) -> dict[str, float | None]:
+    """Return the figures of a simulation except those at saturation."""
+    arrival_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
+    duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - arrival_s
+    output_tokens = sum(int(outcome.output_tokens.sum()) for outcome in outcomes)
+    requests = sum(len(outcome.finish_s) for outcome in outcomes)
+    busy_s = sum(outcome.busy_s for outcome in outcomes)
+    latencies = request_latencies(outcomes)
+    tokens_per_s = output_tokens / duration_s
+    mean_tpot_s = float(latencies["tpot_s"].mean()) if len(latencies["tpot_s"]) else None
+    blocks = sum(outcome.blocks for outcome in outcomes)
+    power_w = deployment.on_device.machine.device.power_w
+    joules = None
+    if power_w is not None:
+        joules = power_w * deployment.on_device.tensor * busy_s / output_tokens * 1e6
+    return {
+        "output_tokens_per_s": tokens_per_s,
+        "total_tokens_per_s": (output_tokens + input_tokens) / duration_s,
+        "output_tokens_per_s_per_gpu": tokens_per_s / deployment.devices,
+        "output_tokens_per_s_per_user": 1 / mean_tpot_s if mean_tpot_s else None,
+        "requests_per_s": requests / duration_s,
+        "mean_sequences": sum(outcome.sequence_s for outcome in outcomes) / busy_s,
+        "cache_occupancy": sum(outcome.cached_block_s for outcome in outcomes) / (duration_s * blocks / len(outcomes))
+        / len(outcomes),
+        "peak_cache_occupancy": max(outcome.peak_blocks / outcome.blocks for outcome in outcomes),
+        "preemptions": float(sum(outcome.preemptions for outcome in outcomes)),
+        "utilisation": busy_s / (duration_s * deployment.replicas),
+        "usd_per_million_output_tokens": _usd_per_million(deployment, tokens_per_s),
+        "joules_per_million_output_tokens": joules,
+    }  # fmt: skip
+
+
+def _usd_per_million(deployment: Deployment, tokens_per_s: float) -> float | None:
+    if deployment.price_usd_per_h is None:
+        return None
+    return deployment.price_usd_per_h * deployment.devices / 3600 / tokens_per_s * 1e6
+
+
+def saturate(prepared: Prepared, traffic: Traffic, level: str = "expected") -> tuple[float, float]:
+    """Return requests and output tokens per second when requests always wait.
+
+    The requests of the traffic arrive all at once, repeated until there are several for every sequence that runs. The
+    rate is that of the middle half of the answers, without the start and the end.
+    """
+    replicas = prepared.deployment.replicas
+    wanted = SATURATION_REQUESTS * prepared.engine.max_sequences * replicas
+    count = max(min(wanted, MAX_SATURATION_REQUESTS * replicas), 64 * replicas)
+    index = np.arange(count) % len(traffic)
+    flood = Traffic(np.zeros(count), traffic.input_tokens[index], traffic.output_tokens[index])
+    requests_per_s = tokens_per_s = 0.0
+    for outcome in prepared.run(flood, level):
+        order = np.argsort(outcome.finish_s)
+        finish_s, tokens = outcome.finish_s[order], outcome.output_tokens[order]
+        first, last = len(order) // 4, len(order) * 3 // 4
+        span_s = finish_s[last] - finish_s[first]
+        if span_s <= 0:
+            first, span_s = 0, finish_s[last]
+        requests_per_s += (last - first) / span_s
+        tokens_per_s += float(tokens[first:last].sum()) / span_s
+    return float(requests_per_s), float(tokens_per_s)
+
+
+def answer(
+    prepared: Prepared, traffic: Traffic, description: str, *, notes: Sequence[str] = (), saturation: bool = True
+) -> Serving:
+    """Simulate traffic at the expected iteration times and at both ends of their interval.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        Deployment with its iteration times.
+    traffic : Traffic
+        Requests.
+    description : str
+        The traffic as text.
+    notes : sequence of str
+        Remarks for the user.
+    saturation : bool
+        Whether to compute the saturation rate.
+    """
+    deployment = prepared.deployment
+    has_interval = bool(prepared.tables.relative_low)
+    levels = LEVELS if has_interval else ("expected",)
+    latencies: dict[str, dict[str, dict[str, float | None]]] = {}
+    figures: dict[str, dict[str, float | None]] = {}
+    duration_s = 0.0
+    input_tokens = int(traffic.input_tokens.sum())
+    for level in levels:
+        outcomes = prepared.run(traffic, level)
+        arrays = request_latencies(outcomes, prepared.engine.request_overhead_s)
+        latencies[level] = {name: summarize(values) for name, values in arrays.items()}
+        figures[level] = measure_figures(outcomes, deployment, input_tokens)
+        if saturation:
+            requests_per_s, tokens_per_s = saturate(prepared, traffic, level)
+            figures[level]["saturation_requests_per_s"] = requests_per_s
+            figures[level]["saturation_tokens_per_s"] = tokens_per_s
+        if level == "expected":
+            start_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
+            duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - start_s
+    on_device = deployment.on_device
+    workload, device = on_device.workload, on_device.machine.device
+    network_notes = on_device.decode_workload(1).network.notes
+    all_notes = list(dict.fromkeys((*notes, *network_notes, *on_device.model.notes)))
+    rate_per_s = traffic.rate_per_s
+    capacity_per_s = figures["expected"].get("saturation_requests_per_s")
+    if rate_per_s is not None and capacity_per_s is not None and rate_per_s > capacity_per_s:
+        all_notes.insert(
+            0,
+            f"{rate_per_s:.3g} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue grows as long "
+            "as requests arrive, and latencies depend on the number of requests",
+        )
+    from ..timing import describe_model
+
+    return Serving(
+        network=workload.network.name,
+        gpu=device.id,
+        gpu_name=device.name,
+        precision=workload.precision,
+        weights=workload.weights or workload.precision,
+        kv_cache=on_device.kv_cache,
+        engine=deployment.engine.name,
+        engine_limits=deployment.engine.describe(),
+        tensor=on_device.tensor,
+        replicas=deployment.replicas,
+        prefill_workers=deployment.prefill_workers,
+        devices=deployment.devices,
+        traffic=description,
+        requests=len(traffic),
+        duration_s=duration_s,
+        latencies={
+            name: {part: _figure([latencies[level][name][part] for level in levels]) for part in parts}
+            for name, parts in latencies["expected"].items()
+        },
+        figures={
+            name: _figure([figures[level][name] for level in levels]) for name in FIGURES if name in figures["expected"]
+        },
+        weights_bytes=prepared.room.weights_bytes,
+        activations_bytes=prepared.room.activations_bytes,
+        cache_bytes=prepared.room.cache_bytes,
+        cache_tokens=prepared.room.tokens,
+        model=describe_model(on_device.model),
+        is_forecast=on_device.model.is_forecast,
+        overhead_s=deployment.engine.overhead_s,
+        notes=tuple(all_notes),
+        sources=deployment.engine.sources,
+    )
+
+
+def _figure(values: Sequence[float | None]) -> Figure:
+    """Return the figure with values at low, expected and high iteration times, or at the expected ones only."""
+    if len(values) == 1:
+        return Figure(_finite(values[0]))
+    low, value, high = values
+    if low is None or high is None or value is None:
+        return Figure(_finite(value))
+    return Figure(_finite(value), min(low, value, high), max(low, value, high))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

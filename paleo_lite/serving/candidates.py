@@ -1,0 +1,86 @@
+"""Ranked deployments: candidates, their Pareto front, and the cheapest of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """One replica of a deployment with a batch limit, and the replicas that a rate needs.
+
+    Attributes
+    ----------
+    gpu, precision, weights : str
+        Device and formats.
+    tensor, batch_limit : int
+        Tensor-parallel devices of a replica, and requests at the same time.
+    tokens_per_s_per_gpu, tokens_per_s_per_user : float
+        Output tokens per second.
+    requests_per_s : float
+        Requests per second of one replica.
+    ttft_s, tpot_s, latency_s : float
+        Latencies at the percentile of the objectives, else mean.
+    replicas : int
+        Replicas for the requested rate; 1 without a rate.
+    usd_per_million_output_tokens, usd_per_h : float or None
+        Cost of one million output tokens at full load, and of all replicas per hour; None without a price.
+    meets_objectives : bool
+        Whether the latencies are within the objectives.
+    is_on_front : bool
+        Whether no other candidate is better in tokens per second both per GPU and per user.
+    """
+
+    gpu: str
+    precision: str
+    weights: str
+    tensor: int
+    batch_limit: int
+    tokens_per_s_per_gpu: float
+    tokens_per_s_per_user: float
+    requests_per_s: float
+    ttft_s: float
+    tpot_s: float | None
+    latency_s: float
+    replicas: int
+    usd_per_million_output_tokens: float | None
+    usd_per_h: float | None
+    meets_objectives: bool
+    is_on_front: bool = False
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """Candidates and the cheapest of them that meets the objectives.
+
+    Attributes
+    ----------
+    candidates : list of Candidate
+        All that fit, the cheapest per token first.
+    best : Candidate or None
+        The cheapest that meets the objectives; None if none does.
+    refused : dict of str to str
+        Deployments that were not simulated, with the reason.
+    """
+
+    candidates: list[Candidate]
+    best: Candidate | None
+    refused: dict[str, str]
+
+
+def mark_front(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates with those marked that are on the Pareto front of tokens/s per GPU and per user."""
+    marked = []
+    for candidate in candidates:
+        is_dominated = any(_dominates(other, candidate) for other in candidates)
+        marked.append(msgspec.structs.replace(candidate, is_on_front=not is_dominated))
+    return marked
+
+
+def _dominates(one: Candidate, other: Candidate) -> bool:
+    """Return whether a candidate is at least as good in both respects and better in one."""
+    pairs = (
+        (one.tokens_per_s_per_gpu, other.tokens_per_s_per_gpu),
+        (one.tokens_per_s_per_user, other.tokens_per_s_per_user),
+    )
+    return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)

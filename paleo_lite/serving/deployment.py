@@ -1,0 +1,216 @@
+"""A deployment: network, devices, parallelism, engine, and the traffic's share of each replica."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..distributed.collectives import point_to_point_time_s
+from ..distributed.links import Topology, link_rate
+from ..errors import BadValue
+from ..machines import Device
+from .cache import CacheRoom, cached_bytes, measure_room
+from .engines import Engine
+from .iteration_times import IterationTimes, ModelOnDevice, tabulate
+from .requests import Traffic
+from .simulator import Options, Outcome, simulate
+
+LEVELS = ("low", "expected", "high")
+"""Iteration times of a simulation: the ends of their 90 % interval, and the expected times."""
+
+
+class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
+    """Replicas of a network on devices, under an engine.
+
+    Attributes
+    ----------
+    on_device : ModelOnDevice
+        Network as one device of a tensor-parallel group computes it.
+    engine : Engine
+        Scheduling policy.
+    replicas : int
+        Tensor-parallel groups that serve requests, in turn.
+    prefill_workers : int
+        How many of the replicas compute prompts only and send keys and values to the others; 0 without disaggregation.
+    options : Options
+        Prefix cache and speculative decoding.
+    draft : ModelOnDevice or None
+        Draft network of speculative decoding.
+    price_usd_per_h : float or None
+        Price of one device per hour; None if unknown.
+    """
+
+    on_device: ModelOnDevice
+    engine: Engine
+    replicas: int = 1
+    prefill_workers: int = 0
+    options: Options = Options()
+    draft: ModelOnDevice | None = None
+    price_usd_per_h: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.replicas, bool) or not isinstance(self.replicas, int) or self.replicas < 1:
+            raise BadValue(f"`--replicas` must be an integer >= 1 (got {self.replicas!r})")
+        if not 0 <= self.prefill_workers < self.replicas:
+            raise BadValue(
+                f"`--prefill-workers` must be an integer >= 0 and below the {self.replicas} replicas "
+                f"(got {self.prefill_workers!r})"
+            )
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return self.replicas * self.on_device.tensor
+
+    def prepare(self, traffic: Traffic) -> Prepared:
+        """Compute iteration times and cache room for traffic of these lengths."""
+        lengths = traffic.input_tokens + traffic.output_tokens
+        longest_prompt, longest = int(traffic.input_tokens.max()), int(lengths.max())
+        room = measure_room(
+            self.on_device, self.engine, mean_tokens=float(lengths.mean()), prompt_tokens=longest_prompt
+        )
+        # No more sequences run than the cache has room for the shortest requests.
+        fitting = room.tokens // max(int(lengths.min()), 1) + 1
+        sequences = max(min(self.engine.max_sequences, fitting, len(traffic)), 1)
+        engine = msgspec.structs.replace(self.engine, max_sequences=sequences)
+        drafted = self.options.speculation.draft_length + 1
+        # A whole prompt may be longer than an iteration's tokens; a preempted request is computed up to its answer.
+        new_tokens = max(engine.max_batched_tokens, longest) + sequences * drafted
+        tables = tabulate(
+            self.on_device,
+            max_new_tokens=new_tokens,
+            max_sequences=sequences,
+            max_prompt=longest,
+            max_context=longest,
+        )
+        draft_tables = None
+        if self.draft is not None:
+            draft_tables = tabulate(
+                self.draft, max_new_tokens=sequences, max_sequences=sequences, max_prompt=1, max_context=longest
+            )
+        return Prepared(self, engine, room, tables, draft_tables)
+
+
+class Prepared(msgspec.Struct, frozen=True, eq=False):
+    """A deployment with its iteration times and cache room.
+
+    Attributes
+    ----------
+    deployment : Deployment
+        The deployment.
+    engine : Engine
+        Its engine, with no more sequences than the cache holds.
+    room : CacheRoom
+        The cache of one replica.
+    tables : IterationTimes
+        Iteration times of one replica.
+    draft_tables : IterationTimes or None
+        Iteration times of the draft network.
+    """
+
+    deployment: Deployment
+    engine: Engine
+    room: CacheRoom
+    tables: IterationTimes
+    draft_tables: IterationTimes | None
+
+    def run(self, traffic: Traffic, level: str = "expected") -> list[Outcome]:
+        """Simulate all replicas at one of `LEVELS`; an outcome per replica that decodes."""
+        engine, tables, draft = self.engine, self.tables, self.draft_tables
+        if level != "expected":
+            tables = tables.scaled(level)
+            draft = None if draft is None else draft.scaled(level)
+            overhead_s = engine.overhead_range_s[0 if level == "low" else 1]
+            engine = msgspec.structs.replace(engine, overhead_s=overhead_s)
+        speculation = msgspec.structs.replace(self.deployment.options.speculation, draft=draft)
+        options = msgspec.structs.replace(self.deployment.options, speculation=speculation)
+        if self.deployment.prefill_workers:
+            return self._run_disaggregated(traffic, tables, engine, options)
+        replicas = self.deployment.replicas
+        parts = [traffic.every(replicas, start) for start in range(replicas)]
+        return [simulate(part, tables, self.room, engine, options) for part in parts if len(part)]
+
+    def _run_disaggregated(
+        self, traffic: Traffic, tables: IterationTimes, engine: Engine, options: Options
+    ) -> list[Outcome]:
+        """Simulate prefill workers, the transfer of keys and values, and decode workers (Zhong et al. 2024, DistServe).
+
+        Time to first token is that of the prefill worker.
+        """
+        if traffic.concurrency is not None:
+            raise BadValue("`--prefill-workers` needs `--rate` or `--requests`, not `--concurrency`")
+        prefill, decode = self.deployment.prefill_workers, self.deployment.replicas - self.deployment.prefill_workers
+        count = len(traffic)
+        admitted_s, first_token_s = np.empty(count), np.empty(count)
+        busy_s, computed_tokens = 0.0, 0
+        ones = np.ones(count, dtype=np.int64)
+        for start in range(min(prefill, count)):
+            part = Traffic(traffic.arrival_s, traffic.input_tokens, ones).every(prefill, start)
+            outcome = simulate(part, tables, self.room, engine, options)
+            admitted_s[start::prefill] = outcome.admitted_s
+            first_token_s[start::prefill] = outcome.first_token_s
+            busy_s += outcome.busy_s
+            computed_tokens += outcome.computed_tokens
+        decode_options = msgspec.structs.replace(options, prompts_are_cached=True, prefix_hit_rate=0.0)
+        transferred_s = first_token_s + self._transfer_s() * traffic.input_tokens
+        order = np.argsort(transferred_s, kind="stable")
+        outcomes = []
+        for start in range(min(decode, count)):
+            chosen = order[start::decode]
+            part = Traffic(transferred_s[chosen], traffic.input_tokens[chosen], traffic.output_tokens[chosen])
+            outcome = simulate(part, tables, self.room, engine, decode_options)
+            share = len(chosen) / count
+            outcomes.append(
+                msgspec.structs.replace(
+                    outcome,
+                    arrival_s=traffic.arrival_s[chosen],
+                    admitted_s=admitted_s[chosen],
+                    first_token_s=first_token_s[chosen],
+                    finish_s=np.maximum(outcome.finish_s, first_token_s[chosen]),
+                    busy_s=outcome.busy_s + busy_s * share,
+                    computed_tokens=round(computed_tokens * share),
+                )
+            )
+        return outcomes
+
+    def _transfer_s(self) -> float:
+        """Return the time per token in which keys and values go from one replica to another, device to device."""
+        on_device = self.deployment.on_device
+        link = device_link(on_device.machine.device)
+        one, two = (cached_bytes(on_device.decode_workload(context).layers, on_device.kv_cache) for context in (1, 2))
+        return float(point_to_point_time_s(two - one, link_rate(link)))
+
+
+def device_link(device: Device) -> str:
+    """Return the name of the fastest link of a device.
+
+    Raises
+    ------
+    BadValue
+        If no link of the device is on record.
+    """
+    if not device.links:
+        raise BadValue(f"no link of {device.name} is on record: give `--link` or `--platform`")
+    fastest = max(device.links, key=lambda attached: link_rate(attached.link).bandwidth_bytes_per_s)
+    return fastest.link
+
+
+def tensor_group(device: Device, tensor: int, link: str | None = None, topology: Topology | None = None) -> Any:
+    """Return the topology of a tensor-parallel group, of a platform or joined by one link; None for one device.
+
+    Raises
+    ------
+    BadValue
+        If the number of devices is below 1 or exceeds the devices of a node.
+    """
+    if isinstance(tensor, bool) or not isinstance(tensor, int) or tensor < 1:
+        raise BadValue(f"`--tensor` must be an integer >= 1 (got {tensor!r})")
+    if tensor == 1:
+        return None
+    if topology is not None:
+        if tensor > topology.devices_per_node:
+            raise BadValue(f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {tensor})")
+        return topology.with_workers(tensor)
+    return Topology(None, tensor, link_rate(link or device_link(device)), 1, None)

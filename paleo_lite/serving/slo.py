@@ -1,0 +1,109 @@
+"""Service-level objectives: their text form, and the highest rate that meets them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..errors import BadValue
+from ..units import format_si, parse_quantity
+from .answers import request_latencies, saturate, summarize
+from .deployment import Prepared
+from .requests import Lengths, generate_traffic
+
+OBJECTIVES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
+"""Names of objectives and of the latencies that they limit."""
+
+DEFAULT_PERCENTILE = "p90"
+PERCENTILE_NAMES = ("mean", "p50", "p90", "p99")
+RATE_TOLERANCE = 0.02
+SIMULATED_REQUESTS = 1000
+
+
+class Objective(msgspec.Struct, frozen=True):
+    """Upper limit of a latency.
+
+    Attributes
+    ----------
+    name : {"ttft", "tpot", "latency"}
+        Latency.
+    percentile : {"mean", "p50", "p90", "p99"}
+        Percentile of the requests.
+    limit_s : float
+        Limit in seconds.
+    """
+
+    name: str
+    percentile: str
+    limit_s: float
+
+    def describe(self) -> str:
+        """Return the objective as text: ``ttft p90 <= 500 ms``."""
+        return f"{self.name} {self.percentile} <= {format_si(self.limit_s, 's')}"
+
+
+def parse_slo(text: str) -> tuple[Objective, ...]:
+    """Parse objectives such as ``ttft=500ms,tpot=50ms`` or ``ttft.p99=2s``.
+
+    Raises
+    ------
+    BadValue
+        If a latency or percentile is unknown, or a limit is not a time > 0.
+    """
+    objectives = []
+    for part in text.split(","):
+        name, equals, limit = part.partition("=")
+        name, _, percentile = name.strip().partition(".")
+        percentile = percentile or DEFAULT_PERCENTILE
+        if not equals or name not in OBJECTIVES or percentile not in PERCENTILE_NAMES:
+            raise BadValue(
+                f"`--slo` must be limits of {', '.join(OBJECTIVES)} with an optional percentile, such as "
+                f"ttft=500ms,tpot.p99=50ms (got {part!r})"
+            )
+        limit_s = parse_quantity(limit.strip(), "s")
+        if not limit_s > 0:
+            raise BadValue(f"`--slo` must be times > 0 (got {part!r})")
+        objectives.append(Objective(name, percentile, limit_s))
+    return tuple(objectives)
+
+
+def meets(prepared: Prepared, objectives: tuple[Objective, ...], rate_per_s: float, **traffic: object) -> bool:
+    """Return whether requests at a rate are answered within the objectives.
+
+    Parameters
+    ----------
+    **traffic
+        Arguments of `generate_traffic` other than the rate.
+    """
+    requests = generate_traffic(rate_per_s=rate_per_s, **traffic)  # type: ignore[arg-type]
+    outcomes = prepared.run(requests)
+    arrays = request_latencies(outcomes, prepared.engine.request_overhead_s)
+    for objective in objectives:
+        value = summarize(arrays[OBJECTIVES[objective.name]])[objective.percentile]
+        if value is not None and value > objective.limit_s:
+            return False
+    return True
+
+
+def highest_rate(
+    prepared: Prepared, objectives: tuple[Objective, ...], inputs: Lengths, outputs: Lengths, seed: int = 0
+) -> float | None:
+    """Return the highest rate of Poisson arrivals, in requests per second, that meets the objectives.
+
+    Bisection below the saturation rate, to 2 %; None if not even a hundredth of it does.
+    """
+    count = SIMULATED_REQUESTS * prepared.deployment.replicas
+    arguments = {"inputs": inputs, "outputs": outputs, "count": count, "seed": seed}
+    sample = generate_traffic(inputs, outputs, count=count, rate_per_s=float("inf"), seed=seed)
+    saturation_per_s, _ = saturate(prepared, sample)
+    low, high = 0.01 * saturation_per_s, saturation_per_s
+    if not meets(prepared, objectives, low, **arguments):
+        return None
+    if meets(prepared, objectives, high, **arguments):
+        return high
+    while high / low > 1 + RATE_TOLERANCE:
+        middle = (low * high) ** 0.5
+        if meets(prepared, objectives, middle, **arguments):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,136 @@
+"""Implementations of attention, and the share of a device's peak that the kernels of each reach."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..errors import BadValue, UnknownName
+from ..machines import Device
+from .features import CLASS_INDEX, Features
+
+EAGER = "eager"
+"""Attention as separate products and a softmax, which writes the scores to memory."""
+
+SDPA = "sdpa"
+"""PyTorch's scaled_dot_product_attention, which chooses one of the other implementations."""
+
+RECOMPUTATION = 2.5 / 2
+"""FLOPs of the backward pass of a fused kernel, which computes the scores again, over those that are counted."""
+
+
+class KernelShares(NamedTuple):
+    """Shares of the peak that the forward and the backward kernel reach, of the FLOPs that each executes.
+
+    The values are for causal attention with heads of 128 and long sequences.
+    """
+
+    forward: float
+    backward: float
+
+    @property
+    def counted_backward(self) -> float:
+        """Share of the peak in the backward pass, of the counted FLOPs, which leave out the recomputed scores."""
+        return self.backward / RECOMPUTATION
+
+
+class Attention(NamedTuple):
+    """An implementation of attention in one kernel per pass.
+
+    All fused implementations move queries, keys, values and the result once, and save these and one fp32 number per row
+    for the backward pass.
+
+    Attributes
+    ----------
+    description : str
+        One-line description.
+    shares : dict of str to KernelShares
+        Shares of the peak by compute capability, or its first digits.
+    """
+
+    description: str
+    shares: dict[str, KernelShares]
+
+
+ATTENTIONS = {
+    "flash2": Attention(
+        "FlashAttention 2 (Dao 2023), whose kernels use the matrix instructions of Ampere",
+        {
+            # Forward: vLLM's FlashAttention 2 in modern/attention_modern.csv.gz; backward: 63% of the peak where the
+            # forward pass reaches 73% (Dao 2023, abstract).
+            "8.0": KernelShares(0.57, 0.49),
+            "8": KernelShares(0.52, 0.45),
+            # 335 and 322 TFLOP/s of 989 (Shah et al. 2024, FlashAttention-3, figures 5 and 6).
+            "9": KernelShares(0.34, 0.33),
+        },
+    ),
+    "flash3": Attention(
+        "FlashAttention 3 (Shah et al. 2024), for Hopper",
+        # 616 and 561 TFLOP/s of 989 (figures 5 and 6); the forward kernels of vLLM and SGLang reach 0.62 and 0.61 in
+        # modern/attention_modern.csv.gz.
+        {"9": KernelShares(0.62, 0.57)},
+    ),
+    "cudnn": Attention(
+        "cuDNN's fused attention, as Transformer Engine and PyTorch on Blackwell call it",
+        {
+            # 539 and 516 TFLOP/s of 989 (Shah et al. 2024, figures 5 and 6).
+            "9": KernelShares(0.545, 0.52),
+            # Medians of causal attention from 4,096 tokens in modern/attention_training_cudnn.csv.
+            "10": KernelShares(0.63, 0.47),
+        },
+    ),
+}
+"""Fused implementations by name."""
+
+ATTENTION_NAMES = (EAGER, SDPA, *ATTENTIONS)
+"""Names of `--attention`."""
+
+
+def resolve_attention(name: str | None, device: Device) -> str:
+    """Return the fused implementation that a name stands for on a device.
+
+    ``sdpa``, and no name, stand for FlashAttention 2 up to Hopper and for cuDNN on Blackwell.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such implementation.
+    BadValue
+        If the implementation does not support the device.
+    """
+    if name is not None and name not in ATTENTION_NAMES:
+        raise UnknownName("attention", name, ATTENTION_NAMES)
+    if name in (None, SDPA, EAGER):
+        generation = device.capability.split(".")[0]
+        is_blackwell = generation.isdigit() and int(generation) >= 10
+        return "cudnn" if is_blackwell else "flash2"
+    assert name is not None
+    if find_shares(name, device) is None:
+        supported = ", ".join(sorted(ATTENTIONS[name].shares))
+        raise BadValue(f"`--attention {name}` has kernels for compute capability {supported}: not for {device.name}")
+    return name
+
+
+def is_fused_attention(name: str | None) -> bool | None:
+    """Return whether an implementation is one kernel; None for the default of the network."""
+    return None if name is None else name != EAGER
+
+
+def find_shares(name: str, device: Device) -> KernelShares | None:
+    """Return the shares of a fused implementation on a device; None if they are unknown."""
+    shares = ATTENTIONS[name].shares
+    return shares.get(device.capability) or shares.get(device.capability.split(".")[0])
+
+
+def kernel_shares(name: str | None, device: Device) -> KernelShares | None:
+    """Return the shares of the implementation that a name stands for on a device; None if they are unknown."""
+    return find_shares(resolve_attention(name, device), device)
+
+
+def scale_attention(features: Features, forward: float, backward: float) -> Features:
+    """Return the features with the compute times of attention multiplied by a factor per pass."""
+    is_attention = features.work_class == CLASS_INDEX["attention"]
+    factors = np.where(features.pass_number == 0, forward, backward)
+    return msgspec.structs.replace(features, padding=features.padding * np.where(is_attention, factors, 1.0))

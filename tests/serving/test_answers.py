@@ -1,0 +1,114 @@
+"""Answers, objectives and advice about deployments, through the Python function and the command.
+
+Tests: serving/slo.py, serving/advise.py, serving/candidates.py, reporting/serving.py, reporting/charts/serving.py,
+api/serve.py, cli/serve.py.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.cli import main
+from paleo_lite.errors import BadValue
+from paleo_lite.serving.answers import FIGURES, LATENCIES, Serving
+from paleo_lite.serving.candidates import mark_front
+from paleo_lite.serving.slo import Objective, parse_slo
+
+
+@pytest.fixture(scope="module")
+def serving() -> Serving:
+    return pl.serve("llama-3-8b", gpu="h100-sxm", rate=5, num_requests=300)
+
+
+def test_figures_and_intervals(serving: Serving) -> None:
+    assert set(serving.latencies) == set(LATENCIES) and set(serving.figures) == set(FIGURES)
+    for figure in [*serving.figures.values(), *(one for parts in serving.latencies.values() for one in parts.values())]:
+        assert figure.value is not None and figure.low is not None and figure.high is not None
+        assert figure.low <= figure.value <= figure.high
+    latency = serving.latencies["latency_s"]
+    assert latency["p50"].value < latency["p90"].value < latency["p99"].value
+
+
+def test_cost_is_price_over_tokens(serving: Serving) -> None:
+    per_s = serving.figures["output_tokens_per_s"].value
+    assert per_s is not None
+    # 6.88 USD/h in the device's data file
+    assert serving.figures["usd_per_million_output_tokens"].value == pytest.approx(6.88 / 3600 / per_s * 1e6)
+
+
+def test_a_rate_above_saturation_is_noted() -> None:
+    result = pl.serve("llama-3-8b", gpu="h100-sxm", rate=100, num_requests=300)
+    assert "exceed the saturation rate" in result.notes[0]
+
+
+def test_json_and_csv_of_the_command(serving: Serving) -> None:
+    words = "serve llama-3-8b --gpu h100-sxm --rate 5 --num-requests 300"
+    result = CliRunner().invoke(main, [*words.split(), "--format", "json"])
+    assert json.loads(result.output) == json.loads(json.dumps(serving.to_dict()))
+    table = CliRunner().invoke(main, [*words.split(), "--format", "csv"]).output
+    assert table.startswith("figure,value,low,high\nttft_s_mean,")
+
+
+def test_objectives() -> None:
+    assert parse_slo("ttft=500ms,tpot.p99=50 ms") == (Objective("ttft", "p90", 0.5), Objective("tpot", "p99", 0.05))
+    for text in ("ttft", "ttft=0", "tbt=1s", "ttft.p42=1s"):
+        with pytest.raises(BadValue, match="--slo"):
+            parse_slo(text)
+
+
+def test_the_highest_rate_meets_the_objectives_and_a_higher_one_does_not() -> None:
+    arguments = {"gpu": "h100-sxm", "num_requests": 1000, "input_tokens": 500, "output_tokens": 100}
+    result = pl.serve("llama-3-8b", rate=1, slo="tpot=12ms", **arguments)  # type: ignore[arg-type]
+    assert result.slo is not None
+    highest = result.slo["highest_requests_per_s"]
+    below, above = (
+        pl.serve("llama-3-8b", rate=factor * highest, **arguments).latencies["tpot_s"]["p90"].value
+        for factor in (0.95, 1.15)
+    )
+    assert below < 12e-3 < above
+    none = pl.serve("llama-3-8b", rate=1, slo="tpot=1ms", **arguments)  # type: ignore[arg-type]
+    assert none.slo is not None and none.slo["highest_requests_per_s"] is None
+
+
+def test_advice_is_the_cheapest_that_meets_the_objectives() -> None:
+    result = pl.serve(
+        "llama-3-8b", gpu=["h100-sxm", "l40s"], tensor=1, rate=20, slo="tpot=40ms", advise=True, output_tokens=64
+    )
+    advice = result.advice
+    assert advice is not None and advice.best is not None
+    feasible = [candidate for candidate in advice.candidates if candidate.meets_objectives]
+    assert advice.best.usd_per_h == min(candidate.usd_per_h for candidate in feasible)
+    assert advice.best.replicas * advice.best.requests_per_s >= 20
+    front = [candidate for candidate in advice.candidates if candidate.is_on_front]
+    by_user = sorted(front, key=lambda one: one.tokens_per_s_per_user)
+    per_gpu = [candidate.tokens_per_s_per_gpu for candidate in by_user]
+    assert per_gpu == sorted(per_gpu, reverse=True)
+    assert mark_front(advice.candidates) == advice.candidates
+
+
+def test_bad_combinations() -> None:
+    for arguments in (
+        {"gpu": "h100-sxm"},
+        {"rate": 1},
+        {"gpu": "h100-sxm", "rate": 1, "concurrency": 2},
+        {"gpu": "h100-sxm,l40s", "rate": 1},
+        {"gpu": "h100-sxm", "rate": 1, "workers": 3, "tensor": 2},
+        {"gpu": "h100-sxm", "rate": 1, "prefill_workers": 1},
+        {"gpu": "h100-sxm", "rate": 1, "draft": "gpt2"},
+    ):
+        with pytest.raises(BadValue, match="--"):
+            pl.serve("llama-3-8b", **arguments)  # type: ignore[arg-type]
+
+
+def test_the_chart_of_a_deployment_and_of_a_front(serving: Serving) -> None:
+    pytest.importorskip("altair")
+    from paleo_lite.reporting.charts.serving import serving_chart
+
+    assert "90% intervals" in json.dumps(serving_chart(serving).to_dict())
+    advised = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=1, rate=5, advise=True, output_tokens=16)
+    text = json.dumps(serving_chart(advised).to_dict())
+    assert "Pareto front" in text and "output tokens per second and user" in text

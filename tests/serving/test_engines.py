@@ -1,0 +1,39 @@
+"""Engines: defaults of their repositories by device, and replaced limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.errors import BadValue, UnknownName
+from paleo_lite.machines import find_device
+from paleo_lite.serving.engines import ENGINES, find_engine
+
+
+@pytest.mark.parametrize(
+    ("device", "tokens", "sequences"),
+    [("h100-sxm", 8192, 1024), ("h200-sxm", 8192, 1024), ("a100-sxm-80gb", 2048, 256), ("l40s", 2048, 256)],
+)
+def test_vllm_defaults_of_its_server(device: str, tokens: int, sequences: int) -> None:
+    """`EngineArgs.get_batch_defaults` of vLLM: 70 GiB and no A100."""
+    engine = find_engine("vllm", find_device(device))
+    assert (engine.max_batched_tokens, engine.max_sequences) == (tokens, sequences)
+
+
+def test_given_limits_replace_defaults() -> None:
+    engine = find_engine("vllm", find_device("h100-sxm"), max_batched_tokens=4096, overhead_s=2e-3)
+    assert engine.chunked_prefill == 4096 and engine.max_sequences == 1024
+    assert engine.overhead_range_s == (2e-3, 2e-3)
+
+
+def test_every_engine_names_its_sources() -> None:
+    for engine in ENGINES.values():
+        assert engine.sources and all("https://" in source for source in engine.sources)
+        assert engine.overhead_range_s[0] <= engine.overhead_s <= engine.overhead_range_s[1]
+
+
+def test_bad_values() -> None:
+    with pytest.raises(UnknownName, match="vllm"):
+        find_engine("vlm")
+    for name, value in (("max_sequences", 0), ("memory_fraction", 1.5), ("chunked_prefill", -1), ("overhead_s", -1.0)):
+        with pytest.raises(BadValue, match="--"):
+            find_engine("vllm", **{name: value})

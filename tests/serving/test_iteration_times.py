@@ -1,0 +1,112 @@
+"""Tables of iteration times, against `predict` at single points, and the room of the cache.
+
+Tests: serving/cache.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.api.prediction import resolve_question
+from paleo_lite.errors import BadValue, DoesNotFit
+from paleo_lite.serving.cache import cached_bytes, measure_room
+from paleo_lite.serving.engines import find_engine
+from paleo_lite.serving.iteration_times import IterationTimes, ModelOnDevice, tabulate
+
+
+@pytest.fixture(scope="module")
+def times(on_device: ModelOnDevice) -> IterationTimes:
+    return tabulate(on_device, max_new_tokens=8192, max_sequences=512, max_prompt=4096, max_context=4352)
+
+
+@pytest.mark.parametrize(("batch_size", "context"), [(1, 1000), (64, 1024), (128, 700), (256, 3000)])
+def test_a_decode_iteration_is_that_of_predict(times: IterationTimes, batch_size: int, context: int) -> None:
+    single = pl.predict(
+        "llama-3-8b", gpu="h100-sxm", precision="bf16", phase="decode", context=context, batch_size=batch_size
+    )
+    expected_s = single.time_s - single.terms.overhead_s
+    assert times.decode_s(batch_size, batch_size * context) == pytest.approx(expected_s, rel=0.01)
+
+
+@pytest.mark.parametrize("tokens", [64, 200, 1024, 1500, 3000])
+def test_a_prompt_takes_as_long_as_prefill(times: IterationTimes, tokens: int) -> None:
+    single = pl.predict("llama-3-8b", gpu="h100-sxm", precision="bf16", phase="prefill", sequence_length=tokens)
+    expected_s = single.time_s - single.terms.overhead_s
+    prompt_s = times.decode_s(0, 0, tokens, 1) + times.chunk_s(0, tokens)
+    assert prompt_s == pytest.approx(expected_s, rel=0.02)
+
+
+def test_chunks_of_a_prompt_add_up_to_its_attention(times: IterationTimes) -> None:
+    whole_s = times.chunk_s(0, 4096)
+    chunks_s = sum(times.chunk_s(start, start + 1024) for start in range(0, 4096, 1024))
+    assert whole_s <= chunks_s < 1.1 * whole_s
+
+
+def test_the_ends_of_the_interval_are_below_and_above(times: IterationTimes) -> None:
+    low, high = times.scaled("low"), times.scaled("high")
+    for sequences in (1, 100, 500):
+        seconds = [table.decode_s(sequences, sequences * 500) for table in (low, times, high)]
+        assert seconds == sorted(seconds) and seconds[0] < seconds[2]
+
+
+def test_a_narrower_cache_shortens_attention_only(on_device: ModelOnDevice, times: IterationTimes) -> None:
+    narrow = tabulate(
+        on_device._replace(kv_cache="fp8"), max_new_tokens=8192, max_sequences=512, max_prompt=64, max_context=4352
+    )
+    assert narrow.token_s == times.token_s
+    attention_s, narrow_s = times.decode_attention_s[256][-1], narrow.decode_attention_s[256][-1]
+    assert narrow_s == pytest.approx(attention_s / 2, rel=0.05)  # half the bytes of a memory-bound kernel
+
+
+def test_tensor_parallelism_is_that_of_scale() -> None:
+    settings = pl.Settings(parallel=pl.ParallelConfig(tensor=4))
+    row = pl.scale(
+        "llama-3-70b",
+        platform="p5.48xlarge",
+        workers=4,
+        precision="bf16",
+        phase="decode",
+        context=1024,
+        batch_size=64,
+        settings=settings,
+        calibration=None,
+        time_model="roofline",
+    )[0]
+    workload, machine, model = resolve_question(
+        "llama-3-70b", "h100-sxm", precision="bf16", phase="decode", time_model="roofline"
+    )
+    from paleo_lite.distributed.platforms import find_platform
+
+    group = find_platform("p5.48xlarge").topology(4).with_workers(4)
+    placed = ModelOnDevice(workload, machine, model, group, "bf16")
+    table = tabulate(placed, max_new_tokens=128, max_sequences=64, max_prompt=64, max_context=2048)
+    assert table.decode_s(64, 64 * 1024) == pytest.approx(row.time_s, rel=0.02)
+
+
+def test_cache_bytes_of_grouped_query_attention(on_device: ModelOnDevice) -> None:
+    """Llama 3 8B: 32 layers, 8 key and value heads of 128, 2 bytes: 128 KiB per token (its config.json)."""
+    layers = on_device.decode_workload(1023).layers
+    assert cached_bytes(layers, "bf16") == 1024 * 32 * 2 * 8 * 128 * 2
+    assert cached_bytes(layers, "fp8") == 1024 * 32 * 2 * 8 * 128
+
+
+def test_room_is_memory_without_weights_and_activations(on_device: ModelOnDevice) -> None:
+    engine = find_engine("vllm", on_device.machine.device)
+    room = measure_room(on_device, engine, mean_tokens=1280, prompt_tokens=1024)
+    assert room.weights_bytes == pytest.approx(8.03e9 * 2, rel=0.001)  # 8.03 G parameters in 2 bytes
+    total = room.weights_bytes + room.activations_bytes + room.cache_bytes
+    assert total == pytest.approx(0.9 * 80e9 - 1e9)
+    assert room.blocks == int(room.cache_bytes // (16 * 131072))
+
+
+def test_a_network_that_does_not_fit() -> None:
+    workload, machine, model = resolve_question("llama-3-70b", "h100-sxm", precision="bf16", phase="decode")
+    placed = ModelOnDevice(workload, machine, model, None, "bf16")
+    with pytest.raises(DoesNotFit, match="--tensor"):
+        measure_room(placed, find_engine("vllm", machine.device), mean_tokens=1280, prompt_tokens=1024)
+
+
+def test_only_networks_from_configs() -> None:
+    with pytest.raises(BadValue, match="resnet18"):
+        pl.serve("resnet18", gpu="h100-sxm", rate=1)

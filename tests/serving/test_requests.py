@@ -1,0 +1,113 @@
+"""Traffic: distributions, seeds, traces, and messages about bad values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paleo_lite.errors import BadFile, BadValue, UnknownName
+from paleo_lite.serving.requests import Lengths, generate_traffic, parse_lengths, read_trace
+
+
+def test_lengths_are_numbers_distributions_or_data_sets() -> None:
+    assert parse_lengths("1024", "--input-tokens", is_input=True) == Lengths(1024)
+    assert parse_lengths("1024:256", "--input-tokens", is_input=True) == Lengths(1024, 256)
+    # Patel et al. 2024 (Splitwise), section III: medians of 1,020 and 129 tokens.
+    assert parse_lengths("azure-conversation", "--input-tokens", is_input=True).mean == 1020
+    assert parse_lengths("azure-conversation", "--output-tokens", is_input=False).mean == 129
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "1024:-1", "12:abc", "-inf", ""])
+def test_bad_lengths_name_the_option(text: str) -> None:
+    with pytest.raises(BadValue, match="--input-tokens"):
+        parse_lengths(text, "--input-tokens", is_input=True)
+
+
+def test_unknown_data_set() -> None:
+    with pytest.raises(UnknownName, match="azure"):
+        parse_lengths("azure", "--input-tokens", is_input=True)
+
+
+def test_poisson_arrivals_have_the_rate_and_exponential_intervals() -> None:
+    traffic = generate_traffic(Lengths(100), Lengths(10), count=20_000, rate_per_s=5.0, seed=3)
+    intervals = np.diff(traffic.arrival_s)
+    assert intervals.mean() == pytest.approx(1 / 5, rel=0.03)
+    assert intervals.std() == pytest.approx(1 / 5, rel=0.03)  # an exponential's deviation is its mean
+    assert traffic.rate_per_s == pytest.approx(5, rel=0.03)
+
+
+def test_fixed_arrivals_and_all_at_once() -> None:
+    fixed = generate_traffic(Lengths(100), Lengths(10), count=4, rate_per_s=2.0, arrivals="fixed")
+    assert fixed.arrival_s.tolist() == [0, 0.5, 1.0, 1.5]
+    flood = generate_traffic(Lengths(100), Lengths(10), count=4, rate_per_s=float("inf"))
+    assert flood.arrival_s.tolist() == [0, 0, 0, 0] and flood.rate_per_s is None
+
+
+def test_a_seed_reproduces_traffic_and_lengths_do_not_depend_on_the_rate() -> None:
+    arguments = {"inputs": Lengths(100, 30), "outputs": Lengths(10, 5), "count": 200}
+    first, same, faster = (
+        generate_traffic(**arguments, rate_per_s=rate, seed=7)  # type: ignore[arg-type]
+        for rate in (1.0, 1.0, 9.0)
+    )
+    assert (first.arrival_s == same.arrival_s).all() and (first.input_tokens == faster.input_tokens).all()
+    other = generate_traffic(**arguments, rate_per_s=1.0, seed=8)  # type: ignore[arg-type]
+    assert (first.input_tokens != other.input_tokens).any()
+    assert first.output_tokens.min() >= 1
+
+
+def test_quantiles_of_drawn_lengths() -> None:
+    lengths = Lengths(100, quantiles=((0.1, 20.0), (0.5, 100.0), (0.9, 500.0)))
+    drawn = lengths.draw(50_000, np.random.default_rng(0))
+    assert np.percentile(drawn, [20, 50]) == pytest.approx([35, 100], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"count": 0},
+        {"rate_per_s": 0.0},
+        {"rate_per_s": None},
+        {"concurrency": 3},
+        {"arrivals": "bursts"},
+    ],
+)
+def test_bad_traffic(changes: dict[str, object]) -> None:
+    arguments = {"count": 3, "rate_per_s": 1.0, **changes}
+    with pytest.raises(BadValue):
+        generate_traffic(Lengths(10), Lengths(10), **arguments)  # type: ignore[arg-type]
+
+
+def test_replicas_take_requests_in_turn() -> None:
+    traffic = generate_traffic(Lengths(10), Lengths(10), count=10, concurrency=5)
+    parts = [traffic.every(2, start) for start in (0, 1)]
+    assert [part.concurrency for part in parts] == [3, 2] and sum(map(len, parts)) == 10
+
+
+def test_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens\n12.5,100,7\n10,50,3\n")
+    traffic = read_trace(path)
+    assert traffic.arrival_s.tolist() == [0, 2.5] and traffic.input_tokens.tolist() == [50, 100]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("arrival_s,input_tokens\n1,2\n", "output_tokens is missing"),
+        ("arrival_s,input_tokens,output_tokens\n1,two,3\n", "line 2"),
+        ("arrival_s,input_tokens,output_tokens\n1,2,0\n", ">= 1"),
+        ("arrival_s,input_tokens,output_tokens\n", "no requests"),
+    ],
+)
+def test_damaged_traces_say_where(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(BadFile, match=message):
+        read_trace(path)
+
+
+def test_a_trace_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=r"none\.csv"):
+        read_trace(tmp_path / "none.csv")

@@ -1,0 +1,173 @@
+"""Conservation, limits and reproducibility of the simulation.
+
+Tests: serving/deployment.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from paleo_lite.errors import BadValue, DoesNotFit
+from paleo_lite.serving.deployment import Deployment, Prepared, device_link, tensor_group
+from paleo_lite.serving.engines import ENGINES, find_engine
+from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
+from paleo_lite.serving.simulator import Options, Outcome, Speculation, simulate
+
+
+def run(deployment: Deployment, traffic: Traffic) -> tuple[Prepared, Outcome]:
+    prepared = deployment.prepare(traffic)
+    return prepared, prepared.run(traffic)[0]
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize("rate", [3.0, 40.0, float("inf")])
+def test_tokens_and_time_are_conserved(deployment: Deployment, engine: str, rate: float) -> None:
+    machine = deployment.on_device.machine
+    deployment = msgspec.structs.replace(deployment, engine=find_engine(engine, machine.device))
+    traffic = generate_traffic(Lengths(800, 300), Lengths(200, 80), count=600, rate_per_s=rate, seed=5)
+    prepared, outcome = run(deployment, traffic)
+    assert (outcome.output_tokens == traffic.output_tokens).all()
+    assert np.isfinite(outcome.finish_s).all()
+    assert (outcome.arrival_s <= outcome.admitted_s).all()
+    assert (outcome.admitted_s < outcome.first_token_s).all()
+    assert (outcome.first_token_s <= outcome.finish_s).all()
+    assert outcome.peak_blocks <= outcome.blocks == prepared.room.blocks
+    if not outcome.preemptions:
+        assert outcome.computed_tokens == traffic.input_tokens.sum()
+    else:
+        assert outcome.computed_tokens > traffic.input_tokens.sum()
+    assert outcome.busy_s <= outcome.finish_s.max() + 1e-9
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_littles_law(deployment: Deployment, engine: str) -> None:
+    """The mean number of decoding sequences is their rate times their time of decoding (Little 1961)."""
+    engine_record = find_engine(engine, deployment.on_device.machine.device, overhead_s=0.0)
+    deployment = msgspec.structs.replace(deployment, engine=engine_record)
+    traffic = generate_traffic(Lengths(500), Lengths(150), count=800, rate_per_s=10.0, seed=2)
+    _, outcome = run(deployment, traffic)
+    in_decoding_s = (outcome.finish_s - outcome.first_token_s).sum()
+    if engine_record.mixes_phases:
+        assert outcome.sequence_s == pytest.approx(in_decoding_s, rel=1e-6)
+    else:  # decoding sequences pause while prompts are computed
+        assert outcome.sequence_s < in_decoding_s
+
+
+def test_a_full_cache_preempts_and_answers_everything(deployment: Deployment) -> None:
+    traffic = generate_traffic(Lengths(100), Lengths(400), count=60, rate_per_s=float("inf"))
+    prepared = deployment.prepare(traffic)
+    small = msgspec.structs.replace(prepared.room, blocks=200)  # room for 6 of the 60 requests at their full length
+    vllm = simulate(traffic, prepared.tables, small, prepared.engine)
+    assert vllm.preemptions > 0 and vllm.peak_blocks <= 200 and np.isfinite(vllm.finish_s).all()
+    # TensorRT-LLM's default policy, guaranteed no evict, reserves the cache of the whole answer.
+    careful = msgspec.structs.replace(prepared.engine, reserved_output=1.0)
+    outcome = simulate(traffic, prepared.tables, small, careful)
+    assert outcome.preemptions == 0 and outcome.computed_tokens == traffic.input_tokens.sum()
+    # 500 tokens are 32 blocks of 16: 6 requests at a time, 10 rounds of 400 tokens.
+    assert outcome.iterations == pytest.approx(10 * 400, rel=0.02)
+
+
+def test_a_request_larger_than_the_cache(deployment: Deployment) -> None:
+    traffic = generate_traffic(Lengths(100), Lengths(400), count=2, rate_per_s=1.0)
+    prepared = deployment.prepare(traffic)
+    with pytest.raises(DoesNotFit, match="400 output tokens"):
+        simulate(traffic, prepared.tables, msgspec.structs.replace(prepared.room, blocks=10), prepared.engine)
+
+
+def test_a_low_rate_is_the_static_batch_of_one(deployment: Deployment) -> None:
+    traffic = generate_traffic(Lengths(1000), Lengths(100), count=5, rate_per_s=0.01, arrivals="fixed")
+    prepared, outcome = run(deployment, traffic)
+    tables = prepared.tables
+    prompt_s = tables.decode_s(0, 0, 1000, 1) + tables.chunk_s(0, 1000)
+    assert outcome.first_token_s - outcome.arrival_s == pytest.approx(np.full(5, prompt_s))
+    decode_s = sum(tables.decode_s(1, 1000 + step) for step in range(99))
+    assert outcome.finish_s - outcome.first_token_s == pytest.approx(np.full(5, decode_s), rel=1e-3)
+
+
+def test_a_large_batch_is_the_static_decode(deployment: Deployment) -> None:
+    engine = msgspec.structs.replace(deployment.engine, max_batched_tokens=65536, chunked_prefill=65536)
+    deployment = msgspec.structs.replace(deployment, engine=engine)
+    traffic = generate_traffic(Lengths(16), Lengths(500), count=256, rate_per_s=float("inf"))
+    prepared, outcome = run(deployment, traffic)
+    decode_s = sum(prepared.tables.decode_s(256, 256 * (16 + step)) for step in range(499))
+    duration_s = outcome.finish_s.max() - outcome.first_token_s.min()
+    assert duration_s == pytest.approx(decode_s, rel=2e-3)
+
+
+def test_the_same_seed_gives_the_same_answer(deployment: Deployment) -> None:
+    outcomes = []
+    for _ in range(2):
+        traffic = generate_traffic(Lengths(300, 100), Lengths(100, 50), count=200, rate_per_s=20.0, seed=4)
+        outcomes.append(run(deployment, traffic)[1])
+    assert (outcomes[0].finish_s == outcomes[1].finish_s).all()
+
+
+def test_a_closed_loop_never_has_more_requests_than_users(deployment: Deployment) -> None:
+    traffic = generate_traffic(Lengths(200, 50), Lengths(50, 20), count=300, concurrency=12, seed=1)
+    _, outcome = run(deployment, traffic)
+    events = sorted(
+        [(time_s, 1) for time_s in outcome.arrival_s] + [(time_s, -1) for time_s in outcome.finish_s],
+    )
+    active = np.cumsum([change for _, change in events])
+    assert active.max() == 12
+
+
+def test_a_prefix_cache_spares_computing_and_blocks(deployment: Deployment) -> None:
+    traffic = generate_traffic(Lengths(1000), Lengths(50), count=100, rate_per_s=5.0)
+    prepared = deployment.prepare(traffic)
+    plain = simulate(traffic, prepared.tables, prepared.room, prepared.engine)
+    cached = simulate(traffic, prepared.tables, prepared.room, prepared.engine, Options(prefix_hit_rate=0.5))
+    assert cached.computed_tokens == plain.computed_tokens / 2
+    assert cached.peak_blocks < plain.peak_blocks
+    assert (cached.first_token_s - cached.arrival_s).mean() < (plain.first_token_s - plain.arrival_s).mean()
+
+
+def test_speculation_decodes_the_expected_tokens_per_iteration(deployment: Deployment) -> None:
+    """Leviathan et al. 2023, equation 1: (1 - 0.8^5) / (1 - 0.8) = 3.36 tokens with 4 drafted ones."""
+    speculation = Speculation(4, 0.8)
+    assert speculation.tokens_per_iteration == pytest.approx(3.3616)
+    deployment = msgspec.structs.replace(deployment, options=Options(speculation=speculation))
+    traffic = generate_traffic(Lengths(100), Lengths(1001), count=1, rate_per_s=1.0)
+    prepared = deployment.prepare(traffic)
+    outcome = prepared.run(traffic)[0]
+    assert outcome.iterations == pytest.approx(1 + 1000 / 3.3616, abs=1)
+
+
+def test_disaggregation_answers_every_request(deployment: Deployment) -> None:
+    deployment = msgspec.structs.replace(deployment, replicas=3, prefill_workers=1)
+    traffic = generate_traffic(Lengths(1000), Lengths(100), count=300, rate_per_s=10.0)
+    outcomes = deployment.prepare(traffic).run(traffic)
+    assert len(outcomes) == 2 and sum(len(outcome.finish_s) for outcome in outcomes) == 300
+    for outcome in outcomes:
+        assert (outcome.arrival_s < outcome.first_token_s).all()
+        assert (outcome.first_token_s <= outcome.finish_s).all()
+
+
+def test_replicas_share_the_requests(deployment: Deployment) -> None:
+    traffic = generate_traffic(Lengths(500), Lengths(100), count=200, rate_per_s=float("inf"))
+    one = deployment.prepare(traffic).run(traffic)[0]
+    two = msgspec.structs.replace(deployment, replicas=2).prepare(traffic).run(traffic)
+    assert len(two) == 2 and max(outcome.finish_s.max() for outcome in two) < one.finish_s.max()
+
+
+def test_bad_values(deployment: Deployment) -> None:
+    device = deployment.on_device.machine.device
+    for make in (
+        lambda: Deployment(deployment.on_device, deployment.engine, replicas=0),
+        lambda: Deployment(deployment.on_device, deployment.engine, replicas=2, prefill_workers=2),
+        lambda: Speculation(-1, 0.5),
+        lambda: Speculation(2, 1.0),
+        lambda: Options(prefix_hit_rate=1.0),
+        lambda: tensor_group(device, 0),
+    ):
+        with pytest.raises(BadValue, match="--"):
+            make()
+
+
+def test_tensor_groups_use_the_fastest_link_of_the_device(deployment: Deployment) -> None:
+    device = deployment.on_device.machine.device
+    assert device_link(device) == "nvlink4-x18" and tensor_group(device, 1) is None
+    group = tensor_group(device, 4)
+    assert group.workers == 4 and "nvlink4" in group.inside.name

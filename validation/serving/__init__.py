@@ -1,0 +1,1 @@
+"""Published results of serving language models, and their reproduction."""

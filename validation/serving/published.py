@@ -1,0 +1,69 @@
+"""Published serving results: `published.csv`, with the address of every figure."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import msgspec
+
+FILE = Path(__file__).parent / "published.csv"
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A published result.
+
+    Attributes
+    ----------
+    source, url : str
+        Where it is published.
+    network, gpu, precision, weights, kv_cache, engine : str
+        The deployment, in the names of paleo-lite.
+    tensor : int
+        Tensor-parallel devices.
+    input_tokens, output_tokens : int
+        Lengths; of data sets the published means.
+    rate : str
+        Requests per second, or ``inf``; empty for a closed loop.
+    concurrency : int or None
+        Users of a closed loop.
+    requests : int
+        Number of requests of the benchmark, or enough for a steady state where it is not published.
+    options : str
+        Published settings of the engine that differ from its defaults, such as ``memory_fraction=0.95``.
+    tokens_per_s, ttft_s, tpot_s : float or None
+        Output tokens per second of all devices, time to first token and time per output token.
+    statistic : {"mean", "p50", ""}
+        Statistic of both times.
+    """
+
+    source: str
+    url: str
+    network: str
+    gpu: str
+    tensor: int
+    precision: str
+    weights: str
+    kv_cache: str
+    engine: str
+    input_tokens: int
+    output_tokens: int
+    rate: str
+    concurrency: int | None
+    requests: int
+    options: str
+    tokens_per_s: float | None
+    ttft_s: float | None
+    tpot_s: float | None
+    statistic: str
+
+
+def published_points(path: Path = FILE) -> list[Point]:
+    """Return all published results."""
+    points = []
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            values = {name: value if value or name in ("rate", "options", "statistic") else None
+                      for name, value in row.items()}  # fmt: skip
+            points.append(msgspec.convert(values, Point, strict=False))
+    return points

@@ -1,0 +1,174 @@
+"""Predictions of published serving results, and the table of errors: ``python -m validation.serving.reproduce``.
+
+Nothing is fitted to these results: iteration times are those of the pooled calibrations, and engines have their
+published defaults.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+import paleo_lite as pl
+from paleo_lite.errors import PaleoError
+
+from .published import Point, published_points
+
+MOST_REQUESTS = 3000
+"""More requests are not simulated: they only lengthen the steady state."""
+
+GOALS = {"throughput": 0.15, "ttft": 0.25, "tpot": 0.25}
+"""Largest median errors that were aimed at."""
+
+
+COLUMNS = (
+    "source", "network", "gpu", "tensor", "input_tokens", "output_tokens", "rate", "concurrency", "figure", "measured",
+    "predicted", "low", "high", "error",
+)  # fmt: skip
+"""Columns of the file of all comparisons."""
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A published figure and its prediction.
+
+    Attributes
+    ----------
+    point : Point
+        The published result.
+    quantity : {"throughput", "ttft", "tpot"}
+        The figure of it.
+    measured, predicted : float
+        Values.
+    low, high : float
+        90 % interval of the prediction.
+    """
+
+    point: Point
+    quantity: str
+    measured: float
+    predicted: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the prediction."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measurement is inside the interval."""
+        return self.low <= self.measured <= self.high
+
+
+def compare(point: Point) -> list[Comparison]:
+    """Predict all figures of a published result."""
+    options: dict[str, Any] = {}
+    for setting in filter(None, point.options.split(";")):
+        name, _, value = setting.partition("=")
+        options[name] = float(value) if "." in value else int(value)
+    arguments: dict[str, Any] = {"rate": point.rate} if point.rate else {"concurrency": point.concurrency}
+    result = _serve(
+        point.network, point.gpu, point.tensor, point.precision, point.weights, point.kv_cache, point.engine,
+        point.input_tokens, point.output_tokens, min(point.requests, MOST_REQUESTS),
+        tuple({**arguments, **options}.items()),
+    )  # fmt: skip
+    statistic = point.statistic or "p50"
+    figures = {
+        "throughput": (point.tokens_per_s, result.figures["output_tokens_per_s"]),
+        "ttft": (point.ttft_s, result.latencies["ttft_s"][statistic]),
+        "tpot": (point.tpot_s, result.latencies["tpot_s"][statistic]),
+    }
+    comparisons = []
+    for quantity, (measured, figure) in figures.items():
+        if measured is None or figure.value is None:
+            continue
+        low = figure.value if figure.low is None else figure.low
+        high = figure.value if figure.high is None else figure.high
+        comparisons.append(Comparison(point, quantity, measured, figure.value, low, high))
+    return comparisons
+
+
+@cache
+def _serve(
+    network: str, gpu: str, tensor: int, precision: str, weights: str, kv_cache: str, engine: str,
+    input_tokens: int, output_tokens: int, requests: int, arguments: tuple[tuple[str, Any], ...],
+) -> Any:  # fmt: skip
+    return pl.serve(
+        network,
+        gpu=gpu,
+        tensor=tensor,
+        precision=precision,
+        weights=None if weights == precision else weights,
+        kv_cache=kv_cache,
+        policy=engine,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        num_requests=requests,
+        **dict(arguments),
+    )
+
+
+def compare_all(points: Iterable[Point], report: Callable[[str], None] = lambda text: None) -> list[Comparison]:
+    """Predict all published results; those that do not fit into the predicted memory are reported."""
+    comparisons = []
+    for point in points:
+        try:
+            comparisons += compare(point)
+        except PaleoError as error:
+            report(f"{point.source}, {point.network} on {point.gpu}: {error}")
+    return comparisons
+
+
+def summarize(comparisons: Sequence[Comparison]) -> str:
+    """Return the Markdown table of errors by source and quantity."""
+    lines = [
+        "| Source | Figure | Points | Median error | Median bias | Inside 90 % |",
+        "| :-- | :-- | --: | --: | --: | --: |",
+    ]
+    groups: dict[tuple[str, str], list[Comparison]] = {}
+    for comparison in comparisons:
+        groups.setdefault((comparison.point.source, comparison.quantity), []).append(comparison)
+    for quantity in GOALS:
+        groups["all", quantity] = [one for one in comparisons if one.quantity == quantity]
+    groups["all", "all"] = list(comparisons)
+    for (source, quantity), members in groups.items():
+        if not members:
+            continue
+        errors = [abs(member.error) for member in members]
+        inside = sum(member.is_inside for member in members) / len(members)
+        bias = median(member.error for member in members)
+        lines.append(f"| {source} | {quantity} | {len(members)} | {median(errors):.0%} | {bias:+.0%} | {inside:.0%} |")
+    return "\n".join(lines)
+
+
+def write_rows(comparisons: Sequence[Comparison], path: Path) -> None:
+    """Write every comparison as a row of a CSV file."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for one in comparisons:
+            point = one.point
+            deployment = [point.source, point.network, point.gpu, point.tensor]
+            traffic = [point.input_tokens, point.output_tokens, point.rate, point.concurrency]
+            values = [f"{value:.5g}" for value in (one.measured, one.predicted, one.low, one.high, one.error)]
+            writer.writerow([*deployment, *traffic, one.quantity, *values])
+
+
+def main() -> None:
+    """Print the table of errors; with a path write all comparisons to this CSV file."""
+    comparisons = compare_all(published_points(), lambda text: print(text, file=sys.stderr))
+    print(summarize(comparisons))
+    if len(sys.argv) > 1:
+        write_rows(comparisons, Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()
