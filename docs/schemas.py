@@ -29,6 +29,7 @@ from paleo_lite.profile_analysis.host import Hotspot
 from paleo_lite.profile_analysis.ranks import Ranks
 from paleo_lite.serving.answers import Serving
 from paleo_lite.timing.blocks import TrainingConstants
+from paleo_lite.timing.power import PowerModel
 
 ROOT = Path(__file__).parent.parent
 VERSION = 1
@@ -52,7 +53,9 @@ Memory = record("Memory", {
     "workspace_bytes cache_bytes logits_bytes frozen_parameters_bytes": int, "optimizer": Word,
     "capacity_bytes reserve_bytes fragmentation_bytes": float, "fits": bool,
     "largest_batch": Whole,
-    "remedies": list[record("Remedy", {"name": str, "total_bytes": int, "fits": bool, "largest_batch": Whole, "time_ratio": Number})],
+    "remedies": list[
+        record("Remedy", {"name": str, "total_bytes": int, "fits": bool, "largest_batch": Whole, "time_ratio": Number})
+    ],
 })  # fmt: skip
 Run = record("Run", {
     "samples hours": float, "steps": int, "cost_usd kwh": Number,
@@ -214,7 +217,7 @@ FILES: dict[str, list[Any]] = {
     "hardware/*.toml": [Device, LinkRegistry],
     "hardware/platforms/*.toml": [Computer],
     "models/*.json": [Descriptor, record("Config", {"model_type": str})],
-    "calibrations/*.toml": [Calibration, PppCalibration, ClusterPrior, TrainingConstants],
+    "calibrations/*.toml": [Calibration, PppCalibration, ClusterPrior, TrainingConstants, PowerModel],
     "calibrations/*.json": [Pool],
     "calibrations/links/*.toml": [LinkCalibration],
     "calibrations/platforms/*.toml": [Platform],

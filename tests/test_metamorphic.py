@@ -42,11 +42,14 @@ def drawn(seed: int, many: int = QUESTIONS, **fixed) -> Iterator[Prediction]:
     while many:
         device = choose.choice(devices())
         question = {
-            "gpu": device, "precision": choose.choice(sorted(device.precisions)),
-            "batch_size": choose.choice([1, 3, 16, 100]), "phase": choose.choice([*PHASES, "training", *GENERATION_PHASES]),
+            "gpu": device,
+            "precision": choose.choice(sorted(device.precisions)),
+            "batch_size": choose.choice([1, 3, 16, 100]),
+            "phase": choose.choice([*PHASES, "training", *GENERATION_PHASES]),
             "execution": choose.choice([None, None, "autocast", "channels-last", "folded", "compiled"]),
-            **choose.choice([{}, {}, {"time_model": "peak"}, {"time_model": "roofline"}, {"ppp": 0.5}]), **fixed,
-        }  # fmt: skip
+            **choose.choice([{}, {}, {"time_model": "peak"}, {"time_model": "roofline"}, {"ppp": 0.5}]),
+            **fixed,
+        }
         try:
             yield pl.predict(choose.choice(pl.network_names()), **question)
         except PaleoError:  # such as an image network asked to write text

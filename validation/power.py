@@ -40,6 +40,7 @@ class Efficiency(NamedTuple):
     rate: PeakRate
     group: str
     value: float
+    source: str
 
 
 def measured_efficiencies() -> list[Efficiency]:
@@ -56,11 +57,11 @@ def measured_efficiencies() -> list[Efficiency]:
         if device.vendor != "NVIDIA" or group is None or node_nm_of(device) is None or device.power_w is None:
             continue
         value = float(np.exp(fit.theta[index])) * sustained_fraction(device, rate)
-        found.append(Efficiency(device, rate, group, value))
+        found.append(Efficiency(device, rate, group, value, fit.source))
     return found
 
 
-def model_of(parameters: np.ndarray, deviation: float = 0.0, devices: Sequence[str] = ()) -> PowerModel:
+def model_of(parameters: np.ndarray) -> PowerModel:
     """Return the model of a vector of fitted parameters."""
     vector, tensor, node_exponent, clock_exponent = (float(value) for value in parameters[:4])
     return PowerModel(
@@ -69,8 +70,9 @@ def model_of(parameters: np.ndarray, deviation: float = 0.0, devices: Sequence[s
         clock_exponent=clock_exponent,
         efficiency={"vector": float(np.exp(parameters[4])), "tensor": float(np.exp(parameters[5]))},
         idle_share=IDLE_SHARE,
-        deviation=deviation,
-        devices=list(devices),
+        deviation=0.0,
+        devices=[],
+        sources=[],
     )
 
 
@@ -118,9 +120,11 @@ def ship_power(folder: Path) -> PowerModel:
     efficiencies = measured_efficiencies()
     parameters = fit_power(efficiencies)
     error, constant = held_out_errors(efficiencies)
-    names = sorted({one.device.id for one in efficiencies})
     model = msgspec.structs.replace(
-        model_of(parameters, round(error, 3), names),
+        model_of(parameters),
+        deviation=round(error, 3),
+        devices=sorted({one.device.id for one in efficiencies}),
+        sources=sorted({one.source for one in efficiencies}),
         held_out=f"a device held out {error:.1%}, with one efficiency for all {constant:.1%}",
     )
     text = "# Fitted by paleo-lite to matrix products; every field is explained in docs/model.md.\n"

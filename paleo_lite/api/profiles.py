@@ -37,7 +37,7 @@ _FITTED_TO_PROFILE = [name for name, model in TIME_MODELS.items() if model.is_fi
 def efficiency(
     paths: Paths,
     *,
-    gpu: str | Device,
+    gpu: str | Device | None = None,
     method: Method = "steady",
     precision: str = "fp32",
     group_by: Sequence[str] = (),
@@ -60,8 +60,8 @@ def efficiency(
     ----------
     paths : path, or sequence of paths
         Profiles, or folders of profiles; several are read in parallel.
-    gpu : str or Device
-        Device on which the profiles were taken.
+    gpu : str or Device, optional
+        Device on which the profiles were taken; by default the device recorded in the first profile.
     method : {"steady", "notebook"}
         ``steady`` analyzes one steady iteration, ``notebook`` all rows as the notebook of SURFBoard does.
     precision : str
@@ -107,7 +107,7 @@ def efficiency(
     require(*PROFILE_READER)
     from ..profile_analysis.analysis import ReadOptions, measure_efficiency
 
-    device = find_device(gpu, to_paths(hardware_files))
+    device = _find_or_identify_device(gpu, paths, name_pattern, hardware_files)
     device.find_peak(precision)  # raises UnknownPrecision before any file is read
     batch_durations = None
     initialization_path = None if tau_init is None else Path(tau_init)
@@ -134,6 +134,29 @@ def efficiency(
     return measure_efficiency(to_paths(paths), device, reading, precision, group_by, jobs, scheduler, on_done)
 
 
+def _find_or_identify_device(
+    gpu: str | Device | None, paths: Paths, name_pattern: str | None, hardware_files: Paths
+) -> Device:
+    """Return the requested device, or the one recorded in the first profile.
+
+    Raises
+    ------
+    BadValue
+        If no device is requested and the first profile does not record a unique one.
+    """
+    files = to_paths(hardware_files)
+    if gpu is not None:
+        return find_device(gpu, files)
+    from ..profile_analysis.recorded_device import explain_missing_device, identify_device
+    from ..profiles.detect import find_files, open_profile
+
+    profile = open_profile(find_files(to_paths(paths))[0], name_pattern)
+    device = identify_device(profile, files)
+    if device is None:
+        raise BadValue(explain_missing_device(profile, files))
+    return device
+
+
 def kernels(
     paths: Paths,
     *,
@@ -153,7 +176,8 @@ def kernels(
     paths : path, or sequence of paths
         A profile; or several, or folders of them, whose kernels are added up, such as the ranks of a job.
     gpu : str or Device, optional
-        Device on which the kernels ran; not required for a profile without device activity.
+        Device on which the kernels ran; by default the device recorded in the first profile. Not required for a profile
+        without device activity.
     precision : str
         Precision of the peak, as for `efficiency`.
     direction : str
@@ -173,9 +197,9 @@ def kernels(
         For a malformed profile, or an unknown device or precision.
     """
     require(*PROFILE_READER)
-    from ..profile_analysis.evidence import device_warnings, gather_evidence
+    from ..profile_analysis.evidence import device_warnings, find_contradictions, gather_evidence
     from ..profile_analysis.host import report_host
-    from ..profile_analysis.kernels import report_kernels
+    from ..profile_analysis.kernels import mark_device_conflict, report_kernels
     from ..profile_analysis.totals import total_kernels
     from ..profiles.detect import open_profile
 
@@ -186,15 +210,16 @@ def kernels(
     profiles = [open_profile(file, name_pattern) for file in _list_files(paths)]
     try:
         if device is None:
-            total_kernels(profiles[0], direction)
-            raise BadValue(f"{profiles[0].path} has kernels of a device: name it with `--gpu DEVICE`")
+            total_kernels(profiles[0], direction)  # raises NothingOnDevice for a profile of the host
+            device = _find_or_identify_device(None, paths, name_pattern, hardware_files)
+            device.find_peak(precision)
         report = report_kernels(profiles, device, precision, direction=direction, full_names=full_names)
     except NothingOnDevice:
         if len(profiles) > 1:
             raise
         return report_host(profiles[0])
-    contradictions = device_warnings(gather_evidence(profiles[0], report.raw_s), device)
-    return msgspec.structs.replace(report, notes=(*contradictions, *report.notes))
+    evidence = gather_evidence(profiles[0], report.raw_s)
+    return mark_device_conflict(report, find_contradictions(evidence, device), device_warnings(evidence, device))
 
 
 def _list_files(paths: Paths) -> list[Path]:
@@ -239,7 +264,9 @@ def compare(
         Sum the times by kernel, by operation, by operation and shapes, or by module.
     predict : str, optional
         Network to predict.
-    gpu, precision, time_model, ppp, calibration, hardware_files
+    gpu
+        With `predict`: device; by default the one recorded in the profile.
+    precision, time_model, ppp, calibration, hardware_files
         With `predict`: as for `paleo_lite.predict`. The time model ``ppp`` without `ppp` is fitted to the profile.
     batch_size : int, optional
         With `predict`: samples per pass; by default the batch size in the file name of the profile.
@@ -265,19 +292,19 @@ def compare(
             )
         if not profiles_a or not profiles_b:
             raise BadValue("`compare` needs two profiles, A and B (or `--predict NETWORK` and one profile)")
-    elif gpu is None or len(profiles_a) + len(profiles_b) != 1:
-        raise BadValue("`--predict` needs one profile and the device on which it was taken: `--gpu DEVICE`")
+    elif len(profiles_a) + len(profiles_b) != 1:
+        raise BadValue("`--predict` needs one profile")
     require(*PROFILE_READER)
     from ..profile_analysis.compare import compare as compare_profiles
     from ..profile_analysis.compare import find_repeats
     from ..profiles.detect import open_profile
 
-    if predict is not None and gpu is not None:
+    if predict is not None:
         (path,) = (*profiles_a, *profiles_b)
         return _compare_prediction(
             path,
             predict,
-            find_device(gpu, to_paths(hardware_files)),
+            _find_or_identify_device(gpu, path, name_pattern, hardware_files),
             precision=precision,
             batch_size=batch_size,
             time_model=time_model,

@@ -458,6 +458,7 @@ def _training_options(training: TrainingOptions) -> list[str]:
         "checkpointing",
         "accumulation",
         "fused_loss",
+        "loss_chunks",
         "fp32_gradients",
         "lora_rank",
         "lora_modules",

@@ -36,7 +36,7 @@ from .values import NETWORK, Names
     type=NETWORK,
     help="Compare a prediction for this network with one profile; the options below are for the prediction.",
 )
-@options.gpu(required=False, help="Device on which the profile was taken.")
+@options.gpu(required=False, help="With --predict: device. [default: the one recorded in the profile]")
 @options.precision()
 @options.batch_size(default=None, help="Samples per pass. [default: as in the file name of the profile]")
 @options.time_model()

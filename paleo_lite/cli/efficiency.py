@@ -15,7 +15,7 @@ from .values import INTEGER, CompletedText, Names
 
 @command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@options.gpu()
+@options.gpu(required=False, help="Device of the profiles. [default: the one recorded in the first profile]")
 @click.option(
     "--method",
     type=Names("method", ".profile_analysis:METHODS"),
@@ -78,7 +78,7 @@ def efficiency(paths: tuple[Path, ...], group_by: str, **arguments: Any) -> Answ
 
     \b
       paleo-lite efficiency run.parquet --gpu k40m
-      paleo-lite efficiency trace.json.gz --gpu a100-sxm-80gb --by module
+      paleo-lite efficiency trace.json.gz --by module
       paleo-lite efficiency profiles/ --gpu k40m --group-by batch_size,nodes
       paleo-lite efficiency profiles/ --gpu k40m --method notebook --durations batch_durations.csv
       paleo-lite efficiency profiles/ --gpu k40m --method notebook --durations markers/ --durations interval.parquet \\

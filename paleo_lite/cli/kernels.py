@@ -18,7 +18,7 @@ from .values import Names
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @options.gpu(
     required=False,
-    help="Device on which the kernels ran; not required for a profile without device activity.",
+    help="Device on which the kernels ran. [default: the one recorded in the first profile]",
 )
 @options.precision()
 @options.direction()

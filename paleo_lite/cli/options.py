@@ -225,7 +225,8 @@ def checkpointing() -> Decorator:
     return click.option(
         "--checkpointing",
         type=Names("checkpointing", ".timing.workload:CHECKPOINTING"),
-        help="Activation recomputation: none, in about sqrt(n) segments, or in all blocks. [default: none]",
+        help="Activation recomputation: none, in about sqrt(n) segments, in each block (block), or between all possible "
+        "cuts (all). [default: none]",
     )
 
 
@@ -261,6 +262,12 @@ def fine_tuning() -> Decorator:
         click.option(
             "--fused-loss", is_flag=True, help="Cross entropy in one kernel (flash-attn, Liger) instead of in fp32."
         ),
+        click.option(
+            "--loss-chunks",
+            type=INTEGER,
+            metavar="N",
+            help="Compute head and loss for one n-th of the tokens at a time. [default: 1]",
+        ),
         click.option("--fp32-gradients", is_flag=True, help="Keep gradients in fp32 in mixed precision."),
         click.option(
             "--offload",
@@ -289,11 +296,12 @@ def make_training_options(
     freeze: str | None = None,
     train_only: str | None = None,
     fused_loss: bool = False,
+    loss_chunks: int | None = None,
     fp32_gradients: bool = False,
     offload: str | None = None,
 ) -> TrainingOptions | None:
     """Return the training options, or None if no option of training is given."""
-    values = (optimizer, checkpointing, accumulation, lora, lora_modules, freeze, train_only, offload)
+    values = (optimizer, checkpointing, accumulation, lora, lora_modules, freeze, train_only, offload, loss_chunks)
     has_value = any(value is not None for value in values)
     if not (has_value or mixed_precision or fused_loss or fp32_gradients):
         return None
@@ -307,6 +315,7 @@ def make_training_options(
         checkpointing=checkpointing or "none",
         accumulation=1 if accumulation is None else accumulation,
         fused_loss=fused_loss,
+        loss_chunks=1 if loss_chunks is None else loss_chunks,
         fp32_gradients=fp32_gradients,
         lora_rank=lora or 0,
         lora_modules=_split_names(lora_modules),

@@ -84,6 +84,7 @@ def predict(
     freeze: str | None,
     train_only: str | None,
     fused_loss: bool,
+    loss_chunks: int | None,
     fp32_gradients: bool,
     offload: str | None,
     memory: bool,
@@ -118,6 +119,7 @@ def predict(
         freeze=freeze,
         train_only=train_only,
         fused_loss=fused_loss,
+        loss_chunks=loss_chunks,
         fp32_gradients=fp32_gradients,
         offload=offload,
     )

@@ -174,6 +174,7 @@ def scale(
     freeze: str | None,
     train_only: str | None,
     fused_loss: bool,
+    loss_chunks: int | None,
     fp32_gradients: bool,
     offload: str | None,
     **arguments: Any,
@@ -225,6 +226,7 @@ def scale(
         freeze=freeze,
         train_only=train_only,
         fused_loss=fused_loss,
+        loss_chunks=loss_chunks,
         fp32_gradients=fp32_gradients,
         offload=offload,
     )

@@ -9,7 +9,7 @@ import click
 
 from . import options
 from .options import Answer, command
-from .values import INTEGER, LINK, NETWORK, Names, Number, Quantity
+from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Number, Quantity
 
 
 @command()
@@ -17,7 +17,7 @@ from .values import INTEGER, LINK, NETWORK, Names, Number, Quantity
 @options.gpu(
     required=False,
     help="Device, by name or alias; may be omitted if the platform names it. With --advise several: h100-sxm,l40s.",
-    type=str,
+    type=CommaSeparated(DEVICE),
 )
 @options.platform()
 @click.option(
@@ -88,7 +88,7 @@ from .values import INTEGER, LINK, NETWORK, Names, Number, Quantity
     type=Names("serving engine", ".serving.engines:ENGINES"),
     default="vllm",
     show_default=True,
-    help="Engine: vllm, tensorrt-llm or sglang, with its defaults of the following options.",
+    help="Engine: vllm, vllm-0.5, tensorrt-llm or sglang, with its defaults of the following options.",
 )
 @click.option("--max-batched-tokens", type=INTEGER, metavar="N", help="Tokens per iteration.")
 @click.option("--max-sequences", type=INTEGER, metavar="N", help="Sequences that run at the same time.")

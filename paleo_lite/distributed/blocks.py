@@ -171,10 +171,11 @@ def _compute_block_costs(
     relative_interval = None
     if interval is not None:
         relative_interval = (interval[0] / terms[1].time_s, interval[1] / terms[1].time_s)
-    # A block passes on the result of its last residual addition.
+    # A block passes on the result of its last residual addition; norms add smaller tensors.
     workload, _ = counted[1]
-    additions = [layer for layer in workload.layers if layer.kind == "add" and len(layer.outputs[0]) == 3]
-    hidden_state_bytes = float(np.prod(additions[-1].outputs[0])) * workload.batch_size * job.element_bytes
+    added = [layer.outputs[0] for layer in workload.layers if layer.kind == "add" and len(layer.outputs[0]) == 3]
+    hidden_elements = max(float(np.prod(shape)) for shape in added)
+    hidden_state_bytes = hidden_elements * workload.batch_size * job.element_bytes
     return BlockCosts(
         block=_average_cost(weighted_blocks),
         outer=outer,

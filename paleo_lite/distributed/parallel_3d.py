@@ -104,13 +104,14 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     optimizer_bytes = costs.block.optimizer_bytes * layout.blocks + costs.outer.optimizer_bytes * layout.outer
     expert_bytes = costs.block.expert_gradient_bytes * layout.blocks + costs.outer.expert_gradient_bytes * layout.outer
     expert_share = expert_bytes / gradient_bytes if gradient_bytes else 0.0
+    exchange_ratio = _exchange_ratio(job, settings)
     groups = _replica_groups(config, layout, expert_share)
     gradients_s, hidden_s = _gradient_communication_s(
         topology,
         groups,
         layout,
         parameter_bytes,
-        gradient_bytes * _exchange_ratio(job, settings),
+        gradient_bytes * exchange_ratio,
         compute_s,
         config,
         settings,
@@ -123,7 +124,9 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     if config.zero_stage:
         update_s *= sum(group.share / group.replicas for group in groups)
     model_state = (parameter_bytes, gradient_bytes, optimizer_bytes)
-    memory_bytes = _model_state_bytes(model_state, groups, topology, config) + _gathered_bytes(costs, config)
+    memory_bytes = _model_state_bytes(model_state, groups, topology, config) + _gathered_bytes(
+        costs, config, exchange_ratio
+    )
     memory_bytes += _saved_activation_bytes(costs, config, layout, network.blocks)
 
     without_slowdown = 1 / (1 + settings.slowdown)
@@ -202,16 +205,18 @@ def _model_state_bytes(
     return total_bytes
 
 
-def _gathered_bytes(costs: BlockCosts, config: ParallelConfig) -> float:
+def _gathered_bytes(costs: BlockCosts, config: ParallelConfig, exchange_ratio: float) -> float:
     """Return the bytes that sharding by blocks needs for whole parameters and gradients.
 
-    Those of two blocks and of the layers outside blocks are on the device at a time: one in use, one in transfer.
+    Those of two blocks and of the layers outside blocks are on the device at a time: one in use, one in transfer. An
+    exchange in another precision needs a copy of the gradients.
     """
     if config.zero_stage < 3:
         return 0.0
     parameters = 2 * costs.block.parameter_bytes + costs.outer.parameter_bytes
     gradients = 2 * costs.block.gradient_bytes + costs.outer.gradient_bytes
-    return parameters + gradients
+    copy = exchange_ratio if exchange_ratio != 1 else 0.0
+    return parameters + gradients * (1 + copy)
 
 
 def _recomputed_s(block: DeviceCost, config: ParallelConfig) -> float:

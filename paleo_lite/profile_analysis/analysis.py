@@ -16,9 +16,10 @@ from ..machines.device import PeakRate
 from ..profiles.detect import Profile, find_files, open_profile, parse_name
 from ..result import Result
 from . import GROUPINGS, activity, runs
+from .above_peak import explain_bytes_above_peak, explain_flops_above_peak
 from .activity import ActivityRecorder
 from .device_time import TIME_KEYS, DeviceTime, analyse_device_time
-from .evidence import Evidence, device_warnings, find_rank, gather_evidence
+from .evidence import Evidence, device_warnings, find_contradictions, find_rank, gather_evidence
 from .iteration_work import OperatorWork, known_sum
 from .notebook import COLUMNS, SWAPPED_COLUMNS_NOTE, NotebookSums, notebook_figures, sum_batch
 from .ranks import Ranks, compare_ranks
@@ -91,6 +92,8 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
         Key of the rows' ``operators``, one of `GROUPINGS`.
     ranks : Ranks or None
         Comparison of ranks, if the profiles are of different ranks of one job.
+    device_conflict : str
+        Why the first profile cannot be of this device; empty without a contradiction. Shares of peak are then None.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.efficiency:efficiency_page"
@@ -106,6 +109,7 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     by: str = "op"
     ranks: Ranks | None = None
+    device_conflict: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""
@@ -201,13 +205,17 @@ def measure_efficiency(
         if readable and name not in columns:
             raise UnknownName("column", name, columns, "The columns come from the files' names (--name-pattern).")
     notes = []
+    conflicts: list[str] = []
     if reading.method == "notebook" and reading.durations is not None:
         notes.append(SWAPPED_COLUMNS_NOTE)
     if readable:
         first = readable[0]
         evidence = first.evidence or gather_evidence(open_profile(first.path, reading.name_pattern))
+        conflicts = find_contradictions(evidence, device)
         notes += [f"{first.path.name}: {warning}" for warning in device_warnings(evidence, device)]
     rows = [_make_row(analysis, device, peak, reading) for analysis in readable]
+    if conflicts:
+        rows = [_without_shares_of_peak(row) for row in rows]
     ranked = []
     for analysis in readable:
         if analysis.rank is not None and analysis.device_time is not None:
@@ -226,6 +234,7 @@ def measure_efficiency(
         notes=tuple(notes),
         by=reading.by,
         ranks=compare_ranks(ranked) if has_rank_each else None,
+        device_conflict="; ".join(conflicts),
     )
 
 
@@ -360,6 +369,7 @@ def _make_row(analysis: FileAnalysis, device: Device, peak: PeakRate, reading: R
         figures["peak"] = peak.describe()
         figures["peak_flops_per_s"] = peak.per_s
         figures["mfu"] = _rate(analysis.steady.flops, figures["step_s"], peak.per_s)
+        figures["notes"] = figures["notes"] + _notes_above_peak(analysis.steady, figures, device, peak)
     figures["duration_from"] = None if duration is None else duration.source
     row = {"file": analysis.path.name, **analysis.configuration}
     for name in ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s"):
@@ -368,6 +378,44 @@ def _make_row(analysis: FileAnalysis, device: Device, peak: PeakRate, reading: R
     row["bandwidth_efficiency"] = _rate(row["bandwidth_bytes_per_s"], device.bandwidth_bytes_per_s)
     row.update(figures)
     return row
+
+
+_SHARES_OF_PEAK = (
+    "flops_efficiency",
+    "bandwidth_efficiency",
+    "mfu",
+    "conv_of_peak",
+    "conv_of_peak_forward",
+    "conv_of_peak_backward",
+)
+_OPERATOR_SHARES_OF_PEAK = ("of_peak", "bound", "of_roofline", "above_peak")
+
+
+def _without_shares_of_peak(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with None for all figures that refer to the peaks of the device."""
+    row = {**row, **{name: None for name in _SHARES_OF_PEAK if name in row}}
+    if "operators" in row:
+        unknown = dict.fromkeys(_OPERATOR_SHARES_OF_PEAK)
+        row["operators"] = [{**operator, **unknown} for operator in row["operators"]]
+    row["notes"] = [note for note in row.get("notes", ()) if " of peak " not in note]
+    return row
+
+
+def _notes_above_peak(steady: SteadyIteration, figures: dict[str, Any], device: Device, peak: PeakRate) -> list[str]:
+    """Return a note with the likely reason for each share of an iteration above a peak of the device."""
+    notes = []
+    flops_share = (figures["flops_per_s"] or 0.0) / peak.per_s
+    kernels = {name for operator in steady.operators for name in operator.kernels}
+    reason = explain_flops_above_peak(
+        flops_share, peak, kernels, counted_by_profiler=steady.profiler_flops == steady.flops
+    )
+    if reason:
+        notes.append(f"{flops_share:.1%} of peak FLOP/s: {reason}")
+    bandwidth_share = (figures["bandwidth_bytes_per_s"] or 0.0) / device.bandwidth_bytes_per_s
+    reason = explain_bytes_above_peak(None, bandwidth_share, device)
+    if reason:
+        notes.append(f"{bandwidth_share:.1%} of peak bandwidth: {reason}")
+    return notes
 
 
 def _peak_in_precision(precision: str | None, device: Device, requested: PeakRate) -> PeakRate:
@@ -383,6 +431,7 @@ def _peak_in_precision(precision: str | None, device: Device, requested: PeakRat
 def _operator_row(operator: OperatorWork, device: Device, peak: PeakRate) -> dict[str, Any]:
     """Return an operation's figures relative to the roofline, the larger of compute time and memory time."""
     row: dict[str, Any] = msgspec.to_builtins(operator)
+    del row["kernels"], row["has_profiler_flops"]
     flops = operator.flops
     moved_bytes = operator.bytes
     time_s = operator.time_s
@@ -398,7 +447,19 @@ def _operator_row(operator: OperatorWork, device: Device, peak: PeakRate) -> dic
         memory_s = moved_bytes / device.bandwidth_bytes_per_s
         row["bound"] = "compute" if compute_s >= memory_s else "memory"
         row["of_roofline"] = max(compute_s, memory_s) / time_s
+    row["above_peak"] = _reason_above_peak(operator, row, device, peak) or None
     return row
+
+
+def _reason_above_peak(operator: OperatorWork, row: dict[str, Any], device: Device, peak: PeakRate) -> str:
+    """Return the likely reason of an operation's rate above a peak of the device; empty below the peaks."""
+    reason = explain_flops_above_peak(
+        row["of_peak"] or 0.0, peak, operator.kernels, counted_by_profiler=operator.has_profiler_flops
+    )
+    if reason or operator.bytes is None:
+        return reason
+    bandwidth_share = (row["bandwidth_bytes_per_s"] or 0.0) / device.bandwidth_bytes_per_s
+    return explain_bytes_above_peak(operator.bytes / operator.calls, bandwidth_share, device)
 
 
 def steady_figures(

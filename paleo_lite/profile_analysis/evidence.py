@@ -1,7 +1,7 @@
 """Evidence in a profile about its device, network and precision, and checks of claims against that evidence.
 
-GPUs are named by Chrome traces (``deviceProperties``), Nsight Systems (``TARGET_INFO_GPU``) and the tables of nvprof
-and Nsight Compute. Precision and GPU generation are part of the names of kernels that libraries compile for them.
+`recorded_device` reads the GPUs that the profiler recorded. Precision and GPU generation are part of the names of
+kernels that libraries compile for them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,10 @@ from ..errors import BadProfile
 from ..machines import Device
 from ..machines.registry import normalize_name
 from ..profiles.detect import Profile, read_head
-from ..profiles.sqlite_file import MAGIC, open_readonly, tables_of
-from ..text import make_printable
+from .recorded_device import model_word, recorded_gpus
 
-_PROPERTIES = re.compile(rb'"deviceProperties"\s*:\s*\[(.*?)\]', re.DOTALL)
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{.{0,8000}?"rank"\s*:\s*(\d{1,9})\b', re.DOTALL)
 _RANK_IN_FILE_NAME = re.compile(r"(?<![a-z])(?:rank|worker)[-_]?(\d{1,9})")
-_NAME_PROPERTY = re.compile(rb'"name"\s*:\s*"([^"\\]{1,80})"')
-_GPU_IN_TABLE = re.compile(
-    rb"(?<![\w.])((?:NVIDIA |AMD )?(?:Tesla|GeForce|Quadro|TITAN|NVIDIA|Instinct|Radeon) [A-Z0-9][\w\- ]{1,40}?)"
-    rb'(?= \(\d+\)|[",\r\n])'
-)
 
 _MAX_KERNEL_NAMES = 10_000  # the kernels with the longest times are sufficient evidence
 
@@ -127,18 +120,7 @@ def _read_kernel_seconds(profile: Profile) -> dict[str, float]:
 
 def recorded_gpu_names(profile: Profile) -> tuple[str, ...]:
     """Return the distinct GPU names recorded by the profiler."""
-    head = read_head(profile.path)
-    if head.startswith(MAGIC):
-        with open_readonly(profile.path) as connection:
-            rows = []
-            if "name" in tables_of(connection).get("TARGET_INFO_GPU", ()):
-                rows = connection.execute("SELECT DISTINCT name FROM TARGET_INFO_GPU LIMIT 64").fetchall()
-        names = [str(name) for (name,) in rows if name]
-    else:
-        properties = _PROPERTIES.search(head)
-        matches = _GPU_IN_TABLE.findall(head) if properties is None else _NAME_PROPERTY.findall(properties[1])
-        names = [name.decode(errors="replace") for name in matches]
-    return tuple(dict.fromkeys(map(make_printable, names)))
+    return tuple(dict.fromkeys(gpu.name for gpu in recorded_gpus(profile)))
 
 
 def find_rank(profile: Profile) -> int | None:
@@ -200,7 +182,7 @@ def find_contradictions(
 def _contradicts_device(evidence: Evidence, device: Device) -> str | None:
     """Return the first contradiction between evidence and a device; None if there is none."""
     device_keys = [normalize_name(name) for name in (device.id, device.name, *device.aliases)]
-    if evidence.gpus and not any(_model(gpu) in device_key for gpu in evidence.gpus for device_key in device_keys):
+    if evidence.gpus and not any(model_word(gpu) in device_key for gpu in evidence.gpus for device_key in device_keys):
         return f"it was taken on {', '.join(evidence.gpus)}, not on {device.name}"
     if re.fullmatch(r"\d+\.\d+", device.capability) is None:  # only NVIDIA's capabilities are numbers
         return None
@@ -231,11 +213,5 @@ def check_evidence(
 
 
 def device_warnings(evidence: Evidence, device: Device) -> list[str]:
-    """Return warnings that a profile was taken on another device than the one that peaks are taken from."""
-    return [f"{text}: shares of peak refer to the wrong device" for text in find_contradictions(evidence, device)]
-
-
-def _model(name: str) -> str:
-    """Return the first word of a GPU's name that has a digit, which variants of one model share."""
-    words = re.findall(r"[a-z]*\d[a-z0-9]*", name.lower())
-    return words[0] if words else normalize_name(name)
+    """Return why a profile cannot be of a device, as phrases that follow the name of the profile."""
+    return [f"{text}: no share of peak is given" for text in find_contradictions(evidence, device)]

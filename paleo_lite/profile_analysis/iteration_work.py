@@ -61,6 +61,10 @@ class OperatorWork(msgspec.Struct, frozen=True):
         None if unknown for any of its calls.
     precision : str or None
         Common precision of its matrix products, if a trace records it.
+    kernels : tuple of str
+        Distinct printed names of its kernels.
+    has_profiler_flops : bool
+        Whether the profiler counted FLOPs of any of its kernels.
     """
 
     op: str
@@ -70,6 +74,8 @@ class OperatorWork(msgspec.Struct, frozen=True):
     flops: float | None
     bytes: float | None
     precision: str | None = None
+    kernels: tuple[str, ...] = ()
+    has_profiler_flops: bool = False
 
 
 class CountedRun(NamedTuple):
@@ -146,7 +152,7 @@ def count_sample(runs: Runs, chosen: NDArray[Any], parts: list[int], forward: in
 
 
 def summarise_work(sample: list[CountedRun], by: str) -> tuple[float, dict[str, Any]]:
-    """Return the fraction of time in computing operations, and the work as fields of `SteadyIteration`, by one of `BY`."""
+    """Return the fraction of time in computing operations, and the work as fields of `SteadyIteration`."""
     total_ns = sum(run.duration_ns for run in sample)
     compute_ns = flops_ns = bytes_ns = 0.0
     missing: dict[str, float] = {}
@@ -200,6 +206,8 @@ def _operators(sample: list[CountedRun], total_ns: float, by: str) -> list[Opera
                 None if None in flops else known_sum(flops),
                 None if None in moved else known_sum(moved),
                 precisions.pop() if len(precisions) == 1 else None,
+                kernels=tuple(dict.fromkeys(name for run in runs for name in run.kernels)),
+                has_profiler_flops=any(run.profiler.flops is not None for run in runs),
             )
         )
     return sorted(operators, key=lambda operator: (-operator.time_s, operator.op))

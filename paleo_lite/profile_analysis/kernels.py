@@ -12,6 +12,7 @@ from ..machines import Device, PeakRate
 from ..profiles.detect import Profile
 from ..profiles.names import classify
 from ..result import Result
+from .above_peak import explain_flops_above_peak
 from .metrics import achieved_occupancy
 from .totals import SUMS, KernelTotals, total_kernels
 
@@ -100,6 +101,8 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
     raw_s : dict of str to float
         Seconds by the kernel's full name as the profiler prints it, which indicates the GPU generation it was compiled
         for; not in JSON.
+    device_conflict : str
+        Why the profile cannot be of this device; empty without a contradiction. Shares of peak are then None.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.kernels:kernels_page"
@@ -115,6 +118,7 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
     busy_s: dict[str, float] | None
     notes: tuple[str, ...]
     raw_s: dict[str, float] = {}
+    device_conflict: str = ""
 
     @property
     def union_s(self) -> float | None:
@@ -201,6 +205,19 @@ def report_kernels(
         busy_s=busy_s,
         notes=_notes(first, direction, totals, rows, peak),
         raw_s=_raw_seconds(totals),
+    )
+
+
+def mark_device_conflict(report: KernelReport, conflicts: Sequence[str], warnings: Sequence[str]) -> KernelReport:
+    """Return the report with warnings and, if the profile contradicts the device, without shares of peak."""
+    if not conflicts:
+        return report
+    rows = [msgspec.structs.replace(row, flops_efficiency=None, bound=None) for row in report.kernels]
+    return msgspec.structs.replace(
+        report,
+        kernels=rows,
+        device_conflict="; ".join(conflicts),
+        notes=(*warnings, *(note for note in report.notes if "% of peak: " not in note)),
     )
 
 
@@ -357,6 +374,10 @@ def _notes(
             f"for kernels with {partly / time_s:.0%} of the time, the profiler counted the FLOPs of some calls only: "
             "their FLOP/s and shares of peak are lower bounds"
         )
+    for row in rows:
+        reason = explain_flops_above_peak(row.flops_efficiency or 0.0, peak, [row.name], counted_by_profiler=True)
+        if reason:
+            notes.append(f"{row.name[:60]} at {row.flops_efficiency:.1%} of peak: {reason}")
     if peak.peak.precision == "fp32" and peak.peak.unit == "vector" and any(row.tensor_core for row in rows):
         notes.append("some kernels run on tensor cores and are compared with the fp32 vector peak: see --precision")
     return tuple(notes)

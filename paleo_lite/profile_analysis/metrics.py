@@ -99,7 +99,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "dram_utilization", "level", "how busy the device memory is, from 0 to 10 of its peak",
-        "8 to 10 means that the kernel is limited by memory bandwidth; a low value in a slow kernel points to latency",
+        "8 to 10 means a limit by memory bandwidth; a low value in a slow kernel means a limit by latency",
         "at 8 or more: fuse kernels, use narrower numbers; below: more loads in flight, more occupancy",
         ("dram__throughput.avg.pct_of_peak_sustained_elapsed",),
     ),
@@ -124,7 +124,9 @@ METRICS: tuple[Metric, ...] = (
         "above 50% where neighbouring threads share data", "shared memory for reused data",
         ("l1tex__t_sector_hit_rate.pct",),
     ),
-    Metric("l1_cache_global_hit_rate", "percent", "share of global loads that hit in the L1 cache", "above 50%", _COALESCE),
+    Metric(
+        "l1_cache_global_hit_rate", "percent", "share of global loads that hit in the L1 cache", "above 50%", _COALESCE
+    ),
     Metric("l1_cache_local_hit_rate", "percent", "share of loads of spilled registers that hit in the L1 cache",
            "not needed: best without spills", "fewer registers per thread, or smaller blocks"),
     Metric("gld_throughput", "throughput", "global memory loaded", "near the memory's peak if memory bound", _PATH,

@@ -1,9 +1,9 @@
 """Parsing of the arguments of operations in profiles: calls from PyTorch's traces, FLOPs and bytes from pyprof.
 
 A trace contains for each ATen operator the shapes and types of its arguments, in the order of ATen's
-``native_functions.yaml``. Internal names (``cudnn_convolution``, ``_softmax``, ``threshold_backward``) are mapped to torch's
-names here; `traced_operators` counts the work. pyprof prints numbers and tuples, which are read with two regular
-expressions. Nothing is evaluated.
+``native_functions.yaml``. Internal names (``cudnn_convolution``, ``_softmax``, ``threshold_backward``) are mapped
+to torch's names here; `traced_operators` counts the work. pyprof prints numbers and tuples, which are read with two
+regular expressions. Nothing is evaluated.
 """
 
 from __future__ import annotations

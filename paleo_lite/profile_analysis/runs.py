@@ -1,8 +1,8 @@
 """`Runs`: the rows of a profile grouped by operation, which is many times shorter than the rows.
 
-A run is a sequence of rows on one thread with the same operation, shapes and direction. Rows of other threads in between
-do not end it. If the profiler records executions of operations, each execution is a run. A row without shapes is a run by
-itself, because it may be a different operation than the next row.
+A run is a sequence of rows on one thread with the same operation, shapes and direction. Rows of other threads in
+between do not end it. If the profiler records executions of operations, each execution is a run. A row without shapes
+is a run by itself, because it may be a different operation than the next row.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ SUMS = (
     "calls", "duration_ns", "flops", "flops_rows", "flops_ns", "bytes", "bytes_rows", "both_flops", "both_bytes",
     "both_ns", "tensor_core_rows",
 )  # fmt: skip
-"""Summed quantities. ``flops_ns`` is the time of rows with known FLOPs; ``both_*`` are sums over rows with FLOPs and bytes."""
+"""Summed quantities. ``flops_ns`` is the time of rows with known FLOPs; ``both_*`` require FLOPs and bytes."""
 
 
 class KernelTotals:

@@ -416,5 +416,10 @@ def _convolution_backward(call: Call, after: Shape | None) -> _Read:
 
 
 _BUILDERS: dict[str, Callable[[str, Call, Shape | None], _Read]] = {
-    "same_shape": _like, "gelu": _like, "matmul": _product, "addmm": _product, "linear": _linear, "first_tensor": _halved,
-}  # fmt: skip
+    "same_shape": _like,
+    "gelu": _like,
+    "matmul": _product,
+    "addmm": _product,
+    "linear": _linear,
+    "first_tensor": _halved,
+}

@@ -43,6 +43,7 @@ READERS: tuple[tuple[str, str], ...] = (
     ("nvprof_text", "SummaryText"),
     ("pyprof", "PyprofCsv"),
     ("rocprof", "RocprofCsv"),
+    ("rocprof_json", "RocprofJson"),
     ("vtune", "HotspotsCsv"),
     ("vtune", "ApsSummary"),
     ("torch_table", "TorchTable"),
@@ -65,9 +66,8 @@ _ENDINGS = {
 }
 _SIGNS = (
     (rb"\x80[\x02-\x05]", "a pickle (for example a memory snapshot of PyTorch), which can run code when loaded "
-     "and is not read: https://pytorch.org/memory_viz shows it; `paleo-lite predict NETWORK --phase training` predicts the memory"),
-    (rb'\s*\{\s*"rocprofiler-sdk-tool"', "rocprofv3's JSON, which has to be read whole: "
-     "`rocprofv3 --output-format csv`, or its database (rocpd), has the same kernels and copies and is read here"),
+     "and is not read: https://pytorch.org/memory_viz shows it; `paleo-lite predict NETWORK --phase training` "
+     "predicts the memory"),
     (rb'[^\0]*"BeginNs"', "rocprof's trace for Chrome, which is not read: use the `*.csv` from the same folder"),
 )  # fmt: skip
 """Advice for files that no reader supports, by the first bytes (`_SIGNS`) or the end of the name (`_ENDINGS`)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
@@ -27,6 +27,7 @@ PIECE = 2**20
 ELEMENT_LIMIT = 32 * 2**20
 """Maximum bytes of one element, and of the document outside the array."""
 
+_LONGEST_KEY = 2**12  # bytes of a key with white space that can be split between two reads
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _BOM = b"\xef\xbb\xbf"
 
@@ -81,28 +82,33 @@ class JsonArray(Generic[T]):
         """Yield the elements in file order."""
         with open_decompressed(self.path) as file:
             head = self._find_array(file)
-            wanted = PIECE
-            while True:
-                self._fill(file, wanted)
-                piece = self._guess()
-                if piece is not None:
-                    yield piece
-                    wanted = PIECE
-                    continue
-                comma, end = last_comma_and_end(self._buffer)
-                if end is not None:
-                    yield self._take(end, end)
-                    break
-                if comma is not None:
-                    yield self._take(comma, comma + 1)
-                    wanted = PIECE
-                    continue
-                if self._ended:
-                    raise self._bad(0, f"the file ends at byte {self._offset + len(self._buffer)} inside the element")
-                if len(self._buffer) >= ELEMENT_LIMIT:
-                    raise self._bad(0, f"an element is larger than {ELEMENT_LIMIT // 2**20} MiB")
-                wanted = 2 * len(self._buffer)
+            yield from self._elements(file)
             self.around = head + self._rest(file)
+
+    def _elements(self, file: BinaryIO) -> Iterator[Elements[T]]:
+        """Yield the elements from the start of the buffer up to the bracket that closes the array."""
+        self._after_comma = False
+        wanted = PIECE
+        while True:
+            self._fill(file, wanted)
+            piece = self._guess()
+            if piece is not None:
+                yield piece
+                wanted = PIECE
+                continue
+            comma, end = last_comma_and_end(self._buffer)
+            if end is not None:
+                yield self._take(end, end)
+                return
+            if comma is not None:
+                yield self._take(comma, comma + 1)
+                wanted = PIECE
+                continue
+            if self._ended:
+                raise self._bad(0, f"the file ends at byte {self._offset + len(self._buffer)} inside the element")
+            if len(self._buffer) >= ELEMENT_LIMIT:
+                raise self._bad(0, f"an element is larger than {ELEMENT_LIMIT // 2**20} MiB")
+            wanted = 2 * len(self._buffer)
 
     def _find_array(self, file: BinaryIO) -> bytes:
         wanted = PIECE
@@ -185,6 +191,57 @@ class JsonArray(Generic[T]):
             pieces.append(piece)
             length += len(piece)
         self._buffer = b"".join(pieces)
+
+
+class NestedArrays(JsonArray[T]):
+    """The arrays with given keys, at any depth of a document; all other parts are skipped.
+
+    A key in quotes before a colon and a bracket cannot occur inside a string, because the quotes are escaped there.
+
+    Parameters
+    ----------
+    path : Path
+        Plain or gzip.
+    keys : sequence of str
+        Keys of the arrays.
+    decode : callable
+        As for `JsonArray`.
+    """
+
+    def __init__(self, path: Path, keys: Sequence[str], decode: Callable[[bytes], T]) -> None:
+        super().__init__(path, " or ".join(keys), decode)
+        alternatives = b"|".join(re.escape(key.encode()) for key in keys)
+        self._pattern = re.compile(rb'"(' + alternatives + rb')"\s*:\s*\[')
+
+    def arrays(self) -> Iterator[tuple[str, Elements[T]]]:
+        """Yield key and elements, piece by piece, in file order.
+
+        Raises
+        ------
+        BadProfile
+            If the document ends inside an array, or without its closing bracket.
+        """
+        with open_decompressed(self.path) as file:
+            while True:
+                key = self._find_key(file)
+                if key is None:
+                    break
+                for piece in self._elements(file):
+                    yield key, piece
+            if not self._buffer.rstrip().endswith((b"}", b"]")):
+                raise self._bad(len(self._buffer), "the file ends inside the document")
+
+    def _find_key(self, file: BinaryIO) -> str | None:
+        """Skip to the next array; return its key, or None at the end of the file."""
+        while True:
+            self._fill(file, PIECE)
+            match = self._pattern.search(self._buffer)
+            if match is not None:
+                self._drop(match.end())
+                return match[1].decode()
+            if self._ended:
+                return None
+            self._drop(max(len(self._buffer) - _LONGEST_KEY, 0))
 
 
 def bad_at(path: Path, byte: int, problem: str) -> BadProfile:

@@ -94,7 +94,9 @@ def device_page(device: Device) -> Document:
             ("consists of", f"{device.parts.count} x {device.parts.device} (each is a separate device for programs)")
         )
     rows = [
-        {"figure": field, **_figure(figure)} for field, _, figure in list_figures(device) if not field.startswith("peaks")
+        {"figure": field, **_figure(figure)}
+        for field, _, figure in list_figures(device)
+        if not field.startswith("peaks")
     ]
     peaks = []
     for peak in device.peaks:

@@ -72,9 +72,16 @@ def _headline(result: Efficiency) -> str:
     read, failed = len(result.rows), len(result.failed)
     if read != 1 or failed:
         failures = f", {failed} could not be read" if failed else ""
+        if result.device_conflict:
+            failures += f"; the first profile contradicts this ({result.device_conflict}), no share of peak"
         return f"{format_plural(read, 'profile')} on {result.device.name}{failures}"
     row = result.rows[0]
     parts = []
+    if result.device_conflict:
+        parts.append(f"{row['file']}: {result.device_conflict}; no share of peak")
+        if row.get("busy_share") is not None:
+            parts.append(f"busy {format_percent(row['busy_share'])} of {format_time(row['window_s'])}")
+        return ", ".join(parts)
     if row.get("busy_share") is not None:
         parts.append(f"busy {format_percent(row['busy_share'])} of {format_time(row['window_s'])}")
     if row.get("mfu") is not None:
@@ -228,6 +235,10 @@ def _notes(result: Efficiency) -> list[str]:
         for note in row.get("notes", ()):
             counts[note] = counts.get(note, 0) + 1
     total = len(result.rows)
+    if total == 1 and result.method == "steady":
+        for operator in result.rows[0]["operators"][:_MAX_OPERATORS]:
+            if operator.get("above_peak"):
+                counts[f"{operator['op']} is above 100% of a peak: {operator['above_peak']}"] = 1
     notes = [note if count == total else f"{note} ({count} of {total} profiles)" for note, count in counts.items()]
     if result.by == "module" and result.rows and all(len(row["operators"]) < 2 for row in result.rows):
         notes.append(
@@ -287,6 +298,7 @@ _OPERATORS = [
     Column("bound", "bound by", left=True),
     Column("of_roofline", "of the\nroofline", format_percent),
 ]
+
 
 _STEPS = [
     Column("name", "step", left=True),

@@ -118,9 +118,11 @@ def _headline(report: KernelReport) -> str:
     direction = "" if report.direction == "all" else f", {report.direction}"
     kernels, calls = len(report.kernels), sum(row.calls for row in report.kernels)
     answer = f"{report.path}{direction}: {format_plural(kernels, 'kernel')}, {format_plural(calls, 'call')}"
-    if report.time_s is None:
-        return answer
-    return f"{answer}, {format_si(report.time_s, 's', 5)}"
+    if report.time_s is not None:
+        answer = f"{answer}, {format_si(report.time_s, 's', 5)}"
+    if report.device_conflict:
+        answer = f"{answer}; {report.device_conflict}, no share of peak"
+    return answer
 
 
 def _is_single_profile(report: KernelReport) -> bool:

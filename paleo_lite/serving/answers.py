@@ -24,7 +24,7 @@ MAX_SATURATION_REQUESTS = 6000
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A figure with its 90 % interval.
+    """A figure with its 90% interval.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ from .requests import Traffic
 from .simulator import Options, Outcome, simulate
 
 LEVELS = ("low", "expected", "high")
-"""Iteration times of a simulation: the ends of their 90 % interval, and the expected times."""
+"""Iteration times of a simulation: the ends of their 90% interval, and the expected times."""
 
 
 class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):

@@ -89,7 +89,7 @@ def highest_rate(
 ) -> float | None:
     """Return the highest rate of Poisson arrivals, in requests per second, that meets the objectives.
 
-    Bisection below the saturation rate, to 2 %; None if not even a hundredth of it does.
+    Bisection below the saturation rate, to 2%; None if not even a hundredth of it does.
     """
     count = SIMULATED_REQUESTS * prepared.deployment.replicas
     arguments = {"inputs": inputs, "outputs": outputs, "count": count, "seed": seed}

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import BadValue, UnknownName
 from ..machines import Device
-from .features import CLASS_INDEX, Features
+from .features import CLASS_INDEX, PASS_NUMBERS, Features
 
 EAGER = "eager"
 """Attention as separate products and a softmax, which writes the scores to memory."""
@@ -19,6 +19,9 @@ SDPA = "sdpa"
 
 RECOMPUTATION = 2.5 / 2
 """FLOPs of the backward pass of a fused kernel, which computes the scores again, over those that are counted."""
+
+
+UPDATE = PASS_NUMBERS["update"]
 
 
 class KernelShares(NamedTuple):
@@ -129,8 +132,8 @@ def kernel_shares(name: str | None, device: Device) -> KernelShares | None:
     return find_shares(resolve_attention(name, device), device)
 
 
-def scale_attention(features: Features, forward: float, backward: float) -> Features:
-    """Return the features with the compute times of attention multiplied by a factor per pass."""
-    is_attention = features.work_class == CLASS_INDEX["attention"]
+def scale_class(features: Features, work_class: str, forward: float, backward: float) -> Features:
+    """Return the features with the compute times of a class of work multiplied by a factor per pass."""
+    is_class = (features.work_class == CLASS_INDEX[work_class]) & (features.pass_number < UPDATE)
     factors = np.where(features.pass_number == 0, forward, backward)
-    return msgspec.structs.replace(features, padding=features.padding * np.where(is_attention, factors, 1.0))
+    return msgspec.structs.replace(features, padding=features.padding * np.where(is_class, factors, 1.0))

@@ -15,8 +15,9 @@ import numpy as np
 
 from ..errors import BadFile
 from ..files import read_typed, shipped_folder
-from ..machines import Machine
-from .attention import KernelShares, kernel_shares, scale_attention
+from ..machines import Device, Machine
+from ..units import parse_quantity
+from .attention import KernelShares, kernel_shares, scale_class
 from .calibrated import NAMES, CalibratedModel
 from .features import Features
 from .models import TimeModel
@@ -31,6 +32,10 @@ _MAX_FILE_BYTES = 2**16
 
 UNKNOWN_KERNEL = KernelShares(0.5, 0.45)
 """Shares of the peak of attention kernels on devices for which none are known."""
+
+REFERENCE_PRODUCT_SHARE = 0.869
+"""Share of the peak that the largest matrix products reach on an A100: 271.2 of 312 TFLOP/s (stas00/ml-engineering,
+maximum achievable matrix-multiplication FLOPS)."""
 
 
 class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,18 +98,32 @@ class TrainingModel(CalibratedModel, frozen=True, eq=False):
 
     exposed_sharding: float = 0.0
 
-    def with_attention(self, features: Features, workload: Workload, machine: Machine) -> Features:
-        """Return the features with the rates of attention kernels.
+    def with_kernel_rates(self, features: Features, workload: Workload, machine: Machine) -> Features:
+        """Return the features with the rates of attention kernels and of the largest matrix products.
 
-        The constant ``efficiency_attention`` is the share that a step reaches of the rate of the kernel alone.
+        The constant ``efficiency_attention`` is the share that a step reaches of the rate of the kernel alone, and
+        ``efficiency_gemm`` the share of the peak on a device on which products reach `REFERENCE_PRODUCT_SHARE`.
         """
         shares = kernel_shares(workload.attention, machine.device) or UNKNOWN_KERNEL
-        return scale_attention(features, 1 / shares.forward, 1 / shares.counted_backward)
+        features = scale_class(features, "attention", 1 / shares.forward, 1 / shares.counted_backward)
+        slowdown = REFERENCE_PRODUCT_SHARE / product_share(machine.device)
+        return scale_class(features, "gemm", slowdown, slowdown)
 
     @property
     def residual_variance(self) -> float:
         """Variance of the log time that is not due to the parameters, measured on held-out sources."""
         return self.scatter**2
+
+
+def product_share(device: Device) -> float:
+    """Return the share of the peak that the largest products in bf16 reach on a device, as measured.
+
+    Without a measurement it is `REFERENCE_PRODUCT_SHARE`.
+    """
+    measured = device.measured.get("gemm_bf16")
+    if measured is None:
+        return REFERENCE_PRODUCT_SHARE
+    return parse_quantity(measured.value, "FLOP/s") / device.find_peak("bf16").per_s
 
 
 def use_training_constants(model: TimeModel, constants: TrainingConstants | None = None) -> TimeModel:

@@ -211,7 +211,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         narrow_precision = None if workload.training is None else workload.training.products
         if narrow_precision is not None:
             features = self._with_narrow_products(features, workload, machine, narrow_precision)
-        features = self.with_attention(features, workload, machine)
+        features = self.with_kernel_rates(features, workload, machine)
         entries = EntryTerms(*np.empty((4, *features.flops.shape)))
         run = np.zeros(len(features.flops), dtype=np.int64)
         total_s, deviation, slopes = self._time_steps(features, rates, run, 1, entries=entries)
@@ -232,18 +232,17 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
             slopes=slopes[0, :, 0],
         )
 
-    def with_attention(self, features: Features, workload: Workload, machine: Machine) -> Features:
-        """Return the features with the rate of the workload's implementation of attention, relative to the default."""
+    def with_kernel_rates(self, features: Features, workload: Workload, machine: Machine) -> Features:
+        """Return the features at the rate of the workload's implementation of attention, relative to the default."""
         if workload.attention is None:
             return features
-        from .attention import kernel_shares, scale_attention
+        from .attention import kernel_shares, scale_class
 
         default, chosen = kernel_shares(None, machine.device), kernel_shares(workload.attention, machine.device)
         if default is None or chosen is None:
             return features
-        return scale_attention(
-            features, default.forward / chosen.forward, default.counted_backward / chosen.counted_backward
-        )
+        forward, backward = default.forward / chosen.forward, default.backward / chosen.backward
+        return scale_class(features, "attention", forward, backward)
 
     def _with_narrow_products(
         self, features: Features, workload: Workload, machine: Machine, precision: str

@@ -148,8 +148,9 @@ def _candidate_remedies(workload: Workload, device: Device, largest: int | None)
         return
     if options.checkpointing == "none":
         yield Candidate("checkpointing, about sqrt(n) segments", _with_options(workload, checkpointing="sqrt"))
-    if options.checkpointing != "all":
-        yield Candidate("checkpointing, every block", _with_options(workload, checkpointing="all"))
+    if options.checkpointing not in ("block", "all"):
+        name = "checkpointing, every block"
+        yield Candidate(name, _with_options(workload, checkpointing=_block_checkpointing(workload)))
     if narrow:
         mixed_options = msgspec.structs.replace(options, mixed_precision=True)
         mixed = workload.with_changes(precision=narrow, phase="training", training=mixed_options)
@@ -174,7 +175,7 @@ def _fine_tuning_remedies(workload: Workload, precision: str) -> Iterator[Candid
     options = workload.options
     if workload.network.lengths is None or workload.weights is not None:
         return
-    smallest = {"checkpointing": "all", "accumulation": workload.batch_size}
+    smallest = {"checkpointing": _block_checkpointing(workload), "accumulation": workload.batch_size}
     for name, weights in (("LoRA", None), ("QLoRA", "int4")):
         if options.lora_rank and weights is None:
             continue
@@ -189,6 +190,11 @@ def _fine_tuning_remedies(workload: Workload, precision: str) -> Iterator[Candid
                 yield Candidate(f"{name} of rank {rank}{suffix}", changed)
         except BadValue:  # no layer takes an adapter
             return
+
+
+def _block_checkpointing(workload: Workload) -> str:
+    """Return the checkpointing of every block: numbered modules of language models, all cuts of other networks."""
+    return "all" if workload.network.lengths is None else "block"
 
 
 def _with_options(workload: Workload, **changes: Any) -> Workload:

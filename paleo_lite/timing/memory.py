@@ -316,6 +316,8 @@ def _memory_parts(workload: Workload, stage: int, shards: int) -> dict[str, Affi
         workload.network.lengths is not None,
         options.fused_loss,
     )
+    logits = parts["logits_bytes"]
+    parts["logits_bytes"] = AffineBytes(logits.per_sample // options.loss_chunks, logits.fixed // options.loss_chunks)
     extra_bytes = 0
     if options.accumulation > 1:  # the new gradient of a weight is alive until it is added to the old one
         trained = [prod(weight) for layer in layers if not _is_frozen(layer) for weight in layer.weights]
@@ -477,9 +479,10 @@ def find_segments(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str)
     plan : MemoryPlan
         Memory plan of these layers.
     checkpointing : str
-        One of `paleo_lite.timing.workload.CHECKPOINTING`. ``all`` cuts before every block: wherever a single tensor
-        crosses and a convolution or matrix product lies between. ``sqrt`` takes about the square root of as many cuts,
-        so that the segments save about equal amounts.
+        One of `paleo_lite.timing.workload.CHECKPOINTING`. ``all`` makes every possible cut: wherever a single tensor
+        crosses and a convolution or matrix product lies between. ``block`` takes one of them per block, before the
+        first layer of a numbered module. ``sqrt`` takes about the square root of as many as ``all``, so that the
+        segments save about equal amounts.
 
     Returns
     -------
@@ -492,6 +495,9 @@ def find_segments(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str)
         cuts = [0, *_block_boundaries(layers, plan), len(layers)]
     if checkpointing == "sqrt":
         cuts = _select_balanced_cuts(plan, cuts)
+    elif checkpointing == "block":
+        inner_cuts = [cut for cut in cuts[1:-1] if _block_name(layers[cut]) != _block_name(layers[cut - 1])]
+        cuts = [0, *inner_cuts, len(layers)]
     crossing: list[list[int]] = [[] for _ in (*cuts, None)]  # by the first cut that a buffer crosses
     for buffer, (first, last) in enumerate(zip(plan.first_write, plan.last_use)):
         next_cut = bisect_right(cuts, first)
@@ -539,6 +545,13 @@ def _block_boundaries(layers: Sequence[Layer], plan: MemoryPlan) -> list[int]:
                 cuts.append(candidate)
             has_product = True
     return cuts
+
+
+def _block_name(layer: Layer) -> str:
+    """Return the name of the outermost numbered module of a layer, such as ``model.layers.3``; empty without one."""
+    parts = layer.name.split(".")
+    numbered = [index for index, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[: numbered[0] + 1]) if numbered else ""
 
 
 def _count_intervals(length: int, intervals: Sequence[tuple[int, int]]) -> list[int]:

@@ -84,8 +84,8 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Share of the power limit that is drawn without arithmetic: leakage, memory and the board.
     deviation : float
         Standard deviation of the logarithm of the sustained fraction.
-    devices : list of str
-        Devices of the fit.
+    devices, sources : list of str
+        Devices and sources of the fit.
     held_out : str
         Error with a device held out, with and without the model.
     """
@@ -97,6 +97,7 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_share: float
     deviation: float
     devices: list[str]
+    sources: list[str]
     held_out: str = ""
     format: int = 1
 

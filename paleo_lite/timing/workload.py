@@ -371,9 +371,9 @@ def cached_for_layers(function: Callable[..., Cached], layers: tuple[Layer, ...]
 OFFLOADS = ("none", "cpu", "nvme")
 """Where optimizer state and gradients are kept: in the device's memory, in the host's, or on NVMe drives."""
 
-CHECKPOINTING = ("none", "sqrt", "all")
-"""Activation recomputation: of no activations, of those inside about sqrt(n) segments, or of those inside every
-block."""
+CHECKPOINTING = ("none", "sqrt", "block", "all")
+"""Activation recomputation: of no activations, of those inside about sqrt(n) segments, of those inside every block, or
+of those between all possible cuts (in a transformer two per block)."""
 
 
 class TrainingOptions(msgspec.Struct, frozen=True):
@@ -385,7 +385,7 @@ class TrainingOptions(msgspec.Struct, frozen=True):
         Update rule, one of `paleo_lite.timing.optimizers.OPTIMIZERS`.
     mixed_precision : bool
         Whether weights, gradients and activations are in fp16 or bf16, with master weights and optimizer state in fp32.
-    checkpointing : {"none", "sqrt", "all"}
+    checkpointing : {"none", "sqrt", "block", "all"}
         Activation recomputation; see `CHECKPOINTING`.
     accumulation : int
         Micro-batches per step, whose gradients are accumulated before one update.
@@ -395,6 +395,9 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     fused_loss : bool
         Whether the cross entropy of a language model is one kernel, which reads the logits as they are (flash-attn,
         Liger), instead of several kernels in fp32.
+    loss_chunks : int
+        Parts of the tokens for which head and loss are computed one after another, so that only the logits of one part
+        are in memory (torchtune, Liger's fused linear cross entropy).
     fp32_gradients : bool
         Whether gradients are kept in fp32 in mixed precision, as Megatron-LM accumulates them.
     lora_rank : int
@@ -425,6 +428,7 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     accumulation: int = 1
     products: str | None = None
     fused_loss: bool = False
+    loss_chunks: int = 1
     fp32_gradients: bool = False
     lora_rank: int = 0
     lora_modules: tuple[str, ...] = ()
@@ -441,6 +445,8 @@ class TrainingOptions(msgspec.Struct, frozen=True):
             raise UnknownName("checkpointing", self.checkpointing, CHECKPOINTING)
         if isinstance(self.accumulation, bool) or not isinstance(self.accumulation, int) or self.accumulation < 1:
             raise BadValue(f"the accumulation must be an integer >= 1 (got {self.accumulation!r})")
+        if isinstance(self.loss_chunks, bool) or not isinstance(self.loss_chunks, int) or self.loss_chunks < 1:
+            raise BadValue(f"`--loss-chunks` must be an integer >= 1 (got {self.loss_chunks!r})")
         if self.products is not None and (self.products != "fp8" or not self.mixed_precision):
             raise BadValue(f"`products` must be 'fp8', with mixed precision (got {self.products!r})")
         if self.fp32_gradients and not self.mixed_precision:

@@ -24,7 +24,7 @@ from ..calibration.store import read_calibration, shipped_calibrations
 from ..counting import GENERATION_PHASES
 from ..distributed.table import ScaleTable
 from ..errors import BadFile, PaleoError
-from ..machines import Device, find_device, list_devices
+from ..machines import Device, list_devices
 from ..timing import Prediction
 from .view import View
 
@@ -294,27 +294,24 @@ class ProfileAnswer(msgspec.Struct, frozen=True):
 
 def named_device(name: str, content: bytes) -> Device | None:
     """Return the device that a profile names; None if it names none, several, or an unknown one."""
-    from ..profile_analysis.evidence import recorded_gpu_names
+    from ..profile_analysis.recorded_device import identify_device
     from ..profiles.detect import open_profile
 
     with tempfile.TemporaryDirectory(prefix="paleo-lite-") as folder:
         path = Path(folder) / file_name(name)
         path.write_bytes(content)
-        gpus = try_call(lambda: recorded_gpu_names(open_profile(path)))
-    if isinstance(gpus, Failure) or len(gpus) != 1:
-        return None
-    device = try_call(lambda: find_device(gpus[0]))
+        device = try_call(lambda: identify_device(open_profile(path)))
     return None if isinstance(device, Failure) else device
 
 
 def _report_kernels(profile: Any, device: Device, precision: str) -> Any:
     """Return the kernels of a profile, with notes on evidence that it comes from another device."""
-    from ..profile_analysis.evidence import device_warnings, gather_evidence
-    from ..profile_analysis.kernels import report_kernels
+    from ..profile_analysis.evidence import device_warnings, find_contradictions, gather_evidence
+    from ..profile_analysis.kernels import mark_device_conflict, report_kernels
 
     report = report_kernels(profile, device, precision)
-    warnings = device_warnings(gather_evidence(profile, report.raw_s), device)
-    return msgspec.structs.replace(report, notes=(*warnings, *report.notes))
+    evidence = gather_evidence(profile, report.raw_s)
+    return mark_device_conflict(report, find_contradictions(evidence, device), device_warnings(evidence, device))
 
 
 def read_profile(name: str, content: bytes, device: Device, precision: str) -> ProfileAnswer:

@@ -187,7 +187,8 @@ def profile_view(view: View) -> None:
         help="The format is detected from the content. The file stays on this computer.",
     )
     if _PROFILE_KEY not in st.session_state:
-        st.caption(escape_markdown(f"Supported formats: {'; '.join(load_reader(*reader).description for reader in READERS)}."))
+        formats = "; ".join(load_reader(*reader).description for reader in READERS)
+        st.caption(escape_markdown(f"Supported formats: {formats}."))
         st.caption(
             f"Peaks: {escape_markdown(device.name)} in {view.precision}, selected in the sidebar. "
             "If the profile names its device, that device is selected."

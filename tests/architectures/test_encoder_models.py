@@ -57,7 +57,8 @@ def traced(model_type, class_name):
     fields = dict(CASES[model_type])
     if class_name == "BertLMHeadModel":
         fields |= {"is_decoder": True, "use_cache": False}
-    config = transformers.AutoConfig.for_model(model_type, attn_implementation="eager" if "deberta" in model_type else "sdpa", **fields)
+    attention = "eager" if "deberta" in model_type else "sdpa"
+    config = transformers.AutoConfig.for_model(model_type, attn_implementation=attention, **fields)
     with torch.device("meta"):
         module = getattr(transformers, class_name)._from_config(config)
     words = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")

@@ -119,7 +119,10 @@ def test_bad_input(arguments, says):
         (("--topology", "2x k40m @ pcie3, 16 nodes @ infiniband", "--workers", "3"), "must be a multiple of 2"),
         (("--topology", "2x k40m @ pcie3", "--gpu", "k80-die"), "must be k40m, the device of the topology"),
         (("--topology", "2x @ pcie3"), "needs a device: give `--gpu`"),
-        (("--gpu", "k40m", "--link", "ethernet20", "--workers", "2", "--images", "1M", "--cost"), "is unknown: give `--price`"),
+        (
+            ("--gpu", "k40m", "--link", "ethernet20", "--workers", "2", "--images", "1M", "--cost"),
+            "is unknown: give `--price`",
+        ),
     ],
 )  # fmt: skip
 def test_machines_that_are_none(arguments, says):

@@ -22,7 +22,8 @@ from paleo_lite.counting.attention import (
 @pytest.mark.parametrize(
     ("framework", "how"),
     [
-        ("pytorch 1.13 timm", UNFUSED), ("pytorch 2.4.0 timm", WITHOUT_COPIES), ("torch 1.9", UNFUSED), ("pytorch 2.1", ""),
+        ("pytorch 1.13 timm", UNFUSED), ("pytorch 2.4.0 timm", WITHOUT_COPIES),
+        ("torch 1.9", UNFUSED), ("pytorch 2.1", ""),
         ("pytorch", ""), ("tensorrt", ""), ("", ""),
     ],
 )  # fmt: skip

@@ -267,3 +267,30 @@ def test_an_engine_launches_a_decoder_layer_in_thirteen_kernels():
     inside = [index for index, layer in enumerate(layers) if layer.name.startswith("model.layers.7.")]
     assert work.column("kernels", "decode")[0, inside].sum() == 13
     assert work.column("flops", "decode").sum() == count(layers).column("flops", "decode").sum()
+
+
+def test_a_compiled_training_step_moves_what_its_kernels_need() -> None:
+    """Two linear layers with GELU and scaling between: one kernel each way.
+
+    Forward: the kernel reads n elements and writes n, where eager moves 4 n. Backward: it reads the gradient of its
+    output and the saved input, and writes the gradient of its input.
+    """
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 32), nn.Linear(32, 8)
+
+        def forward(self, x):
+            return self.second(nn.functional.gelu(self.first(x)) * 2.0)
+
+    layers = pl.trace(Scaled(), torch.zeros(1, 8)).layers
+    work = fuse(layers, count(layers), "compiled")
+    pointwise = [index for index, layer in enumerate(layers) if layer.kind in ("gelu", "mul")]
+    elements = 32 * 4  # bytes of one sample in fp32
+    moved = {name: int(work.column("bytes", name)[0][pointwise].sum()) for name in ("forward", "backward_data")}
+    kernels = {name: int(work.column("kernels", name)[0][pointwise].sum()) for name in ("forward", "backward_data")}
+    assert moved == {"forward": 2 * elements, "backward_data": 3 * elements}
+    assert kernels == {"forward": 1, "backward_data": 1}

@@ -89,7 +89,7 @@ class Network:
         self.sent = 0
 
     def round(self, messages: list[tuple[int, int, slice, bool]]) -> None:
-        """Exchange messages (source, target, slice, whether it is added); count the bytes of the busiest link direction."""
+        """Exchange messages (source, target, slice, is added) and count the bytes of the busiest link direction."""
         parts = [(to, part, self.data[source][part].copy(), added) for source, to, part, added in messages]
         for to, part, values, added in parts:
             self.data[to][part] = self.data[to][part] + values if added else values

@@ -16,7 +16,7 @@ from paleo_lite.distributed.collectives import topology_all_reduce_s
 from paleo_lite.distributed.job import Job, ParallelConfig, Settings
 from paleo_lite.distributed.parallel_3d import train_3d_parallel
 from paleo_lite.distributed.platforms import parse_topology
-from paleo_lite.errors import BadValue
+from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel
 from paleo_lite.timing.memory import peak_memory
@@ -123,7 +123,7 @@ def test_pipeline_bubble_agrees_with_the_formula():
 
 
 def test_tensor_parallelism_costs_two_all_reduces_per_pass_and_block():
-    """Shoeybi et al. 2019, figure 4; Korthikanti et al. 2022, section 4.2.2: as many bytes with sequence parallelism."""
+    """Shoeybi et al. 2019, figure 4; Korthikanti et al. 2022, section 4.2.2: sequence parallelism sends as many."""
     network = find_network("gpt2")
     for sequence in (False, True):
         one, two = (
@@ -241,8 +241,16 @@ def test_context_parallelism_divides_the_work_and_sends_keys_and_values(tmp_path
     network = read_config(
         json.dumps(llama_of(32768)).encode(), "llama.json", None, SequenceOptions(32768, phase="training")
     )
-    whole, part = (Workload(network.rebuild(SequenceOptions(32768, phase="training", context_parallel=ring)), "bf16", 1, "training",
-                            training=ADAM) for ring in (1, 4))  # fmt: skip
+    whole, part = (
+        Workload(
+            network.rebuild(SequenceOptions(32768, phase="training", context_parallel=context_parallel)),
+            "bf16",
+            1,
+            "training",
+            training=ADAM,
+        )
+        for context_parallel in (1, 4)
+    )
     flops = [made.work.column("flops", "training", 1)[:3].sum() for made in (whole, part)]
     assert flops[1] == pytest.approx(flops[0] / 4, rel=1e-3)
     assert peak_memory(part).activations_bytes == pytest.approx(peak_memory(whole).activations_bytes / 4, rel=0.01)
@@ -281,7 +289,7 @@ def test_tokens_are_sent_to_their_experts_and_back():
 
 
 def test_8_bit_matrix_products_are_faster_and_all_else_is_equal():
-    """By the roofline on H100: twice the rate (NVIDIA's data sheet) for the matrix products of blocks, except attention."""
+    """By the roofline on H100, the matrix products of blocks run at twice the rate (NVIDIA's data sheet)."""
     asked = {"topology": "8x h100-sxm @ nvlink4-x18", "time_model": "roofline", "sequence_length": 2048}
     bf16, fp8 = (scaled("gpt3-1.3b", 8, 8, ParallelConfig(micro_batch_size=1), **{**asked, "precision": precision})
                  for precision in ("bf16", "fp8"))  # fmt: skip
@@ -292,7 +300,7 @@ def test_8_bit_matrix_products_are_faster_and_all_else_is_equal():
 
 
 def test_embedding_and_head_may_count_as_blocks():
-    """Llama 3's 126 blocks are divided into 16 stages: the first and the last have one block less (Dubey et al. 2024)."""
+    """Divide Llama 3's 126 blocks into 16 stages: the first and last have one fewer (Dubey et al. 2024)."""
     network = find_network("gpt2")  # twelve blocks
     job = Job(Workload(network, "fp16", 1, "training", training=ADAM), Machine(find_device("a100-sxm-80gb")),
               RooflineModel())  # fmt: skip
@@ -311,7 +319,8 @@ def test_embedding_and_head_may_count_as_blocks():
         (
             "llama-3-8b",
             {"context": 3},
-            r"`--tensor 1` times `--pipeline 1` times `--context-parallel 3` must divide the number of workers \(got 8\)",
+            r"`--tensor 1` times `--pipeline 1` times `--context-parallel 3` must divide "
+            r"the number of workers \(got 8\)",
         ),
     ],
 )
@@ -323,8 +332,10 @@ def test_impossible_context_and_expert_parallelism(network, split, message):
 @pytest.mark.slow
 def test_networks_too_large_for_a_worker_have_no_speed_up_over_one():
     """The headline has no speed-up, and further rows are relative to the first that fits."""
-    asked = {"scaling": "strong", "strategy": "3d", "training": ADAM, "platform": "dgx-h100", "batch_size": 128,
-             "precision": "bf16", "sequence_length": 2048, "settings": Settings(parallel=ParallelConfig(8, 4))}  # fmt: skip
+    asked = {
+        "scaling": "strong", "strategy": "3d", "training": ADAM, "platform": "dgx-h100", "batch_size": 128,
+        "precision": "bf16", "sequence_length": 2048, "settings": Settings(parallel=ParallelConfig(8, 4)),
+    }  # fmt: skip
     one, two = (pl.scale("llama-3-70b", workers=workers, **asked) for workers in (64, [64, 128]))
     assert one[0].fits and one[0].baseline_workers == 64
     assert "speed-up" not in one.document().title and "speedup" not in [
@@ -345,3 +356,110 @@ def test_gpt3_takes_a_month_on_1024_a100():
     assert table.images == pytest.approx(300e9 / 2048)
     assert row.hours / 24 == pytest.approx(34, rel=0.12)
     assert row.kwh == pytest.approx(row.hours * 1024 * 0.4)  # 400 W each, by the data sheet
+
+
+TORCHTITAN = [
+    # GiB per device of Llama 3.1 8B in bf16, batches of 2 sequences of 8,192 or one of 32,768 tokens, AdamW with fp32
+    # states, gradients reduced in fp32 (benchmarks/llama3_h100_202412_torchtitan.md of pytorch/torchtitan 31a17bf).
+    (8, 8192, 2, "selective", 82.4, "eager"),
+    (8, 8192, 2, "selective", 77.0, "compiled"),
+    (128, 8192, 2, "selective", 67.0, "eager"),
+    (128, 8192, 2, "selective", 62.0, "compiled"),
+    (8, 32768, 1, "full", 83.9, "compiled"),
+]
+
+
+@pytest.mark.parametrize(("workers", "length", "batch_size", "recompute", "gib", "execution"), TORCHTITAN)
+def test_fully_sharded_training_needs_what_torchtitan_measured(
+    workers, length, batch_size, recompute, gib, execution
+) -> None:
+    config = ParallelConfig(
+        sharding="full-shard", recompute=recompute, micro_batch_size=batch_size, execution=execution
+    )
+    topology = "8x h100-sxm @ nvlink4-x18" + (f", {workers // 8} nodes @ 3200 Gbit/s" if workers > 8 else "")
+    (row,) = pl.scale(
+        "llama-3.1-8b", topology=topology, workers=workers, batch_size=batch_size, precision="bf16",
+        sequence_length=length, time_model="roofline", training=TrainingOptions("adamw", mixed_precision=True),
+        settings=Settings(parallel=config, gradient_precision="fp32"),
+    ).rows  # fmt: skip
+    assert row.memory_bytes / 2**30 == pytest.approx(gib, rel=0.1)
+
+
+def shared_out(sharding: str, micro_batches: int = 1, nodes: int = 1, **settings):
+    """A step with a way of sharding, on a machine without overlap."""
+    config = ParallelConfig(sharding=sharding)
+    topology = NODE if nodes == 1 else f"{NODE}, {nodes} nodes @ infiniband-hdr"
+    (row,) = pl.scale(
+        "gpt3-1.3b", topology=topology, workers=8 * nodes, batch_size=micro_batches, precision="bf16",
+        time_model="roofline", training=ADAM, settings=Settings(parallel=config, **settings),
+    ).rows  # fmt: skip
+    return row
+
+
+def test_each_way_of_sharding_exchanges_what_it_says() -> None:
+    """In units of half an all-reduce of the 16-bit parameters: a gather, or a reduction of the gradients."""
+    unit_s = shared_out("ddp").communication_s / 2
+    expected = {"ddp": 2, "zero-1": 2, "zero-2": 2, "shard-grad-op": 2, "full-shard": 3, "zero-3": 3}
+    for name, gathers_and_reductions in expected.items():
+        assert shared_out(name).communication_s == pytest.approx(gathers_and_reductions * unit_s, rel=0.01), name
+    # Of four micro-batches DDP and ZeRO 1 exchange the sum; the others gather and reduce for each of them.
+    several = {"ddp": 2, "zero-1": 2, "zero-2": 4 + 1, "shard-grad-op": 4 * 2, "full-shard": 4 * 3}
+    for name, gathers_and_reductions in several.items():
+        row = shared_out(name, micro_batches=4)
+        assert row.communication_s == pytest.approx(gathers_and_reductions * unit_s, rel=0.01), name
+
+
+def test_gradients_in_fp32_take_twice_as_long() -> None:
+    full, wide = shared_out("full-shard"), shared_out("full-shard", gradient_precision="fp32")
+    assert wide.communication_s / full.communication_s == pytest.approx(4 / 3, rel=0.02)
+
+
+def test_hybrid_sharding_stays_inside_the_node() -> None:
+    """It gathers over NVLink and exchanges an eighth of the gradients between the nodes."""
+    hybrid, full = shared_out("hybrid-shard", nodes=4), shared_out("full-shard", nodes=4)
+    assert hybrid.communication_s < full.communication_s / 2
+    assert hybrid.memory_bytes > full.memory_bytes
+
+
+def test_every_second_block_computes_half_again() -> None:
+    """Half of the recomputation of all blocks, and the activations of half of them."""
+    rows = {}
+    for name, config in {
+        "none": ParallelConfig(),
+        "every": ParallelConfig(recompute="full"),
+        "second": ParallelConfig(recompute="full", recompute_every=2),
+        "offload": ParallelConfig(recompute="offload"),
+    }.items():
+        (rows[name],) = pl.scale(
+            "gpt3-1.3b", topology=NODE, workers=8, batch_size=1, precision="bf16", time_model="roofline", training=ADAM,
+            settings=Settings(parallel=config),
+        ).rows  # fmt: skip
+    recomputed = {name: row.overheads_s.get("activation recomputation", 0.0) for name, row in rows.items()}
+    assert recomputed["none"] == 0
+    assert recomputed["second"] == pytest.approx(recomputed["every"] / 2)
+    assert rows["every"].memory_bytes < rows["second"].memory_bytes < rows["none"].memory_bytes
+    assert rows["offload"].memory_bytes < rows["every"].memory_bytes
+    assert rows["offload"].time_s >= rows["every"].time_s
+
+
+def test_stacks_fuse_more_and_more() -> None:
+    seconds = [
+        pl.scale(
+            "llama-3.2-1b", topology=NODE, workers=8, batch_size=1, precision="bf16", execution=execution, training=ADAM
+        )[0].time_s
+        for execution in ("eager", "megatron", "compiled")
+    ]
+    assert seconds[0] > 1.05 * seconds[1] > seconds[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sharding": "zero-9"}, "no sharding is called 'zero-9'"),
+        ({"execution": "folded"}, "no execution of training in blocks is called 'folded'"),
+        ({"recompute_every": 2}, "`--recompute-every` is for `--recompute full`"),
+    ],
+)
+def test_options_that_do_not_exist(options, message) -> None:
+    with pytest.raises((BadValue, UnknownName), match=message):
+        ParallelConfig(**options)

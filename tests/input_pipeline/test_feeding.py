@@ -207,7 +207,16 @@ def test_a_loop_runs_as_predicted(prefetch, loading_s, training_s):
     for _ in both.steps((ahead if prefetch else in_turns)(clock, 30, loading_s)):
         clock.spend(training_s)
     store = Store("measured", alone, None)  # samples of one byte, so that its rate is the loader's
-    fed = predict_throughput(pipeline(device_per_s=10 / training.training_s, batch_size=10, sample_bytes=1.0, decoded_bytes=1.0,
-                        store=store, decode_per_worker_s=None, prefetch=prefetch))  # fmt: skip
+    fed = predict_throughput(
+        pipeline(
+            device_per_s=10 / training.training_s,
+            batch_size=10,
+            sample_bytes=1.0,
+            decoded_bytes=1.0,
+            store=store,
+            decode_per_worker_s=None,
+            prefetch=prefetch,
+        )
+    )
     assert fed.throughput_per_s == pytest.approx(10 / (both.loading_s + both.training_s))
     assert fed.utilisation == pytest.approx(both.utilisation)

@@ -346,7 +346,7 @@ def test_steps_as_they_are_asked_for(text, numbers):
 
 @pytest.mark.parametrize("text", ["", "5:2", "-1", "1:2:3", "a", "1,2"])
 def test_steps_that_are_none(text):
-    with pytest.raises(BadValue, match="--steps must be a number or two such as 2:5"):
+    with pytest.raises(BadValue, match="`--steps` must be a number or a range such as 2:5"):
         parse_steps(text)
 
 

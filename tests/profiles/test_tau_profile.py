@@ -46,7 +46,7 @@ def test_a_file_of_another_name_tells_no_process(rows):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("MULTI_TIME", "MULTI_PAPI_FP_OPS", "it counts 'PAPI_FP_OPS', not time"),
+        ("MULTI_TIME", "MULTI_PAPI_FP_OPS", "the metric is 'PAPI_FP_OPS', expected time"),
         ("10 0 2500 2500 0 GROUP", "10 0 2500 2500 GROUP", "line 5: .*expected a quoted name and 5 numbers"),
         ("10 0 2500", "ten 0 2500", "line 5: 'ten' is not a number"),
         ('"MPI_Allreduce()  " 10', "MPI_Allreduce() 10", "line 5: .*expected a quoted name"),

@@ -98,7 +98,7 @@ def test_the_front_by_its_definition(rows, columns) -> None:
         ({"minimise": "cost", "pareto": ("cost",)}, BadValue, "needs exactly one of"),
         ({"minimise": "costs"}, UnknownName, "no column is called 'costs': did you mean cost"),
         ({"minimise": "gpu"}, BadValue, "must have numbers.*got gpu"),
-        ({"minimise": "cost", "where": "gpu == h200"}, BadValue, "none of its [0-9]+ feasible rows meets the condition"),
+        ({"minimise": "cost", "where": "gpu == h200"}, BadValue, "none of its [0-9]+ feasible rows meets"),
         ({"minimise": "cost", "where": "gpu == k40m"}, BadValue, "cost is absent in every row that fits: .* `--price`"),
         ({"minimise": "cost", "where": "speed < 3"}, UnknownName, "no column is called 'speed': did you mean speedup"),
         (

@@ -158,8 +158,8 @@ def check_against_scale(rows: list[dict]) -> None:
         model = RooflineModel() if time_model == "roofline" else choose_model(device, "fp32")
         workers = [row["workers"] for row in alike]
         answers = scale(
-            Job(asked(network), Machine(device), model), flat_topology(link_rate(link), max(workers)), workers, batch_size,
-            scaling=scaling, strategy=strategy, settings=Settings(),
+            Job(asked(network), Machine(device), model), flat_topology(link_rate(link), max(workers)),
+            workers, batch_size, scaling=scaling, strategy=strategy, settings=Settings(),
             cluster=cluster_prior() if model.is_forecast else None,
         )  # fmt: skip
         for row, answer in zip(alike, answers, strict=True):

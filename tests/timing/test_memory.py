@@ -239,6 +239,27 @@ def test_a_language_model_is_cut_before_attention_and_before_each_mlp() -> None:
     workload = Workload(find_network("llama-2-7b", options=options), "bf16", phase="training")
     segments = find_segments(workload.layers, make_plan(workload.layers, 2), "all")
     assert len(segments) == 2 * 32 + 2  # the first projections, two per block, the head
+    blocks = find_segments(workload.layers, make_plan(workload.layers, 2), "block")
+    starts = [workload.layers[segment.start].name.split(".")[:3] for segment in blocks[1:-1]]
+    assert starts == [["model", "layers", str(number)] for number in range(1, 32)]
+
+
+TORCHTUNE = [
+    # Llama 3.1 8B with adapters of rank 8 on attention, batches of 2 sequences of 2,048, checkpoints of every block and
+    # the loss in 8 chunks, on an RTX 4090 (README of pytorch/torchtune 0031bfb).
+    (None, 16.2),
+    ("int4", 7.4),
+]
+
+
+@pytest.mark.parametrize(("weights", "gib"), TORCHTUNE)
+def test_fine_tuning_needs_what_torchtune_measured(weights: str | None, gib: float) -> None:
+    options = TrainingOptions(
+        "adamw", lora_rank=8, lora_modules=("q_proj", "v_proj", "o_proj"), checkpointing="block", loss_chunks=8
+    )
+    network = find_network("llama-3.1-8b", options=SequenceOptions(2048, phase="training"))
+    workload = Workload(network, "bf16", batch_size=2, phase="training", weights=weights, training=options)
+    assert peak_memory(workload).total_bytes / 2**30 == pytest.approx(gib, rel=0.1)
 
 
 def test_a_block_that_is_computed_again_multiplies() -> None:

@@ -24,6 +24,7 @@ MODEL = PowerModel(
     idle_share=0.2,
     deviation=0.1,
     devices=[],
+    sources=[],
 )
 
 

@@ -23,6 +23,8 @@ class Point(msgspec.Struct, frozen=True):
         Tensor-parallel devices.
     input_tokens, output_tokens : int
         Lengths; of data sets the published means.
+    lengths : str
+        File with the lengths of requests, instead of `input_tokens` and `output_tokens`; those are its means.
     rate : str
         Requests per second, or ``inf``; empty for a closed loop.
     concurrency : int or None
@@ -48,6 +50,7 @@ class Point(msgspec.Struct, frozen=True):
     engine: str
     input_tokens: int
     output_tokens: int
+    lengths: str
     rate: str
     concurrency: int | None
     requests: int
@@ -63,7 +66,7 @@ def published_points(path: Path = FILE) -> list[Point]:
     points = []
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            values = {name: value if value or name in ("rate", "options", "statistic") else None
+            values = {name: value if value or name in ("lengths", "rate", "options", "statistic") else None
                       for name, value in row.items()}  # fmt: skip
             points.append(msgspec.convert(values, Point, strict=False))
     return points

@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
+import numpy as np
 
 import paleo_lite as pl
 from paleo_lite.errors import PaleoError
 
-from .published import Point, published_points
+from .published import FILE, Point, published_points
 
 MOST_REQUESTS = 3000
 """More requests are not simulated: they only lengthen the steady state."""
@@ -47,7 +49,7 @@ class Comparison(msgspec.Struct, frozen=True):
     measured, predicted : float
         Values.
     low, high : float
-        90 % interval of the prediction.
+        90% interval of the prediction.
     """
 
     point: Point
@@ -77,7 +79,7 @@ def compare(point: Point) -> list[Comparison]:
     arguments: dict[str, Any] = {"rate": point.rate} if point.rate else {"concurrency": point.concurrency}
     result = _serve(
         point.network, point.gpu, point.tensor, point.precision, point.weights, point.kv_cache, point.engine,
-        point.input_tokens, point.output_tokens, min(point.requests, MOST_REQUESTS),
+        point.input_tokens, point.output_tokens, point.lengths, min(point.requests, MOST_REQUESTS),
         tuple({**arguments, **options}.items()),
     )  # fmt: skip
     statistic = point.statistic or "p50"
@@ -99,21 +101,37 @@ def compare(point: Point) -> list[Comparison]:
 @cache
 def _serve(
     network: str, gpu: str, tensor: int, precision: str, weights: str, kv_cache: str, engine: str,
-    input_tokens: int, output_tokens: int, requests: int, arguments: tuple[tuple[str, Any], ...],
+    input_tokens: int, output_tokens: int, lengths: str, requests: int, arguments: tuple[tuple[str, Any], ...],
 ) -> Any:  # fmt: skip
-    return pl.serve(
-        network,
-        gpu=gpu,
-        tensor=tensor,
-        precision=precision,
-        weights=None if weights == precision else weights,
-        kv_cache=kv_cache,
-        policy=engine,
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        num_requests=requests,
-        **dict(arguments),
-    )
+    options = dict(arguments)
+    with TemporaryDirectory() as folder:
+        if lengths:
+            trace = Path(folder) / lengths
+            write_trace(FILE.parent / lengths, float(options.pop("rate")), requests, trace)
+            traffic: dict[str, Any] = {"requests": trace}
+        else:
+            traffic = {"input_tokens": input_tokens, "output_tokens": output_tokens, "num_requests": requests}
+        return pl.serve(
+            network,
+            gpu=gpu,
+            tensor=tensor,
+            precision=precision,
+            weights=None if weights == precision else weights,
+            kv_cache=kv_cache,
+            policy=engine,
+            **traffic,
+            **options,
+        )
+
+
+def write_trace(lengths: Path, rate_per_s: float, count: int, path: Path) -> None:
+    """Write a trace with the lengths of another file, repeated in random order, and Poisson arrivals."""
+    rows = np.loadtxt(lengths, delimiter=",", skiprows=1)
+    generator = np.random.default_rng(0)
+    chosen = np.concatenate([generator.permutation(len(rows)) for _ in range(-(-count // len(rows)))])[:count]
+    trace = rows[chosen]
+    trace[:, 0] = np.cumsum(generator.exponential(1 / rate_per_s, count)) if np.isfinite(rate_per_s) else 0.0
+    np.savetxt(path, trace, delimiter=",", header="arrival_s,input_tokens,output_tokens", comments="", fmt="%.6f")
 
 
 def compare_all(points: Iterable[Point], report: Callable[[str], None] = lambda text: None) -> list[Comparison]:
@@ -130,7 +148,7 @@ def compare_all(points: Iterable[Point], report: Callable[[str], None] = lambda 
 def summarize(comparisons: Sequence[Comparison]) -> str:
     """Return the Markdown table of errors by source and quantity."""
     lines = [
-        "| Source | Figure | Points | Median error | Median bias | Inside 90 % |",
+        "| Source | Figure | Points | Median error | Median bias | Inside 90% |",
         "| :-- | :-- | --: | --: | --: | --: |",
     ]
     groups: dict[tuple[str, str], list[Comparison]] = {}

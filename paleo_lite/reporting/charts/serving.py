@@ -62,7 +62,7 @@ def _front_chart(serving: Serving) -> Any:
 
 
 def _latency_chart(serving: Serving) -> Any:
-    """Draw mean and percentiles of each latency with their 90 % intervals."""
+    """Draw mean and percentiles of each latency with their 90% intervals."""
     alt = altair()
     rows: list[dict[str, Any]] = []
     for name, label in LATENCIES.items():

@@ -1,0 +1,69 @@
+"""Likely reasons of rates above 100 % of a peak, from facts in the profile and in the data of the device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from ..machines import Device
+from ..machines.device import PeakRate
+from ..profiles.names import classify
+from ..units import format_si, parse_quantity
+
+_FEWER_MULTIPLICATIONS = {"convolution_winograd": "Winograd", "convolution_fft": "FFT"}
+_SPARSE = re.compile(r"spmma|sptensorop|cusparselt|sp_?gemm|(?<![a-z])sparse", re.IGNORECASE)
+_MAX_BOOST = 1.15
+"""Largest plausible ratio of an actual clock to the boost clock of the data sheet. Founders and partner cards of the
+RTX 20 to 50 series run up to about 10 % above it."""
+
+
+def explain_flops_above_peak(
+    share: float,
+    peak: PeakRate,
+    kernel_names: Collection[str],
+    *,
+    counted_by_profiler: bool = False,
+    device_count: int = 1,
+) -> str:
+    """Return the likely reason of a share of the compute peak above 1; empty if the share is not above 1.
+
+    Parameters
+    ----------
+    share : float
+        FLOP/s divided by the peak.
+    kernel_names : collection of str
+        Printed names of the kernels that did the work.
+    counted_by_profiler : bool
+        Whether the FLOPs are the profiler's count.
+    device_count : int
+        Devices with kernels in the profile.
+    """
+    if share <= 1:
+        return ""
+    if device_count > 1 and share <= device_count:
+        return f"the rate is a sum over {device_count} devices"
+    kernels = [classify(name) for name in kernel_names]
+    algorithms = {_FEWER_MULTIPLICATIONS[item.label] for item in kernels if item.label in _FEWER_MULTIPLICATIONS}
+    if algorithms:
+        names = " and ".join(sorted(algorithms))
+        return f"{names} kernels need fewer multiplications than the counted direct convolution"
+    if any(_SPARSE.search(name) for name in kernel_names):
+        return "sparse kernels skip zeros, which are included in the FLOPs"
+    if peak.peak.unit == "vector" and any(item.tensor_core for item in kernels):
+        return f"kernels use tensor cores, but the peak is the {peak.peak.precision} vector peak: set `--precision`"
+    if share <= _MAX_BOOST:
+        return f"the clock was probably above the {peak.clock} clock of the data sheet"
+    if counted_by_profiler:
+        return "the profiler's FLOP count is probably too high for these kernels"
+    return "no reason was found in the profile: check `--gpu` and `--precision`"
+
+
+def explain_bytes_above_peak(bytes_per_call: float | None, share: float, device: Device) -> str:
+    """Return the likely reason of a share of the memory bandwidth above 1; empty if the share is not above 1."""
+    if share <= 1:
+        return ""
+    l2_bytes = None if device.memory.l2 is None else parse_quantity(device.memory.l2.value, "B")
+    if bytes_per_call is not None and l2_bytes is not None and bytes_per_call <= 2 * l2_bytes:
+        moved = format_si(bytes_per_call, "B")
+        return f"{moved} per call are partly read from the L2 cache of {format_si(l2_bytes, 'B')}"
+    return "operands are reused in caches, or fused operations do not move all counted bytes"

@@ -1,0 +1,87 @@
+"""Implementations of attention: published rates, and what they change in a prediction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import paleo_lite as pl
+from measured import DATA
+from paleo_lite.errors import BadValue, UnknownName
+from paleo_lite.machines import find_device
+from paleo_lite.timing.attention import (
+    ATTENTIONS,
+    find_shares,
+    is_fused_attention,
+    kernel_shares,
+    resolve_attention,
+)
+
+H100, A100, B200 = (find_device(name) for name in ("h100-sxm", "a100-sxm-80gb", "b200"))
+
+
+@pytest.mark.parametrize(
+    ("name", "forward", "backward"), [("flash2", 335, 322), ("cudnn", 539, 516), ("flash3", 616, 561)]
+)
+def test_rates_on_hopper_are_those_of_the_paper(name: str, forward: float, backward: float) -> None:
+    """Shah et al. 2024, figures 5 and 6: TFLOP/s of causal attention with heads of 128 and 16,384 tokens on an H100."""
+    shares = find_shares(name, H100)
+    assert shares is not None
+    peak = H100.find_peak("bf16").per_s / 1e12
+    assert shares.forward * peak == pytest.approx(forward, rel=0.02)
+    assert shares.backward * peak == pytest.approx(backward, rel=0.02)
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(
+    ("gpu", "kernel", "name", "device"),
+    [("A100 SXM4 80GB", "vllm_flash_attn", "flash2", A100), ("H100 SXM5 80GB", "vllm_flash_attn_fa3", "flash3", H100)],
+)
+def test_forward_rates_are_those_that_were_measured(gpu, kernel, name, device) -> None:
+    table = pd.read_csv(DATA / "modern" / "attention_modern.csv.gz")
+    rows = table[(table.gpu == gpu) & (table.kernel == kernel) & (table.phase == "context") & (table.q_len == 16384)]
+    rows = rows[(rows.window == 0) & (rows.head_dim == 128) & (rows.kv_dtype == "bfloat16")]
+    flops = 2 * rows.batch * rows.heads * rows.q_len * rows.kv_len * rows.head_dim  # causal: half of 4
+    share = np.median(flops / (rows.time_ms / 1e3)) / device.find_peak("bf16").per_s
+    assert find_shares(name, device).forward == pytest.approx(share, rel=0.1)
+
+
+@pytest.mark.needs_data
+def test_rates_on_blackwell_are_those_that_were_measured() -> None:
+    table = pd.read_csv(DATA / "modern" / "attention_training_cudnn.csv")
+    rows = table[(table.gpu == "NVIDIA GB200") & (table.dtype == "bfloat16") & (table["mask"] == "top_left")]
+    rows = rows[(rows.head_dim_qk == 128) & (rows.q_len >= 4096)]
+    peak = find_device("gb200").find_peak("bf16").per_s / 1e12
+    shares = find_shares("cudnn", find_device("gb200"))
+    for name in ("forward", "backward"):
+        median = float(rows[rows["pass"] == name].tflops.median())
+        assert getattr(shares, name) == pytest.approx(median / peak, rel=0.1), name
+
+
+def test_defaults_follow_the_device() -> None:
+    assert [resolve_attention(name, H100) for name in (None, "sdpa", "flash3")] == ["flash2", "flash2", "flash3"]
+    assert resolve_attention("sdpa", B200) == "cudnn"
+    assert [is_fused_attention(name) for name in (None, "eager", "sdpa")] == [None, False, True]
+    assert kernel_shares(None, find_device("mi300x")) is None
+
+
+def test_what_a_device_does_not_support() -> None:
+    with pytest.raises(BadValue, match="`--attention flash3` has kernels for compute capability 9: not for A100"):
+        resolve_attention("flash3", A100)
+    with pytest.raises(UnknownName, match="flash4"):
+        resolve_attention("flash4", H100)
+    assert all(attention.shares for attention in ATTENTIONS.values())
+
+
+def test_a_faster_kernel_shortens_attention_alone() -> None:
+    options = {"gpu": "h100-sxm", "precision": "bf16", "phase": "training", "sequence_length": 8192}
+    flash2, flash3, eager = (
+        pl.predict("llama-3.2-1b", attention=name, **options) for name in ("flash2", "flash3", "eager")
+    )
+    seconds = [prediction.by_kind()["attention"]["time_s"] for prediction in (flash2, flash3)]
+    assert 1.5 < seconds[0] / seconds[1] < 2  # rates of 335 and 322 against 616 and 561 TFLOP/s
+    assert flash2.by_kind()["linear"]["time_s"] == pytest.approx(flash3.by_kind()["linear"]["time_s"], rel=1e-3)
+    # Without a fused kernel the scores go through memory, and are kept for the backward pass.
+    assert "attention" not in eager.by_kind() and eager.time_s > 1.5 * flash2.time_s
+    assert eager.memory.memory.activations_bytes > 2 * flash2.memory.memory.activations_bytes

@@ -1,0 +1,49 @@
+"""Published serving results: where they come from, and that they are reproduced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from validation.serving.published import FILE, published_points
+from validation.serving.reproduce import Comparison, compare, summarize, write_trace
+
+
+def test_every_figure_has_its_address() -> None:
+    points = published_points()
+    assert len(points) >= 60 and len({point.source for point in points}) >= 5
+    for point in points:
+        assert point.url.startswith("https://")
+        assert point.tokens_per_s or point.ttft_s or point.tpot_s
+        assert bool(point.rate) != bool(point.concurrency)
+
+
+def test_lengths_of_sharegpt_are_those_of_the_published_run() -> None:
+    """73,671 input tokens and 71,810 output tokens in 320 requests, of which 34 are empty and count as 1 here."""
+    rows = np.loadtxt(FILE.parent / "sharegpt_320.csv", delimiter=",", skiprows=1)
+    assert len(rows) == 320 and rows[:, 1].sum() == 73_671
+    assert rows[:, 2].sum() == 71_810 + 34
+
+
+def test_a_trace_has_the_rate_and_the_lengths(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    write_trace(FILE.parent / "sharegpt_320.csv", 8.0, 640, path)
+    rows = np.loadtxt(path, delimiter=",", skiprows=1)
+    assert rows[:, 1].sum() == 2 * 73_671 and len(rows) / rows[-1, 0] == pytest.approx(8, rel=0.1)
+
+
+@pytest.mark.slow
+def test_throughput_of_a_published_table() -> None:
+    """TensorRT-LLM 0.17, Llama 3.1 8B in fp16 on A100: within the interval, and within the goal of 15 %."""
+    points = [
+        point
+        for point in published_points()
+        if point.source == "TensorRT-LLM 0.17" and point.gpu == "a100-sxm-80gb" and point.network == "llama-3.1-8b"
+    ]
+    comparisons: list[Comparison] = []
+    for point in points[4:8]:
+        comparisons += compare(point)
+    assert all(one.is_inside and abs(one.error) < 0.15 for one in comparisons)
+    assert "| TensorRT-LLM 0.17 | throughput | 4 |" in summarize(comparisons)
