@@ -1,4 +1,4 @@
-"""Fit of the power model to the efficiencies of matrix products, and its error with a device held out."""
+"""Fit of the sustained clock to the efficiencies of matrix products, and its error with a device held out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from paleo_lite.calibration.choose import read_pool
 from paleo_lite.files import write_atomically
 from paleo_lite.machines import Device, Machine, PeakRate, find_device
 from paleo_lite.timing.calibrated import NAMES, library_peak
-from paleo_lite.timing.power import POWER_FILE, PowerModel, node_nm_of, power_model, sustained_fraction
+from paleo_lite.timing.power import POWER_FILE, PowerModel, matrix_fraction, node_nm_of, power_model
+
+from .power_limits import ZEUS, fit_power_limits
 
 KERNELS = "kernels"
 """Software of evidence from single operations."""
@@ -56,7 +58,7 @@ def measured_efficiencies() -> list[Efficiency]:
         group = GROUPS.get((rate.peak.unit, fit.precision))
         if device.vendor != "NVIDIA" or group is None or node_nm_of(device) is None or device.power_w is None:
             continue
-        value = float(np.exp(fit.theta[index])) * sustained_fraction(device, rate)
+        value = float(np.exp(fit.theta[index])) * matrix_fraction(device, rate)
         found.append(Efficiency(device, rate, group, value, fit.source))
     return found
 
@@ -70,7 +72,12 @@ def model_of(parameters: np.ndarray) -> PowerModel:
         clock_exponent=clock_exponent,
         efficiency={"vector": float(np.exp(parameters[4])), "tensor": float(np.exp(parameters[5]))},
         idle_share=IDLE_SHARE,
+        base_share={"HBM": 0.0, "GDDR": 0.0},
+        busy_share=1.0,
+        low_voltage_slope=1.0,
         deviation=0.0,
+        limit_deviation=0.0,
+        power_deviation=0.0,
         devices=[],
         sources=[],
     )
@@ -82,7 +89,7 @@ def predicted(parameters: np.ndarray, efficiencies: Sequence[Efficiency]) -> np.
     groups = list(GROUPS.values())
     values = []
     for one in efficiencies:
-        fraction = sustained_fraction(one.device, one.rate, model=model)
+        fraction = matrix_fraction(one.device, one.rate, model=model)
         values.append(parameters[4 + groups.index(one.group)] + np.log(fraction))
     return np.array(values)
 
@@ -121,13 +128,13 @@ def ship_power(folder: Path) -> PowerModel:
     parameters = fit_power(efficiencies)
     error, constant = held_out_errors(efficiencies)
     model = msgspec.structs.replace(
-        model_of(parameters),
+        fit_power_limits(model_of(parameters)),
         deviation=round(error, 3),
         devices=sorted({one.device.id for one in efficiencies}),
-        sources=sorted({one.source for one in efficiencies}),
+        sources=sorted({ZEUS, *(one.source for one in efficiencies)}),
         held_out=f"a device held out {error:.1%}, with one efficiency for all {constant:.1%}",
     )
-    text = "# Fitted by paleo-lite to matrix products; every field is explained in docs/model.md.\n"
+    text = "# Fitted by paleo-lite to matrix products and measured power; every field is explained in docs/model.md.\n"
     content = msgspec.toml.encode(model)
     write_atomically(folder / POWER_FILE, text.encode() + content)
     power_model.cache_clear()

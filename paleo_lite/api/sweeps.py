@@ -82,7 +82,7 @@ def sweep(
     samples : float or str
         Number of samples for hours, cost and energy.
     price, power : float or str, optional
-        US dollars per hour and watts of one device, instead of the values on record.
+        US dollars per hour and watts of one device, instead of the price on record and the power model.
     hardware_files : path, or sequence of paths
         TOML files of further devices.
     yes : bool

@@ -10,27 +10,40 @@ from __future__ import annotations
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..counting import GENERATION_PHASES
+from ..counting import GENERATION_PHASES, INPUT
 from ..errors import BadDescriptor, BadValue
-from .encoder_models.families import FAMILIES as ENCODER_FAMILIES
-from .encoder_models.families import EncoderFamily
-from .encoder_models.stack import add_encoder_model
-from .encoder_models.t5 import add_t5
 from .language_models.decoder import add_decoder
 from .language_models.families import FAMILIES, Family, describe_decoder
 from .language_models.traits import Attention, Block, Decoder, Experts, LatentAttention
 from .network import Lengths, Network, Publication, SequenceOptions
 from .tape import Config, Tape
 
+if TYPE_CHECKING:
+    from .encoder_models.families import EncoderFamily
+    from .encoder_models.traits import EncoderModel
+
 DEFAULT_TOKENS = 2048
 """Tokens of a sequence if nothing is given: no more than this, and no more than the model knows positions."""
 
-TEXT_PARTS = {"gemma3": "gemma3_text", "llama4": "llama4_text", "gemma3n": "gemma3n_text"}
+TEXT_PARTS = {
+    "gemma3": "gemma3_text", "llama4": "llama4_text", "gemma3n": "gemma3n_text", "llava": "llama", "paligemma": "gemma",
+    "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2",
+}  # fmt: skip
 """Model types of vision-language models and of their text parts, where the nested config may not name its type."""
+
+VISION_PARTS = {"gemma3": "siglip_vision_model", "llava": "clip_vision_model", "paligemma": "siglip_vision_model"}
+"""Model types of vision-language models and of their vision encoders, likewise."""
+
+
+def encoder_families() -> dict[str, EncoderFamily]:
+    """Return the families of encoders, which are imported only where no language model is read."""
+    from .encoder_models.families import FAMILIES as ENCODER_FAMILIES
+
+    return ENCODER_FAMILIES
 
 
 def read_config(
@@ -68,8 +81,8 @@ def read_config(
         if image_size is not None and not part_note:
             raise BadValue(f"{path}: a {model_type} reads no images: leave --image-size out")
         network = _read_decoder(config, FAMILIES[str(model_type)], options)
-    elif model_type in ENCODER_FAMILIES:
-        network = _read_model_type(config, ENCODER_FAMILIES[str(model_type)], image_size, options)
+    elif model_type in encoder_families():
+        network = _read_model_type(config, encoder_families()[str(model_type)], image_size, options)
     else:
         raise unknown_model_type(config)
     if part_note:
@@ -95,8 +108,8 @@ def is_known(fields: dict[str, Any]) -> bool:
     model_type = fields.get("model_type")
     if model_type in FAMILIES:
         classes: tuple[str, ...] = FAMILIES[str(model_type)].classes
-    elif model_type in ENCODER_FAMILIES:
-        classes = ENCODER_FAMILIES[str(model_type)].classes
+    elif model_type in encoder_families():
+        classes = encoder_families()[str(model_type)].classes
     else:
         return False
     named = fields.get("architectures")
@@ -106,7 +119,7 @@ def is_known(fields: dict[str, Any]) -> bool:
 def unknown_model_type(config: Config) -> BadDescriptor:
     """Return the error for a model type that is not read, with the nearest ones and another way."""
     model_type = config.fields.get("model_type")
-    known = [*FAMILIES, *ENCODER_FAMILIES]
+    known = [*FAMILIES, *encoder_families()]
     near = get_close_matches(str(model_type), known, n=3, cutoff=0.5)
     nearest = f"the nearest known types are {', '.join(near)}" if near else f"known types are {', '.join(known)}"
     return config.fail(
@@ -122,17 +135,29 @@ def _decode(data: bytes, path: str) -> dict[str, Any]:
         raise BadDescriptor(f"{path}: {error}") from None
     if not isinstance(fields, dict):
         raise BadDescriptor(f"{path}: a config must be a JSON object")
+    for name in ("model_type", "text_config", "vision_config"):
+        part = fields if name == "model_type" else fields.get(name)
+        model_type = part.get("model_type", "") if isinstance(part, dict) else ""
+        if not isinstance(model_type, (str, type(None))):
+            where = "$.model_type" if part is fields else f"$.{name}.model_type"
+            raise BadDescriptor(f"{path}: {where} must be text (got {model_type!r})")
     return fields
 
 
 def _text_part(fields: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
     """Return the config of the text part of a vision-language model, and a note; any other config as it is."""
-    text = fields.get("text_config")
-    model_type = fields.get("model_type")
-    if model_type in FAMILIES or model_type in ENCODER_FAMILIES or not isinstance(text, dict):
+    model_type = str(fields.get("model_type"))
+    if model_type in FAMILIES or model_type in encoder_families():
         return fields, ""
-    text = dict(text)
-    text.setdefault("model_type", TEXT_PARTS.get(str(model_type), model_type))
+    text = fields.get("text_config")
+    if isinstance(text, dict):
+        text = dict(text)
+    elif model_type in TEXT_PARTS and "vision_config" in fields:
+        text = {key: value for key, value in fields.items() if key not in ("model_type", "vision_config")}
+    else:
+        return fields, ""
+    named = text.get("model_type", model_type)
+    text["model_type"] = TEXT_PARTS.get(str(named), named)
     if text["model_type"] not in FAMILIES:
         return fields, ""
     text.pop("architectures", None)
@@ -153,12 +178,15 @@ def _add_vision_encoder(
         The network, and a note on its parts. A decode step and blocks alone have no vision encoder.
     """
     vision = fields.get("vision_config")
-    if not isinstance(vision, dict) or vision.get("model_type") not in ENCODER_FAMILIES:
+    if not isinstance(vision, dict):
+        return network, note
+    vision_type = str(vision.get("model_type", VISION_PARTS.get(str(fields.get("model_type")))))
+    if vision_type not in encoder_families():
         return network, note
     if options.phase == "decode" or options.blocks is not None:
         return network, f"the text part of a {fields.get('model_type')}: the vision encoder runs with the prompt"
-    config = Config(dict(vision), path)
-    encoder = _read_model_type(config, ENCODER_FAMILIES[str(vision["model_type"])], image_size, SequenceOptions())
+    config = Config({**vision, "model_type": vision_type}, path)
+    encoder = _read_model_type(config, encoder_families()[vision_type], image_size, SequenceOptions())
     offset = len(encoder.layers)
     vision_layers = [layer._replace(name=f"vision.{layer.name}") for layer in encoder.layers]
     text_layers = []
@@ -310,49 +338,101 @@ def text_lengths(
 def _read_model_type(
     config: Config, family: EncoderFamily, image_size: int | None, options: SequenceOptions
 ) -> Network:
-    has_head, class_name = _class_of(config, family)
+    from .encoder_models.families import describe_encoder
+    from .encoder_models.stack import add_encoder_model, add_encoder_pair
+    from .encoder_models.traits import EncoderPair
+
+    class_name = _class_of(config, family)
     name = config.fields["model_type"]
-    reads_images = family.reads == "images"
     if image_size is not None:
-        if not reads_images:
-            raise BadValue(f"{config.where}: a {name} reads no images: leave --image-size out")
-        config.fields["image_size"] = image_size
+        _set_image_size(config, family, image_size)
     if options.tensor_parallel > 1:
         raise BadValue(f"--tensor is for language models that write text, such as llama; {name} is not one")
     if options.expert_parallel > 1:
         raise BadValue(f"--expert-parallel requires a mixture of experts, which {name} is not")
+    reads_images = family.reads == "images"
     if reads_images and options.needs_sequences:
         raise BadValue(f"{config.where}: {name} reads images, which have no --sequence-length, prefill or decode")
-    if reads_images:
-        lengths = Lengths(1, 1)
-    else:
-        lengths = text_lengths(config, options, family.positions, family.longest, generates=family.generates)
-    blocks = config.positive_integer(family.layer_count)
-    if options.blocks is not None:
-        count = options.blocks if isinstance(options.blocks, int) else len(options.blocks)
-        config.fields[family.layer_count] = count
+    lengths = Lengths(1, 1) if reads_images else _encoder_lengths(config, family, options)
+    model = describe_encoder(family, config, class_name)
+    blocks = 0 if isinstance(model, EncoderPair) else model.blocks.count
     tape = Tape(config.where, lengths, _is_fused(config, options), options)
-    if family.describe is None:
-        add_t5(tape, config, has_head)
+    if isinstance(model, EncoderPair):
+        add_encoder_pair(tape, model)
     else:
-        add_encoder_model(tape, family.describe(config, class_name))
-    notes = () if reads_images or options.length or options.context else (_assumption(options, lengths),)
+        if options.blocks is not None:
+            model = _with_blocks(model, options.blocks if isinstance(options.blocks, int) else len(options.blocks))
+        add_encoder_model(tape, model, family.root_of(class_name))
+    notes = _encoder_notes(family, options, lengths)
     source = f"Hugging Face config, {name}"
     network = tape.network(_name_of(config.where), _inputs(tape, family, lengths), source, notes)
-    group = "image networks" if reads_images else "text encoders"
-    return network._replace(lengths=lengths, blocks=blocks, group="speech models" if family.reads == "audio" else group)
+    return network._replace(lengths=lengths, blocks=blocks, group=_GROUPS[family.reads])
 
 
-def _class_of(config: Config, family: EncoderFamily) -> tuple[bool, str]:
-    """Return whether the class that the config names has a head, and its name."""
-    has_head = _is_with_head(config, family.classes)
+_GROUPS = {
+    "text": "text encoders", "images": "image networks", "audio": "speech models", "text and images": "text encoders",
+}  # fmt: skip
+
+
+def _encoder_notes(family: EncoderFamily, options: SequenceOptions, lengths: Lengths) -> tuple[str, ...]:
+    """Return notes on the tokens that are assumed, and on the parts that run in a phase."""
+    notes = []
+    is_audio_prefill = family.reads == "audio" and options.phase == "prefill"
+    if family.reads != "images" and not (options.length or options.context or is_audio_prefill):
+        notes.append(_assumption(options, lengths))
+    if options.phase == "prefill":
+        tokens = lengths.queries if is_audio_prefill else 1
+        source = "spectrogram" if is_audio_prefill else "prompt"
+        begins = "its first token" if tokens == 1 else f"its first {tokens} tokens"
+        notes.append(f"the encoder reads the whole {source}, and the decoder {begins}")
+    if options.phase == "decode":
+        notes.append("the decoder alone: the encoder runs with the prompt, and its weights are not included")
+    return tuple(notes)
+
+
+def _with_blocks(model: EncoderModel, count: int) -> EncoderModel:
+    """Return the model with the first blocks of its encoder only."""
+    blocks = msgspec.structs.replace(model.blocks, count=count, windows=model.blocks.windows[:count])
+    return msgspec.structs.replace(model, blocks=blocks)
+
+
+def _set_image_size(config: Config, family: EncoderFamily, image_size: int) -> None:
+    """Replace the image size of a config."""
+    from .encoder_models.families import nested_fields
+
+    if family.reads == "images":
+        config.fields["image_size"] = image_size
+    elif family.reads == "text and images":
+        config.fields["vision_config"] = {**nested_fields(config, "vision_config"), "image_size": image_size}
+    else:
+        name = config.fields["model_type"]
+        raise BadValue(f"{config.where}: a {name} reads no images: leave --image-size out")
+
+
+def _encoder_lengths(config: Config, family: EncoderFamily, options: SequenceOptions) -> Lengths:
+    """Return the tokens of a pass."""
+    from .encoder_models.families import nested_fields
+
+    name = config.fields["model_type"]
+    if family.reads == "text and images":
+        config = Config({**nested_fields(config, "text_config"), "model_type": name}, config.where)
+    if family.reads == "audio" and options.phase == "prefill" and options.length is None:
+        options = options._replace(length=1)  # the decoder begins with one token
+    return text_lengths(config, options, family.positions, family.longest, generates=family.generates)
+
+
+def _class_of(config: Config, family: EncoderFamily) -> str:
+    """Return the class that the config names, or the first that is read."""
+    _is_with_head(config, family.classes)
     named = config.fields.get("architectures") or [family.classes[0]]
-    return has_head, str(named[0])
+    return str(named[0])
 
 
 def _inputs(tape: Tape, family: EncoderFamily, lengths: Lengths) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of the inputs."""
     if family.reads == "text":
         return ((1, lengths.queries),) * family.inputs
-    first = tuple(layer.inputs[0] for layer in tape.layers if layer.parents == (-1,))[:1]
-    return first if family.inputs == 1 else (*first, (1, lengths.queries))
+    shapes = [layer.inputs[0] for layer in tape.layers if layer.parents == (INPUT,) and len(layer.inputs[0]) > 2]
+    if family.inputs == 1:
+        return tuple(shapes[:1])
+    return (*shapes[:1], (1, lengths.queries))

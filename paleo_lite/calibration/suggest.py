@@ -24,7 +24,7 @@ from ..errors import BadValue
 from ..machines import Device, Machine
 from ..result import Result
 from ..timing.calibrated import CalibratedModel, residual_variance
-from ..timing.models import interval_of
+from ..timing.models import DIRECT_PRECISIONS, RooflineModel, interval_of
 from ..timing.prediction import Prediction
 from ..timing.workload import Workload
 from ..units import element_bytes
@@ -193,11 +193,15 @@ def suggest(
     candidates_s = np.array([terms.time_s for terms in candidate_terms])
     candidate_slopes = np.array([terms.slopes for terms in candidate_terms])
 
+    lowest_s = 0.0
+    if first.precision in DIRECT_PRECISIONS:
+        lowest_s = min(target_s, float(RooflineModel().evaluate(first, machine).time_s))
+
     def interval_with(covariance: Floats, residual: float) -> tuple[float, tuple[float, float] | None]:
         """Return the factor and interval of the targets for a covariance and a residual variance."""
         variances = np.einsum("np,pq,nq->n", target_slopes, covariance, target_slopes) + residual
         low, high = interval_of(target_s, float(np.mean(np.sqrt(variances))))
-        interval = (float(low), float(high)) if is_single else None
+        interval = (max(float(low), lowest_s), float(high)) if is_single else None
         return float(high / low), interval
 
     measuring_s = measuring_time_s(candidates_s)

@@ -356,7 +356,7 @@ def power_limit() -> Decorator:
     return click.option(
         "--power-limit",
         metavar="WATTS",
-        help="Power limit of the device, such as 300W. [default: the one in its data file]",
+        help="Power limit of the device, such as 300W; a lower one slows it. [default: the one in its data file]",
     )
 
 
@@ -499,8 +499,18 @@ def images() -> Decorator:
 def amount_of_tokens() -> Decorator:
     """Add the options that state an amount of training in samples or tokens of a language model."""
     decorators = [
-        click.option("--samples", metavar="COUNT", help="Samples per epoch, 52k, to predict hours, cost and energy."),
-        click.option("--tokens", metavar="COUNT", help="Tokens per epoch, 15B, to predict hours, cost and energy."),
+        click.option(
+            "--samples",
+            type=Quantity(""),
+            metavar="COUNT",
+            help="Samples per epoch, 52k, to predict hours, cost and energy.",
+        ),
+        click.option(
+            "--tokens",
+            type=Quantity(""),
+            metavar="COUNT",
+            help="Tokens per epoch, 15B, to predict hours, cost and energy.",
+        ),
         click.option(
             "--packing",
             is_flag=True,

@@ -141,7 +141,7 @@ from .values import DEVICE, LINK, NETWORK, CompletedText, Quantity
     "--power",
     type=Quantity("W"),
     metavar="WATTS",
-    help="Power of one device. [default: its power limit on record]",
+    help="Power of one device. [default: by the power model]",
 )
 @options.hardware_files()
 @options.output(help=".parquet or .csv file.", required=True)

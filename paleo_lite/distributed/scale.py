@@ -13,6 +13,7 @@ from ..errors import BadValue
 from ..input_pipeline.feeding import InputPipeline, predict_throughput
 from ..timing.budget import Budget
 from ..timing.memory import largest_batch, usable_bytes
+from ..timing.power import drawn_power, power_model
 from ..units import element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
 from .job import InputSettings, Job, Settings, Step, as_scalar
@@ -87,7 +88,12 @@ def scale(
         if number < 1:
             raise BadValue(f"the number of workers must be an integer >= 1 (got {number})")
     workload, device, tokens = job.workload, job.machine.device, job.workload.network.tokens
-    available_bytes, power_w = usable_bytes(device), device.power_w
+    available_bytes = usable_bytes(device)
+    power = drawn_power(device, _relative_clock(job))
+    # FLOPs are extrapolated as floats: those of many samples of a large network exceed 64-bit integers.
+    flops_of_one, flops_of_two = (
+        float(workload.work.column("flops", workload.phase, samples).sum()) for samples in (1, 2)
+    )
     single_worker_step = predict_step(job, topology.with_workers(1), settings, batch_size, strategy, cluster)
     single_worker_per_s, baseline_notes = _single_worker_rate(
         job, single_worker_step, batch_size, settings, available_bytes
@@ -95,10 +101,6 @@ def scale(
     is_single_worker_feasible = single_worker_per_s is not None
     if single_worker_per_s is None:
         single_worker_per_s = batch_size / single_worker_step.time_s
-    # FLOPs are extrapolated as floats: those of many samples of a large network exceed 64-bit integers.
-    flops_of_one, flops_of_two = (
-        float(workload.work.column("flops", workload.phase, samples).sum()) for samples in (1, 2)
-    )
     rows = []
     for number in workers:
         machines = topology.with_workers(number)
@@ -110,6 +112,10 @@ def scale(
         bound = predict_step(job.roofline_job, best_topology, best_settings, global_batch, strategy)
         fits = None if step.memory_bytes is None else step.memory_bytes <= available_bytes
         ideal_s = global_batch / single_worker_per_s / number
+        power_w, power_deviation = device.power_w, 0.0
+        if power is not None:
+            step_j = power.energy_j(step.time_s - step.exposed_s, step.time_s)
+            power_w, power_deviation = float(step_j / step.time_s), power_model().power_deviation
         step_fields = {name: getattr(step, name) for name in Step.__struct_fields__ if name != "notes"}
         row = ScaleRow(
             **step_fields,
@@ -126,9 +132,18 @@ def scale(
             tokens=tokens * global_batch if tokens else None,
             peak_per_s=job.machine.peak(workload.options.products or workload.precision).per_s,
             power_w=power_w,
+            power_deviation=power_deviation,
         )
         rows.append(row)
     return rows if is_single_worker_feasible else relative_to_smallest_fitting(rows)
+
+
+def _relative_clock(job: Job) -> float:
+    """Return the locked clock relative to the default one."""
+    machine, precision = job.machine, job.workload.precision
+    if machine.clock is None:
+        return 1.0
+    return machine.peak(precision).per_s / msgspec.structs.replace(machine, clock=None).peak(precision).per_s
 
 
 def _single_worker_rate(

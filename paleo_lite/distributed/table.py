@@ -44,6 +44,7 @@ _TABLE_FIELDS = (
     "images",
     "epochs",
     "price_usd_per_h",
+    "trainable_parameters",
 )
 
 
@@ -80,6 +81,8 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
         Whether times are forecasts; otherwise they are lower bounds by data sheets.
     phase : {"training", "prefill", "decode"}
         Predicted phase.
+    trainable_parameters : int or None
+        Number of parameters that a training step updates.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.scale:scale_page"
@@ -103,6 +106,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     is_forecast: bool = True
     phase: str = "training"
+    trainable_parameters: int | None = None
 
     def __iter__(self) -> Iterator[ScaleRow]:
         return iter(self.rows)
@@ -157,7 +161,9 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     tokens : float or None
         Tokens per step of all workers; None if the network reads no tokens.
     peak_per_s, power_w, price_usd_per_h : float or None
-        Peak FLOP/s in the precision, rated power in W and price per hour of one device.
+        Peak FLOP/s in the precision, average power in W and price per hour of one device.
+    power_deviation : float
+        Standard deviation of the logarithm of the power; 0 if `power_w` is the rated power.
     images, epochs : float or None
         See `Budget`.
     """
@@ -173,6 +179,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     tokens: float | None = None
     peak_per_s: float | None = None
     power_w: float | None = None
+    power_deviation: float = 0.0
     baseline_workers: int = 1
     price_usd_per_h: float | None = None
     images: float | None = None
@@ -231,7 +238,9 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     def run(self) -> TrainingRun | None:
         """Hours, cost and energy for all samples and epochs; None without a number of samples."""
         budget = Budget(self.images, self.epochs, self.price_usd_per_h)
-        return training_run(budget, self.time_s, self.interval, self.batch_size, self.workers, self.power_w)
+        return training_run(
+            budget, self.time_s, self.interval, self.batch_size, self.workers, self.power_w, self.power_deviation
+        )
 
     @property
     def hours(self) -> float | None:
@@ -245,7 +254,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
 
     @property
     def kwh(self) -> float | None:
-        """Energy in kWh for all samples and epochs, at rated power; hosts and cooling are not included."""
+        """Energy of the devices in kWh for all samples and epochs; hosts and cooling are not included."""
         return None if self.run is None else self.run.kwh
 
     @property

@@ -136,7 +136,9 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sources : dict of str to str
         Title and address of each source by key.
     power : Figure or None
-        Power limit on the data sheet.
+        Power limit: that of the data sheet, or a requested one.
+    rated_power : Figure or None
+        Power limit on the data sheet, if `power` is a requested limit; otherwise None.
     rent : Price or None
         Price per hour.
     conflicts : list of str
@@ -163,6 +165,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured: dict[str, Figure] = {}
     aliases: list[str] = []
     conflicts: list[str] = []
+    rated_power: Figure | None = None
 
     def __repr__(self) -> str:
         return f"<Device {self.id}: {self.name}, {self.vendor} {self.architecture}, {self.year}>"
@@ -181,6 +184,11 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def power_w(self) -> float | None:
         """Power limit in watts; None if no source gives it."""
         return None if self.power is None else parse_quantity(self.power.value, "W")
+
+    @property
+    def rated_power_w(self) -> float | None:
+        """Power limit of the data sheet in watts; None if no source gives it."""
+        return self.power_w if self.rated_power is None else parse_quantity(self.rated_power.value, "W")
 
     @property
     def rent_usd_per_h(self) -> float | None:

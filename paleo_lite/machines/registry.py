@@ -179,7 +179,8 @@ def limit_power(device: Device, power_limit: float | str) -> Device:
         raise BadValue(f"`--power-limit` must be a power such as '300 W' ({error})") from None
     if not limit_w > 0:
         raise BadValue(f"`--power-limit` must be > 0 W (got {power_limit})")
-    return msgspec.structs.replace(device, power=Figure(f"{limit_w:g} W", "given power limit"))
+    limit = Figure(f"{limit_w:g} W", "given power limit")
+    return msgspec.structs.replace(device, power=limit, rated_power=device.rated_power or device.power)
 
 
 class Machine(msgspec.Struct, frozen=True):

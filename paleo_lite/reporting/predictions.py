@@ -13,6 +13,7 @@ from ..machines.device import CLOCKS
 from ..result import LOWER_BOUND_FACT
 from ..timing import Prediction, describe_model
 from ..timing.generating import generation_dict, tokens_per_s
+from ..timing.power import limited_fraction
 from ..units import format_interval, format_number, format_si, parse_quantity
 from ..version import __version__
 from .document import (
@@ -166,14 +167,16 @@ def _generation_facts(prediction: Prediction) -> list[tuple[str, str]]:
 
 
 def _clock_facts(prediction: Prediction) -> list[tuple[str, str]]:
-    """Return the sustained clock of matrix products, if the power limit reduces it."""
+    """Return the sustained clock, that of matrix products if it is lower, if the power limit reduces it."""
     fraction, limit_w = prediction.sustained_fraction, prediction.device.power_w
     clock = prediction.peak.clock
     clock_hz = prediction.device.clock_hz(clock) if clock in CLOCKS else parse_quantity(clock, "Hz")  # type: ignore[arg-type]
     if not prediction.is_forecast or fraction > 0.995 or clock_hz is None or limit_w is None:
         return []
     sustained, boost = format_si(fraction * clock_hz, "Hz", 3), format_si(clock_hz, "Hz", 3)
-    return [("clock", f"{sustained} of {boost} in matrix products ({limit_w:g} W limit)")]
+    is_lower_in_products = fraction < 0.995 * limited_fraction(prediction.device)
+    kernels = " in matrix products" if is_lower_in_products else ""
+    return [("clock", f"{sustained} of {boost}{kernels} ({limit_w:g} W limit)")]
 
 
 def _format_token_rate(per_s: float) -> str:

@@ -25,7 +25,8 @@ from ..errors import BadValue, PaleoError
 from ..machines import Device, Machine, find_device
 from ..timing.broadcast import Passes, keep_freed_memory
 from ..timing.memory import RESERVE_BYTES, shard_model_state, usable_bytes
-from ..timing.models import CALIBRATED, RequestedOutputs, RooflineModel, TimeModel, find_model
+from ..timing.models import CALIBRATED, DIRECT_PRECISIONS, RequestedOutputs, RooflineModel, TimeModel, find_model
+from ..timing.power import DrawnPower, drawn_power
 from ..timing.workload import TrainingOptions, Workload
 from ..units import PRECISION_BYTES, format_si
 from ..version import __version__
@@ -388,7 +389,10 @@ def _fill_single_worker_columns(grid: Grid, single: SingleWorkerTimes) -> None:
     """Fill the columns of times, as if every worker ran alone."""
     indices = single.index_of(grid.per_worker)
     bound_s = np.broadcast_to(single.bound_s[:, :, None], single.time_s.shape)
-    times = {"time_s": single.time_s, "low_s": single.low_s, "high_s": single.high_s, "bound_s": bound_s}
+    low_s = single.low_s
+    if grid.chunk.precision in DIRECT_PRECISIONS:
+        low_s = np.minimum(np.maximum(low_s, bound_s), single.time_s)
+    times = {"time_s": single.time_s, "low_s": low_s, "high_s": single.high_s, "bound_s": bound_s}
     for name, seconds in times.items():
         worker_seconds = np.where(grid.per_worker > 0, seconds[..., indices], np.nan)
         rows = broadcast_along(worker_seconds, "case", "device", "model", "scaling", "workers", "batch")
@@ -549,16 +553,27 @@ def _fill_derived_columns(grid: Grid, single: SingleWorkerTimes) -> None:
     flops = broadcast_along(worker_flops, "case", "scaling", "workers", "batch")
     peaks = [device.find_peak(precision).per_s if precision in device.precisions else None for device in devices]
     prices = [space.price_usd_per_h or device.rent_usd_per_h for device in devices]
-    powers = [space.power_w or device.power_w for device in devices]
     # An unknown value, None, becomes NaN, and so do the columns that depend on it.
     peak = broadcast_along(np.array(peaks, dtype=np.float64), "device")
     price = broadcast_along(np.array(prices, dtype=np.float64), "device")
-    power = broadcast_along(np.array(powers, dtype=np.float64), "device")
     columns["efficiency"] = flops / (time_s * peak)
     hours = space.samples / throughput / 3600
     columns["hours"] = hours
     columns["cost"] = hours * workers * price
-    columns["energy_j"] = hours * 3600 * workers * power
+    powers = [_power_of(device, space.power_w) for device in devices]
+    waiting_w = broadcast_along(np.array([power.waiting_w for power in powers]), "device")
+    busy_w = broadcast_along(np.array([power.busy_w for power in powers]), "device")
+    step_j = waiting_w * time_s + (busy_w - waiting_w) * (time_s - columns["exposed_s"])
+    columns["energy_j"] = hours * 3600 * workers * step_j / time_s
+
+
+def _power_of(device: Device, given_w: float | None) -> DrawnPower:
+    """Return the powers of a device: the given one, those of the power model, or else the rated one; NaN if unknown."""
+    modelled = None if given_w is not None else drawn_power(device)
+    if modelled is not None:
+        return modelled
+    power_w = given_w or device.power_w or np.nan
+    return DrawnPower(power_w, power_w)
 
 
 def _make_table(grid: Grid) -> Columns:

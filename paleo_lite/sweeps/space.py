@@ -115,7 +115,7 @@ class Space(Result, msgspec.Struct, frozen=True):
     samples : float
         Number of samples that hours, cost and energy refer to.
     price_usd_per_h, power_w : float or None
-        Price and power of one device; None uses the values of its hardware file.
+        Price and power of one device; None uses the price of its hardware file and the power model.
     hardware_files : tuple of str
         Files with further devices.
     """

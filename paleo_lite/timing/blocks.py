@@ -18,9 +18,10 @@ from ..files import read_typed, shipped_folder
 from ..machines import Device, Machine
 from ..units import parse_quantity
 from .attention import KernelShares, kernel_shares, scale_class
-from .calibrated import NAMES, CalibratedModel
+from .calibrated import NAMES, CalibratedModel, library_peak
 from .features import Features
 from .models import TimeModel
+from .power import matrix_fraction
 from .workload import Workload
 
 TRAINING_FILE = "training.toml"
@@ -106,7 +107,12 @@ class TrainingModel(CalibratedModel, frozen=True, eq=False):
         """
         shares = kernel_shares(workload.attention, machine.device) or UNKNOWN_KERNEL
         features = scale_class(features, "attention", 1 / shares.forward, 1 / shares.counted_backward)
-        slowdown = REFERENCE_PRODUCT_SHARE / product_share(machine.device)
+        measured_share = product_share(machine.device)
+        if measured_share is None:
+            return features
+        # The measured rate contains what the power limit costs, which the rates of the machine contain as well.
+        fraction = matrix_fraction(machine.device, library_peak(machine, workload.precision))
+        slowdown = REFERENCE_PRODUCT_SHARE / measured_share * fraction
         return scale_class(features, "gemm", slowdown, slowdown)
 
     @property
@@ -115,14 +121,11 @@ class TrainingModel(CalibratedModel, frozen=True, eq=False):
         return self.scatter**2
 
 
-def product_share(device: Device) -> float:
-    """Return the share of the peak that the largest products in bf16 reach on a device, as measured.
-
-    Without a measurement it is `REFERENCE_PRODUCT_SHARE`.
-    """
+def product_share(device: Device) -> float | None:
+    """Return the measured share of the peak that the largest products in bf16 reach on a device; None without one."""
     measured = device.measured.get("gemm_bf16")
     if measured is None:
-        return REFERENCE_PRODUCT_SHARE
+        return None
     return parse_quantity(measured.value, "FLOP/s") / device.find_peak("bf16").per_s
 
 

@@ -10,6 +10,7 @@ import msgspec
 from ..errors import BadValue
 from ..machines import Device
 from ..units import parse_quantity
+from .power import INTERVAL_DEVIATIONS
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -185,8 +186,8 @@ class TrainingRun(NamedTuple):
     steps : int
         Updates of the weights.
     hours, cost_usd, kwh : float or None
-        Duration, cost at the price of the devices, and energy at their rated power, without hosts and cooling; None if
-        price or power are unknown.
+        Duration, cost at the price of the devices, and energy of the devices, without hosts and cooling; None if price
+        or power are unknown.
     hours_interval, cost_interval, kwh_interval : tuple of float or None
         Their intervals.
     """
@@ -212,6 +213,7 @@ def training_run(
     batch_size: int,
     devices: int,
     power_w: float | None,
+    power_deviation: float = 0.0,
 ) -> TrainingRun | None:
     """Return hours, cost and energy of a budget; None without a number of samples.
 
@@ -228,7 +230,9 @@ def training_run(
     devices : int
         Number of devices.
     power_w : float or None
-        Rated power of a device in W.
+        Average power of a device in W.
+    power_deviation : float
+        Standard deviation of the logarithm of the power.
     """
     if budget.images is None:
         return None
@@ -249,5 +253,9 @@ def training_run(
     usd_per_h = None if budget.price_usd_per_h is None else devices * budget.price_usd_per_h
     cost_usd, cost_interval = amounts(usd_per_h)
     kwh, kwh_interval = amounts(None if power_w is None else devices * power_w / 1e3)
+    if kwh and kwh_interval is not None and power_deviation:
+        of_power = INTERVAL_DEVIATIONS * power_deviation
+        below, above = (math.hypot(math.log(end / kwh), of_power) for end in kwh_interval)
+        kwh_interval = (kwh * math.exp(-below), kwh * math.exp(above))
     steps = math.ceil(samples / batch_size)
     return TrainingRun(samples, steps, hours, hours_interval, cost_usd, cost_interval, kwh, kwh_interval)

@@ -112,6 +112,12 @@ INTERVAL_LEVEL = 0.9
 """Default probability of an interval."""
 
 
+DIRECT_PRECISIONS = ("fp64",)
+"""Precisions in which no library uses an algorithm with fewer multiplications than are counted.
+
+Intervals do not extend below the lower bound in them."""
+
+
 def interval_of(time_s: OneOrMany, deviation: OneOrMany, level: float = INTERVAL_LEVEL) -> tuple[OneOrMany, OneOrMany]:
     """Return the interval that contains a time with the probability `level`.
 

@@ -15,14 +15,23 @@ on the unit, the width of the operands, and the process node:
 
     energy = energy at 7 nm of the unit and width * (node / 7 nm) ** node exponent
 
-The four parameters are fitted to the efficiencies that matrix products reach on 20 devices
-(``python -m validation power``, ``calibrations/power.toml``).
+These four parameters are fitted to the efficiencies that matrix products reach on 19 devices.
+
+A requested limit below that of the data sheet slows all kernels. With the power relative to the rated limit, a waiting
+device draws the base share, and a busy one at its boost clock the busy share, so that the limit leaves the share
+
+    s = (limit / rated limit - base share) / (busy share - base share)
+
+of the dynamic power, and the device runs at the fraction min(1, s ** (1/3), slope * s) of its speed: the voltage is
+proportional to the clock down to the lowest voltage, and constant below. Both shares and the slope are fitted to
+measured steps of four devices (Zeus, You et al., NSDI 2023). ``python -m validation ship`` fits all parameters
+(``calibrations/power.toml``). The same shares give the energy of a step.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -58,9 +67,14 @@ NODES_NM = {
 CHIP_NODES_NM = {"GA100": 7.0, "Vega 20": 7.0}
 """Process nodes of chips that differ from their architecture's, by the beginning of the chip's name."""
 
-MEMORY_ENERGY_PJ_PER_BYTE = {"HBM": 31.0, "GDDR": 60.0, "LPDDR": 32.0, "DDR": 120.0}
-"""Energy per byte of memory traffic by the beginning of the memory's type: 3.9 pJ/bit of HBM2 (O'Connor et al. 2017,
-Fine-Grained DRAM), and usual figures of 7.5 pJ/bit of GDDR6, 4 pJ/bit of LPDDR and 15 pJ/bit of DDR4."""
+MEMORY_GROUPS = {"HBM": "HBM", "GDDR": "GDDR", "LPDDR": "HBM"}
+"""Group of the parameters by the beginning of the memory's type. No power of a device with LPDDR was available."""
+
+MIN_FRACTION = 0.1
+"""Lowest fraction of the speed that a power limit leads to: devices do not clock lower."""
+
+INTERVAL_DEVIATIONS = 2.015
+"""Deviations of a 90% interval: Student's t with 5 degrees of freedom."""
 
 _MAX_FILE_BYTES = 2**16
 
@@ -81,9 +95,17 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Share of the sustained peak that matrix products reach, by unit: units are busy, and draw power, for the inverse
         of it times as long as the FLOPs take at peak.
     idle_share : float
-        Share of the power limit that is drawn without arithmetic: leakage, memory and the board.
+        Share of the power limit that matrix products draw for other things than arithmetic: leakage, memory, the board.
+    base_share : dict of str to float
+        Share of the rated limit that a waiting device draws, by group of memory (`MEMORY_GROUPS`).
+    busy_share : float
+        Share of the rated limit that a busy device draws on average at its boost clock.
+    low_voltage_slope : float
+        Fraction of the speed per share of the dynamic power, where the voltage cannot fall further.
     deviation : float
         Standard deviation of the logarithm of the sustained fraction.
+    limit_deviation, power_deviation : float
+        Standard deviation of the logarithm of the speed under a lower limit, and of the average power of a step.
     devices, sources : list of str
         Devices and sources of the fit.
     held_out : str
@@ -95,7 +117,12 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clock_exponent: float
     efficiency: dict[str, float]
     idle_share: float
+    base_share: dict[str, float]
+    busy_share: float
+    low_voltage_slope: float
     deviation: float
+    limit_deviation: float
+    power_deviation: float
     devices: list[str]
     sources: list[str]
     held_out: str = ""
@@ -120,8 +147,11 @@ def power_model() -> PowerModel:
     """
     path = shipped_folder("calibrations") / POWER_FILE
     model = read_typed(path, PowerModel, "power model", _MAX_FILE_BYTES)
-    if model.energy_j_per_flop.keys() != {"vector", "tensor"}:
-        raise BadFile(f"{path}: energy_j_per_flop must have the keys vector and tensor")
+    units, groups = {"vector", "tensor"}, set(MEMORY_GROUPS.values())
+    if model.energy_j_per_flop.keys() != units or model.efficiency.keys() != units:
+        raise BadFile(f"{path}: energy_j_per_flop and efficiency must have the keys vector and tensor")
+    if model.base_share.keys() != groups:
+        raise BadFile(f"{path}: base_share must have the keys HBM and GDDR")
     return model
 
 
@@ -133,8 +163,16 @@ def node_nm_of(device: Device) -> float | None:
     return NODES_NM.get(device.architecture)
 
 
-def sustained_fraction(device: Device, rate: PeakRate, model: PowerModel | None = None) -> float:
-    """Return the share of a peak rate's clock that a device sustains in matrix products.
+def memory_group_of(device: Device) -> str:
+    """Return the group of a device's memory; GDDR if its type is unknown."""
+    for kind, group in MEMORY_GROUPS.items():
+        if device.memory.type.upper().startswith(kind):
+            return group
+    return "GDDR"
+
+
+def matrix_fraction(device: Device, rate: PeakRate, model: PowerModel | None = None) -> float:
+    """Return the share of a peak rate's clock that matrix products sustain under the rated power limit.
 
     Parameters
     ----------
@@ -149,50 +187,75 @@ def sustained_fraction(device: Device, rate: PeakRate, model: PowerModel | None 
     float
         1 for devices without a power limit or of an unknown process.
     """
-    limit_w, node_nm = device.power_w, node_nm_of(device)
-    if limit_w is None or node_nm is None:
+    limit_w, rated_w, node_nm = device.power_w, device.rated_power_w, node_nm_of(device)
+    if limit_w is None or rated_w is None or node_nm is None:
         return 1.0
     model = model or power_model()
     energy_j = model.energy_per_flop_j(rate.peak.unit, rate.peak.precision, node_nm)
-    share = (1 - model.idle_share) * limit_w / (energy_j * rate.per_s)
+    share = (1 - model.idle_share) * max(limit_w, rated_w) / (energy_j * rate.per_s)
     return float(min(1.0, share**model.clock_exponent))
 
 
-def energy_j(device: Device, rate: PeakRate, matrix_flops: float, moved_bytes: float, time_s: float) -> float | None:
-    """Return the energy of a step in joules; None if the device's power limit or process is unknown.
+def limited_fraction(device: Device, model: PowerModel | None = None) -> float:
+    """Return the share of its speed that a device keeps under a power limit below that of its data sheet.
 
-    Idle power runs all the time; arithmetic and memory traffic cost energy per FLOP and byte. The energy per FLOP falls
-    with the clock: at a fraction f of the clock by f^(1 / exponent - 1). The sum never exceeds the power limit times
-    the time, because the clock falls before it does.
+    The speed is that of whole steps: part of the work depends on the clock of the memory, which does not fall.
+    """
+    limit_w, rated_w = device.power_w, device.rated_power_w
+    if limit_w is None or rated_w is None or limit_w >= rated_w:
+        return 1.0
+    model = model or power_model()
+    base_share = model.base_share[memory_group_of(device)]
+    share = (limit_w / rated_w - base_share) / (model.busy_share - base_share)
+    if share <= 0:
+        return MIN_FRACTION
+    return float(max(MIN_FRACTION, min(1.0, share ** (1 / 3), model.low_voltage_slope * share)))
+
+
+def sustained_fraction(device: Device, rate: PeakRate, model: PowerModel | None = None) -> float:
+    """Return the share of a peak rate's clock that a device sustains in matrix products under its power limit.
+
+    See `matrix_fraction` for the parameters.
+    """
+    return matrix_fraction(device, rate, model) * limited_fraction(device, model)
+
+
+class DrawnPower(NamedTuple):
+    """Average powers of a device.
+
+    Attributes
+    ----------
+    waiting_w, busy_w : float
+        Power of the device while it waits and while it computes, in watts.
+    """
+
+    waiting_w: float
+    busy_w: float
+
+    def energy_j(self, busy_s: Any, time_s: Any) -> Any:
+        """Return the energy in joules of steps that take `time_s` and keep the device busy for `busy_s` of it."""
+        return self.waiting_w * time_s + (self.busy_w - self.waiting_w) * busy_s
+
+
+def drawn_power(device: Device, relative_clock: float = 1.0, model: PowerModel | None = None) -> DrawnPower | None:
+    """Return the average powers of a device; None if its power limit is unknown, or it is no GPU that was modelled.
+
+    Dynamic power is proportional to the clock times the squared voltage, which is proportional to the clock down to the
+    lowest voltage.
 
     Parameters
     ----------
     device : Device
-    rate : PeakRate
-        Peak rate of the unit that multiplies.
-    matrix_flops : float
-        FLOPs of matrix products and convolutions.
-    moved_bytes : float
-        Bytes of memory traffic.
-    time_s : float
-        Time of the step in seconds.
+    relative_clock : float
+        Locked clock relative to the boost clock.
+    model : PowerModel, optional
+        Parameters; the shipped ones by default.
     """
-    limit_w, node_nm = device.power_w, node_nm_of(device)
-    if limit_w is None or node_nm is None:
+    limit_w, rated_w = device.power_w, device.rated_power_w
+    if limit_w is None or rated_w is None or node_nm_of(device) is None:
         return None
-    model = power_model()
-    fraction = sustained_fraction(device, rate)
-    per_flop_j = model.energy_per_flop_j(rate.peak.unit, rate.peak.precision, node_nm)
-    per_flop_j *= fraction ** (1 / model.clock_exponent - 1) / model.efficiency[rate.peak.unit]
-    per_byte_j = memory_energy_pj_per_byte(device) * 1e-12
-    dynamic_j = per_flop_j * matrix_flops + per_byte_j * moved_bytes
-    total_j = model.idle_share * limit_w * time_s + dynamic_j
-    return float(min(total_j, limit_w * time_s))
-
-
-def memory_energy_pj_per_byte(device: Device) -> float:
-    """Return the energy per byte of a device's memory in picojoules; that of GDDR if the type is unknown."""
-    for kind, energy_pj in MEMORY_ENERGY_PJ_PER_BYTE.items():
-        if device.memory.type.upper().startswith(kind):
-            return energy_pj
-    return MEMORY_ENERGY_PJ_PER_BYTE["GDDR"]
+    model = model or power_model()
+    waiting_w = model.base_share[memory_group_of(device)] * rated_w
+    relative_voltage = min(1.0, max(relative_clock, model.low_voltage_slope**-0.5))
+    dynamic_w = (model.busy_share * rated_w - waiting_w) * min(1.0, relative_clock) * relative_voltage**2
+    return DrawnPower(min(waiting_w, limit_w), min(waiting_w + dynamic_w, limit_w))

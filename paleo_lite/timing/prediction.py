@@ -18,8 +18,8 @@ from ..result import Result
 from ..units import format_interval, format_si
 from ..version import __version__
 from .generating import STATIC_BATCH_NOTE, generation_dict, tokens_per_s
-from .models import QUANTILES, PeakModel, RooflineModel, Terms, TimeModel, interval_of
-from .power import energy_j, sustained_fraction
+from .models import DIRECT_PRECISIONS, QUANTILES, PeakModel, RooflineModel, Terms, TimeModel, interval_of
+from .power import INTERVAL_DEVIATIONS, drawn_power, power_model, sustained_fraction
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -311,15 +311,29 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def energy_interval_j(self) -> tuple[float, float] | None:
-        """90% interval of the energy in joules that follows from that of the time; None without one."""
-        if self.interval is None:
+        """90% interval of the energy in joules, from those of the time and of the power; None without one."""
+        limit_w, likely_j = self.device.power_w, self.energy_j
+        if self.interval is None or limit_w is None or not likely_j:
             return None
-        low_j, high_j = (self._energy_j_in(end_s) for end_s in self.interval)
-        return None if low_j is None or high_j is None else (low_j, high_j)
+        low_s, high_s = self.interval
+        low_j, high_j = self._energy_j_in(low_s), self._energy_j_in(high_s)
+        if low_j is None or high_j is None:
+            return None
+        of_power = INTERVAL_DEVIATIONS * power_model().power_deviation
+        below = float(np.hypot(np.log(likely_j / low_j), of_power))
+        above = float(np.hypot(np.log(high_j / likely_j), of_power))
+        return float(likely_j * np.exp(-below)), min(float(likely_j * np.exp(above)), float(limit_w * high_s))
 
     def _energy_j_in(self, time_s: float) -> float | None:
-        matrix_flops = float(self.flops if self.macs is None else 2 * self.macs)
-        return energy_j(self.device, self.peak, matrix_flops, float(self.bytes or 0), time_s)
+        relative_clock = 1.0
+        if self.machine.clock is not None:
+            default_machine = msgspec.structs.replace(self.machine, clock=None)
+            relative_clock = self.peak.per_s / self.model.peak(default_machine, self.precision).per_s
+        power = drawn_power(self.device, relative_clock)
+        if power is None or not self.time_s:
+            return None
+        busy_share = float(self.terms.layers_s.sum()) / self.terms.host_slowdown / self.time_s
+        return float(power.energy_j(busy_share * time_s, time_s))
 
     @property
     def is_forecast(self) -> bool:
@@ -413,8 +427,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         if terms.deviation is not None:
             for level in QUANTILES:
                 low_s, high_s = interval_of(time_s, terms.deviation, level)
-                if precision == "fp64" and self.bound_terms is not None:
-                    # No algorithm in fp64 has fewer multiplications than are counted.
+                if precision in DIRECT_PRECISIONS and self.bound_terms is not None:
                     low_s = min(max(low_s, self.bound_terms.time_s), time_s)
                 intervals[f"{level:.0%}".rstrip("%")] = (low_s, high_s)
         board = None
@@ -458,7 +471,11 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             return None
         from .budget import training_run
 
-        return training_run(self.budget, self.time_s, self.interval, self.batch_size, 1, self.device.power_w)
+        energy_j = self.energy_j
+        if energy_j is None:
+            return training_run(self.budget, self.time_s, self.interval, self.batch_size, 1, self.device.power_w)
+        power_w, deviation = energy_j / self.time_s, power_model().power_deviation
+        return training_run(self.budget, self.time_s, self.interval, self.batch_size, 1, power_w, deviation)
 
     @property
     def trainable_parameters(self) -> int | None:

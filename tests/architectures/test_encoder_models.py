@@ -1,12 +1,15 @@
-"""Every encoder and encoder-decoder: counts and parameters are those of the traced ``transformers`` module.
+"""Every encoder and encoder-decoder: its layers, counts and parameters are those of the traced ``transformers`` module.
 
-Tests: architectures/encoder_models/families.py, architectures/encoder_models/stack.py,
-architectures/encoder_models/t5.py, architectures/encoder_models/traits.py.
+Tests: architectures/encoder_models/attention.py, architectures/encoder_models/disentangled.py,
+architectures/encoder_models/embeddings.py, architectures/encoder_models/families.py,
+architectures/encoder_models/heads.py, architectures/encoder_models/relative_bias.py,
+architectures/encoder_models/stack.py, architectures/encoder_models/traits.py.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -15,9 +18,9 @@ from paleo_lite.architectures.encoder_models.families import FAMILIES
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import count
-from paleo_lite.errors import BadValue
+from paleo_lite.errors import BadDescriptor, BadValue
 
-TOKENS = 16
+TOKENS, CONTEXT = 16, 30
 SMALL = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
          "intermediate_size": 176, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
 IMAGES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "intermediate_size": 176,
@@ -27,6 +30,12 @@ TWO_STACKS = {
     "decoder_attention_heads": 8, "encoder_ffn_dim": 176, "decoder_ffn_dim": 176, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2, "decoder_start_token_id": 3,
 }  # fmt: skip
+T5 = {"vocab_size": 1000, "d_model": 64, "d_kv": 8, "d_ff": 176, "num_layers": 2, "num_heads": 8}
+DEBERTA = {
+    **SMALL, "relative_attention": True, "position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"], "position_biased_input": False, "type_vocab_size": 0,
+    "max_position_embeddings": 32, "max_relative_positions": -1,
+}  # fmt: skip
 CASES = {
     "bert": SMALL,
     "roberta": SMALL,
@@ -34,43 +43,105 @@ CASES = {
     "electra": {**SMALL, "embedding_size": 32},
     "distilbert": {"vocab_size": 1000, "dim": 64, "n_layers": 2, "n_heads": 8, "hidden_dim": 176},
     "modernbert": {**SMALL, "num_hidden_layers": 4, "local_attention": 8, "cls_token_id": 3, "sep_token_id": 4},
+    "deberta-v2": DEBERTA,
     "vit": IMAGES,
     "siglip_vision_model": IMAGES,
+    "siglip_text_model": SMALL,
+    "siglip": {"text_config": SMALL, "vision_config": IMAGES},
     "clip_vision_model": IMAGES,
     "clip_text_model": SMALL,
+    "clip": {"text_config": SMALL, "vision_config": IMAGES, "projection_dim": 48},
     "bart": {**TWO_STACKS, "max_position_embeddings": 128},
     "whisper": {**TWO_STACKS, "max_source_positions": 32, "max_target_positions": 64},
-    "t5": {"vocab_size": 1000, "d_model": 64, "d_kv": 8, "d_ff": 176, "num_layers": 2, "num_heads": 8},
+    "t5": T5,
+    "mt5": {**T5, "feed_forward_proj": "gated-gelu"},
 }
 CLASSES = [(model_type, name) for model_type, family in FAMILIES.items() for name in family.classes]
-FLOPS_WITHIN = {"modernbert": 0.03, "siglip_vision_model": 0.03}
-"""Relative differences allowed: rotary tables and masks that are made twice, and PyTorch's own pooling."""
+VARIANTS = [
+    ("deberta-v2", "DebertaV2Model", {"share_att_key": False}),
+    ("deberta-v2", "DebertaV2Model", {"pos_att_type": ["c2p"], "position_buckets": -1}),
+    (
+        "deberta-v2",
+        "DebertaV2Model",
+        {"relative_attention": False, "position_biased_input": True, "norm_rel_ebd": "none"},
+    ),
+    ("deberta-v2", "DebertaV2Model", {"type_vocab_size": 2}),
+    ("modernbert", "ModernBertForSequenceClassification", {"classifier_pooling": "mean"}),
+    ("modernbert", "ModernBertModel", {"attention_dropout": 0.1, "attention_bias": True, "norm_bias": True}),
+    ("modernbert", "ModernBertModel", {"local_attention": 128, "global_attn_every_n_layers": 2}),
+    ("bert", "BertModel", {"is_decoder": True, "use_cache": False}),
+    ("electra", "ElectraModel", {"embedding_size": 64}),
+    ("vit", "ViTModel", {"qkv_bias": False, "patch_size": 4}),
+    ("siglip_vision_model", "SiglipVisionModel", {"vision_use_head": False}),
+    ("t5", "T5Model", {"feed_forward_proj": "gated-silu", "num_decoder_layers": 1}),
+    ("bart", "BartModel", {"encoder_layers": 1, "decoder_attention_heads": 4}),
+]
+"""Configs with other values of the keys that choose layers."""
+
+FLOPS_WITHIN, BYTES_WITHIN = 2e-4, 4e-3
+"""Relative differences allowed in training: the trace takes two slices of a tensor for a chain of one (SigLIP), and
+counts the gradient of a slice that is made for its shape (BART). Inference is equal."""
+
+
+def built(model_type, class_name, implementation="sdpa", **changes):
+    """The module on the meta device, and its inputs."""
+    from paleo_lite.architectures.torch_import import import_torchvision
+
+    torch = import_torchvision("a test").torch
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    fields = json.loads(json.dumps({**CASES[model_type], **changes}))
+    if class_name == "BertLMHeadModel":
+        fields |= {"is_decoder": True, "use_cache": False}
+    implementation = "eager" if "deberta" in model_type else implementation
+    config = transformers.AutoConfig.for_model(model_type, attn_implementation=implementation, **fields)
+    with torch.device("meta"):
+        module = getattr(transformers, class_name)._from_config(config, attn_implementation=implementation)
+    words = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
+    images = torch.zeros(1, 3, 32, 32, device="meta")
+    frames = torch.zeros(1, 80, 64, device="meta")
+    family = FAMILIES[model_type]
+    if family.reads == "images":
+        return module, (images,), {}
+    if family.reads == "text and images":
+        return module, (words,), {"pixel_values": images}
+    if family.inputs == 2:
+        first = frames if family.reads == "audio" else words
+        return module, (first,), {"decoder_input_ids": words, "use_cache": False}
+    return module, (words,), {}
 
 
 @cache
-def traced(model_type, class_name):
+def traced(model_type, class_name, implementation="sdpa", changes=()):
+    """The trace of a class."""
+    from paleo_lite.architectures.trace import trace
+
+    module, inputs, named_inputs = built(model_type, class_name, implementation, **dict(changes))
+    return trace(module, *inputs, **named_inputs)
+
+
+@cache
+def traced_with_cache(model_type, class_name, phase):
+    """The trace of an encoder-decoder that reads a prompt, or writes one token with its caches filled."""
     from paleo_lite.architectures.torch_import import import_torchvision
     from paleo_lite.architectures.trace import trace
 
     torch = import_torchvision("a test").torch
     transformers = pytest.importorskip("transformers", exc_type=ImportError)
-    fields = dict(CASES[model_type])
-    if class_name == "BertLMHeadModel":
-        fields |= {"is_decoder": True, "use_cache": False}
-    attention = "eager" if "deberta" in model_type else "sdpa"
-    config = transformers.AutoConfig.for_model(model_type, attn_implementation=attention, **fields)
-    with torch.device("meta"):
-        module = getattr(transformers, class_name)._from_config(config)
-    words = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
-    family = FAMILIES[model_type]
-    if family.reads == "images":
-        return trace(module, (1, 3, 32, 32))
-    if family.reads == "audio":
-        frames = torch.zeros(1, 80, 64, device="meta")
-        return trace(module, frames, decoder_input_ids=words, use_cache=False)
-    if family.inputs == 2:
-        return trace(module, words, decoder_input_ids=words, use_cache=False)
-    return trace(module, words)
+    module, inputs, _ = built(model_type, class_name)
+    token = torch.zeros(1, 1, dtype=torch.long, device="meta")
+    parts = [transformers.DynamicCache(config=module.config) for _ in range(2)]
+    filled = transformers.EncoderDecoderCache(*parts)
+    options = {"decoder_input_ids": token, "past_key_values": filled, "use_cache": True}
+    if phase == "prefill":
+        return trace(module, *inputs, **options)
+    encoder_tokens = 32 if model_type == "whisper" else CONTEXT
+    own, cross = (torch.zeros(1, 8, tokens, 8, device="meta") for tokens in (CONTEXT, encoder_tokens))
+    for layer in range(2):
+        filled.self_attention_cache.update(own, own, layer)
+        filled.cross_attention_cache.update(cross, cross, layer)
+        filled.is_updated[layer] = True
+    encoded = torch.zeros(1, encoder_tokens, 64, device="meta")
+    return trace(module, encoder_outputs=(encoded,), **options)
 
 
 def network(model_type, class_name, options=None, **changes):
@@ -82,30 +153,93 @@ def network(model_type, class_name, options=None, **changes):
     return read_config(json.dumps(fields).encode(), "some/model/config.json", None, options)
 
 
-def total(found, column, phase="inference"):
-    return int(count(found.layers).column(column, phase).sum())
+def total(found, column, phase="inference", batch_size=1):
+    return int(count(found.layers).column(column, phase, batch_size).sum())
 
 
-def matrix_sizes(found):
-    """Sizes of all matrices and convolutions."""
-    kinds = ("linear", "matmul", "embedding", "conv1d", "conv2d")
-    weights = [layer.weights[0] for layer in found.layers if layer.kind in kinds and layer.weights]
-    return sorted(sorted(weight) for weight in weights if min(weight) > 1)
+def signatures(layers):
+    """Name, kind, shapes, origin and parameters of layers, in any order."""
+    rows = []
+    for layer in layers:
+        attributes = tuple(layer.attributes.get(key) for key in ("causal", "p", "inner", "function", "no_gradient"))
+        shapes = layer.inputs, layer.outputs, layer.weights
+        name = layer.name.partition("#")[0]
+        rows.append((name, layer.kind, *shapes, layer.origin, layer.parameters, attributes))
+    return Counter(rows)
+
+
+def assert_equal(ours, theirs):
+    """Equal layers and inference; training as equal as the trace knows."""
+    ours_rows, theirs_rows = signatures(ours.layers), signatures(theirs.layers)
+    assert (ours_rows - theirs_rows, theirs_rows - ours_rows) == (Counter(), Counter())
+    assert ours.parameters == theirs.parameters
+    for column in ("macs", "flops", "bytes"):
+        for batch_size in (1, 4):
+            figures = [total(found, column, "inference", batch_size) for found in (ours, theirs)]
+            assert figures[0] == figures[1]
+    assert total(ours, "macs", "training") == total(theirs, "macs", "training")
+    for column, within in (("flops", FLOPS_WITHIN), ("bytes", BYTES_WITHIN)):
+        assert total(ours, column, "training") == pytest.approx(total(theirs, column, "training"), rel=within)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model_type", "class_name"), CLASSES)
 def test_an_encoder_equals_the_traced_module(model_type, class_name):
-    ours, theirs = network(model_type, class_name), traced(model_type, class_name)
-    assert ours.parameters == theirs.parameters
-    for phase in ("inference", "training"):
-        assert total(ours, "macs", phase) == total(theirs, "macs", phase)
-        within = FLOPS_WITHIN.get(model_type, 0.01)
-        assert total(ours, "flops", phase) == pytest.approx(total(theirs, "flops", phase), rel=within)
-    assert total(ours, "bytes") == pytest.approx(total(theirs, "bytes"), rel=0.05)
-    # SigLIP's pooling divides one matrix of three, and Whisper's decoder reads a table without an embedding module.
-    if model_type not in ("siglip_vision_model", "whisper"):
-        assert matrix_sizes(ours) == matrix_sizes(theirs)
+    assert_equal(network(model_type, class_name), traced(model_type, class_name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model_type", "class_name", "changes"), VARIANTS)
+def test_other_values_of_a_config_equal_the_traced_module(model_type, class_name, changes):
+    ours = network(model_type, class_name, **changes)
+    assert_equal(ours, traced.__wrapped__(model_type, class_name, "sdpa", tuple(changes.items())))
+
+
+UNFUSED = ["BertModel", "BertLMHeadModel", "DistilBertModel", "ModernBertModel", "ViTModel", "CLIPTextModel",
+           "WhisperModel", "T5Model"]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("class_name", UNFUSED)
+def test_attention_in_separate_kernels_equals_the_traced_module(class_name):
+    """In evaluation mode, in which the trace has a dropout of attention weights with a probability of 0."""
+    model_type = next(model_type for model_type, name in CLASSES if name == class_name)
+    ours = network(model_type, class_name, _attn_implementation="eager")
+    theirs = traced(model_type, class_name, "eager")
+    assert len(ours.layers) == len(theirs.layers)
+    for column in ("macs", "flops", "bytes"):
+        assert total(ours, column) == total(theirs, column)
+
+
+def written_in_place(found):
+    """Layers without writes to a cache, which ``transformers`` concatenates, and without copies of a single token."""
+    left = []
+    for layer in found.layers:
+        is_append = layer.kind == "cache" or (layer.kind == "concat" and len(layer.outputs[0]) == 4)
+        is_empty = layer.outputs[0] == (0,)
+        is_copy_of_one = layer.kind == "copy" and layer.outputs[0] == (1, 1, 8, 8)
+        if not (is_append or is_empty or is_copy_of_one):
+            left.append(layer)
+    return left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("model_type", ["bart", "whisper", "t5", "mt5"])
+def test_an_encoder_decoder_with_a_cache_equals_the_traced_module(model_type, phase):
+    class_name = FAMILIES[model_type].classes[0]
+    length = 1 if model_type == "whisper" else TOKENS
+    options = SequenceOptions(length, phase="prefill") if phase == "prefill" else SequenceOptions(None, CONTEXT, phase)
+    ours, theirs = network(model_type, class_name, options), traced_with_cache(model_type, class_name, phase)
+    ours_rows, theirs_rows = signatures(written_in_place(ours)), signatures(written_in_place(theirs))
+    assert (ours_rows - theirs_rows, theirs_rows - ours_rows) == (Counter(), Counter())
+    assert total(ours, "macs") == total(theirs, "macs")
+    assert total(ours, "flops") == total(theirs, "flops")
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_every_family_is_compared(model_type):
+    assert model_type in CASES, f"add {model_type} to CASES"
 
 
 @pytest.mark.parametrize("model_type", ["bart", "whisper"])
@@ -133,18 +267,87 @@ def test_an_encoder_has_no_decode_phase():
         network("roberta", "RobertaModel", SequenceOptions(context=9, phase="decode"))
 
 
-def test_a_vision_language_model_is_its_text_part_and_its_vision_encoder():
-    text = {**SMALL, "model_type": "gemma3_text", "num_key_value_heads": 2, "head_dim": 8}
-    vision = {**IMAGES, "model_type": "siglip_vision_model", "vision_use_head": False}
-    config = {"model_type": "gemma3", "text_config": text, "vision_config": vision}
+def read(fields, options=None):
+    return read_config(json.dumps(fields).encode(), "c.json", None, options)
 
-    def read(fields, options=None):
-        return read_config(json.dumps(fields).encode(), "c.json", None, options)
 
-    both = read(config, SequenceOptions(TOKENS))
+VISION_LANGUAGE = {
+    "gemma3": (
+        {"model_type": "gemma3_text", "num_key_value_heads": 2, "head_dim": 8},
+        {"model_type": "siglip_vision_model", "vision_use_head": False},
+    ),
+    "llava": ({"model_type": "llama"}, {"model_type": "clip_vision_model"}),
+    "paligemma": ({"model_type": "gemma", "head_dim": 8}, {"model_type": "siglip_vision_model"}),
+}
+
+
+@pytest.mark.parametrize("model_type", VISION_LANGUAGE)
+@pytest.mark.parametrize("names_parts", [True, False])
+def test_a_vision_language_model_is_its_text_part_and_its_vision_encoder(model_type, names_parts):
+    text, vision = ({**sizes, **own} for sizes, own in zip((SMALL, IMAGES), VISION_LANGUAGE[model_type]))
     alone, encoder = read(text, SequenceOptions(TOKENS)), read(vision)
+    step_alone = read(text, SequenceOptions(context=9, phase="decode"))
+    if not names_parts:
+        del text["model_type"], vision["model_type"]
+    config = {"model_type": model_type, "text_config": text, "vision_config": vision}
+    both = read(config, SequenceOptions(TOKENS))
     assert both.parameters == alone.parameters + encoder.parameters
     assert total(both, "macs", "training") == total(alone, "macs", "training") + total(encoder, "macs", "training")
     assert any("its vision encoder, one image per sequence" in note for note in both.notes)
-    step = read(config, SequenceOptions(context=9, phase="decode"))
-    assert step.layers == read(text, SequenceOptions(context=9, phase="decode")).layers
+    assert read(config, SequenceOptions(context=9, phase="decode")).layers == step_alone.layers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_nested", [True, False])
+@pytest.mark.parametrize("model_type", ["qwen2_vl", "qwen2_5_vl"])
+def test_the_text_part_of_a_qwen_vl_has_the_parameters_of_the_module(model_type, is_nested):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    text = {**SMALL, "num_key_value_heads": 2, "tie_word_embeddings": False}
+    theirs = transformers.AutoConfig.for_model(model_type, text_config=text)
+    with torch.device("meta"):
+        text_model = transformers.AutoModel.from_config(theirs).language_model
+    nested = {"text_config": {**text, "model_type": f"{model_type}_text"}}
+    config = {"model_type": model_type, "vision_config": {"depth": 2}, **(nested if is_nested else text)}
+    found = read(config, SequenceOptions(TOKENS))
+    assert found.parameters == sum(part.numel() for part in text_model.parameters()) + 64 * 1000
+    assert f"the text part of a {model_type}; its vision encoder is not included" in found.notes
+
+
+def test_an_image_size_reaches_the_image_encoder_of_a_pair():
+    fields = {"model_type": "clip", **CASES["clip"]}
+    small, large = (read_config(json.dumps(fields).encode(), "c.json", size, SequenceOptions(8)) for size in (32, 64))
+    assert small.inputs == ((1, 3, 32, 32), (1, 8)) and large.inputs == ((1, 3, 64, 64), (1, 8))
+    assert large.parameters - small.parameters == (64 - 16) * 64  # positions of the further patches
+
+
+BAD = [
+    ("roberta", {"hidden_size": 60}, r"\$.num_attention_heads is 8, which does not divide \$.hidden_size, 60"),
+    ("t5", {"feed_forward_proj": "gated-x"}, r"\$.feed_forward_proj is 'gated-x'"),
+    ("deberta-v2", {"pos_att_type": "c2c"}, r"\$.pos_att_type must hold c2p and p2c \(got 'c2c'\)"),
+    ("deberta-v2", {"pos_att_type": 5}, r"\$.pos_att_type must hold c2p and p2c \(got 5\)"),
+    ("deberta-v2", {"norm_rel_ebd": []}, r"\$.norm_rel_ebd must be one of 'layer_norm', 'none' \(got \[\]\)"),
+    ("modernbert", {"layer_types": ["full_attention"]}, r"\$.layer_types must be a list of 4 types"),
+    ("deberta-v2", {"conv_kernel_size": 3}, r"\$.conv_kernel_size is 3; DebertaV2 is read with 0 only"),
+    ("clip", {"text_config": None}, r"\$.text_config is missing"),
+    ("bert", {"architectures": ["BertForMultipleChoice"]}, "BertForTokenClassification or .* is read"),
+]
+
+
+@pytest.mark.parametrize(("model_type", "changes", "message"), BAD)
+def test_a_bad_config_is_refused_in_a_sentence(model_type, changes, message):
+    with pytest.raises(BadDescriptor, match=message):
+        read({**CASES[model_type], "model_type": model_type, **changes}, SequenceOptions(8))
+
+
+def test_a_spectrogram_is_read_whole_and_the_decoder_begins_with_one_token():
+    """Whisper's encoder reads 30 s, whatever the decoder's tokens are; its first pass may have several."""
+    fields = {**CASES["whisper"], "model_type": "whisper"}
+    one, four = (read(fields, SequenceOptions(tokens, phase="prefill")) for tokens in (None, 4))
+    assert one.inputs == ((1, 80, 64), (1, 1)) and four.inputs == ((1, 80, 64), (1, 4))
+    caches = [layer.outputs[0] for layer in four.layers if layer.kind == "cache"]
+    assert caches == [(1, 8, 4, 8), (1, 8, 32, 8)] * 2
+    assert one.notes == ("the encoder reads the whole spectrogram, and the decoder its first token",)
+    assert four.notes == ("the encoder reads the whole spectrogram, and the decoder its first 4 tokens",)
+    step = read(fields, SequenceOptions(context=9, phase="decode"))
+    assert step.notes == ("the decoder alone: the encoder runs with the prompt, and its weights are not included",)

@@ -1,6 +1,6 @@
 """Every family of language models: its layers, counts and parameters are those of the traced ``transformers`` module.
 
-Tests: architectures/model_config.py, architectures/language_models/attention.py,
+Tests: architectures/language_models/attention.py,
 architectures/language_models/decoder.py, architectures/language_models/families.py,
 architectures/language_models/feed_forward.py, architectures/language_models/keys.py,
 architectures/language_models/norms.py, architectures/language_models/state_space.py,

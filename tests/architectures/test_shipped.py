@@ -21,7 +21,7 @@ from paleo_lite.files import shipped_folder
 pytestmark = pytest.mark.slow
 
 CONFIGS = {path.stem for path in shipped_folder("models").glob("*.json") if '"model_type"' in path.read_text()[:100]}
-"""Language models are shipped as configs, which test_transformers.py compares with traces."""
+"""Language models are shipped as configs: test_language_models.py and test_encoder_models.py compare their families."""
 
 TRACED = [name for name in network_names() if not name.startswith("paleo_") and name not in CONFIGS]
 TORCHVISION = [name for name in TRACED if name not in NETWORKS]

@@ -56,7 +56,8 @@ def test_the_price_of_a_node_is_divided_by_its_devices() -> None:
     assert row.price_usd_per_h == pytest.approx(21.957642 / 8)
     assert row.cost_per_million == pytest.approx(1e6 / row.throughput_per_s / 3600 * 21.957642 * 8)
     assert row.kwh is None  # no number of samples is given
-    assert row.kwh_per_million == pytest.approx(64 * 0.4 * 1e6 / row.throughput_per_s / 3600)
+    assert row.kwh_per_million == pytest.approx(64 * row.power_w / 1e3 * 1e6 / row.throughput_per_s / 3600)
+    assert 0.3 * 400 < row.power_w < 400  # by the data sheet
     assert row.mfu == pytest.approx(row.flops_per_s / 312e12)
     # 3 x 8.178 GFLOP of forward and backward pass (4.089 GMAC, torchvision), except the first layer's data gradient.
     assert row.flops_per_s == pytest.approx(3 * 8.178e9 * row.throughput_per_s / 64, rel=0.03)

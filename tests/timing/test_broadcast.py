@@ -68,7 +68,7 @@ def test_as_one_at_a_time(device: str, precision: str, name: str) -> None:
                 assert found.low_s is None and found.high_s is None
             else:
                 ends = (found.low_s[row, column], found.high_s[row, column])
-                assert ends == pytest.approx(one.interval, rel=1e-12), where
+                assert ends == pytest.approx(one.terms.interval(), rel=1e-12), where
 
 
 @pytest.mark.parametrize(("device", "name"), [("v100-sxm2", "calibrated"), ("k80", "roofline")])

@@ -75,7 +75,9 @@ def test_a_prediction_answers_in_hours_dollars_and_kilowatt_hours() -> None:
     answer = prediction.to_dict()["run"]
     assert answer["hours"] == pytest.approx(1.28e6 * 90 / 64 * prediction.time_s / 3600)
     assert answer["cost_usd"] == pytest.approx(answer["hours"] * H100.rent_usd_per_h)
-    assert answer["kwh"] == pytest.approx(answer["hours"] * 0.7)
+    assert answer["kwh"] == pytest.approx(1.28e6 * 90 / 64 * prediction.energy_j / 3.6e6)
+    assert 0.2 * 0.7 < answer["kwh"] / answer["hours"] < 0.7  # 700 W by the data sheet
+    assert answer["kwh_interval"][0] < answer["kwh"] < answer["kwh_interval"][1]
     assert answer["hours_interval"][0] < answer["hours"] < answer["hours_interval"][1]
     with pytest.raises(BadValue, match="need a network and `--phase training`"):
         pl.predict("resnet50", gpu="h100-sxm", samples="1M")

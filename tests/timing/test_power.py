@@ -6,14 +6,22 @@ Tests: timing/power.py.
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 import paleo_lite as pl
 from paleo_lite.errors import BadValue
-from paleo_lite.machines import Machine, find_device, list_devices
+from paleo_lite.machines import Figure, Machine, find_device, list_devices
 from paleo_lite.machines.registry import limit_power
 from paleo_lite.timing.calibrated import library_peak
-from paleo_lite.timing.power import PowerModel, energy_j, node_nm_of, power_model, sustained_fraction
+from paleo_lite.timing.power import (
+    PowerModel,
+    drawn_power,
+    limited_fraction,
+    node_nm_of,
+    power_model,
+    sustained_fraction,
+)
 from paleo_lite.units import parse_quantity
 
 MODEL = PowerModel(
@@ -22,7 +30,12 @@ MODEL = PowerModel(
     clock_exponent=0.5,
     efficiency={"vector": 1.0, "tensor": 1.0},
     idle_share=0.2,
+    base_share={"HBM": 0.1, "GDDR": 0.3},
+    busy_share=0.9,
+    low_voltage_slope=1.6,
     deviation=0.1,
+    limit_deviation=0.1,
+    power_deviation=0.2,
     devices=[],
     sources=[],
 )
@@ -36,7 +49,8 @@ def test_a_limit_of_a_quarter_of_the_power_halves_the_clock():
     """At 7 nm 10 pJ per FLOP: 19.5 TFLOP/s of an A100 draw 195 W, and 80% of 60.9 W is a quarter of that."""
     rate = rate_of("a100-sxm-40gb", "fp32")
     assert node_nm_of(find_device("a100-sxm-40gb")) == 7
-    device = limit_power(find_device("a100-sxm-40gb"), 195 / 4 / 0.8)
+    limit = Figure(f"{195 / 4 / 0.8} W", "a rated limit")
+    device = msgspec.structs.replace(find_device("a100-sxm-40gb"), power=limit)
     fraction = sustained_fraction(device, rate, MODEL)
     assert rate.per_s == pytest.approx(19.5e12, rel=2e-3)
     assert fraction == pytest.approx(0.5, rel=2e-3)
@@ -57,6 +71,48 @@ def test_a_lower_limit_and_a_higher_clock_bind_more():
     slow = library_peak(Machine(device, "600 MHz"), "fp32")
     assert slow.per_s == pytest.approx(8.1e12 * 600 / 1590, rel=0.01)
     assert sustained_fraction(device, slow) > fractions[1]
+
+
+@pytest.mark.parametrize(
+    ("limit_w", "expected"),
+    [(400, 1), (480, 1), (40 + 320 * 0.729, 0.9), (40 + 320 * 0.25, 0.4), (30, 0.1)],
+)
+def test_a_limit_below_the_rated_one_slows_all_kernels(limit_w, expected):
+    """An A100 of 400 W: 40 W while waiting, 360 W while busy. A voltage proportional to the clock gives 0.9 of the
+    clock at 0.729 of the dynamic power; at 0.25 of it the voltage is the lowest, and the slope is 1.6."""
+    device = limit_power(find_device("a100-sxm-40gb"), limit_w)
+    assert device.rated_power_w == 400
+    assert limited_fraction(device, MODEL) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "limit_w", "measured_slowdown"),
+    [
+        ("v100-pcie", 175, 3945.8 / 3603.6),
+        ("v100-pcie", 125, 5158.95 / 3603.6),
+        ("a40", 200, 3992.39 / 3739.5),
+        ("a40", 150, 6147.46 / 3739.5),
+        ("p100-pcie-16gb", 150, 6678.76 / 6277.98),
+    ],
+)
+def test_measured_slowdowns_under_a_power_limit_are_inside_the_interval(gpu, limit_w, measured_slowdown):
+    """ResNet-50 at batch size 128 in the power traces of Zeus (You et al., NSDI 2023)."""
+    asked = {"precision": "fp32", "batch_size": 128, "phase": "training"}
+    slowdown = pl.predict("resnet50", gpu=gpu, power_limit=limit_w, **asked).time_s
+    slowdown /= pl.predict("resnet50", gpu=gpu, **asked).time_s
+    assert abs(np.log(slowdown / measured_slowdown)) < 2.015 * power_model().limit_deviation
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "epoch_s", "power_w"),
+    [("v100-pcie", "fp32", 3603.6, 222.4), ("a40", "tf32", 3739.5, 244.3), ("p100-pcie-16gb", "fp32", 6278.0, 165.5)],
+)
+def test_measured_energies_are_inside_the_interval(gpu, precision, epoch_s, power_w):
+    """ResNet-50 at batch size 128 in the power traces of Zeus; ImageNet has 1,281,167 images."""
+    prediction = pl.predict("resnet50", gpu=gpu, precision=precision, batch_size=128, phase="training")
+    low_j, high_j = prediction.energy_interval_j
+    assert low_j < epoch_s * 128 / 1281167 * power_w < high_j
+    assert low_j < prediction.energy_j < high_j
 
 
 @pytest.mark.parametrize("limit", ["0 W", "-3 W", "many", "300 GB"])
@@ -91,18 +147,27 @@ def test_published_rates_of_matrix_products_are_within_the_sustained_clock(name)
         pytest.skip("no measured rate of matrix products")
 
 
-@pytest.mark.parametrize("name", ["t4", "l4", "v100-sxm2", "h100-sxm"])
-def test_energy_lies_between_idle_power_and_the_limit(name):
-    device, rate = find_device(name), rate_of(name, "fp16")
-    model, limit_w = power_model(), device.power_w
-    idle = energy_j(device, rate, 0.0, 0.0, 2.0)
-    assert idle == pytest.approx(2 * model.idle_share * limit_w)
-    sustained = rate.per_s * sustained_fraction(device, rate)
-    busy = energy_j(device, rate, 2 * sustained * model.efficiency[rate.peak.unit], 0.0, 2.0)
-    assert idle < busy <= 2 * limit_w * (1 + 1e-9)
+def test_the_power_of_a_busy_and_of_a_waiting_device():
+    """An A100 of 400 W: 40 W while waiting, 360 W while busy; at half the clock, the voltage is 1.6 ** -0.5."""
+    device = find_device("a100-sxm-40gb")
+    assert drawn_power(device, model=MODEL) == pytest.approx((40, 360))
+    assert drawn_power(limit_power(device, 200), model=MODEL) == pytest.approx((40, 200))
+    assert drawn_power(device, 0.5, MODEL) == pytest.approx((40, 40 + 320 * 0.5 / 1.6))
+    assert drawn_power(device, 0.9, MODEL) == pytest.approx((40, 40 + 320 * 0.9**3))
+    assert drawn_power(device, model=MODEL).energy_j(2.0, 3.0) == pytest.approx(2 * 360 + 40)
 
 
 def test_devices_of_an_unknown_process_are_not_limited():
     device = msgspec.structs.replace(find_device("t4"), architecture="Unknown")
     assert sustained_fraction(device, rate_of("t4", "fp32")) == 1
-    assert energy_j(device, rate_of("t4", "fp32"), 1e9, 1e9, 1.0) is None
+    assert drawn_power(device) is None
+
+
+def test_scale_reports_the_energy_of_predict():
+    """A large batch does not wait for the host, so that a single worker of `scale` draws what `predict` says."""
+    asked = {"gpu": "v100-sxm2", "precision": "fp32", "batch_size": 128}
+    prediction = pl.predict("resnet50", phase="training", **asked)
+    (row,) = pl.scale("resnet50", workers=[1], samples="1M", **asked)
+    assert row.power_w == pytest.approx(prediction.energy_j / prediction.time_s, rel=0.03)
+    assert row.kwh == pytest.approx(1e6 / 128 * prediction.energy_j / 3.6e6, rel=0.03)
+    assert row.run.kwh_interval[0] < row.kwh < row.run.kwh_interval[1]

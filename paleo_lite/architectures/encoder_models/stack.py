@@ -1,4 +1,4 @@
-"""The layers of an encoder or encoder-decoder, from the record that describes it."""
+"""The layers of an encoder, an encoder-decoder or a pair of encoders, from the record that describes it."""
 
 from __future__ import annotations
 
@@ -7,362 +7,242 @@ from ..builder import Blob
 from ..language_models.norms import add_norm
 from ..network import Lengths
 from ..tape import Tape
-from .traits import AudioEmbedding, Blocks, EncoderModel, Head, ImageEmbedding, TextEmbedding
+from .attention import (
+    SelfAttentionInputs,
+    add_bias,
+    add_cross_attention,
+    add_cross_bias,
+    add_self_attention,
+    mask_bias,
+)
+from .disentangled import SharedPositions, add_disentangled_attention, add_shared_positions
+from .embeddings import add_embedding
+from .heads import add_head
+from .traits import AudioEmbedding, Blocks, EncoderModel, EncoderPair
 
 
-def add_encoder_model(tape: Tape, model: EncoderModel) -> None:
-    """Add all layers; in the decode phase those of the decoder only, because the encoder's output is cached."""
+def add_encoder_model(tape: Tape, model: EncoderModel, root: str = "", head_root: str = "") -> Blob:
+    """Add the layers of an encoder or an encoder-decoder; return its output.
+
+    In the prefill phase the encoder reads the whole input, and the decoder its first token. In the decode phase the
+    decoder reads one token; the encoder's output is in the cache.
+
+    Parameters
+    ----------
+    model : EncoderModel
+    root, head_root : str
+        Names of the modules around the model and around its head, with a dot, or empty.
+    """
+    lengths = tape.lengths
     hidden_size = model.blocks.hidden_size
-    is_decode = tape.lengths.uses_cache and tape.lengths.queries == 1
-    if model.decoder_blocks is None or not is_decode:
-        encoded = _add_embedding(tape, "encoder.embeddings", model.embedding, hidden_size)
-        encoded = _add_blocks(tape, "encoder", model.blocks, encoded)
-    else:
-        is_audio = isinstance(model.embedding, AudioEmbedding)
-        encoder_tokens = model.embedding.positions if is_audio else tape.lengths.keys - 1  # type: ignore[union-attr]
+    is_decode = lengths.uses_cache and lengths.queries == 1 < lengths.keys
+    is_audio = isinstance(model.embedding, AudioEmbedding)
+    if model.decoder_blocks is not None and is_decode:
+        encoder_tokens = model.embedding.positions if isinstance(model.embedding, AudioEmbedding) else lengths.keys - 1
         encoded = Blob((1, encoder_tokens, hidden_size), CONSTANT)
+    else:
+        x = add_embedding(tape, root, model.embedding, lengths.queries)
+        encoded = _add_blocks(tape, root, model.blocks, x)
     if model.decoder_blocks is None:
-        _add_head(tape, model.head, encoded)
-        return
+        return add_head(tape, head_root, model.head, encoded)
     assert model.decoder_embedding is not None
-    if tape.lengths.uses_cache and not is_decode:
-        tape.lengths = Lengths(1, 1, uses_cache=True)  # the decoder begins with its first token
-    tokens = 1 if tape.lengths.uses_cache else tape.lengths.queries
-    is_shared = isinstance(model.embedding, TextEmbedding) and not is_decode
-    x = _add_words(tape, "decoder.embeddings", model.decoder_embedding, hidden_size, tokens, is_shared)
-    x = _add_blocks(tape, "decoder", model.decoder_blocks, x, encoded)
-    _add_head(tape, model.head, x)
+    if lengths.uses_cache and not is_decode and not is_audio:
+        tape.lengths = Lengths(1, 1, uses_cache=True)
+    is_shared = model.has_shared_embedding and not is_decode
+    x = add_embedding(tape, root, model.decoder_embedding, tape.lengths.queries, is_shared)
+    x = _add_blocks(tape, root, model.decoder_blocks, x, encoded)
+    return add_head(tape, head_root, model.head, x)
 
 
-# Embeddings
+def add_encoder_pair(tape: Tape, pair: EncoderPair) -> None:
+    """Add an image encoder, a text encoder, and the cosine similarity of their outputs."""
+    image = add_encoder_model(tape, pair.image, "vision_model.", "vision_model.")
+    if pair.projection_size:
+        image = tape.linear("visual_projection", image, pair.projection_size, bias=False)
+    text = add_encoder_model(tape, pair.text, "text_model.", "text_model.")
+    if pair.projection_size:
+        text = tape.linear("text_projection", text, pair.projection_size, bias=False)
+    directions = []
+    for blob in (image, text):
+        norm = _add_vector_norm(tape, blob, is_written_out=not pair.has_bias)
+        directions.append(tape.op("div", "div", blob, norm))
+    size = text.shape[-1]
+    column = tape.view("", directions[0], (size, 1), "t")
+    similarity = tape.op("matmul", "matmul", directions[1], column, out=(1, 1), origin="function", inner=size)
+    scale_shape = (1,) if pair.has_bias else ()
+    scale = tape.op("logit_scale", "exp", out=scale_shape, weights=(scale_shape,), origin="method")
+    similarity = tape.op("mul", "mul", similarity, scale)
+    if pair.has_bias:
+        similarity = tape.op("logit_bias", "add", similarity, weights=((1,),))
+    tape.view("", similarity, (1, 1), "t")
 
 
-def _add_embedding(
-    tape: Tape, name: str, embedding: TextEmbedding | ImageEmbedding | AudioEmbedding, hidden_size: int
-) -> Blob:
-    if isinstance(embedding, ImageEmbedding):
-        return _add_patches(tape, name, embedding, hidden_size)
-    if isinstance(embedding, AudioEmbedding):
-        return _add_frames(tape, name, embedding, hidden_size)
-    return _add_words(tape, name, embedding, hidden_size, tape.lengths.queries, is_shared=False)
+def _add_vector_norm(tape: Tape, blob: Blob, is_written_out: bool) -> Blob:
+    """Add the Euclidean norm of a vector."""
+    if not is_written_out:
+        return tape.op("norm", "reduce", blob, out=(1, 1), origin="function", per_element=2, function="norm")
+    squares = tape.op("pow", "pow", blob, origin="function")
+    total = tape.op("sum", "reduce", squares, out=(1, 1), origin="function", function="sum")
+    return tape.op("pow", "pow", total, origin="function")
 
 
-def _add_words(tape: Tape, name: str, embedding: TextEmbedding, hidden_size: int, tokens: int, is_shared: bool) -> Blob:
-    """Add the embedding of tokens; a shared table was counted with an earlier layer."""
-    size = embedding.size
-    x = tape.embedding(
-        f"{name}.word_embeddings",
-        Blob((1, tokens)),
-        embedding.vocabulary,
-        size,
-        new_parameters=0 if is_shared else None,
-    )
-    if embedding.is_scaled:
-        x = tape.op(f"{name}.mul", "mul", x)
-    if embedding.token_types:
-        zeros = Blob((1, embedding.positions), CONSTANT)
-        types = tape.op(f"{name}.gather", "gather", zeros, out=(1, tokens), origin="function")
-        types = tape.embedding(f"{name}.token_type_embeddings", types, embedding.token_types, size)
-        x = tape.op(f"{name}.add", "add", x, types)
-    if embedding.position_kind != "none":
-        places = _add_places(tape, name, embedding, tokens)
-        positions = tape.embedding(f"{name}.position_embeddings", places, embedding.positions, size)
-        x = tape.op(f"{name}.add", "add", x, positions)
-    if embedding.has_norm:
-        x = _add_norm(tape, f"{name}.LayerNorm", x, embedding.has_norm_bias)
-    if embedding.dropout is not None:
-        x = tape.dropout(f"{name}.dropout", x, embedding.dropout)
-    if size != hidden_size:
-        x = tape.linear("encoder.embeddings_project", x, hidden_size)
-    return x
-
-
-def _add_places(tape: Tape, name: str, embedding: TextEmbedding, tokens: int) -> Blob:
-    """Add the index of each token's position."""
-    if embedding.position_kind == "learned":
-        return tape.view(name, Blob((1, embedding.positions), CONSTANT), (1, tokens), "getitem", "slice")
-    mask = tape.op(f"{name}.ne", "compare", Blob((1, tokens)), no_gradient=True, function="ne")
-    mask = tape.view(name, mask, mask.shape, "to_copy", "copy")
-    places = tape.op(f"{name}.cumsum", "scan", mask, origin="function", function="cumsum")
-    places = tape.view(name, places, places.shape, "type_as", "copy")
-    places = tape.op(f"{name}.add", "add", places)
-    places = tape.op(f"{name}.mul", "mul", places, mask)
-    places = tape.view(name, places, places.shape, "to_copy", "copy")
-    return tape.op(f"{name}.add", "add", places)
-
-
-def _add_patches(tape: Tape, name: str, embedding: ImageEmbedding, hidden_size: int) -> Blob:
-    patch = (embedding.patch_size, embedding.patch_size)
-    image = Blob((1, embedding.channels, embedding.image_size, embedding.image_size))
-    x = tape.convolution(f"{name}.patch_embedding", image, hidden_size, patch, patch, bias=embedding.has_bias)
-    tokens = x.shape[2] * x.shape[3]
-    x = tape.view(name, x, (1, hidden_size, tokens), "flatten")
-    x = tape.view(name, x, (1, tokens, hidden_size), "transpose")
-    if embedding.has_class_token:
-        tokens += 1
-        token = ((1, 1, hidden_size),)
-        x = tape.op(
-            f"{name}.class_embedding", "concat", x, out=(1, tokens, hidden_size), weights=token, origin="function"
-        )
-    if embedding.adds_position_parameter:
-        x = tape.op(f"{name}.position_embeddings", "add", x, weights=((1, tokens, hidden_size),))
-    else:
-        places = Blob((1, tokens), CONSTANT)
-        positions = tape.embedding(f"{name}.position_embedding", places, tokens, hidden_size)
-        x = tape.op(f"{name}.add", "add", x, positions)
-    if embedding.has_norm:
-        x = tape.layer_norm(f"{name}.pre_layrnorm", x)
-    if embedding.dropout is not None:
-        x = tape.dropout(f"{name}.dropout", x, embedding.dropout)
-    return x
-
-
-def _add_frames(tape: Tape, name: str, embedding: AudioEmbedding, hidden_size: int) -> Blob:
-    """Add two convolutions of width 3 over the frames of a spectrogram, the second of stride 2, and positions."""
-    frames = 2 * embedding.positions
-    x = Blob((1, embedding.bins, frames))
-    for number, (stride, tokens) in enumerate(((1, frames), (2, embedding.positions)), 1):
-        weights = ((hidden_size, x.shape[1], 3), (hidden_size,))
-        x = tape.op(
-            f"{name}.conv{number}",
-            "conv1d",
-            x,
-            out=(1, hidden_size, tokens),
-            weights=weights,
-            origin="module:Conv1d",
-            stride=[stride],
-            padding=[1],
-        )
-        x = tape.op(f"{name}.gelu", "gelu", x, origin="function")
-    x = tape.view(name, x, (1, embedding.positions, hidden_size), "permute")
-    places = tape.op(f"{name}.arange", "fill", out=(embedding.positions,), origin="function", function="arange")
-    positions = tape.embedding(f"{name}.embed_positions", places, embedding.positions, hidden_size, frozen=True)
-    x = tape.op(f"{name}.add", "add", x, positions)
-    return tape.dropout(f"{name}.dropout", x, 0.0)
-
-
-# Blocks
-
-
-def _add_blocks(tape: Tape, name: str, blocks: Blocks, x: Blob, memory: Blob | None = None) -> Blob:
+def _add_blocks(tape: Tape, root: str, blocks: Blocks, x: Blob, memory: Blob | None = None) -> Blob:
     """Add a stack of blocks; with `memory`, the output of an encoder, every block also attends to it."""
-    tables = None
-    if blocks.rotary_size:
-        for _ in sorted({window is None for window in blocks.windows}):  # one table for each kind of attention
-            tables = tape.rotary_tables(f"{name}.rotary_emb", tape.position_ids(name), blocks.rotary_size)
-    mask = None
-    tokens = x.shape[1]
-    if any(window is not None and window < tokens for window in blocks.windows):
-        mask = _add_window_mask(tape, name, tokens)
+    shared, positions = _add_shared_inputs(tape, root, blocks, x)
+    keys = tape.lengths.keys if blocks.is_causal else x.shape[1]
+    bias = None
+    cross_bias = None
+    names = blocks.names
     for index in range(blocks.count):
-        window = blocks.windows[index] if blocks.windows else None
-        is_windowed = window is not None and window < tokens
-        block_mask = mask if is_windowed else None
-        has_norm = blocks.has_first_norm or index > 0
-        x = _add_block(tape, f"{name}.layers.{index}", blocks, x, memory, block_mask, tables, has_norm)
-    if blocks.has_final_norm:
-        x = _add_norm(tape, f"{name}.final_norm", x, blocks.has_norm_bias)
+        name = f"{root}{blocks.name}.{index}"
+        normal = x
+        if blocks.is_pre_norm and (blocks.has_first_norm or index > 0):
+            normal = add_norm(tape, f"{name}.{names.attention_norm}", blocks.norm, x)
+        module = f"{name}.{names.attention}"
+        if index == 0:
+            bias = add_bias(tape, module, blocks, x.shape[1], keys)
+        own = shared[index]
+        if bias is not None:
+            own = own._replace(mask=mask_bias(tape, module, blocks, bias, own.mask))
+        if positions is not None:
+            mixed = add_disentangled_attention(tape, module, blocks, normal, positions)
+        else:
+            mixed = add_self_attention(tape, module, blocks, normal, own)
+        mixed = tape.linear(f"{name}.{names.output}", mixed, blocks.hidden_size, blocks.has_bias)
+        dropout = blocks.attention_output_dropout
+        x = _add_residual(
+            tape, blocks, x, mixed, dropout, f"{name}.{names.attention_dropout}", f"{name}.{names.attention_sum}",
+            f"{name}.{names.attention_norm}",
+        )  # fmt: skip
+        if memory is not None:
+            if index == 0:
+                cross_module = f"{name}.{names.cross_attention}"
+                cross_bias = add_cross_bias(tape, cross_module, blocks, x.shape[1], memory.shape[1])
+            x = _add_cross_part(tape, name, blocks, x, memory, cross_bias)
+        x = _add_feed_forward_part(tape, name, blocks, x)
+    if blocks.final_norm:
+        x = add_norm(tape, f"{root}{blocks.final_norm}", blocks.norm, x)
+    if blocks.final_dropout:
+        x = tape.dropout(f"{root}{blocks.final_dropout}", x, blocks.dropout or 0.0)
     return x
 
 
-def _add_window_mask(tape: Tape, name: str, tokens: int) -> Blob:
-    """Add the mask of tokens within a distance, shared by all blocks."""
+def _add_shared_inputs(
+    tape: Tape, root: str, blocks: Blocks, x: Blob
+) -> tuple[list[SelfAttentionInputs], SharedPositions | None]:
+    """Add tensors that all blocks read; return those of each block, and those of disentangled attention."""
+    tokens = x.shape[1]
+    if blocks.disentangled is not None:
+        positions = add_shared_positions(tape, root, blocks.disentangled, tokens, blocks.hidden_size)
+        return [SelfAttentionInputs()] * blocks.count, positions
+    windows = blocks.windows or (None,) * blocks.count
+    ids = None
+    if blocks.rotary_size:
+        ids = tape.op(f"{root}arange", "fill", out=(tokens,), origin="function", function="arange")
+        ids = tape.view(root.rstrip("."), ids, (1, tokens), "unsqueeze")
+    mask = None
+    if blocks.is_causal:
+        places = None
+        if blocks.checks_packing and not tape.lengths.uses_cache:
+            places = Blob((1, tokens), CONSTANT)
+        mask = tape.attention_mask(f"{root}{blocks.mask_module}".rstrip("."), places)
+        return [SelfAttentionInputs(mask)] * blocks.count, None
+    if any(window is not None and window < tokens for window in windows):
+        mask = _add_window_mask(tape, root, tokens)
+    tables = {}
+    if ids is not None:
+        for is_windowed in dict.fromkeys(window is not None for window in windows):
+            tables[is_windowed] = tape.rotary_tables(f"{root}rotary_emb", ids, blocks.rotary_size)
+    shared = []
+    for window in windows:
+        is_masked = window is not None and window < tokens
+        own_tables = tables.get(window is not None)
+        shared.append(SelfAttentionInputs(mask if is_masked else None, own_tables))
+    return shared, None
+
+
+def _add_window_mask(tape: Tape, root: str, tokens: int) -> Blob:
+    """Add the mask of tokens within a distance to either side, shared by all blocks."""
+    module = root.rstrip(".")
     square = (1, 1, tokens, tokens)
-    rows = tape.op(f"{name}.arange", "fill", out=(tokens,), origin="function", function="arange")
-    columns = tape.op(f"{name}.arange", "fill", out=(tokens,), origin="function", function="arange")
-    rows = tape.view(name, rows, (1, 1, tokens, 1), "getitem", "slice")
-    columns = tape.view(name, columns, (1, 1, 1, tokens), "getitem", "slice")
-    distance = tape.op(f"{name}.sub", "sub", rows, columns, out=square)
-    distance = tape.op(f"{name}.abs", "abs", distance)
-    near = tape.op(f"{name}.le", "compare", distance, no_gradient=True, function="le")
-    return tape.op(f"{name}.logical_and", "logical", near, no_gradient=True, function="logical_and")
+    indices = [
+        tape.op(f"{root}arange", "fill", out=(1,), origin="function", function="arange", scales=True),
+        tape.op(f"{root}arange", "fill", out=(1,), origin="function", function="arange"),
+    ]
+    for _ in range(2):
+        index = tape.op(f"{root}arange", "fill", out=(tokens,), origin="function", function="arange")
+        indices.append(tape.op(f"{root}add", "add", index))
+    shapes = ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1, tokens, 1), (1, 1, 1, tokens))
+    views = [tape.view(module, index, shape, "getitem", "slice") for index, shape in zip(indices, shapes)]
+    rows, columns = views[2], views[3]
+    ones = tape.op(f"{root}new_ones", "fill", rows, out=(), origin="method", function="new_ones")
+    distances = tape.op(f"{root}sub", "sub", rows, columns, out=square)
+    distances = tape.op(f"{root}abs", "abs", distances, origin="method")
+    near = tape.op(f"{root}le", "compare", distances, origin="method", no_gradient=True, function="le")
+    near = tape.op(f"{root}logical_and", "logical", ones, near, out=square, no_gradient=True, function="logical_and")
+    valid = tape.op(f"{root}ge", "compare", rows, origin="method", no_gradient=True, function="ge")
+    near = tape.op(f"{root}logical_and", "logical", near, valid, no_gradient=True, function="logical_and")
+    mask = tape.view(module, near, square, "expand", scales=True)
+    if tape.fused:
+        return mask
+    zero = tape.op(f"{root}zeros", "fill", out=(), origin="function", function="zeros")
+    return tape.op(f"{root}where", "where", mask, zero, origin="function")
 
 
-def _add_block(
-    tape: Tape,
-    name: str,
-    blocks: Blocks,
-    x: Blob,
-    memory: Blob | None,
-    mask: Blob | None,
-    tables: tuple[Blob, Blob] | None,
-    has_first_norm: bool,
-) -> Blob:
-    """Add attention, attention to an encoder if there is one, and the feed-forward layer."""
-    has_bias = blocks.has_norm_bias
-    normal = x
-    if blocks.is_pre_norm and has_first_norm:
-        normal = _add_norm(tape, f"{name}.attention_norm", x, has_bias)
-    mixed = _add_attention(tape, f"{name}.attention", blocks, normal, normal, mask, tables, blocks.is_causal)
-    x = _add_residual(tape, name, blocks, x, mixed, "attention_norm")
-    if memory is not None:
-        normal = _add_norm(tape, f"{name}.cross_norm", x, has_bias) if blocks.is_pre_norm else x
-        mixed = _add_cross_attention(tape, f"{name}.cross_attention", blocks, normal, memory)
-        x = _add_residual(tape, name, blocks, x, mixed, "cross_norm")
-    normal = _add_norm(tape, f"{name}.mlp_norm", x, has_bias) if blocks.is_pre_norm else x
-    fed = _add_feed_forward(tape, f"{name}.mlp", blocks, normal)
-    return _add_residual(tape, name, blocks, x, fed, "mlp_norm")
+def _add_residual(
+    tape: Tape, blocks: Blocks, x: Blob, part: Blob, dropout: float | None, dropout_name: str, sum_name: str,
+    norm_name: str,
+) -> Blob:  # fmt: skip
+    """Add the dropout of a part, its addition to the input, and a norm if norms come last."""
+    if dropout is not None:
+        part = tape.dropout(dropout_name, part, dropout, blocks.dropout_origin)
+    x = tape.op(sum_name, "add", part, x)
+    if blocks.is_pre_norm:
+        return x
+    return add_norm(tape, norm_name, blocks.norm, x)
 
 
-def _add_residual(tape: Tape, name: str, blocks: Blocks, x: Blob, part: Blob, norm: str) -> Blob:
-    if blocks.dropout is not None:
-        part = tape.dropout(f"{name}.dropout", part, blocks.dropout)
-    x = tape.op(f"{name}.add", "add", part, x)
-    return x if blocks.is_pre_norm else _add_norm(tape, f"{name}.{norm}", x, blocks.has_norm_bias)
-
-
-def _add_attention(
-    tape: Tape,
-    name: str,
-    blocks: Blocks,
-    x: Blob,
-    source: Blob,
-    mask: Blob | None,
-    tables: tuple[Blob, Blob] | None,
-    causal: bool,
-) -> Blob:
-    """Add attention of `x` to `source`, which are the same in self-attention."""
-    hidden_size = x.shape[-1]
-    if blocks.is_packed:
-        states = _add_packed_projection(tape, name, blocks, x)
-    else:
-        query = tape.linear(f"{name}.q_proj", x, hidden_size, blocks.has_bias)
-        if blocks.scales_queries:
-            query = tape.op(f"{name}.mul", "mul", query)
-        key = tape.linear(f"{name}.k_proj", source, hidden_size, blocks.has_bias and blocks.has_key_bias)
-        value = tape.linear(f"{name}.v_proj", source, hidden_size, blocks.has_bias)
-        states = [tape.split_heads(name, blob, blocks.heads) for blob in (query, key, value)]
-        if blocks.scales_queries:
-            states = [tape.view(name, blob, blob.shape, "contiguous", "copy") for blob in states]
-    query, key, value = states
-    if tables is not None:
-        query, key = tape.apply_rotary_embedding(name, (query, key), tables)
-    mixed = tape.attention(
-        name,
-        query,
-        key,
-        value,
-        mask=mask,
-        causal=causal,
-        dropout=blocks.attention_dropout,
-        writes_cache=causal,
+def _add_cross_part(tape: Tape, name: str, blocks: Blocks, x: Blob, memory: Blob, bias: Blob | None) -> Blob:
+    """Add attention to an encoder, with its norm and residual addition."""
+    names = blocks.names
+    norm = f"{name}.{names.cross_norm}"
+    normal = add_norm(tape, norm, blocks.norm, x) if blocks.is_pre_norm else x
+    mixed = add_cross_attention(tape, f"{name}.{names.cross_attention}", blocks, normal, memory, bias)
+    mixed = tape.linear(f"{name}.{names.cross_output}", mixed, blocks.hidden_size, blocks.has_bias)
+    dropout = blocks.attention_output_dropout
+    return _add_residual(
+        tape, blocks, x, mixed, dropout, f"{name}.{names.cross_dropout}", f"{name}.{names.cross_sum}", norm
     )
-    return tape.linear(f"{name}.out_proj", mixed, hidden_size, blocks.has_bias)
 
 
-def _add_packed_projection(tape: Tape, name: str, blocks: Blocks, x: Blob) -> list[Blob]:
-    """Add one linear layer for queries, keys and values."""
-    _, tokens, hidden_size = x.shape
-    size = hidden_size // blocks.heads
-    packed = tape.linear(f"{name}.Wqkv", x, 3 * hidden_size, blocks.has_bias)
-    packed = tape.view(name, packed, (1, tokens, 3, blocks.heads, size))
-    parts = tape.split_tensor(f"{name}.unbind", packed, "unbind", ((1, tokens, blocks.heads, size),) * 3, "method")
-    return [tape.view(name, part, (1, blocks.heads, tokens, size), "transpose") for part in parts]
-
-
-def _add_cross_attention(tape: Tape, name: str, blocks: Blocks, x: Blob, memory: Blob) -> Blob:
-    """Add attention to the output of an encoder; in the decode phase its keys and values are read from the cache."""
-    if memory.parent != CONSTANT:
-        mixed = _add_attention(tape, name, blocks, x, memory, None, None, causal=False)
-        if tape.lengths.uses_cache:
-            _add_memory_cache(tape, name, blocks, memory)
-        return mixed
-    hidden_size = x.shape[-1]
-    query = tape.linear(f"{name}.q_proj", x, hidden_size, blocks.has_bias)
-    query = tape.split_heads(name, query, blocks.heads)
-    key, value = _add_memory_cache(tape, name, blocks, memory)
-    mixed = tape.attention(name, query, key, value, causal=False, writes_cache=False)
-    return tape.linear(f"{name}.out_proj", mixed, hidden_size, blocks.has_bias)
-
-
-def _add_memory_cache(tape: Tape, name: str, blocks: Blocks, memory: Blob) -> tuple[Blob, Blob]:
-    """Add the cached keys and values of the encoder's output, which are written once and then only read."""
-    shape = (1, blocks.heads, memory.shape[1], memory.shape[2] // blocks.heads)
-    cached = tape.op(f"{name}.cache", "cache", out=shape, origin="method")
-    tape.layers[-1] = tape.layers[-1]._replace(outputs=(shape, shape))
-    return cached, Blob(shape, cached.parent)
+def _add_feed_forward_part(tape: Tape, name: str, blocks: Blocks, x: Blob) -> Blob:
+    """Add the feed-forward layer, with its norm and residual addition."""
+    names = blocks.names
+    norm = f"{name}.{names.norm}"
+    normal = add_norm(tape, norm, blocks.norm, x) if blocks.is_pre_norm else x
+    fed = _add_feed_forward(tape, name, blocks, normal)
+    return _add_residual(tape, blocks, x, fed, blocks.dropout, f"{name}.{names.dropout}", f"{name}.{names.sum}", norm)
 
 
 def _add_feed_forward(tape: Tape, name: str, blocks: Blocks, x: Blob) -> Blob:
-    hidden_size, size = x.shape[-1], blocks.intermediate_size
-    if not blocks.is_gated:
-        inner = tape.linear(f"{name}.fc1", x, size, blocks.has_bias)
-        inner = tape.activation(f"{name}.activation_fn", inner, blocks.activation)
-    else:
-        packed = tape.linear(f"{name}.Wi", x, 2 * size, blocks.has_bias)
+    names = blocks.names
+    size, has_bias = blocks.intermediate_size, blocks.has_feed_forward_bias
+    module = f"{name}.{names.feed_forward}"
+    activation = f"{name}.{names.activation}"
+    if blocks.gating == "packed":
+        packed = tape.linear(f"{name}.{names.up}", x, 2 * size, has_bias)
         shape = (1, x.shape[1], size)
-        inner, gate = tape.split_tensor(f"{name}.chunk", packed, "chunk", (shape, shape), "method")
-        inner = tape.activation(f"{name}.act", inner, blocks.activation)
-        inner = tape.op(f"{name}.mul", "mul", inner, gate)
-    return tape.linear(f"{name}.fc2", inner, hidden_size, blocks.has_bias)
-
-
-def _add_norm(tape: Tape, name: str, x: Blob, has_bias: bool = True) -> Blob:
-    return add_norm(tape, name, "layer" if has_bias else "layer_no_bias", x)
-
-
-# Heads
-
-
-def _add_head(tape: Tape, head: Head, x: Blob) -> None:
-    """Add the layers after the blocks."""
-    hidden_size = x.shape[-1]
-    if head.kind == "none":
-        return
-    if head.kind in ("masked_lm", "lm"):
-        _add_logits(tape, head, x)
-        return
-    if head.kind == "attention_pooling":
-        _add_attention_pooling(tape, head, x)
-        return
-    first = tape.op("getitem", "slice", x, out=(1, hidden_size), function="getitem")
-    if head.kind == "pooler":
-        first = tape.linear("pooler.dense", first, hidden_size)
-        tape.op("pooler.activation", "tanh", first, origin="module:Tanh")
-    elif head.kind == "first_token":
-        tape.layer_norm("post_layernorm", first)
+        inner, gate = tape.split_tensor(f"{module}.chunk", packed, "chunk", (shape, shape), "method")
+        inner = tape.activation(activation, inner, blocks.activation)
+        inner = tape.op(f"{module}.mul", "mul", inner, gate)
+    elif blocks.gating == "separate":
+        inner = tape.linear(f"{name}.{names.gate}", x, size, has_bias)
+        inner = tape.activation(activation, inner, blocks.activation)
+        up = tape.linear(f"{name}.{names.up}", x, size, has_bias)
+        inner = tape.op(f"{module}.mul", "mul", inner, up)
     else:
-        tape.linear("classifier", first, head.outputs)
-
-
-def _add_logits(tape: Tape, head: Head, x: Blob) -> None:
-    """Add the layers that compute the logits of the vocabulary."""
-    size = head.size or x.shape[-1]
-    if head.kind == "masked_lm":
-        x = tape.linear("head.dense", x, size, head.has_dense_bias)
-        x = tape.activation("head.activation", x, head.activation)
-        x = _add_norm(tape, "head.LayerNorm", x, head.has_norm_bias)
-    own = None
-    if head.is_tied:
-        own = head.outputs if head.has_bias else 0
-    logits = tape.linear("head.decoder", x, head.outputs, head.has_bias, new_parameters=own)
-    if head.adds_constant_bias:
-        tape.op("add", "add", logits, Blob((1, head.outputs), CONSTANT))
-
-
-def _add_attention_pooling(tape: Tape, head: Head, x: Blob) -> None:
-    """Add SigLIP's pooling: one learned query attends to all patches, then a feed-forward layer."""
-    _, tokens, hidden_size = x.shape
-    heads = head.heads
-    size = hidden_size // heads
-    probe_shape = (1, 1, hidden_size)
-    probe = tape.op("head.probe", "copy", out=probe_shape, weights=(probe_shape,), origin="method", function="repeat")
-    query = tape.linear("head.attention.q_proj", probe, hidden_size)
-    packed = tape.linear("head.attention.kv_proj", x, 2 * hidden_size)
-    packed = tape.view("head.attention", packed, (2, 1, tokens, hidden_size), "contiguous", "copy")
-    key, value = tape.split_tensor(
-        "head.attention.split", packed, "split", ((1, heads, tokens, size), (1, heads, tokens, size))
-    )
-    query = tape.view("head.attention", query, (1, heads, 1, size))
-    query = tape.op("head.attention.mul", "mul", query)
-    keys = tape.view("head.attention", key, (1, heads, size, tokens), "transpose")
-    scores = tape.op("head.attention.bmm", "matmul", query, keys, out=(1, heads, 1, tokens), inner=size)
-    weights = tape.softmax("head.attention", scores)
-    mixed = tape.op("head.attention.bmm", "matmul", weights, value, out=(1, heads, 1, size), inner=tokens)
-    mixed = tape.view("head.attention", mixed, probe_shape)
-    pooled = tape.linear("head.attention.out_proj", mixed, hidden_size)
-    normal = tape.layer_norm("head.layernorm", pooled)
-    inner = tape.linear("head.mlp.fc1", normal, head.size)
-    inner = tape.activation("head.mlp.activation_fn", inner, head.activation)
-    fed = tape.linear("head.mlp.fc2", inner, hidden_size)
-    tape.op("head.add", "add", pooled, fed)
+        inner = tape.linear(f"{name}.{names.up}", x, size, has_bias)
+        inner = tape.activation(activation, inner, blocks.activation)
+    if blocks.inner_dropout is not None:
+        inner = tape.dropout(f"{name}.{names.inner_dropout}", inner, blocks.inner_dropout, blocks.dropout_origin)
+    return tape.linear(f"{name}.{names.down}", inner, blocks.hidden_size, has_bias)

@@ -100,7 +100,7 @@ class Choice(NamedTuple):
     def read(self, config: Config) -> Any:
         """Return the value."""
         chosen = config.fields.get(self.key, self.default)
-        if chosen not in self.values:
+        if chosen not in list(self.values):
             known = ", ".join(repr(value) for value in self.values)
             raise config.fail(f"$.{self.key} must be one of {known} (got {chosen!r})")
         value = self.values[chosen]

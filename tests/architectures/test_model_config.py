@@ -28,15 +28,15 @@ OPT = {"model_type": "opt", "hidden_size": 64, "ffn_dim": 256, "num_hidden_layer
        "vocab_size": 1000, "word_embed_proj_dim": 64}  # fmt: skip
 
 
-def network(config, tokens=None, **changes):
-    return read_config(json.dumps({**config, **changes}).encode(), "some/model/config.json", None, tokens)
+def network(config, options=None, **changes):
+    return read_config(json.dumps({**config, **changes}).encode(), "some/model/config.json", None, options)
 
 
 def total(found, column, phase="inference"):
     return int(count(found.layers).column(column, phase).sum())
 
 
-# What was published ---------------------------------------------------------------------------------------------------
+# Published figures ---------------------------------------------------------------------------------------------------
 
 SHIPPED = {
     "bert-base": 109_514_298, "bert-large": 335_174_458, "gpt2": 124_439_808, "gpt2-xl": 1_557_611_200,
@@ -60,6 +60,25 @@ OTHERS = {
             "num_attention_heads": 32, "word_embed_proj_dim": 4096}),
     "t5": (222_903_552, {"vocab_size": 32128, "d_model": 768, "d_ff": 3072, "d_kv": 64, "num_layers": 12,
            "num_heads": 12}),
+    "clip": (151_277_313, {"projection_dim": 512, "text_config": {
+        "vocab_size": 49408, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12,
+        "num_attention_heads": 8}, "vision_config": {"hidden_size": 768, "intermediate_size": 3072,
+        "num_hidden_layers": 12, "num_attention_heads": 12, "patch_size": 32}}),
+    "siglip": (877_960_498, {"text_config": {
+        "vocab_size": 32000, "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+        "num_attention_heads": 16}, "vision_config": {"hidden_size": 1152, "intermediate_size": 4304,
+        "num_hidden_layers": 27, "num_attention_heads": 16, "image_size": 384, "patch_size": 14}}),
+    "bart": (406_291_456, {"vocab_size": 50265, "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12,
+             "encoder_attention_heads": 16, "decoder_attention_heads": 16, "encoder_ffn_dim": 4096,
+             "decoder_ffn_dim": 4096}),
+    "xlm-roberta": (278_295_186, {"vocab_size": 250002, "hidden_size": 768, "intermediate_size": 3072,
+                    "num_hidden_layers": 12, "num_attention_heads": 12, "type_vocab_size": 1,
+                    "max_position_embeddings": 514}),
+    "deberta-v2": (184_423_682, {"architectures": ["DebertaV2ForSequenceClassification"], "vocab_size": 128100,
+                   "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+                   "type_vocab_size": 0, "position_biased_input": False, "relative_attention": True,
+                   "position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+                   "pos_att_type": "p2c|c2p"}),
     "vit": (304_326_632, {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
             "num_attention_heads": 16, "num_labels": 1000}),
 }  # fmt: skip
@@ -68,6 +87,15 @@ OTHERS = {
 @pytest.mark.parametrize(("name", "parameters"), SHIPPED.items())
 def test_shipped_networks_have_the_published_parameters(name, parameters):
     assert find_network(name).parameters == parameters
+
+
+FLAN_T5 = {"vocab_size": 32128, "d_model": 768, "d_ff": 2048, "d_kv": 64, "num_layers": 12, "num_heads": 12,
+           "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}  # fmt: skip
+
+
+def test_a_t5_with_a_head_of_its_own_has_the_published_parameters():
+    """flan-t5-base."""
+    assert network(FLAN_T5, model_type="t5").parameters == 247_577_856
 
 
 @pytest.mark.parametrize("model", OTHERS)
@@ -91,8 +119,8 @@ def test_flops_of_a_forward_pass_are_those_of_the_formula():
     assert 2 * 3 * total(found, "macs") == pytest.approx(formula, rel=1e-12)
 
 
-def test_the_vision_transformer_is_torchvisions():
-    """The same network by another library's hand: torchvision packs queries, keys and values into one product."""
+def test_the_vision_transformer_multiplies_as_often_as_that_of_torchvision():
+    """torchvision writes the same network with one product for queries, keys and values."""
     _, config = OTHERS["vit"]
     ours, theirs = network(config, model_type="vit"), find_network("vit_l_16")
     assert (ours.parameters, total(ours, "macs")) == (theirs.parameters, total(theirs, "macs"))
@@ -187,13 +215,13 @@ BAD = [
 
 
 @pytest.mark.parametrize(("config", "message"), BAD)
-def test_a_bad_config_is_refused_in_a_sentence(config, message):
+def test_a_bad_config_raises_one_sentence(config, message):
     with pytest.raises(BadDescriptor, match=rf"some/model/config.json: .*{message}"):
         network(config)
 
 
 @pytest.mark.parametrize(
-    ("config", "tokens", "message"),
+    ("config", "options", "message"),
     [
         (
             LLAMA,
@@ -212,24 +240,24 @@ def test_a_bad_config_is_refused_in_a_sentence(config, message):
         (PLAIN | {"model_type": "vit"}, SequenceOptions(16), "vit reads images"),
     ],
 )
-def test_lengths_that_cannot_be_are_refused_in_a_sentence(config, tokens, message):
+def test_lengths_that_do_not_fit_raise_one_sentence(config, options, message):
     with pytest.raises(BadValue, match=message):
-        network(config, tokens)
+        network(config, options)
 
 
-def test_a_file_that_is_no_object_is_refused(tmp_path):
+def test_a_file_that_is_no_json_object_raises(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('["model_type":')
     with pytest.raises(BadDescriptor, match=r"config\.json"):
         find_network(str(path))
 
 
-def test_tokens_are_asked_of_networks_that_read_them():
+def test_a_network_of_images_has_no_sequence_length():
     with pytest.raises(BadValue, match="resnet50 does not read sequences"):
         find_network("resnet50", None, SequenceOptions(512))
 
 
-def test_a_config_is_called_after_its_folder(tmp_path):
+def test_a_config_is_named_after_its_folder(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text(json.dumps(LLAMA))
     assert find_network(str(tmp_path / "mine" / "config.json")).name == "mine"

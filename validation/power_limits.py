@@ -1,0 +1,164 @@
+"""Fit of the power model to measured power and times of steps under power limits.
+
+``power_limits.csv`` holds measurements of Zeus (You, Chung and Chowdhury, NSDI 2023), from
+https://github.com/ml-energy/zeus, Apache-2.0, ``examples/research_reproducibility/zeus_nsdi23/trace`` at commits
+43297f6 (V100), 048db45 (A40) and 3db0d49 (Quadro RTX 6000, P100): seconds of an epoch and average power in PyTorch, by
+power limit. ResNet-50 is trained on ImageNet, BERT on SQuAD, NCF on MovieLens. The Quadro RTX 6000 has the chip and the
+memory of the TITAN RTX. Sequences of SQuAD have different lengths, so that BERT's work is unknown, but not its slowdown
+and power. NCF hardly computes: its power is that of a waiting device.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from scipy.optimize import least_squares
+
+from paleo_lite.machines import Device, find_device
+from paleo_lite.machines.registry import limit_power
+from paleo_lite.timing.power import PowerModel, drawn_power, limited_fraction, memory_group_of
+
+MEASURED = Path(__file__).with_name("power_limits.csv")
+
+ZEUS = "Zeus (You et al., NSDI 2023)"
+"""Source of the measurements."""
+
+WAITING = "ncf"
+"""Network that shows the power of a waiting device."""
+
+LOWEST_SHARE = 0.4
+"""Lowest limit that the fit uses, relative to the rated one: below, cards exceed the limit or fall to their lowest
+clocks."""
+
+SCATTER = 0.05
+"""Deviation of the logarithm of a measured ratio around the model."""
+
+
+class LimitedStep(NamedTuple):
+    """A measured step under a power limit.
+
+    Attributes
+    ----------
+    device : Device
+        Device with its rated limit.
+    network : str
+    batch_size : int
+    limit_w, power_w : float
+        Power limit and average power in watts.
+    speed : float
+        Speed relative to that at the rated limit.
+    """
+
+    device: Device
+    network: str
+    batch_size: int
+    limit_w: float
+    power_w: float
+    speed: float
+
+    @property
+    def is_rated(self) -> bool:
+        """Whether the limit is the rated one."""
+        return self.limit_w == self.device.power_w
+
+
+def limited_steps() -> list[LimitedStep]:
+    """Return the measured steps."""
+    with MEASURED.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    rated_s = {}
+    for row in rows:
+        if row["limit_w"] == row["rated_w"]:
+            rated_s[row["gpu"], row["network"], row["batch_size"]] = float(row["epoch_s"])
+    steps = []
+    for row in rows:
+        device = limit_power(find_device(row["gpu"]), float(row["rated_w"]))
+        device = msgspec.structs.replace(device, rated_power=None)
+        epoch_s = float(row["epoch_s"])
+        steps.append(
+            LimitedStep(
+                device=device,
+                network=row["network"],
+                batch_size=int(row["batch_size"]),
+                limit_w=float(row["limit_w"]),
+                power_w=float(row["power_w"]),
+                speed=rated_s[row["gpu"], row["network"], row["batch_size"]] / epoch_s,
+            )
+        )
+    return steps
+
+
+def base_shares(steps: Sequence[LimitedStep]) -> dict[str, float]:
+    """Return the power of waiting devices relative to the rated limit, by group of memory."""
+    shares: dict[str, list[float]] = {}
+    for step in steps:
+        if step.network == WAITING:
+            shares.setdefault(memory_group_of(step.device), []).append(step.power_w / step.limit_w)
+    return {group: round(float(np.mean(values)), 3) for group, values in shares.items()}
+
+
+def fit_limits(model: PowerModel, steps: Iterable[LimitedStep]) -> PowerModel:
+    """Return the model with the busy share and the slope that fit the speeds under lower limits."""
+    used = [step for step in steps if is_evidence_of_limits(step)]
+
+    def with_parameters(parameters: np.ndarray) -> PowerModel:
+        busy_share, slope = (float(value) for value in parameters)
+        return msgspec.structs.replace(model, busy_share=busy_share, low_voltage_slope=slope)
+
+    def residuals(parameters: np.ndarray) -> np.ndarray:
+        return np.array([speed_error(step, with_parameters(parameters)) for step in used]) / SCATTER
+
+    found = least_squares(residuals, [0.85, 1.6], loss="soft_l1", bounds=([0.5, 1.0], [1.2, 3.0])).x
+    return with_parameters(np.round(found, 4))
+
+
+def is_evidence_of_limits(step: LimitedStep) -> bool:
+    """Return whether a step was measured under a limit that is lower than the rated one, but not extremely low."""
+    rated_w = step.device.power_w
+    assert rated_w is not None
+    return step.network != WAITING and LOWEST_SHARE <= step.limit_w / rated_w < 1
+
+
+def speed_error(step: LimitedStep, model: PowerModel) -> float:
+    """Return the logarithm of the predicted over the measured speed."""
+    device = limit_power(step.device, step.limit_w)
+    return float(np.log(limited_fraction(device, model) / step.speed))
+
+
+def power_error(step: LimitedStep, model: PowerModel) -> float:
+    """Return the logarithm of the predicted over the measured power of a step that keeps the device busy."""
+    power = drawn_power(limit_power(step.device, step.limit_w), model=model)
+    assert power is not None
+    return float(np.log(power.busy_w / step.power_w))
+
+
+def fit_power_limits(model: PowerModel, steps: Sequence[LimitedStep] | None = None) -> PowerModel:
+    """Return the model with the parameters of limits and energies, and their errors with a device held out."""
+    steps = limited_steps() if steps is None else steps
+    fitted = fit_limits(msgspec.structs.replace(model, base_share=base_shares(steps)), steps)
+    speed_errors, power_errors = held_out_limits(fitted, steps)
+    return msgspec.structs.replace(
+        fitted,
+        limit_deviation=round(float(np.sqrt(np.mean(np.square(speed_errors)))), 3),
+        power_deviation=round(float(np.sqrt(np.mean(np.square(power_errors)))), 3),
+    )
+
+
+def held_out_limits(model: PowerModel, steps: Sequence[LimitedStep]) -> tuple[list[float], list[float]]:
+    """Return the errors of speeds, and of powers at the rated limit, as logarithms, with each device held out."""
+    speed_errors, power_errors = [], []
+    for name in sorted({step.device.id for step in steps}):
+        fitted = fit_limits(model, [step for step in steps if step.device.id != name])
+        for step in steps:
+            if step.device.id != name or step.network == WAITING:
+                continue
+            if is_evidence_of_limits(step):
+                speed_errors.append(speed_error(step, fitted))
+            if step.is_rated:
+                power_errors.append(power_error(step, fitted))
+    return speed_errors, power_errors
