@@ -191,7 +191,7 @@ def test_gemm_and_profilers(on_data):
     found = on_data("gemm_and_profilers")
     assert f"{2 * 512 * 512 * 64 / 6000e9 * 1e6:.2f} us at peak" in found
     assert f"gain {575.72 / 198.11:.2f} x" in found  # the course's two totals
-    assert "| way | launches |" in found  # a page of a command, as a table
+    assert "| method | launches |" in found  # a page of a command, as a table
     listed = (DATA / "profiles" / "nvprof_summary_text" / "k80_tf2_mnist.txt").read_text()
     assert "10.09%  327.18ms" in listed and "10.09% 327.18ms" in found and "327.2" in found
     assert "nvprof --profile-from-start off --kernels" in found

@@ -50,9 +50,13 @@ class Ask(NamedTuple):
 PATHS = {"paths": "a", "more_a": "a", "more_b": "b"}
 SETTINGS = (
     "bucket_size gradient_precision collective no_overlap micro_batches slowdown interference tensor pipeline "
-    "interleaved sequence_parallel context_parallel expert_parallel micro_batch zero recompute"
+    "interleaved sequence_parallel context_parallel expert_parallel micro_batch zero recompute recompute_every sharding"
 )
-TRAINING = dict.fromkeys(["optimizer", "mixed_precision", "checkpointing", "accumulation"], "training")
+TRAINING_OPTIONS = (
+    "optimizer mixed_precision checkpointing accumulation lora lora_modules freeze train_only fused_loss loss_chunks "
+    "fp32_gradients offload"
+)
+TRAINING = dict.fromkeys(TRAINING_OPTIONS.split(), "training")
 
 ASKED = {
     "predict": Ask("alexnet --gpu k40m --batch-size 8", "predict", ("alexnet",),

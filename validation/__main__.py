@@ -14,7 +14,7 @@ import msgspec
 from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
 from paleo_lite.cli import ErrorHandlingGroup, options
 from paleo_lite.cli.options import Answer, AnswerCommand
-from paleo_lite.errors import BadValue, UnknownName
+from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.reporting.document import Document
 
 if TYPE_CHECKING:
@@ -283,8 +283,9 @@ def ship(data: Path, folder: Path) -> None:
     from .ship import ship_devices, ship_links, ship_platforms
     from .training.hold_out import ship_training
 
+    if not (data / "measured").is_dir():
+        raise BadFile(f"{data / 'measured'}: cannot be read (no such folder)")
     click.echo(f"power: {ship_power(folder).held_out}")
-
     for name, text in (
         *ship_devices(data, folder),
         *ship_links(data / "measured", folder / "links"),

@@ -499,8 +499,18 @@ def images() -> Decorator:
 def amount_of_tokens() -> Decorator:
     """Add the options that state an amount of training in samples or tokens of a language model."""
     decorators = [
-        click.option("--samples", metavar="COUNT", help="Samples per epoch, 52k, to predict hours, cost and energy."),
-        click.option("--tokens", metavar="COUNT", help="Tokens per epoch, 15B, to predict hours, cost and energy."),
+        click.option(
+            "--samples",
+            type=Quantity(""),
+            metavar="COUNT",
+            help="Samples per epoch, 52k, to predict hours, cost and energy.",
+        ),
+        click.option(
+            "--tokens",
+            type=Quantity(""),
+            metavar="COUNT",
+            help="Tokens per epoch, 15B, to predict hours, cost and energy.",
+        ),
         click.option(
             "--packing",
             is_flag=True,

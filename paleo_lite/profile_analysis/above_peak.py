@@ -1,4 +1,4 @@
-"""Likely reasons of rates above 100 % of a peak, from facts in the profile and in the data of the device."""
+"""Likely reasons of rates above 100% of a peak, from facts in the profile and in the data of the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FEWER_MULTIPLICATIONS = {"convolution_winograd": "Winograd", "convolution_fft":
 _SPARSE = re.compile(r"spmma|sptensorop|cusparselt|sp_?gemm|(?<![a-z])sparse", re.IGNORECASE)
 _MAX_BOOST = 1.15
 """Largest plausible ratio of an actual clock to the boost clock of the data sheet. Founders and partner cards of the
-RTX 20 to 50 series run up to about 10 % above it."""
+RTX 20 to 50 series run up to about 10% above it."""
 
 
 def explain_flops_above_peak(

@@ -206,11 +206,14 @@ class NestedArrays(JsonArray[T]):
         Keys of the arrays.
     decode : callable
         As for `JsonArray`.
+    end : re.Pattern
+        Pattern of the end of a complete document, because the skipped parts are not parsed.
     """
 
-    def __init__(self, path: Path, keys: Sequence[str], decode: Callable[[bytes], T]) -> None:
+    def __init__(self, path: Path, keys: Sequence[str], decode: Callable[[bytes], T], end: re.Pattern[bytes]) -> None:
         super().__init__(path, " or ".join(keys), decode)
         alternatives = b"|".join(re.escape(key.encode()) for key in keys)
+        self._end = end
         self._pattern = re.compile(rb'"(' + alternatives + rb')"\s*:\s*\[')
 
     def arrays(self) -> Iterator[tuple[str, Elements[T]]]:
@@ -228,7 +231,7 @@ class NestedArrays(JsonArray[T]):
                     break
                 for piece in self._elements(file):
                     yield key, piece
-            if not self._buffer.rstrip().endswith((b"}", b"]")):
+            if self._end.search(self._buffer) is None:
                 raise self._bad(len(self._buffer), "the file ends inside the document")
 
     def _find_key(self, file: BinaryIO) -> str | None:

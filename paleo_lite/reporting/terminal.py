@@ -152,7 +152,8 @@ def format_table_lines(table: Table, width: int, styles: Mapping[str, str] = _UN
     lines = _format_row(head, layouts)
     lines.append("─" * _total_width(layouts))
     for index in range(len(table.rows)):
-        lines += _format_row([wrap_text(layout.cells[index], layout.width) for layout in layouts], layouts)
+        cells = [wrap_text(layout.cells[index], layout.width, break_words=True) for layout in layouts]
+        lines += _format_row(cells, layouts)
     if table.footer:
         lines.append("")
     for index in range(len(table.footer)):
@@ -192,7 +193,7 @@ def fit_columns(table: Table, width: int) -> list[ColumnLayout]:
 
     Columns are dropped by their `Column.drop_order` until the rest fits, with the first column limited to two fifths
     of the width and wrapped columns to their minimum width. Both ends of an interval are dropped together. The first
-    and the wrapped columns then share the remaining width.
+    and the wrapped columns then share the remaining width. If it is too small for the longest word, words are broken.
     """
     layouts = [_lay_out_column(table, column) for column in table.columns]
     needed = {}
@@ -213,14 +214,14 @@ def fit_columns(table: Table, width: int) -> list[ColumnLayout]:
         other_end = key.replace("high", "low") if "high" in key else key.replace("low", "high")
         layouts = [layout for layout in layouts if layout.column.key not in (key, other_end)]
     wrapped = [layout for index, layout in enumerate(layouts) if layout.column.wrap or index == 0]
-    excess = _total_width(layouts) - width
-    while excess > 0:
-        reducible = [layout for layout in wrapped if layout.width > layout.min_width]
-        if not reducible:
-            break
-        widest = max(reducible, key=lambda layout: layout.width)
-        widest.width -= 1
-        excess -= 1
+    for breaks_words in (False, True):
+        while _total_width(layouts) > width:
+            limits = {layout.column.key: MIN_WRAPPED_WIDTH if breaks_words else layout.min_width for layout in wrapped}
+            reducible = [layout for layout in wrapped if layout.width > limits[layout.column.key]]
+            if not reducible:
+                break
+            widest = max(reducible, key=lambda layout: layout.width)
+            widest.width -= 1
     return layouts
 
 
@@ -238,11 +239,11 @@ def _lay_out_column(table: Table, column: Column) -> ColumnLayout:
     return ColumnLayout(column, head, cells, footer, width, min_width)
 
 
-def wrap_text(text: str, width: int | None) -> list[str]:
+def wrap_text(text: str, width: int | None, *, break_words: bool = False) -> list[str]:
     """Wrap text to a width, or return it as one line if the width is None; control characters are removed.
 
-    A word that is longer than the width is broken after a ``_``, ``/``, ``.``, ``,``, ``:`` or ``-``; a word without
-    any of these stays on one line, which is then longer than the width.
+    A word that is longer than the width is broken after a ``_``, ``/``, ``.``, ``,``, ``:`` or ``-``. A word without
+    any of these is broken at the width with `break_words`, and otherwise stays on one line, which is then longer.
     """
     text = make_printable(text).replace("\xa0", " ")
     if width is None or len(text) <= width:
@@ -251,6 +252,8 @@ def wrap_text(text: str, width: int | None) -> list[str]:
     for word in text.split():
         indent = "" if lines[-1].strip() else lines[-1]
         pieces = _PIECES.findall(word) if len(indent + word) > width else [word]
+        if break_words:
+            pieces = [piece[start : start + width] for piece in pieces for start in range(0, len(piece), width)]
         for number, piece in enumerate(pieces):
             line_has_text = bool(lines[-1].strip())
             gap = " " if number == 0 and line_has_text else ""

@@ -496,8 +496,7 @@ def find_segments(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str)
     if checkpointing == "sqrt":
         cuts = _select_balanced_cuts(plan, cuts)
     elif checkpointing == "block":
-        inner_cuts = [cut for cut in cuts[1:-1] if _block_name(layers[cut]) != _block_name(layers[cut - 1])]
-        cuts = [0, *inner_cuts, len(layers)]
+        cuts = [0, *_select_block_starts(layers, cuts[1:-1]), len(layers)]
     crossing: list[list[int]] = [[] for _ in (*cuts, None)]  # by the first cut that a buffer crosses
     for buffer, (first, last) in enumerate(zip(plan.first_write, plan.last_use)):
         next_cut = bisect_right(cuts, first)
@@ -545,6 +544,15 @@ def _block_boundaries(layers: Sequence[Layer], plan: MemoryPlan) -> list[int]:
                 cuts.append(candidate)
             has_product = True
     return cuts
+
+
+def _select_block_starts(layers: Sequence[Layer], cuts: Sequence[int]) -> list[int]:
+    """Return the first of the cuts in each numbered module, and in each part of the network outside of them."""
+    selected: list[int] = []
+    for cut in cuts:
+        if not selected or _block_name(layers[cut]) != _block_name(layers[selected[-1]]):
+            selected.append(cut)
+    return selected
 
 
 def _block_name(layer: Layer) -> str:

@@ -101,4 +101,4 @@ def test_scaling_needs_a_device() -> None:
 def test_what_is_fused_is_counted_at_inference_only(phase: str) -> None:
     """Also of single passes, which `layers` can be asked for."""
     with pytest.raises(UnsupportedPhase, match=f"counted for inference only: use eager execution for {phase}"):
-        pl.layers("resnet18", phase=phase, execution="compiled")
+        pl.layers("resnet18", phase=phase, execution="folded")

@@ -29,7 +29,7 @@ def test_a_folder_that_is_called_like_a_command_is_the_command() -> None:
 
 
 def test_a_prediction_goes_beside_one_profile() -> None:
-    with pytest.raises(BadValue, match="needs one profile and the device"):
+    with pytest.raises(BadValue, match="needs one profile"):
         pl.compare("a.parquet", "b.parquet", predict="resnet50", gpu="k40m")
     with pytest.raises(BadValue, match="can be used only with `--predict`"):
         pl.compare("a.parquet", "b.parquet", gpu="k40m")

@@ -123,11 +123,11 @@ def test_a_petabyte_takes_what_the_course_says():
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("gemm 1 1 1", "one of the two"),
-        ("gemm 1 1 1 --gpu k80 --peak 1TFLOP/s", "one of the two"),
+        ("gemm 1 1 1", "give either a device or a peak"),
+        ("gemm 1 1 1 --gpu k80 --peak 1TFLOP/s", "give either a device or a peak"),
         ("gemm 1 1 1 --peak 1TFLOP/s --clock base", "`--peak` cannot be combined with a calibration, clock"),
         ("gemm 1 1 1 --peak 1TB/s", "not in FLOP/s"),
-        ("gemm 1 1 1 --gpu k80 --tile 64", "a tile has rows and columns"),
+        ("gemm 1 1 1 --gpu k80 --tile 64", "the tile must be rows x columns"),
         ("gemm 1 0 1 --gpu k80", "`N` must be an integer >= 1 (got 0)"),
         ("gemm 1 1 1 --gpu k80 --precision fp16", "has no fp16 peak"),
         ("gemm 8 8 8 --gpu k80 --count 8 --into 5", "5 does not divide 8"),

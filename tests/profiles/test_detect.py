@@ -100,7 +100,7 @@ def test_each_small_text_is_of_one_format_only(tmp_path, samples, nvprof_file, r
 
 def test_every_reader_says_what_it_reads():
     readers = [load_reader(module, name) for module, name in READERS]
-    for attribute in ("name", "what"):
+    for attribute in ("name", "description"):
         texts = [getattr(reader, attribute) for reader in readers]
         assert all(texts) and len(set(texts)) == len(texts)
     for module, name in READERS:
@@ -175,7 +175,7 @@ def test_the_head_of_a_gzip_bomb_is_small(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "raw", "said"),
+    ("name", "raw", "message"),
     [
         ("run.nsys-rep", b"NVIDIA Tegra Profiler Report", "`nsys export --type sqlite -o run.sqlite run.nsys-rep`"),
         ("run.ncu-rep", b"NVR", "`ncu --import run.ncu-rep --csv > run.csv`"),
@@ -188,8 +188,8 @@ def test_the_head_of_a_gzip_bomb_is_small(tmp_path):
         ("x", b'{"traceEvents": [{"ph": "X", "args": {"BeginNs": "1"}}]}', r"use the `\*\.csv` from the same folder"),
     ],
 )
-def test_what_only_its_maker_reads_is_exported_first(tmp_path, name, raw, said):
+def test_what_only_its_maker_reads_is_exported_first(tmp_path, name, raw, message):
     path = tmp_path / name
     path.write_bytes(raw)
-    with pytest.raises(UnknownFormat, match=said):
+    with pytest.raises(UnknownFormat, match=message):
         open_profile(path)

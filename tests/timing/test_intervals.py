@@ -83,7 +83,7 @@ def test_rates_are_those_that_libraries_compute_at(device, precision, matrix_flo
 
 
 def test_a_count_without_layers_has_no_bytes_to_time(model) -> None:
-    with pytest.raises(BadValue, match="the calibrated model needs the bytes of a network"):
+    with pytest.raises(BadValue, match="the calibrated model requires a network"):
         predict(Workload.from_flops(1e9), Machine(find_device("p100-sxm2")), model)
 
 

@@ -21,7 +21,7 @@ ALEXNET = find_network("alexnet")
         ({"convention": "flop"}, UnknownName, "did you mean flops"),
         ({"batch_size": 0}, BadValue, "integer >= 1"),
         ({"training": TrainingOptions("adam")}, BadValue, "belong to --phase training, not to inference"),
-        ({"execution": "compiled", "phase": "training"}, UnsupportedPhase, "compiled is counted for inference only"),
+        ({"execution": "folded", "phase": "training"}, UnsupportedPhase, "folded is counted for inference only"),
         (
             {"phase": "training", "training": TrainingOptions(mixed_precision=True)},
             BadValue, "fp16 or bf16, not in fp32",

@@ -1,0 +1,119 @@
+"""The device of a profile, from real traces and tables and from the names that drivers report.
+
+Tests: profile_analysis/recorded_device.py.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from measured import DATA
+from paleo_lite.api.profiles import efficiency, kernels
+from paleo_lite.errors import BadValue
+from paleo_lite.profile_analysis.recorded_device import (
+    RecordedGpu,
+    candidate_devices,
+    explain_missing_device,
+    identify_device,
+    recorded_gpus,
+)
+from paleo_lite.profiles.detect import open_profile
+
+PROFILES = DATA / "profiles"
+QWEN = PROFILES / "tracelens_models" / "h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(
+    ("file", "gpu", "device"),
+    [
+        ("tracelens_models/mi300__resnet_act_checkpoint.json.gz", "AMD Instinct MI300X", "mi300x"),
+        ("tracelens_models/h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", "NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("tracelens/b200_eager_trace.json.gz", "NVIDIA B200", "b200"),
+        ("hta/trace_diff__test__test.json.gz", "Tesla V100-SXM2-16GB", "v100-sxm2"),
+        ("param/resnet_kineto.json.gz", "NVIDIA GeForce RTX 2080 Ti", "rtx2080ti"),
+        ("nvprof_gpu_trace_csv/matrixMul_trace.csv", "GeForce GTX 1080 Ti", "gtx1080ti"),
+        ("nvprof_summary_text/k80_tf2_mnist.txt", "Tesla K80", "k80-die"),
+    ],
+)
+def test_the_device_of_real_profiles(file, gpu, device):
+    profile = open_profile(PROFILES / file)
+    assert {recorded.name for recorded in recorded_gpus(profile)} == {gpu}
+    assert identify_device(profile).id == device
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gib", "expected"),
+    [
+        ("Tesla K80", 11.2, ["k80-die"]),  # a program sees one of the two GPUs
+        ("AMD Instinct MI250X", 64.0, ["mi250x-gcd"]),
+        ("NVIDIA GeForce RTX 4060 Ti", 16.0, ["rtx4060ti-16gb"]),
+        ("NVIDIA A100-PCIE-40GB", 39.4, ["a100-pcie-40gb"]),
+        ("NVIDIA A100-SXM4-80GB", 79.2, ["a100-sxm-80gb"]),
+        ("NVIDIA A100-PG509-200", 39.4, ["a100-pcie-40gb", "a100-sxm-40gb"]),  # an unreleased board
+        ("NVIDIA H100 NVL", None, ["h100-nvl"]),
+        ("NVIDIA TITAN RTX", None, ["titan-rtx"]),
+        ("NVIDIA A10G", None, []),
+    ],
+)
+def test_names_of_drivers(name, memory_gib, expected):
+    memory = None if memory_gib is None else int(memory_gib * 2**30)
+    assert [device.id for device in candidate_devices(RecordedGpu(name, memory))] == expected
+
+
+def test_the_databases_of_nsys_and_rocprofv3(tmp_path):
+    nsys, rocpd = tmp_path / "nsys.sqlite", tmp_path / "rocpd.db"
+    with sqlite3.connect(nsys) as connection:
+        connection.executescript(
+            """
+            CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+            CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, totalMemory INTEGER);
+            INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA A100-SXM4-40GB', 42297524224);
+            """
+        )
+    with sqlite3.connect(rocpd) as connection:
+        connection.executescript(
+            """
+            CREATE TABLE rocpd_kernel_dispatch_00 (start INTEGER);
+            CREATE TABLE rocpd_info_agent_00 (id INTEGER, type TEXT, product_name TEXT);
+            INSERT INTO rocpd_info_agent_00 VALUES (0, 'CPU', 'AMD EPYC 7A53'), (1, 'GPU', 'AMD Instinct MI250X');
+            """
+        )
+    assert identify_device(open_profile(nsys)).id == "a100-sxm-40gb"
+    assert identify_device(open_profile(rocpd)).id == "mi250x-gcd"
+
+
+@pytest.mark.needs_data
+def test_no_device_is_guessed():
+    ambiguous = next((PROFILES / "torch_chrome_trace_resnet50").glob("*.gz"))
+    unknown = PROFILES / "hta" / "timeline_analysis__sampled_rank-0.json.gz"
+    assert "Tesla V100-DGXS-32GB, which can be v100-pcie, v100-sxm2" in explain_missing_device(open_profile(ambiguous))
+    with pytest.raises(BadValue, match="does not record its device: use `--gpu DEVICE`"):
+        efficiency(unknown, jobs=1)
+
+
+@pytest.mark.needs_data
+def test_gpu_is_optional_and_overrides():
+    """The trace is of an H100: on a T4 the answer says so first and has no share of peak."""
+    recorded = efficiency(QWEN, jobs=1)
+    assert recorded.device.id == "h100-sxm" and not recorded.device_conflict
+    assert recorded.rows == efficiency(QWEN, gpu="h100-sxm", jobs=1).rows
+    wrong = efficiency(QWEN, gpu="t4", jobs=1)
+    title = wrong.document().title
+    assert "was taken on NVIDIA H100 80GB HBM3, not on Tesla T4; no share of peak" in title and "MFU" not in title
+    (row,) = wrong.rows
+    assert row["mfu"] is row["flops_efficiency"] is row["bandwidth_efficiency"] is None
+    assert all(operator["of_peak"] is operator["of_roofline"] is None for operator in row["operators"])
+    assert row["busy_share"] == recorded.rows[0]["busy_share"]
+
+
+@pytest.mark.needs_data
+def test_kernels_of_the_recorded_device():
+    assert kernels(QWEN).device.id == "h100-sxm"
+    wrong = kernels(QWEN, gpu="t4")
+    assert "not on Tesla T4, no share of peak" in wrong.document().title
+    assert all(row.flops_efficiency is None for row in wrong.kernels)
