@@ -66,7 +66,8 @@ Prediction = record("Prediction", {
     "calibration": Word, "batch_size flops": int, "macs bytes parameters trainable_parameters kernels": Whole,
     "fits": bool | None, "is_forecast": bool,
     "peak_flops bandwidth_bytes_per_s ridge_point time_s bound_s constant_s": float,
-    "ppp intensity throughput_per_s tokens_per_s mfu": Number, "passes_s waiting_s": Numbers,
+    "ppp intensity throughput_per_s tokens_per_s mfu energy_j": Number, "passes_s waiting_s": Numbers,
+    "sustained_fraction": float, "energy_interval_j": list[float] | None,
     "interval": list[float] | None, "intervals": dict[str, list[float]] | None, "memory": Memory | None,
     "generating": record("Generating", {
         "first_token_s token_s tokens_per_s_per_sequence cache_bytes_per_sequence": Number,
@@ -96,7 +97,7 @@ Counts = record("Counts", {
 })  # fmt: skip
 Scale = record("Scale", {
     "network gpu precision phase scaling topology model": str, "batch_size": int, "is_forecast": bool,
-    "images epochs price_usd_per_h": Number,
+    "images epochs price_usd_per_h": Number, "trainable_parameters": Whole,
     "rows": list[record("ScaleRow", {
         "workers batch_size speedup_over": int, "strategy collective limited_by": str,
         "compute_s communication_s exposed_s update_s input_s time_s throughput_per_s speedup efficiency": float,

@@ -12,7 +12,7 @@ from ..timing.budget import Budget
 from ..timing.memory import usable_bytes
 from .clusters import Cluster
 from .collectives import COLLECTIVES
-from .job import Job, ParallelConfig, Settings
+from .job import STACKS, Job, ParallelConfig, Settings
 from .links import Topology
 from .parallel_3d import candidate_configs
 from .scale import NO_SINGLE_WORKER, predict_step, relative_to_smallest_fitting, scale
@@ -168,8 +168,12 @@ def _compare_configs(
             reason = reasons[0]
         raise BadValue(f"no parallel configuration is possible: {reason}")
     fitting.sort(key=lambda pair: pair[0])
-    rows = []
-    for _, config in fitting[: 2 * ADVISED_CONFIGS]:
+    best_configs = [config for _, config in fitting[: 2 * ADVISED_CONFIGS]]
+    other_stacks: list[ParallelConfig] = []
+    if settings.parallel is None and job.workload.phase == "training":
+        other_stacks = _other_stacks(best_configs[0])
+
+    def predict_row(config: ParallelConfig) -> ScaleRow:
         (row,) = scale(
             job,
             topology,
@@ -183,14 +187,24 @@ def _compare_configs(
         )
         description, *other_notes = row.notes
         notes = tuple(note for note in other_notes if not note.startswith(NO_SINGLE_WORKER))
-        rows.append(msgspec.structs.replace(row, strategy=description, collective="", notes=notes))
-    rows = sorted(rows, key=lambda row: row.time_s)[:ADVISED_CONFIGS]
+        return msgspec.structs.replace(row, strategy=description, collective="", notes=notes)
+
+    rows = sorted(map(predict_row, best_configs), key=lambda row: row.time_s)
+    rows = rows[: ADVISED_CONFIGS - len(other_stacks)] + [predict_row(config) for config in other_stacks]
+    rows.sort(key=lambda row: (not row.fits, row.time_s))
     best = rows[0]
     why = (
         f"{best.strategy}: {best.exposed_s / best.time_s:.0%} of the step is exposed communication; "
         f"the best of {len(fitting)} configurations that fit, {too_large} do not fit"
     )
     return Advice(rows, why, {})
+
+
+def _other_stacks(config: ParallelConfig) -> list[ParallelConfig]:
+    """Return a configuration with each of the other software stacks."""
+    return [
+        msgspec.structs.replace(config, execution=execution) for execution in STACKS if execution != config.execution
+    ]
 
 
 def _rank(rows: list[ScaleRow]) -> list[ScaleRow]:

@@ -434,8 +434,9 @@ def _gradient_communication_s(
 
     An all-gather of the parameters and a reduce-scatter of the gradients take half as long as an all-reduce of as many
     bytes. FSDP and ZeRO stage 3 gather the parameters of each block for the forward and for the backward pass of every
-    micro-batch, and hide all but a share of this communication (`TrainingConstants.exposed_sharding`); other gradients
-    are exchanged during the backward pass of the last micro-batch.
+    micro-batch. Its kernels take multiprocessors from the computation that should hide them, so that a share of the
+    time that they take inside a node is not hidden (`TrainingConstants.exposed_sharding`); waiting for other nodes takes
+    none. Other gradients are exchanged during the backward pass of the last micro-batch.
 
     Parameters
     ----------
@@ -444,6 +445,7 @@ def _gradient_communication_s(
     """
     sharding = config.sharding_rules
     gather_s = reduce_s = between_nodes_s = 0.0
+    inside_gather_s = inside_reduce_s = 0.0  # of the same bytes inside a node
     for group in groups:
         if group.replicas == 1:
             continue
@@ -455,10 +457,15 @@ def _gradient_communication_s(
             replicas = subgroup_topology(topology, group.stride, replicas.devices_per_node)
         gather_s += float(topology_all_reduce_s(replicas, parameter_bytes * group.share)) / 2
         reduce_s += float(topology_all_reduce_s(replicas, gradient_bytes * group.share)) / 2
+        if replicas.devices_per_node > 1:
+            node = subgroup_topology(topology, group.stride, replicas.devices_per_node)
+            inside_gather_s += float(topology_all_reduce_s(node, parameter_bytes * group.share)) / 2
+            inside_reduce_s += float(topology_all_reduce_s(node, gradient_bytes * group.share)) / 2
     if sharding.gathers_per_micro_batch:
         per_micro_batch_s = sharding.gathers_per_micro_batch * gather_s + reduce_s
         communication_s = per_micro_batch_s * layout.micro_batches + between_nodes_s
-        overlappable_s = min((1 - exposed_sharding) * communication_s, compute_s)
+        inside_s = (sharding.gathers_per_micro_batch * inside_gather_s + inside_reduce_s) * layout.micro_batches
+        overlappable_s = min(communication_s - exposed_sharding * min(inside_s, communication_s), compute_s)
     else:
         reductions = layout.micro_batches if sharding.reduces_every_micro_batch else 1
         exchanged_s = reduce_s * reductions

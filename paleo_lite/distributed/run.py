@@ -266,6 +266,7 @@ def _make_table(
         refused=advice.refused,
         notes=tuple(dict.fromkeys(notes)),
         phase=job.workload.phase,
+        trainable_parameters=job.workload.trainable_parameters if job.workload.phase == "training" else None,
     )
 
 

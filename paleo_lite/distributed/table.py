@@ -44,6 +44,7 @@ _TABLE_FIELDS = (
     "images",
     "epochs",
     "price_usd_per_h",
+    "trainable_parameters",
 )
 
 
@@ -80,6 +81,8 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
         Whether times are forecasts; otherwise they are lower bounds by data sheets.
     phase : {"training", "prefill", "decode"}
         Predicted phase.
+    trainable_parameters : int or None
+        Number of parameters that a training step updates.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.scale:scale_page"
@@ -103,6 +106,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     is_forecast: bool = True
     phase: str = "training"
+    trainable_parameters: int | None = None
 
     def __iter__(self) -> Iterator[ScaleRow]:
         return iter(self.rows)

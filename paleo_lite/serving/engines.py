@@ -125,7 +125,7 @@ VLLM_0_5 = Engine(
     chunked_prefill=0,
     mixes_phases=False,
     reserved_output=0.0,
-    # The CPU took 62 % of the time of Llama 3 8B on an H100: 12 ms beside 7.5 ms of the device per iteration.
+    # The CPU took 62% of the time of Llama 3 8B on an H100: 12 ms beside 7.5 ms of the device per iteration.
     overhead_s=12e-3,
     overhead_range_s=(6e-3, 24e-3),
     request_overhead_s=5e-3,
