@@ -13,6 +13,8 @@ _RUN = "run_0_config_{nodes}_2_ib_nvprof_2_resnet50_dali-gpu_{batch}_{gradients}
 
 _TRACE = "profiles/torch_chrome_trace_resnet50/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz"
 
+_H100_TRACE = "profiles/tracelens_models/h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
+
 _SMALL_TRACE = "profiles/torch_chrome_trace/critical_path__simple_add__benchmark_result_493459_1694039959_trace.json.gz"
 
 
@@ -126,5 +128,6 @@ DATA_FILES: dict[str, dict[str, str]] = {
     **{name: {name: _SMALL_TRACE} for name in ("a1.json", "a2.json", "b1.json", "b2.json")},
     "batch_durations.csv": {"batch_durations.csv": "surfboard/derived/cartesius_batch_durations_recovered.csv"},
     "trace.json.gz": {"trace.json.gz": _TRACE},
+    "h100.json.gz": {"h100.json.gz": _H100_TRACE},
 }
 """Files of measured data: where they go, and where in the data folder they are."""

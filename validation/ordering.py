@@ -34,6 +34,15 @@ ORDERED: dict[str, tuple[Figure, ...]] = {
         (name for name in NAMES if name.startswith("efficiency")),
         (lambda rates: rates.matrix_per_s, lambda rates: rates.matrix_per_s / rates.multiprocessors),
     ),
+    **dict.fromkeys(
+        ("efficiency_gemm", "efficiency_attention"),
+        (
+            lambda rates: rates.matrix_per_s,
+            lambda rates: rates.matrix_per_s / rates.multiprocessors,
+            lambda rates: rates.matrix_per_s * rates.sustained_fraction,
+            lambda rates: sustained_per_multiprocessor(rates),
+        ),
+    ),
     **dict.fromkeys((name for name in NAMES if name.startswith("share")), (lambda rates: rates.bandwidth_bytes_per_s,)),
 }
 """Parameters that tell devices apart, with the rates of the data sheet that each is a share of: with many tiles of
@@ -57,7 +66,13 @@ def better(one: Rates, other: Rates) -> bool:
         and one.vector_per_s >= other.vector_per_s
         and one.bandwidth_bytes_per_s >= other.bandwidth_bytes_per_s
         and one.matrix_per_s / one.multiprocessors >= other.matrix_per_s / other.multiprocessors
+        and sustained_per_multiprocessor(one) >= sustained_per_multiprocessor(other)
     )
+
+
+def sustained_per_multiprocessor(rates: Rates) -> float:
+    """Return the matrix rate of one multiprocessor at the clock that the power limit allows, in FLOP/s."""
+    return rates.matrix_per_s * rates.sustained_fraction / rates.multiprocessors
 
 
 def comparable(one: Device, other: Device) -> bool:

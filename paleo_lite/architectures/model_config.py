@@ -122,6 +122,12 @@ def _decode(data: bytes, path: str) -> dict[str, Any]:
         raise BadDescriptor(f"{path}: {error}") from None
     if not isinstance(fields, dict):
         raise BadDescriptor(f"{path}: a config must be a JSON object")
+    for name in ("model_type", "text_config", "vision_config"):
+        part = fields if name == "model_type" else fields.get(name)
+        model_type = part.get("model_type", "") if isinstance(part, dict) else ""
+        if not isinstance(model_type, (str, type(None))):
+            where = "$.model_type" if part is fields else f"$.{name}.model_type"
+            raise BadDescriptor(f"{path}: {where} must be text (got {model_type!r})")
     return fields
 
 

@@ -24,7 +24,7 @@ from ..errors import BadValue
 from ..machines import Device, Machine
 from ..result import Result
 from ..timing.calibrated import CalibratedModel, residual_variance
-from ..timing.models import interval_of
+from ..timing.models import RooflineModel, interval_of
 from ..timing.prediction import Prediction
 from ..timing.workload import Workload
 from ..units import element_bytes
@@ -189,6 +189,7 @@ def suggest(
     target_terms = [model.evaluate(workload, machine) for workload in targets]
     target_s = float(target_terms[0].time_s)
     target_slopes = np.array([terms.slopes for terms in target_terms])
+    bound_s = RooflineModel().evaluate(first, machine).time_s
     candidate_terms = [model.evaluate(workload, machine) for workload in candidates]
     candidates_s = np.array([terms.time_s for terms in candidate_terms])
     candidate_slopes = np.array([terms.slopes for terms in candidate_terms])
@@ -196,9 +197,12 @@ def suggest(
     def interval_with(covariance: Floats, residual: float) -> tuple[float, tuple[float, float] | None]:
         """Return the factor and interval of the targets for a covariance and a residual variance."""
         variances = np.einsum("np,pq,nq->n", target_slopes, covariance, target_slopes) + residual
-        low, high = interval_of(target_s, float(np.mean(np.sqrt(variances))))
-        interval = (float(low), float(high)) if is_single else None
-        return float(high / low), interval
+        low_s, high_s = interval_of(target_s, float(np.mean(np.sqrt(variances))))
+        if is_single and first.precision == "fp64":
+            # As in `predict`: no algorithm in fp64 has fewer multiplications than are counted.
+            low_s = min(max(low_s, bound_s), target_s)
+        interval = (float(low_s), float(high_s)) if is_single else None
+        return float(high_s / low_s), interval
 
     measuring_s = measuring_time_s(candidates_s)
     suggestions = []

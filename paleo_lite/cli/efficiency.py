@@ -78,7 +78,7 @@ def efficiency(paths: tuple[Path, ...], group_by: str, **arguments: Any) -> Answ
 
     \b
       paleo-lite efficiency run.parquet --gpu k40m
-      paleo-lite efficiency trace.json.gz --by module
+      paleo-lite efficiency h100.json.gz --by module
       paleo-lite efficiency profiles/ --gpu k40m --group-by batch_size,nodes
       paleo-lite efficiency profiles/ --gpu k40m --method notebook --durations batch_durations.csv
       paleo-lite efficiency profiles/ --gpu k40m --method notebook --durations markers/ --durations interval.parquet \\

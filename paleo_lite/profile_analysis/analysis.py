@@ -23,6 +23,7 @@ from .evidence import Evidence, device_warnings, find_contradictions, find_rank,
 from .iteration_work import OperatorWork, known_sum
 from .notebook import COLUMNS, SWAPPED_COLUMNS_NOTE, NotebookSums, notebook_figures, sum_batch
 from .ranks import Ranks, compare_ranks
+from .serving_steps import EngineStepRecorder, PhaseSummary
 from .steady import SteadyIteration, analyse_steady_state, parse_steps
 
 if TYPE_CHECKING:
@@ -145,6 +146,8 @@ class FileAnalysis(msgspec.Struct, frozen=True):
         Evidence of the device, if kernels have start times; for other profiles it is gathered later, at little cost.
     rank : int or None
         Rank in a distributed job, if the profile or its name records one.
+    engine_steps : list of PhaseSummary
+        Steps of an inference engine by phase; empty without its annotations.
     error : str
         Error message of a file without figures; empty if the file was read.
     """
@@ -157,6 +160,7 @@ class FileAnalysis(msgspec.Struct, frozen=True):
     device_time: DeviceTime | None = None
     evidence: Evidence | None = None
     rank: int | None = None
+    engine_steps: list[PhaseSummary] = []
     error: str = ""
 
 
@@ -297,6 +301,7 @@ def _analyse(path: Path, method: Method, name_pattern: str | None, steps: range 
         columns.add("layer")
     if recorder is not None:
         columns.update(activity.COLUMNS)
+    engine_recorder = EngineStepRecorder()
     batches = []
     run_count = 0
     for batch in profile.batches(columns):
@@ -310,6 +315,7 @@ def _analyse(path: Path, method: Method, name_pattern: str | None, steps: range 
             )
         if recorder is not None:
             recorder.add(batch)
+            engine_recorder.add(batch)
     if not batches:
         raise _no_durations_error(profile)
     steady = analyse_steady_state(runs.concatenate_runs(batches), steps, by)
@@ -327,6 +333,7 @@ def _analyse(path: Path, method: Method, name_pattern: str | None, steps: range 
         device_time=device_time,
         evidence=evidence,
         rank=find_rank(profile),
+        engine_steps=engine_recorder.summarise(),
     )
 
 
@@ -366,6 +373,7 @@ def _make_row(analysis: FileAnalysis, device: Device, peak: PeakRate, reading: R
             figures.update(dict.fromkeys(TIME_KEYS))
         else:
             figures.update(analysis.device_time.to_dict())
+        figures["engine_steps"] = msgspec.to_builtins(analysis.engine_steps)
         figures["peak"] = peak.describe()
         figures["peak_flops_per_s"] = peak.per_s
         figures["mfu"] = _rate(analysis.steady.flops, figures["step_s"], peak.per_s)

@@ -203,7 +203,7 @@ def report_kernels(
         kernels=_sort_and_rank(rows),
         time_s=None if total_ns is None else total_ns * 1e-9,
         busy_s=busy_s,
-        notes=_notes(first, direction, totals, rows, peak),
+        notes=_notes(first, direction, totals, rows, peak, device_count=len(busy_s or {}) or 1),
         raw_s=_raw_seconds(totals),
     )
 
@@ -346,7 +346,12 @@ def _sort_and_rank(rows: list[KernelRow]) -> list[KernelRow]:
 
 
 def _notes(
-    profile: Profile, direction: str, totals: KernelTotals, rows: list[KernelRow], peak: PeakRate
+    profile: Profile,
+    direction: str,
+    totals: KernelTotals,
+    rows: list[KernelRow],
+    peak: PeakRate,
+    device_count: int,
 ) -> tuple[str, ...]:
     notes = []
     if not totals.has_durations:
@@ -375,7 +380,9 @@ def _notes(
             "their FLOP/s and shares of peak are lower bounds"
         )
     for row in rows:
-        reason = explain_flops_above_peak(row.flops_efficiency or 0.0, peak, [row.name], counted_by_profiler=True)
+        reason = explain_flops_above_peak(
+            row.flops_efficiency or 0.0, peak, [row.name], counted_by_profiler=True, device_count=device_count
+        )
         if reason:
             notes.append(f"{row.name[:60]} at {row.flops_efficiency:.1%} of peak: {reason}")
     if peak.peak.precision == "fp32" and peak.peak.unit == "vector" and any(row.tensor_core for row in rows):

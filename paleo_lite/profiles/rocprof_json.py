@@ -134,9 +134,9 @@ def _kernel_row(
     row = _common_columns(path, record)
     row["category"] = gpu_category(name)
     row["kernel"] = name
-    row["device"] = node_of_agent.get(info.agent_id.handle)
+    row["device"] = _in_int64(node_of_agent.get(info.agent_id.handle))
     if record.stream_id is None:  # versions before 2025 record queues only
-        row["stream"] = info.queue_id.handle
+        row["stream"] = _in_int64(info.queue_id.handle)
     if min(group) > 0 and min(items) > 0:
         row["block"] = ",".join(map(str, group))
         row["grid"] = ",".join(str(-(-count // size)) for count, size in zip(items, group))
@@ -149,7 +149,7 @@ def _copy_row(path: Path, record: _Record, node_of_agent: dict[int, int]) -> dic
     row = _common_columns(path, record)
     row["category"] = "memcpy"
     row["kernel"] = f"[memcpy {kind}]"
-    row["device"] = node_of_agent.get(record.dst_agent_id.handle)
+    row["device"] = _in_int64(node_of_agent.get(record.dst_agent_id.handle))
     if record.bytes is not None and 0 <= record.bytes < _LONGEST_NS:
         row["bytes"] = record.bytes
     return row
@@ -159,7 +159,13 @@ def _common_columns(path: Path, record: _Record) -> dict[str, Any]:
     start, end = record.start_timestamp, record.end_timestamp
     if start < 0 or not 0 <= end - start < _LONGEST_NS or start >= 2**63:
         raise BadProfile(f"{path}: a record begins at {start} and ends at {end} ns")
-    row: dict[str, Any] = {"start_ns": start, "duration_ns": end - start, "calls": 1, "thread": record.thread_id}
+    row: dict[str, Any] = {"start_ns": start, "duration_ns": end - start, "calls": 1}
+    row["thread"] = _in_int64(record.thread_id)
     if record.stream_id is not None:
-        row["stream"] = record.stream_id.handle
+        row["stream"] = _in_int64(record.stream_id.handle)
     return row
+
+
+def _in_int64(number: int | None) -> int | None:
+    """Return an id, or None if it is absent or does not fit into 64 bits."""
+    return number if number is not None and -(2**63) <= number < 2**63 else None

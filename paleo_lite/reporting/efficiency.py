@@ -32,7 +32,18 @@ _TITLES = {
     "data_loader": "loader", "batch_size": "batch", "gradient_precision": "gradients", "compute_precision": "compute",
     "gpus_per_node": "GPUs", "repetition": "run",
 }  # fmt: skip
-_LISTS = ("missing", "notes", "idle_s", "gaps", "steps", "operators", "collectives", "launching", "critical_path")
+_LISTS = (
+    "missing",
+    "notes",
+    "idle_s",
+    "gaps",
+    "steps",
+    "operators",
+    "collectives",
+    "launching",
+    "critical_path",
+    "engine_steps",
+)
 _COUNTED = {"flops": "flops", "bandwidth": "bytes"}  # the count that each share of peak refers to
 _MAX_OPERATORS = 5
 _SMALLEST_PRINTED = 0.0005  # smallest share that is not printed as 0.0%
@@ -222,6 +233,9 @@ def _profile_tables(row: dict[str, Any], by: str) -> list[Table]:
         tables.append(Table("Longest idle gaps", _GAPS, row["gaps"]))
     if row.get("collectives"):
         tables.append(Table("Collectives", _COLLECTIVE, row["collectives"]).head(_MAX_ROWS))
+    if row.get("engine_steps"):
+        steps = Table("Steps of the inference engine", _ENGINE_STEPS, row["engine_steps"])
+        tables.append(steps.drop_empty_columns("phase", "steps"))
     if row["missing"]:
         missing = Table("Operations without a FLOP count", _MISSING, row["missing"])
         tables.append(missing.head(_MAX_ROWS, "the longest "))
@@ -323,6 +337,17 @@ _COLLECTIVE = [
     Column("time_s", "time", format_time),
     Column("exposed_s", "exposed", format_time),
     Column("bus_bandwidth_bytes_per_s", "bus\nbandwidth", format_bandwidth),
+]
+
+_ENGINE_STEPS = [
+    Column("phase", "phase", left=True),
+    Column("steps", "steps"),
+    Column("requests", "requests\nper step", "{:.1f}".format),
+    Column("tokens", "tokens"),
+    Column("time_s", "time", format_time),
+    Column("tokens_per_s", "tokens/s", format_si),
+    Column("cached_tokens", "cached tokens\nread", drop_order=2),
+    Column("cache_bytes", "KV cache\nread", format_bytes),
 ]
 
 _MISSING = [

@@ -129,9 +129,7 @@ VLLM_0_5 = Engine(
     overhead_s=12e-3,
     overhead_range_s=(6e-3, 24e-3),
     request_overhead_s=5e-3,
-    sources=(
-        "https://blog.vllm.ai/2024/09/05/perf-update.html (shares of CPU and GPU before version 0.6)",
-    ),
+    sources=("https://blog.vllm.ai/2024/09/05/perf-update.html (shares of CPU and GPU before version 0.6)",),
 )
 
 TENSORRT_LLM = Engine(

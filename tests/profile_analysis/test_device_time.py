@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from measured import DATA
+from paleo_lite.api.profiles import efficiency
 from paleo_lite.profile_analysis.activity import ActivityRecorder
 from paleo_lite.profile_analysis.device_time import launch_delays_ns, launch_statistics
 from paleo_lite.profiles.table import batch_of
@@ -69,3 +70,23 @@ def test_delays_and_queues_are_holistic_trace_analysis(name, launches, delays_us
     assert {queue.stream: queue.mean for queue in found.queues} == pytest.approx(
         {stream: mean for stream, (mean, _) in queues.items()}, rel=1e-5
     )
+
+
+MODELS = DATA / "profiles" / "tracelens_models"
+
+
+@pytest.mark.needs_data
+def test_busy_time_and_window_of_tracelens():
+    """TraceLens's gpu_timeline.csv of normalization_layer_test: 1.018626953125 ms busy of 1068.7798325195313 ms."""
+    (row,) = efficiency(MODELS / "perf_model__normalization__normalization_layer_test.json.gz", jobs=1).rows
+    assert row["window_s"] == pytest.approx(1068.7798325195313e-3, rel=1e-8)
+    assert row["busy_share"] * row["window_s"] == pytest.approx(1.018626953125e-3, rel=1e-5)
+
+
+@pytest.mark.needs_data
+def test_the_iteration_has_the_kernels_launched_in_the_trace():
+    """TraceLens counts device events with a launch in the trace: 31.91 ms. The window here contains all events."""
+    (row,) = efficiency(MODELS / "h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", jobs=1).rows
+    assert row["kernel_s"] == pytest.approx(31.91e-3, rel=2e-4)
+    assert row["window_s"] == pytest.approx(49.65e-3, rel=2e-4)
+    assert row["busy_share"] * row["window_s"] == pytest.approx(45.647310e-3, rel=1e-6)  # a union of its intervals

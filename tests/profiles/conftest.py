@@ -232,6 +232,16 @@ s,ms,,,,,,,MB,GB/s,,,
 "GTX 1080 Ti (0)","reduce<int>(int*)",101,"dram_utilization","Device Memory Utilization","Low (1)","Mid (5)","Low (2)"
 "GTX 1080 Ti (0)","gemm(int*)",2,"gst_throughput","Global Store Throughput",1.2MB/s,1.3MB/s,976.562500KB/s
 """,
+    "rocprof_json.RocprofJson": """{"rocprofiler-sdk-tool": [{"metadata": {"pid": 100, "init_time": 1, "fini_time": 9},
+"agents": [{"id": {"handle": 222}, "type": 2, "node_id": 4, "name": "gfx942", "product_name": "AMD Instinct MI300X"}],
+"kernel_symbols": [{"kernel_id": 7, "kernel_name": "_Z3addPfi.kd", "formatted_kernel_name": "add(float*, int)"}],
+"callback_records": {"counter_collection": []}, "buffer_records": {"kernel_dispatch": [{"thread_id": 44,
+"start_timestamp": 1000, "end_timestamp": 1800, "dispatch_info": {"agent_id": {"handle": 222},
+"queue_id": {"handle": 2},
+"kernel_id": 7, "workgroup_size": {"x": 256, "y": 1, "z": 1}, "grid_size": {"x": 4096, "y": 1, "z": 1}},
+"stream_id": {"handle": 0}}], "memory_copy": [{"operation": 2, "thread_id": 44, "start_timestamp": 500,
+"end_timestamp": 900, "dst_agent_id": {"handle": 222}, "bytes": 65536}]}}]}
+""",
     "rocprof.RocprofCsv": """"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp","LDS_Block_Size","Scratch_Size","VGPR_Count","Accum_VGPR_Count","SGPR_Count","Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y","Grid_Size_Z"
 "KERNEL_DISPATCH","Agent 4",1,1,852831,1,10,"void addition_kernel<float>(float*, float const*, float const*, int, int)",1,1551874061244694,1551874061255734,0,0,8,0,16,64,1,1,1024,1024,1
 "KERNEL_DISPATCH","Agent 4",1,2,852831,2,13,"subtract_kernel(float*, float const*, float const*, int, int)",2,1551874061259214,1551874061270254,0,0,8,0,16,64,1,1,1024,1024,1

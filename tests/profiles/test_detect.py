@@ -51,6 +51,7 @@ SMALL = {
     "vtune.ApsSummary": "vtune-aps",
     "torch_table.TorchTable": "torch-table",
     "rocprof.RocprofCsv": "rocprof",
+    "rocprof_json.RocprofJson": "rocprof-json",
 }
 
 

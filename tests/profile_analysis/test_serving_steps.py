@@ -1,0 +1,80 @@
+"""Steps of inference engines: annotations as vLLM and SGLang write them, and a real trace of SGLang.
+
+Tests: profile_analysis/serving_steps.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from measured import DATA
+from paleo_lite.api.profiles import efficiency
+from paleo_lite.profile_analysis.serving_steps import EngineStep, EngineStepRecorder, parse_annotation
+from paleo_lite.profiles.table import batch_of
+
+SGLANG = DATA / "profiles" / "tracelens_models" / "inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz"
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("execute_context_1(512)_generation_31(31)", EngineStep("mixed", 32, 512, 31)),
+        ("execute_context_2(4096)_generation_0(0)", EngineStep("prefill", 2, 4096, 0)),
+        ("execute_context_0(0)_generation_64(64)", EngineStep("decode", 64, 0, 64)),
+        (
+            "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)",
+            EngineStep("decode", 32, 0, 32, 32785),
+        ),
+        ("step[DECODE bs=32]", EngineStep("decode", 32, 0, 32)),
+        ("step[EXTEND bs=2 toks=4096]", EngineStep("prefill", 2, 4096, 0)),
+        ("step[EXTEND bs=2 toks=12 c_sqsq=80 c_sqsk=120 c_sk=20]", EngineStep("prefill", 2, 12, 0, 20)),
+        ("step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 g_sq=1 g_sk=12]", EngineStep("mixed", 2, 5, 1, 20)),
+        ("step[VERIFY bs=4]", None),  # speculative decoding is not counted
+        ("execute_model", None),
+        ("ProfilerStep#3", None),
+    ],
+)
+def test_annotations(name, step):
+    assert parse_annotation(name) == step
+
+
+@pytest.mark.needs_data
+def test_a_decode_step_of_qwen3_8b():
+    """One decode step of 32 requests with 32,785 tokens in the cache lasts 465,716.634 us in the trace.
+
+    Qwen3-8B has 36 layers with 8 key-value heads of 128 elements of 2 bytes: 147,456 bytes per token.
+    """
+    (row,) = efficiency(SGLANG, jobs=1).rows
+    (summary,) = row["engine_steps"]
+    assert (summary["phase"], summary["steps"], summary["requests"], summary["tokens"]) == ("decode", 1, 32.0, 32)
+    assert summary["time_s"] == pytest.approx(0.465716634)
+    assert summary["tokens_per_s"] == pytest.approx(32 / 0.465716634)
+    assert summary["cached_tokens"] == 32785
+    assert summary["cache_bytes"] == 32785 * 2 * 36 * 8 * 128 * 2
+
+
+def test_phases_are_summed_and_the_device_has_priority():
+    """The host annotates steps of 1 ms, the device of 2 and 4 ms."""
+    names = ["execute_context_1(100)_generation_0(0)", "execute_context_0(0)_generation_8(8)"] * 2
+    batch = batch_of(
+        {
+            "category": ["marker"] * 4,
+            "kernel": names,
+            "start_ns": [0, 5_000_000, 100_000, 6_000_000],
+            "duration_ns": [1e6, 1e6, 2e6, 4e6],
+            "thread": [1, 1, None, None],
+        },
+        4,
+    )
+    recorder = EngineStepRecorder()
+    recorder.add(batch)
+    prefill, decode = recorder.summarise()
+    assert (prefill.phase, prefill.tokens, prefill.time_s) == ("prefill", 100, pytest.approx(0.002))
+    assert (decode.phase, decode.tokens_per_s) == ("decode", pytest.approx(2000.0))
+    assert prefill.cached_tokens is None and prefill.cache_bytes is None
+
+
+def test_no_annotations():
+    assert EngineStepRecorder().summarise() == []
