@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paleo_lite.architectures import network_names
+from paleo_lite.architectures import find_network, network_names
 from paleo_lite.calibration.fit import fit, runs_of
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import device_prior
@@ -13,6 +13,8 @@ from paleo_lite.machines import find_device
 from .turns import Turns, take_turns
 
 POINTS = 1000
+NETWORKS = tuple(name for name in network_names() if find_network(name).lengths is None)
+"""Networks without sequences."""
 
 
 def measure(repeats: int) -> list[Turns]:
@@ -22,7 +24,7 @@ def measure(repeats: int) -> list[Turns]:
     prior = device_prior(device, "fp32")
     steps = [
         Measurement(device.id, network, batch, phase, "fp32", 1.0)
-        for network in network_names()
+        for network in NETWORKS
         for batch in (1, 2, 4, 8, 16, 32, 64)
         for phase in ("inference", "training")
     ]

@@ -374,7 +374,7 @@ def wrong_with(words: list[str]) -> str | None:
     if said.exit_code not in (0, 1, 2):
         return f"exit {said.exit_code}"
     if "internal error" in said.stderr or "internal error" in said.stdout:
-        return (said.stderr + said.stdout)[said.output.find("a defect") :][:300]
+        return (said.stderr + said.stdout)[said.output.find("internal error") :][:300]
     for line in (said.stdout + said.stderr).replace("\xa0", " ").split("\n"):
         if not line.isprintable():
             return f"control letters are printed: {line[:200]!r}"

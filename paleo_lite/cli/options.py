@@ -225,8 +225,8 @@ def checkpointing() -> Decorator:
     return click.option(
         "--checkpointing",
         type=Names("checkpointing", ".timing.workload:CHECKPOINTING"),
-        help="Activation recomputation: none, in about sqrt(n) segments, in each block (block), or between all possible "
-        "cuts (all). [default: none]",
+        help="Activation recomputation: none, in about sqrt(n) segments, in each block (block), or between all "
+        "possible cuts (all). [default: none]",
     )
 
 
@@ -507,7 +507,6 @@ def amount_of_tokens() -> Decorator:
         ),
         click.option(
             "--tokens",
-            type=Quantity(""),
             metavar="COUNT",
             help="Tokens per epoch, 15B, to predict hours, cost and energy.",
         ),

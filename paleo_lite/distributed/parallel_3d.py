@@ -435,8 +435,8 @@ def _gradient_communication_s(
     An all-gather of the parameters and a reduce-scatter of the gradients take half as long as an all-reduce of as many
     bytes. FSDP and ZeRO stage 3 gather the parameters of each block for the forward and for the backward pass of every
     micro-batch. Its kernels take multiprocessors from the computation that should hide them, so that a share of the
-    time that they take inside a node is not hidden (`TrainingConstants.exposed_sharding`); waiting for other nodes takes
-    none. Other gradients are exchanged during the backward pass of the last micro-batch.
+    time that they take inside a node is not hidden (`TrainingConstants.exposed_sharding`); waiting for other nodes
+    takes none. Other gradients are exchanged during the backward pass of the last micro-batch.
 
     Parameters
     ----------

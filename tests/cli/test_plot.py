@@ -195,7 +195,7 @@ def test_what_cannot_be_written_leaves_the_old_chart(tmp_path, monkeypatch):
 def test_a_chart_is_replaced_only_by_force(tmp_path, command):
     path = tmp_path / "old.svg"
     path.write_text("old")
-    assert f"{path} already exists: choose another name, or --force" in run(*command, path, code=2).stderr
+    assert f"{path} already exists: choose another name, or `--force`" in run(*command, path, code=2).stderr
     assert path.read_text() == "old"
     run(*command, path, "--force")
     assert path.read_text().startswith("<svg")

@@ -71,7 +71,7 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path):
     path = tmp_path / "r.html"
     path.write_text("mine")
     refused = run("alexnet", "--gpu", "k40m", "-o", path)
-    assert refused.exit_code == 2 and "--force to replace it" in refused.output
+    assert refused.exit_code == 2 and "`--force` to replace it" in refused.output
     assert path.read_text() == "mine"
     forced = run("alexnet", "--gpu", "k40m", "-o", path, "--force")
     assert forced.exit_code == 0, forced.output

@@ -167,8 +167,8 @@ def test_hybrid_fetches_by_hand():
         ({"collective": "ring"}, UnknownName, "no collective of PALEO is called 'ring'"),
         ({"strategy": "pipeline"}, UnknownName, "no strategy of PALEO is called 'pipeline'"),
         ({"scaling": "sideways"}, UnknownName, "no scaling of PALEO is called 'sideways'"),
-        ({"workers": [0]}, BadValue, "whole numbers of 1 or more, not [0]"),
-        ({"batch_size": 0}, BadValue, "the batch size must be a whole number"),
+        ({"workers": [0]}, BadValue, "must be an integer >= 1 (got [0])"),
+        ({"batch_size": 0}, BadValue, "the batch size must be an integer >= 1"),
         ({"network": "resnext50_32x4d"}, CountFailed, "PALEO has no rule for this conv2d: {'groups': 32}"),
         ({"network": "alexnet", "revision": "last"}, CountFailed, "PALEO (its last revision) stops here"),
         ({"network": "paleo_nin", "strategy": "hybrid"}, BadValue, "there is nothing to split"),
@@ -210,5 +210,5 @@ def test_use_pipeline_is_an_option_of_scale():
     table = paleo_lite.scale("paleo_vgg16", concurrent=True, **asked)
     assert [row.time_s for row in table] == [row.time_s for row in rows]
     assert table[0].time_s < paleo_lite.scale("paleo_vgg16", **asked)[0].time_s
-    with pytest.raises(BadValue, match="needs a PPP"):
+    with pytest.raises(BadValue, match="needs the share of peak"):
         paleo_lite.scale("vgg16", gpu="k80-die", link="ethernet20", workers=[2], concurrent=True)

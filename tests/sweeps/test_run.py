@@ -92,9 +92,9 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
         assert (row["speedup"], row["exposed_s"], row["link"]) == (1.0, 0.0, None)
     assert reasons == {
         "Tesla K40m has no fp16 peak",
-        "does not fit into the 12 GB of k40m, 1 GB left free",
-        "does not fit into the 16 GB of v100-sxm2, 1 GB left free",
-        "does not fit into the 128 GB of mi250x, 1 GB left free",
+        "does not fit into the 12 GB of k40m, of which 1 GB are reserved",
+        "does not fit into the 16 GB of v100-sxm2, of which 1 GB are reserved",
+        "does not fit into the 128 GB of mi250x, of which 1 GB are reserved",
     }
 
 
@@ -120,9 +120,9 @@ def test_text_is_written_by_engines_at_every_context(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("network", "lengths", "message"),
     [
-        ("mixtral-8x7b", (None,), "which experts mixtral-8x7b reads depends on the batch"),
+        ("mixtral-8x7b", (None,), "the number of experts in use depends on the batch size"),
         ("gpt2", (1024,), "gpt2 knows 1024 positions"),
-        ("bert-base", (None,), "decode is of networks that write text"),
+        ("bert-base", (None,), "needs a model that writes text"),
         ("resnet50", (None,), "resnet50 does not read sequences"),
     ],
 )
@@ -215,7 +215,7 @@ def test_what_workers_cannot_share_has_its_reason(tmp_path) -> None:
         (row["phase"], row["strategy"], row["workers"], row["batch_size"]): row["reason"]
         for row in rows_of(space, tmp_path / "sweep.parquet")
     }
-    assert found["training", "data", 4, 2] == "the batch is smaller than the workers: each needs a sample"
+    assert found["training", "data", 4, 2] == "the batch size is smaller than the number of workers"
     assert found["training", "data", 4, 6] == "the workers do not divide the batch"
     assert found["training", "data", 4, 8] is None and found["inference", "data", 4, 8] is None
     assert found["training", "tensor", 4, 6] is None
@@ -260,7 +260,9 @@ def test_strategies_without_options_of_theirs_are_not_swept() -> None:
     space = Space(
         ("gpt2",), ("k40m",), phases=("training",), workers=(2,), strategies=("data", "together"), links=("pcie3",)
     )
-    with pytest.raises(BadValue, match="no --tensor and --pipeline, which together divides by: ask 'paleo-lite scale'"):
+    with pytest.raises(
+        BadValue, match="does not support tensor or pipeline parallelism of blocks; use `paleo-lite scale`"
+    ):
         space.check()
 
 
@@ -271,7 +273,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path, small_chunks) -> None:
         run_sweep(SMALL, path, choose_model, jobs=1, progress=stop_after(5))
     assert not path.exists()
     other = msgspec.structs.replace(SMALL, batch_sizes=(1, 2, 3))
-    with pytest.raises(BadValue, match="is left over from another sweep"):
+    with pytest.raises(BadValue, match="belongs to another sweep"):
         run_sweep(other, path, choose_model, jobs=1)
     done = run_sweep(SMALL, path, choose_model, jobs=1)
     assert (done.resumed, done.chunks, done.rows) == (5, 16, SMALL.size)
@@ -282,7 +284,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path, small_chunks) -> None:
 def test_an_output_that_exists_stays(tmp_path, small_chunks) -> None:
     path = tmp_path / "sweep.csv"
     path.write_text("mine")
-    with pytest.raises(BadValue, match=r"sweep\.csv already exists: choose another name, or --force"):
+    with pytest.raises(BadValue, match=r"sweep\.csv already exists: choose another name, or `--force`"):
         run_sweep(SMALL, path, choose_model, jobs=1)
     assert path.read_text() == "mine" and list(tmp_path.iterdir()) == [path]
     assert run_sweep(SMALL, path, choose_model, jobs=1, force=True).rows == SMALL.size
@@ -327,7 +329,9 @@ def test_two_sweeps_with_one_output(tmp_path, small_chunks, half_done) -> None:
     """The second is told who is at work; what was killed is taken up, and written as if nothing had been."""
     process, space = half_done
     path, whole = tmp_path / "sweep.parquet", tmp_path / "whole.parquet"
-    with pytest.raises(BadValue, match=rf"sweep\.parquet\.partial: it is being swept by process {process.pid} on "):
+    with pytest.raises(
+        BadValue, match=rf"sweep\.parquet\.partial: a sweep is being written by process {process.pid} on "
+    ):
         run_sweep(space, path, choose_model, jobs=1)
     process.kill()
     process.wait()
@@ -345,10 +349,10 @@ def test_chunks_stay_until_what_was_written_is_whole(tmp_path, small_chunks, mon
         os.truncate(aside, aside.stat().st_size - 9)  # as another writer or a lost disk leaves it
         check(aside, *told)
 
-    check = run._check_whole
+    check = run._verify_merged_file
     with monkeypatch.context() as patch:
-        patch.setattr(run, "_check_whole", torn)
-        with pytest.raises(SweepStopped, match="is not what was written"):
+        patch.setattr(run, "_verify_merged_file", torn)
+        with pytest.raises(SweepStopped, match="is incomplete"):
             run_sweep(SMALL, path, choose_model, jobs=1)
     assert not path.exists()
     assert run_sweep(SMALL, path, choose_model, jobs=1).resumed == SMALL.chunk_count
@@ -383,7 +387,7 @@ def test_a_full_disk_leaves_what_can_go_on(tmp_path, small_chunks, no_file_above
     (chunk,) = (tmp_path / f"{path.name}.partial").glob("chunk-*.parquet")
     no_file_above(int(chunk.stat().st_size * share))
     kept = 1 if share < 1 else 16
-    with pytest.raises(SweepStopped, match=rf"no room left .* {kept} of 16 chunks are kept in .*\.partial"):
+    with pytest.raises(SweepStopped, match=rf"no space left .* {kept} of 16 chunks are kept in .*\.partial"):
         run_sweep(SMALL, path, choose_model, jobs=1)
     assert not path.exists()
     no_file_above(2**30)
@@ -400,7 +404,7 @@ def test_what_lies_in_the_way(tmp_path, small_chunks) -> None:
     (folder / "manifest.json").write_text("{")
     with pytest.raises(BadFile, match=r"manifest\.json: .* delete"):
         run_sweep(SMALL, tmp_path / "sweep.parquet", choose_model)
-    with pytest.raises(BadValue, match=r"written as \.parquet or \.csv"):
+    with pytest.raises(BadValue, match=r"must end in \.parquet or \.csv"):
         run_sweep(SMALL, tmp_path / "sweep.txt", choose_model)
 
 
@@ -410,10 +414,10 @@ def test_what_lies_in_the_way(tmp_path, small_chunks) -> None:
         ({"precisions": ("fp31",)}, UnknownName, "no precision is called 'fp31'"),
         ({"strategies": ("date",)}, UnknownName, "did you mean data"),
         ({"workers": (1, 2)}, BadValue, "several workers need a link: give `--link`"),
-        ({"batch_sizes": ()}, BadValue, "the sweep has no batch sizes"),
-        ({"gpus": ("k80", "k80")}, BadValue, "names gpus twice: k80"),
-        ({"time_models": ("ppp",)}, BadValue, "the ppp model needs a PPP"),
-        ({"ppp": 0.6}, BadValue, "a PPP belongs to the ppp model"),
+        ({"batch_sizes": ()}, BadValue, "needs at least one value of batch sizes"),
+        ({"gpus": ("k80", "k80")}, BadValue, "duplicate gpus: k80"),
+        ({"time_models": ("ppp",)}, BadValue, "the ppp model needs the share of peak"),
+        ({"ppp": 0.6}, BadValue, "`--ppp` is for the ppp model"),
         ({"links": ("carrier pigeon",)}, UnknownName, "no link is called 'carrier pigeon'"),
     ],
 )
@@ -427,7 +431,7 @@ def test_every_column_is_documented(tmp_path) -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "sweep.md").read_text()
     space = Space(networks=("alexnet",), gpus=("k40m",))
     for column in rows_of(space, tmp_path / "sweep.parquet")[0]:
-        assert f"`{column}`" in text.partition("## What is written")[2].partition("\n## ")[0], column
+        assert f"`{column}`" in text.partition("## Output")[2].partition("\n## ")[0], column
 
 
 def test_without_pyarrow(tmp_path, monkeypatch) -> None:
@@ -443,7 +447,7 @@ def test_ranges_and_names() -> None:
     assert parse_numbers("8:64:+8", "n") == tuple(range(8, 65, 8))
     assert parse_numbers("1:4,4:16:x2,100", "n") == (1, 2, 3, 4, 8, 16, 100)
     assert parse_names("all", "n", ["a", "b"]) == ("a", "b") and parse_names("a, b", "n") == ("a", "b")
-    with pytest.raises(BadValue, match="expected names with commas"):
+    with pytest.raises(BadValue, match="must be names separated by commas"):
         parse_names("a,,b", "n")
     with pytest.raises(BadValue, match="workers '0'"):
         parse_numbers("0", "workers")

@@ -1,0 +1,99 @@
+"""Every benchmark runs, on small input, and gives a table with ratios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import (
+    __main__,
+    chrome_trace,
+    cold_start,
+    efficiency,
+    fit_speed,
+    serving_speed,
+    sweep_speed,
+    trace_speed,
+)
+from benchmarks.turns import Turns
+from paleo_lite.machines import find_device
+
+TESTED = {"cold_start", "sweep_speed", "trace_speed", "chrome_trace", "efficiency", "fit_speed", "serving_speed"}
+
+
+def check_tables(tables: list[Turns], contestants: int) -> None:
+    """Check that there is a table with a ratio for every contestant."""
+    assert tables
+    for table in tables:
+        lines = table.markdown().splitlines()
+        assert len(lines) == 2 + contestants
+        assert all(line.count("|") == lines[0].count("|") for line in lines)
+
+
+def test_every_benchmark_is_tested() -> None:
+    assert set(__main__.NAMES) == TESTED
+
+
+@pytest.mark.slow
+def test_sweep_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its loop over objects gives the times of `predict`, which the benchmark checks before it starts."""
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(sweep_speed, "NETWORKS", ("alexnet",))
+    monkeypatch.setattr(sweep_speed, "PREDICTIONS", 500)
+    monkeypatch.setattr(sweep_speed, "LOOPED", 1)
+    monkeypatch.setattr(sweep_speed, "list_devices", lambda: [find_device("v100-sxm2")])
+    check_tables(sweep_speed.measure(1), 5)
+
+
+@pytest.mark.slow
+def test_fit_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("scipy")
+    monkeypatch.setattr(fit_speed, "NETWORKS", ("alexnet", "resnet18"))
+    monkeypatch.setattr(fit_speed, "POINTS", 20)
+    check_tables(fit_speed.measure(1), 2)
+
+
+@pytest.mark.slow
+def test_serving_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_speed, "HOUR_S", 10.0)
+    check_tables(serving_speed.measure(1), 2)
+
+
+@pytest.mark.slow
+def test_trace_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torchvision")
+    monkeypatch.setattr(trace_speed, "NAMES", ("alexnet",))
+    check_tables(trace_speed.measure(1), 2)
+
+
+@pytest.mark.slow
+def test_cold_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_start, "PEERS", {})
+    check_tables(cold_start.measure(1), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_data
+def test_chrome_trace(monkeypatch: pytest.MonkeyPatch, data_folder: Path) -> None:
+    monkeypatch.setenv("PALEO_LITE_DATA", str(data_folder))
+    monkeypatch.setattr(chrome_trace, "TIMES", 1)
+    names = [name for name in chrome_trace.READERS if not name.startswith("HTA")]
+    monkeypatch.setattr(chrome_trace, "READERS", {name: chrome_trace.READERS[name] for name in names})
+    check_tables(chrome_trace.measure(1), len(names))
+
+
+@pytest.mark.slow
+@pytest.mark.needs_data
+def test_efficiency(monkeypatch: pytest.MonkeyPatch, data_folder: Path) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.setenv("PALEO_LITE_DATA", str(data_folder))
+    for table in efficiency.measure(1):
+        assert len(table.markdown().splitlines()) > 3
+
+
+def test_the_page_gets_the_tables_between_its_marks() -> None:
+    page = f"before\n{__main__.BEGIN}\nold\n{__main__.END}\nafter\n"
+    assert __main__.written(page, "new") == f"before\n{__main__.BEGIN}\nnew\n{__main__.END}\nafter\n"
+    with pytest.raises(SystemExit, match="has no lines"):
+        __main__.written("a page without marks", "new")
