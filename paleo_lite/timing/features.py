@@ -181,8 +181,9 @@ def padding_and_tiles(layer: Layer, pass_name: str, batch_size: int | Ints) -> t
         padded_columns = -(-columns // TILE_COLUMNS) * TILE_COLUMNS
     padded_rows = -(-rows // TILE_ROWS) * TILE_ROWS
     if not str(work_class).startswith("conv"):
-        # Libraries have kernels without padding for products of a matrix and a vector.
-        padded_rows = np.where(np.asarray(rows) == 1, 1, padded_rows)
+        # Libraries multiply a matrix by one vector without padding, and by a few with narrow tiles (1, 2, 4, 8, 16), so
+        # that doubling the number of rows at most doubles the arithmetic.
+        padded_rows = np.where(np.asarray(rows) < TILE_ROWS, _next_power_of_two(rows), padded_rows)
     padded_inner = -(-inner // TILE_INNER) * TILE_INNER
     padding = padded_rows / rows * (padded_columns / columns * (padded_inner / inner))
     if work_class == "conv_direct":
@@ -193,6 +194,12 @@ def padding_and_tiles(layer: Layer, pass_name: str, batch_size: int | Ints) -> t
     if gemm.columns == gemm.groups == 1:
         padding = np.where(groups > 1, 1.0, padding)
     return padding, tiles
+
+
+def _next_power_of_two(size: int | Ints) -> Ints:
+    """Return the smallest powers of two that are at least `size`, an integer or an array of integers >= 1."""
+    powers: Ints = 2 ** np.ceil(np.log2(size)).astype(np.int64)
+    return powers
 
 
 MEMORY_CLASSES = ("norm", "elementwise", "pool", "copy")

@@ -30,6 +30,9 @@ def conv(channels, kernel, side, groups=1, **attributes):
     [
         (linear(1, 100, 10), "forward", 40, 64 / 40 * 32 / 10 * 112 / 100, 1),
         (linear(1, 100, 10), "forward", 1, 1 * 32 / 10 * 112 / 100, 1),  # a matrix-vector product pads no rows
+        (linear(1, 96, 32), "forward", 2, 1, 1),  # a few rows are padded to a power of two
+        (linear(1, 96, 32), "forward", 5, 8 / 5, 1),
+        (linear(1, 96, 32), "forward", 33, 64 / 33, 1),
         (linear(1, 4096, 1000), "forward", 65, 96 / 65 * 1024 / 1000, 2 * 16),
         (linear(1, 4096, 1000), "backward_data", 65, 96 / 65 * 1008 / 1000, 2 * 64),
         # rows 1000, columns 4096, summed over 65
