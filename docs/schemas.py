@@ -203,6 +203,8 @@ ANSWERS: dict[str, list[Any]] = {
         record("ProfileComparison", {
             "path network gpu precision phase time_model": str, "calibration": Word, "batch_size": int,
             "ppp iterations measured_s predicted_s": float, "ratio": Number, "notes": Names,
+            "operations": list[record("OperationBeside", {
+                "operation": str, "pass": Word, "measured_s predicted_s ratio": Number, "difference_s": float})],
             "kinds": list[record("KindBeside", {"kind": str, **_BESIDE})],
             "layers": list[record("LayerBeside", {"layer": str, **_BESIDE})]}),
     ],

@@ -243,6 +243,9 @@ def compare(
     gpu: str | Device | None = None,
     precision: str = "fp32",
     batch_size: int | None = None,
+    sequence_length: int | None = None,
+    context: int | None = None,
+    phase: str | None = None,
     time_model: str | None = None,
     ppp: float | None = None,
     calibration: str | Calibration | None = None,
@@ -270,6 +273,11 @@ def compare(
         With `predict`: as for `paleo_lite.predict`. The time model ``ppp`` without `ppp` is fitted to the profile.
     batch_size : int, optional
         With `predict`: samples per pass; by default the batch size in the file name of the profile.
+    sequence_length, context : int, optional
+        With `predict`: tokens per sequence of a language model, and tokens in the KV cache for the phase ``decode``.
+    phase : str, optional
+        With `predict`: phase, such as ``"prefill"`` or ``"decode"``; by default ``training`` if the profile has
+        backward kernels, and otherwise ``inference``.
     name_pattern : str, optional
         As for `efficiency`.
 
@@ -285,10 +293,11 @@ def compare(
     profiles_a = to_paths(a)
     profiles_b = to_paths(b)
     if predict is None:
-        prediction_arguments = (gpu, batch_size, time_model, ppp, calibration)
+        prediction_arguments = (gpu, batch_size, sequence_length, context, phase, time_model, ppp, calibration)
         if any(argument is not None for argument in prediction_arguments):
             raise BadValue(
-                "`--gpu`, `--batch-size`, `--time-model`, `--ppp` and `--calibration` can be used only with `--predict`"
+                "`--gpu`, `--batch-size`, `--sequence-length`, `--context`, `--phase`, `--time-model`, `--ppp` and "
+                "`--calibration` can be used only with `--predict`"
             )
         if not profiles_a or not profiles_b:
             raise BadValue("`compare` needs two profiles, A and B (or `--predict NETWORK` and one profile)")
@@ -307,6 +316,9 @@ def compare(
             _find_or_identify_device(gpu, path, name_pattern, hardware_files),
             precision=precision,
             batch_size=batch_size,
+            sequence_length=sequence_length,
+            context=context,
+            phase=phase,
             time_model=time_model,
             ppp=ppp,
             calibration=calibration,
@@ -328,6 +340,9 @@ def _compare_prediction(
     *,
     precision: str,
     batch_size: int | None,
+    sequence_length: int | None,
+    context: int | None,
+    phase: str | None,
     time_model: str | None,
     ppp: float | None,
     calibration: str | Calibration | None,
@@ -352,14 +367,16 @@ def _compare_prediction(
         gpu=device,
         precision=precision,
         batch_size=batch_size,
+        sequence_length=sequence_length,
+        context=context,
         time_model=time_model,
         calibration=calibration,
         ppp=1.0 if is_fitted else ppp,
     )
-    prediction = predict_phase()  # an unknown network raises before the profile is read
+    prediction = predict_phase(phase=phase or "inference")  # an unknown network raises before the profile is read
     check_evidence(profile, prediction.device, prediction.network, prediction.precision)
     measured = measure_passes(profile)
-    comparison = compare_with_profile(str(path), measured, predict_phase(phase=measured.phase))
+    comparison = compare_with_profile(str(path), measured, predict_phase(phase=phase or measured.phase))
     if is_fitted:
         return predict_with_fitted_ppp(comparison)
     used = used_calibration(comparison.prediction, calibration)

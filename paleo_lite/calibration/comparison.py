@@ -12,6 +12,7 @@ from ..profile_analysis.pass_times import PassTimes
 from ..result import Result
 from ..timing import Prediction
 from ..timing.models import Terms
+from .by_operation import PROFILE_PASSES, OperationRow, compare_operations
 from .ppp import AT_PEAK
 
 if TYPE_CHECKING:
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
     from .measurements import Provenance
 
     Floats = NDArray[np.float64]
-
-_PROFILE_PASSES = {
-    "inference": "forward",
-    "forward": "forward",
-    "backward_data": "backward",
-    "backward_weight": "backward",
-    "update": "update",
-}
-"""Pass of a profile for each pass of a prediction."""
 
 _MATRIX_KINDS = ("convolution", "linear", "gemm")
 
@@ -99,6 +91,8 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
         layers in the network.
     remarks : tuple of str
         Further notes, for example that the prediction was fitted to the profile.
+    operations : list of OperationRow
+        Operations of a language model, by decreasing measured time; empty for networks without attention.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.compare:predicted_page"
@@ -109,6 +103,8 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
     kinds: list[ComparisonRow]
     layers: list[ComparisonRow]
     remarks: tuple[str, ...] = ()
+    operations: list[OperationRow] = []
+    operation_notes: tuple[str, ...] = ()
 
     @property
     def ppp(self) -> float:
@@ -133,7 +129,7 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
             notes.append(
                 "the profile does not name operations: matrix products of convolutions and linear layers are one kind"
             )
-        return (*self.remarks, *notes, *self.prediction.notes)
+        return (*self.remarks, *self.operation_notes, *notes, *self.prediction.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""
@@ -151,6 +147,7 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
             "measured_s": self.measured_s,
             "predicted_s": self.prediction.time_s,
             "ratio": self.measured_s / self.prediction.time_s if self.prediction.time_s else None,
+            "operations": [row.to_dict() for row in self.operations],
             "kinds": [row.to_dict() for row in self.kinds],
             "layers": [row.to_dict("layer") for row in self.layers],
             "notes": list(self.notes),
@@ -190,7 +187,16 @@ def compare_with_profile(path: str, measured: PassTimes, prediction: Prediction)
         for kind, part in {**measured_s, **predicted_s, **at_peak_s, **flops_at_peak_s}
     ]
     rows.sort(key=lambda row: -abs(row.difference_s))
-    return ProfileComparison(path, prediction, measured, rows, _compare_layers(measured, prediction, at_peak))
+    operations, operation_notes = compare_operations(measured, prediction)
+    return ProfileComparison(
+        path,
+        prediction,
+        measured,
+        rows,
+        _compare_layers(measured, prediction, at_peak),
+        operations=operations,
+        operation_notes=operation_notes,
+    )
 
 
 def training_overlap_notes(comparison: ProfileComparison, provenance: Provenance) -> tuple[str, ...]:
@@ -214,7 +220,7 @@ def _sum_by_kind(
         for layer, kind in enumerate(kinds):
             layer_s = float(seconds[pass_index, layer])
             if layer_s:
-                key = _row_key(kind_of_layer(kind), _PROFILE_PASSES[part], merge)
+                key = _row_key(kind_of_layer(kind), PROFILE_PASSES[part], merge)
                 sums[key] = sums.get(key, 0.0) + layer_s
     return sums
 
@@ -241,7 +247,7 @@ def _compare_layers(measured: PassTimes, prediction: Prediction, at_peak: Terms)
     rows = []
     for (kind, part), seconds in measured.layers.items():
         layers = layers_by_kind.get(kind, [])
-        passes = [name for name in prediction.terms.passes if _PROFILE_PASSES[name] == part]
+        passes = [name for name in prediction.terms.passes if PROFILE_PASSES[name] == part]
         if part == "update" or kind == "elementwise" or len(layers) != len(seconds) or not passes:
             continue
         in_time_order = layers if part == "forward" else layers[::-1]

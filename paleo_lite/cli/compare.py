@@ -39,6 +39,13 @@ from .values import NETWORK, Names
 @options.gpu(required=False, help="With --predict: device. [default: the one recorded in the profile]")
 @options.precision()
 @options.batch_size(default=None, help="Samples per pass. [default: as in the file name of the profile]")
+@options.sequence_length()
+@options.context()
+@options.phase(
+    options.PHASES_AND_GENERATING,
+    default=None,
+    help="With --predict: phase. [default: training if the profile has backward kernels, else inference]",
+)
 @options.time_model()
 @options.ppp()
 @options.calibration()
@@ -58,6 +65,7 @@ def compare(
       paleo-lite compare before.parquet after.parquet --direction fprop
       paleo-lite compare a1.json,a2.json b1.json,b2.json --by op
       paleo-lite compare --predict resnet50 --gpu k40m run.parquet --batch-size 32
+      paleo-lite compare --predict config.json trace.json.gz --precision bf16 --batch-size 16 --sequence-length 559
     """
     if len(paths) > 2:
         raise BadValue(

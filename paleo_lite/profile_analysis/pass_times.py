@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import BadProfile
 from ..profiles.detect import Profile
 from ..profiles.names import OPERATIONS, classify
+from .operation_times import Operation, gap_of_iteration, operation_of_run
 from .runs import COLUMNS, Runs, concatenate_runs, find_runs
 from .steady import Iterations, find_iterations, most_frequent
 
@@ -46,6 +47,12 @@ class PassTimes(msgspec.Struct, frozen=True, eq=False):
     has_ops : bool
         False if the profiler names no operations, so that matrix products of convolutions and of linear layers cannot
         be distinguished.
+    operations : dict of (Operation, str) to float
+        Seconds per iteration by operation and pass. The operation of a linear layer is the sizes of its product.
+    gap_s : float or None
+        Seconds per iteration in which no kernel runs; None without start times.
+    has_norm_names : bool
+        False if the profile names neither modules nor operations of norms, so that norms are elementwise operations.
     """
 
     phase: str
@@ -54,6 +61,9 @@ class PassTimes(msgspec.Struct, frozen=True, eq=False):
     seconds: dict[tuple[str, str], float]
     layers: dict[tuple[str, str], tuple[float, ...]]
     has_ops: bool
+    operations: dict[tuple[Operation, str], float] = {}
+    gap_s: float | None = None
+    has_norm_names: bool = True
 
 
 def measure_passes(profile: Profile) -> PassTimes:
@@ -67,7 +77,7 @@ def measure_passes(profile: Profile) -> PassTimes:
     BadProfile
         If the profile has no kernels, or no iterations are found in it.
     """
-    runs = concatenate_runs([find_runs(batch) for batch in profile.batches(COLUMNS)])
+    runs = concatenate_runs([find_runs(batch) for batch in profile.batches((*COLUMNS, "layer"))])
     if not runs.length:
         raise BadProfile(f"{profile.path}: a {profile.format} profile without kernels that have a duration")
     iterations = find_iterations(runs)
@@ -83,23 +93,34 @@ def measure_passes(profile: Profile) -> PassTimes:
     chosen = _select_iterations(iterations, is_backward, on_forward_thread)
     kinds = np.array([_layer_kind(runs, index) for index in range(len(runs.signatures))], dtype=object)
     kind_of_run = kinds[signature_of_run]
+    operation_of: dict[tuple[int, int], Operation] = {}
+    operations: dict[tuple[Operation, str], list[float]] = {}
+    gaps: list[float | None] = []
     seconds: dict[tuple[str, str], list[float]] = {}
     layers: dict[tuple[str, str], list[tuple[float, ...]]] = {}
     for iteration in chosen:
         runs_inside = np.flatnonzero(iterations.number == iteration)
         runs_inside = runs_inside[np.argsort(runs.table["row"][runs_inside])]
+        gaps.append(gap_of_iteration(runs, iterations.number == iteration))
         times_of: dict[tuple[str, str], list[float]] = {}
+        operation_s: dict[tuple[Operation, str], float] = {}
         for run in runs_inside.tolist():
             duration_s = float(runs.table["duration_ns"][run]) * 1e-9
             times_of.setdefault((kind_of_run[run], passes[run]), []).append(duration_s)
+            signature, layer = int(signature_of_run[run]), int(runs.table["layer"][run])
+            if (signature, layer) not in operation_of:
+                module = runs.layers[layer] if layer >= 0 else None
+                operation_of[signature, layer] = operation_of_run(runs.signatures[signature], kinds[signature], module)
+            operation_key = operation_of[signature, layer], passes[run]
+            operation_s[operation_key] = operation_s.get(operation_key, 0.0) + duration_s
+        for operation_key, duration_s in operation_s.items():
+            operations.setdefault(operation_key, []).append(duration_s)
         for key, durations in times_of.items():
             seconds.setdefault(key, []).append(sum(durations))
             layers.setdefault(key, []).append(tuple(durations))
-    medians = {}
-    for key, times in seconds.items():
-        # An iteration without this kind and pass spent no time on it and counts as 0 in the median.
-        absent = [0.0] * (len(chosen) - len(times))
-        medians[key] = float(np.median(times + absent))
+    medians = {key: _median_with_absent(times, len(chosen)) for key, times in seconds.items()}
+    operation_medians = {key: _median_with_absent(times, len(chosen)) for key, times in operations.items()}
+    measured_gaps = [gap_s for gap_s in gaps if gap_s is not None]
     layer_medians = {}
     for key, durations_of_iterations in layers.items():
         lengths = {len(durations) for durations in durations_of_iterations}
@@ -113,7 +134,15 @@ def measure_passes(profile: Profile) -> PassTimes:
         seconds={key: value for key, value in medians.items() if value},
         layers=layer_medians,
         has_ops=any(signature.op is not None for signature in runs.signatures),
+        operations={key: value for key, value in operation_medians.items() if value},
+        gap_s=float(np.median(measured_gaps)) if measured_gaps else None,
+        has_norm_names=any(operation == "norms" for operation, _ in operations),
     )
+
+
+def _median_with_absent(times: list[float], iterations: int) -> float:
+    """Return the median over the iterations; an iteration without an entry spent no time on it and counts as 0."""
+    return float(np.median(times + [0.0] * (iterations - len(times))))
 
 
 def _select_iterations(

@@ -91,6 +91,8 @@ def predicted_page(comparison: ProfileComparison, top: int | None = 10) -> Docum
     tables = [
         Table("Per iteration, by kind of layer", _predicted_columns("kind"), [row.to_dict() for row in kinds], [total])
     ]
+    if comparison.operations:
+        tables.insert(0, _operations_table(comparison))
     layers = comparison.layers if top is None else comparison.layers[:top]
     if layers:
         title = f"Layers with the largest difference, {len(layers)} of {len(comparison.layers)}"
@@ -113,6 +115,12 @@ def predicted_page(comparison: ProfileComparison, top: int | None = 10) -> Docum
         tables,
         comparison.notes,
     )
+
+
+def _operations_table(comparison: ProfileComparison) -> Table:
+    columns = [column for column in _predicted_columns("operation") if column.key not in ("ppp", "share_of_peak")]
+    rows = [row.to_dict() for row in comparison.operations]
+    return Table("Per iteration, by operation", columns, rows)
 
 
 def _format_interval(prediction: Prediction) -> str:
