@@ -1,7 +1,9 @@
 """Steps of inference engines in a trace: prefill, decode or mixed, tokens per second, and the KV cache that they read.
 
 vLLM annotates a step as ``execute_context_1(512)_generation_31(31)``: requests and tokens of prefill (context) and
-decode (generation); with detailed annotations the parentheses contain ``sq`` new tokens and ``sk`` tokens in the cache.
+decode (generation). Earlier versions annotate ``execute_new_1_cached_31``: new requests, whose prompts begin, and cached
+requests, which continue; the lengths of the prompts are not recorded. With detailed annotations the parentheses contain
+``sq`` new tokens and ``sk`` tokens in the cache.
 SGLang annotates ``step[DECODE bs=32]``, ``step[EXTEND bs=2 toks=4096]`` and ``step[MIXED bs=2 c=1 g=1 ...]``,
 optionally with the same sums (``c_sq``, ``c_sk``, ``g_sq``, ``g_sk``).
 """
@@ -26,6 +28,7 @@ _EXECUTE = re.compile(
     + r"_generation_(?P<generation>\d+)"
     + _COUNTS.format("generation")
 )
+_EXECUTE_NEW = re.compile(r"execute_new_(?P<new>\d+)_cached_(?P<cached>\d+)")
 _STEP = re.compile(r"step\[(?P<mode>EXTEND|DECODE|MIXED) (?P<fields>[a-z_]+=\d+(?: [a-z_]+=\d+)*)\]")
 _ANNOTATION_PREFIXES = ("execute_", "step[")
 _STORE_CACHE = re.compile(r"(?:^|::)store_kvcache<(?P<key_bytes>\d+)l, (?:(?P<value_bytes>\d+)l, )?")
@@ -41,15 +44,17 @@ class EngineStep(msgspec.Struct, frozen=True):
     phase : {"prefill", "decode", "mixed"}
     requests : int
         Requests in the batch.
-    prefill_tokens, decode_tokens : int
-        New tokens of prefill and of decode; decode generates one token per request.
+    prefill_tokens : int or None
+        New tokens of prefill; None if the annotation has requests only.
+    decode_tokens : int
+        New tokens of decode, which generates one token per request.
     cached_tokens : int or None
         Keys that attention reads: the sum of the context lengths; None without detailed annotations.
     """
 
     phase: str
     requests: int
-    prefill_tokens: int
+    prefill_tokens: int | None
     decode_tokens: int
     cached_tokens: int | None = None
 
@@ -61,8 +66,9 @@ class PhaseSummary(msgspec.Struct, frozen=True):
     ----------
     requests : float
         Mean number of requests per step.
-    tokens : int
-        New tokens of all steps: prompt tokens in prefill, generated tokens in decode.
+    tokens : int or None
+        New tokens of all steps: prompt tokens in prefill, generated tokens in decode; None if the annotations do not
+        have the lengths of the prompts.
     time_s : float
         Sum of the times of the steps.
     tokens_per_s : float or None
@@ -76,7 +82,7 @@ class PhaseSummary(msgspec.Struct, frozen=True):
     phase: str
     steps: int
     requests: float
-    tokens: int
+    tokens: int | None
     time_s: float
     tokens_per_s: float | None
     cached_tokens: int | None
@@ -88,6 +94,9 @@ def parse_annotation(name: str) -> EngineStep | None:
     match = _EXECUTE.fullmatch(name)
     if match is not None:
         return _parse_execute(match)
+    match = _EXECUTE_NEW.fullmatch(name)
+    if match is not None:
+        return _parse_execute_new(match)
     match = _STEP.fullmatch(name)
     return None if match is None else _parse_step(match)
 
@@ -105,6 +114,14 @@ def _parse_execute(match: re.Match[str]) -> EngineStep:
         decode_tokens=decode_tokens,
         cached_tokens=cached_tokens,
     )
+
+
+def _parse_execute_new(match: re.Match[str]) -> EngineStep | None:
+    new, cached = int(match["new"]), int(match["cached"])
+    if not new and not cached:
+        return None
+    # A request that continues a prompt in chunks is cached, too, and counts as decode.
+    return EngineStep(_phase(new, cached), new + cached, None if new else 0, cached)
 
 
 def _parse_step(match: re.Match[str]) -> EngineStep | None:
@@ -190,7 +207,10 @@ def _summarise(steps: Sequence[tuple[float, float, EngineStep]], stored_bytes: f
         if not members:
             continue
         time_s = sum(duration_ns for duration_ns, _ in members) * 1e-9
-        tokens = sum(step.prefill_tokens + step.decode_tokens for _, step in members)
+        prefill = [step.prefill_tokens for _, step in members]
+        tokens = None
+        if None not in prefill:
+            tokens = sum(count or 0 for count in prefill) + sum(step.decode_tokens for _, step in members)
         cached = [step.cached_tokens for _, step in members]
         cached_tokens = None if None in cached else sum(count or 0 for count in cached)
         cache_bytes = None
@@ -203,7 +223,7 @@ def _summarise(steps: Sequence[tuple[float, float, EngineStep]], stored_bytes: f
                 requests=sum(step.requests for _, step in members) / len(members),
                 tokens=tokens,
                 time_s=time_s,
-                tokens_per_s=tokens / time_s if time_s else None,
+                tokens_per_s=tokens / time_s if tokens is not None and time_s else None,
                 cached_tokens=cached_tokens,
                 cache_bytes=cache_bytes,
             )

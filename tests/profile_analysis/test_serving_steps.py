@@ -27,6 +27,11 @@ SGLANG = DATA / "profiles" / "tracelens_models" / "inference__sglang_decode__sgl
             "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)",
             EngineStep("decode", 32, 0, 32, 32785),
         ),
+        # vLLM's `annotate_profile` before it counted tokens: new and cached requests.
+        ("execute_new_2_cached_0", EngineStep("prefill", 2, None, 0)),
+        ("execute_new_0_cached_31", EngineStep("decode", 31, 0, 31)),
+        ("execute_new_1_cached_31", EngineStep("mixed", 32, None, 31)),
+        ("execute_new_0_cached_0", None),  # nothing was scheduled
         ("step[DECODE bs=32]", EngineStep("decode", 32, 0, 32)),
         ("step[EXTEND bs=2 toks=4096]", EngineStep("prefill", 2, 4096, 0)),
         ("step[EXTEND bs=2 toks=12 c_sqsq=80 c_sqsk=120 c_sk=20]", EngineStep("prefill", 2, 12, 0, 20)),
@@ -74,6 +79,22 @@ def test_phases_are_summed_and_the_device_has_priority():
     assert (prefill.phase, prefill.tokens, prefill.time_s) == ("prefill", 100, pytest.approx(0.002))
     assert (decode.phase, decode.tokens_per_s) == ("decode", pytest.approx(2000.0))
     assert prefill.cached_tokens is None and prefill.cache_bytes is None
+
+
+def test_prompts_of_unknown_length_have_no_rate():
+    names = ["execute_new_2_cached_0", "execute_new_0_cached_2", "execute_new_0_cached_2"]
+    columns = {
+        "category": ["marker"] * 3,
+        "kernel": names,
+        "start_ns": [0, 5_000_000, 7_000_000],
+        "duration_ns": [4e6, 1e6, 1e6],
+        "thread": [1, 1, 1],
+    }
+    recorder = EngineStepRecorder()
+    recorder.add(batch_of(columns, 3))
+    prefill, decode = recorder.summarise()
+    assert (prefill.phase, prefill.requests, prefill.tokens, prefill.tokens_per_s) == ("prefill", 2.0, None, None)
+    assert (decode.phase, decode.steps, decode.tokens_per_s) == ("decode", 2, pytest.approx(2000.0))
 
 
 def test_no_annotations():
