@@ -1,9 +1,9 @@
 """Steps of inference engines in a trace: prefill, decode or mixed, tokens per second, and the KV cache that they read.
 
 vLLM annotates a step as ``execute_context_1(512)_generation_31(31)``: requests and tokens of prefill (context) and
-decode (generation). Earlier versions annotate ``execute_new_1_cached_31``: new requests, whose prompts begin, and cached
-requests, which continue; the lengths of the prompts are not recorded. With detailed annotations the parentheses contain
-``sq`` new tokens and ``sk`` tokens in the cache.
+decode (generation). Earlier versions annotate ``execute_new_1_cached_31``: new requests, whose prompts begin, and
+cached requests, which continue; the lengths of the prompts are not recorded. With detailed annotations the parentheses
+contain ``sq`` new tokens and ``sk`` tokens in the cache.
 SGLang annotates ``step[DECODE bs=32]``, ``step[EXTEND bs=2 toks=4096]`` and ``step[MIXED bs=2 c=1 g=1 ...]``,
 optionally with the same sums (``c_sq``, ``c_sk``, ``g_sq``, ``g_sk``).
 """
