@@ -98,10 +98,10 @@ def start(platforms: list[tuple[str, str]]) -> None:
 
 
 class LayerObject:
-    """A layer as PALEO has it: an object that is asked for its time."""
+    """A layer as in PALEO: an object whose methods return its FLOPs, bytes and time at one batch size."""
 
-    def __init__(self, op: Op) -> None:
-        self.op, self.cost = op, count_layer(op)
+    def __init__(self, op: Op, batch_size: int) -> None:
+        self.op, self.batch_size, self.cost = op, batch_size, count_layer(op)
 
     def flops(self) -> int:
         return self.cost.inference.flops
@@ -116,7 +116,7 @@ class LayerObject:
 
     def calibrated_s(self, rates, values: dict[str, float], precision: str) -> float:
         layer, name = self.op.layer, class_of(self.op.layer)
-        padding, tiles = padding_and_tiles(layer, "inference", self.op.batch_size)
+        padding, tiles = padding_and_tiles(layer, "inference", self.batch_size)
         matrix = CLASSES.index(name) < len(MATRIX_CLASSES)
         per_s = rates.vector_per_s
         if matrix:
@@ -140,7 +140,7 @@ def ops_of(layers: Sequence[Layer], batch_size: int) -> list[Op]:
 def loop_roofline(network: str, device: Device, precision: str, batch_size: int, model: TimeModel) -> float:
     """One prediction, one object at a time."""
     layers = resolve_network(SizedNetwork(network)).layers
-    objects = [LayerObject(op) for op in ops_of(layers, batch_size)]
+    objects = [LayerObject(op, batch_size) for op in ops_of(layers, batch_size)]
     machine = Machine(device)
     peaks = machine.peak(precision).per_s, machine.vector_peak(precision).per_s
     rates = peaks, device.bandwidth_bytes_per_s, PRECISION_BYTES[precision]
@@ -151,7 +151,7 @@ def loop_calibrated(network: str, device: Device, precision: str, batch_size: in
     """One prediction, one object at a time; without its interval."""
     layers = resolve_network(SizedNetwork(network)).layers
     rates, values = rates_of(Machine(device), precision), dict(zip(NAMES, np.exp(model.theta).tolist()))
-    objects = [LayerObject(op) for op in ops_of(layers, batch_size)]
+    objects = [LayerObject(op, batch_size) for op in ops_of(layers, batch_size)]
     device_s = sum(layer.calibrated_s(rates, values, precision) for layer in objects)
     host_s = values["overhead_s"] * sum(layer.cost.inference.kernels for layer in objects)
     return float((device_s**POWER + host_s**POWER) ** (1 / POWER) + values["step_s"])

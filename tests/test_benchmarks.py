@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from importlib.util import find_spec
 
 import pytest
 
@@ -17,6 +17,7 @@ from benchmarks import (
     trace_speed,
 )
 from benchmarks.turns import Turns
+from measured import DATA
 from paleo_lite.machines import find_device
 
 TESTED = {"cold_start", "sweep_speed", "trace_speed", "chrome_trace", "efficiency", "fit_speed", "serving_speed"}
@@ -61,8 +62,8 @@ def test_serving_speed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("torchvision") is None, reason="needs torchvision")
 def test_trace_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torchvision")
     monkeypatch.setattr(trace_speed, "NAMES", ("alexnet",))
     check_tables(trace_speed.measure(1), 2)
 
@@ -75,8 +76,8 @@ def test_cold_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs_data
-def test_chrome_trace(monkeypatch: pytest.MonkeyPatch, data_folder: Path) -> None:
-    monkeypatch.setenv("PALEO_LITE_DATA", str(data_folder))
+def test_chrome_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALEO_LITE_DATA", str(DATA))
     monkeypatch.setattr(chrome_trace, "TIMES", 1)
     names = [name for name in chrome_trace.READERS if not name.startswith("HTA")]
     monkeypatch.setattr(chrome_trace, "READERS", {name: chrome_trace.READERS[name] for name in names})
@@ -85,9 +86,9 @@ def test_chrome_trace(monkeypatch: pytest.MonkeyPatch, data_folder: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.needs_data
-def test_efficiency(monkeypatch: pytest.MonkeyPatch, data_folder: Path) -> None:
+def test_efficiency(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pandas")
-    monkeypatch.setenv("PALEO_LITE_DATA", str(data_folder))
+    monkeypatch.setenv("PALEO_LITE_DATA", str(DATA))
     for table in efficiency.measure(1):
         assert len(table.markdown().splitlines()) > 3
 

@@ -210,5 +210,5 @@ def test_use_pipeline_is_an_option_of_scale():
     table = paleo_lite.scale("paleo_vgg16", concurrent=True, **asked)
     assert [row.time_s for row in table] == [row.time_s for row in rows]
     assert table[0].time_s < paleo_lite.scale("paleo_vgg16", **asked)[0].time_s
-    with pytest.raises(BadValue, match="needs the share of peak"):
+    with pytest.raises(BadValue, match="needs a PPP, the fraction of peak"):
         paleo_lite.scale("vgg16", gpu="k80-die", link="ethernet20", workers=[2], concurrent=True)

@@ -216,12 +216,12 @@ def test_what_workers_cannot_share_has_its_reason(tmp_path) -> None:
         for row in rows_of(space, tmp_path / "sweep.parquet")
     }
     assert found["training", "data", 4, 2] == "the batch size is smaller than the number of workers"
-    assert found["training", "data", 4, 6] == "the workers do not divide the batch"
+    assert found["training", "data", 4, 6] == "the batch size is not divisible by the number of workers"
     assert found["training", "data", 4, 8] is None and found["inference", "data", 4, 8] is None
     assert found["training", "tensor", 4, 6] is None
     assert (
         found["backward", "data", 4, 8]
-        == "several workers are predicted for training and inference, not for backward alone"
+        == "sweeps do not support backward on several workers, only training and inference"
     )
     assert found["inference", "tensor", 4, 8] == "inference on several workers is predicted as replicas: strategy data"
     assert {reason for (*_, workers, _), reason in found.items() if workers == 1} == {None}

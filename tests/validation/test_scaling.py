@@ -69,7 +69,7 @@ def test_shipped_platforms_are_what_the_data_say(truth):
         for field in ("inside", "between"):
             rates = [parse_quantity(getattr(each, field), "B/s") for each in (shipped, found)]
             assert rates[0] == pytest.approx(rates[1], rel=0.05)
-        for field in ("slowdown", "interference", "computing"):
+        for field in ("slowdown", "interference", "compute_ratio"):
             assert getattr(shipped, field) == pytest.approx(getattr(found, field), rel=0.1, abs=0.005)
         assert (shipped.device, shipped.measurements) == (found.device, found.measurements)
 
