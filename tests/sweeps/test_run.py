@@ -223,7 +223,7 @@ def test_what_workers_cannot_share_has_its_reason(tmp_path) -> None:
         found["backward", "data", 4, 8]
         == "sweeps do not support backward on several workers, only training and inference"
     )
-    assert found["inference", "tensor", 4, 8] == "inference on several workers is predicted as replicas: strategy data"
+    assert found["inference", "tensor", 4, 8] == "inference on several workers supports replicas only: strategy data"
     assert {reason for (*_, workers, _), reason in found.items() if workers == 1} == {None}
 
 
