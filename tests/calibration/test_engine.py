@@ -1,4 +1,4 @@
-"""Engines for inference: what is believed of their kernels and host, and how far off that is where others timed them.
+"""Inference engines: the prior of their kernels and host, and its errors on published times of decoder layers.
 
 Tests: calibration/choose.py.
 """
@@ -12,7 +12,7 @@ from measured import DATA
 from paleo_lite.calibration.choose import ENGINE_HOST, ENGINE_KERNELS, engine_prior, pooled_model
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.machines import find_device
-from paleo_lite.timing.calibrated import NAMES
+from paleo_lite.timing.calibrated import NAMES, CalibratedModel
 
 
 def test_two_opinions_are_weighed_by_how_sure_they_are():
@@ -33,11 +33,21 @@ def test_a_recorded_graph_launches_without_the_host():
 
 @pytest.mark.needs_data
 def test_decoder_layers_of_others_are_forecast():
-    """Nothing was fitted to these. Single streams were asked for to 15%."""
+    """Nothing was fitted to these layers; with many tokens, matrix products determine their times."""
     from validation.layers.decoder_layers import by_source, decoder_layers
 
     found = list(decoder_layers(DATA))
     for source, device, phase, rows, error, inside in by_source(found):
         assert error < 0.15, f"{source} {device} {phase}, {rows} layers"
         assert inside >= 0.85
-    assert np.mean([abs(one.predicted_s / one.measured_s - 1) for one in found]) < 0.09
+    assert np.mean([abs(one.predicted_s / one.measured_s - 1) for one in found]) < 0.08
+    assert np.mean([abs(one.predicted_s / one.measured_s - 1) for one in found if one.tokens >= 1024]) < 0.07
+
+
+def test_kernels_of_engines_are_those_timed_one_by_one() -> None:
+    """Their products stay below the peak, which fits of whole steps exceed on gaming cards."""
+    for device in ("rtx3090", "rtx4090", "rtx5090", "a100-sxm-80gb", "h100-sxm"):
+        model = pooled_model(find_device(device), "bf16", "engine")
+        assert isinstance(model, CalibratedModel)
+        assert model.label.startswith("pooled from single operations")
+        assert np.exp(model.theta[NAMES.index("efficiency_gemm")]) < 1
