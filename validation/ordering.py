@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.choose import FORMAT, Pool, pooled_model
+from paleo_lite.calibration.choose import FORMAT, Pool, order_key, pooled_model
 from paleo_lite.calibration.prior import KEPLER, Evidence
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.files import write_atomically
@@ -81,7 +81,9 @@ def comparable(one: Device, other: Device) -> bool:
     return one.vendor == other.vendor and (one.architecture == KEPLER) == (other.architecture == KEPLER)
 
 
-def shifts(devices: Iterable[Device], precision: str, pool: Pool) -> dict[str, dict[str, float]]:
+def shifts(
+    devices: Iterable[Device], precision: str, pool: Pool, execution: str = "eager"
+) -> dict[str, dict[str, float]]:
     """What is to be added to the logarithms of devices' parameters in a precision, by device and parameter.
 
     Parameters
@@ -90,12 +92,14 @@ def shifts(devices: Iterable[Device], precision: str, pool: Pool) -> dict[str, d
         All that are to be in order.
     pool : Pool
         Its own shifts are left out.
+    execution : str
+        The execution that the shifts are for: those of inference engines differ from those of all others.
     """
     bare, measured = Pool(pool.format, pool.parameters, pool.fits), {one.id for one in pool.fits}
     known: list[tuple[Device, Rates, CalibratedModel]] = []
     for device in devices:
         try:
-            rates, model = rates_of(Machine(device), precision), pooled_model(device, precision, pool=bare)
+            rates, model = rates_of(Machine(device), precision), pooled_model(device, precision, execution, pool=bare)
         except UnknownPrecision:
             continue
         if isinstance(model, CalibratedModel):
@@ -117,7 +121,7 @@ def shifts(devices: Iterable[Device], precision: str, pool: Pool) -> dict[str, d
         slack = [float((logarithms[first] - logarithms[second]).min()) for first, second in pairs]
         for (device, _, _), shift in zip(known, isotonic(theta, variance, pairs, slack) - theta):
             if abs(shift) > LEAST:
-                found.setdefault(f"{device.id} {precision}", {})[name] = round(float(shift), 6)
+                found.setdefault(order_key(device, precision, execution), {})[name] = round(float(shift), 6)
     return found
 
 

@@ -23,6 +23,7 @@ from paleo_lite.calibration.measurements import Measurement, provenance_of
 from paleo_lite.calibration.prior import SINGLE_OPERATIONS, prior_from_evidence, traits_of
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import Point, validate
+from paleo_lite.counting.work import ENGINE
 from paleo_lite.files import write_atomically
 from paleo_lite.machines import find_device, list_devices
 from paleo_lite.units import PRECISION_BYTES
@@ -110,7 +111,8 @@ def ordered(pool: Pool) -> Pool:
     """A pool with what puts the shipped devices into the order of their data sheets."""
     order: dict[str, dict[str, float]] = {}
     for precision in PRECISION_BYTES:
-        order.update(shifts(list_devices([]), precision, pool))
+        for execution in ("eager", ENGINE):
+            order.update(shifts(list_devices([]), precision, pool, execution))
     return msgspec.structs.replace(pool, order=order)
 
 

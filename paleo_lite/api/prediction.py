@@ -282,6 +282,13 @@ def resolve_question(
     if training is not None:
         precision, training = training.split_precision(precision)
         multiplied_in = training.products
+    sequence = SequenceOptions(sequence_length, context, phase)
+    if attention is not None:
+        from ..timing.attention import is_fused_attention, resolve_attention
+
+        resolve_attention(attention, machine.device)
+        sequence = sequence._replace(fused_attention=is_fused_attention(attention))
+    resolved = resolve_network(network, image_size, inputs, sequence)
     model = choose_model(
         machine.device,
         precision,
@@ -291,15 +298,10 @@ def resolve_question(
         concurrent=concurrent,
         calibration=calibration,
         products=multiplied_in,
+        is_language_model=resolved.is_language_model,
     )
-    sequence = SequenceOptions(sequence_length, context, phase)
-    if attention is not None:
-        from ..timing.attention import is_fused_attention, resolve_attention
-
-        resolve_attention(attention, machine.device)
-        sequence = sequence._replace(fused_attention=is_fused_attention(attention))
     workload = Workload(
-        resolve_network(network, image_size, inputs, sequence),
+        resolved,
         precision=precision,
         batch_size=batch_size,
         phase=phase,

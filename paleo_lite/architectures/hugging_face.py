@@ -18,7 +18,7 @@ from ..errors import BadDescriptor, BadValue, FactoryFailed
 from .descriptor import read_bounded
 from .inputs import Input
 from .model_config import DEFAULT_TOKENS, is_known, read_config, text_lengths
-from .network import Network, SequenceOptions
+from .network import LANGUAGE_MODELS, Network, SequenceOptions
 from .tape import Config
 
 
@@ -186,7 +186,7 @@ class BuiltModel:
             lengths=lengths,
             notes=(*self.notes, *network.notes),
             rebuild=self.trace_phase,
-            group="language models",
+            group=LANGUAGE_MODELS,
         )
 
     def _filled_cache(self, tokens: int) -> Any:

@@ -19,7 +19,7 @@ from ..errors import BadDescriptor, BadValue
 from .language_models.decoder import add_decoder
 from .language_models.families import FAMILIES, Family, describe_decoder
 from .language_models.traits import Attention, Block, Decoder, Experts, LatentAttention
-from .network import Lengths, Network, Publication, SequenceOptions
+from .network import LANGUAGE_MODELS, Lengths, Network, Publication, SequenceOptions
 from .tape import Config, Tape
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def _read_decoder(config: Config, family: Family, options: SequenceOptions) -> N
     add_decoder(tape, decoder, has_head)
     source = f"Hugging Face config, {config.fields['model_type']}"
     network = tape.network(_name_of(config.where), ((1, lengths.queries),), source, tuple(notes))
-    return network._replace(lengths=lengths, blocks=blocks, block_types=block_types, group="language models")
+    return network._replace(lengths=lengths, blocks=blocks, block_types=block_types, group=LANGUAGE_MODELS)
 
 
 def _block_types(decoder: Decoder) -> tuple[int, ...]:

@@ -72,6 +72,10 @@ class SequenceOptions(NamedTuple):
         return self.length is not None or self.context is not None or self.phase in GENERATION_PHASES
 
 
+LANGUAGE_MODELS = "language models"
+"""Group of the decoders of text."""
+
+
 class Publication(msgspec.Struct, frozen=True):
     """Figures that the publisher of a shipped network states.
 
@@ -146,6 +150,11 @@ class Network(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<Network {self.name}: {len(self.layers)} layers, {self.parameters:,} parameters>"
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether the network is a decoder of text."""
+        return self.group == LANGUAGE_MODELS
 
     @property
     def input_elements(self) -> int:

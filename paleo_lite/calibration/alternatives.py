@@ -88,7 +88,11 @@ def try_alternatives(
                 used_model = model
             else:
                 used_model = choose_model(
-                    machine.device, changed.precision, model_elsewhere, execution=changed.execution
+                    machine.device,
+                    changed.precision,
+                    model_elsewhere,
+                    execution=changed.execution,
+                    is_language_model=changed.network.is_language_model,
                 )
             alternative = predict_with_memory(changed, other, used_model)
         except PaleoError as error:
@@ -187,7 +191,13 @@ def _on_other_devices(
 def _model_of_kind(kind: str, workload: Workload, machine: Machine, time_model: str | None) -> TimeModel | None:
     """Return the time model of a machine if it is of the given kind, else None."""
     try:
-        model = choose_model(machine.device, workload.precision, time_model, execution=workload.execution)
+        model = choose_model(
+            machine.device,
+            workload.precision,
+            time_model,
+            execution=workload.execution,
+            is_language_model=workload.network.is_language_model,
+        )
     except PaleoError:
         return None
     return model if model.name == kind else None

@@ -7,8 +7,8 @@ import re
 from typing import NamedTuple
 
 from ..counting import KINDS
-from ..counting.kinds import gemm_of
-from ..profile_analysis.operation_times import ProductSizes, RunOperation
+from ..counting.kinds import class_of, gemm_of
+from ..profile_analysis.operation_times import OPERATION_OF_KIND, ProductSizes, RunOperation
 from ..profile_analysis.pass_times import PassTimes
 from ..timing import Prediction
 
@@ -20,17 +20,6 @@ PROFILE_PASSES = {
     "update": "update",
 }
 """Pass of a profile for each pass of a prediction."""
-
-_OPERATION_OF_KIND = {
-    "attention": "attention",
-    "softmax": "attention",
-    "linear": "linear",
-    "convolution": "convolution",
-    "normalization": "norms",
-    "batch_norm": "norms",
-    "elementwise": "elementwise",
-    "pooling": "elementwise",
-}
 
 _NORMS_AND_ELEMENTWISE = "norms and elementwise"
 
@@ -116,7 +105,7 @@ def _predicted_seconds(
     sizes_of_layer: dict[int, ProductSizes] = {}
     names: dict[ProductSizes, list[str]] = {}
     for index, layer in enumerate(workload.layers):
-        if layer.kind not in KINDS or KINDS[layer.kind].profile_kind != "linear":
+        if layer.kind not in KINDS or class_of(layer) != "gemm":
             continue
         gemm = gemm_of(layer, "forward")
         if gemm is None or gemm.groups != 1 or gemm.grows == "groups":
@@ -146,7 +135,7 @@ def _predicted_seconds(
 
 def _operation_of_layer(name: str, kind: str, has_norm_names: bool) -> str:
     profile_kind = KINDS[kind].profile_kind if kind in KINDS else "other"
-    operation = _OPERATION_OF_KIND.get(profile_kind, "other")
+    operation = OPERATION_OF_KIND.get(profile_kind, "other")
     if operation in ("elementwise", "norms", "other") and _NORM_NAME.search(name):
         operation = "norms"
     if not has_norm_names and operation in ("norms", "elementwise"):

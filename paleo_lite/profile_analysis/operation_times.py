@@ -40,10 +40,11 @@ Operation = str | ProductSizes
 RunOperation = tuple[str, str]
 """Name of an operation, and pass."""
 
-_OPERATION_OF_KIND = {
+OPERATION_OF_KIND = {
     "attention": "attention",
     "softmax": "attention",
     "linear": "linear",
+    "convolution": "convolution",
     "gemm": "linear",
     "normalization": "norms",
     "batch_norm": "norms",
@@ -53,6 +54,7 @@ _OPERATION_OF_KIND = {
     "pooling": "elementwise",
     "copy": "copies",
 }
+"""Operation of each kind of a profile."""
 
 _BATCHED_PRODUCT = re.compile(r"(?:^|::)_?b(?:addb)?mm(?:$|_)")
 _NORM_MODULE = re.compile(r"norm|(?:^|[./])ln_", re.I)
@@ -77,7 +79,7 @@ def operation_of_run(signature: Signature, kind: str, layer: str | None) -> Oper
         sizes = _product_sizes(op, signature.params)
         if sizes is not None:
             return sizes
-    operation = _OPERATION_OF_KIND.get(kind, kind)
+    operation = OPERATION_OF_KIND.get(kind, kind)
     if operation in ("elementwise", "copies", "other") and layer and _NORM_MODULE.search(layer):
         return "norms"
     return operation

@@ -47,8 +47,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-ChooseModel = Callable[[Device, str, "str | None", str], TimeModel]
-"""Function from device, precision, None or ``calibrated``, and execution to the best time model, or a `PaleoError`."""
+ChooseModel = Callable[..., TimeModel]
+"""Function from device, precision, None or ``calibrated``, execution and the keyword ``is_language_model`` to the best
+time model, or a `PaleoError`, such as `paleo_lite.calibration.choose.choose_model`."""
 
 AXES = ("case", "device", "model", "scaling", "strategy", "link", "collective", "workers", "batch")
 """Axes of the rows, slowest first. A case is a network in a phase; ``batch`` is the requested batch size."""
@@ -196,6 +197,7 @@ class Grid:
         precision = self.chunk.precision
         is_generation = bool(self.chunk.cases[0][0].phase)
         execution = ENGINE if is_generation else "eager"
+        is_language_model = resolve_network(self.chunk.cases[0][0]).is_language_model
         for device, model in np.ndindex(len(self.devices), len(self.space.time_models)):
             name, machine = self.space.time_models[model], Machine(self.devices[device])
             try:
@@ -203,7 +205,9 @@ class Grid:
                 machine.vector_peak(precision)
                 if name in (AUTOMATIC, CALIBRATED):
                     required = None if name == AUTOMATIC else name
-                    self.models[device, model] = choose_model(machine.device, precision, required, execution)
+                    self.models[device, model] = choose_model(
+                        machine.device, precision, required, execution, is_language_model=is_language_model
+                    )
                 else:
                     self.models[device, model] = find_model(name, self.space.ppp)
             except PaleoError as error:

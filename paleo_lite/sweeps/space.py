@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -253,19 +254,23 @@ class Space(Result, msgspec.Struct, frozen=True):
 
     @property
     def _case_groups(self) -> list[tuple[tuple[SizedNetwork, str], ...]]:
-        """Networks in phases: cases executed layer by layer, and cases of text generation in an inference engine."""
+        """Networks in phases, grouped by the time model that they need.
+
+        The groups are language models executed layer by layer, other networks executed layer by layer, and text
+        generation in an inference engine.
+        """
         sizes = list(product(self.networks, self.sequence_lengths))
-        layer_by_layer = []
+        other_networks: list[tuple[SizedNetwork, str]] = []
+        language_models: list[tuple[SizedNetwork, str]] = []
         for name, length in sizes:
-            layer_by_layer += [
-                (SizedNetwork(name, length), phase) for phase in self.phases if phase not in GENERATION_PHASES
-            ]
+            group = language_models if _is_language_model(name) else other_networks
+            group += [(SizedNetwork(name, length), phase) for phase in self.phases if phase not in GENERATION_PHASES]
         generation = []
         for name, length in sizes:
             generation += [
                 (SizedNetwork(name, length, phase), phase) for phase in self.phases if phase in GENERATION_PHASES
             ]
-        return [tuple(cases) for cases in (layer_by_layer, generation) if cases]
+        return [tuple(cases) for cases in (other_networks, language_models, generation) if cases]
 
     def max_chunk_lengths(self) -> tuple[int, int, int]:
         """Return the maximum number of cases, devices and batch sizes of a chunk."""
@@ -304,6 +309,11 @@ class Space(Result, msgspec.Struct, frozen=True):
         for path in self.hardware_files:
             text += hashlib.sha256(Path(path).read_bytes()).hexdigest()
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+@lru_cache(4096)
+def _is_language_model(name: str) -> bool:
+    return find_network(name).is_language_model
 
 
 def _check_names(category: str, names: Iterable[str], valid_names: Collection[str]) -> None:

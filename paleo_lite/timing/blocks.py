@@ -9,6 +9,7 @@ accuracy.
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -18,16 +19,22 @@ from ..files import read_typed, shipped_folder
 from ..machines import Device, Machine
 from ..units import parse_quantity
 from .attention import KernelShares, kernel_shares, scale_class
-from .calibrated import NAMES, CalibratedModel, library_peak
+from .calibrated import NAMES, CalibratedModel, library_peak, prepare_steps
 from .features import Features
-from .models import TimeModel
+from .models import RequestedOutputs, TimeModel, Times
 from .power import matrix_fraction
 from .workload import Workload
+
+if TYPE_CHECKING:
+    from .broadcast import BatchedStack
 
 TRAINING_FILE = "training.toml"
 
 SCALED = ("share_other",)
 """Constants that multiply the device's parameter; the others replace it."""
+
+HOST_CONSTANTS = ("overhead_s", "overhead_backward_s")
+"""Constants of the host; the others are those of kernels."""
 
 _MAX_FILE_BYTES = 2**16
 
@@ -95,9 +102,12 @@ class TrainingModel(CalibratedModel, frozen=True, eq=False):
     ----------
     exposed_sharding : float
         Share of the communication of sharded parameters that computation does not hide.
+    has_host_constants : bool
+        Whether the host has the constants of training frameworks on many devices, too.
     """
 
     exposed_sharding: float = 0.0
+    has_host_constants: bool = True
 
     def with_kernel_rates(self, features: Features, workload: Workload, machine: Machine) -> Features:
         """Return the features with the rates of attention kernels and of the largest matrix products.
@@ -105,13 +115,22 @@ class TrainingModel(CalibratedModel, frozen=True, eq=False):
         The constant ``efficiency_attention`` is the share that a step reaches of the rate of the kernel alone, and
         ``efficiency_gemm`` the share of the peak on a device on which products reach `REFERENCE_PRODUCT_SHARE`.
         """
-        shares = kernel_shares(workload.attention, machine.device) or UNKNOWN_KERNEL
+        return self._scale_kernels(features, workload.attention, workload.precision, machine)
+
+    def evaluate_many(self, stack: BatchedStack, machine: Machine, precision: str, outputs: RequestedOutputs) -> Times:
+        """Time many cases and batch sizes; see `TimeModel.evaluate_many`."""
+        features = self._scale_kernels(stack.features, None, precision, machine)
+        steps = prepare_steps(features, stack.run, stack.cases, stack.steps.plan)
+        return super().evaluate_many(stack._replace(features=features, steps=steps), machine, precision, outputs)
+
+    def _scale_kernels(self, features: Features, attention: str | None, precision: str, machine: Machine) -> Features:
+        shares = kernel_shares(attention, machine.device) or UNKNOWN_KERNEL
         features = scale_class(features, "attention", 1 / shares.forward, 1 / shares.counted_backward)
         measured_share = product_share(machine.device)
         if measured_share is None:
             return features
         # The measured rate contains what the power limit costs, which the rates of the machine contain as well.
-        fraction = matrix_fraction(machine.device, library_peak(machine, workload.precision))
+        fraction = matrix_fraction(machine.device, library_peak(machine, precision))
         slowdown = REFERENCE_PRODUCT_SHARE / measured_share * fraction
         return scale_class(features, "gemm", slowdown, slowdown)
 
@@ -137,17 +156,39 @@ def use_training_constants(model: TimeModel, constants: TrainingConstants | None
     constants : TrainingConstants, optional
         Default: the shipped ones.
     """
+    if not isinstance(model, CalibratedModel) or (isinstance(model, TrainingModel) and model.has_host_constants):
+        return model
+    return _replace_parameters(model, constants or training_constants(), has_host_constants=True)
+
+
+def use_kernel_constants(model: TimeModel) -> TimeModel:
+    """Return a calibrated model with the constants of kernels in transformer training, but its own host.
+
+    The steps that the constants were fitted to run on many devices, and their frameworks need more host time per kernel
+    than PyTorch on a single device. Other models are returned unchanged.
+    """
     if not isinstance(model, CalibratedModel) or isinstance(model, TrainingModel):
         return model
-    constants = constants or training_constants()
-    changed = [NAMES.index(name) for name in constants.constants]
-    replaced = [NAMES.index(name) for name in constants.constants if name not in SCALED]
+    return _replace_parameters(model, training_constants(), has_host_constants=False)
+
+
+def _replace_parameters(
+    model: CalibratedModel, constants: TrainingConstants, has_host_constants: bool
+) -> TrainingModel:
+    """Return a model with the constants of transformer training, with or without those of the host."""
+    values = constants.constants
+    if isinstance(model, TrainingModel):  # its kernels have the constants already
+        values = {name: value for name, value in values.items() if name in HOST_CONSTANTS}
+    elif not has_host_constants:
+        values = {name: value for name, value in values.items() if name not in HOST_CONSTANTS}
+    changed = [NAMES.index(name) for name in values]
+    replaced = [NAMES.index(name) for name in values if name not in SCALED]
     theta, covariance = model.theta.copy(), model.covariance.copy()
     theta[replaced] = 0.0
     covariance[replaced] = 0.0
     covariance[:, replaced] = 0.0
-    theta[changed] += np.log(list(constants.constants.values()))
-    covariance[changed, changed] += [constants.deviation[name] ** 2 for name in constants.constants]
+    theta[changed] += np.log(list(values.values()))
+    covariance[changed, changed] += [constants.deviation[name] ** 2 for name in values]
     return TrainingModel(
         model.label,
         theta,
@@ -157,4 +198,5 @@ def use_training_constants(model: TimeModel, constants: TrainingConstants | None
         model.learned_fraction,
         fp8_relative_efficiency=model.fp8_relative_efficiency,
         exposed_sharding=constants.exposed_sharding,
+        has_host_constants=has_host_constants,
     )

@@ -8,11 +8,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import paleo_lite
 from measured import DATA
 from paleo_lite.calibration.choose import ENGINE_HOST, ENGINE_KERNELS, engine_prior, pooled_model
 from paleo_lite.calibration.prior import device_prior
-from paleo_lite.machines import find_device
-from paleo_lite.timing.calibrated import NAMES, CalibratedModel
+from paleo_lite.errors import PaleoError
+from paleo_lite.machines import Machine, find_device, list_devices
+from paleo_lite.timing.calibrated import NAMES, CalibratedModel, rates_of
 
 
 def test_two_opinions_are_weighed_by_how_sure_they_are():
@@ -51,3 +53,26 @@ def test_kernels_of_engines_are_those_timed_one_by_one() -> None:
         assert isinstance(model, CalibratedModel)
         assert model.label.startswith("pooled from single operations")
         assert np.exp(model.theta[NAMES.index("efficiency_gemm")]) < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_a_better_device_is_not_slower_in_an_engine(phase: str) -> None:
+    """Compare all pairs of shipped devices of which one has the better figure everywhere in its data sheet."""
+    from validation.ordering import better, comparable
+
+    times = []
+    for device in list_devices():
+        try:
+            prediction = paleo_lite.predict("gpt3-1.3b", gpu=device, precision="fp16", phase=phase, batch_size=4)
+        except PaleoError:
+            continue
+        if prediction.is_forecast:
+            times.append((device, rates_of(Machine(device), "fp16"), prediction.time_s))
+    pairs = 0
+    for one, own_rates, own_s in times:
+        for other, other_rates, other_s in times:
+            if one.id != other.id and comparable(one, other) and better(own_rates, other_rates):
+                pairs += 1
+                assert own_s <= other_s * 1.001, f"{one.id} {own_s}, {other.id} {other_s}"
+    assert pairs > 500
