@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test quick thorough fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images gallery docs examples notebooks clean data
+.PHONY: predict test quick thorough fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images gallery docs examples notebooks release clean data
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -143,6 +143,11 @@ images: data $(STAMPS)/test
 # says what each must show, build/gallery/index.html has them side by side. NAMES="roofline time" draws these alone.
 gallery: data $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/gallery.py build/gallery $(NAMES)
+
+# The distributions, in dist/, checked; the wheel installed on every supported Python that is here. Uploads nothing.
+release: $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'twine>=6'
+	$(BIN)/python tests/release.py dist
 
 # The notebooks, run on published measurements, as pages of the documentation.
 notebooks: data $(STAMPS)/test
