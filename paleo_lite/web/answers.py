@@ -26,6 +26,7 @@ from ..distributed.table import ScaleTable
 from ..errors import BadFile, PaleoError
 from ..machines import Device, list_devices
 from ..timing import Prediction
+from ..units import parse_range
 from .view import View
 
 SUFFIXES = ("json", "prototxt", "onnx", "toml")
@@ -272,6 +273,34 @@ def scale(view: View, gpu: str) -> ScaleTable:
         question["strategy"] = "together"
     uploaded, digests = _uploaded_arguments(question)
     return _scale(tuple(question.items()), digests, uploaded)
+
+
+def scale_possible(view: View, gpu: str) -> tuple[View, ScaleTable, list[str]]:
+    """Return the scaling for the numbers of workers that are possible, the view with these, and reasons for the others.
+
+    Raises
+    ------
+    PaleoError
+        If no number of workers is possible.
+    """
+    try:
+        return view, scale(view, gpu), []
+    except PaleoError:
+        counts = parse_range(view.workers, "workers")
+        if view.phase not in GENERATION_PHASES or len(counts) == 1:
+            raise
+        answers = {n: try_call(lambda n=n: scale(with_workers(view, [n]), gpu)) for n in counts}  # type: ignore[misc]
+        possible = [n for n, answer in answers.items() if not isinstance(answer, Failure)]
+        if not possible:
+            raise
+        reasons = [f"{n} workers: {answer.reason}" for n, answer in answers.items() if isinstance(answer, Failure)]
+        view = with_workers(view, possible)
+        return view, scale(view, gpu), reasons
+
+
+def with_workers(view: View, counts: Sequence[int]) -> View:
+    """Return the view with other numbers of workers."""
+    return msgspec.structs.replace(view, workers=",".join(map(str, counts)))
 
 
 @_cached(CACHED_ANSWERS)

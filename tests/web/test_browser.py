@@ -24,6 +24,7 @@ from paleo_lite.api.serving import ADDRESS, free_port
 from paleo_lite.cli import main
 from paleo_lite.files import shipped_folder
 from paleo_lite.units import format_si
+from paleo_lite.web.view import VIEWS
 
 pytestmark = pytest.mark.slow
 
@@ -295,6 +296,28 @@ def test_it_fits_the_screen(visit, tmp_path, scheme):
             assert image.size == (size["width"], size["height"])
             corner = sum(image.convert("RGB").getpixel((size["width"] - 3, size["height"] - 3))) / 3
         assert (corner > 200) == (scheme == "light")
+
+
+REACHABLE = """radio => {
+    const label = radio.closest("label");
+    const box = label.getBoundingClientRect();
+    const hit = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+    return box.x >= 0 && box.right <= document.documentElement.clientWidth && label.contains(hit);
+}"""
+
+
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_every_view_is_reachable(visit, size):
+    """No entry of the row of views is outside the screen, or behind the bar at the top."""
+    page = visit("?gpu=v100-sxm2&gpu=t4")
+    page.set_viewport_size(size)
+    page.wait_for_function(FITS, polling=POLLING_MS)
+    expect_times(page, "v100-sxm2", "t4")
+    entries = page.get_by_test_id("stMain").get_by_test_id("stRadio").first.get_by_role("radio")
+    expect(entries).to_have_count(len(VIEWS))
+    for number, name in enumerate(VIEWS.values()):
+        assert entries.nth(number).evaluate("radio => radio.closest('label').textContent") == name
+        assert entries.nth(number).evaluate(REACHABLE), name
 
 
 def test_a_keyboard_is_enough(visit):
