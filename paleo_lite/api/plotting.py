@@ -14,6 +14,7 @@ from ..errors import BadValue, UnknownName
 from ..extras import require
 from ..files import check_outputs, save
 from ..result import Result
+from .charted import cost_over_devices, memory_ranges
 
 
 class ChartKind(NamedTuple):
@@ -63,6 +64,10 @@ KINDS: dict[str, ChartKind] = {
         "latencies of a deployment, or with --advise tokens per second per GPU over tokens per second per user",
     ),
     "pareto": ChartKind("best", "pareto", "pareto_chart", "Pareto front of a sweep: rows that no other row dominates"),
+    "memory": ChartKind(
+        "", "memory", "memory_chart", "peak memory of a language model by part, over batch size and tokens"
+    ),
+    "cost": ChartKind("", "cost", "cost_chart", "cost against time of several devices, with the Pareto front"),
     "accuracy": ChartKind(
         "validate", "accuracy", "accuracy_chart", "predicted over measured time of held-out measurements"
     ),
@@ -289,6 +294,8 @@ def _devices(networks: Any, **arguments: Any) -> Any:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "memory": memory_ranges,
+    "cost": cost_over_devices,
     "batch": batch,
     "devices": _devices,
     "timeline": timeline,

@@ -91,6 +91,8 @@ ARGUMENTS = {
     "scaling": [*NETWORK, "--link", "ethernet20", "--workers", "1,2,4"],
     "serving": ["llama-3-8b", "--gpu", "h100-sxm", "--rate", "5", "--num-requests", "50"],
     "pareto": ["sweep.parquet", "--pareto", "time,cost"],
+    "memory": ["llama-3-8b", "--gpu", "h100-sxm", "--batch-sizes", "1,2", "--token-counts", "64,128"],
+    "cost": ["alexnet", "--gpu", "v100-sxm2,t4"],
     "accuracy": ["--data", "measured.csv", "--split", "network"],
     "fit": ["measured.csv", "--gpu", "k40m"],
     "timeline": ["trace.json", "--slices", "10"],
