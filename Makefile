@@ -127,6 +127,8 @@ images: data $(STAMPS)/test
 	$(PLOT) devices vgg16,resnet50 --gpu k80-die,p100-sxm2,v100-sxm2,t4 --batch-size 32 -o docs/images/devices.png --force
 	$(PLOT) scaling resnet50 --gpu k80-die --link ethernet20 --workers 1,2,4,...,128 --scaling strong \
 		--batch-size 1024 --images 1.28M --epochs 90 --price 0.90 -o docs/images/scaling.png --force
+	$(PLOT) schedule vgg16 --gpu v100-sxm2 --link nvlink2-x6 --workers 4 --strategy pipeline-1f1b --batch-size 8 \
+		-o docs/images/schedule.png --force
 	$(PLOT) cost resnet50 --precision fp16 --batch-size 32 -o docs/images/cost.png --force
 	$(PLOT) memory llama-3.1-8b --gpu h100-sxm --tokens 8192 -o docs/images/memory.png --force
 	$(BIN)/paleo-lite sweep --network resnet50 --gpu all --precision fp16,fp32 --batch-size 1:256:x2 \

@@ -57,6 +57,9 @@ KINDS: dict[str, ChartKind] = {
     "scaling": ChartKind(
         "scale", "scaling", "scale_chart", "speed-up, parts of a step and cost over the number of workers"
     ),
+    "schedule": ChartKind(
+        "scale", "schedule", "schedule_chart", "schedule of a pipeline: passes, exchanges and bubble of each stage"
+    ),
     "serving": ChartKind(
         "serve",
         "serving",

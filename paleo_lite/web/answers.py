@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 import streamlit as st
 
+from ..api.charted import memory_ranges as run_memory_ranges
 from ..api.prediction import predict as run_prediction
 from ..api.scaling import scale as run_scale
 from ..architectures import Network, find_network
@@ -26,6 +27,7 @@ from ..distributed.table import ScaleTable
 from ..errors import BadFile, PaleoError
 from ..machines import Device, list_devices
 from ..timing import Prediction
+from ..timing.memory_ranges import MemoryAt, MemoryRanges
 from ..units import parse_range
 from .view import View
 
@@ -178,6 +180,36 @@ def predict(view: View, gpu: str, batch_size: int | None = None) -> Prediction:
 def _predict(question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _uploaded: dict[str, Any]) -> Prediction:
     """Predict; the arguments without an underscore are the key of the cache."""
     return run_prediction(**_resolve_arguments(question, _uploaded))
+
+
+def memory_ranges(view: View, gpu: str) -> MemoryRanges:
+    """Return the memory of a language model over the batch size and over the tokens.
+
+    Raises
+    ------
+    PaleoError
+        If the network does not read sequences.
+    """
+    prediction = predict(view, gpu)
+    question = {
+        "network": view.network,
+        "gpu": gpu,
+        "precision": view.precision,
+        "phase": view.phase,
+        "batch_size": view.batch,
+        "tokens": MemoryAt.of(prediction).tokens,
+    }
+    uploaded, digests = _uploaded_arguments(question)
+    return _memory_ranges(tuple(question.items()), digests, uploaded)
+
+
+@_cached(CACHED_ANSWERS)
+def _memory_ranges(
+    question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _uploaded: dict[str, Any]
+) -> MemoryRanges:
+    """Estimate the memory; the arguments without an underscore are the key of the cache."""
+    ranges: MemoryRanges = run_memory_ranges(**_resolve_arguments(question, _uploaded))
+    return ranges
 
 
 @lru_cache(CACHED_NETWORKS)

@@ -23,6 +23,7 @@ from ..reporting.side_by_side import comparison_table, describe_bounds
 from ..timing import Prediction, describe_model
 from ..units import format_interval, format_number, format_si
 from .answers import Failure, devices, named_device, own_device_files, predict, read_profile, scale_possible, try_call
+from .charts import show_cost, show_memory, show_schedule
 from .controls import KEY, draw_shown
 from .show import (
     download,
@@ -55,6 +56,7 @@ def time_view(view: View) -> None:
         page = Document("", content=[comparison_table(Predictions(predictions))])
         show_table(page.tables[0])
         download(page, f"{view.network}-side-by-side")
+        show_cost(predictions)
     draw_shown(view)
     answer = answers[view.device]
     if isinstance(answer, Prediction):
@@ -125,6 +127,7 @@ def batch_view(view: View) -> None:
         return
     show_chart(lambda: batch_chart(predictions, order), columns=2)
     st.caption("Up to the largest power of two that fits into the device's memory.")
+    show_memory(view)
     table = comparison_table(Predictions(predictions))
     show_long_table(table)
     download(Document("", content=[table]), f"{view.network}-batch-sizes")
@@ -164,6 +167,7 @@ def scale_view(view: View) -> None:
         page = scale_page(table)
         st.markdown(f"**{escape_markdown(page.title)}**")
         shown = page.replace(content=[_reorder_columns(table) for table in page.tables], data=page.tables[0])
+        show_schedule(table)
         show_document(shown, f"{view.network}-{gpu}-scaling")
         st.code(possible.scale_command(gpu, *own_device_files(gpu)), language="bash", wrap_lines=True)
 

@@ -89,6 +89,7 @@ ARGUMENTS = {
     "batch": [*NETWORK, "--gpu", "v100-sxm2", "--batch-sizes", "1,2,4"],
     "devices": ["alexnet", "--gpu", "k40m,v100-sxm2"],
     "scaling": [*NETWORK, "--link", "ethernet20", "--workers", "1,2,4"],
+    "schedule": [*NETWORK, "--link", "ethernet20", "--workers", "4", "--strategy", "pipeline-1f1b"],
     "serving": ["llama-3-8b", "--gpu", "h100-sxm", "--rate", "5", "--num-requests", "50"],
     "pareto": ["sweep.parquet", "--pareto", "time,cost"],
     "memory": ["llama-3-8b", "--gpu", "h100-sxm", "--batch-sizes", "1,2", "--token-counts", "64,128"],
