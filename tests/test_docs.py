@@ -16,6 +16,7 @@ import click
 import pytest
 
 from paleo_lite.cli import main
+from paleo_lite.reporting.calibrations import _ERROR_COLUMNS
 
 pytestmark = pytest.mark.slow
 
@@ -263,6 +264,14 @@ def test_the_accuracy_page_says_what_its_tables_say():
     section = tables.split("## Leave one gpu out")[1].split("\n## ")[0]
     errors = accuracy_summary._column(section, "MAPE")
     assert f"{sum(errors) / len(errors):.1f}%" in section.split("mean absolute error")[0]
+
+
+def test_the_summary_reads_tables_with_the_headings_of_the_program():
+    tables = TEXTS["docs/accuracy-tables.md"].replace("- within: ", "- coverage: ")
+    tables = tables.replace("| width | one PPP |", "| interval width | one PPP |")
+    assert accuracy_summary.summary(tables) == accuracy_summary.summary(TEXTS["docs/accuracy-tables.md"])
+    headings = {column.heading.replace("\n", " ") for column in _ERROR_COLUMNS}
+    assert {"interval width", "roofline", "one PPP", "MAPE"} <= headings
 
 
 def test_words_of_the_charts_and_tables_are_in_the_glossary():

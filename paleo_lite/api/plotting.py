@@ -317,10 +317,10 @@ def _chart_arguments(kind: str, answer: Any) -> list[Any]:
     if kind == "accuracy":
         if isinstance(answer, list):  # pairs and titles from the validation outside the package
             return answer
-        from ..reporting.charts.accuracy import network_pairs
+        from ..reporting.charts.accuracy import held_out_title, network_pairs
 
         title = f"Predicted and measured times, one {answer.split} held out at a time"
-        return [network_pairs(answer.points), title]
+        return [network_pairs(answer.points), title, "", held_out_title(answer.rows)]
     if kind == "fit":
         return list(answer.pairs())
     return [answer]

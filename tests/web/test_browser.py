@@ -6,6 +6,7 @@ Tests: web/app.py, web/serve.py.
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
 import socket
@@ -296,6 +297,29 @@ def test_it_fits_the_screen(visit, tmp_path, scheme):
             assert image.size == (size["width"], size["height"])
             corner = sum(image.convert("RGB").getpixel((size["width"] - 3, size["height"] - 3))) / 3
         assert (corner > 200) == (scheme == "light")
+
+
+@pytest.fixture(scope="module")
+def screenshot():
+    """The script that takes the picture of the documentation."""
+    path = Path(__file__).parents[2] / "docs" / "screenshot.py"
+    spec = importlib.util.spec_from_file_location("paleo_lite_screenshot", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_screenshot_waits_until_the_tables_are_filled(visit, screenshot, tmp_path):
+    page = visit(screenshot.QUERY)
+    screenshot.take_screenshot(page, str(tmp_path / "ui.png"))
+    assert (tmp_path / "ui.png").read_bytes().startswith(b"\x89PNG")
+    assert page.get_by_test_id("stTable").first.get_by_text("t4", exact=True).is_visible()
+    for change in (
+        "document.querySelector('[data-testid=stTable] td').innerHTML = ''",
+        "document.querySelectorAll('[data-testid=stTable]').forEach(table => table.remove())",
+    ):
+        page.evaluate(change)
+        assert not page.evaluate(screenshot.FILLED)
 
 
 REACHABLE = """radio => {
