@@ -274,6 +274,15 @@ def test_the_summary_reads_tables_with_the_headings_of_the_program():
     assert {"interval width", "roofline", "one PPP", "MAPE"} <= headings
 
 
+def test_the_accuracy_picture_and_the_table_have_the_same_figures():
+    """The picture has its title in its metadata; the first line of the summary is the same split."""
+    image = pytest.importorskip("PIL.Image", reason="reads a picture: pip install pillow")
+    title = image.open(ROOT / "docs" / "images" / "accuracy.png").text["Title"]
+    figures = re.fullmatch(r"Mean error ([\d.]+%) over \d+ groups.*; 90% intervals contain (\d+%)", title)
+    rows = [line.split("|") for line in TEXTS["docs/accuracy.md"].splitlines() if line.startswith("| a new network,")]
+    assert [cell.strip(" *") for cell in rows[0][3:5]] == [*figures.groups()], "make accuracy draws it anew"
+
+
 def test_words_of_the_charts_and_tables_are_in_the_glossary():
     known = re.findall(r"^## (.+)$", TEXTS["docs/glossary.md"], re.MULTILINE)
     assert known == sorted(known, key=str.lower)
