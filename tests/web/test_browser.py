@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
+from benchmarks.page_settle import measure
 from paleo_lite.api.serving import ADDRESS, free_port
 from paleo_lite.cli import main
 from paleo_lite.files import shipped_folder
@@ -297,6 +298,16 @@ def test_it_fits_the_screen(visit, tmp_path, scheme):
             assert image.size == (size["width"], size["height"])
             corner = sum(image.convert("RGB").getpixel((size["width"] - 3, size["height"] - 3))) / 3
         assert (corner > 200) == (scheme == "light")
+
+
+def test_the_benchmark_of_the_page_waits_for_the_new_answer(visit):
+    """Every change of the page is after the change of its control, and within the time for which it is watched."""
+    page = visit()
+    expect_times(page)
+    watched_ms = 20_000
+    (seconds,) = measure(page, [48], watched_ms)
+    assert 0 < seconds < watched_ms / 1000
+    expect_times(page, batch_size=48)
 
 
 @pytest.fixture(scope="module")
