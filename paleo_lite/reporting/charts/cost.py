@@ -156,6 +156,9 @@ def _axis(channel: Any, field: str, title: str, span: AxisSpan) -> Any:
 
 def _cost_title(predictions: Sequence[Prediction]) -> str:
     """Return the fastest and the cheapest device."""
+    if len(predictions) == 1:
+        noun = "tokens" if predictions[0].phase == "decode" else "samples"
+        return f"A million {noun} on {predictions[0].device.id} cost {_cost(predictions[0]):,.3g} USD"
     fastest = min(predictions, key=lambda prediction: prediction.time_s).device.id
     cheapest = min(predictions, key=_cost).device.id
     if fastest == cheapest:

@@ -12,6 +12,7 @@ from ...distributed.pipeline_schedule import (
     EXCHANGE,
     FORWARD,
     UPDATE,
+    Span,
     StageTimes,
     fraction_of,
     simulate_schedule,
@@ -28,7 +29,7 @@ COLOURS = {
     BACKWARD: SERIES[1],
     EXCHANGE: GROUPS["communication"],
     UPDATE: GROUPS["update"],
-    BUBBLE: "#C9CDD2",
+    BUBBLE: "#8C9299",
 }
 """Colour of each kind of span."""
 
@@ -75,7 +76,7 @@ def schedule_chart(table: ScaleTable) -> Any:
             "middle": (span.start_s + span.end_s) / 2 * factor,
             "took": format_si(span.end_s - span.start_s, "s", 3),
             "micro_batch": "" if span.micro_batch is None else str(span.micro_batch + 1),
-            "opacity": 1.0 if span.virtual_stage % 2 == 0 else 0.65,
+            "opacity": _opacity(span),
         }
         for span in spans
     ]
@@ -120,6 +121,13 @@ def schedule_chart(table: ScaleTable) -> Any:
         lines.append("pale: every second virtual stage of a device")
     chart = alt.layer(*layers).properties(width=_WIDTH, height={"step": _ROW_HEIGHT})
     return chart.properties(title=alt.Title(title, subtitle=lines))
+
+
+def _opacity(span: Span) -> float:
+    """Return the opacity of a span: waiting is faint, and virtual stages alternate."""
+    if span.kind == BUBBLE:
+        return 0.4
+    return 1.0 if span.virtual_stage % 2 == 0 else 0.65
 
 
 def describe_schedule(times: StageTimes) -> str:
