@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test quick thorough fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images gallery docs examples notebooks clean data
+.PHONY: predict test quick thorough fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images gallery docs examples notebooks release clean data
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -86,12 +86,15 @@ data:
 calibrations: data $(STAMPS)/test
 	$(BIN)/python -m validation ship $(DATA) calibrations
 
-# How true predictions are, on what was held out of the same measurements: all tables, and the one of docs/accuracy.md.
+# How true predictions are, on what was held out of the same measurements: all tables, the one of docs/accuracy.md, and the
+# picture there, from the same run as its table.
 accuracy: data $(STAMPS)/test
 	sed -n '/^# /,/^<!-- tables -->/p' docs/accuracy-tables.md > docs/accuracy-tables.md.new
 	for split in network family batch gpu host generation source software execution; do \
 		printf '\n## Leave one %s out\n\n' $$split; \
-		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
+		picture=$$([ $$split = network ] && echo --plot docs/images/accuracy.png --force); \
+		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown $$picture \
+			|| exit 1; \
 	done >> docs/accuracy-tables.md.new
 	for split in own order transformers training layers operations profile ppp collectives scaling; do \
 		printf '\n## Predicted and measured: %s\n\n' $$split; \
@@ -115,7 +118,7 @@ examples: $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/examples.py
 	$(BIN)/python docs/schemas.py
 
-# The pictures of README.md and docs/plots.md, drawn as the commands beside them do it.
+# The pictures of README.md and docs/plots.md, drawn as the commands beside them do it; `make accuracy` draws its own.
 PLOT := $(BIN)/paleo-lite plot
 RUN := $(DATA)/surfboard/pyprof_kernels
 TRACE := $(DATA)/profiles/torch_chrome_trace_resnet50/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz
@@ -127,10 +130,13 @@ images: data $(STAMPS)/test
 	$(PLOT) devices vgg16,resnet50 --gpu k80-die,p100-sxm2,v100-sxm2,t4 --batch-size 32 -o docs/images/devices.png --force
 	$(PLOT) scaling resnet50 --gpu k80-die --link ethernet20 --workers 1,2,4,...,128 --scaling strong \
 		--batch-size 1024 --images 1.28M --epochs 90 --price 0.90 -o docs/images/scaling.png --force
+	$(PLOT) schedule vgg16 --gpu v100-sxm2 --link nvlink2-x6 --workers 4 --strategy pipeline-1f1b --batch-size 8 \
+		-o docs/images/schedule.png --force
+	$(PLOT) cost resnet50 --precision fp16 --batch-size 32 -o docs/images/cost.png --force
+	$(PLOT) memory llama-3.1-8b --gpu h100-sxm --tokens 8192 -o docs/images/memory.png --force
 	$(BIN)/paleo-lite sweep --network resnet50 --gpu all --precision fp16,fp32 --batch-size 1:256:x2 \
 		-o build/sweep.parquet --force
 	$(PLOT) pareto build/sweep.parquet --pareto time,throughput --where "time_model == calibrated" -o docs/images/pareto.png --force
-	$(BIN)/python -m validation accuracy --data $(DATA) --split network --plot docs/images/accuracy.png --force > build/accuracy.txt
 	$(PLOT) timeline $(TRACE) -o docs/images/timeline.png --force
 	$(PLOT) compare --predict resnet50 --gpu k40m -o docs/images/compare.png --force \
 		$(RUN)/run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip
@@ -143,6 +149,11 @@ images: data $(STAMPS)/test
 # says what each must show, build/gallery/index.html has them side by side. NAMES="roofline time" draws these alone.
 gallery: data $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/gallery.py build/gallery $(NAMES)
+
+# The distributions, in dist/, checked; the wheel installed on every supported Python that is here. Uploads nothing.
+release: $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'twine>=6'
+	$(BIN)/python tests/release.py dist
 
 # The notebooks, run on published measurements, as pages of the documentation.
 notebooks: data $(STAMPS)/test

@@ -32,9 +32,10 @@ def summary(tables: str) -> list[str]:
     for heading, question in QUESTIONS.items():
         section = sections[heading]
         error = re.search(r"\*\*.*: ([\d.]+)% mean absolute error", section)
-        inside = re.search(r"- within: (\d+)% of (\d+) points", section)
+        inside = re.search(r"- (?:coverage|within): (\d+)% of (\d+) points", section)
         assert error and inside, f"{heading}: no error or no coverage"
-        columns = (_column(section, name) for name in ("width", "roofline", "one PPP"))
+        width = "interval width" if "| interval width |" in section else "width"  # the earlier heading
+        columns = (_column(section, name) for name in (width, "roofline", "one PPP"))
         others = [f"{fmean(column):.0f}%" if column else "-" for column in columns]
         cells = [question, f"{int(inside[2]):,}", f"**{error[1]}%**", f"{inside[1]}%", *others]
         lines.append(f"| {' | '.join(cells)} |")

@@ -31,6 +31,7 @@ PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - set((R
 NOT_RUN = {
     r"make \w+": "sets up environments, or runs the tests themselves",
     r"pip install ": "needs a package index",
+    r"conda (build|install) ": "needs conda; tests/test_release.py compares the recipe with pyproject.toml",
     r"paleo-lite measure\b": "takes minutes; tests/measurement runs it",
     r"paleo-lite predict .*--gpu ID": "needs the file that measure writes",
     r"paleo-lite layers timm:": "needs timm, which the tests do not install",

@@ -17,16 +17,32 @@ from paleo_lite.api.serving import ADDRESS, free_port
 
 QUERY = "?network=resnet50&gpu=v100-sxm2&gpu=t4&gpu=k80-die&batch=32&phase=training"
 
+READY = '[data-testid="stApp"][data-test-script-state="notRunning"]'
+FILLED = """() => {
+    const tables = [...document.querySelectorAll('[data-testid=stTable]')];
+    const cells = tables.map(table => [...table.querySelectorAll('td')]);
+    return !document.querySelector('[data-testid=stSkeleton]') && tables.length > 0
+        && cells.every(row => row.length > 0 && row.every(cell => cell.innerText.trim()));
+}"""
+"""True once every table on the page has cells, every cell has a text, and nothing is still being loaded."""
+
 
 def main(path: str) -> None:
     """Start the page, wait for its charts, and write the PNG."""
     with started_browser() as browser, served() as address:
         page = browser.new_page(viewport={"width": 1280, "height": 1400})
         page.goto(f"{address}{QUERY}")
-        page.locator(".marks").nth(3).wait_for()
-        page.get_by_text("The same in a terminal").wait_for()
-        page.wait_for_timeout(1000)  # charts fade in
-        page.screenshot(path=path)
+        take_screenshot(page, path)
+
+
+def take_screenshot(page: Any, path: str) -> None:
+    """Write the PNG of a view of times, once its charts and its table are drawn and the page is at rest."""
+    page.wait_for_selector(READY)
+    page.locator(".marks").nth(3).wait_for()
+    page.get_by_text("The same on the command line").wait_for()
+    page.wait_for_function(FILLED)
+    page.wait_for_timeout(1000)  # charts fade in
+    page.screenshot(path=path)
 
 
 @contextmanager

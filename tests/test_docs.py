@@ -16,6 +16,7 @@ import click
 import pytest
 
 from paleo_lite.cli import main
+from paleo_lite.reporting.calibrations import _ERROR_COLUMNS
 
 pytestmark = pytest.mark.slow
 
@@ -263,6 +264,23 @@ def test_the_accuracy_page_says_what_its_tables_say():
     section = tables.split("## Leave one gpu out")[1].split("\n## ")[0]
     errors = accuracy_summary._column(section, "MAPE")
     assert f"{sum(errors) / len(errors):.1f}%" in section.split("mean absolute error")[0]
+
+
+def test_the_summary_reads_tables_with_the_headings_of_the_program():
+    tables = TEXTS["docs/accuracy-tables.md"].replace("- within: ", "- coverage: ")
+    tables = tables.replace("| width | one PPP |", "| interval width | one PPP |")
+    assert accuracy_summary.summary(tables) == accuracy_summary.summary(TEXTS["docs/accuracy-tables.md"])
+    headings = {column.heading.replace("\n", " ") for column in _ERROR_COLUMNS}
+    assert {"interval width", "roofline", "one PPP", "MAPE"} <= headings
+
+
+def test_the_accuracy_picture_and_the_table_have_the_same_figures():
+    """The picture has its title in its metadata; the first line of the summary is the same split."""
+    image = pytest.importorskip("PIL.Image", reason="reads a picture: pip install pillow")
+    title = image.open(ROOT / "docs" / "images" / "accuracy.png").text["Title"]
+    figures = re.fullmatch(r"Mean error ([\d.]+%) over \d+ groups.*; 90% intervals contain (\d+%)", title)
+    rows = [line.split("|") for line in TEXTS["docs/accuracy.md"].splitlines() if line.startswith("| a new network,")]
+    assert [cell.strip(" *") for cell in rows[0][3:5]] == [*figures.groups()], "make accuracy draws it anew"
 
 
 def test_words_of_the_charts_and_tables_are_in_the_glossary():

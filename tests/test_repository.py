@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from paleo_lite import __version__
 
@@ -20,12 +21,36 @@ def test_citation_and_changelog_name_the_version_and_its_day():
     assert cited["date-released"] == released[__version__]
 
 
+_SPACE = r"(?:[ \u00a0\u2009\u202f]|\\u00a0|\\u202f|\\xa0|&nbsp;)"
+SPACED_SHARE = re.compile(rf"(?:[0-9}}]{_SPACE}|['\"`]{_SPACE})%(?! ?[\w({{\[]+\s?[)\]:,]|[\w(}}]| [a-z]\b)")
+"""A number or a placeholder, or the end of a text, then a space and a percent sign; no remainder and no template."""
+
+
 def test_shares_are_written_in_one_way():
-    """In what is printed, drawn and explained: ``90%``, as numbers of axes and tables are."""
-    folders = ("paleo_lite", "validation", "docs", "notebooks", "hardware")
-    paths = [ROOT / "README.md", *(path for folder in folders for path in (ROOT / folder).rglob("*.*"))]
-    texts = {path: path.read_text() for path in paths if path.suffix in (".py", ".md", ".ipynb", ".html", ".toml")}
-    assert [str(path) for path, text in texts.items() if re.search(r"[0-9}] %(?![\w(])", text)] == []
+    """In what is printed, drawn and explained: ``90%``, as numbers of axes and tables are.
+
+    Without a space, a no-break space (as a character, an escape or an entity) or a thin one in between.
+    """
+    folders = ("paleo_lite", "validation", "docs", "notebooks", "hardware", "calibrations", "tests", "benchmarks")
+    suffixes = {".py", ".md", ".ipynb", ".html", ".toml", ".js", ".css", ".svg", ".yml", ".yaml", ".cff", ".csv"}
+    paths = [*ROOT.glob("*.*"), *(path for folder in folders for path in (ROOT / folder).rglob("*.*"))]
+    paths = [path for path in paths if path.suffix in suffixes and path.is_file() and path != Path(__file__)]
+    assert len(paths) > 800
+    assert [str(path) for path in paths if SPACED_SHARE.search(path.read_text("utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["within 90 %", "{share:.0f} % of", "90\N{NO-BREAK SPACE}%", "90\\u00a0%", "90&nbsp;%", "${value} %`",
+     "90\N{NARROW NO-BREAK SPACE}%", "value + ' %'"],
+)  # fmt: skip
+def test_spaced_shares_are_found(text):
+    assert SPACED_SHARE.search(text)
+
+
+@pytest.mark.parametrize("text", ["90%", "5 % n", "n % 2", "{a: 1} %}", "{% if x == 'a' %}", "{% set version = 1 %}"])
+def test_other_percent_signs_are_no_shares(text):
+    assert not SPACED_SHARE.search(text)
 
 
 def sources_of(path: Path) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
@@ -237,6 +237,9 @@ SPLITS: dict[str, Callable[[Asked], Truth]] = {
 }
 """What can be held out, and who does it."""
 
+GROUPED_SPLITS = (*STEP_SPLITS, "transformers", "layers")
+"""Splits with a row per group of measurements, whose mean error is that of the groups."""
+
 
 @click.group(cls=ErrorHandlingGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def main() -> None:
@@ -269,8 +272,15 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     return Answer(
         lambda: {"rows": [msgspec.to_builtins(row) for row in rows]},
         page,
-        lambda: [pairs(), title],
+        lambda: [pairs(), title, "", _heading(split, rows)],
     )
+
+
+def _heading(split: str, rows: Sequence[Any]) -> str:
+    """Return the title of the chart with the figures of the table's headline; empty for rows that are no groups."""
+    from paleo_lite.reporting.charts.accuracy import held_out_title
+
+    return held_out_title(rows) if split in GROUPED_SPLITS else ""
 
 
 @main.command()

@@ -14,6 +14,7 @@ from ..errors import BadValue, UnknownName
 from ..extras import require
 from ..files import check_outputs, save
 from ..result import Result
+from .charted import cost_over_devices, memory_ranges
 
 
 class ChartKind(NamedTuple):
@@ -56,6 +57,9 @@ KINDS: dict[str, ChartKind] = {
     "scaling": ChartKind(
         "scale", "scaling", "scale_chart", "speed-up, parts of a step and cost over the number of workers"
     ),
+    "schedule": ChartKind(
+        "scale", "schedule", "schedule_chart", "schedule of a pipeline: passes, exchanges and bubble of each stage"
+    ),
     "serving": ChartKind(
         "serve",
         "serving",
@@ -63,6 +67,10 @@ KINDS: dict[str, ChartKind] = {
         "latencies of a deployment, or with --advise tokens per second per GPU over tokens per second per user",
     ),
     "pareto": ChartKind("best", "pareto", "pareto_chart", "Pareto front of a sweep: rows that no other row dominates"),
+    "memory": ChartKind(
+        "", "memory", "memory_chart", "peak memory of a language model by part, over batch size and tokens"
+    ),
+    "cost": ChartKind("", "cost", "cost_chart", "cost against time of several devices, with the Pareto front"),
     "accuracy": ChartKind(
         "validate", "accuracy", "accuracy_chart", "predicted over measured time of held-out measurements"
     ),
@@ -289,6 +297,8 @@ def _devices(networks: Any, **arguments: Any) -> Any:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "memory": memory_ranges,
+    "cost": cost_over_devices,
     "batch": batch,
     "devices": _devices,
     "timeline": timeline,
@@ -307,10 +317,10 @@ def _chart_arguments(kind: str, answer: Any) -> list[Any]:
     if kind == "accuracy":
         if isinstance(answer, list):  # pairs and titles from the validation outside the package
             return answer
-        from ..reporting.charts.accuracy import network_pairs
+        from ..reporting.charts.accuracy import held_out_title, network_pairs
 
         title = f"Predicted and measured times, one {answer.split} held out at a time"
-        return [network_pairs(answer.points), title]
+        return [network_pairs(answer.points), title, "", held_out_title(answer.rows)]
     if kind == "fit":
         return list(answer.pairs())
     return [answer]

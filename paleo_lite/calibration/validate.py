@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -118,6 +118,35 @@ def family_of(network: str) -> str:
         if network.startswith(family):
             return family
     return network
+
+
+class GroupAccuracy(Protocol):
+    """Accuracy of a group of held-out measurements, such as a `Row`."""
+
+    @property
+    def points(self) -> int:
+        """Number of measurements."""
+        ...
+
+    @property
+    def mape(self) -> float:
+        """Mean absolute relative error."""
+        ...
+
+    @property
+    def coverage_90(self) -> float:
+        """Fraction of the measurements within their 90% intervals."""
+        ...
+
+
+def mean_error(rows: Sequence[GroupAccuracy]) -> float:
+    """Return the mean absolute relative error, in which each group has the same weight."""
+    return sum(row.mape for row in rows) / len(rows)
+
+
+def coverage(rows: Sequence[GroupAccuracy]) -> float:
+    """Return the fraction of all measurements that lie in their 90% interval."""
+    return sum(row.coverage_90 * row.points for row in rows) / sum(row.points for row in rows)
 
 
 class Validation(Result, msgspec.Struct, frozen=True):

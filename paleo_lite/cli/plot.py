@@ -10,7 +10,7 @@ import click
 
 from ..api.plotting import KINDS, batch, timeline
 from ..errors import BadValue, UnknownName
-from . import options
+from . import charted, options
 from .options import Answer, AnswerCommand, ChartOutput, OutputOption
 from .values import DEVICE, INTEGER, CommaSeparated, flatten
 
@@ -136,4 +136,4 @@ def _timeline(path: Path, slices: int) -> Answer:
     return Answer(drawn=lambda: timeline(path, slices=slices))
 
 
-_CHART_COMMANDS = {"batch": _batch, "timeline": _timeline}
+_CHART_COMMANDS = {"batch": _batch, "timeline": _timeline, "memory": charted.memory, "cost": charted.cost}

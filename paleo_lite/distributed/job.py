@@ -19,6 +19,7 @@ from ..timing import RooflineModel, TimeModel, Workload, predict
 from ..timing.memory import Memory, memory_by_micro_batch
 from ..timing.training import RECOMPUTE
 from ..units import element_bytes, parse_quantity
+from .pipeline_schedule import StageTimes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -348,6 +349,9 @@ class Step(msgspec.Struct, frozen=True):
         None if unknown.
     recomputed_fraction : float
         Recomputation time as a fraction of the forward and backward passes.
+    pipeline : StageTimes or None
+        Times of the stages of a pipeline, from which its schedule follows; None without pipeline parallelism, and for
+        arrays of batch sizes.
     """
 
     compute_s: Any
@@ -362,6 +366,7 @@ class Step(msgspec.Struct, frozen=True):
     cluster_interval: tuple[Any, Any] | None = None
     recomputed_fraction: float = 0.0
     input_s: Any = 0.0
+    pipeline: StageTimes | None = None
 
     @property
     def time_s(self) -> Any:

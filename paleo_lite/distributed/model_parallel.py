@@ -22,6 +22,7 @@ from .data_parallel import all_reduce_exchange, overlap_with_backward, samples_p
 from .job import Job, Settings, Step, as_scalar
 from .links import Topology
 from .pipeline import crossing_bytes, partition_layers, schedule_step
+from .pipeline_schedule import StageTimes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -213,14 +214,25 @@ def train_pipeline_parallel(schedule: str, job: Job, topology: Topology, batch_s
     total_busy_s = (forward_s.sum(axis=0) + backward_s.sum(axis=0)) * plan.micro_batches
     micro_batch_step = job.device_step(plan.micro_batch_size)
     inefficiency_s = plan.micro_batches * micro_batch_step.compute_s - job.device_step(batch_size).compute_s
+    update_s = micro_batch_step.update_s * as_scalar(plan.parameter_shares.max(axis=0))
     notes: tuple[str, ...] = ()
+    stage_times = None
     if not np.ndim(plan.micro_batch_size):
         notes = (f"{stages} stages, {plan.micro_batches} micro-batches of {plan.micro_batch_size}",)
+        stage_times = StageTimes(
+            forward_s=tuple(forward_s.tolist()),
+            backward_s=tuple(backward_s.tolist()),
+            exchange_s=(0.0,) * stages,
+            transfer_s=tuple(transfers_s.tolist()),
+            micro_batches=int(plan.micro_batches),
+            schedule=schedule,
+            update_s=float(update_s),
+        )
     return Step(
         compute_s=as_scalar(compute_s),
         communication_s=as_scalar(2 * transfers_s.sum(axis=0) * plan.micro_batches),
         exposed_s=as_scalar(timing.transfer_s),
-        update_s=micro_batch_step.update_s * as_scalar(plan.parameter_shares.max(axis=0)),
+        update_s=update_s,
         memory_bytes=as_scalar(memory_bytes),
         collective="point-to-point",
         overheads_s={
@@ -229,6 +241,7 @@ def train_pipeline_parallel(schedule: str, job: Job, topology: Topology, batch_s
             "unbalanced stages": timing.busy_s - total_busy_s / stages,
         },
         notes=notes,
+        pipeline=stage_times,
     )
 
 

@@ -32,6 +32,7 @@ from .collectives import (
 )
 from .job import Job, ParallelConfig, Settings, Step
 from .links import Topology
+from .pipeline_schedule import StageTimes
 
 MIN_TOKENS_PER_CONTEXT_DEVICE = 4096
 """Context parallelism is tried only where every device keeps at least this many tokens of a sequence."""
@@ -146,11 +147,55 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         overheads_s={name: seconds for name, seconds in overheads_s.items() if seconds},
         notes=tuple(notes),
         recomputed_fraction=recompute_s / passes_s,
+        pipeline=_stage_times(
+            config,
+            layout,
+            forward_s=(costs.block.forward_s * layout.blocks + costs.outer.forward_s * layout.outer) * compute_factor,
+            passes_s=passes_s + recompute_s,
+            exchange_s=(exposed_s - transfers_s - gradients_s + hidden_s) / slots + transfers_s / layout.micro_batches,
+            gradients_s=gradients_s - hidden_s,
+            update_s=update_s + costs.overhead_s * compute_factor + offloaded_s,
+        ),
     )
     if costs.relative_interval is None:
         return step
     low, high = costs.relative_interval
     return msgspec.structs.replace(step, interval=(step.time_s * low, step.time_s * high))
+
+
+def _stage_times(
+    config: ParallelConfig,
+    layout: Layout,
+    *,
+    forward_s: float,
+    passes_s: float,
+    exchange_s: float,
+    gradients_s: float,
+    update_s: float,
+) -> StageTimes | None:
+    """Return the times of the stages, each as long as the longest; None without pipeline parallelism.
+
+    Parameters
+    ----------
+    forward_s, passes_s, exchange_s : float
+        Forward pass, both passes with recomputation, and exposed communication of one micro-batch on a stage.
+        Transfers between stages count as exposed.
+    gradients_s, update_s : float
+        See `StageTimes`.
+    """
+    stages = config.pipeline
+    if stages == 1:
+        return None
+    return StageTimes(
+        forward_s=(float(forward_s),) * stages,
+        backward_s=(float(passes_s - forward_s),) * stages,
+        exchange_s=(float(exchange_s),) * stages,
+        transfer_s=(0.0,) * (stages - 1),
+        micro_batches=layout.micro_batches,
+        virtual_stages=config.virtual_stages,
+        gradients_s=float(gradients_s),
+        update_s=float(update_s),
+    )
 
 
 def _single_device_config(config: ParallelConfig, batch_size: int) -> ParallelConfig:

@@ -11,7 +11,7 @@ import numpy as np
 from ..calibration.ppp import PppCalibration
 from ..calibration.store import AnyCalibration, Calibration
 from ..calibration.suggest import Suggestions
-from ..calibration.validate import Validation, explain_error
+from ..calibration.validate import Validation, coverage, explain_error, mean_error
 from ..timing.models import INTERVAL_LEVEL, QUANTILES
 from ..units import format_interval, format_si
 from .document import (
@@ -118,14 +118,13 @@ def validation_page(validation: Validation) -> Document:
         }
         for point in sorted(points, key=lambda point: -abs(point.error))[:10]
     ]
-    mean = sum(row.mape for row in rows) / len(rows)
-    headline = f"leave one {rows[0].split} out: {mean:.1%} mean absolute error over {len(rows)} groups of measurements"
+    error = f"{mean_error(rows):.1%} mean absolute error"
+    headline = f"leave one {rows[0].split} out: {error} over {len(rows)} groups of measurements"
     facts = [
         (phase, f"{np.mean([r.mape for r in rows if r.phase == phase]):.1%} mean absolute error")
         for phase in sorted({row.phase for row in rows})
     ]
-    inside = sum(row.coverage_90 * row.points for row in rows) / sum(row.points for row in rows)
-    facts.append(("coverage", f"{inside:.0%} of {len(points)} points lie in their 90% interval"))
+    facts.append(("coverage", f"{coverage(rows):.0%} of {len(points)} points lie in their 90% interval"))
     return Document(headline, facts, [table, Table("Worst points", _WORST_COLUMNS, worst)], (), table)
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 import streamlit as st
 
+from ..api.charted import memory_ranges as run_memory_ranges
 from ..api.prediction import predict as run_prediction
 from ..api.scaling import scale as run_scale
 from ..architectures import Network, find_network
@@ -26,6 +27,8 @@ from ..distributed.table import ScaleTable
 from ..errors import BadFile, PaleoError
 from ..machines import Device, list_devices
 from ..timing import Prediction
+from ..timing.memory_ranges import MemoryAt, MemoryRanges
+from ..units import parse_range
 from .view import View
 
 SUFFIXES = ("json", "prototxt", "onnx", "toml")
@@ -179,6 +182,36 @@ def _predict(question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _u
     return run_prediction(**_resolve_arguments(question, _uploaded))
 
 
+def memory_ranges(view: View, gpu: str) -> MemoryRanges:
+    """Return the memory of a language model over the batch size and over the tokens.
+
+    Raises
+    ------
+    PaleoError
+        If the network does not read sequences.
+    """
+    prediction = predict(view, gpu)
+    question = {
+        "network": view.network,
+        "gpu": gpu,
+        "precision": view.precision,
+        "phase": view.phase,
+        "batch_size": view.batch,
+        "tokens": MemoryAt.of(prediction).tokens,
+    }
+    uploaded, digests = _uploaded_arguments(question)
+    return _memory_ranges(tuple(question.items()), digests, uploaded)
+
+
+@_cached(CACHED_ANSWERS)
+def _memory_ranges(
+    question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _uploaded: dict[str, Any]
+) -> MemoryRanges:
+    """Estimate the memory; the arguments without an underscore are the key of the cache."""
+    ranges: MemoryRanges = run_memory_ranges(**_resolve_arguments(question, _uploaded))
+    return ranges
+
+
 @lru_cache(CACHED_NETWORKS)
 def _find_network(name: str) -> Network:
     """Return a shipped network; its cached counts serve all devices and batch sizes."""
@@ -272,6 +305,34 @@ def scale(view: View, gpu: str) -> ScaleTable:
         question["strategy"] = "together"
     uploaded, digests = _uploaded_arguments(question)
     return _scale(tuple(question.items()), digests, uploaded)
+
+
+def scale_possible(view: View, gpu: str) -> tuple[View, ScaleTable, list[str]]:
+    """Return the scaling for the numbers of workers that are possible, the view with these, and reasons for the others.
+
+    Raises
+    ------
+    PaleoError
+        If no number of workers is possible.
+    """
+    try:
+        return view, scale(view, gpu), []
+    except PaleoError:
+        counts = parse_range(view.workers, "workers")
+        if view.phase not in GENERATION_PHASES or len(counts) == 1:
+            raise
+        answers = {n: try_call(lambda n=n: scale(with_workers(view, [n]), gpu)) for n in counts}  # type: ignore[misc]
+        possible = [n for n, answer in answers.items() if not isinstance(answer, Failure)]
+        if not possible:
+            raise
+        reasons = [f"{n} workers: {answer.reason}" for n, answer in answers.items() if isinstance(answer, Failure)]
+        view = with_workers(view, possible)
+        return view, scale(view, gpu), reasons
+
+
+def with_workers(view: View, counts: Sequence[int]) -> View:
+    """Return the view with other numbers of workers."""
+    return msgspec.structs.replace(view, workers=",".join(map(str, counts)))
 
 
 @_cached(CACHED_ANSWERS)

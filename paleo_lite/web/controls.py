@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from ..architectures import network_names
-from ..counting import GENERATION_PHASES, PHASES
+from ..counting import GENERATION_PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
@@ -86,7 +86,7 @@ def draw_controls(view: View) -> None:
     )
     st.selectbox(
         "Phase",
-        [*PHASES, *GENERATION_PHASES],
+        list(view.phases),
         key=KEY + "phase",
         help="training: forward, backward and update. prefill and decode: language models.",
     )
@@ -148,6 +148,8 @@ def _draw_scaling(view: View) -> None:
         list(STRATEGIES),
         key=KEY + "strategy",
         format_func=lambda name: f"{name}: {STRATEGIES[name].description}",
+        disabled=view.phase in GENERATION_PHASES,
+        help="Of training. prefill and decode use tensor parallelism.",
     )
     st.selectbox(
         "Collective",
@@ -201,6 +203,8 @@ def _reset_unavailable(view: View) -> None:
     if view.network not in own_files().network and view.network not in network_names():
         state[KEY + "network"] = View().network
     state[KEY + "gpu"] = [gpu for gpu in state.get(KEY + "gpu", view.gpu) if gpu in available]
+    if state.get(KEY + "phase", view.phase) not in view.phases:
+        state[KEY + "phase"] = view.phases[0]
     if view.calibration and view.calibration not in available_calibrations(view, view.gpu):
         state[KEY + "calibration"] = ""
 

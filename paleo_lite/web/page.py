@@ -21,7 +21,8 @@ DRAW: dict[str, Callable[[View], None]] = {
     "profile": profile_view,
 }
 _COMPACT = (
-    "<style>[data-testid=stMainBlockContainer] { padding-top: 2.5rem; }</style>"  # default: a sixth of the screen
+    # By default a sixth of the screen; less than 3.75rem would be behind the bar at the top.
+    "<style>[data-testid=stMainBlockContainer] { padding-top: 4rem; }</style>"
 )
 _VIEW_KEY, _ADDRESS_KEY, _PROBLEMS_KEY = "view", "address", "problems"
 """Keys of the session state."""

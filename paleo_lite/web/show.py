@@ -52,9 +52,24 @@ def table_to_frame(table: Table) -> Any:
     """Return the raw values of a table as a data frame with the headings as columns."""
     rows = [*table.rows, *table.footer]
     columns = {}
-    for column in table.columns:
-        columns[column.heading] = pd.Series([row.get(column.key) for row in rows], dtype=object)
+    for heading, column in unique_headings(table).items():
+        columns[heading] = pd.Series([row.get(column.key) for row in rows], dtype=object)
     return pd.DataFrame(columns)
+
+
+def unique_headings(table: Table) -> dict[str, Column]:
+    """Return the columns by heading; a repeated heading follows that of the column before, as in "speed-up from"."""
+    headings = [column.heading for column in table.columns]
+    unique: dict[str, Column] = {}
+    before = ""
+    for heading, column in zip(headings, table.columns):
+        if heading not in unique:
+            unique[heading] = column
+        else:
+            unique[f"{before} {heading}"] = column
+        if headings.count(heading) == 1:
+            before = heading
+    return unique
 
 
 def show_table(table: Table) -> None:
@@ -67,7 +82,7 @@ def show_table(table: Table) -> None:
 
     if table.title:
         st.markdown(f"**{escape_markdown(table.title)}**")
-    cells = {column.heading: shown(column) for column in table.columns}
+    cells = {heading: shown(column) for heading, column in unique_headings(table).items()}
     st.table(table_to_frame(table).style.format(cells, na_rep=escape_markdown("-")).hide(axis="index"))
 
 
@@ -78,7 +93,7 @@ def show_long_table(table: Table) -> None:
     for title in frame.columns:
         if all(value is None or isinstance(value, Number) for value in frame[title]):
             frame[title] = frame[title].convert_dtypes()  # keeps integers in columns with missing values
-    cells = {column.heading: column.show for column in table.columns}
+    cells = {heading: column.show for heading, column in unique_headings(table).items()}
     st.dataframe(frame.style.format(cells, na_rep="-"), hide_index=True, width="stretch")
 
 

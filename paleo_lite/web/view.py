@@ -10,7 +10,7 @@ import msgspec
 
 from ..cli import options
 from ..cli.values import Integer, Names, Number
-from ..counting import GENERATION_PHASES
+from ..counting import GENERATION_PHASES, PHASES
 from ..distributed.links import link_rate
 from ..errors import BadValue, PaleoError, UnknownName
 from ..timing.budget import Amount, make_budget
@@ -18,6 +18,7 @@ from ..timing.models import CALIBRATED, TIME_MODELS
 from ..units import parse_range
 
 VIEWS = {"time": "Time", "batches": "Batch sizes", "scaling": "Scaling", "profile": "Profile"}
+SCALING_PHASES = ("training", *GENERATION_PHASES)
 DEVICES_AT_MOST = 6
 BATCH_AT_MOST = 2**20
 TOKENS_AT_MOST = 2**24
@@ -72,9 +73,15 @@ class View(msgspec.Struct, frozen=True):
     price: str = ""
 
     def normalized(self) -> View:
-        """Return the view with an empty `shown` if it is the first device or not selected."""
+        """Return it with a phase that it offers, and an empty `shown` if it is the first device or not selected."""
         shown = self.shown if self.shown in self.gpu[1:] else ""
-        return msgspec.structs.replace(self, shown=shown)
+        phase = self.phase if self.phase in self.phases else self.phases[0]
+        return msgspec.structs.replace(self, shown=shown, phase=phase)
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The phases that the view offers; the scaling view has no inference."""
+        return SCALING_PHASES if self.view == "scaling" else (*PHASES, *GENERATION_PHASES)
 
     @property
     def device(self) -> str:

@@ -22,7 +22,8 @@ from ..reporting.scale import scale_page
 from ..reporting.side_by_side import comparison_table, describe_bounds
 from ..timing import Prediction, describe_model
 from ..units import format_interval, format_number, format_si
-from .answers import Failure, devices, named_device, own_device_files, predict, read_profile, scale, try_call
+from .answers import Failure, devices, named_device, own_device_files, predict, read_profile, scale_possible, try_call
+from .charts import show_cost, show_memory, show_schedule
 from .controls import KEY, draw_shown
 from .show import (
     download,
@@ -55,6 +56,7 @@ def time_view(view: View) -> None:
         page = Document("", content=[comparison_table(Predictions(predictions))])
         show_table(page.tables[0])
         download(page, f"{view.network}-side-by-side")
+        show_cost(predictions)
     draw_shown(view)
     answer = answers[view.device]
     if isinstance(answer, Prediction):
@@ -125,6 +127,7 @@ def batch_view(view: View) -> None:
         return
     show_chart(lambda: batch_chart(predictions, order), columns=2)
     st.caption("Up to the largest power of two that fits into the device's memory.")
+    show_memory(view)
     table = comparison_table(Predictions(predictions))
     show_long_table(table)
     download(Document("", content=[table]), f"{view.network}-batch-sizes")
@@ -136,33 +139,37 @@ _FIRST_COLUMNS = ("workers", "time_s", "interval", "speedup", "efficiency", "cos
 def scale_view(view: View) -> None:
     """Show the scaling of all devices in one chart, and a table for each."""
     known = devices()
-    if view.phase not in GENERATION_PHASES:
-        st.caption("The view shows training, independent of the phase.")
     workers = try_call(lambda: read_workers(view.workers))
     if isinstance(workers, Failure):
         show_failure(workers)
         return
-    tables = {gpu: try_call(lambda gpu=gpu: scale(view, gpu)) for gpu in view.gpu}  # type: ignore[misc]
+    answers = {gpu: try_call(lambda gpu=gpu: scale_possible(view, gpu)) for gpu in view.gpu}  # type: ignore[misc]
     rows: list[ScaleRow] = []
-    for gpu, table in tables.items():
-        if isinstance(table, Failure):
-            st.error(escape_markdown(f"{known[gpu].name}: {table.reason}"))
+    for gpu, answer in answers.items():
+        if isinstance(answer, Failure):
+            st.error(escape_markdown(f"{known[gpu].name}: {answer.reason}"))
         else:
+            _, table, reasons = answer
+            if reasons:
+                st.caption(escape_markdown(f"{known[gpu].name}, left out: {'; '.join(reasons)}"))
             # The series of the chart are strategies and collectives; here they are devices.
             rows += [msgspec.structs.replace(row, strategy=gpu, collective="") for row in table.rows]
     if not rows:
         return
-    subtitle = f"{view.network}, {view.precision}, {view.strategy}, {view.scaling} scaling, {view.link}"
-    bounds = [gpu for gpu, table in tables.items() if not isinstance(table, Failure) and not table.is_forecast]
+    strategy = "tensor parallelism" if view.phase in GENERATION_PHASES else view.strategy
+    subtitle = f"{view.network}, {view.precision} {view.phase}, {strategy}, {view.scaling} scaling, {view.link}"
+    bounds = [gpu for gpu, answer in answers.items() if not isinstance(answer, Failure) and not answer[1].is_forecast]
     show_chart(lambda: scaling_chart(rows, [subtitle], bounds, view.gpu), columns=3 if len(view.gpu) == 1 else 2)
-    for gpu, table in tables.items():
-        if isinstance(table, Failure):
+    for gpu, answer in answers.items():
+        if isinstance(answer, Failure):
             continue
+        possible, table, _ = answer
         page = scale_page(table)
         st.markdown(f"**{escape_markdown(page.title)}**")
         shown = page.replace(content=[_reorder_columns(table) for table in page.tables], data=page.tables[0])
+        show_schedule(table)
         show_document(shown, f"{view.network}-{gpu}-scaling")
-        st.code(view.scale_command(gpu, *own_device_files(gpu)), language="bash", wrap_lines=True)
+        st.code(possible.scale_command(gpu, *own_device_files(gpu)), language="bash", wrap_lines=True)
 
 
 def _reorder_columns(table: Table) -> Table:

@@ -64,7 +64,7 @@ def _decode_parameters(network):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_equal_the_published_figures(name):
-    """Totals of the model cards and reports, within 0.1 %."""
+    """Totals of the model cards and reports, within 0.1%."""
     network = find_network(name)
     total, active = _decode_parameters(network)
     publication = network.publication

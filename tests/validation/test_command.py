@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -44,16 +45,35 @@ def test_shipping_needs_both_folders(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+class Group(msgspec.Struct, frozen=True):
+    """Accuracy of a group of held-out measurements."""
+
+    points: int
+    mape: float
+    coverage_90: float
+
+
 def test_what_users_hold_out_of_their_own_measurements_can_be_held_out_here_too() -> None:
     assert set(STEP_SPLITS) < set(SPLITS)
 
 
-def test_what_is_held_out_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("split", "title"),
+    [
+        ("layers", "Mean error 30.0% over 2 groups of measurements; 90% intervals contain 75%"),
+        ("collectives", "Mean error 20.0% over 1 point; 90% intervals contain 100%"),
+    ],
+)
+def test_what_is_held_out_is_drawn_with_the_figures_of_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, title: str
+) -> None:
+    """Groups have the same weight: (20% + 40%) / 2, and (1 + 2) of 4 points are inside."""
     pytest.importorskip("altair")
+    rows = [Group(1, 0.2, 1.0), Group(3, 0.4, 2 / 3)]
     pairs = [Pair("a layer", "conv", 0.001, 0.0012, (0.0009, 0.0016))]
-    monkeypatch.setitem(SPLITS, "layers", lambda asked: ([], lambda: Document("one layer", (), []), lambda: pairs))
+    monkeypatch.setitem(SPLITS, split, lambda asked: (rows, lambda: Document("one layer", (), []), lambda: pairs))
     picture = tmp_path / "drawn.svg"
-    result = CliRunner().invoke(
-        main, ["accuracy", "--data", str(tmp_path), "--split", "layers", "--plot", str(picture)]
-    )
-    assert result.exit_code == 0 and "Predicted beside measured: layers" in picture.read_text("utf-8")
+    words = ["accuracy", "--data", str(tmp_path), "--split", split, "--plot", str(picture)]
+    result = CliRunner().invoke(main, words)
+    drawn = picture.read_text("utf-8")
+    assert result.exit_code == 0 and f"Predicted beside measured: {split}" in drawn and title in drawn

@@ -36,7 +36,7 @@ def test_a_trace_has_the_rate_and_the_lengths(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_throughput_of_a_published_table() -> None:
-    """TensorRT-LLM 0.17, Llama 3.1 8B in fp16 on A100: within the interval, and within the goal of 15 %."""
+    """TensorRT-LLM 0.17, Llama 3.1 8B in fp16 on A100: within the interval, and within the goal of 15%."""
     points = [
         point
         for point in published_points()

@@ -6,6 +6,7 @@ Tests: web/app.py, web/serve.py.
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
 import socket
@@ -20,10 +21,12 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
+from benchmarks.page_settle import measure
 from paleo_lite.api.serving import ADDRESS, free_port
 from paleo_lite.cli import main
 from paleo_lite.files import shipped_folder
 from paleo_lite.units import format_si
+from paleo_lite.web.view import VIEWS
 
 pytestmark = pytest.mark.slow
 
@@ -295,6 +298,61 @@ def test_it_fits_the_screen(visit, tmp_path, scheme):
             assert image.size == (size["width"], size["height"])
             corner = sum(image.convert("RGB").getpixel((size["width"] - 3, size["height"] - 3))) / 3
         assert (corner > 200) == (scheme == "light")
+
+
+def test_the_benchmark_of_the_page_waits_for_the_new_answer(visit):
+    """Every change of the page is after the change of its control, and within the time for which it is watched."""
+    page = visit()
+    expect_times(page)
+    watched_ms = 20_000
+    (seconds,) = measure(page, [48], watched_ms)
+    assert 0 < seconds < watched_ms / 1000
+    expect_times(page, batch_size=48)
+
+
+@pytest.fixture(scope="module")
+def screenshot():
+    """The script that takes the picture of the documentation."""
+    path = Path(__file__).parents[2] / "docs" / "screenshot.py"
+    spec = importlib.util.spec_from_file_location("paleo_lite_screenshot", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_screenshot_waits_until_the_tables_are_filled(visit, screenshot, tmp_path):
+    page = visit(screenshot.QUERY)
+    screenshot.take_screenshot(page, str(tmp_path / "ui.png"))
+    assert (tmp_path / "ui.png").read_bytes().startswith(b"\x89PNG")
+    assert page.get_by_test_id("stTable").first.get_by_text("t4", exact=True).is_visible()
+    for change in (
+        "document.querySelector('[data-testid=stTable] td').innerHTML = ''",
+        "document.querySelectorAll('[data-testid=stTable]').forEach(table => table.remove())",
+    ):
+        page.evaluate(change)
+        assert not page.evaluate(screenshot.FILLED)
+
+
+REACHABLE = """radio => {
+    const label = radio.closest("label");
+    const box = label.getBoundingClientRect();
+    const hit = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+    return box.x >= 0 && box.right <= document.documentElement.clientWidth && label.contains(hit);
+}"""
+
+
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_every_view_is_reachable(visit, size):
+    """No entry of the row of views is outside the screen, or behind the bar at the top."""
+    page = visit("?gpu=v100-sxm2&gpu=t4")
+    page.set_viewport_size(size)
+    page.wait_for_function(FITS, polling=POLLING_MS)
+    expect_times(page, "v100-sxm2", "t4")
+    entries = page.get_by_test_id("stMain").get_by_test_id("stRadio").first.get_by_role("radio")
+    expect(entries).to_have_count(len(VIEWS))
+    for number, name in enumerate(VIEWS.values()):
+        assert entries.nth(number).evaluate("radio => radio.closest('label').textContent") == name
+        assert entries.nth(number).evaluate(REACHABLE), name
 
 
 def test_a_keyboard_is_enough(visit):

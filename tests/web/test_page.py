@@ -170,6 +170,37 @@ def test_every_control_of_scaling_changes_the_result():
         assert list(table["efficiency"]) == pytest.approx([row.efficiency for row in rows])
 
 
+def test_several_devices_follow_the_phase():
+    page = opened(view="scaling", network="llama-3-8b", gpu=["h100-sxm"], precision="bf16", workers="1,2,4")
+    (box,) = [box for box in page.selectbox if box.key == KEY + "phase"]
+    assert box.options == ["training", "prefill", "decode"]
+    assert box.value == "training"
+    asked = {"gpu": "h100-sxm", "precision": "bf16", "workers": [1, 2, 4], "batch_size": 32, "scaling": "weak",
+             "link": "infiniband-edr"}  # fmt: skip
+    for phase, heading in (("training", "step"), ("prefill", "first token"), ("decode", "token")):
+        set_control(page, "phase", phase)
+        rows = pl.scale("llama-3-8b", phase=phase, **asked).rows
+        assert list(table_of(page)[heading]) == pytest.approx([row.time_s for row in rows]), phase
+    (box,) = [box for box in page.selectbox if box.key == KEY + "strategy"]
+    assert box.disabled
+    set_control(page, "view", "time")
+    assert address(page, "phase") == ["decode"]
+
+
+def test_numbers_of_workers_that_are_not_possible_are_named():
+    """Llama 3 8B has 32 attention heads, which 64 devices cannot share."""
+    page = opened(
+        view="scaling", network="llama-3-8b", gpu=["h100-sxm"], precision="bf16", phase="prefill", workers="2,64"
+    )
+    assert not page.error
+    assert list(table_of(page)["workers"]) == [2]
+    captions = [unescaped(caption.value) for caption in page.caption]
+    assert any("left out: 64 workers: " in caption and "32 attention heads" in caption for caption in captions)
+    assert any("--workers 2 " in code.value for code in page.code)
+    set_control(page, "workers", "64")
+    assert any("32 attention heads" in unescaped(error.value) for error in page.error)
+
+
 def test_cost_is_hours_times_workers_times_price():
     page = set_control(opened(view="scaling", workers="4"), "images", "1.28M")
     first = table_of(page).iloc[0]
@@ -228,7 +259,7 @@ def test_bad_input_shows_an_error_message():
 @pytest.mark.parametrize("view", view_module.VIEWS)
 def test_a_shared_address_restores_every_control(view):
     asked = View(
-        view=view, network="alexnet", gpu=("t4", "k80-die"), precision="fp32", batch=8, phase="forward",
+        view=view, network="alexnet", gpu=("t4", "k80-die"), precision="fp32", batch=8, phase="training",
         shown="k80-die", model="ppp", ppp=0.7, workers="1,2", link="25 GB/s", scaling="strong", strategy="zero-1",
         collective="ring", images="1.28M", epochs=90.0, price="1 USD/h",
     )  # fmt: skip

@@ -12,7 +12,7 @@ from paleo_lite.reporting.charts.devices import batch_chart
 from paleo_lite.reporting.charts.layers import kind_chart, layer_chart, pass_chart
 from paleo_lite.reporting.charts.roofline import prediction_roofline
 from paleo_lite.reporting.charts.scaling import scaling_chart
-from paleo_lite.web.show import escape_markdown, split_panels
+from paleo_lite.web.show import escape_markdown, split_panels, table_to_frame
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,17 @@ def test_scaling_of_several_strategies_is_a_curve_each():
     _, communication = split_panels(scaling_chart(rows).to_dict())
     shares = {(row["series"], row["workers"]): row["exposed"] for row in rows_of(communication)}
     assert shares == {(row.strategy, row.workers): pytest.approx(row.exposed_s / row.time_s) for row in rows}
+
+
+def test_columns_of_one_heading_keep_their_own_values():
+    """The intervals of times and of speed-ups have the same headings."""
+    answer = pl.predict_several(["resnet50"], gpus=["k80-die", "v100-sxm2"], batch_sizes=[32])
+    frame = table_to_frame(answer.document().tables[0])
+    first, second = answer.predictions
+    assert list(frame["from (90%)"]) == [first.interval[0], second.interval[0]]
+    assert list(frame["to (90%)"]) == [first.interval[1], second.interval[1]]
+    low, high = frame["speed-up from (90%)"][1], frame["speed-up to (90%)"][1]
+    assert low < first.time_s / second.time_s < high
 
 
 @pytest.mark.parametrize(

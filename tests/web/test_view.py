@@ -19,6 +19,13 @@ def test_an_address_gives_the_view_back(view):
     assert read_query(view.to_query()) == (view.normalized(), [])
 
 
+@pytest.mark.parametrize("phase", ["training", "prefill", "decode"])
+def test_several_devices_train_or_generate(phase):
+    assert View(view="scaling", phase=phase).normalized().phase == phase
+    assert View(view="scaling", phase="inference").normalized().phase == "training"
+    assert View(view="time", phase="inference").normalized().phase == "inference"
+
+
 def test_every_control_is_in_the_address():
     view = View(
         gpu=("t4", "k80"), shown="k80", model="ppp", calibration="t4-fp32", collective="ring", images="1M",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from paleo_lite.calibration.validate import coverage, mean_error
 from paleo_lite.reporting.charts.accuracy import Pair, interval_of
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 from paleo_lite.units import format_si
@@ -56,10 +57,9 @@ def layer_validation_page(
     )
     names = sorted({(row.source.split(" ")[0], row.kind) for row in rows})
     facts = [(f"{source}, {kind}", _summary([r for r in rows if _of(r, source, kind)])) for source, kind in names]
-    inside = sum(row.coverage_90 * row.points for row in rows) / sum(row.points for row in rows)
-    facts.append(("within", f"{inside:.0%} of {len(points)} layers lie in their 90% interval"))
-    mean = sum(row.mape for row in rows) / len(rows)
-    headline = f"leave a fifth of the shapes out: {mean:.1%} mean absolute error over {len(rows)} groups of layers"
+    facts.append(("within", f"{coverage(rows):.0%} of {len(points)} layers lie in their 90% interval"))
+    error = f"{mean_error(rows):.1%} mean absolute error"
+    headline = f"leave a fifth of the shapes out: {error} over {len(rows)} groups of layers"
     notes = [f"{number} rows left out: {reason}" for reason, number in left_out.items() if number]
     return Document(headline, facts, [table, worst], notes, table)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...calibration.validate import GroupAccuracy, coverage, mean_error
 from ...timing.models import QUANTILES
 from .marks import conditional_value
 from .render import POINTS_AT_MOST, SERIES, SHAPES, altair, inline_data, log_ticks
@@ -37,10 +38,11 @@ class Pair(msgspec.Struct, frozen=True):
     interval: tuple[float, float] | None = None
 
 
-def accuracy_chart(pairs: Sequence[Pair], title: str, subtitle: str = "") -> Any:
+def accuracy_chart(pairs: Sequence[Pair], title: str, subtitle: str = "", heading: str = "") -> Any:
     """Draw predicted over measured time, and their ratio, with lines at equality and at a factor of 1.2.
 
-    The chart's title is the mean error and the coverage of the intervals; `title` is its second line. Of more than
+    The chart's title is `heading`, by default the mean error of all pairs and the coverage of the intervals; `title` is
+    its second line. Groups of measurements have a heading of their own, see `held_out_title`. Of more than
     `POINTS_AT_MOST` pairs, every n-th in the order of measured time is drawn, and the subtitle reports it.
     """
     alt = altair()
@@ -117,8 +119,14 @@ def accuracy_chart(pairs: Sequence[Pair], title: str, subtitle: str = "") -> Any
     above = alt.layer(*guides, dots).properties(width=480, height=370)
     below = _ratio_panel(alt, rows, dots.encode(x=x.title("measured (ms)")))
     return alt.vconcat(above, below, data=data).properties(
-        title=alt.Title(_error_title(ordered), subtitle=[title, "; ".join(filter(None, lines))])
+        title=alt.Title(heading or _error_title(ordered), subtitle=[title, "; ".join(filter(None, lines))])
     )
+
+
+def held_out_title(rows: Sequence[GroupAccuracy]) -> str:
+    """Return the mean error of groups of equal weight and the coverage, as the tables of the same rows have them."""
+    title = f"Mean error {mean_error(rows):.1%} over {len(rows):,} group{'' if len(rows) == 1 else 's'} of measurements"
+    return f"{title}; 90% intervals contain {coverage(rows):.0%}"
 
 
 def _error_title(pairs: Sequence[Pair]) -> str:

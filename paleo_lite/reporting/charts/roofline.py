@@ -24,6 +24,9 @@ NAMED = 5
 """Number of dots with a label, those with the longest times."""
 
 ABOVE_THE_ROOF = "faster algorithms than counted (Winograd, FFT), or data in caches"
+_FEWER_MULTIPLICATIONS = "convolutions above the roof: Winograd multiplies less than counted"
+_FASTER_CLOCK = "above the peak: a faster clock or another algorithm"
+_IN_CACHES = "above the slope: data in caches"
 
 _WIDTH, _HEIGHT = 620, 400
 _MERGE_RESOLUTION = 25  # dots within a factor of e^(1/25), 4%, in both directions are merged
@@ -140,6 +143,8 @@ def roofline_chart(
         roof += [{"x": intensity, "y": min(intensity * bandwidth_bytes_per_s, peak)} for _, peak in peaks]
     labels, _ = place_labels(rows[:NAMED], *spans, "label", [*rows[NAMED:], *roof], distance=14)
     layers = [*_roofs(alt, peaks, bandwidth_bytes_per_s, *spans), marks, *labels]
+    if above:
+        layers.append(_reasons_above(alt, above, peaks[0][1], *spans))
     return alt.layer(*layers).properties(
         width=_WIDTH, height=_HEIGHT, title=alt.Title(title, subtitle=[line for line in lines if line])
     )
@@ -207,6 +212,20 @@ def _roofs(
         label_mark = alt.Chart(position).mark_text(align="right", dx=dx, dy=dy)
         layers.append(label_mark.encode(x=alt.X("x:Q"), y=alt.Y("y:Q"), text=alt.Text("label:N")))
     return layers
+
+
+def _reasons_above(alt: Any, above: Sequence[dict[str, Any]], peak: float, x: AxisSpan, y: AxisSpan) -> Any:
+    """Draw why dots are above the roof, as lines of text in the upper right corner, above all dots."""
+    over_peak = {row["group"] == "convolution" for row in above if row["y"] > _TOLERANCE * peak}
+    reasons = {
+        _FEWER_MULTIPLICATIONS: True in over_peak,
+        _FASTER_CLOCK: False in over_peak,
+        _IN_CACHES: any(row["y"] <= _TOLERANCE * peak for row in above),
+    }
+    text = [reason for reason, holds in reasons.items() if holds]
+    corner = alt.Chart(inline_data([{"x": x.high, "y": y.high, "label": text}]))
+    mark = corner.mark_text(align="right", baseline="top", dx=-2, dy=2, fontStyle="italic")
+    return mark.encode(x=alt.X("x:Q"), y=alt.Y("y:Q"), text=alt.Text("label:N"))
 
 
 def _omission_line(noun: str, dots: Sequence[Dot], drawable: Sequence[Dot], shown: int, total: float) -> str:

@@ -107,6 +107,22 @@ def test_a_hundred_thousand_kernels_stay_small_and_the_subtitle_reports_it():
     assert len(render(chart, ".svg")) < 5e6
 
 
+@pytest.mark.parametrize(
+    ("kind", "flops", "bytes_moved", "reasons"),
+    [  # in 1 ms, under a peak of 10 TFLOP/s and 1 TB/s
+        ("conv2d", 2e10, 1e9, ["Winograd multiplies less"]),
+        ("gemm", 2e10, 1e9, ["faster clock"]),
+        ("relu", 3e9, 2e9, ["above the slope: data in caches"]),
+        ("conv2d", 9e9, 1e9, []),
+    ],
+)
+def test_a_dot_above_the_roof_has_its_reason_on_the_chart(kind, flops, bytes_moved, reasons):
+    dots = [Dot("a", kind, flops, bytes_moved, 1e-3)]
+    svg = render(roofline_chart(dots, [("fp32 vector peak", 1e13)], 1e12, "title", []), ".svg").decode()
+    words = ("Winograd multiplies less", "faster clock", "above the slope: data in caches")
+    assert [word for word in words if word in svg] == reasons
+
+
 @pytest.mark.parametrize(("seconds", "unit"), [(3.0, "s"), (0.5, "ms"), (5e-6, "µs"), (1e-8, "ns")])
 def test_times_have_a_readable_unit(seconds, unit):
     assert time_unit(seconds)[1] == unit

@@ -10,14 +10,16 @@ import math
 import re
 
 import msgspec
+import numpy as np
 import pytest
 
 pytest.importorskip("altair")
 
 import paleo_lite as pl
+from paleo_lite.api.plotting import Plot
 from paleo_lite.calibration.fit import calibrate
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.validate import Point
+from paleo_lite.calibration.validate import Point, Row, Validation, error_statistics
 from paleo_lite.distributed.table import ScaleRow
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
@@ -186,6 +188,30 @@ def test_accuracy_title_has_mean_error_and_coverage():
     exact, off = Pair("exact", "fp16", 0.1, 0.1, (0.08, 0.12)), Pair("off", "fp16", 0.1, 0.05, (0.04, 0.06))
     chart = accuracy_chart([exact, off], "title")
     assert chart.to_dict()["title"]["text"] == "Mean error 25.0% over 2 points; 90% intervals contain 50%"
+
+
+def test_the_title_of_held_out_groups_is_that_of_their_table():
+    """Two groups, of one and of three points: (40% + 0%) / 2, while the mean of the points would be 10%."""
+    rows, points = [], []
+    for gpu, errors in (("t4", [0.4]), ("k40m", [0.0, 0.0, 0.0])):
+        measurements = [Measurement(gpu, "alexnet", 2**i, "inference", "fp32", 0.01 * 2**i) for i in range(len(errors))]
+        own = [Point(m, m.time_s * (1 + error), 0.05) for m, error in zip(measurements, errors)]
+        times = [np.array(column) for column in zip(*((p.measurement.time_s, p.predicted_s, p.deviation) for p in own))]
+        rows.append(Row("network", gpu, "fp32", "inference", len(own), **error_statistics(*times), baselines={}))
+        points += own
+    validation = Validation("network", rows, points)
+    spec = Plot("accuracy", validation).chart.to_dict()
+    document = validation.document()
+    assert spec["title"]["text"] == "Mean error 20.0% over 2 groups of measurements; 90% intervals contain 75%"
+    assert "20.0% mean absolute error over 2 groups of measurements" in document.title
+    assert dict(document.facts)["coverage"] == "75% of 4 points lie in their 90% interval"
+
+
+def test_a_picture_has_its_title_in_its_metadata():
+    from PIL import Image
+
+    chart = accuracy_chart(pairs(3), "title")
+    assert Image.open(io.BytesIO(render(chart, ".png"))).text["Title"] == chart.to_dict()["title"]["text"]
 
 
 @pytest.mark.parametrize("number", [1, BARS_AT_MOST + 1, 3 * POINTS_AT_MOST])

@@ -1,0 +1,105 @@
+"""Computations of charts that no command prints: memory over batch size and length, and cost over devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import BadValue, PaleoError
+from ..machines import Device, list_devices
+from ..units import parse_range
+from .arguments import Paths, to_paths
+from .prediction import predict, predict_several
+
+
+def memory_ranges(
+    network: Any,
+    *,
+    gpu: str | Device,
+    precision: str = "bf16",
+    phase: str = "decode",
+    batch_size: int = 8,
+    tokens: int = 2048,
+    batch_sizes: str | Sequence[int] = "1:64:x2",
+    token_counts: str | Sequence[int] = "256:65536:x2",
+    **arguments: Any,
+) -> Any:
+    """Estimate the memory of a language model over the batch size and over the tokens, for the chart ``memory``.
+
+    Parameters
+    ----------
+    batch_size, tokens : int
+        Batch size of the range of tokens, and tokens of the range of batch sizes. Tokens per sequence; in decode,
+        tokens in the KV cache.
+    batch_sizes, token_counts : str or sequence of int
+        The two ranges. Numbers of tokens that the network does not support are left out.
+    **arguments
+        Further arguments of `paleo_lite.predict`.
+
+    Returns
+    -------
+    MemoryRanges
+
+    Raises
+    ------
+    BadValue
+        If the network is no language model, or supports none of the lengths.
+    """
+    from ..timing.memory_ranges import MemoryAt, MemoryRanges
+
+    settings: dict[str, Any] = {"gpu": gpu, "precision": precision, "phase": phase, "memory": True, **arguments}
+    name = "context" if phase == "decode" else "sequence_length"
+
+    def predict_at(batch: int, length: int) -> Any:
+        question: dict[str, Any] = {**settings, "batch_size": batch, name: length}
+        return predict(network, **question)
+
+    fixed = predict_at(batch_size, tokens)
+    if fixed.workload.network.lengths is None:
+        raise BadValue(f"the chart memory needs a network that reads sequences (got {fixed.network})")
+    over_batch = [MemoryAt.of(predict_at(batch, tokens)) for batch in parse_range(batch_sizes, "batch sizes")]
+    over_tokens, left_out = [], []
+    for length in parse_range(token_counts, "tokens"):
+        try:
+            over_tokens.append(MemoryAt.of(predict_at(batch_size, length)))
+        except PaleoError as error:
+            left_out.append(str(error))
+    if not over_tokens:
+        raise BadValue(left_out[0])
+    return MemoryRanges(
+        fixed.network, fixed.device.name, precision, phase, over_batch, over_tokens, left_out[:1] if left_out else ()
+    )
+
+
+def cost_over_devices(
+    network: Any,
+    *,
+    gpus: Sequence[str | Device] = (),
+    batch_size: int = 1,
+    precision: str = "fp32",
+    phase: str = "inference",
+    hardware_files: Paths = (),
+    **arguments: Any,
+) -> Any:
+    """Predict a network on several devices, by default on all with a recorded price, for the chart ``cost``.
+
+    Parameters
+    ----------
+    **arguments
+        Further arguments of `paleo_lite.predict_several`.
+
+    Returns
+    -------
+    Predictions
+    """
+    files = to_paths(hardware_files)
+    devices = list(gpus) or [device for device in list_devices(files) if device.rent_usd_per_h is not None]
+    return predict_several(
+        [network],
+        gpus=devices,
+        precisions=[precision],
+        phases=[phase],
+        batch_sizes=[batch_size],
+        hardware_files=hardware_files,
+        **arguments,
+    )

@@ -1,0 +1,78 @@
+"""Commands of charts with a computation of their own: ``paleo-lite plot memory`` and ``paleo-lite plot cost``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..api.charted import cost_over_devices, memory_ranges
+from . import options
+from .options import Answer
+from .values import DEVICE, INTEGER, CommaSeparated, flatten
+
+
+@click.command("memory")
+@options.network()
+@options.gpu()
+@click.option("--precision", type=options.PRECISIONS, default="bf16", show_default=True, help="Precision.")
+@options.phase(options.PHASES_AND_GENERATING, "decode")
+@click.option("--batch-size", type=INTEGER, default=8, show_default=True, help="Batch size of the range of tokens.")
+@click.option(
+    "--tokens",
+    type=INTEGER,
+    default=2048,
+    show_default=True,
+    help="Tokens of the range of batch sizes: per sequence, in decode in the KV cache.",
+)
+@click.option("--batch-sizes", default="1:64:x2", show_default=True, metavar="RANGE", help="Batch sizes: 1:64:x2.")
+@click.option(
+    "--token-counts",
+    default="256:65536:x2",
+    show_default=True,
+    metavar="RANGE",
+    help="Numbers of tokens; those that the network does not support are left out.",
+)
+@options.weights()
+@options.hardware_files()
+@options.debug()
+def memory(**arguments: Any) -> Answer:
+    """Peak memory of the language model NETWORK by part, over the batch size and over the tokens.
+
+    \b
+      paleo-lite plot memory llama-3.1-8b --gpu h100-sxm --tokens 8192 -o memory.png
+      paleo-lite plot memory llama-3.2-1b --gpu a100-sxm-80gb --phase training --token-counts 512:8192:x2 -o memory.png
+    """
+    ranges = memory_ranges(**arguments)
+    return Answer(drawn=lambda: ranges)
+
+
+@click.command("cost")
+@options.network()
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="DEVICE",
+    type=CommaSeparated(DEVICE),
+    help="Device, by name or alias; several separated by commas. [default: all devices with a recorded price]",
+)
+@options.precision()
+@options.batch_size()
+@options.phase(options.PHASES_AND_GENERATING)
+@options.sequence_length()
+@options.context()
+@options.weights()
+@options.hardware_files()
+@options.debug()
+def cost(network: str, gpus: tuple[Any, ...], **arguments: Any) -> Answer:
+    """Cost of a million samples of NETWORK against the time of a step, over devices, with the Pareto front.
+
+    Prices per hour are those recorded with the devices (`paleo-lite hardware show`).
+
+    \b
+      paleo-lite plot cost resnet50 --precision fp16 --batch-size 32 -o cost.png
+      paleo-lite plot cost llama-3-8b --gpu h100-sxm,l40s,a10 --precision bf16 --phase decode --batch-size 8 -o cost.png
+    """
+    predictions = cost_over_devices(network, gpus=flatten(gpus), **arguments)
+    return Answer(drawn=lambda: predictions)

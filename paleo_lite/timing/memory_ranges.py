@@ -1,0 +1,77 @@
+"""`MemoryRanges`: the peak memory of a language model by part, over the batch size and over the length of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from ..result import Result
+from .memory import MemoryFit
+from .prediction import Prediction
+
+
+class MemoryAt(msgspec.Struct, frozen=True):
+    """Peak memory at one batch size and length.
+
+    Attributes
+    ----------
+    batch_size : int
+        Sequences per pass.
+    tokens : int
+        Tokens per sequence; in decode, tokens in the KV cache.
+    fit : MemoryFit
+        Peak memory by part, and the memory of the device.
+    """
+
+    batch_size: int
+    tokens: int
+    fit: MemoryFit
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> MemoryAt:
+        """Return the peak memory of a prediction for a network that reads sequences, with its memory estimated."""
+        lengths = prediction.workload.network.lengths
+        assert lengths is not None and prediction.memory is not None
+        tokens = lengths.keys - lengths.queries if prediction.phase == "decode" else lengths.queries
+        return cls(prediction.batch_size, tokens, prediction.memory)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return batch size, tokens and the JSON of the memory."""
+        return {"batch_size": self.batch_size, "tokens": self.tokens, **self.fit.to_dict()}
+
+
+class MemoryRanges(Result, msgspec.Struct, frozen=True):
+    """Peak memory of a language model on one device, over the batch size and over the length of sequences.
+
+    Attributes
+    ----------
+    network, gpu_name, precision, phase : str
+    over_batch : sequence of MemoryAt
+        All with the same number of tokens.
+    over_tokens : sequence of MemoryAt
+        All with the same batch size.
+    left_out : sequence of str
+        Reasons why lengths are left out.
+    """
+
+    _page: ClassVar[str] = "paleo_lite.reporting.memory_ranges:memory_ranges_page"
+
+    network: str
+    gpu_name: str
+    precision: str
+    phase: str
+    over_batch: Sequence[MemoryAt]
+    over_tokens: Sequence[MemoryAt]
+    left_out: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings, and the memory at each batch size and at each length."""
+        names = ("network", "gpu_name", "precision", "phase")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "over_batch": [point.to_dict() for point in self.over_batch],
+            "over_tokens": [point.to_dict() for point in self.over_tokens],
+            "left_out": list(self.left_out),
+        }
