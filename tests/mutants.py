@@ -113,9 +113,10 @@ class Chosen:
 
 def run_tests(arguments: list[str], plugin: object) -> int:
     """The tests with random examples that are the same each time and take as long as they take."""
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 
-    settings.register_profile("mutants", deadline=None, derandomize=True, database=None)
+    options = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": list(HealthCheck)}
+    settings.register_profile("mutants", **options)
     return pytest.main(
         ["--hypothesis-profile=mutants", "-p", "no:cacheprovider", "--timeout=0", *arguments], plugins=[plugin]
     )
