@@ -305,6 +305,9 @@ def try_mutant(mutant: Mutant, places: dict[str, Places], seconds: dict[str, flo
     found = places[mutant.path].tests_of(mutant.line)
     if found is None:
         found = places[mutant.path].tests()
+        path = Path(mutant.path)
+        mirror = f"{room}/{'/'.join(path.parts[2:-1])}/test_{path.name}".replace("//", "/")
+        found = found | {test for test in seconds if test.partition("::")[0] == mirror}  # it may read a constant only
         if not found:
             same_folder = [place for name, place in places.items() if Path(name).parent == Path(mutant.path).parent]
             found = set().union(*(place.tests() for place in same_folder))
