@@ -35,11 +35,13 @@ quick: $(STAMPS)/test
 thorough: $(STAMPS)/test
 	$(PYTEST) -m thorough
 
-# Files of every type changed as what they are, and command lines at random, for so long (what they find is kept in
-# build/fuzz), and as long sweeps with faults (killed, disk full, started twice, ...). Without SECONDS the random tests follow, with examples that nobody has seen.
+# Files of every type changed as what they are, and command lines at random, for so long: what reaches new branches is kept
+# in build/fuzz/corpus, for the next time too, and what is found in build/fuzz/findings. As long sweeps with faults (killed,
+# disk full, started twice, ...). Without SECONDS the random tests follow, with examples that nobody has seen.
 SECONDS ?= 600
 fuzz: $(STAMPS)/test
-	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $$(date +%s)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3'
+	nice $(BIN)/python tests/fuzz_guided.py --seconds $(SECONDS)
 	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $$(date +%s) --faults
 	test "$(origin SECONDS)" = "command line" || HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --timeout 0
 

@@ -6,6 +6,10 @@ Each file of ``found`` lies in a folder named for the sample that it was made of
 from __future__ import annotations
 
 import gzip
+import importlib.util
+import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 import fuzz
+import fuzz_guided
 
 pytestmark = pytest.mark.slow
 
@@ -55,3 +60,44 @@ def test_a_sample_is_right_before_it_is_changed(known, tmp_path, monkeypatch):
         path.write_bytes(sample.data)
         said = [CliRunner().invoke(main, command.format(file=path).split()) for command in sample.commands]
         assert any(one.exit_code == 0 for one in said), (sample.name, [one.output[-300:] for one in said])
+
+
+def test_guided_inputs_are_the_same_for_the_same_seed_and_are_answered(known, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    target = fuzz_guided.Target(known, tmp_path)
+    seeds = target.seeds()
+    assert len(set(seeds)) == len(seeds) > sum(len(sample.commands) for sample in known)
+    rng = random.Random(2017)
+    for number in range(40):
+        data = rng.choice(seeds)
+        changed = target.mutate(data, number)
+        if not data.startswith(b"sweep.parquet") and not data.startswith(b"pyprof"):  # pyarrow writes its own metadata
+            assert changed == target.mutate(data, number)
+        assert target.parse(changed) is not None
+        assert target.run(changed) is None, f"python tests/fuzz_guided.py: {changed[:200]!r}"
+
+
+@pytest.mark.parametrize("data", [b"", b"command line\n{", b"command line\n[1]", b"unknown 1\n", b"pyprof x\n"])
+def test_what_is_no_input_is_not_run(data, known, tmp_path):
+    assert fuzz_guided.Target(known, tmp_path).parse(data) is None
+
+
+def test_a_defect_is_stored_once_and_runs_again(known, tmp_path, monkeypatch, capsys):
+    """The same message with other numbers is the same defect; another exception is another one."""
+    monkeypatch.chdir(tmp_path)
+    data = fuzz_guided.encode("paleo.json", 0, b"{}")
+    assert fuzz_guided.store(tmp_path, data, "KeyError: 12\nmore")
+    assert not fuzz_guided.store(tmp_path, data + b" ", "KeyError: 13")
+    assert fuzz_guided.store(tmp_path, data, "IndexError: 12")
+    paths = sorted(path for path in tmp_path.iterdir() if path.suffix != ".txt")
+    assert [path.read_bytes() for path in paths] == [data, data]
+    assert fuzz_guided.run_again(paths) == 0
+    assert capsys.readouterr().out.count("nothing is wrong") == 2
+
+
+@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed")
+def test_atheris_runs_a_few_inputs_and_stores_a_corpus(tmp_path):
+    command = [sys.executable, fuzz_guided.__file__, "--runs", "300", "--folder", str(tmp_path)]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "0 new findings" in answer.stdout
+    assert len(list((tmp_path / "corpus").iterdir())) > 100

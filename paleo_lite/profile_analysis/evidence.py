@@ -6,17 +6,18 @@ kernels that libraries compile for them.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute
+import numpy as np
 
 from ..errors import BadProfile
 from ..machines import Device
 from ..machines.registry import normalize_name
 from ..profiles.detect import Profile, read_head
+from ..profiles.table import float_column, values_of
 from .recorded_device import model_word, recorded_gpus
 
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{.{0,8000}?"rank"\s*:\s*(\d{1,9})\b', re.DOTALL)
@@ -109,12 +110,15 @@ def gather_evidence(profile: Profile, seconds: Mapping[str, float] | None = None
 def _read_kernel_seconds(profile: Profile) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for batch in profile.batches(("category", "kernel", "duration_ns")):
-        is_kernel = pa.compute.field("category").cast(pa.string()) == "kernel"
-        kernels = pa.Table.from_batches([batch]).filter(is_kernel)
-        sums = kernels.group_by("kernel").aggregate([("duration_ns", "sum")])
-        for name, duration_ns in zip(sums.column("kernel").to_pylist(), sums.column("duration_ns_sum").to_pylist()):
+        category, categories = values_of(batch, "category")
+        kernel, kernels = values_of(batch, "kernel")
+        is_kernel = np.array([name == "kernel" for name in categories])[category]
+        duration_ns = float_column(batch, "duration_ns", 0.0)
+        sums = np.bincount(kernel[is_kernel], duration_ns[is_kernel], len(kernels))
+        occurs = np.bincount(kernel[is_kernel], minlength=len(kernels)) > 0
+        for name, kernel_ns in zip(itertools.compress(kernels, occurs), sums[occurs].tolist()):
             if name:
-                seconds[name] = seconds.get(name, 0.0) + (duration_ns or 0.0)
+                seconds[name] = seconds.get(name, 0.0) + kernel_ns
     return seconds
 
 

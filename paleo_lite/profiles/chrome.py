@@ -75,6 +75,8 @@ operations (a learning rate) are ignored, because they would split equal operati
 _COLLECTIVE = "record_param_comms"
 """Operation with the message of a collective in its arguments."""
 
+_CACHED_PARAMS = 2**14
+
 _MESSAGE = b'{"collective":%s,"dtype":%s,"in":%s,"out":%s,"group":%s}'
 _NO_ARGS = Args()
 _DIGITS = re.compile(r"-?\d{1,18}", re.ASCII)
@@ -185,6 +187,8 @@ class _Rows:
         self.linked, self.placed = linked, placed
         self._names: dict[str, int] = {}
         self._params: dict[bytes, int] = {}
+        self._codes_of_raws: dict[tuple[bytes, ...], int] = {}  # as written in the trace
+        self._by_numbers: dict[str, bool] = {}
         self._threads: dict[tuple[Whole, str], int] = {}
         self._operations: list[NDArray[Any]] = []
         self._launches: list[NDArray[Any]] = []
@@ -288,16 +292,7 @@ class _Rows:
         record["external"], record["start"], record["end"] = ids["external"][at], start_ns[at], end_ns[at]
         record["thread"] = self._thread_codes(mine)
         record["name"] = np.where(is_cpu[at], [self._names.setdefault(name, len(self._names)) for name in names], -1)
-        raw_params: list[tuple[bytes, ...]] = []
-        for name, arg in zip(names, theirs):
-            if name == _COLLECTIVE and arg.collective:
-                message = (arg.collective, arg.message_type, arg.numbers_in, arg.numbers_out, arg.group_size)
-                raw_params.append((_MESSAGE % message,))
-            else:
-                scalars = bytes(arg.numbers) if _BY_NUMBERS.search(name) else b""
-                raw_params.append((bytes(arg.dims), bytes(arg.types), scalars))
-        code_of = {raws: self._params_code(raws) for raws in dict.fromkeys(raw_params)}
-        record["params"] = [code_of[raws] for raws in raw_params]
+        record["params"] = [self._params_code(name, arg) for name, arg in zip(names, theirs)]
         record["sequence"] = _integers([of.sequence for of in theirs]).fill_null(-1).to_numpy()
         forward_thread = _integers([of.forward_thread for of in theirs]).fill_null(0).to_numpy()
         direction_by_name = {name: direction_of(name) for name in {*names}}
@@ -328,13 +323,25 @@ class _Rows:
                 thread = self._thread_codes([event])[0]
                 self._ranges.append(HostRange(event.name, thread, int(start_ns[index]), int(end_ns[index])))
 
-    def _params_code(self, raws: tuple[bytes, ...]) -> int:
+    def _params_code(self, name: str, args: Args) -> int:
         """Return the code of the parameter text: shapes, types and, if recorded, scalars, separated by spaces."""
-        dims, *rest = (b"".join(raw.split()) for raw in raws)
-        if dims in (b"", b"null"):
-            return -1
-        text = b" ".join([dims, *rest]).rstrip()
-        return self._params.setdefault(text, len(self._params))
+        if name == _COLLECTIVE and args.collective:
+            message = (args.collective, args.message_type, args.numbers_in, args.numbers_out, args.group_size)
+            raws: tuple[bytes, ...] = (_MESSAGE % message,)
+        else:
+            has_numbers = self._by_numbers.get(name)
+            if has_numbers is None:
+                has_numbers = self._by_numbers[name] = _BY_NUMBERS.search(name) is not None
+            raws = (bytes(args.dims), bytes(args.types), bytes(args.numbers) if has_numbers else b"")
+        code = self._codes_of_raws.get(raws)
+        if code is None:
+            if len(self._codes_of_raws) >= _CACHED_PARAMS:
+                self._codes_of_raws.clear()
+            dims, *rest = (b"".join(raw.split()) for raw in raws)
+            text = b" ".join([dims, *rest]).rstrip()
+            code = -1 if dims in (b"", b"null") else self._params.setdefault(text, len(self._params))
+            self._codes_of_raws[raws] = code
+        return code
 
     def _thread_codes(self, events: list[Event]) -> list[int]:
         pairs = [(event.pid, event.tid) for event in events]

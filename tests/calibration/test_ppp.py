@@ -117,6 +117,15 @@ def test_impossible_numbers_in_a_file_are_named(tmp_path, field, value, sentence
         find_calibration(str(path))
 
 
+def test_an_unknown_field_in_a_file_is_named(tmp_path) -> None:
+    found = fit_ppp("k40m", "fp32", [PppRun("resnet50", 32, "training", 0.29, 0.77)], NOTHING)
+    path = tmp_path / "k40m.toml"
+    write_calibration(found, path)
+    path.write_text("pppp = 0.5\n" + path.read_text())
+    with pytest.raises(BadFile, match="pppp"):
+        find_calibration(str(path))
+
+
 def test_nothing_to_fit_is_said() -> None:
     with pytest.raises(CalibrationFailed, match="no measurement of k40m in fp32"):
         fit_ppp("k40m", "fp32", [], NOTHING)

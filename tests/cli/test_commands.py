@@ -251,6 +251,25 @@ def test_a_prediction_imports_no_heavy_library() -> None:
     assert done.stderr.strip() == "[]"
 
 
+def test_efficiency_does_not_import_pandas(tmp_path: Path) -> None:
+    """Importing it takes longer than reading a small profile, and many functions of pyarrow do so."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    columns = {"Idx": [1, 2], "Kernel": ["sgemm", "relu"], "Sil(ns)": [900, 100], "FLOPs": [1000, 0], "Bytes": [64, 64]}
+    path = tmp_path / "kernels.parquet"
+    parquet.write_table(pa.table(columns), path)
+    script = (
+        "import sys; from paleo_lite.cli import main\n"
+        f"main(['efficiency', {str(path)!r}, '--gpu', 'k40m', *sys.argv[1:]], standalone_mode=False)\n"
+        "print('pandas' in sys.modules, file=sys.stderr)"
+    )
+    for method in ("notebook", "steady"):
+        command = [sys.executable, "-c", script, "--method", method]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stderr.strip().endswith("False")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
 @pytest.mark.parametrize("words", ["layers alexnet", "layers alexnet --format json", "--help", "--version"])
 @pytest.mark.parametrize(

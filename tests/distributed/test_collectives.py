@@ -15,8 +15,9 @@ from paleo_lite.distributed.collectives import (
     broadcast_time_s,
     point_to_point_time_s,
     reduce_scatter_time_s,
+    subgroup_topology,
 )
-from paleo_lite.distributed.links import LinkRate
+from paleo_lite.distributed.links import LinkRate, Topology
 from paleo_lite.errors import BadValue, UnknownName
 from strategies import COLLECTIVE_NAMES, LINKS, MESSAGE_BYTES, MORE, PLAIN_LINKS, SEVERAL_WORKERS, WORKERS
 
@@ -242,3 +243,14 @@ def test_a_link_describes_its_bandwidth_shares() -> None:
     assert measured.describe() == "pcie: 16 GB/s per direction at PPP 0.1 to 0.5 (fitted)"
     assert SLOW.describe().startswith("slow: 1 GB/s per direction at PPP 0.5, latency 10 µs (")
     assert PLAIN.describe().startswith("plain: 2.5 GB/s per direction (")
+
+
+def test_a_group_of_every_third_device_spans_nodes() -> None:
+    """Two of eight devices of each node: two eighths of the node's link for each group."""
+    topology = Topology("v100-sxm2", 8, PLAIN, 4, SLOW)
+    group = subgroup_topology(topology, 3, 8)
+    assert (group.devices_per_node, group.nodes) == (2, 4)
+    assert group.between is not None
+    assert group.between.bandwidth_bytes_per_s == SLOW.bandwidth_bytes_per_s * 2 / 8
+    inside = subgroup_topology(topology, 1, 8)
+    assert (inside.devices_per_node, inside.nodes, inside.between) == (8, 1, None)

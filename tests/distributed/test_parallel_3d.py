@@ -12,9 +12,9 @@ import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
-from paleo_lite.distributed.collectives import topology_all_reduce_s
+from paleo_lite.distributed.collectives import point_to_point_time_s, topology_all_reduce_s
 from paleo_lite.distributed.job import Job, ParallelConfig, Settings
-from paleo_lite.distributed.parallel_3d import train_3d_parallel
+from paleo_lite.distributed.parallel_3d import Layout, _stage_transfer_s, train_3d_parallel
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
@@ -461,3 +461,16 @@ def test_stacks_fuse_more_and_more() -> None:
 def test_options_that_do_not_exist(options, message) -> None:
     with pytest.raises((BadValue, UnknownName), match=message):
         ParallelConfig(**options)
+
+
+def test_stages_on_other_nodes_share_the_link_between_nodes() -> None:
+    """A stage of 4 x 2 devices fills a node of eight, whose devices send at once; stages inside a node do not."""
+    config = ParallelConfig(tensor=4, pipeline=2, sequence_parallel=True)
+    layout = Layout(data=2, micro_batches=8, blocks=4.0, outer=1)
+    two_nodes = parse_topology(f"{NODE}, 2 nodes @ 25 GB/s")
+    assert two_nodes.nodes == 2
+    crossing_s = _stage_transfer_s(two_nodes, config, layout, 1e6)
+    assert crossing_s == pytest.approx(float(point_to_point_time_s(8e6, two_nodes.between)))
+    one_node = parse_topology(NODE)
+    inside_s = _stage_transfer_s(one_node, config, layout._replace(data=1), 1e6)
+    assert inside_s == pytest.approx(float(point_to_point_time_s(1e6, one_node.inside)))

@@ -13,8 +13,15 @@ from hypothesis import given
 
 from clocks import Clock
 from paleo_lite.errors import BadValue
-from paleo_lite.input_pipeline.feeding import InputPipeline, Store, predict_throughput
+from paleo_lite.input_pipeline.feeding import (
+    InputPipeline,
+    Store,
+    describe_sources,
+    find_host_link,
+    predict_throughput,
+)
 from paleo_lite.input_pipeline.remedies import Upgrades, check_rules, evaluate_remedies, plan_remedies
+from paleo_lite.machines import find_device
 from paleo_lite.measurement import StepTimer, mock_loader, mock_trainer
 from strategies import FEEDINGS
 
@@ -220,3 +227,18 @@ def test_a_loop_runs_as_predicted(prefetch, loading_s, training_s):
     )
     assert fed.throughput_per_s == pytest.approx(10 / (both.loading_s + both.training_s))
     assert fed.utilisation == pytest.approx(both.utilisation)
+
+
+def test_the_host_link_of_a_device_with_a_peer_link() -> None:
+    """NVIDIA's data sheet of the V100 SXM2: 32 GB/s PCIe, 300 GB/s NVLink, each for both directions."""
+    name, bandwidth_bytes_per_s = find_host_link(find_device("v100-sxm2"))
+    assert name.startswith("pcie3") and bandwidth_bytes_per_s == pytest.approx(16e9, rel=0.02)
+
+
+def test_the_source_of_a_decoding_rate_is_named_only_for_the_default() -> None:
+    def decoding_notes(feeding: InputPipeline, has_own_rate: bool) -> int:
+        return sum(note.startswith("decoding:") for note in describe_sources(feeding, has_own_rate))
+
+    assert decoding_notes(pipeline(), False) == 1
+    assert decoding_notes(pipeline(), True) == 0
+    assert decoding_notes(pipeline(decode_per_worker_s=None), False) == 0

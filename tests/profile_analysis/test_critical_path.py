@@ -52,6 +52,16 @@ def test_a_late_launch_leads_to_the_host():
     assert path_of(*rows) == {"computing": 50, "launch": 20, "host": 250}
 
 
+def test_the_three_longest_kernels_of_the_path_are_listed():
+    activity = ActivityRecorder()
+    rows = [kernel(start, end, 80) for start, end in ((100, 200), (200, 500), (500, 550), (550, 750))]
+    names = ("sgemm", "relu_kernel", "fft2d", "pool_kernel")
+    rows = [(row[0], name, *row[2:]) for row, name in zip(rows, names)]
+    activity.add(batch_of(dict(zip(NAMES, map(list, zip(*rows)))), len(rows), NAMES))
+    longest = find_critical_path(activity.recording(), None).longest
+    assert [round(entry[-1] * 1e9) for entry in longest] == [300, 200, 100]
+
+
 def test_the_host_waited_for_the_device():
     rows = (
         kernel(100, 200, 80),

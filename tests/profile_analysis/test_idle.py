@@ -43,6 +43,7 @@ def test_why_nothing_ran():
     causes = {"host": 50e-9, "device": 30e-9, "unknown": 40e-9, "between_steps": 80e-9}
     assert found.idle_s == pytest.approx(causes)
     assert [gap.time_s for gap in found.gaps] == pytest.approx([80e-9, 50e-9, 40e-9, 30e-9])
+    assert [gap.start_s for gap in found.gaps] == pytest.approx([400e-9, 100e-9, 300e-9, 200e-9])
 
 
 def test_what_ran_beside_what():

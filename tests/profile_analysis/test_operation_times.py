@@ -25,6 +25,7 @@ def operation(op, kind, dims=None, layer=None):
         ("aten::addmm", [[3072], [256, 768], [768, 3072]]),
         ("aten::mm", [[256, 768], [768, 3072]]),
         ("aten::linear", [[2, 128, 768], [3072, 768], [3072]]),
+        ("aten::linear", [[2, 128, 768], [3072, 768], [1, 3072]]),
         ("aten::mm", [[256, 3072], [3072, 768]]),  # gradient of the input
         ("aten::mm", [[3072, 256], [256, 768]]),  # gradient of the weight
     ],

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from measured import DATA
 from paleo_lite.profile_analysis.analysis import analyse_file
 from paleo_lite.profile_analysis.parameters import is_convolution, shapes_in
-from paleo_lite.profile_analysis.traced_operators import UNKNOWN, count_traced
+from paleo_lite.profile_analysis.traced_operators import UNKNOWN, _windows, count_traced
 
 
 def text(dims: list, types: list | None = None, numbers: list | None = None) -> str:
@@ -319,3 +319,18 @@ def test_a_timeline_is_by_tracelens_formula():
     computation = [event for event in ran if event["cat"] == "kernel" and "nccl" not in event["name"]]
     exposed_us = union_us(communication + computation) - union_us(computation)
     assert idle.exposed_communication_s == pytest.approx(exposed_us * 1e-6, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_windows_of_pooling_are_torchs() -> None:
+    torch = pytest.importorskip("torch")
+    for size in range(5, 10):
+        for kernel, stride, padding, dilation in ((2, 2, 0, 1), (3, 2, 1, 1), (2, 3, 1, 1), (3, 1, 0, 2), (2, 5, 1, 2)):
+            for up in (False, True):
+                options = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": up}
+                pooled = torch.nn.functional.max_pool1d(torch.empty(1, 1, size), kernel, **options)
+                assert _windows(size, kernel, stride, padding, dilation, up) == pooled.shape[-1], (
+                    size,
+                    kernel,
+                    options,
+                )

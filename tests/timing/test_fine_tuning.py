@@ -24,6 +24,7 @@ from paleo_lite.timing.fine_tuning import (
     trained_parameters,
 )
 from paleo_lite.timing.memory import model_bytes, peak_memory
+from paleo_lite.timing.training import fine_tuning_notes
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
 
@@ -197,6 +198,15 @@ def test_impossible_combinations_get_one_sentence(network, options, weights, mes
 def test_options_that_do_not_belong_together(options, message) -> None:
     with pytest.raises(BadValue, match=message):
         TrainingOptions(**options)
+
+
+def test_notes_only_with_fine_tuning() -> None:
+    """torchvision: 11,689,512 parameters, of which the last layer has 512 x 1000 + 1000."""
+    network = find_network("resnet18")
+    assert fine_tuning_notes(Workload(network, "fp32", 8, "training")) == []
+    last_layer = TrainingOptions(train_only=("fc",))
+    (note,) = fine_tuning_notes(Workload(network, "fp32", 8, "training", training=last_layer))
+    assert note == "513,000 of 11,689,512 parameters are trained (4.39%)"
 
 
 def test_trained_parameters_without_fine_tuning_are_all() -> None:

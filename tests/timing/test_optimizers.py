@@ -84,3 +84,16 @@ def test_shared_and_missing_parameters_cost_nothing() -> None:
 
 def test_only_muon_and_shampoo_multiply_matrices() -> None:
     assert [name for name in OPTIMIZERS if uses_products(name)] == ["muon", "shampoo"]
+
+
+def test_shampoo_multiplies_as_often_as_torch() -> None:
+    """Gupta et al. 2018, algorithm 1: G G' and G' G are added to the statistics, and L G R is the step."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    gradient, left, right = torch.randn(16, 48), torch.randn(16, 16), torch.randn(48, 48)
+    with FlopCounterMode(display=False) as counter:
+        _ = gradient @ gradient.T, gradient.T @ gradient, left @ gradient @ right
+    assert matrix_product_flops("preconditioned", 16, 48) == counter.get_total_flops()
+    assert matrix_product_flops("preconditioned", 2 * SHAMPOO_BLOCK, SHAMPOO_BLOCK) == 2 * 8 * SHAMPOO_BLOCK**3
+    assert matrix_product_flops("factored", 16, 48) == 0

@@ -6,6 +6,7 @@ import pytest
 
 from paleo_lite.counting import Layer
 from paleo_lite.counting.kinds import gemm_of
+from paleo_lite.counting.kinds.products import computed_score_fraction
 from paleo_lite.counting.layer import Gemm
 
 
@@ -101,3 +102,23 @@ def test_multiply_accumulates_are_those_that_torch_counts() -> None:
             module(x).sum().backward()
         products = [gemm_of(layer, part) for part in ("forward", "backward_data", "backward_weight")]
         assert sum(2 * p.rows * p.columns * p.inner * p.groups for p in products) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "window", "ring"),
+    [(4, 4, None, 1), (3, 7, None, 1), (8, 8, 3, 1), (4, 9, 2, 1), (4, 4, None, 2)],
+)
+def test_scores_of_a_fused_kernel_are_those_that_the_mask_shows(
+    queries: int, keys: int, window: int | None, ring: int
+) -> None:
+    """The mask written down: the last query sees every key, and each query `window` keys at most."""
+    attributes = {"causal": True, "ring": ring} | ({} if window is None else {"window": window})
+    shapes = ((1, 1, queries, 16), (1, 1, keys, 16), (1, 1, keys, 16))
+    layer = Layer("it", "attention", shapes, (shapes[0],), (), (), 0, attributes)
+    queries, keys = queries * ring, keys * ring
+    shown = 0
+    for query in range(queries):
+        last_key = keys - queries + query
+        first_key = 0 if window is None else max(last_key - window + 1, 0)
+        shown += last_key - first_key + 1
+    assert computed_score_fraction(layer) == pytest.approx(shown / (queries * keys))
