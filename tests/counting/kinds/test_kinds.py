@@ -35,8 +35,8 @@ FILES_AT_MOST = 4
 
 WORDS = {
     "abs", "add", "attention", "cache", "compare", "concat", "conv2d", "copy", "div", "dropout", "embedding",
-    "exchange", "exp", "fill", "gather", "gelu", "gelu_tanh", "layer_norm", "linear", "log", "matmul", "mul", "neg", "pow",
-    "reduce", "relu", "rsqrt", "scale", "scan", "scatter", "select", "sigmoid", "silu", "slice", "softmax",
+    "exchange", "exp", "fill", "gather", "gelu", "gelu_tanh", "layer_norm", "linear", "log", "matmul", "mul", "neg",
+    "pow", "reduce", "relu", "rsqrt", "scale", "scan", "scatter", "select", "sigmoid", "silu", "slice", "softmax",
     "sort", "sqrt", "sub", "tanh", "view", "where",
 }  # fmt: skip
 """Names that stand for other things as well, or for what every network is put together from."""
