@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..architectures import Network
-from ..errors import BadValue
+from ..architectures import Network, find_network
+from ..errors import BadQuantity, BadValue
 from ..machines import Device
 from ..units import WEIGHT_BYTES, element_bytes, parse_quantity
 from .arguments import Paths, to_paths
@@ -194,6 +194,7 @@ def serve(
         device_name: str | Device, tensor_degree: int, replica_count: int, weight_format: str | None
     ) -> Deployment:
         def place(name: str | Network) -> ModelOnDevice:
+            _check_language_model(name)
             workload, machine, model = resolve_question(
                 name,
                 device_name,
@@ -271,7 +272,18 @@ def _parse_rate(rate: float | str) -> float:
     text = str(rate).strip().removesuffix("/s")
     if text == "inf":
         return math.inf
-    return parse_quantity(text, "")
+    try:
+        return parse_quantity(text, "")
+    except BadQuantity:
+        raise BadValue(f"`--rate` must be a number of requests per second or inf (got {rate!r})") from None
+
+
+def _check_language_model(name: str | Network) -> None:
+    if isinstance(name, str) and ":" in name:
+        return  # a factory or a folder, which is checked when it is traced
+    network = find_network(name) if isinstance(name, str) else name
+    if not network.is_language_model:
+        raise BadValue(f"`serve` needs a language model that writes text, which {network.name} is not")
 
 
 def _device_names(gpu: str | Device | Sequence[str] | None, topology: Topology | None) -> list[str | Device]:

@@ -240,13 +240,17 @@ def read_trace(path: Path) -> Traffic:
             missing = [name for name in TRACE_COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
                 raise BadFile(f"{path}: the column {missing[0]} is missing; a trace has {', '.join(TRACE_COLUMNS)}")
-            rows = [_read_row(row, f"{path}, line {reader.line_num}") for row in reader]
+            rows = []
+            for row in reader:
+                rows.append(_read_row(row, f"{path}, line {reader.line_num}"))
+                if len(rows) > MAX_REQUESTS:
+                    raise BadFile(f"{path}: the trace has more than {MAX_REQUESTS:,} requests")
+    except FileNotFoundError:
+        raise BadFile(f"{path}: there is no such file") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadFile(f"{path}: {error}") from None
     if not rows:
         raise BadFile(f"{path}: the trace has no requests")
-    if len(rows) > MAX_REQUESTS:
-        raise BadFile(f"{path}: the trace has {len(rows):,} requests; at most {MAX_REQUESTS:,} are simulated")
     rows.sort()
     columns = list(zip(*rows))
     return Traffic(

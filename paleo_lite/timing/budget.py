@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..errors import BadValue
+from ..errors import BadQuantity, BadValue
 from ..machines import Device
 from ..units import parse_quantity
 from .power import INTERVAL_DEVIATIONS
@@ -89,7 +89,10 @@ class Amount(msgspec.Struct, frozen=True):
             return None
         option = given[0]
         text = getattr(self, option)
-        number = _parse_samples(text, sequence_tokens) if option == "images" else parse_count(text)
+        try:
+            number = _parse_samples(text, sequence_tokens) if option == "images" else parse_count(text)
+        except BadQuantity:
+            raise BadValue(f"`--{option}` must be a number such as 52k or 15B (got {text!r})") from None
         if not 0 < number < math.inf:
             raise BadValue(f"`--{option}` must be a number > 0 (got {text!r})")
         if option == "tokens":

@@ -101,8 +101,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         if self.training is not None:
             if self.phase != "training":
                 raise BadValue(
-                    "optimizer, checkpointing, accumulation and mixed precision belong to --phase training, "
-                    f"not to {self.phase}"
+                    "optimizers, checkpointing, accumulation, mixed precision, adapters and frozen layers are options "
+                    f"of `--phase training`, not of {self.phase}"
                 )
             if self.training.mixed_precision and self.precision not in ("fp16", "bf16"):
                 raise BadValue(

@@ -7,13 +7,14 @@ api/serve.py, cli/serve.py.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
 from paleo_lite.cli import main
-from paleo_lite.errors import BadValue
+from paleo_lite.errors import BadValue, PaleoError
 from paleo_lite.serving.answers import FIGURES, LATENCIES, Serving
 from paleo_lite.serving.candidates import mark_front
 from paleo_lite.serving.slo import Objective, parse_slo
@@ -112,3 +113,22 @@ def test_the_chart_of_a_deployment_and_of_a_front(serving: Serving) -> None:
     advised = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=1, rate=5, advise=True, output_tokens=16)
     text = json.dumps(serving_chart(advised).to_dict())
     assert "Pareto front" in text and "output tokens per second and user" in text
+
+
+@pytest.mark.parametrize(
+    ("network", "question", "message"),
+    [
+        ("resnet50", {"rate": 5}, "needs a language model that writes text, which resnet50 is not"),
+        ("bert-base", {"rate": 5}, "needs a language model that writes text, which bert-base is not"),
+        ("llama-3.1-8b", {"rate": "nan"}, "`--rate` must be a number of requests per second or inf"),
+        ("llama-3.1-8b", {"rate": 0}, "`--rate` must be > 0"),
+        ("llama-3.1-8b", {"rate": 5, "concurrency": 3}, "exactly one of `--rate` and `--concurrency`"),
+        ("llama-3.1-8b", {"rate": 5, "tensor": 3}, "does not divide the 32 attention heads"),
+        ("llama-3.1-8b", {"rate": 5, "prefill_workers": 1}, "needs at least 2 replicas"),
+        ("llama-3.1-8b", {"rate": 5, "input_tokens": "10:abc"}, "`--input-tokens` must be"),
+    ],
+)
+def test_impossible_questions_get_one_sentence(network: str, question: dict[str, Any], message: str) -> None:
+    with pytest.raises(PaleoError, match=message) as caught:
+        pl.serve(network, gpu="h100-sxm", precision="bf16", **question)
+    assert "\n" not in str(caught.value)

@@ -109,5 +109,5 @@ def test_damaged_traces_say_where(tmp_path: Path, text: str, message: str) -> No
 
 
 def test_a_trace_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match=r"none\.csv"):
+    with pytest.raises(BadFile, match=r"none\.csv: there is no such file"):
         read_trace(tmp_path / "none.csv")

@@ -198,8 +198,8 @@ def test_what_does_not_fit_comes_with_what_would_help() -> None:
 
 
 BAD = [
-    (["vgg16", "--gpu", "t4", "--optimizer", "adam"], 2, "belong to --phase training, not to inference"),
-    (["vgg16", "--gpu", "t4", "--phase", "backward", "--accumulation", "2"], 2, "belong to --phase training"),
+    (["vgg16", "--gpu", "t4", "--optimizer", "adam"], 2, "options of `--phase training`, not of inference"),
+    (["vgg16", "--gpu", "t4", "--phase", "backward", "--accumulation", "2"], 2, "options of `--phase training`"),
     (["vgg16", "--gpu", "t4", "--phase", "training", "--mixed-precision"], 2, "fp16 or bf16, not in fp32"),
     (["vgg16", "--gpu", "t4", "--phase", "training", "--batch-size", "9", "--accumulation", "2"], 2, "be divided"),
     (["vgg16", "--gpu", "t4", "--fit-batch", "--batch-size", "8"], 2, "leave `--batch-size` out"),

@@ -20,7 +20,7 @@ ALEXNET = find_network("alexnet")
         ({"precision": "fp12"}, BadValue, "no precision is called 'fp12'"),
         ({"convention": "flop"}, UnknownName, "did you mean flops"),
         ({"batch_size": 0}, BadValue, "integer >= 1"),
-        ({"training": TrainingOptions("adam")}, BadValue, "belong to --phase training, not to inference"),
+        ({"training": TrainingOptions("adam")}, BadValue, "options of `--phase training`, not of inference"),
         ({"execution": "folded", "phase": "training"}, UnsupportedPhase, "folded is counted for inference only"),
         (
             {"phase": "training", "training": TrainingOptions(mixed_precision=True)},
