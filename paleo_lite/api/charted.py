@@ -19,7 +19,7 @@ def memory_ranges(
     precision: str = "bf16",
     phase: str = "decode",
     batch_size: int = 8,
-    tokens: int = 2048,
+    sequence_length: int = 2048,
     batch_sizes: str | Sequence[int] = "1:64:x2",
     token_counts: str | Sequence[int] = "256:65536:x2",
     **arguments: Any,
@@ -28,7 +28,7 @@ def memory_ranges(
 
     Parameters
     ----------
-    batch_size, tokens : int
+    batch_size, sequence_length : int
         Batch size of the range of tokens, and tokens of the range of batch sizes. Tokens per sequence; in decode,
         tokens in the KV cache.
     batch_sizes, token_counts : str or sequence of int
@@ -54,10 +54,10 @@ def memory_ranges(
         question: dict[str, Any] = {**settings, "batch_size": batch, name: length}
         return predict(network, **question)
 
-    fixed = predict_at(batch_size, tokens)
+    fixed = predict_at(batch_size, sequence_length)
     if fixed.workload.network.lengths is None:
         raise BadValue(f"the chart memory needs a network that reads sequences (got {fixed.network})")
-    over_batch = [MemoryAt.of(predict_at(batch, tokens)) for batch in parse_range(batch_sizes, "batch sizes")]
+    over_batch = [MemoryAt.of(predict_at(batch, sequence_length)) for batch in parse_range(batch_sizes, "batch sizes")]
     over_tokens, left_out = [], []
     for length in parse_range(token_counts, "tokens"):
         try:

@@ -19,7 +19,7 @@ from .values import DEVICE, INTEGER, CommaSeparated, flatten
 @options.phase(options.PHASES_AND_GENERATING, "decode")
 @click.option("--batch-size", type=INTEGER, default=8, show_default=True, help="Batch size of the range of tokens.")
 @click.option(
-    "--tokens",
+    "--sequence-length",
     type=INTEGER,
     default=2048,
     show_default=True,
@@ -40,7 +40,7 @@ def memory(**arguments: Any) -> Answer:
     """Peak memory of the language model NETWORK by part, over the batch size and over the tokens.
 
     \b
-      paleo-lite plot memory llama-3.1-8b --gpu h100-sxm --tokens 8192 -o memory.png
+      paleo-lite plot memory llama-3.1-8b --gpu h100-sxm --sequence-length 8192 -o memory.png
       paleo-lite plot memory llama-3.2-1b --gpu a100-sxm-80gb --phase training --token-counts 512:8192:x2 -o memory.png
     """
     ranges = memory_ranges(**arguments)

@@ -51,7 +51,7 @@ REFUSED = {
     ),
     "no such profile": (["--profile", "nowhere.parquet"], 1, "nowhere.parquet"),
     "fitting a batch that is given": (["alexnet", "--fit-batch", "--batch-size", "8"], 2, "leave `--batch-size` out"),
-    "an optimizer at inference": (["alexnet", "--optimizer", "adam"], 2, "belong to --phase training"),
+    "an optimizer at inference": (["alexnet", "--optimizer", "adam"], 2, "options of `--phase training`"),
     "another calibration": (["alexnet", "--calibration", "v100-sxm2-fp16"], 2, "not for k40m"),
 }
 
