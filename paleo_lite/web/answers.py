@@ -197,7 +197,7 @@ def memory_ranges(view: View, gpu: str) -> MemoryRanges:
         "precision": view.precision,
         "phase": view.phase,
         "batch_size": view.batch,
-        "tokens": MemoryAt.of(prediction).tokens,
+        "sequence_length": MemoryAt.of(prediction).tokens,
     }
     uploaded, digests = _uploaded_arguments(question)
     return _memory_ranges(tuple(question.items()), digests, uploaded)

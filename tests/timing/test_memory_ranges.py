@@ -14,7 +14,9 @@ from paleo_lite.errors import BadValue
 
 @pytest.fixture(scope="module")
 def ranges():
-    return memory_ranges("llama-3.1-8b", gpu="h100-sxm", tokens=4096, batch_sizes="1,2,64,512", token_counts="512,1024")
+    return memory_ranges(
+        "llama-3.1-8b", gpu="h100-sxm", sequence_length=4096, batch_sizes="1,2,64,512", token_counts="512,1024"
+    )
 
 
 def test_the_cache_has_keys_and_values_of_all_tokens_layers_and_heads(ranges):

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from measured import DATA
 from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
 from paleo_lite.reporting.charts.accuracy import Pair
 from paleo_lite.reporting.document import Document
@@ -77,3 +78,12 @@ def test_what_is_held_out_is_drawn_with_the_figures_of_its_table(
     result = CliRunner().invoke(main, words)
     drawn = picture.read_text("utf-8")
     assert result.exit_code == 0 and f"Predicted beside measured: {split}" in drawn and title in drawn
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["own", "order", "transformers", "operations", "profile", "ppp"])
+def test_tables_of_the_accuracy_page_can_be_written(split: str) -> None:
+    result = CliRunner().invoke(main, ["accuracy", "--data", str(DATA), "--split", split, "--format", "markdown"])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("**") and "| --:" in result.output

@@ -30,7 +30,7 @@ def profile_validation_page(rows: Sequence[ProfileRow]) -> Document:
         ],
         [
             {
-                **msgspec.to_builtins(row),
+                **msgspec.structs.asdict(row),
                 "interval": f"{format_si(row.low_s, 's')} to {format_si(row.high_s, 's')}",
             }
             for row in sorted(rows, key=lambda row: (row.batch_size, row.phase != "forward", -row.measured_s))
@@ -92,7 +92,7 @@ def _side_by_side(rows: Sequence[Carried]) -> list[dict[str, object]]:
     steps: dict[tuple[object, ...], dict[str, object]] = {}
     for row in rows:
         key = row.fitted_to, row.predicted, row.phase, row.batch_size
-        step = steps.setdefault(key, msgspec.to_builtins(row))
+        step = steps.setdefault(key, msgspec.structs.asdict(row))
         step |= {row.model: row.error, f"{row.model}_inside": row.low_s <= row.measured_s <= row.high_s}
     return list(steps.values())
 
