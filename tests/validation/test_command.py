@@ -56,4 +56,4 @@ def test_what_is_held_out_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     result = CliRunner().invoke(
         main, ["accuracy", "--data", str(tmp_path), "--split", "layers", "--plot", str(picture)]
     )
-    assert result.exit_code == 0 and "Predicted beside measured: layers" in picture.read_text("utf-8")
+    assert result.exit_code == 0 and "Predicted and measured: layers" in picture.read_text("utf-8")
