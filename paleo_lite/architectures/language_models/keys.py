@@ -147,7 +147,7 @@ class KeyValueHeads(NamedTuple):
 
 
 class RotarySize(NamedTuple):
-    """Number of elements per head with rotary embedding: a fraction of the head size, from the first key found."""
+    """Number of elements per head with rotary embedding: a fraction of the head size, from one of several keys."""
 
     default: float = 1.0
     head_size: HeadSize = HeadSize()
