@@ -1,5 +1,6 @@
-# make predict: the first answer, from nothing.   make test: everything the tests need, then all of them.
-# make quick: the tests that take a minute, after each change.
+# make predict: install the package and run a first prediction.
+# make test: install the dependencies of the tests, then run all checks.
+# make quick: run the tests that take a minute, after each change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,11 +11,11 @@ STAMPS := $(VENV)/.stamps
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
 
-# Compiled once and not by each of the hundreds of processes that tests start, also where the environment forbids it.
+# Write bytecode even if the environment disables it, so that the hundreds of processes of the tests need not compile.
 export PYTHONDONTWRITEBYTECODE :=
 
-# A process for each core and one more, as tests wait for browsers and for processes of their own; the tests of a file
-# share one, and each process computes on one thread.
+# One process per core and one more, because tests wait for browsers and subprocesses. All tests of a file run in the
+# same process, and each process uses one thread.
 PROCESSES = $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) + 1))")
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
@@ -22,22 +23,22 @@ test: $(STAMPS)/test
 	$(MAKE) --jobs 2 lint $(STAMPS)/compiled
 	$(PYTEST)
 
-# The first time tests are compiled once, beside the linters, and not by every process that then runs them.
+# Compile the tests once, while the linters run, instead of in every test process.
 $(STAMPS)/compiled: | $(STAMPS)/test
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || true
 	touch $@
 
-# What to run after each change: a minute on two cores.
+# Run after each change; takes a minute on two cores.
 quick: $(STAMPS)/test
 	$(PYTEST) -m "not slow and not needs_data and not thorough"
 
-# Every network beside every peer, where `make test` takes one of each family.
+# Compare every network with every peer; `make test` compares one network of each family.
 thorough: $(STAMPS)/test
 	$(PYTEST) -m thorough
 
-# Files of every type changed as what they are, and command lines at random, for so long: what reaches new branches is kept
-# in build/fuzz/corpus, for the next time too, and what is found in build/fuzz/findings. As long sweeps with faults (killed,
-# disk full, started twice, ...). Without SECONDS the random tests follow, with examples that nobody has seen.
+# Modified files of every type and random command lines for SECONDS, guided by coverage: inputs that reach new branches are
+# kept in build/fuzz/corpus, findings in build/fuzz/findings. Then sweeps with faults (killed, disk full, started twice, ...)
+# for as long. Without SECONDS, the random tests follow, with new examples.
 SECONDS ?= 600
 fuzz: $(STAMPS)/test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3'
@@ -45,18 +46,18 @@ fuzz: $(STAMPS)/test
 	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $$(date +%s) --faults
 	test "$(origin SECONDS)" = "command line" || HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --timeout 0
 
-# What the tests run of the package, branches too.
+# Statements and branches of the package that the tests run.
 coverage: $(STAMPS)/test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pytest-cov>=7'
 	$(PYTEST) --cov --cov-branch --cov-report=term
 
-# How many small faults the tests notice, of a sample; hours on two cores, and goes on where it was interrupted.
+# Fraction of a sample of small faults that the tests detect. Takes hours on two cores; resumes after an interruption.
 mutants: $(STAMPS)/test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'cosmic-ray>=8.3' 'pytest-cov>=7'
 	$(BIN)/python tests/mutants.py cover
 	$(BIN)/python tests/mutants.py try --count 200
 
-# In parts, which the hooks of .pre-commit-config.yaml call.
+# Separate targets, which the hooks of .pre-commit-config.yaml call.
 LINTED := paleo_lite validation tests benchmarks notebooks docs
 LINT := lint-rules lint-format lint-types lint-hardware
 .PHONY: $(LINT)
@@ -71,25 +72,24 @@ lint-types:
 lint-hardware:
 	$(BIN)/paleo-lite hardware audit
 
-# How fast, beside peers in the same run; writes the tables of docs/speed.md.
+# Measure the speed of paleo-lite and its peers in the same run, and write the tables of docs/speed.md.
 benchmark: $(STAMPS)/test
 	$(BIN)/python -m benchmarks --write docs/speed.md
 
-# Every descriptor in models/, traced anew.
+# Trace every descriptor in models/ again.
 descriptors: $(STAMPS)/test
 	$(BIN)/python -m paleo_lite.architectures.export models
 
-# The folder of published measurements; docs/accuracy-tables.md says where they come from.
+# Folder of published measurements; docs/accuracy-tables.md lists their sources.
 DATA ?= $(PALEO_LITE_DATA)
 data:
-	@test -d "$(DATA)" || { echo "no folder of published measurements: say make DATA=FOLDER or set PALEO_LITE_DATA" >&2; exit 2; }
+	@test -d "$(DATA)" || { echo "no folder of published measurements: run make DATA=FOLDER or set PALEO_LITE_DATA" >&2; exit 2; }
 
-# Every calibration, fitted anew from them.
+# Fit all calibrations to the published measurements again.
 calibrations: data $(STAMPS)/test
 	$(BIN)/python -m validation ship $(DATA) calibrations
 
-# How true predictions are, on what was held out of the same measurements: all tables, the one of docs/accuracy.md, and the
-# picture there, from the same run as its table.
+# Write all tables of held-out errors, the summary in docs/accuracy.md, and its figure.
 accuracy: data $(STAMPS)/test
 	sed -n '/^# /,/^<!-- tables -->/p' docs/accuracy-tables.md > docs/accuracy-tables.md.new
 	for split in network family batch gpu host generation source software execution; do \
@@ -105,22 +105,22 @@ accuracy: data $(STAMPS)/test
 	mv docs/accuracy-tables.md.new docs/accuracy-tables.md
 	$(BIN)/python docs/accuracy_summary.py
 
-# How much faster fp16 is than fp32: the tables at the end of docs/training.md.
+# Write the tables of the speedup of fp16 over fp32 at the end of docs/training.md.
 speedup: data $(STAMPS)/test
 	sed '/^<!-- tables -->/q' docs/training.md > docs/training.md.new
 	{ echo; $(BIN)/python benchmarks/fp16_speedup.py $(DATA); } >> docs/training.md.new
 	mv docs/training.md.new docs/training.md
 
-# The site, into build/site; no network is asked.
+# Build the site into build/site, without access to the internet.
 docs: $(STAMPS)/test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-# What commands print in README.md and docs, and the schemas of their JSON, anew.
+# Update the output of commands in README.md and docs, and the schemas of their JSON.
 examples: $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/examples.py
 	$(BIN)/python docs/schemas.py
 
-# The pictures of README.md and docs/plots.md, drawn as the commands beside them do it; `make accuracy` draws its own.
+# Draw the figures of README.md and docs/plots.md with the commands shown there; `make accuracy` draws its own.
 PLOT := $(BIN)/paleo-lite plot
 RUN := $(DATA)/surfboard/pyprof_kernels
 TRACE := $(DATA)/profiles/torch_chrome_trace_resnet50/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz
@@ -147,17 +147,18 @@ images: data $(STAMPS)/test
 	$(PLOT) efficiency $(RUN) --gpu k40m -o docs/images/efficiency.png --force
 	$(BIN)/python docs/screenshot.py docs/images/ui.png
 
-# Every chart, report and page, of small, usual and huge inputs, at two widths, light and dark, to be looked at: docs/gallery.toml
-# says what each must show, build/gallery/index.html has them side by side. NAMES="roofline time" draws these alone.
+# Draw every chart, report and page for inspection: for small, usual and huge inputs, at two widths, light and dark.
+# docs/gallery.toml states what each must show; build/gallery/index.html shows all. NAMES="roofline time" draws only these.
 gallery: data $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/gallery.py build/gallery $(NAMES)
 
-# The distributions, in dist/, checked; the wheel installed on every supported Python that is here. Uploads nothing.
+# Build the distributions in dist/, check them, and install the wheel on every supported Python that is present.
+# Uploads nothing.
 release: $(STAMPS)/test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'twine>=6'
 	$(BIN)/python tests/release.py dist
 
-# The notebooks, run on published measurements, as pages of the documentation.
+# Run the notebooks on published measurements, and convert them to pages of the documentation.
 notebooks: data $(STAMPS)/test
 	$(BIN)/python docs/notebooks.py $(DATA)
 
@@ -169,13 +170,13 @@ $(STAMPS)/venv:
 	$(PYTHON) -m venv $(VENV)
 	mkdir -p $(STAMPS) && touch $@
 
-# What is never imported is not compiled either: half of the time that installing takes.
+# Skip compilation of modules that are never imported: it would take half of the installation time.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 $(STAMPS)/core: pyproject.toml | $(STAMPS)/venv
 	$(INSTALL) --editable . --constraint constraints.txt
 	touch $@
 
-# torch first and alone, so that nothing else chooses a build of it.
+# Install torch first, so that no other package selects its build.
 $(STAMPS)/test: pyproject.toml constraints.txt | $(STAMPS)/venv
 	$(INSTALL) --constraint constraints.txt torch
 	$(INSTALL) --constraint constraints.txt --editable '.[test]'

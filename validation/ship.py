@@ -1,10 +1,10 @@
-"""Every calibration that the published measurements allow, written where the package ships it from.
+"""Fit of all shipped calibrations to the published measurements.
 
-Of devices ``DEVICE-PRECISION.toml`` and ``pooled.json``, what they say together of a device without measurements; in
-``links`` what collectives teach of a link; in ``platforms`` what training on several devices does; in ``training.toml``
-what training language models does.
+The files are ``DEVICE-PRECISION.toml`` for measured devices; ``pooled.json``, the expectation for devices without
+measurements; ``links``, fitted to collectives; ``platforms``, fitted to training on several devices; and
+``training.toml``, fitted to training of language models.
 
-The same files give the same bytes: measurements are ordered, the fit starts at the prior, numbers are rounded.
+The same data gives the same bytes: measurements are sorted, the fit starts at the prior, and numbers are rounded.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from .scaling.platforms import platforms_of
 from .steps.published import published_steps
 
 Written = Iterator[tuple[str, str]]
-"""Name of each calibration once it is written, and how far off it is on what was held out."""
+"""Name of each calibration that was written, and its held-out error."""
 
 
 SPEAK_OF = ("efficiency_gemm", "share_other")
-"""What networks learn from single operations. Convolutions by themselves are not those inside a network: what they say
-makes networks two points worse."""
+"""Parameters that single operations determine for networks. Convolutions are excluded, because they behave differently
+alone than inside a network: including them increases the error of networks by two points."""
 
 SPEAK_OF_CONVOLUTIONS = (
     "efficiency_conv_3x3", "efficiency_conv_direct", "efficiency_conv_1x1", "efficiency_conv_grouped",
     "factor_data_gradient", "factor_weight_gradient", "share_matrix", "half", "half_3x3",
 )  # fmt: skip
-"""What they teach of AMD's GPUs, on which nobody published the time of a network."""
+"""Parameters that convolutions determine for AMD GPUs, for which no times of networks are published."""
 
 
 def operations_of(measured: Path) -> list[DeviceData]:
-    """Matrix products and what memory bounds, timed one by one, by device, precision and source."""
+    """Return matrix products and memory-bound operations, timed separately, by device, precision and source."""
     groups: dict[tuple[str, str, str], list[LayerTime]] = defaultdict(list)
     for each in published_layers(measured, files=OPERATIONS).layers:
         if each.kind != "conv" and not why_not_pooled(find_device(each.gpu)):

@@ -1,4 +1,4 @@
-"""The tables that other people published: rows of their CSVs, and which device they mean."""
+"""Published tables: rows of their CSV files, and the devices to which their names refer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paleo_lite.machines import find_device
 
 _DEVICES = {
     "K80": "k80-die",
-    # What these sources ran on: a DGX-1, and Amazon's p3 instances.
+    # These sources used a DGX-1 and Amazon's p3 instances.
     "P100": "p100-sxm2",
     "P100-SXM2 (DGX-1)": "p100-sxm2",
     "V100": "v100-sxm2",
@@ -22,12 +22,12 @@ _DEVICES = {
     "GTX TITAN X (Maxwell)": "titanx-maxwell",
     "TITAN X (Pascal)": "titanx-pascal",
 }
-"""What sources call a device that is another here: those that say K80 time one of its two devices."""
+"""Device names in the sources that differ from ours; sources with a K80 timed one of its two devices."""
 
 
 @cache
 def device_of(name: str) -> str:
-    """The id of the device that a source means by a name."""
+    """Return the id of the device to which a name in a source refers."""
     try:
         return find_device(_DEVICES.get(name, name)).id
     except UsageProblem as error:
@@ -35,7 +35,7 @@ def device_of(name: str) -> str:
 
 
 def rows_of(path: Path) -> Iterator[dict[str, str]]:
-    """Rows of a CSV, gzipped where its name says so."""
+    """Yield the rows of a CSV file, which is decompressed if its name ends with ``.gz``."""
     try:
         with (
             gzip.open(path, "rt", newline="", encoding="utf-8")

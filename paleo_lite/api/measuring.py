@@ -26,11 +26,11 @@ from ..measurement.clock import QUICK, RISE_S, ROUNDS, Effort, Timing, best_of
 from ..measurement.machine import (
     bandwidth_bytes_per_s,
     describe,
+    describe_other_load,
+    describe_throttling,
     hardware,
-    held_back,
-    identity,
     launch_s,
-    other_work,
+    make_device_id,
     peak_per_s,
 )
 from ..measurement.running import STEPS, OutOfMemory, Probed, Setup, probes, run_probes, set_up, time_step
@@ -128,7 +128,7 @@ def measure(
     _require_libraries()
     effort = _effort(device, quick)
     machine = None if gpu is None else find_device(gpu, to_paths(hardware_files))
-    disturbance = other_work()
+    disturbance = describe_other_load()
     if disturbance:
         report_step(f"although {disturbance}")
     with set_up(device, precision, threads, channels_last, compiled) as setup:
@@ -145,7 +145,7 @@ def measure(
         else:
             plans = _default_plans(device, quick, phases)
         fitted, held_out = timer.time_plans(*plans)
-        disturbances = "; ".join(text for text in (disturbance, held_back(setup)) if text)
+        disturbances = "; ".join(text for text in (disturbance, describe_throttling(setup)) if text)
     if not fitted or not (held_out or chosen_steps):
         raise CalibrationFailed("the networks to measure do not fit into this device's memory: nothing to fit")
     execution = "compiled" if compiled else "eager"
@@ -277,7 +277,7 @@ def _derive_device(
             peaks["fp32"] = peak_per_s(run_probes(products, plain, effort), "fp32")
     on_cpu = setup.device == "cpu"
     fields = hardware(
-        description, identity(description, setup.threads if on_cpu else None), peaks,
+        description, make_device_id(description, setup.threads if on_cpu else None), peaks,
         bandwidth_bytes_per_s(probed, setup.precision), date.today().year, "cpu" if on_cpu else "die", setup.software,
     )  # fmt: skip
     text = f"# Measured by paleo-lite measure {__version__}; no data sheet.\n{tomli_w.dumps(fields)}".encode()

@@ -324,7 +324,7 @@ def resolve_network(
     inputs: InputShapes,
     sequence: SequenceOptions | None = None,
 ) -> Network:
-    """Return the network that a name, a path, a factory or a module stands for."""
+    """Return the network for a name, a path, a factory or a module."""
     shapes = list(inputs)
     sequence = sequence or SequenceOptions()
     if isinstance(network, str) and ":" not in network and not shapes:

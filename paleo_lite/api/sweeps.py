@@ -19,7 +19,7 @@ from ..units import PRECISION_BYTES, parse_quantity
 from .arguments import Paths, to_paths
 
 Names = str | Sequence[str]
-"""A sequence of names, or a text of names separated by commas; ``"all"`` where there is a list of valid names."""
+"""A sequence of names, or a string of names separated by commas; ``"all"`` selects all valid names."""
 
 Numbers = str | int | Sequence[int]
 """An integer, a sequence of integers, or a range: ``"1,2,4"``, ``"1:1024:x2"``."""
@@ -61,34 +61,35 @@ def sweep(
     Parameters
     ----------
     networks, gpus, precisions, phases : names
-        A sequence of names, a text with commas, or ``"all"``.
+        A sequence of names, a string of names separated by commas, or ``"all"``.
     output : path
         ``.parquet`` or ``.csv`` file; an existing file is replaced only with `force`.
     batch_sizes, workers : numbers
         An integer, a sequence, or a range such as ``"1:1024:x2"``. The batch size is the global one for strong scaling
         and per worker for weak scaling.
     sequence_lengths : numbers, optional
-        Tokens per sequence, for language models that are shipped, from a config, or exported for several lengths; in
-        ``decode`` the tokens in the KV cache. By default the length of each network.
+        Tokens per sequence, for language models that are shipped, from a config, or exported for several lengths. For
+        the phase ``decode``, the number of tokens in the KV cache. By default the length of each network.
     time_models : names
-        ``default`` (as chosen by `paleo_lite.predict`) or names of `paleo_lite.timing.TIME_MODELS`.
+        ``default`` (the choice of `paleo_lite.predict`) or names of `paleo_lite.timing.TIME_MODELS`.
     ppp : float, optional
         Platform percent of peak as a fraction, for the time model ``ppp``.
     strategies, scalings, links, collectives : names
-        Parallelism, scaling, links between workers and collectives, as for `paleo_lite.scale`; by default the fastest
-        collective.
+        Parallelism strategies, scaling modes, links between workers, and collectives, as for `paleo_lite.scale`. By
+        default, the fastest collective is chosen.
     optimizer : str
         Optimizer of training.
     samples : float or str
         Number of samples for hours, cost and energy.
     price, power : float or str, optional
-        US dollars per hour and watts of one device, instead of the price on record and the power model.
+        Price of one device in US dollars per hour, and its power in watts. By default, the price in the hardware file
+        and the result of the power model.
     hardware_files : path, or sequence of paths
         TOML files of further devices.
     yes : bool
-        Run even with more than `paleo_lite.sweeps.space.ROWS_UNASKED` combinations.
+        Run even with more than `paleo_lite.sweeps.space.MAX_UNCONFIRMED_ROWS` combinations.
     dry_run : bool
-        Only return the number of combinations.
+        Return the design space, with its number of combinations, without predicting.
     jobs : int, optional
         Number of processes; by default one per core.
     scheduler : str, optional
@@ -171,7 +172,7 @@ def best(
     bounds : bool
         Include rows whose times are lower bounds; by default only forecasts are ranked.
     top : int
-        Maximum number of rows.
+        Maximum number of rows to return.
     sample : int
         Number of other rows that a chart shows behind the front.
 

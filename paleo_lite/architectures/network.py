@@ -93,7 +93,7 @@ class Publication(msgspec.Struct, frozen=True):
         Whether the publisher leaves the embedding of the inputs out of the active parameters, as only one of its rows
         is read.
     definition : str
-        What the publisher counts, if it is not simply all parameters of the decoder.
+        Definition of the published count, if it is not all parameters of the decoder.
     """
 
     publisher: str

@@ -2,8 +2,8 @@
 
 Sizes and defaults are those of BVLC Caffe's ``caffe.proto`` and layer sources: convolutions round down, pooling rounds
 up, batch normalization has no trained parameters, and Scale has a factor (with ``bias_term`` also an offset) per
-channel. From a training file the layers of the training phase are read. The old format (``layers { type: CONVOLUTION
-}``) is supported.
+channel. In a training file, only the layers of the training phase are read. The old format, with
+``layers { type: CONVOLUTION }``, is supported.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def read_prototxt(data: bytes, where: str, image_size: int | None = None) -> Net
     """
     net = parse_text(data, where)
     reader = _Reader(where, image_size)
-    reader.declared_inputs(net)
+    reader.read_declared_inputs(net)
     for message in [*net.get("layer", []), *net.get("layers", [])]:
         if not isinstance(message, dict):
             raise BadDescriptor(f"{where}: a layer must be a message in braces (got {message!r})")
-        reader.layer(message)
+        reader.read_layer(message)
     if not reader.inputs:
         raise BadDescriptor(f"{where}: has no input: expected a layer of type Input or Data, or input and input_shape")
     name = str(get(net, "name", Path(where).stem))
@@ -57,7 +57,7 @@ def read_prototxt(data: bytes, where: str, image_size: int | None = None) -> Net
 
 
 class _Reader:
-    """Layers read so far, and the blobs by name; an in-place layer replaces the blob of its name."""
+    """State of reading a file: the layers so far, and the blobs by name. An in-place layer replaces its blob."""
 
     def __init__(self, where: str, image_size: int | None) -> None:
         self.where = where
@@ -67,7 +67,7 @@ class _Reader:
         self.inputs: list[Shape] = []
         self.notes: list[str] = []
 
-    def declared_inputs(self, net: Message) -> None:
+    def read_declared_inputs(self, net: Message) -> None:
         """Read ``input`` with ``input_shape``, or the older ``input_dim``, at the top of the file."""
         names = net.get("input", [])
         shapes = [dims_of(message) for message in net.get("input_shape", [])]
@@ -77,17 +77,17 @@ class _Reader:
         if len(names) != len(shapes):
             raise BadDescriptor(f"{self.where}: {len(names)} inputs with {len(shapes)} shapes")
         for name, shape in zip(names, shapes):
-            self._input(str(name), shape)
+            self._add_input(str(name), shape)
 
-    def _input(self, name: str, dims: list[Any]) -> None:
+    def _add_input(self, name: str, dims: list[Any]) -> None:
         shape = check_input_shape(f"{self.where}: input {name!r}", dims[1:])
         if self.image_size and len(shape) == 4:
             shape = (*shape[:2], self.image_size, self.image_size)
         self.inputs.append(shape)
         self.blobs[name] = Blob(shape)
 
-    def layer(self, message: Message) -> None:
-        """Add one layer of the file."""
+    def read_layer(self, message: Message) -> None:
+        """Read one layer of the file, and add it unless it belongs to the test phase or computes nothing."""
         name = str(get(message, "name", "unnamed"))
         layer_type = str(get(message, "type", ""))
         kind = "".join(letter for letter in layer_type.lower() if letter.isalnum())
@@ -95,7 +95,7 @@ class _Reader:
             return
         tops = [str(top) for top in message.get("top", [])]
         if kind in _DATA_TYPES:
-            self._data(name, kind, message, tops)
+            self._read_data_layer(name, kind, message, tops)
             return
         bottoms = []
         for bottom in (str(bottom) for bottom in message.get("bottom", [])):
@@ -111,7 +111,7 @@ class _Reader:
         if kind == "split":
             self.blobs |= dict.fromkeys(tops, blobs[0])
         elif kind == "slice":
-            self._slice(name, message, blobs[0], tops)
+            self._add_slices(name, message, blobs[0], tops)
         else:
             add = LAYERS.get(kind)
             if add is None:
@@ -124,13 +124,13 @@ class _Reader:
                 self.blobs |= dict.fromkeys(tops)
                 self.blobs[tops[0]] = result
 
-    def _data(self, name: str, kind: str, message: Message, tops: list[str]) -> None:
-        """Read a data layer, which is an input; layers that read files specify only the size to which they crop."""
+    def _read_data_layer(self, name: str, kind: str, message: Message, tops: list[str]) -> None:
+        """Add the inputs of a data layer; a layer that reads image files specifies only its crop size."""
         shape_field = "input_param" if kind == "input" else "dummy_data_param"
         shapes = [dims_of(shape) for shape in sub(message, shape_field).get("shape", [])]
         if shapes:
             for index, top in enumerate(tops):
-                self._input(top, shapes[min(index, len(shapes) - 1)])
+                self._add_input(top, shapes[min(index, len(shapes) - 1)])
             return
         crop = self.image_size
         for field in ("transform_param", f"{kind[:-4]}_param", "data_param"):
@@ -138,13 +138,14 @@ class _Reader:
         if not tops or not crop:
             raise self.builder.fail(name, "does not specify the size of its images: give --image-size")
         self.notes.append(f"{Path(self.where).name} does not specify the channels of its images: assumed to be 3")
-        self._input(tops[0], [1, 3, crop, crop])
+        self._add_input(tops[0], [1, 3, crop, crop])
         self.blobs |= dict.fromkeys(tops[1:])
 
-    def _slice(self, name: str, message: Message, blob: Blob, tops: list[str]) -> None:
+    def _add_slices(self, name: str, message: Message, blob: Blob, tops: list[str]) -> None:
         """Split a blob along an axis; each part is a layer."""
         param = sub(message, "slice_param")
-        axis = integer(self.builder, name, param, "axis", integer(self.builder, name, param, "slice_dim", 1, 0), -4)
+        default_axis = integer(self.builder, name, param, "slice_dim", 1, 0)  # the older name of the field
+        axis = integer(self.builder, name, param, "axis", default_axis, -4)
         if axis < 0:
             axis += len(blob.shape)
         if not 0 < axis < len(blob.shape) or not tops:
@@ -153,7 +154,8 @@ class _Reader:
         points = [0, *param.get("slice_point", []), size]
         if len(points) == 2:
             points = [size * part // len(tops) for part in range(len(tops) + 1)]
-        if len(points) != len(tops) + 1 or any(not isinstance(p, int) for p in points) or points != sorted(set(points)):
+        are_integers = all(isinstance(point, int) for point in points)
+        if len(points) != len(tops) + 1 or not are_integers or points != sorted(set(points)):
             raise self.builder.fail(name, f"cannot be split into {len(tops)} parts at {points[1:-1]}")
         for top, start, stop in zip(tops, points, points[1:]):
             shape = (*blob.shape[:axis], stop - start, *blob.shape[axis + 1 :])
@@ -161,7 +163,7 @@ class _Reader:
 
 
 def _in_training(message: Message) -> bool:
-    """Return whether a layer belongs to the training phase, without stages."""
+    """Return whether a layer belongs to the training phase; rules with a stage are never met."""
 
     def is_met(rule: Any) -> bool:
         return isinstance(rule, dict) and get(rule, "phase", "TRAIN") in ("TRAIN", 0) and not rule.get("stage")
@@ -178,7 +180,7 @@ Add = Callable[[Builder, str, Message, "list[Blob]"], Blob]
 
 
 def _same_shape(kind: str) -> Add:
-    """Return a function that adds a layer with an output of the shape of its input."""
+    """Return a function that adds a layer in which input and output have the same shape."""
 
     def add(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
         actual_kind = kind
@@ -245,7 +247,7 @@ def _lrn(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Bl
 
 
 def _scale(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
-    """Add a factor per channel, with ``bias_term`` also an offset; or the product of two blobs."""
+    """Add a Scale layer: a factor (with ``bias_term`` also an offset) per channel, or the product of two blobs."""
     if len(blobs) > 1:
         return builder.add(name, "mul", blobs[:2], blobs[0].shape)
     vector = (blobs[0].shape[1], *(1 for _ in blobs[0].shape[2:]))
@@ -266,7 +268,8 @@ def _per_channel(kind: str) -> Add:
 
 def _concat(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
     param = sub(message, "concat_param")
-    axis = integer(builder, name, param, "axis", integer(builder, name, param, "concat_dim", 1, 0), -4)
+    default_axis = integer(builder, name, param, "concat_dim", 1, 0)  # the older name of the field
+    axis = integer(builder, name, param, "axis", default_axis, -4)
     return builder.concat(name, blobs, axis)
 
 
@@ -312,7 +315,7 @@ LAYERS: dict[str, Add] = {
     "eltwise": _eltwise,
     "flatten": _flatten,
     "reshape": _reshape,
-    **{written: _same_shape(kind.name) for kind in KINDS.values() for written in kind.caffe.split()},
+    **{caffe_type: _same_shape(kind.name) for kind in KINDS.values() for caffe_type in kind.caffe.split()},
 }
 """Functions that add a layer, by its Caffe type in lower case without underscores."""
 
@@ -344,7 +347,7 @@ def integer(builder: Builder, name: str, param: Message, field: str, default: in
 
 
 def boolean(builder: Builder, name: str, param: Message, field: str, default: bool) -> bool:
-    """Return a true-or-false field."""
+    """Return a Boolean field; raise if it has another value."""
     value = get(param, field, default)
     if value not in (True, False):
         raise builder.fail(name, f"{field} must be true or false (got {value!r})")
@@ -358,14 +361,13 @@ def pair(
 
     They are given as ``kernel_size`` once or twice, or as ``kernel_h`` and ``kernel_w``.
     """
-    joint = param.get("kernel_size" if field == "kernel" else field, [])
     if f"{field}_h" in param or f"{field}_w" in param:
         height = integer(builder, name, param, f"{field}_h", default, minimum)
         width = integer(builder, name, param, f"{field}_w", default, minimum)
         return height, width
-    if len(joint) > 2:
-        raise builder.fail(name, f"{field} has {len(joint)} dimensions; only images are supported")
-    values = joint or [default]
+    values = param.get("kernel_size" if field == "kernel" else field) or [default]
+    if len(values) > 2:
+        raise builder.fail(name, f"{field} has {len(values)} dimensions; only images are supported")
     height = integer(builder, name, {field: [values[0]]}, field, None, minimum)
     width = integer(builder, name, {field: [values[-1]]}, field, None, minimum)
     return height, width

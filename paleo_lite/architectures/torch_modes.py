@@ -1,8 +1,9 @@
 """Torch modes that record the operations of a forward pass.
 
 `FunctionRecorder` receives functions, methods and operators as the code calls them (``F.conv2d``, ``x + y``); each call
-in `OPERATIONS` becomes one layer. Other functions written in Python are run with their inner calls dispatched again;
-those written in C++ run under `OperationRecorder`, which receives the ATen operations inside. Nothing is patched.
+in `OPERATIONS` becomes one layer. The calls inside other functions written in Python are recorded in the same way;
+functions written in C++ run under `OperationRecorder`, which receives the ATen operations inside. torch itself is not
+modified.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
 _MOVES = name_set("to cuda cpu type xpu mps pin_memory")
 _FILLED_WITH_VALUES = name_set("arange linspace logspace tensor as_tensor scalar_tensor tril_indices")
 _MAX_CONSTANT_ELEMENTS = 1024
-"""Largest constants that are evaluated; an outer product of two takes the square of their size."""
+"""Maximum number of elements of constants that are evaluated; an outer product of two has the square of it."""
 
 Arguments = Sequence[Any]
 KeywordArguments = dict[str, Any]
@@ -153,7 +154,7 @@ class FunctionRecorder(TorchFunctionMode):
             return function(*args, **kwargs)
 
     def _is_constant(self, operands: Sequence[torch.Tensor], writes: bool) -> bool:
-        """Return whether all operands are small with known values, and a write only changes a tensor of forward."""
+        """Return whether all operands are small and known, and a write only changes a tensor that forward created."""
         recorder = self.recorder
         return (
             all(map(recorder.is_known, operands))
@@ -197,7 +198,7 @@ class FunctionRecorder(TorchFunctionMode):
         self.recorder.record(call, [part], "setitem", call_form(function), written=target)
 
     def _create_tensor(self, function: Any, name: str, args: Arguments, kwargs: KeywordArguments) -> Any:
-        """Run a call that creates a tensor: real where forward may read its values, otherwise on the meta device."""
+        """Run a call that creates a tensor: with values if forward may read them, otherwise on the meta device."""
         is_creation = name in OPERATIONS or name in NOT_AN_OPERATION
         if is_creation or "device" in kwargs:
             if name not in _FILLED_WITH_VALUES:
@@ -213,7 +214,10 @@ class FunctionRecorder(TorchFunctionMode):
         return result
 
     def _read_value(self, function: Any, name: str, args: Arguments, kwargs: KeywordArguments) -> Any:
-        """Run a call that reads values: those of constants and of the module are known, conditions are assumed true."""
+        """Run a call that reads values.
+
+        Values of constants and of the module are known. Conditions on unknown values are assumed to be true.
+        """
         recorder = self.recorder
         has_unknown_values = any(
             tensor.is_meta or not (recorder.is_known(tensor) or recorder.is_pristine(tensor))
@@ -269,7 +273,7 @@ def _is_same_memory(left: torch.Tensor, right: torch.Tensor) -> bool:
 def _stay_on_meta(
     function: Any, name: str, args: Arguments, kwargs: KeywordArguments
 ) -> tuple[Any, str, Arguments, KeywordArguments]:
-    """Replace a move to another device by a change of type or layout only; a move alone is not an operation."""
+    """Replace a move to another device by its change of type or layout; the move itself is not an operation."""
     options = [*args[1:], *kwargs.values()]
     if name == "type" and not options:
         return torch.Tensor.dtype.__get__, "dtype", args, kwargs
@@ -304,7 +308,7 @@ class OperationRecorder(TorchDispatchMode):
     Attributes
     ----------
     call_form : str
-        Form of the enclosing call, see `user_code.call_form`; empty where operations are not recorded.
+        Form of the enclosing call, see `user_code.call_form`; empty while operations are not recorded.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -315,7 +319,7 @@ class OperationRecorder(TorchDispatchMode):
 
     @contextmanager
     def record_as(self, call_form: str) -> Iterator[None]:
-        """Record operations as parts of a call of the given form; do not record where it is empty."""
+        """Record operations as parts of a call of the given form; an empty form disables recording."""
         previous_form = self.call_form
         self.call_form = call_form
         try:
@@ -331,7 +335,7 @@ class OperationRecorder(TorchDispatchMode):
             return self._call_higher_order_operator(function, args)
         if not self.call_form:
             return function(*args, **kwargs)
-        with torch._C.DisableTorchFunction():  # outside a call of its own, `FunctionRecorder` would record it as well
+        with torch._C.DisableTorchFunction():  # otherwise `FunctionRecorder` would record it as well
             return self._record_operation(function, args, kwargs)
 
     def _call_higher_order_operator(self, function: Any, args: Arguments) -> Any:
@@ -379,7 +383,7 @@ class OperationRecorder(TorchDispatchMode):
 
 
 def read(name: str, args: Arguments, kwargs: KeywordArguments) -> TorchCall | None:
-    """Read the operands of a call; return None where it has no reader, or arguments that its reader does not take."""
+    """Read the operands of a call; return None if it has no reader, or its reader rejects the arguments."""
     reader = OPERATIONS.get(name)
     if reader is None:
         return None
@@ -392,7 +396,7 @@ def read(name: str, args: Arguments, kwargs: KeywordArguments) -> TorchCall | No
 
 
 def read_with_result(name: str, args: Arguments, kwargs: KeywordArguments, result: Any) -> TorchCall | None:
-    """Read a call of a kind that depends on its result; return None where it is not an operation on tensors."""
+    """Read a call with a kind that depends on its result; return None if it is not an operation on tensors."""
     outputs = tensors_in(result)
     if not outputs or name in NOT_AN_OPERATION:
         return None
@@ -416,7 +420,7 @@ def read_with_result(name: str, args: Arguments, kwargs: KeywordArguments, resul
 def is_view_of_parameter(
     recorder: Recorder, call: TorchCall, name: str, args: Arguments, kwargs: KeywordArguments, result: Any
 ) -> bool:
-    """Return whether a call views a parameter, and if so register the view: it is not a layer."""
+    """Return whether a call creates a view of a parameter, which is not a layer; register such a view."""
     if call.kind not in ("view", "slice"):
         return False
     operands = tensors_in(args, kwargs)
@@ -428,7 +432,7 @@ def is_view_of_parameter(
 
 
 def values_needed(problem: str) -> TraceFailed:
-    """Return the error for a forward pass that depends on values which only a real run knows."""
+    """Return the error for a forward pass that depends on values, which are known only in a real run."""
     return TraceFailed(f"{problem} at {user_code_location()}, but tracing knows only shapes")
 
 

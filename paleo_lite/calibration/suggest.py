@@ -242,7 +242,7 @@ def measuring_time_s(times_s: Floats) -> Floats:
     from ..measurement.clock import RISE_S, Effort  # not needed by `most_informative_measurement`, so imported here
 
     effort = Effort(warm_up_s=RISE_S)
-    return np.array([effort.takes_s(float(time_s)) for time_s in times_s])
+    return np.array([effort.estimate_s(float(time_s)) for time_s in times_s])
 
 
 def choose_measurements(

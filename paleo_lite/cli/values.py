@@ -30,7 +30,7 @@ class Names(click.Choice):  # type: ignore[type-arg]
     category : str
         Kind of name for error messages: ``"time model"``.
     *sources : str
-        ``"module:LIST"``, with the module relative to the package; instead of a list also a function that returns one.
+        ``"module:LIST"``, with the module relative to the package; LIST is a list, or a function that returns one.
     aliases : str, optional
         ``"module:DICT"``: earlier names that are still accepted, with the current name of each.
     """
@@ -131,12 +131,12 @@ class Number(click.ParamType):  # type: ignore[type-arg]
 
 
 class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
-    """One value, or a list of values separated by commas; the name of an existing file may contain commas.
+    """One value, or several values separated by commas. The name of an existing file may contain commas.
 
     Parameters
     ----------
     item_type : click.ParamType
-        Type of each value. For integers a range such as ``1:128:x2`` is accepted, too.
+        Type of each value. Integers can also be given as a range such as ``1:128:x2``.
     """
 
     def __init__(self, item_type: Any = click.STRING) -> None:
@@ -161,7 +161,7 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
         return completions
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a single value, or the list of several different values."""
+        """Return the value if there is only one, otherwise the list of distinct values."""
         text = str(value)
         if isinstance(self.item_type, Integer) and re.search("[,:]", text):
             parts = [str(number) for number in parse_range(text, _parameter_name(param))]
@@ -201,7 +201,7 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
 
 
 class DecompressedSize(Quantity):
-    """Maximum size of a decompressed file, applied to this process and to the processes that read files for it."""
+    """Maximum size of a decompressed file; the limit applies to this process and its worker processes."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Set the limit and return it."""
@@ -270,9 +270,9 @@ class CompletedText(click.types.StringParamType):
     Parameters
     ----------
     *sources : str
-        Lists of names as for `Names`; a function may take the parameters that were already typed, as a dict.
+        Lists of names as for `Names`; a function may have one parameter, a dict of the parameters typed so far.
     files : bool
-        Whether file names are completed, too.
+        Whether file names are completed as well.
     """
 
     def __init__(self, *sources: str, files: bool = False) -> None:
@@ -308,7 +308,7 @@ def _import_object(source: str) -> Any:
 def _typed_parameters(ctx: click.Context) -> dict[str, Any]:
     """Return the parameters that were already typed.
 
-    Click leaves arguments unassigned while the last option waits for its value: they are assigned here.
+    While the last option has no value yet, Click does not assign the arguments; this function assigns them.
     """
     typed = dict(ctx.params)
     unassigned = list(ctx.args)
@@ -364,13 +364,13 @@ def layer_names(typed: dict[str, Any]) -> list[str]:
             continue
         try:
             names += [layer.name for layer in find_network(network).layers]
-        except PaleoError:  # not typed completely, or wrong: there is nothing to complete
+        except PaleoError:  # the network is incomplete or unknown, so no layer can be completed
             return []
     return names
 
 
 def column_names(typed: dict[str, Any]) -> list[str]:
-    """Return the columns of the sweep's file on the command line."""
+    """Return the columns of the sweep file on the command line."""
     from ..sweeps.best import read_columns
 
     if not typed.get("file"):

@@ -134,7 +134,7 @@ class ClusterPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def cluster_at(self, scores: ClusterScores, topology: Topology, settings: Settings) -> tuple[Topology, Settings]:
         """Return topology and settings of the cluster with these scores.
 
-        What the user set explicitly stays: the share of a link's bandwidth, a slowdown, no overlap.
+        Explicit settings of the user are not changed: the share of a link's bandwidth, a slowdown, no overlap.
         """
         inside = self._link_at(scores.inside, topology.inside)
         between = self._link_at(scores.between, topology.between)

@@ -1,4 +1,4 @@
-"""Floor 3: what this machine does, timed. Knows shapes and torch; no network, device file or time model."""
+"""Floor 3: timing of this machine. It uses shapes and torch, but no network, device file or time model."""
 
 from .loops import LoadingRate, StepTimer, mock_loader, mock_trainer
 

@@ -1,8 +1,9 @@
-"""Timing a call: warmed up, repeated until its median stands still, in rounds; median and spread.
+"""Timing of a call: warm-up, repetition until the median is stable, in several rounds; median and spread.
 
-Two clocks. On the CPU a call has ended when it returns. On CUDA it has only been queued, so events are put before and
-behind many calls and waited for once: a wait per call would add its own cost to each and inflate every sum of layers
-(Lu et al. 2017 measured layer by layer; their sums needed that cost taken out).
+There are two clocks. On the CPU, a call is complete when it returns. On CUDA, it has only been queued, so that events
+are recorded before and after many calls, followed by one synchronization: synchronizing after each call would add its
+cost to every call and inflate every sum of layers (Lu et al. 2017 measured layer by layer, and had to subtract that
+cost from their sums).
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ Run = Callable[[], object]
 
 
 class Clock(Protocol):
-    """Anything that can say how long several calls in a row take."""
+    """Interface of an object that times several consecutive calls."""
 
     def seconds(self, run: Run, calls: int) -> float:
-        """Seconds of `calls` calls of `run`, all ended."""
+        """Return the seconds that `calls` calls of `run` take until all are complete."""
         ...
 
 
 class HostClock:
-    """The host's own clock, for work that has ended when its call returns."""
+    """The clock of the host, for work that is complete when its call returns."""
 
     def seconds(self, run: Run, calls: int) -> float:
-        """Seconds of `calls` calls."""
+        """Return the seconds of `calls` calls."""
         start = time.perf_counter()
         for _ in range(calls):
             run()
@@ -38,42 +39,42 @@ class HostClock:
 
 
 class EventClock:
-    """CUDA events around all calls, one wait at their end.
+    """CUDA events before and after all calls, with one synchronization at the end.
 
     Parameters
     ----------
     cuda : module
-        ``torch.cuda``, or anything with its ``Event`` and ``synchronize``.
+        ``torch.cuda``, or another object with its ``Event`` and ``synchronize``.
     """
 
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda
 
     def seconds(self, run: Run, calls: int) -> float:
-        """Seconds that the device takes between the first call's start and the last one's end."""
+        """Return the device seconds from the start of the first call to the end of the last one."""
         start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
-        self._cuda.synchronize()  # what was queued before is not ours
+        self._cuda.synchronize()  # finish work that was queued before
         start.record()
         for _ in range(calls):
             run()
         end.record()
         end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3  # events count milliseconds
+        return float(start.elapsed_time(end)) / 1e3  # events measure milliseconds
 
 
 class Effort(msgspec.Struct, frozen=True):
-    """How hard to try.
+    """Accuracy and time limits of a timing.
 
     Attributes
     ----------
     tolerance : float
-        Relative error of the median at which it stands still.
+        Relative error of the median below which it counts as stable.
     sample_s : float
-        Calls are repeated until a sample takes this long, so that the clock's own steps do not show.
+        Minimum duration of a sample, long enough to make the resolution of the clock negligible.
     limit_s : float
-        Time after which the median of at least three samples stands as it is.
+        Time after which the median of at least three samples is accepted, even if it is not stable.
     warm_up_s : float
-        Warmed up for so long at least: see `RISE_S`.
+        Minimum duration of the warm-up; see `RISE_S`.
     """
 
     tolerance: float = 0.01
@@ -83,15 +84,15 @@ class Effort(msgspec.Struct, frozen=True):
     limit_s: float = 1.5
     warm_up_s: float = 0.0
 
-    def takes_s(self, call_s: float) -> float:
-        """Seconds that timing a steady call takes, warmed up, all rounds together."""
+    def estimate_s(self, call_s: float) -> float:
+        """Return the expected seconds for timing a call of constant duration: warm-up and all rounds."""
         sample_s = max(call_s, self.sample_s)
         samples = min(self.samples_at_least, max(_SAMPLES_AT_LEAST, math.ceil((self.limit_s - call_s) / sample_s)))
         return ROUNDS * (max(2 * call_s, self.warm_up_s) + samples * sample_s)
 
 
 RISE_S = 0.2
-"""What a GPU that idled, as while a network is built, is given to raise its clocks before each timing."""
+"""Warm-up before each timing on a GPU, which raises its clocks after it idled, as while a network was built."""
 
 QUICK = Effort(tolerance=0.03, samples_at_least=5, samples_at_most=20, sample_s=0.005, limit_s=0.4)
 _WARM_UP_AT_MOST = 10
@@ -100,18 +101,18 @@ _CALLS_AT_MOST = 10_000
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """What timing a call gave.
+    """Result of timing a call.
 
     Attributes
     ----------
     median_s : float
         Seconds of one call.
     spread : float
-        Relative standard deviation of one sample, from the range of the middle half of them.
+        Relative standard deviation of one sample, estimated from the interquartile range.
     samples, calls : int
-        Samples taken, and calls in each.
+        Number of samples, and number of calls per sample.
     stable : bool
-        Whether the median stood still within the tolerance before time ran out.
+        Whether the median reached the tolerance before the time limit.
     """
 
     median_s: float
@@ -124,7 +125,8 @@ class Timing(msgspec.Struct, frozen=True):
 def time_call(run: Run, clock: Clock, effort: Effort | None = None) -> Timing:
     """Time a call.
 
-    The error of a median of n samples is 1.25 times their deviation over the root of n (Kenney and Keeping 1962).
+    The standard error of the median of n samples is 1.25 times their standard deviation divided by the square root of n
+    (Kenney and Keeping 1962).
     """
     effort = effort or Effort()
     once, spent = _warm_up(run, clock, effort)
@@ -137,30 +139,33 @@ def time_call(run: Run, clock: Clock, effort: Effort | None = None) -> Timing:
         if len(samples) < _SAMPLES_AT_LEAST:
             continue
         median = statistics.median(samples)
-        # The median absolute deviation is 0 where three of five samples agree, whatever the others say; this is not.
+        # The interquartile range is used because the median absolute deviation is 0 if three of five samples agree.
         low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
         spread = (high - low) / 1.349 / median if median > 0 else 0.0
-        still = 1.25 * spread / math.sqrt(len(samples)) <= effort.tolerance
-        stable = still and len(samples) >= effort.samples_at_least
+        is_within_tolerance = 1.25 * spread / math.sqrt(len(samples)) <= effort.tolerance
+        stable = is_within_tolerance and len(samples) >= effort.samples_at_least
         if stable or len(samples) >= effort.samples_at_most or spent >= effort.limit_s:
             return Timing(median, spread, len(samples), calls, stable)
 
 
 ROUNDS = 2
-"""Everything is timed so often, a whole round apart: what else a machine does comes in bursts."""
+"""Number of rounds. Every call is timed once per round, because other processes disturb timings in bursts."""
 
 _AGREEING = 0.05
 
 
 def best_of(timings: Sequence[Timing]) -> Timing:
-    """The fastest round: other work on a machine only ever adds time. It is stable if another round agrees with it."""
+    """Return the fastest round, because other work on the machine only adds time; stable if another round agrees."""
     fastest, *others = sorted(timings, key=lambda timing: timing.median_s)
     agreed = not others or others[0].median_s <= fastest.median_s * (1 + _AGREEING)
     return msgspec.structs.replace(fastest, stable=fastest.stable and agreed)
 
 
 def _warm_up(run: Run, clock: Clock, effort: Effort) -> tuple[float, float]:
-    """Call until two calls in a row take about as long: caches, lazy initialisation, compilers, clocks that rise."""
+    """Call until two consecutive calls take about as long; return the seconds of one call and of the warm-up.
+
+    The first calls fill caches, initialise lazily, compile, and raise the clocks of the device.
+    """
     before, spent = clock.seconds(run, 1), 0.0
     for _ in range(_WARM_UP_AT_MOST):
         now = clock.seconds(run, 1)
@@ -170,6 +175,7 @@ def _warm_up(run: Run, clock: Clock, effort: Effort) -> tuple[float, float]:
         before = now
     if spent < effort.warm_up_s:
         calls = min(math.ceil((effort.warm_up_s - spent) / now), _CALLS_AT_MOST) if now > 0 else _CALLS_AT_MOST
-        spent += (seconds := clock.seconds(run, calls))
+        seconds = clock.seconds(run, calls)
+        spent += seconds
         now = seconds / calls
     return now, spent

@@ -1,10 +1,10 @@
-"""A training loop and what loads its batches: timed while it runs, or each alone.
+"""Timing of a training loop and its data loader, together while the loop runs or each alone.
 
-From the course slides "Performance and Profiling". `StepTimer` is their manual instrumentation, with the two things
-that it leaves out: work on a GPU is only queued when a call returns, so that the end of a step has to wait for it, and
-the first steps (start of workers, lazy initialisation, choice of algorithms) belong to no average. A mocked-up loader
-measures the limit of training, a mocked-up training the limit of I/O. No framework is needed: a loader is anything
-that yields batches.
+The methods are from the course slides "Performance and Profiling". `StepTimer` is their manual instrumentation, with
+two additions: it synchronises with the device at the end of a step, because GPU work is only queued when a call
+returns, and it excludes the first steps (start of workers, lazy initialisation, choice of algorithms) from the
+averages. A mock loader measures the limit of training, a mock trainer the limit of I/O. No framework is needed: a
+loader is any iterable of batches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..errors import BadValue
 Batch = TypeVar("Batch")
 
 SHORT = 0.1
-"""Loading is "much shorter" than training where it takes less than this share of a step: 90% utilisation."""
+"""Loading counts as "much shorter" than training below this fraction of a step (90% utilisation)."""
 
 
 class StepTimer:
@@ -37,20 +37,20 @@ class StepTimer:
             train(inputs, targets)
         print(timer)
 
-    or, where the loop is another's, ``with timer.loading(): ...`` and ``with timer.training(): ...``.
+    or, if the loop cannot be changed, ``with timer.loading(): ...`` and ``with timer.training(): ...``.
 
     Parameters
     ----------
     window : int
-        Steps that the averages are over.
+        Number of steps in the moving averages.
     warm_up : int
-        Steps at the start that no average takes.
+        Number of first steps that are excluded from the averages.
     synchronise : callable, False or None
-        Waits for the device at the end of a step. None: ``torch.cuda.synchronize`` once torch is imported and CUDA in
-        use, else nothing. False: never; then a step ends when its last kernel is queued, and the waiting shows up
-        wherever the host happens to need a result.
+        Function that waits for the device at the end of a step. None calls ``torch.cuda.synchronize`` if torch is
+        imported and CUDA is in use. False never waits: a step then ends when its last kernel is queued, and the wait
+        is attributed to the part in which the host next needs a result.
     clock : callable
-        Seconds.
+        Function that returns the time in seconds.
 
     Raises
     ------
@@ -66,7 +66,7 @@ class StepTimer:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if window < 1 or warm_up < 0:
-            raise BadValue(f"the window must be 1 step or more and the warm-up 0 or more, not {window} and {warm_up}")
+            raise BadValue(f"the window must be >= 1 and the warm-up >= 0 (got {window} and {warm_up})")
         self._clock = clock
         self._synchronise = synchronise
         self._left_out = {"loading": warm_up, "training": warm_up}
@@ -75,15 +75,15 @@ class StepTimer:
         self.count = 0
 
     def steps(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches of a loader, each step timed: fetching as loading, what the loop does with it as training.
+        """Yield the batches of a loader, and time each step: fetching the batch as loading, the loop body as training.
 
-        A step that the loop leaves by ``break`` or an error has not ended and is not counted.
+        A step that ends with ``break`` or an exception is not counted.
         """
-        arriving = iter(loader)
+        batches = iter(loader)
         while True:
             with self.loading():
                 try:
-                    batch = next(arriving)
+                    batch = next(batches)
                 except StopIteration:
                     self._running = ""
                     return
@@ -93,21 +93,21 @@ class StepTimer:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Time what is inside as loading."""
+        """Time the body of the ``with`` statement as loading."""
         yield from self._timed("loading")
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Time what is inside as training, the device's work included."""
+        """Time the body of the ``with`` statement as training, including the work of the device."""
         yield from self._timed("training")
 
     def _timed(self, part: str) -> Iterator[None]:
         if self._running:
-            raise BadValue(f"{part} cannot be timed inside {self._running}: close that first")
+            raise BadValue(f"{part} cannot be timed inside {self._running}: end that part first")
         self._running, start = part, self._clock()
         try:
             yield
-            if self._running:  # the loader was not at its end
+            if self._running:  # False at the end of the loader
                 self._record(part, start)
         finally:
             self._running = ""
@@ -132,17 +132,17 @@ class StepTimer:
 
     @property
     def loading_s(self) -> float | None:
-        """Average seconds that a step waits for its batch; None before there is one."""
+        """Mean loading time per step in seconds; None before the first counted step."""
         return _mean(self._seconds["loading"])
 
     @property
     def training_s(self) -> float | None:
-        """Average seconds that a step works; None before there is one."""
+        """Mean training time per step in seconds; None before the first counted step."""
         return _mean(self._seconds["training"])
 
     @property
     def utilisation(self) -> float | None:
-        """Share of a step that is work: the utilisation of the device, where training keeps it busy."""
+        """Fraction of a step spent on training; the utilisation of the device if training keeps it busy."""
         loading, training = self.loading_s, self.training_s
         if loading is None or training is None or loading + training == 0:
             return None
@@ -172,17 +172,17 @@ def _mean(seconds: deque[float]) -> float | None:
 def mock_loader(
     source: Iterable[Batch], batches: int | None = None, place: Callable[[Batch], Batch] | None = None
 ) -> Iterator[Batch]:
-    """Yield one stored batch again and again: a training loop over it runs at the limit of training.
+    """Yield one stored batch repeatedly, so that a training loop over it runs at the limit of training.
 
     Parameters
     ----------
     source : iterable
-        A loader; its first batch is taken, now, and the rest is not touched.
+        A loader. Only its first batch is loaded, during this call.
     batches : int, optional
-        How often; without it for ever.
+        Number of batches; by default unlimited.
     place : callable, optional
-        Moves the batch to where it is kept, once: ``lambda batch: [part.cuda() for part in batch]``. Kept on the
-        device it leaves the copy out, kept on the host it leaves it in.
+        Function that is applied once to the stored batch, such as ``lambda batch: [part.cuda() for part in batch]``. A
+        batch on the device excludes the copy to the device from the step; a batch on the host includes it.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def mock_loader(
         If the source yields nothing, or `batches` is below 1.
     """
     if batches is not None and batches < 1:
-        raise BadValue(f"a mock loader must yield 1 batch or more, not {batches}")
+        raise BadValue(f"a mock loader must yield at least 1 batch (got {batches})")
     for batch in source:
         stored = batch if place is None else place(batch)
         return iter(repeat(stored) if batches is None else repeat(stored, batches))
@@ -198,14 +198,14 @@ def mock_loader(
 
 
 class LoadingRate(msgspec.Struct, frozen=True):
-    """How fast batches came while nothing was done with them.
+    """Rate of a loader when its batches are discarded.
 
     Attributes
     ----------
     batches : int
-        Timed, those to warm up left out.
+        Number of timed batches, without the warm-up.
     samples : int or None
-        In them; None where the batches do not show it.
+        Number of samples in them; None if it cannot be determined from the batches.
     """
 
     batches: int
@@ -219,7 +219,7 @@ class LoadingRate(msgspec.Struct, frozen=True):
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples per second: has to be higher than that of training."""
+        """Samples per second; a loader that keeps up exceeds the rate of training."""
         return None if self.samples is None else self.samples / self.seconds
 
 
@@ -231,24 +231,24 @@ def mock_trainer(
     samples_in: Callable[[Any], int | None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> LoadingRate:
-    """Discard each batch after loading it: the limit of loading.
+    """Measure the rate of a loader by discarding each batch.
 
-    A loader that fetches ahead has a buffer full when the clock starts: time many more batches than it holds.
+    A loader that prefetches has a full buffer when the clock starts: time many more batches than the buffer holds.
 
     Parameters
     ----------
     source : iterable
         A loader.
     batches : int, optional
-        Stop after so many timed batches; without it, and without `seconds`, at the loader's end.
+        Number of batches to time; by default, and without `seconds`, all batches of the loader.
     seconds : float, optional
-        Stop after so long.
+        Time limit.
     warm_up : int
-        Batches before the clock starts: workers start, caches fill.
+        Number of batches before the clock starts, while workers start and caches fill.
     samples_in : callable, optional
-        Samples in a batch; without it `count_samples`.
+        Function that returns the number of samples in a batch; by default `count_samples`.
     clock : callable
-        Seconds.
+        Function that returns the time in seconds.
 
     Raises
     ------
@@ -256,28 +256,29 @@ def mock_trainer(
         If no batch is left to time, or a limit is not above 0.
     """
     if (batches is not None and batches < 1) or (seconds is not None and not seconds > 0) or warm_up < 0:
-        raise BadValue("batches must be 1 or more, seconds above 0 and batches to warm up 0 or more")
+        raise BadValue("batches must be >= 1, seconds > 0 and warm_up >= 0")
     samples_in = samples_in or count_samples
-    arriving = iter(source)
-    for _ in islice(arriving, warm_up):
+    remaining = iter(source)
+    for _ in islice(remaining, warm_up):
         pass
     counts: list[int | None] = []
     start = now = clock()
-    for batch in arriving:
+    for batch in remaining:
         counts.append(samples_in(batch))
         now = clock()
         if len(counts) == batches or (seconds is not None and now - start >= seconds):
             break
     if not counts:
-        raise BadValue(f"the loader has no batch left to time after the {warm_up} to warm up")
+        raise BadValue(f"the loader has no batch left to time after {warm_up} warm-up batches")
     if not now > start:
-        raise BadValue(f"{len(counts)} batches came faster than the clock can tell: time more of them")
+        raise BadValue(f"{len(counts)} batches took less time than the resolution of the clock: time more batches")
     known = [number for number in counts if number is not None]
-    return LoadingRate(len(counts), sum(known) if len(known) == len(counts) else None, now - start)
+    samples = sum(known) if len(known) == len(counts) else None
+    return LoadingRate(len(counts), samples, now - start)
 
 
 def count_samples(batch: Any) -> int | None:
-    """Samples in a batch: the first dimension of its first tensor, or None where there is none.
+    """Return the number of samples in a batch: the first dimension of its first tensor; None if there is no tensor.
 
     A batch is a tensor or array, or a list, tuple or dict whose first entry is one.
     """

@@ -1,4 +1,4 @@
-"""The machine in words and figures: a hardware description from what the system reports and what the probes took."""
+"""Description of this machine as a hardware file, from the figures that the system reports and the timed probes."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ LANES_OF_CAPABILITY = {
 """fp32 lanes of a multiprocessor by compute capability (NVIDIA, CUDA C++ Programming Guide, compute capabilities)."""
 
 VECTOR_LANES = {"AVX512": 16, "AVX2": 8, "DEFAULT": 4}
-"""fp32 lanes of one vector unit by the instruction set that torch uses; 128 bit is the least that a CPU today has."""
+"""fp32 lanes of one vector unit by the instruction set that torch uses; current CPUs have at least 128 bits."""
 
 TENSOR_SINCE = {"fp16": 7.0, "bf16": 8.0, "tf32": 8.0}
-"""Compute capability that brought tensor cores for a precision."""
+"""First compute capability with tensor cores for a precision."""
 
 
 class System(msgspec.Struct, frozen=True):
-    """What the system says of itself.
+    """Properties that the operating system or the driver reports.
 
     Attributes
     ----------
     multiprocessors, lanes : int
-        CPU threads that torch uses or GPU multiprocessors, and fp32 lanes over all of them.
+        CPU threads that torch uses, or GPU multiprocessors; and the total number of their fp32 lanes.
     lanes_note : str
-        How the lanes were found.
+        How the number of lanes was determined.
     capability : str
-        Compute capability of a GPU.
+        Compute capability of a GPU; empty for a CPU.
     """
 
     name: str
@@ -56,14 +56,16 @@ class System(msgspec.Struct, frozen=True):
 
 
 def describe(setup: Setup) -> System:
-    """The machine that a setup runs on."""
-    return _gpu(setup) if setup.device == "cuda" else _cpu(setup)
+    """Return the properties of the machine that a setup runs on."""
+    if setup.device == "cuda":
+        return _describe_gpu(setup)
+    return _describe_cpu(setup)
 
 
-def _cpu(setup: Setup) -> System:
+def _describe_cpu(setup: Setup) -> System:
     if not hasattr(os, "sysconf"):
-        raise CalibrationFailed("this system does not report its memory: name a hardware file's device with --gpu")
-    info = _cpuinfo()
+        raise CalibrationFailed("this system does not report its memory size: give `--gpu` with the name of a device")
+    info = _read_cpuinfo()
     instructions = str(setup.torch.backends.cpu.get_cpu_capability())
     lanes = VECTOR_LANES.get(instructions, VECTOR_LANES["DEFAULT"])
     name = info.get("model name") or platform.processor() or platform.machine()
@@ -75,14 +77,14 @@ def _cpu(setup: Setup) -> System:
         architecture=platform.machine(),
         multiprocessors=setup.threads,
         lanes=setup.threads * lanes,
-        lanes_note=f"{_threads(setup.threads)} x {lanes}: one {instructions} unit each, there may be more",
+        lanes_note=f"{_format_threads(setup.threads)} x {lanes}: one {instructions} unit per thread assumed",
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         clock_hz=float(mhz) * 1e6 if mhz else None,
     )
 
 
-def _cpuinfo() -> dict[str, str]:
-    """The first processor of ``/proc/cpuinfo``; empty where there is no such file."""
+def _read_cpuinfo() -> dict[str, str]:
+    """Return the fields of the first processor in ``/proc/cpuinfo``; empty if the file does not exist."""
     path = Path("/proc/cpuinfo")
     if not path.is_file():
         return {}
@@ -91,21 +93,21 @@ def _cpuinfo() -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _gpu(setup: Setup) -> System:
+def _describe_gpu(setup: Setup) -> System:
     properties = setup.torch.cuda.get_device_properties(setup.torch.cuda.current_device())
     capability = f"{properties.major}.{properties.minor}"
     lanes = LANES_OF_CAPABILITY.get(capability, LANES_OF_CAPABILITY.get(str(properties.major)))
     note = f"{lanes} per multiprocessor of compute capability {capability}"
     if lanes is None:
         lanes, note = 128, f"128 per multiprocessor assumed: compute capability {capability} is unknown"
-    count_ = properties.multi_processor_count
+    multiprocessors = properties.multi_processor_count
     khz = getattr(properties, "clock_rate", None)
     return System(
         name=properties.name,
         vendor="NVIDIA",
         architecture=f"compute capability {capability}",
-        multiprocessors=count_,
-        lanes=lanes * count_,
+        multiprocessors=multiprocessors,
+        lanes=lanes * multiprocessors,
         lanes_note=note,
         memory_bytes=properties.total_memory,
         clock_hz=khz * 1e3 if khz else _clock_from_driver(),
@@ -114,101 +116,104 @@ def _gpu(setup: Setup) -> System:
 
 
 def _clock_from_driver() -> float:
-    """The highest clock of the multiprocessors."""
+    """Return the maximum clock of the multiprocessors in Hz."""
     try:
-        (clock,) = _ask_driver("clocks.max.sm")
+        (clock,) = _query_driver("clocks.max.sm")
         return float(clock) * 1e6
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise CalibrationFailed(
-            f"this GPU's clock is unavailable (nvidia-smi: {type(error).__name__}): name its hardware file with --gpu"
+            f"the clock of this GPU is unavailable (nvidia-smi: {type(error).__name__}): give `--gpu` with its name"
         ) from None
 
 
-def _ask_driver(fields: str) -> list[str]:
-    """What NVIDIA's own command says of the first GPU, in its words."""
+def _query_driver(fields: str) -> list[str]:
+    """Return the values of some ``nvidia-smi`` fields for the first GPU."""
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-    return [word.strip() for word in answer.split(",")]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    return [value.strip() for value in output.split(",")]
 
 
-HELD_BACK = {
-    0x4: "its power limit", 0x8: "a slowdown of the hardware", 0x20: "its temperature", 0x40: "its temperature",
+THROTTLE_REASONS = {
+    0x4: "its power limit", 0x8: "a hardware slowdown", 0x20: "its temperature", 0x40: "its temperature",
     0x80: "the power supply's brake",
 }  # fmt: skip
-"""Why clocks are held back, by bit (NVIDIA, NVML API reference, nvmlClocksEventReasons)."""
+"""Reasons for reduced clocks, by bit (NVIDIA, NVML API reference, nvmlClocksEventReasons)."""
 
-SLOWER = 0.97
-"""Share of the highest clock below which a GPU is said to run more slowly."""
+MIN_CLOCK_FRACTION = 0.97
+"""Fraction of the maximum clock below which a GPU counts as throttled."""
+
+BUSY_S = 1.0
+"""Seconds for which the device is kept busy while its clocks are queried; longer than ``nvidia-smi`` takes."""
 
 
-def held_back(setup: Setup) -> str:
-    """What to say of a GPU whose clocks are held back under load; empty where they are not, or nothing tells.
+def describe_throttling(setup: Setup) -> str:
+    """Return a note if the clocks of a GPU are reduced under load; empty if they are not, or are unknown.
 
-    Asked of the driver's own command while products that were queued before keep the device busy.
+    ``nvidia-smi`` is run while queued matrix products keep the device busy.
     """
     if setup.device != "cuda":
         return ""
     numbers = setup.images(4096, 4096)
     once_s = setup.clock.seconds(lambda: numbers @ numbers, 3) / 3
     for _ in range(min(max(int(BUSY_S / once_s), 1), 10_000)):
-        numbers @ numbers  # queued, not waited for
+        numbers @ numbers  # queued without waiting for the result
     try:
-        now, most, reasons = _ask_driver("clocks.sm,clocks.max.sm,clocks_throttle_reasons.active")
-        share, bits = float(now) / float(most), int(reasons, 16)
+        clock_mhz, maximum_mhz, reasons = _query_driver("clocks.sm,clocks.max.sm,clocks_throttle_reasons.active")
+        clock_fraction = float(clock_mhz) / float(maximum_mhz)
+        reason_bits = int(reasons, 16)
     except (OSError, subprocess.SubprocessError, ValueError):
-        return ""  # not NVIDIA's, or a driver that does not say
+        return ""  # no NVIDIA driver, or one that does not report these fields
     finally:
         setup.torch.cuda.synchronize()
-    if share >= SLOWER:
+    if clock_fraction >= MIN_CLOCK_FRACTION:
         return ""
-    why = sorted({text for bit, text in HELD_BACK.items() if bits & bit})
-    told = f", held back by {' and '.join(why)}" if why else ""
-    return f"under load the GPU ran at {now} of {most} MHz{told}: times are those of that clock"
+    causes = sorted({text for bit, text in THROTTLE_REASONS.items() if reason_bits & bit})
+    because = f", limited by {' and '.join(causes)}" if causes else ""
+    return f"under load the GPU ran at {clock_mhz} of {maximum_mhz} MHz{because}: times refer to this clock"
 
 
-BUSY_S = 1.0
-"""How long the device is kept busy meanwhile: longer than the command takes."""
-
-
-def identity(machine: System, threads: int | None = None) -> str:
-    """A device id made from a machine's name: ``measured-amd-epyc-2-threads``."""
+def make_device_id(machine: System, threads: int | None = None) -> str:
+    """Return a device id from the name of a machine, such as ``measured-amd-epyc-2-threads``."""
     name = re.sub(r"[^a-z0-9]+", "-", machine.name.lower()).strip("-") or "machine"
-    return f"measured-{name}" + (f"-{_threads(threads).replace(' ', '-')}" if threads else "")
+    if not threads:
+        return f"measured-{name}"
+    suffix = _format_threads(threads).replace(" ", "-")
+    return f"measured-{name}-{suffix}"
 
 
-def _threads(number: int) -> str:
+def _format_threads(number: int) -> str:
     return "1 thread" if number == 1 else f"{number} threads"
 
 
-def other_work() -> str:
-    """What to say of a machine that has other things to do; empty where it has not, or does not tell.
+def describe_other_load() -> str:
+    """Return a note if other processes load this machine; empty if they do not, or the load is unknown.
 
-    A step whose threads wait for each other takes many times as long where one of them has to share its core.
+    A step with threads that wait for each other takes many times as long if one of them has to share its core.
     """
     if not hasattr(os, "getloadavg"):
         return ""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load < cores / 2:
         return ""
-    return f"other work was running before this began: a load of {load:.1f} on {cores} cores; times may be too long"
+    return f"other processes were running before the measurement: load of {load:.1f} on {cores} cores"
 
 
 def peak_per_s(probed: Sequence[Probed], precision: str) -> float:
-    """FLOP/s of the fastest matrix product, a multiply-accumulate counted as 2.
+    """Return the FLOP/s of the fastest matrix product or 1x1 convolution; a multiply-accumulate counts as 2.
 
-    Libraries for convolutions and for matrix products differ, on some CPUs by a factor of 2: what the faster of them
-    reaches is what the machine can do.
+    Libraries for convolutions and for matrix products differ by up to a factor of 2 on some CPUs. The faster one shows
+    the peak of the machine.
     """
     return max(_rate(measured, precision, "flops") for measured in probed if measured.probe.is_product)
 
 
 def bandwidth_bytes_per_s(probed: Sequence[Probed], precision: str) -> float:
-    """Bytes read and written per second by the fastest stream."""
+    """Return the bytes that the fastest stream reads and writes per second."""
     return max(_rate(measured, precision, "bytes") for measured in probed if measured.probe.purpose == "stream")
 
 
 def launch_s(probed: Sequence[Probed]) -> float:
-    """Seconds of the shortest operation."""
+    """Return the seconds of the shortest operation."""
     return min(measured.timing.median_s for measured in probed if measured.probe.purpose == "launch")
 
 
@@ -220,29 +225,29 @@ def _rate(measured: Probed, precision: str, column: str) -> float:
 def hardware(
     machine: System, name: str, peaks: dict[str, float], bandwidth: float, year: int, scope: str, software: str
 ) -> dict[str, Any]:
-    """The machine as a hardware file.
+    """Return the contents of a hardware file for the machine.
 
     Parameters
     ----------
     name : str
-        The device's id.
+        Id of the device.
     peaks : dict of str to float
         FLOP/s by precision.
     bandwidth : float
         Bytes per second.
     year : int
-        The year in which it was measured stands for the one it was made, which no system reports.
+        Year of the measurement; it replaces the year of manufacture, which no system reports.
     scope : {"cpu", "die"}
-        The scope.
+        Scope of the device.
     software : str
-        What it was measured with.
+        Software of the measurement.
     """
 
     def figure(value: str, note: str) -> dict[str, str]:
         return {"value": value, "source": "measured", "note": note}
 
     clock = "base" if scope == "cpu" else "boost"
-    counted = "threads that torch uses" if scope == "cpu" else "as the driver reports"
+    multiprocessor_note = "threads that torch uses" if scope == "cpu" else "as the driver reports"
     clocks: dict[str, Any] = {"default": clock}
     if machine.clock_hz is not None:
         clocks[clock] = figure(format_si(machine.clock_hz, "Hz"), "as the system reports")
@@ -261,7 +266,7 @@ def hardware(
         "capability": machine.capability,
         "sources": {"measured": f"{SOURCE}, {software}"},
         "cores": {
-            "multiprocessors": figure(str(machine.multiprocessors), counted),
+            "multiprocessors": figure(str(machine.multiprocessors), multiprocessor_note),
             "fp32_lanes": figure(str(machine.lanes), machine.lanes_note),
         },
         "clocks": clocks,

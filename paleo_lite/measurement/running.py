@@ -1,7 +1,6 @@
-"""What is timed, and how torch runs it: steps of whole networks on real memory, and probes.
+"""Execution of steps of whole networks and of probes with torch, for timing.
 
-A probe is a single operation whose work is known by its shapes alone: a `Layer` at a batch size, counted by the same
-rules as the layers of a network.
+A probe is a single operation: a `Layer` at a batch size, counted by the same rules as the layers of a network.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from ..extras import require
 from .clock import ROUNDS, Clock, Effort, EventClock, HostClock, Run, Timing, best_of, time_call
 
 PRECISIONS = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16", "tf32": "float32"}
-"""Precisions that torch runs whole networks in, and the type of their numbers."""
+"""Precisions in which torch runs whole networks, with the torch type of each."""
 
 DEVICES = ("cpu", "cuda")
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """How to run.
+    """Device, precision and options of a measurement.
 
     Attributes
     ----------
@@ -33,7 +32,7 @@ class Setup(msgspec.Struct, frozen=True):
     precision : str
         One of `PRECISIONS`.
     threads : int
-        Of the CPU; on CUDA they only launch.
+        Number of CPU threads; on CUDA, they only launch kernels.
     channels_last, compiled : bool
         Memory format of images, and whether networks go through ``torch.compile``.
     """
@@ -48,12 +47,12 @@ class Setup(msgspec.Struct, frozen=True):
 
     @property
     def dtype(self) -> Any:
-        """The torch type of the numbers."""
+        """Torch type of the precision."""
         return getattr(self.torch, PRECISIONS[self.precision])
 
     @property
     def software(self) -> str:
-        """Framework and options, as a measurement records them; no comma, which a CSV would take for its own."""
+        """Framework and options, as stored with a measurement; without commas, which separate the columns of a CSV."""
         words = [f"torch {self.torch.__version__.partition('+')[0]}"]
         if self.device == "cpu":
             words.append(f"{self.threads} threads" if self.threads != 1 else "1 thread")
@@ -61,21 +60,21 @@ class Setup(msgspec.Struct, frozen=True):
         return " ".join(words)
 
     def images(self, *shape: int) -> Any:
-        """Random numbers of a shape; what a network does takes as long whatever they are."""
-        made = self.torch.rand(*shape, device=self.device).to(self.dtype)
+        """Return a tensor of random numbers; the time of a network does not depend on the values."""
+        tensor = self.torch.rand(*shape, device=self.device).to(self.dtype)
         if self.channels_last and len(shape) == 4:
-            made = made.contiguous(memory_format=self.torch.channels_last)
-        return made
+            tensor = tensor.contiguous(memory_format=self.torch.channels_last)
+        return tensor
 
 
 @contextmanager
 def set_up(
     device: str, precision: str, threads: int | None = None, channels_last: bool = False, compiled: bool = False
 ) -> Iterator[Setup]:
-    """Prepare torch, and leave it afterwards as it was.
+    """Configure torch, and restore its configuration afterwards.
 
-    In fp32 on CUDA the tensor cores' tf32 is switched off, which torch leaves on for convolutions: it is a precision of
-    its own.
+    In fp32 on CUDA, tf32 on tensor cores is disabled, because it is a separate precision here; by default, torch
+    enables it for convolutions.
 
     Raises
     ------
@@ -84,15 +83,15 @@ def set_up(
     """
     torch = require("torch", "measuring this machine", "torch")
     if device not in DEVICES:
-        raise BadValue(f"the device is {' or '.join(DEVICES)}, not {device!r}")
+        raise BadValue(f"the device must be {' or '.join(DEVICES)} (got {device!r})")
     if precision not in PRECISIONS:
-        raise BadValue(f"torch cannot run whole networks in {precision}: measure in one of {', '.join(PRECISIONS)}")
+        raise BadValue(f"torch cannot run whole networks in {precision}: choose one of {', '.join(PRECISIONS)}")
     if device == "cuda" and not torch.cuda.is_available():
-        raise BadValue("torch sees no CUDA device here: measure with --device cpu, or install a CUDA build of torch")
+        raise BadValue("torch finds no CUDA device: use `--device cpu`, or install a CUDA build of torch")
     if device == "cpu" and precision == "tf32":
-        raise BadValue("tf32 is a precision of tensor cores, which a CPU lacks: measure fp32")
+        raise BadValue("tf32 is a precision of tensor cores, which a CPU does not have: use fp32")
     if threads is not None and threads < 1:
-        raise BadValue(f"threads must be a whole number of 1 or more, not {threads!r}")
+        raise BadValue(f"threads must be an integer >= 1 (got {threads!r})")
     before = (torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
     try:
         if threads is not None:
@@ -109,11 +108,11 @@ def set_up(
 
 
 STEPS = ("inference", "forward+backward", "training")
-"""Phases that can be timed by themselves."""
+"""Phases that can be timed separately."""
 
 
 class OutOfMemory(Exception):
-    """The device has no room for a step: a smaller batch may fit."""
+    """A step does not fit into the memory of the device; a smaller batch may fit."""
 
 
 def time_step(
@@ -124,19 +123,19 @@ def time_step(
     Parameters
     ----------
     module : torch.nn.Module
-        Takes images; is moved to the setup's device and precision.
+        Network with images as input; it is moved to the device and precision of the setup.
     phase : str
         One of `STEPS`; training is forward, backward and a step of plain stochastic gradient descent.
 
     Raises
     ------
     BadValue
-        If the phase is none of `STEPS`.
+        If the phase is not in `STEPS`.
     OutOfMemory
-        If the device has no room for it.
+        If the step does not fit into the memory of the device.
     """
     if phase not in STEPS:
-        raise BadValue(f"a step of {phase!r} cannot be timed on its own: expected one of {', '.join(STEPS)}")
+        raise BadValue(f"the phase must be one of {', '.join(STEPS)} (got {phase!r})")
     torch = setup.torch
     try:
         module = module.to(setup.device, setup.dtype)
@@ -144,31 +143,33 @@ def time_step(
             module = module.to(memory_format=torch.channels_last)
         module.train(phase != "inference")
         if setup.compiled:
-            torch.compiler.reset()  # each batch size is compiled for itself, and does not count as one shape too many
-        called = torch.compile(module, dynamic=False) if setup.compiled else module
+            # Compile each batch size separately; otherwise torch reaches its limit of recompilations.
+            torch.compiler.reset()
+        forward = torch.compile(module, dynamic=False) if setup.compiled else module
         images = setup.images(batch_size, 3, image_size, image_size)
         if phase == "inference":
             with torch.inference_mode():
-                return time_call(lambda: called(images), setup.clock, effort)
-        return time_call(_training(module, called, images, setup, phase == "training"), setup.clock, effort)
+                return time_call(lambda: forward(images), setup.clock, effort)
+        step = _make_training_step(module, forward, images, setup, has_update=phase == "training")
+        return time_call(step, setup.clock, effort)
     except RuntimeError as error:
-        # Only CUDA has a class for it.
+        # Only CUDA has an exception class for this error.
         if not isinstance(error, torch.cuda.OutOfMemoryError) and "allocate memory" not in str(error):
             raise
         raise OutOfMemory(str(error).partition("\n")[0]) from None
     finally:
-        module.zero_grad(set_to_none=True)  # the next batch size needs the room
+        module.zero_grad(set_to_none=True)  # free memory for the next batch size
 
 
-def _training(module: Any, called: Any, images: Any, setup: Setup, updates: bool) -> Run:
-    """A training step; its loss is the sum of the outputs, which costs next to nothing."""
-    # A rate of 0 would let weights stand, but some libraries skip it; this one leaves them what they were in effect.
+def _make_training_step(module: Any, forward: Any, images: Any, setup: Setup, has_update: bool) -> Run:
+    """Return a function that runs a training step; its loss is the sum of the outputs, which takes negligible time."""
+    # The learning rate is not 0, because some libraries then skip the update; it is too small to change the weights.
     optimizer = setup.torch.optim.SGD(module.parameters(), lr=1e-12)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        called(images).sum().backward()
-        if updates:
+        forward(images).sum().backward()
+        if has_update:
             optimizer.step()
 
     return step
@@ -191,7 +192,7 @@ class Probe(msgspec.Struct, frozen=True):
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a matrix product and nothing else, as a dense 1x1 convolution of stride 1 is too."""
+        """Whether the operation is a matrix product, or a dense 1x1 convolution of stride 1, which is equivalent."""
         plain = self.layer.attributes.get("stride") == [1, 1] and "groups" not in self.layer.attributes
         return self.purpose == "gemm" or (
             self.purpose == "convolution" and plain and self.layer.weights[0][2:] == (1, 1)
@@ -199,14 +200,14 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class Probed(msgspec.Struct, frozen=True):
-    """A probe and what it took."""
+    """A probe with its timing."""
 
     probe: Probe
     timing: Timing
 
 
 def gemm(rows: int, columns: int, inner: int) -> Probe:
-    """A product of ``rows x inner`` by ``inner x columns``."""
+    """Return a probe of the product of ``rows x inner`` and ``inner x columns`` matrices."""
     weight = (columns, inner)
     layer = Layer(
         f"gemm {rows}x{columns}x{inner}", "linear", ((1, inner),), ((1, columns),), (weight,), (INPUT,), columns * inner
@@ -217,39 +218,45 @@ def gemm(rows: int, columns: int, inner: int) -> Probe:
 def convolution(
     channels: int, outputs: int, size: int, kernel: int, batch_size: int, groups: int = 1, stride: int = 1
 ) -> Probe:
-    """A convolution of square images, padded so that its output is as large as its input over the stride."""
+    """Return a probe of a convolution of square images, padded to an output size of input size / stride."""
     weight = (outputs, channels // groups, kernel, kernel)
-    after = -(-size // stride)
+    output_size = -(-size // stride)
     attributes: dict[str, Any] = {"stride": [stride, stride], "padding": [kernel // 2, kernel // 2]}
     if groups > 1:
         attributes["groups"] = groups
-    kind = "depthwise" if groups == channels else "grouped" if groups > 1 else "conv"
+    if groups == channels:
+        kind = "depthwise"
+    elif groups > 1:
+        kind = "grouped"
+    else:
+        kind = "conv"
     layer = Layer(
         f"{kind} {kernel}x{kernel}/{stride} {channels}-{outputs} at {size}", "conv2d",
-        ((1, channels, size, size),), ((1, outputs, after, after),), (weight,), (INPUT,),
+        ((1, channels, size, size),), ((1, outputs, output_size, output_size),), (weight,), (INPUT,),
         outputs * (channels // groups) * kernel * kernel, attributes,
     )  # fmt: skip
     return Probe("convolution", layer, batch_size)
 
 
 def elementwise(purpose: str, kind: str, elements: int) -> Probe:
-    """A copy or a ReLU of so many numbers: reads them, writes as many."""
+    """Return a probe of a copy or a ReLU, which reads and writes `elements` numbers."""
     return Probe(purpose, Layer(f"{kind} {elements}", kind, ((1, elements),), ((1, elements),), (), (INPUT,)), 1)
 
 
 def probes(quick: bool, scale: int = 1) -> list[Probe]:
-    """The probes of a calibration.
+    """Return the probes of a calibration.
 
     Parameters
     ----------
     quick : bool
-        Fewer and smaller ones.
+        Whether to use fewer and smaller probes.
     scale : int
-        Batch sizes and sizes of matrices and streams grow by it: a GPU needs more work than a CPU to show what it can
-        do.
+        Factor on batch sizes and on the sizes of matrices and streams; a GPU needs larger operations than a CPU to
+        reach its peak.
     """
-    side, batch = (1024 if quick else 2048) * min(scale, 4), (2 if quick else 4) * scale
-    stream = 2**24 * (1 if quick else 4) * scale  # numbers: more than caches hold
+    side = (1024 if quick else 2048) * min(scale, 4)
+    batch = (2 if quick else 4) * scale
+    stream = 2**24 * (1 if quick else 4) * scale  # elements; more than the caches hold
     convolutions = [
         convolution(64, 64, 56, 3, batch), convolution(256, 256, 14, 3, batch),
         convolution(256, 64, 56, 1, batch), convolution(256, 1024, 14, 1, batch),
@@ -273,14 +280,16 @@ def probes(quick: bool, scale: int = 1) -> list[Probe]:
 
 
 def run_probes(chosen: Sequence[Probe], setup: Setup, effort: Effort | None = None) -> list[Probed]:
-    """Time probes, one after the other, in `ROUNDS`."""
+    """Time probes one after the other, in `ROUNDS` rounds, and return the fastest timing of each."""
     with setup.torch.inference_mode():
-        rounds = [[time_call(_call(probe, setup), setup.clock, effort) for probe in chosen] for _ in range(ROUNDS)]
+        rounds = []
+        for _ in range(ROUNDS):
+            rounds.append([time_call(_make_call(probe, setup), setup.clock, effort) for probe in chosen])
     return [Probed(probe, best_of(timings)) for probe, timings in zip(chosen, zip(*rounds))]
 
 
-def _call(probe: Probe, setup: Setup) -> Run:
-    """What runs the probe, its tensors made beforehand."""
+def _make_call(probe: Probe, setup: Setup) -> Run:
+    """Return a function that runs the probe on tensors that are allocated beforehand."""
     torch, layer = setup.torch, probe.layer
     numbers = setup.images(probe.batch_size, *layer.inputs[0][1:])
     if layer.kind == "linear":
@@ -291,7 +300,7 @@ def _call(probe: Probe, setup: Setup) -> Run:
         stride, padding = layer.attributes["stride"], layer.attributes["padding"]
         groups = layer.attributes.get("groups", 1)
         return lambda: torch.nn.functional.conv2d(numbers, weight, None, stride, padding, 1, groups)
-    written = torch.empty_like(numbers)  # memory that is there already: a fresh page costs more than its bytes
+    output = torch.empty_like(numbers)  # allocated beforehand, because page faults take longer than the copy
     if layer.kind == "copy":
-        return lambda: written.copy_(numbers)
-    return lambda: torch.clamp_min(numbers, 0, out=written)
+        return lambda: output.copy_(numbers)
+    return lambda: torch.clamp_min(numbers, 0, out=output)

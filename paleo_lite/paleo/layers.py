@@ -1,7 +1,7 @@
-"""What PALEO counts of each layer: the ``paleo`` convention, and the terms that its passes are timed by.
+"""PALEO's counts of each layer: the ``paleo`` convention, and the terms of the time of each pass.
 
-Each pass over a layer is a list of `Term`s, arithmetic or memory transfers, timed one by one (`simulator`).
-Convolutions and their gradients are taken to be matrix products, or to be computed by Fourier transform.
+Each pass over a layer is a list of `Term` records, computation or memory transfers, timed separately (`simulator`).
+Convolutions and their gradients are computed as matrix products or by Fourier transform.
 
 Source: ``layers/*.py`` and ``profilers/flops_profiler.py``, both revisions.
 """
@@ -18,23 +18,23 @@ from ..counting.layer import INPUT, Layer, Op
 from ..errors import CountFailed
 
 PASSES = ("forward", "backward_data", "backward_weight")
-"""The passes over a layer that PALEO times; it has the update for all layers together."""
+"""The passes over a layer that PALEO times; it times the update of all layers at once."""
 
 ALGORITHMS = ("gemm", "fft", "fft-tiled", "winograd")
-"""Convolution algorithms that PALEO has a path for; winograd has no model there and takes no time."""
+"""Convolution algorithms of PALEO; it has no time model of winograd, which therefore takes no time."""
 
 
 def is_product(layer: Layer) -> bool:
-    """Whether it is a convolution or an inner product: no other layer has weights in PALEO."""
+    """Return whether a layer is a convolution or an inner product, the only layers with weights in PALEO."""
     return layer.kind in ("conv2d", "linear")
 
 
 def count_paleo(op: Op) -> int | None:
-    """The ``paleo`` convention: forward FLOPs as PALEO has them, None for layers that it has no type for.
+    """Count forward FLOPs by the ``paleo`` convention; None for layers that PALEO does not support.
 
-    Convolution and inner product 2 per multiply-accumulate, biases nothing; pooling 2 per window element; dropout 1 per
-    element, in inference, too; batch norm, activations, softmax, concat, sums and reshapes 0. Its convolutions have
-    neither groups nor dilation, its images two dimensions.
+    Convolution and inner product: 2 per multiply-accumulate, without biases; pooling: 2 per window element; dropout: 1
+    per element, also in inference; batch norm, activations, softmax, concat, sums and reshapes: 0. Convolutions have
+    neither groups nor dilation, and images have two dimensions.
     """
     kind, attributes, weights = op.layer.kind, op.layer.attributes, op.layer.weights
     if kind == "conv2d" and attributes.get("groups", 1) == 1 and set(attributes.get("dilation", [1])) == {1}:
@@ -49,29 +49,29 @@ def count_paleo(op: Op) -> int | None:
 
 
 def layer_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, algorithm: str = "gemm") -> list[Term]:
-    """What a pass over a layer takes.
+    """Return the terms of the time of a pass over a layer.
 
     Parameters
     ----------
     pass_name : str
         One of `PASSES`.
     batch_size : int or ndarray
-        With several, each term has an amount for each of them.
+        With an array, the amount of each term is an array.
     revision : str
         One of `REVISIONS`.
     algorithm : str
-        One of `ALGORITHMS`, for convolutions that cuDNN can compute so; all others are GEMMs. (PALEO itself asks the
-        cuDNN library, version 4, on a GPU.)
+        One of `ALGORITHMS`, for convolutions in which cuDNN supports it; all others use GEMM. (PALEO itself queries
+        cuDNN 4 on a GPU.)
 
     Returns
     -------
     list of Term
-        Empty where PALEO counts nothing.
+        Empty for layers without a cost in PALEO.
 
     Raises
     ------
     CountFailed
-        If PALEO does not know the layer, or fails on it.
+        If PALEO does not support the layer, or fails on it.
     """
     kind, inputs = layer.kind, layer.inputs
     if is_uncounted(kind, "paleo"):
@@ -85,11 +85,11 @@ def layer_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, al
         return convolution_terms(layer, pass_name, batch_size, revision, algorithm)
     if pass_name == "backward_weight" and kind != "linear":
         return []  # pooling and dropout have no weights
-    return terms_of(batch_size * flops, batch_size * op.x, *op.weights[:1], batch_size * op.y)
+    return make_terms(batch_size * flops, batch_size * op.x, *op.weights[:1], batch_size * op.y)
 
 
 def parameter_bytes(layers: Sequence[Layer]) -> int:
-    """Bytes of the weights of convolutions and inner products, each with a bias whether it has one or not."""
+    """Return the bytes of weights and biases; PALEO adds a bias to every convolution and inner product."""
     matrices = [layer.weights[0] for layer in layers if is_product(layer)]
     return sum(FLOAT_BYTES * (prod(shape) + shape[0]) for shape in matrices)
 
@@ -98,7 +98,7 @@ def parameter_bytes(layers: Sequence[Layer]) -> int:
 
 
 FLOAT_BYTES = 4
-"""PALEO knows one precision."""
+"""Bytes per element; PALEO supports only fp32."""
 
 _COMPLEX_BYTES = 8
 _TILE = 32
@@ -107,16 +107,16 @@ Pair = tuple[int, int]
 
 
 class Term(NamedTuple):
-    """One piece of work: it is timed on its own, and takes a tick of the clock at least.
+    """A part of a layer's computation or memory traffic, which takes at least one clock cycle.
 
     Attributes
     ----------
     compute : bool
-        FLOPs, or else bytes of a transfer.
+        Whether the amount is FLOPs; otherwise it is the bytes of a transfer.
     amount : number or ndarray
-        For each batch size that was asked for.
+        FLOPs or bytes; an array has one amount per batch size.
     repeats : int
-        How many times over.
+        Number of repetitions.
     """
 
     compute: bool
@@ -124,26 +124,26 @@ class Term(NamedTuple):
     repeats: int = 1
 
 
-def terms_of(flops: Any, *operands: Any) -> list[Term]:
-    """A piece of arithmetic, and one transfer for each operand (in elements)."""
+def make_terms(flops: Any, *operands: Any) -> list[Term]:
+    """Return a term of computation, and a transfer term for each operand (in elements)."""
     return [Term(True, flops), *(Term(False, FLOAT_BYTES * elements) for elements in operands)]
 
 
 class Convolution(NamedTuple):
-    """A convolution of stride 1 as PALEO times it, forward or standing in for a gradient.
+    """A convolution of stride 1, with which PALEO represents a forward pass or a gradient.
 
     Attributes
     ----------
     images, channels : int or ndarray
-        Of the input; for the filter's gradient they change places.
+        Images and channels of the input; exchanged for the gradient of the filter.
     size, kernel, out : tuple of int
         Height and width of input, filter and output.
     pads : tuple of int
-        Rows and columns of zeros around the input, on either side.
+        Rows and columns of zeros on each side of the input.
     taps : int
-        Elements of a filter that are not inserted zeros.
+        Elements of a filter without inserted zeros.
     spread : int or ndarray
-        Further multiply-accumulates: input elements set among zeros.
+        Additional multiply-accumulates, for input elements between inserted zeros.
     """
 
     images: Any
@@ -158,23 +158,24 @@ class Convolution(NamedTuple):
 
 
 def convolution_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, algorithm: str) -> list[Term]:
-    """What a pass over a convolution takes; see `paleo_lite.paleo.layers.layer_terms`."""
+    """Return the terms of a pass over a convolution; see `layer_terms`."""
     if pass_name == "forward":
         convolution = _forward(layer, batch_size, revision)
     else:
-        convolution = gradient_of(layer, pass_name, batch_size, revision)
+        convolution = make_gradient(layer, pass_name, batch_size, revision)
         if pass_name == "backward_data" and INPUT in layer.parents:
-            return []  # PALEO checks the gradient's shape even where it skips it
+            return []  # PALEO checks the shape of the gradient even if it skips the gradient
     if algorithm == "gemm" or not _supports(algorithm, layer, pass_name):
         return _by_gemm(convolution, padded=revision == "last")
     return [] if algorithm == "winograd" else _by_fft(convolution, tiled=algorithm == "fft-tiled")
 
 
 def _supports(algorithm: str, layer: Layer, pass_name: str) -> bool:
-    """Whether cuDNN computes the layer so, as its documentation (versions 4 and 5) has it; PALEO adds: never for 1x1.
+    """Return whether cuDNN supports an algorithm for a layer, according to its documentation (versions 4 and 5).
 
-    Stride 1 and filters larger than the padding; FFT for padded inputs up to 256, tiled for filters up to 32, Winograd
-    for 3x3. The filter gradient has neither tiles nor Winograd.
+    Requirements are stride 1 and filters larger than the padding; FFT: padded inputs up to 256; tiled FFT: filters
+    up to 32; Winograd: 3x3 filters. The filter gradient supports neither tiles nor Winograd. PALEO also excludes
+    1x1 filters.
     """
     kernel, pads = _pair(layer.weights[0]), _given_pads(layer)
     if kernel == (1, 1) or set(layer.attributes["stride"]) != {1} or any(k <= p for k, p in zip(kernel, pads)):
@@ -187,7 +188,7 @@ def _supports(algorithm: str, layer: Layer, pass_name: str) -> bool:
 
 
 def _pair(shape: tuple[int, ...]) -> Pair:
-    """Height and width of an NCHW shape."""
+    """Return height and width of an NCHW shape."""
     return shape[2], shape[3]
 
 
@@ -197,10 +198,10 @@ def _given_pads(layer: Layer) -> Pair:
 
 
 def _pads(layer: Layer, revision: str) -> Pair:
-    """The padding on either side.
+    """Return the padding on each side.
 
-    The first revision takes a SAME convolution's from the size of its input instead of its output: with a stride that
-    is too large by about ``(stride - 1) / 2`` of the input.
+    The first revision computes the padding of a SAME convolution from its input size instead of its output size; with a
+    stride, it is too large by about ``(stride - 1) / 2`` of the input.
     """
     if revision == "last" or not layer.attributes.get("same"):
         return _given_pads(layer)
@@ -215,17 +216,18 @@ def _forward(layer: Layer, batch_size: Any, revision: str) -> Convolution:
     return Convolution(batch_size, inputs[1], _pair(inputs), kernel, outputs[1], _pair(outputs), pads, prod(kernel))
 
 
-def gradient_of(layer: Layer, pass_name: str, batch_size: Any, revision: str) -> Convolution:
-    """The convolution of stride 1 that PALEO puts in the place of a gradient.
+def make_gradient(layer: Layer, pass_name: str, batch_size: Any, revision: str) -> Convolution:
+    """Return the convolution of stride 1 with which PALEO represents a gradient.
 
-    The gradient of the output is expanded to ``(out - 1) stride + 1``, zeros between its elements. ``backward_data``
-    convolves it with the filters, and all those zeros count as work: too much by about the square of the stride, and of
-    the kernel where the output is a single element. In ``backward_weight`` it is the filter, and they do not count.
+    The gradient of the output is expanded to ``(out - 1) stride + 1`` by inserting zeros between its elements.
+    ``backward_data`` convolves it with the filters and counts the zeros, which overestimates the work by about the
+    square of the stride, and of the kernel size if the output is a single element. In ``backward_weight`` it is the
+    filter, and the zeros are not counted.
 
     Raises
     ------
     CountFailed
-        If the stand-in does not have the gradient's shape, where PALEO stops with an assertion.
+        If the convolution does not have the shape of the gradient; PALEO then fails with an assertion.
     """
     channels, filters, own_pads = layer.inputs[0][1], layer.outputs[0][1], _pads(layer, revision)
     size, out, kernel = _pair(layer.inputs[0]), _pair(layer.outputs[0]), _pair(layer.weights[0])
@@ -245,15 +247,15 @@ def gradient_of(layer: Layer, pass_name: str, batch_size: Any, revision: str) ->
     shape = tuple(n + 2 * p - k + 1 for n, p, k in zip(gradient.size, gradient.pads, gradient.kernel))
     if shape != gradient.out:
         raise CountFailed(
-            f"layer {layer.name!r}: PALEO (its {revision} revision) stops here, its "
-            f"{pass_name.removeprefix('backward_')} gradient comes out as {shape[0]}x{shape[1]} instead of "
+            f"layer {layer.name!r}: PALEO ({revision} revision) fails here, because its "
+            f"{pass_name.removeprefix('backward_')} gradient has the shape {shape[0]}x{shape[1]} instead of "
             f"{gradient.out[0]}x{gradient.out[1]}"
         )
     return gradient
 
 
 def _expanded(size: int, out: int, kernel: int, stride: int, pad: int, revision: str) -> Pair:
-    """Along one axis: length of the output's gradient with zeros inserted, and the padding around it."""
+    """Return, along one axis, the length of the output gradient with inserted zeros, and its padding."""
     length = (out - 1) * stride + 1
     before = kernel - 1 - pad
     after = size + kernel - 1 - length - before
@@ -263,16 +265,19 @@ def _expanded(size: int, out: int, kernel: int, stride: int, pad: int, revision:
 
 
 def _by_gemm(c: Convolution, padded: bool) -> list[Term]:
-    """2 FLOPs per multiply-accumulate; input, filter and output moved once, in the last revision with the padding."""
+    """Return the terms of a GEMM: input, filter and output are moved once, in the last revision with the padding."""
     around = c.pads if padded else (0, 0)
     source = c.images * prod(n + 2 * pad for n, pad in zip(c.size, around)) * c.channels
     flops = 2 * (c.taps * c.channels * prod(c.out) * c.filters * c.images + c.spread)
-    return terms_of(flops, source, c.taps * c.channels * c.filters, c.images * prod(c.out) * c.filters)
+    return make_terms(flops, source, c.taps * c.channels * c.filters, c.images * prod(c.out) * c.filters)
 
 
 def _by_fft(c: Convolution, tiled: bool) -> list[Term]:
-    """Transform inputs and filters, multiply, transform back. A 2-D transform of size T takes ``2 T 5 T log2 T`` FLOPs,
-    half of that where the filter has one dimension, half again from real to complex."""
+    """Return the terms of a convolution by FFT: transform inputs and filters, multiply, and transform back.
+
+    A 2-D transform of size T takes ``2 T 5 T log2 T`` FLOPs, half of that for a filter with one dimension, and half
+    again from real to complex.
+    """
     if tiled:
         side, size, tiles = _TILE, _TILE**2, prod(-(-n // _TILE) for n in c.size)
     else:

@@ -1,10 +1,10 @@
-"""Reading PALEO's network files (github TalwalkarLab/paleo, ``nets/README.md``): NHWC layers in one JSON object.
+"""Reader of PALEO's network files (github TalwalkarLab/paleo, ``nets/README.md``): NHWC layers in one JSON object.
 
-``{"name": ..., "layers": {NAME: {"type": ..., "parents": [...], ...}}}``. A ``Block`` is a name space whose layers
-without parents take the block's; its ``endpoint`` stands for the block as a parent. A ``ModelParallel`` block is one
-whose layers are split over workers: what is computed is the layers unsplit, and they are marked ``model_parallel``.
-PALEO gives every convolution a bias. Its activations and normalisations become layers of their own here, batch
-normalisation without parameters, so that parameters and layers are those that PALEO counts.
+``{"name": ..., "layers": {NAME: {"type": ..., "parents": [...], ...}}}``. A ``Block`` is a namespace: its layers
+without parents have the parents of the block, and its ``endpoint`` is the output of the block. The layers of a
+``ModelParallel`` block are split over workers; they are read unsplit and marked ``model_parallel``. PALEO gives every
+convolution a bias. Activations and normalisations become separate layers, and batch normalisation has no parameters,
+so that layers and parameters match those of PALEO.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ TYPES = (
     "Input", "Convolution", "Pooling", "AvgPool", "InnerProduct", "Concatenate", "Elementwise", "Reshape",
     "UpSampling2D", "Block", "ModelParallel",
 )  # fmt: skip
-"""Types of layers that are read, beside those whose output has the shape of their input."""
+"""Supported layer types, in addition to those in which input and output have the same shape."""
 
 _ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "relu6")
 _ONE_TO_ONE = {kind.paleo: kind.name for kind in KINDS.values() if kind.paleo}
 
 
 class _File(msgspec.Struct, frozen=True):
-    """The whole file; descriptors have a format, PALEO's files have none."""
+    """A network file; descriptors have a format field, PALEO's files do not."""
 
     format: Any = None
     layers: dict[str, Any] = {}
 
 
 class _Spec(NamedTuple):
-    """A layer with its full name and its parents' full names."""
+    """A layer with its full name and the full names of its parents."""
 
     name: str
     fields: dict[str, Any]
@@ -50,21 +50,21 @@ class _Spec(NamedTuple):
 
 
 def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> Network | None:
-    """Read one of PALEO's network files; None for what is none, such as a descriptor.
+    """Read a network file of PALEO; return None for any other file, such as a descriptor.
 
     Parameters
     ----------
     data : bytes
-        The file.
+        Contents of the file.
     where : str
-        Its path, for messages and the source.
+        Path of the file, for error messages and the source.
     image_size : int, optional
-        Another height and width of the input than the file's.
+        Height and width of the input, instead of the file's.
 
     Raises
     ------
     BadDescriptor
-        If it describes no network: the message names the layer and what is wrong with it.
+        If the network is invalid; the message names the layer and the problem.
     """
     try:
         file = msgspec.json.decode(data, type=_File)
@@ -75,13 +75,13 @@ def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> N
     builder = Builder(where)
     blobs: dict[str, Blob] = {}
     inputs = []
-    for spec in _in_order(_flatten(builder, file.layers), where):
+    for spec in _sort_specs(_flatten_blocks(builder, file.layers), where):
         if spec.fields["type"] == "Input":
-            blobs[spec.name] = _input(spec, where, image_size)
+            blobs[spec.name] = _read_input(spec, where, image_size)
             inputs.append(blobs[spec.name].shape)
         else:
             try:
-                blobs[spec.name] = _layer(builder, spec, [blobs[parent] for parent in spec.parents])
+                blobs[spec.name] = _add_layer(builder, spec, [blobs[parent] for parent in spec.parents])
             except (KeyError, TypeError, IndexError, ValueError) as error:
                 problem = f"{type(error).__name__}: {error}"
                 raise builder.fail(spec.name, f"its fields do not fit type {spec.fields['type']} ({problem})") from None
@@ -94,8 +94,8 @@ def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> N
     )
 
 
-def _flatten(builder: Builder, layers: dict[str, Any]) -> dict[str, _Spec]:
-    """The layers of all blocks under their full names."""
+def _flatten_blocks(builder: Builder, layers: dict[str, Any]) -> dict[str, _Spec]:
+    """Return the layers of all blocks by full name."""
     specs: dict[str, _Spec] = {}
     ends: dict[str, str] = {}
 
@@ -105,14 +105,14 @@ def _flatten(builder: Builder, layers: dict[str, Any]) -> dict[str, _Spec]:
         parents = fields.get("parents", [])
         if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
             raise builder.fail(name, "parents must be a list of names")
-        # The copies of a split layer are one layer here.
+        # All copies of a split layer are one layer here.
         parents = [space + parent.removesuffix("@all").removesuffix("@self") for parent in parents] or outside
         if fields["type"] not in ("Block", "ModelParallel"):
             specs[name] = _Spec(name, fields, parents, split)
             return
         inside = fields.get("layers")
         if space or not isinstance(inside, dict):
-            raise builder.fail(name, "a block in a block is not read" if space else "is a block without layers")
+            raise builder.fail(name, "nested blocks are not supported" if space else "is a block without layers")
         if "endpoint" in fields:
             ends[name] = f"{name}/{fields['endpoint']}"
         for inner, inner_fields in inside.items():
@@ -128,8 +128,8 @@ def _flatten(builder: Builder, layers: dict[str, Any]) -> dict[str, _Spec]:
     return specs
 
 
-def _in_order(specs: dict[str, _Spec], where: str) -> Iterator[_Spec]:
-    """Every layer behind its parents, in the file's order otherwise."""
+def _sort_specs(specs: dict[str, _Spec], where: str) -> Iterator[_Spec]:
+    """Yield every layer after its parents, otherwise in the order of the file."""
     sorter = TopologicalSorter({name: spec.parents for name, spec in specs.items()})
     try:
         sorter.prepare()
@@ -147,7 +147,7 @@ def _in_order(specs: dict[str, _Spec], where: str) -> Iterator[_Spec]:
         sorter.done(name)
 
 
-def _input(spec: _Spec, where: str, image_size: int | None) -> Blob:
+def _read_input(spec: _Spec, where: str, image_size: int | None) -> Blob:
     tensor = spec.fields.get("tensor")
     if not isinstance(tensor, list) or len(tensor) not in (2, 4):
         raise BadDescriptor(f"{where}: layer {spec.name!r}: tensor must be [N, H, W, C] or [N, features]")
@@ -155,7 +155,7 @@ def _input(spec: _Spec, where: str, image_size: int | None) -> Blob:
     return Blob((1, shape[1], image_size, image_size) if image_size and len(shape) == 4 else shape)
 
 
-def _layer(builder: Builder, spec: _Spec, parents: list[Blob]) -> Blob:
+def _add_layer(builder: Builder, spec: _Spec, parents: list[Blob]) -> Blob:
     """Add one layer, with its normalisation and activation."""
     fields, name, kind = spec.fields, spec.name, spec.fields["type"]
     if not parents:
@@ -171,7 +171,7 @@ def _layer(builder: Builder, spec: _Spec, parents: list[Blob]) -> Blob:
         result = builder.linear(name, blob, fields["num_outputs"])
     elif kind == "Concatenate":
         axis = {0: 0, 1: 2, 2: 3, 3: 1}[fields["dim"]] if len(blob.shape) == 4 else fields["dim"]
-        # Split layers come together again; one part is the whole here.
+        # A concatenation of the parts of split layers has no effect here, because the layers are not split.
         result = blob if len(parents) == 1 else builder.concat(name, parents, axis)
     elif kind == "Elementwise":
         result = builder.elementwise(name, "add", parents)
@@ -181,7 +181,7 @@ def _layer(builder: Builder, spec: _Spec, parents: list[Blob]) -> Blob:
             raise builder.fail(name, f"{classes} classes from {blob.shape[1]} channels")
         result = builder.add(name, _ONE_TO_ONE[kind], [blob], (1, classes))
     elif kind == "Reshape":
-        result = builder.add(name, "view", [blob], _reshaped(builder, name, blob, fields["output_shape"]))
+        result = builder.add(name, "view", [blob], _resolve_shape(builder, name, blob, fields["output_shape"]))
     elif kind == "UpSampling2D":
         channels, height, width = builder.image_shape(name, blob)
         shape = (1, channels, height * fields["ksize"][1], width * fields["ksize"][2])
@@ -190,7 +190,7 @@ def _layer(builder: Builder, spec: _Spec, parents: list[Blob]) -> Blob:
         off = kind == "Dropout" and fields.get("dropout_keep_prob") == 1
         result = builder.add(name, _ONE_TO_ONE[kind], [blob], blob.shape, (), {"p": 0} if off else None)
     else:
-        raise builder.fail(name, f"type {kind!r} is not read: known are {', '.join([*TYPES, *_ONE_TO_ONE])}")
+        raise builder.fail(name, f"type {kind!r} is not supported; supported are {', '.join([*TYPES, *_ONE_TO_ONE])}")
     if spec.split:
         builder.layers[before:] = [
             layer._replace(attributes={**layer.attributes, "model_parallel": True}) for layer in builder.layers[before:]
@@ -201,7 +201,7 @@ def _layer(builder: Builder, spec: _Spec, parents: list[Blob]) -> Blob:
 def _convolution(builder: Builder, name: str, fields: dict[str, Any], blob: Blob) -> Blob:
     kernel_h, kernel_w, channels_in, channels_out = fields["filter"]
     if channels_in not in (-1, blob.shape[1]):
-        raise builder.fail(name, f"its filter takes {channels_in} channels, its parent has {blob.shape[1]}")
+        raise builder.fail(name, f"its filter has {channels_in} input channels, but its parent has {blob.shape[1]}")
     stride = tuple(fields["strides"][1:3])
     padding = _padding(builder, name, fields["padding"])
     result = builder.convolution(name, blob, channels_out, (kernel_h, kernel_w), stride, padding)
@@ -211,7 +211,7 @@ def _convolution(builder: Builder, name: str, fields: dict[str, Any], blob: Blob
     if function is None:
         return result
     if function not in _ACTIVATIONS:
-        raise builder.fail(name, f"activation {function!r} is not among {', '.join(_ACTIVATIONS)}")
+        raise builder.fail(name, f"activation must be one of {', '.join(_ACTIVATIONS)} (got {function!r})")
     return builder.add(f"{name}.{function}", function, [result], result.shape)
 
 
@@ -222,12 +222,13 @@ def _padding(builder: Builder, name: str, padding: Any) -> tuple[int, int] | str
         return "same"
     if isinstance(padding, list) and len(padding) == 2 and all(isinstance(n, int) and n >= 0 for n in padding):
         return padding[0], padding[1]
-    raise builder.fail(name, f"padding {padding!r} is neither VALID nor SAME")
+    raise builder.fail(name, f"padding must be VALID, SAME or two integers (got {padding!r})")
 
 
-def _reshaped(builder: Builder, name: str, blob: Blob, shape: list[int]) -> tuple[int, ...]:
-    """The shape behind the batch; -1 stands for what is left."""
-    elements, rest = prod(blob.shape), list(shape[1:])
+def _resolve_shape(builder: Builder, name: str, blob: Blob, shape: list[int]) -> tuple[int, ...]:
+    """Return the new shape; a size of -1 is inferred from the number of elements."""
+    elements = prod(blob.shape)
+    rest = list(shape[1:])
     known = prod(size for size in rest if size != -1)
     if rest.count(-1) > 1 or known < 1 or elements % known or (-1 not in rest and known != elements):
         raise builder.fail(name, f"{blob.shape[1:]} cannot be reshaped to {rest}")

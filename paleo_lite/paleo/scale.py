@@ -1,8 +1,9 @@
-"""PALEO on many workers: ``--compat paleo``.
+"""Scaling to several workers as in PALEO: ``--compat paleo``.
 
-Weak scaling keeps the batch per worker, strong scaling gives each ``ceil(batch / n)``. Model parallel has two bounds:
-branches side by side. Hybrid is Krizhevsky's "one weird trick for parallelizing convolutional neural networks" (2014):
-convolutions data-parallel, fully connected layers in parts.
+Weak scaling keeps the batch size per worker; strong scaling gives each worker ``ceil(batch / n)`` samples. Model
+parallelism has two bounds: parallel branches run concurrently (lower) or one after the other (upper). The hybrid
+strategy is from Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014): convolutions are
+data-parallel, and fully connected layers are split over the workers.
 
 Source: ``simulation.py`` and ``graph.py``.
 """
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("data", "hybrid", "model-lower", "model-upper")
 PLATFORMS = {"caffe": (0.21, 0.56), "mxnet": (0.49, 0.72), "tensorflow": (0.62, 0.72)}
-"""The PPP of arithmetic and of communication that PALEO's web demo gives to each framework."""
+"""PPP of computation and of communication of each framework in the web demo of PALEO."""
 
 
 class PaleoStep(NamedTuple):
-    """A step of training, and what it consists of; `batch_size` is that of all workers together."""
+    """Parts of a training step, in milliseconds; `batch_size` is the global batch size."""
 
     workers: int
     batch_size: int
@@ -50,21 +51,22 @@ class PaleoStep(NamedTuple):
 
     @property
     def time_s(self) -> float:
-        """One after the other: PALEO hides nothing."""
-        return sum(self[2:]) / 1e3
+        """Sum of the parts in seconds: PALEO does not overlap communication with computation."""
+        return (self.compute_ms + self.communication_ms + self.update_ms) / 1e3
 
-    def row(self, alone: PaleoStep, strategy: str, collective: str, notes: tuple[str, ...] = ()) -> ScaleRow:
-        """The step beside that of one worker, `alone`."""
-        compute_s, communication_s, update_s = (ms / 1e3 for ms in self[2:])
+    def make_row(self, single: PaleoStep, strategy: str, collective: str, notes: tuple[str, ...] = ()) -> ScaleRow:
+        """Return the row of the step in a scaling table; `single` is the step of a single worker."""
+        parts_ms = {"compute": self.compute_ms, "communication": self.communication_ms, "update": self.update_ms}
+        communication_s = self.communication_ms / 1e3
         return ScaleRow(
             workers=self.workers,
             batch_size=self.batch_size,
-            compute_s=compute_s,
+            compute_s=self.compute_ms / 1e3,
             communication_s=communication_s,
             exposed_s=communication_s,
-            update_s=update_s,
-            single_worker_per_s=alone.batch_size / alone.time_s,
-            limited_by=max(self._fields[2:], key=lambda name: float(getattr(self, name))).removesuffix("_ms"),
+            update_s=self.update_ms / 1e3,
+            single_worker_per_s=single.batch_size / single.time_s,
+            limited_by=max(parts_ms, key=lambda name: parts_ms[name]),
             notes=notes,
             strategy=strategy,
             collective=collective,
@@ -81,31 +83,33 @@ def paleo_scale(
     collective: str = "tree",
     strategy: str = "data",
 ) -> list[ScaleRow]:
-    """What PALEO says a training step takes on some numbers of workers.
+    """Predict the training step of PALEO for several numbers of workers.
 
     Parameters
     ----------
     network : str or Network
-        ``paleo_alex_v2``, or any network of layers that PALEO knows.
+        ``paleo_alex_v2``, or any network with layers that PALEO supports.
     simulator : Simulator
-        Of `make_simulator`.
+        Result of `make_simulator`.
+    workers : sequence of int
+        Numbers of workers.
     batch_size : int
-        Weak scaling: per worker. Strong: over all workers.
+        Batch size per worker for weak scaling, global batch size for strong scaling.
     scaling : {"weak", "strong"}
     collective : {"one-to-all", "tree", "butterfly", "butterfly-mixing"}
     strategy : {"data", "hybrid", "model-lower", "model-upper"}
-        The model-parallel bounds are of forward and backward pass alone, one term after the other, on as many
-        workers as there are branches side by side: one row, whatever `workers` says.
+        The model-parallel bounds include only the forward and backward pass, without overlap, on as many workers as
+        there are parallel branches. They return one row, independent of `workers`.
 
     Returns
     -------
     list of ScaleRow
-        One for each number of workers.
+        One row per number of workers.
 
     Raises
     ------
     UnknownName, BadValue
-        If a name or number is none, or options do not go together.
+        If a name is unknown, a number is invalid, or options are incompatible.
     """
     check_name("collective", collective, COLLECTIVES)
     check_name("strategy", strategy, STRATEGIES)
@@ -115,57 +119,65 @@ def paleo_scale(
     if isinstance(network, str):
         network = find_network(network)
     if strategy.startswith("model"):
-        return [_bound(network, simulator, batch_size, strategy)]
+        return [_model_parallel_bound(network, simulator, batch_size, strategy)]
     if strategy == "hybrid":
         if scaling != "weak" or collective != "tree" or simulator.concurrent:
-            raise BadValue("PALEO's hybrid scheme has weak scaling, exchanges by a tree and no `concurrent`")
-        alone, *steps = (_hybrid_step(network, simulator, n, batch_size) for n in (1, *workers))
+            raise BadValue(
+                "the hybrid strategy of PALEO requires weak scaling and the tree collective, without `concurrent`"
+            )
+        single, *steps = [_hybrid_step(network, simulator, n, batch_size) for n in (1, *workers)]
     else:
-        alone, *steps = _data_steps(network, simulator, (1, *workers), batch_size, scaling, collective)
-    return [step.row(alone, strategy, collective) for step in steps]
+        single, *steps = _data_steps(network, simulator, (1, *workers), batch_size, scaling, collective)
+    return [step.make_row(single, strategy, collective) for step in steps]
 
 
 def _data_steps(
     network: Network, simulator: Simulator, workers: Sequence[int], batch_size: int, scaling: str, collective: str
 ) -> list[PaleoStep]:
-    weak = scaling == "weak"
-    own = [batch_size if weak else ceil(batch_size / n) for n in workers]
-    compute = simulator.times(network.layers, own).total_ms(simulator.concurrent)
+    is_weak = scaling == "weak"
+    batch_sizes = [batch_size if is_weak else ceil(batch_size / n) for n in workers]
+    compute_ms = simulator.times(network.layers, batch_sizes).total_ms(simulator.concurrent)
     size_bytes = parameter_bytes(network.layers)
-    update = simulator.device.update_ms(size_bytes, simulator.concurrent)
-    return [
-        PaleoStep(
-            n, batch_size * n if weak else batch_size, ms, simulator.exchange_ms(collective, size_bytes, n), update
-        )
-        for n, ms in zip(workers, compute.tolist())
-    ]
+    update_ms = simulator.device.update_ms(size_bytes, simulator.concurrent)
+    steps = []
+    for n, time_ms in zip(workers, compute_ms.tolist()):
+        global_batch_size = batch_size * n if is_weak else batch_size
+        exchange_ms = simulator.exchange_ms(collective, size_bytes, n)
+        steps.append(PaleoStep(n, global_batch_size, time_ms, exchange_ms, update_ms))
+    return steps
 
 
 def _hybrid_step(network: Network, simulator: Simulator, workers: int, batch_size: int) -> PaleoStep:
-    """Whole layers are data-parallel; split ones each worker computes for everybody's batch.
+    """Return the step of the hybrid strategy.
 
-    A slip of the release: a worker updates all parameters of the split layers.
+    Whole layers are data-parallel; each worker computes its part of the split layers for the batches of all workers.
+    As in the release, a worker updates all parameters of the split layers, which is an error.
     """
     whole, split = divide(network, workers)
-    compute_whole, compute_split = (float(simulator.times(part, [batch_size]).total_ms()[0]) for part in (whole, split))
-    whole_bytes, split_bytes = parameter_bytes(whole), workers * parameter_bytes(split)
+    whole_ms = float(simulator.times(whole, [batch_size]).total_ms()[0])
+    split_ms = float(simulator.times(split, [batch_size]).total_ms()[0])
+    whole_bytes = parameter_bytes(whole)
+    split_bytes = workers * parameter_bytes(split)
+    fetch_ms = activations_ms(simulator, split, workers, batch_size)
+    exchange_ms = simulator.exchange_ms("tree", whole_bytes, workers)
     return PaleoStep(
-        workers,
-        workers * batch_size,
-        compute_whole + workers * compute_split,
-        activations_ms(simulator, split, workers, batch_size) + simulator.exchange_ms("tree", whole_bytes, workers),
-        simulator.device.update_ms(whole_bytes) + simulator.device.update_ms(split_bytes),
+        workers=workers,
+        batch_size=workers * batch_size,
+        compute_ms=whole_ms + workers * split_ms,
+        communication_ms=fetch_ms + exchange_ms,
+        update_ms=simulator.device.update_ms(whole_bytes) + simulator.device.update_ms(split_bytes),
     )
 
 
-def _bound(network: Network, simulator: Simulator, batch_size: int, strategy: str) -> ScaleRow:
-    """A bound of model parallelism, beside the upper one, which is that of one worker."""
+def _model_parallel_bound(network: Network, simulator: Simulator, batch_size: int, strategy: str) -> ScaleRow:
+    """Return the row of a bound of model parallelism; the upper bound is the time of one worker."""
     times = simulator.times(network.layers, [batch_size])
-    alone = PaleoStep(1, batch_size, float(times.total_ms()[0]))
+    single = PaleoStep(1, batch_size, float(times.total_ms()[0]))
     lower_ms, width = slowest_branches(network, times.layer_ms()[..., 0])
-    step = PaleoStep(width, batch_size, float(lower_ms.sum()) if strategy == "model-lower" else alone.compute_ms)
-    note = "PALEO's bound of forward and backward pass, for any number of workers, without communication or update"
-    return step.row(alone, strategy, "", (note,))
+    compute_ms = float(lower_ms.sum()) if strategy == "model-lower" else single.compute_ms
+    step = PaleoStep(width, batch_size, compute_ms)
+    note = "PALEO's bound, for any number of workers, excludes communication and the update"
+    return step.make_row(single, strategy, "", (note,))
 
 
 def paleo_table(
@@ -178,15 +190,15 @@ def paleo_table(
     ppp: float = 1.0,
     concurrent: bool = False,
 ) -> ScaleTable:
-    """The answer of `paleo_scale` to a request, in the table of `paleo_lite.scale`.
+    """Return the rows of `paleo_scale` for a request, in the table of `paleo_lite.scale`.
 
     Raises
     ------
     UnknownName, BadValue
-        If a name or number is none, options do not go together, or there is no device or link.
+        If a name is unknown, a number is invalid, options are incompatible, or the device or link is missing.
     """
     if gpu is None or request.link is None:
-        raise BadValue("PALEO needs a device and a link: --gpu TITAN_X --link ethernet20")
+        raise BadValue("PALEO needs a device and a link, such as `--gpu TITAN_X --link ethernet20`")
     budget = make_budget(None, request.amount, request.price, require_cost=request.require_cost)
     counts = request.worker_counts() or [1]
     samples = request.resolve_batch_size(max(counts))
@@ -214,32 +226,33 @@ def paleo_table(
     )
 
 
-# How a network is divided over workers --------------------------------------------------------------------------------
+# Division of a network over workers ----------------------------------------------------------------------------------
 
 
 _SWITCH = 4  # GPUs behind one switch
 
 
 def slowest_branches(network: Network, layer_ms: Array) -> tuple[Array, int]:
-    """PALEO's lower bound of model parallelism: the sum over a chain, with the slowest of branches side by side.
+    """Return PALEO's lower bound of model parallelism, in which only the slowest of parallel branches counts.
 
-    Chains fork, and meet again at layers with several parents. (PALEO itself fails at a fork in a branch.)
+    Branches begin at a layer with several children and join at a layer with several parents. (PALEO itself fails if a
+    branch divides again.)
 
     Parameters
     ----------
     layer_ms : ndarray, shape (directions, layers)
-        Each direction has a slowest branch of its own.
+        Milliseconds; each direction has its own slowest branch.
 
     Returns
     -------
     bound : ndarray, shape (directions,)
     width : int
-        Branches side by side where there are most.
+        Maximum number of parallel branches.
 
     Raises
     ------
     BadValue
-        If the walk does not reach all layers, where branches do not all meet in one place: PALEO loses those.
+        If the branches do not all join at one layer; PALEO omits the layers after them.
     """
     parents = [[parent for parent in layer.parents if parent >= 0] for layer in network.layers]
     children: list[list[int]] = [[] for _ in parents]
@@ -247,14 +260,14 @@ def slowest_branches(network: Network, layer_ms: Array) -> tuple[Array, int]:
         for parent in mine:
             children[parent].append(index)
     waiting = [len(mine) for mine in parents]
-    joints = {index for index, mine in enumerate(parents) if len(mine) > 1}
+    joins = {index for index, mine in enumerate(parents) if len(mine) > 1}
     reached = 0
 
     def walk(frontier: list[int]) -> tuple[Array, int, list[int]]:
-        """A chain's time and width, and the joints that it comes to."""
+        """Return the time and width of a chain, and the joins at which it ends."""
         nonlocal reached
         total, width = np.zeros(len(layer_ms)), 0
-        while frontier and not all(index in joints for index in frontier):
+        while frontier and not all(index in joins for index in frontier):
             if len(frontier) == 1:
                 (index,) = frontier
                 reached += 1
@@ -265,31 +278,33 @@ def slowest_branches(network: Network, layer_ms: Array) -> tuple[Array, int]:
                 continue
             times, widths, ends = zip(*(walk([index]) for index in frontier))
             total, width = total + np.max(times, axis=0), max(width, sum(widths))
-            # On from the joints that all branches have come to.
-            frontier = list(dict.fromkeys(joint for end in ends for joint in end if not waiting[joint]))
-            joints.difference_update(frontier)
+            # Continue at the joins that all branches have reached.
+            reached_joins = [join for end in ends for join in end if not waiting[join]]
+            frontier = list(dict.fromkeys(reached_joins))
+            joins.difference_update(frontier)
         return total, width, frontier
 
     bound, width, _ = walk([index for index, mine in enumerate(parents) if not mine])
     if reached < len(parents):
         raise BadValue(
-            f"{network.name}: PALEO's walk through the graph reaches {reached} of {len(parents)} layers; its bounds "
-            "are for branches that all meet again in one place"
+            f"{network.name}: PALEO reaches {reached} of {len(parents)} layers of the graph; its bounds require "
+            "branches that all join at one layer"
         )
     return bound, width
 
 
 def divide(network: Network, workers: int) -> tuple[list[Layer], list[Layer]]:
-    """The layers that every worker computes whole, and one worker's part of those that are split.
+    """Return the layers that every worker computes whole, and one worker's part of the split layers.
 
-    Split are the layers that the file marks ``model_parallel``, else those from the first fully connected layer up to
-    the last one, which stays whole; a single worker splits nothing. A worker has its share of the outputs of a fully
-    connected layer, and the same share of what follows.
+    The split layers are those marked ``model_parallel`` in the file, otherwise all layers from the first fully
+    connected layer to the one before the last; a single worker splits nothing. Each worker computes an equal part of
+    the outputs of a fully connected layer, and the same part of the following layers.
 
     Raises
     ------
     BadValue
-        If there is nothing to split, it is not a chain, or does not divide by the workers.
+        If there is no layer to split, the split layers are not a chain, or a number of channels is not divisible by
+        the number of workers.
     """
     layers, name = network.layers, network.name
     if workers == 1:
@@ -299,7 +314,7 @@ def divide(network: Network, workers: int) -> tuple[list[Layer], list[Layer]]:
         dense = [index for index, layer in enumerate(layers) if _is_dense(layer)]
         split = list(range(dense[0], dense[-1])) if dense else []
     if not split or not _is_dense(layers[split[0]]):
-        raise BadValue(f"{name} has no fully connected layers before its last one: there is nothing to split")
+        raise BadValue(f"{name} has no fully connected layers before its last one, so there is no layer to split")
     start, stop = split[0], split[-1] + 1
     if any(layers[index].parents != (index - 1,) for index in range(start + 1, stop)):
         raise BadValue(f"{name}: the fully connected layers are not a chain, so PALEO cannot split them")
@@ -307,7 +322,7 @@ def divide(network: Network, workers: int) -> tuple[list[Layer], list[Layer]]:
     for layer in layers[start:stop]:
         channels = layer.outputs[0][1]
         if channels % workers:
-            raise BadValue(f"{name}: the {channels} channels of {layer.name} do not divide by {workers}")
+            raise BadValue(f"{name}: the {channels} channels of {layer.name} are not divisible by {workers} workers")
         weights = tuple((shape[0] // workers, *shape[1:]) for shape in layer.weights)
         inputs = layer.inputs if _is_dense(layer) else _share(layer.inputs, workers)
         shares.append(layer._replace(inputs=inputs, outputs=_share(layer.outputs, workers), weights=weights))
@@ -315,7 +330,7 @@ def divide(network: Network, workers: int) -> tuple[list[Layer], list[Layer]]:
 
 
 def _is_dense(layer: Layer) -> bool:
-    """An inner product, or a convolution that is one: its output has a single position."""
+    """Return whether a layer is an inner product, or a convolution with a single output position."""
     return is_product(layer) and layer.outputs[0][2:] in ((), (1, 1))
 
 
@@ -324,39 +339,43 @@ def _share(shapes: Sequence[Shape], workers: int) -> tuple[Shape, ...]:
 
 
 def activations_ms(simulator: Simulator, split: Sequence[Layer], workers: int, batch_size: int) -> float:
-    """Fetching what the split layers take from other workers, forward and backward.
+    """Return the milliseconds in which workers fetch activations of the split layers, forward and backward.
 
-    Every worker puts its part of the split layers through everybody's batch, one batch after the other; fetching the
-    next batch hides behind that. Slips of the release: the hidden fetch is in elements where the fetch is in bytes, and
-    knows no PPP; worker 0 fetches from itself; every fetch across a switch halves what bandwidth was left.
+    Every worker computes its part of the split layers for the batches of all workers, one batch after the other, while
+    the next batch is fetched. Three errors of the release are reproduced: the overlapped fetch is computed from
+    elements instead of bytes, and without the PPP; worker 0 fetches from itself; and every fetch across a switch halves
+    the remaining bandwidth.
 
     Parameters
     ----------
     split : sequence of Layer
-        One worker's part of the split layers; without any there is nothing to fetch.
-    workers, batch_size : int
-        The batch is that of one worker.
+        One worker's part of the split layers; may be empty.
+    workers : int
+        Number of workers.
+    batch_size : int
+        Batch size of one worker.
     """
     if not split:
         return 0.0
     link_gb_per_s = simulator.link.bandwidth_bytes_per_s / 1e9
 
-    def fetched(elements: int, bandwidth_gb_per_s: float) -> float:
+    def fetch_ms(elements: int, bandwidth_gb_per_s: float) -> float:
         size_bytes = FLOAT_BYTES * batch_size * elements
         return float(simulator.device.transfer_ms(size_bytes, simulator.ppp_comm, bandwidth_gb_per_s))
 
-    def gathered(elements: int, worker: int, itself: bool) -> float:
+    def gather_ms(elements: int, worker: int, itself: bool) -> float:
         bandwidth_gb_per_s, total = link_gb_per_s, 0.0
         for other in range(workers):
             if other != worker or itself:
                 bandwidth_gb_per_s /= 2 if other // _SWITCH != worker // _SWITCH else 1
-                total += fetched(elements, bandwidth_gb_per_s)
+                total += fetch_ms(elements, bandwidth_gb_per_s)
         return total
 
     first, *rest = (prod(layer.inputs[0]) for layer in split if _is_dense(layer))
-    once = fetched(first, link_gb_per_s)
+    once_ms = fetch_ms(first, link_gb_per_s)
     for elements in rest:
-        once += max(gathered(elements // workers, worker, itself=False) for worker in range(workers))
-    hidden = batch_size * first / 2**30 / link_gb_per_s * 1e3 * (workers - 1)
-    # In both directions, and the last output comes together on worker 0.
-    return 2 * (workers * (once - hidden) + hidden + gathered(prod(split[-1].outputs[0]), 0, itself=True))
+        once_ms += max(gather_ms(elements // workers, worker, itself=False) for worker in range(workers))
+    overlapped_ms = batch_size * first / 2**30 / link_gb_per_s * 1e3 * (workers - 1)
+    last_output_ms = gather_ms(prod(split[-1].outputs[0]), 0, itself=True)  # gathered on worker 0
+    # The backward pass takes as long as the forward pass.
+    return 2 * (workers * (once_ms - overlapped_ms) + overlapped_ms + last_output_ms)

@@ -210,7 +210,7 @@ class Space(Result, msgspec.Struct, frozen=True):
         for cases in self._case_groups:
             for network, _ in cases:
                 if network.options is None or (network.phase and 0 < (network.length or 0) < longest):
-                    continue  # what holds at the longest sequence holds at all lengths
+                    continue  # a check of the longest sequence covers all lengths
                 layers = find_network(network.name, options=network.options).layers
                 if network.phase and any("active" in layer.attributes for layer in layers):
                     raise BadValue(
@@ -337,7 +337,7 @@ def parse_names(names: str | Sequence[str], title: str, all_names: Sequence[str]
     title : str
         Kind of names, for the error message.
     all_names : sequence of str
-        Names that ``all`` stands for.
+        Names that ``all`` selects.
 
     Raises
     ------

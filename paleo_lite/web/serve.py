@@ -1,4 +1,7 @@
-"""Start the page for requests from its own origin only: ``python -m paleo_lite.web.serve run app.py ...``."""
+"""Start the interactive page so that it accepts requests from its own origin only.
+
+Usage: ``python -m paleo_lite.web.serve run app.py ...``, with the arguments of ``streamlit``.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,31 @@ import sys
 from collections.abc import Sequence
 
 
-def serve(words: Sequence[str]) -> None:
-    """Run Streamlit's command line, with requests from other origins refused.
+def _reject_url(url: str) -> bool:
+    """Return False: no other origin is allowed."""
+    return False
 
-    By default, Streamlit accepts requests from pages on all ports of this computer and, for requests from other pages,
-    queries a server on the internet for the external address of this computer; there is no option to disable either.
-    The server imports the checking function by name, so the code of the function is replaced, not the name.
+
+def serve(arguments: Sequence[str]) -> None:
+    """Run Streamlit's command line and reject requests from other origins.
+
+    By default, Streamlit also accepts requests from pages on any port of this computer. For requests from other pages,
+    it asks a server on the internet for the external address of this computer. No option disables either behaviour, so
+    the function that checks origins is replaced. Streamlit's server imports this function by name; therefore its code
+    is replaced in place.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Arguments of Streamlit's command line.
     """
     from streamlit.web.server.server_util import is_url_from_allowed_origins
 
-    is_url_from_allowed_origins.__code__ = (lambda url: False).__code__  # the own origin is accepted before this check
+    # Streamlit accepts requests from its own origin before it calls this function.
+    is_url_from_allowed_origins.__code__ = _reject_url.__code__
     from streamlit.web import cli
 
-    sys.exit(cli.main(list(words), "streamlit"))
+    sys.exit(cli.main(list(arguments), "streamlit"))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def test_how_long_timing_a_steady_call_takes(call_s: float) -> None:
     clock, effort = ScriptedClock([call_s]), Effort()
     for _ in range(ROUNDS):
         time_call(nothing, clock, effort)
-    assert effort.takes_s(call_s) == pytest.approx(call_s * sum(clock.asked), rel=0.1)
+    assert effort.estimate_s(call_s) == pytest.approx(call_s * sum(clock.asked), rel=0.1)
 
 
 def test_steady_call_stops_at_the_least_number_of_samples() -> None:

@@ -99,7 +99,7 @@ def test_parts_do_not_nest():
 
 @pytest.mark.parametrize(("window", "warm_up"), [(0, 0), (1, -1)])
 def test_a_window_has_a_step(window, warm_up):
-    with pytest.raises(BadValue, match="window must be 1 step or more"):
+    with pytest.raises(BadValue, match="window must be >= 1"):
         StepTimer(window, warm_up)
 
 

@@ -18,11 +18,11 @@ from paleo_lite.measurement.machine import (
     System,
     bandwidth_bytes_per_s,
     describe,
+    describe_other_load,
+    describe_throttling,
     hardware,
-    held_back,
-    identity,
     launch_s,
-    other_work,
+    make_device_id,
     peak_per_s,
 )
 from paleo_lite.measurement.running import Probe, Probed, Setup, convolution, elementwise, gemm, set_up
@@ -50,18 +50,18 @@ class EveryTenMs:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "expected"),
     [
         ("1980, 1980, 0x0000000000000000\n", ""),
-        ("1400, 1980, 0x0000000000000004\n", "ran at 1400 of 1980 MHz, held back by its power limit: times"),
-        ("1200, 1980, 0x0000000000000060\n", "of 1980 MHz, held back by its temperature: times"),
+        ("1400, 1980, 0x0000000000000004\n", "ran at 1400 of 1980 MHz, limited by its power limit: times"),
+        ("1200, 1980, 0x0000000000000060\n", "of 1980 MHz, limited by its temperature: times"),
         ("1200, 1980, 0x0000000000000000\n", "ran at 1200 of 1980 MHz: times"),
         ("[N/A], 1980, [N/A]\n", ""),
         (None, ""),
     ],
 )
-def test_clocks_are_asked_for_while_the_gpu_is_busy(monkeypatch, answer: str | None, told: str) -> None:
-    """In the form in which nvidia-smi prints them; the products are queued before it is asked, and waited for after."""
+def test_clocks_are_queried_while_the_gpu_is_busy(monkeypatch, answer: str | None, expected: str) -> None:
+    """The products are queued before ``nvidia-smi`` runs, and finished after it."""
     diary: list[str] = []
 
     def run(command: list[str], **_: object) -> SimpleNamespace:
@@ -73,10 +73,10 @@ def test_clocks_are_asked_for_while_the_gpu_is_busy(monkeypatch, answer: str | N
     monkeypatch.setattr(module.subprocess, "run", run)
     cuda = SimpleNamespace(synchronize=lambda: diary.append("synchronize"))
     torch = SimpleNamespace(rand=lambda *shape, device: Numbers(diary), cuda=cuda, float32=None)
-    said = held_back(Setup(torch, "cuda", "fp32", 1, False, False, EveryTenMs()))
-    assert (told in said) if told else said == ""
+    note = describe_throttling(Setup(torch, "cuda", "fp32", 1, False, False, EveryTenMs()))
+    assert (expected in note) if expected else note == ""
     assert diary == ["product"] * 100 + ["nvidia-smi", "synchronize"]
-    assert held_back(Setup(torch, "cpu", "fp32", 1, False, False, HostClock())) == ""
+    assert describe_throttling(Setup(torch, "cpu", "fp32", 1, False, False, HostClock())) == ""
 
 
 def took(probe: Probe, seconds: float) -> Probed:
@@ -183,14 +183,14 @@ def test_gpu_without_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_identity() -> None:
-    assert identity(GPU) == "measured-geforce-thing"
-    assert identity(CPU, 8) == "measured-some-cpu-8-threads"
-    assert identity(CPU, 1) == "measured-some-cpu-1-thread"
+    assert make_device_id(GPU) == "measured-geforce-thing"
+    assert make_device_id(CPU, 8) == "measured-some-cpu-8-threads"
+    assert make_device_id(CPU, 1) == "measured-some-cpu-1-thread"
 
 
 def test_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.os, "cpu_count", lambda: 4)
     monkeypatch.setattr(module.os, "getloadavg", lambda: (3.0, 0.0, 0.0))
-    assert "load of 3.0 on 4 cores" in other_work()
+    assert "load of 3.0 on 4 cores" in describe_other_load()
     monkeypatch.setattr(module.os, "getloadavg", lambda: (0.5, 9.0, 9.0))
-    assert other_work() == ""
+    assert describe_other_load() == ""

@@ -8,7 +8,7 @@ from paleo_lite.architectures import find_network
 from paleo_lite.counting import INPUT, Layer, count
 from paleo_lite.errors import CountFailed, UnsupportedPhase
 from paleo_lite.paleo import REVISIONS
-from paleo_lite.paleo.layers import PASSES, Term, gradient_of, layer_terms, parameter_bytes
+from paleo_lite.paleo.layers import PASSES, Term, layer_terms, make_gradient, parameter_bytes
 
 
 def conv(size, channels, maps, kernel, stride=1, pad=0, out=None, parent=0, **attributes):
@@ -71,7 +71,7 @@ def test_strided_gradients_by_hand():
     data = 2 * 9 * 384 * 288 * 35 * 35
     assert terms(layer, "backward_data", revision="first")[0].amount == data
     assert terms(layer, "backward_data", revision="last")[0].amount == data + 2 * 17 * 17 * 384
-    gradient = gradient_of(layer, "backward_data", 1, "last")
+    gradient = make_gradient(layer, "backward_data", 1, "last")
     assert (gradient.size, gradient.pads) == ((33, 33), (2, 2))
     assert terms(layer, "backward_weight")[0] == terms(layer)[0]
     assert terms(conv(35, 288, 384, 3, 2, parent=INPUT), "backward_data") == []
@@ -82,10 +82,10 @@ def test_padding_rules_of_the_revisions():
     ((224 - 1) 2 + 3 - 224) // 2 = 112 on either side, and so stops at its own assertion; the last one goes through."""
     layer = conv(224, 3, 8, 3, 2, 0, out=112, same=True)
     assert terms(layer, revision="first")[1].amount == 4 * 224 * 224 * 3  # the padding is not moved
-    with pytest.raises(CountFailed, match="PALEO \\(its first revision\\) stops here, its data gradient"):
+    with pytest.raises(CountFailed, match="PALEO \\(first revision\\) fails here, because its data gradient"):
         terms(layer, "backward_data", revision="first")
-    assert gradient_of(layer, "backward_data", 1, "last").size[0] == 224  # 223, and one more where the padding is odd
-    with pytest.raises(CountFailed, match="weight gradient comes out as 23x23 instead of 11x11"):
+    assert make_gradient(layer, "backward_data", 1, "last").size[0] == 224  # 223, and one more where the padding is odd
+    with pytest.raises(CountFailed, match="weight gradient has the shape 23x23 instead of 11x11"):
         terms(find_network("alexnet").layers[0], "backward_weight", revision="last")
 
 

@@ -92,7 +92,7 @@ def test_other_devices_come_from_the_registry():
 @pytest.mark.parametrize("ppp", [0, float("nan")])
 @pytest.mark.parametrize("name", ["ppp", "ppp_comm"])
 def test_an_impossible_ppp(name, ppp):
-    with pytest.raises(BadValue, match="must be above 0"):
+    with pytest.raises(BadValue, match="must be > 0"):
         make_simulator("K40", "pcie3", **{name: ppp})
 
 

@@ -189,7 +189,7 @@ def test_the_command() -> None:
     ("arguments", "code", "says"),
     [
         (["--gpu", "h300"], 2, "no measured platform is called 'h300': did you mean h200-sxm"),
-        (["--precision", "fp16"], 2, "collectives are timed by bytes, whatever their precision"),
+        (["--precision", "fp16"], 2, "the time of a collective depends on bytes"),
         ([], 1, "allreduce_deepbench.csv: cannot be read"),
     ],
 )

@@ -77,7 +77,7 @@ def test_what_is_held_out_is_drawn_with_the_figures_of_its_table(
     words = ["accuracy", "--data", str(tmp_path), "--split", split, "--plot", str(picture)]
     result = CliRunner().invoke(main, words)
     drawn = picture.read_text("utf-8")
-    assert result.exit_code == 0 and f"Predicted beside measured: {split}" in drawn and title in drawn
+    assert result.exit_code == 0 and f"Predicted and measured: {split}" in drawn and title in drawn
 
 
 @pytest.mark.needs_data

@@ -39,8 +39,14 @@ def test_several_devices_with_prices_have_a_chart_of_cost():
 def test_a_language_model_has_a_chart_of_memory(phase, tokens):
     question = {"network": "llama-3-8b", "precision": "bf16", "phase": phase}
     texts = headings(view="batches", gpu=["h100-sxm"], batch="2", tokens=tokens, **question)
-    ranges = memory_ranges(gpu="h100-sxm", batch_size=2, sequence_length=int(tokens), batch_sizes="1", token_counts="256",
-                           **question)  # fmt: skip
+    ranges = memory_ranges(
+        gpu="h100-sxm",
+        batch_size=2,
+        sequence_length=int(tokens),
+        batch_sizes="1",
+        token_counts="256",
+        **question,
+    )
     largest = ranges.over_batch[0].fit.largest_batch
     assert any(f"Up to {largest:,} sequences of {int(tokens):,} tokens fit" in text for text in texts)
 

@@ -56,7 +56,7 @@ def _columns(exchanges: Sequence[MeasuredExchange]) -> tuple[Floats, Floats, Flo
 
 
 def seconds_of(exchanges: Sequence[MeasuredExchange]) -> Floats:
-    """What each took."""
+    """Return the measured seconds."""
     return _columns(exchanges)[2]
 
 
@@ -73,7 +73,7 @@ def fit_link(exchanges: Sequence[MeasuredExchange], name: str, bandwidth_bytes_p
     Raises
     ------
     CalibrationFailed
-        If there is nothing to fit.
+        If there are no measurements to fit.
     """
     if not exchanges:
         raise CalibrationFailed(f"{name}: no exchange was measured")

@@ -1,4 +1,4 @@
-"""What published collectives teach of a link, as `calibrations/links` ships it. The same files give the same bytes."""
+"""Calibrations of links from published collectives, for `calibrations/links`. The same data gives the same bytes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def link_calibrations(exchanges: Sequence[MeasuredExchange], inputs: list[str]) 
 
 
 def calibrate_operation(exchanges: Sequence[MeasuredExchange], bandwidth_bytes_per_s: float) -> OperationFit:
-    """The fit of one platform's operation, with its held-out errors."""
+    """Fit of a collective on one platform, with its held-out errors."""
     link = fit_link(exchanges, exchanges[0].platform, bandwidth_bytes_per_s)
     measured = seconds_of(exchanges)
     errors: list[float | None] = []

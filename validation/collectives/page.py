@@ -17,7 +17,7 @@ from .hold_out import ExchangePoint, ExchangeRow
 def exchange_validation_page(
     rows: Sequence[ExchangeRow], points: Sequence[ExchangePoint], left_out: Mapping[str, int]
 ) -> Document:
-    """The table of truth of links, the points it is worst at, and what was not read."""
+    """Return the document of held-out errors of links, with the worst points and the excluded rows."""
     tables = [
         Table(title, _COLUMNS, [msgspec.to_builtins(row) for row in rows if row.held_out == kind])
         for kind, title in (
@@ -72,7 +72,7 @@ _COLUMNS = (
 
 
 def exchange_pairs(points: Iterable[ExchangePoint]) -> list[Pair]:
-    """Held-out collectives as points of a chart, by operation."""
+    """Return held-out collectives as points of a chart, by operation."""
     return [
         Pair(f"{format_si(e.message_bytes, 'B')}, {e.workers} workers, {e.platform}, {p.held_out} held out",
              e.operation, e.time_s, p.predicted_s, interval_of(p.predicted_s, p.deviation))

@@ -1,6 +1,6 @@
 """Measured exchanges between devices that other people published, read into `MeasuredExchange`.
 
-Each platform is what one source measured of one design of machine. Rows that cannot be used as they stand are left out
+Each platform is what one source measured of one design of machine. Unusable rows are excluded
 and counted with the reason.
 """
 
@@ -39,7 +39,7 @@ PLATFORMS = {
     "h200-sxm": MeasuredPlatform("nvlink4-x18", "8 H200 SXM, NVSwitch", "NCCL 2.29", _AIC),
     "b200-sxm": MeasuredPlatform("nvlink5-x18", "8 B200 SXM, NVSwitch", "NCCL 2.29", _AIC, True),
     "gb200": MeasuredPlatform("nvlink5-x18", "4 GB200 of a rack", "NCCL 2.29", _AIC),
-    # Eight devices reach a tenth of what two do: what that server does, not what PCIe does.
+    # Eight devices reach a tenth of the rate of two, which is a property of that server, not of PCIe.
     "l40s-server": MeasuredPlatform("pcie4-x16", "8 L40S in a server", "NCCL 2.27", _AIC),
     "rtx-pro-6000-server": MeasuredPlatform("pcie5-x16", "8 RTX PRO 6000 in a server", "NCCL 2.29", _AIC, True),
     "a100-dgx": MeasuredPlatform("nvlink3-x12", "DGX A100, one node", "NCCL, version not given", _VIDUR),
@@ -102,7 +102,7 @@ class MeasuredExchange(msgspec.Struct, frozen=True, order=True):
 
 
 class Exchanges(msgspec.Struct, frozen=True):
-    """What was read, and what of a file was left out: reason to number of rows."""
+    """Collectives that were read, and the number of excluded rows by reason."""
 
     exchanges: list[MeasuredExchange]
     left_out: dict[str, int]

@@ -17,7 +17,7 @@ from .hold_out import LayerPoint, LayerRow
 def layer_validation_page(
     rows: Sequence[LayerRow], points: Sequence[LayerPoint], left_out: Mapping[str, int] = {}
 ) -> Document:
-    """Held-out error of single layers by device and kind, and the points it is worst at."""
+    """Return the document of held-out errors of single layers by device and kind, with the worst points."""
     table = Table(
         "Held-out error",
         [
@@ -89,7 +89,7 @@ def _point(point: LayerPoint) -> dict[str, object]:
 
 
 def layer_pairs(points: Iterable[LayerPoint]) -> list[Pair]:
-    """Held-out layers as points of a chart, by kind."""
+    """Return held-out layers as points of a chart, by kind."""
     return [
         Pair(f"{e.kind} {e.shape}, {e.phase}, {e.gpu} {e.precision}", e.kind, e.time_s, p.predicted_s,
              interval_of(p.predicted_s, p.deviation))

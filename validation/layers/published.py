@@ -37,7 +37,7 @@ _PRECISIONS = {"fp32": "fp32", "fp16_mixed(16b mul,32b acc)": "fp16", "bfloat16"
 
 
 class LayerDataset(msgspec.Struct, frozen=True):
-    """Measured layers, and what of the files was left out and why: reason to number of rows."""
+    """Measured layers, and the number of excluded rows by reason."""
 
     layers: list[LayerTime]
     left_out: dict[str, int]
@@ -111,7 +111,7 @@ _NO_SIZE = {
 
 
 def _text(row: dict[str, str]) -> str:
-    """What of a row is shape."""
+    """Return the part of a row that describes the shape."""
     return " ".join(value for name, value in sorted(row.items()) if name not in _NO_SIZE and value)
 
 
@@ -131,7 +131,7 @@ FILES: dict[str, tuple[Reader, tuple[str, ...]]] = {
     "kernels_neusight.csv.gz": (neusight, ("op",)),
     "gemm_modern.csv": (modern_product, ()),
 }
-"""Each file with what reads its rows, and the columns that separate what is sampled apart."""
+"""Reader of the rows of each file, and the columns by which its sample is stratified."""
 
 OPERATIONS = ("deepbench_gemm.csv.gz", "kernels_neusight.csv.gz", "gemm_modern.csv")
-"""Files of which networks learn: matrix products, and what memory bounds."""
+"""Files that calibrations of networks use: matrix products and memory-bound operations."""

@@ -88,7 +88,7 @@ def carried_page(rows: Sequence[Carried]) -> Document:
 
 
 def _side_by_side(rows: Sequence[Carried]) -> list[dict[str, object]]:
-    """A row for each step, with what every model says of it."""
+    """Return a row for each step, with the prediction of every model."""
     steps: dict[tuple[object, ...], dict[str, object]] = {}
     for row in rows:
         key = row.fitted_to, row.predicted, row.phase, row.batch_size

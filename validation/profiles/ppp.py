@@ -1,4 +1,4 @@
-"""How far one PPP carries, beside the calibrated model on the same profiles: another batch size, loader, node count."""
+"""Transfer of one PPP to another batch size, loader or node count, compared with the calibrated model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 class _Split(NamedTuple):
-    """Profiles whose configuration has one value, predicted from those that have another."""
+    """Predict profiles with one value of a setting from profiles with another value."""
 
     key: str
     fitted: Any

@@ -150,7 +150,7 @@ def _machine(topology: str) -> Topology:
 
 
 class _Timed(Job):
-    """A job whose one device takes what was measured, its own samples' copies included."""
+    """Return a job with the measured time of a single device, which includes copying its samples."""
 
     def __init__(self, point: ClusterPoint) -> None:
         job, batch = _job(point.gpu, point.precision, point.network), point.batch_size
@@ -233,7 +233,7 @@ class HeldOut(msgspec.Struct, frozen=True):
 
 
 def hold_out(points: list[ClusterPoint], by: str = "cluster") -> list[HeldOut]:
-    """Every cluster (or ``source``) predicted by what the others teach."""
+    """Predict every cluster (or ``source``) from a fit to the others."""
     held: list[HeldOut] = []
     for name in dict.fromkeys(getattr(point, by) for point in points):
         prior = _prior(learn_stragglers([point for point in points if getattr(point, by) != name]))

@@ -1,4 +1,4 @@
-"""Training on several devices, predicted beside measured, to look at."""
+"""Documents of predicted and measured training on several devices."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .clusters import HeldOut
 from .hold_out import Gap, ScaledPoint, ScalingTruth
 
 EFFICIENCY_GOAL, TIME_GOAL, GAP_GOAL = 0.05, 0.08, 0.3
-"""What is wanted: points of efficiency, and relative errors of times and of what gradients cost."""
+"""Targets: points of efficiency, and relative errors of times and of the cost of gradients."""
 
 
 def scaling_truth_page(truth: ScalingTruth) -> Document:
-    """Predicted beside measured training on several devices."""
+    """Return the document of predicted and measured training on several devices."""
     held = [point for point in truth.points if point.held_out]
     good = sum(_is_good(point) for point in held)
     facts = []

@@ -1,4 +1,4 @@
-"""What published training on several devices teaches of a platform, as `calibrations/platforms` ships it."""
+"""Calibrations of platforms from published training on several devices, for `calibrations/platforms`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES = {"EC2 p2.8xlarge": "ec2-p2-k80", "DGX-1": "dgx1-p100", "Cartesius": "ca
 
 
 def platforms_of(truth: ScalingTruth) -> dict[str, Platform]:
-    """Platforms by name, from what was fitted to all their measurements."""
+    """Return platforms by name, fitted to all their measurements."""
     found = {}
     for described, constants in truth.constants.items():
         points = [point for point in truth.points if point.measurement.platform == described]

@@ -8,7 +8,7 @@ from paleo_lite.calibration.measurements import Measurement
 
 
 class Dataset(msgspec.Struct, frozen=True):
-    """Published measurements, and what of a file was left out and why: reason to number of rows."""
+    """Published measurements, and the number of excluded rows by reason."""
 
     measurements: list[Measurement]
     left_out: dict[str, int]

@@ -17,8 +17,8 @@ from paleo_lite.calibration.validate import baseline_terms
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 
-APART = 0.15
-"""By how much the slower of two must be slower: what is closer depends on who measures."""
+MIN_DIFFERENCE = 0.15
+"""Minimum relative difference of two times; the order of closer times depends on the measurement."""
 
 
 class OrderRow(msgspec.Struct, frozen=True):
@@ -42,7 +42,9 @@ def truth(
     operations: Sequence[DeviceData] = (),
     wants: Callable[[str, str], bool] = lambda gpu, precision: True,
 ) -> list[OrderRow]:
-    """Every pair of devices on which one source measured the same step with times more than `APART` apart.
+    """Compare the order of pairs of devices on which one source measured the same step.
+
+    Only times that differ by more than `MIN_DIFFERENCE` are compared.
 
     Parameters
     ----------
@@ -76,7 +78,7 @@ def _ordered(devices: MeasuredDevices, one: GroupKey, other: GroupKey) -> Iterat
     predicted = [_predicted(devices, key, chips, own) for key, own in zip((one, other), places)]
     measured = [runs.measured_s for runs, _ in predicted]
     for at, ratio in enumerate(measured[0] / measured[1]):
-        if max(ratio, 1 / ratio) > 1 + APART:
+        if max(ratio, 1 / ratio) > 1 + MIN_DIFFERENCE:
             held_out, shipped, roofline = (
                 bool((times[0][at] < times[1][at]) == (ratio < 1)) for times in zip(*(ways for _, ways in predicted))
             )
@@ -92,8 +94,8 @@ def _predicted(
     prior = devices.prior(key, ignore=lambda other: other.chip in chips, is_source_known=False)
     shipped = pooled_model(device, key.precision, key.execution)
     bound = baseline_terms(runs)[1]
-    told = bound if isinstance(shipped, NotPooled) else runs.predict_s(shipped.theta)
-    return runs, (runs.predict_s(prior.mean), told, bound)
+    shipped_s = bound if isinstance(shipped, NotPooled) else runs.predict_s(shipped.theta)
+    return runs, (runs.predict_s(prior.mean), shipped_s, bound)
 
 
 def _step(step: Measurement) -> tuple[str, str, int, int]:
@@ -118,7 +120,7 @@ def page(rows: Sequence[OrderRow]) -> Document:
     )
     shown = [{**msgspec.to_builtins(row), "told": ", ".join(row.devices)} for row in rows]
     headline = (
-        f"the faster of two devices: right in {held_out:.1%} of {pairs} pairs more than {APART:.0%} apart with both "
-        f"chips held out, in {shipped:.1%} as shipped, in {roofline:.1%} by the roofline"
+        f"the faster of two devices: right in {held_out:.1%} of {pairs} pairs more than {MIN_DIFFERENCE:.0%} apart "
+        f"with both chips held out, in {shipped:.1%} as shipped, in {roofline:.1%} by the roofline"
     )
     return Document(headline, (), [Table("Order of two devices", columns, shown)])

@@ -45,7 +45,7 @@ class OwnRow(msgspec.Struct, frozen=True):
 
 
 class _Held(NamedTuple):
-    """A source's measurements of a device that nobody knows, and what is expected of it."""
+    """Measurements of a held-out device by one source, and the prior for the device."""
 
     group: Sequence[Measurement]
     runs: MeasuredRuns
@@ -59,7 +59,7 @@ def truth(
     operations: Sequence[DeviceData] = (),
     wants: Callable[[str, str], bool] = lambda gpu, precision: True,
 ) -> list[OwnRow]:
-    """Hold a chip out, measure a few of its steps, predict the rest of what the source measured.
+    """Hold out a chip, fit to a few of its steps, and predict the other measurements of the source.
 
     Parameters
     ----------

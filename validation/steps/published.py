@@ -1,7 +1,7 @@
 """Steps of whole networks that other people timed and published, all sources together.
 
-The files are described where they are kept, not here; the repository holds none of them, only what is learnt from them.
-Rows whose device or network is unknown, or that time several devices, are left out and counted.
+The files are described in their folder; the repository contains only the calibrations that are fitted to them. Rows
+with an unknown device or network, or with several devices, are excluded and counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SOURCES: tuple[Callable[[Path], Dataset], ...] = (
     modern_networks,
     published_engines,
 )
-"""What reads each file of a folder."""
+"""Readers of the files of a folder."""
 
 
 def published_steps(folder: Path) -> Dataset:

@@ -1,4 +1,4 @@
-"""``timm_rtx3090_rtx4090.csv.gz``: what the author of timm measured, automatic mixed precision, large batches."""
+"""``timm_rtx3090_rtx4090.csv.gz``: measurements by the author of timm, automatic mixed precision, large batches."""
 
 from __future__ import annotations
 

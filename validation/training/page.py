@@ -1,4 +1,4 @@
-"""Held-out training steps to look at."""
+"""Documents of held-out training steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .published import TrainedStep
 
 
 def training_page(rows: Sequence[HeldOut], left_out: Mapping[str, int]) -> Document:
-    """Error, coverage and width by split, beside what one MFU for all is off by."""
+    """Return error, coverage and width by split, compared with the error of a constant MFU."""
 
     table = Table(
         "Training steps of language models held out",

@@ -1,4 +1,4 @@
-"""Families of encoders: for each ``model_type`` of a config one record of what the model is made of.
+"""Families of encoders: one record of the parts of a model for each ``model_type`` of a config.
 
 Each record says which key of the config gives each field of the records in `traits`. Sources are the modules of
 ``transformers`` 5 of the same names, with which tests compare every family.
@@ -136,7 +136,7 @@ class ProjectedSize(NamedTuple):
 
 
 class RelativeSpan(NamedTuple):
-    """The distances that DeBERTa tells apart: its buckets, else its longest distance; 0 without relative positions."""
+    """Number of distances that DeBERTa distinguishes: buckets, or the longest distance; 0 without any."""
 
     def read(self, config: Config) -> int:
         """Return the number."""
@@ -187,7 +187,7 @@ class FeedForwardProjection(NamedTuple):
 
 
 class UpName(NamedTuple):
-    """The name of T5's first projection, which is another one beside a gate.
+    """Name of the first projection of T5, which differs with a gate.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ from .traits import Attention, LatentAttention
 
 
 class Positions(NamedTuple):
-    """What all attention layers of a model share: made once, before the first block.
+    """Tensors that all attention layers of a model share; created once, before the first block.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ def _separate_projections(
 def _packed_projection(
     tape: Tape, name: str, attention: Attention, x: Blob, heads: int, kv_heads: int
 ) -> tuple[Blob, Blob, Blob]:
-    """Add the projection that makes queries, keys and values at once, and take its output apart."""
+    """Add the joint projection of queries, keys and values, and split its output."""
     size, tokens = attention.head_size, tape.lengths.queries
     width = (heads + 2 * kv_heads) * size
     projection = f"{name}.{attention.projections.packed}"
@@ -159,7 +159,7 @@ def _packed_projection(
     widths = (heads * size, kv_heads * size, kv_heads * size)
     function = attention.packed_layout
     parts = tape.split_tensor(f"{name}.{function}", packed, function, tuple((1, tokens, part) for part in widths))
-    if attention.transposed_weights:  # GPT-2 takes the query apart last
+    if attention.transposed_weights:  # GPT-2 splits off the query last
         key = tape.split_heads(name, parts[1], kv_heads)
         value = tape.split_heads(name, parts[2], kv_heads)
         return tape.split_heads(name, parts[0], heads), key, value

@@ -8,25 +8,25 @@ from typing import Any, NamedTuple, Protocol
 from ..tape import Config
 
 REQUIRED = -1
-"""Default of a `Whole` that the config must have."""
+"""Default of a `Whole` without which the config is invalid."""
 
 
 class Reader(Protocol):
-    """Reads one value from a config."""
+    """Interface of the readers, each of which reads one value from a config."""
 
     def read(self, config: Config) -> Any:
         """Return the value; raise BadDescriptor if it is missing or malformed."""
 
 
 class Whole(NamedTuple):
-    """An integer of 1 or more.
+    """An integer >= 1.
 
     Attributes
     ----------
     key : str
-        Its key; where several names are in use, separated by blanks, the first that the config has.
+        Key of the value, or several keys separated by spaces; the first one in the config is used.
     default : int or None
-        Value if the config has none; None: then it is None.
+        Value if the config has none of the keys; may be None.
     """
 
     key: str
@@ -42,7 +42,7 @@ class Whole(NamedTuple):
 
 
 class Flag(NamedTuple):
-    """True or false."""
+    """A Boolean; inverted if the key has the opposite meaning of the trait."""
 
     key: str
     default: bool = False
@@ -65,7 +65,7 @@ class Share(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """The name of an activation function; the first of the keys that the config has."""
+    """The name of an activation function, from the first key that is in the config."""
 
     keys: tuple[str, ...] = ("hidden_act",)
     default: str = "silu"
@@ -79,26 +79,26 @@ class Activation(NamedTuple):
 
 
 class IsSet(NamedTuple):
-    """Whether the config has a value that is neither null, false nor one of those without effect."""
+    """Whether a value is set; null, false and values without effect, such as a factor of 1, count as not set."""
 
     key: str
     default: Any = None
     neutral: tuple[Any, ...] = (None, False, 1, 1.0)
 
     def read(self, config: Config) -> bool:
-        """Return whether it has."""
+        """Return whether the value is set."""
         return config.fields.get(self.key, self.default) not in self.neutral
 
 
 class Choice(NamedTuple):
-    """One of several values, by the value of a key."""
+    """A trait that depends on the value of a key; the trait may itself be a reader."""
 
     key: str
     values: Mapping[Any, Any]
     default: Any
 
     def read(self, config: Config) -> Any:
-        """Return the value."""
+        """Return the trait; raise BadDescriptor for an unknown value of the key."""
         chosen = config.fields.get(self.key, self.default)
         if chosen not in list(self.values):
             known = ", ".join(repr(value) for value in self.values)
@@ -108,7 +108,7 @@ class Choice(NamedTuple):
 
 
 class HeadSize(NamedTuple):
-    """The size per head: its key, else the hidden size divided by the number of heads."""
+    """The size per head: the value of its key, otherwise the hidden size divided by the number of heads."""
 
     default: int | None = None
     key: str = "head_dim"
@@ -147,25 +147,26 @@ class KeyValueHeads(NamedTuple):
 
 
 class RotarySize(NamedTuple):
-    """Elements of a head that are rotated: a share of the head's size, from one of several keys."""
+    """Number of elements per head with rotary embedding: a fraction of the head size, from one of several keys."""
 
     default: float = 1.0
     head_size: HeadSize = HeadSize()
     keys: tuple[str, ...] = ("partial_rotary_factor", "rotary_pct")
 
     def read(self, config: Config) -> int:
-        """Return the number of elements, which is even."""
-        share = self.default
+        """Return the number of elements, rounded down to an even number."""
+        fraction = self.default
         rope = config.fields.get("rope_parameters")
-        for fields in (rope if isinstance(rope, dict) else {}, config.fields):
+        rope_fields = rope if isinstance(rope, dict) else {}
+        for fields in (rope_fields, config.fields):  # later values take precedence
             for key in self.keys:
                 if fields.get(key) is not None:
-                    share = Config(fields, config.where).fraction(key, self.default)
-        return int(self.head_size.read(config) * share) // 2 * 2
+                    fraction = Config(fields, config.where).fraction(key, self.default)
+        return int(self.head_size.read(config) * fraction) // 2 * 2
 
 
 class Sum(NamedTuple):
-    """An integer plus a constant, such as positions and the rows that are reserved for padding."""
+    """An integer plus a constant, such as the number of positions plus the rows reserved for padding."""
 
     key: str
     default: int
@@ -177,7 +178,11 @@ class Sum(NamedTuple):
 
 
 class FalconHeads(NamedTuple):
-    """Falcon's key and value heads: as given in its newer architecture, else one, or as many as there are queries."""
+    """Number of key and value heads of Falcon.
+
+    In the new decoder architecture the config states it; otherwise it is 1 with multi-query attention, and equal to the
+    number of query heads without.
+    """
 
     def read(self, config: Config) -> int:
         """Return the number."""
@@ -188,7 +193,7 @@ class FalconHeads(NamedTuple):
 
 
 class CeilOf(NamedTuple):
-    """An integer; if it is absent or ``"auto"``, another one divided by a constant and rounded up."""
+    """An integer; if absent or ``"auto"``, another integer divided by a constant and rounded up."""
 
     key: str
     of: str
@@ -202,7 +207,7 @@ class CeilOf(NamedTuple):
 
 
 class HeadsOf(NamedTuple):
-    """The size of Mamba's heads: its key unless absent or ``"auto"``, else the channels divided by the heads."""
+    """The size of the heads of Mamba; if absent or ``"auto"``, the channels divided by the number of heads."""
 
     key: str
     channels: str
@@ -219,7 +224,7 @@ class HeadsOf(NamedTuple):
 
 
 class Multiple(NamedTuple):
-    """An integer, else a multiple of another."""
+    """An integer; if absent, a multiple of another integer."""
 
     key: str
     factor: float | Whole
@@ -227,18 +232,18 @@ class Multiple(NamedTuple):
 
     def read(self, config: Config) -> int:
         """Return the integer."""
-        given = Whole(self.key, None).read(config) if self.key else None
+        explicit = Whole(self.key, None).read(config) if self.key else None
         factor = self.factor.read(config) if isinstance(self.factor, Whole) else self.factor
-        whole = Whole(self.of).read(config)
-        assert factor is not None and whole is not None
-        return given or int(factor * whole)
+        base = Whole(self.of).read(config)
+        assert factor is not None and base is not None
+        return explicit or int(factor * base)
 
 
-# Which layers a trait applies to.
+# Rules that choose the layers to which a trait applies.
 
 
 class Layers(Protocol):
-    """A rule that chooses layers."""
+    """Interface of the rules that choose layers."""
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return, for each of `count` layers, whether it is chosen."""
@@ -250,12 +255,12 @@ class All(NamedTuple):
     is_chosen: bool = True
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
-        """Return the same for each."""
+        """Return the same value for each layer."""
         return [self.is_chosen] * count
 
 
 class When(NamedTuple):
-    """The layers of one rule where a flag of the config is set, those of another where it is not."""
+    """The layers of one rule if a flag of the config is set, otherwise those of another rule."""
 
     flag: Flag | IsSet
     layers: Layers = All()
@@ -268,9 +273,9 @@ class When(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """The layers that a list of the config names so; without the list, those of another rule.
+    """The layers for which a list in the config has a certain value; without the list, those of another rule.
 
-    Where several names are in use, `value` has them separated by blanks.
+    `value` may contain several equivalent values, separated by spaces.
     """
 
     value: str | int
@@ -289,7 +294,7 @@ class Listed(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """The layers whose numbers a list of the config has; an empty or absent list: those of another rule."""
+    """The layers with their number in a list of the config; without the list, those of another rule."""
 
     key: str
     otherwise: Layers = All(False)
@@ -303,7 +308,7 @@ class Numbered(NamedTuple):
 
 
 class From(NamedTuple):
-    """The layers from a number on."""
+    """All layers from a number on."""
 
     first: Whole
 
@@ -316,7 +321,7 @@ class From(NamedTuple):
 
 
 class EveryNth(NamedTuple):
-    """Every n-th layer: those with ``index % n == offset``; the offset -1 stands for n - 1."""
+    """Every n-th layer: those with ``index % n == offset``, where an offset of -1 means n - 1."""
 
     period: Whole
     offset: Whole | int = -1

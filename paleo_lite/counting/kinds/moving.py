@@ -22,16 +22,16 @@ from ..layer import (
 
 
 def pooling(op: Op) -> Cost:
-    """Count a pooling with windows of k elements: k - 1 compares per output for max, k operations for average.
+    """Count a pooling with windows of k elements: k - 1 comparisons per output for max, k FLOPs for average.
 
-    Windows of a single element compute nothing in average pooling. In training, max pooling stores the index of each
+    Average pooling over windows of a single element has no FLOPs. In training, max pooling stores the index of each
     maximum.
     """
     is_max = op.layer.kind.startswith(("max", "adaptive_max"))
     elements = window_elements(op)
-    compares = elements - op.y
+    comparisons = elements - op.y
     average_flops = elements if elements > op.y else 0
-    flops = compares if is_max else average_flops
+    flops = comparisons if is_max else average_flops
     index_bytes = INDEX_BYTES * op.y if is_max else 0
     return needed_cost(
         op,
@@ -42,9 +42,9 @@ def pooling(op: Op) -> Cost:
 
 
 def window_elements(op: Op) -> int:
-    """Return the total number of elements in all windows of a pooling, padding included.
+    """Return the total number of elements in all windows of a pooling, including padding.
 
-    The windows of adaptive pooling are those of PyTorch, from floor(i * in / out) to ceil((i + 1) * in / out).
+    As in PyTorch, window i of adaptive pooling extends from floor(i * in / out) to ceil((i + 1) * in / out).
     """
     kernel = op.attributes.get("kernel")
     if kernel is not None:
@@ -64,22 +64,22 @@ def saved_by_max_pool(layer: Layer, wants_gradient: Sequence[bool], trainable: b
 
 
 def saved_by_adaptive_mean(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Return the saved tensors: the input, except for global pooling, which PyTorch computes as a mean."""
+    """Return the saved tensors: the input, or none for global pooling, which PyTorch computes as a mean."""
     rank = layer.attributes.get("dims", len(layer.inputs[0]) - 2)
     is_global = prod(layer.outputs[0][-rank:]) == 1
     return SAVES_NOTHING if is_global else SAVES_FIRST_INPUT
 
 
 def fusion_of_adaptive_mean(layer: Layer) -> Fusion:
-    """Return the fusion of adaptive average pooling: a reduction if one element per channel remains."""
+    """Return the fusion of adaptive average pooling, which is a reduction if one element per channel remains."""
     is_global = prod(layer.outputs[0]) == prod(layer.outputs[0][:2])
     return "reduction" if is_global else "alone"
 
 
 def interpolation(op: Op) -> Cost:
-    """Count an interpolation: 2 * taps - 1 FLOPs per output, with 2^d taps (linear in d dimensions) or 4^d (cubic).
+    """Count an interpolation in d dimensions: 2 * taps - 1 FLOPs per output, with 2^d (linear) or 4^d (cubic) taps.
 
-    Nearest-neighbour interpolation copies. The grid of `grid_sample` is a second input; the computation of
+    Nearest-neighbour interpolation has no FLOPs. The grid of `grid_sample` is a second input; the computation of
     interpolation weights is not counted.
     """
     taps_per_dimension = {"nearest": 1, "linear": 2, "cubic": 4}[op.attributes.get("mode", "nearest")]
@@ -110,7 +110,7 @@ def concat(op: Op) -> Cost:
 
 
 def embedding(op: Op) -> Cost:
-    """Count a table look-up: no FLOPs forward; backward the gradients are added into a table of zeros."""
+    """Count a table look-up: no FLOPs forward; the backward pass adds the gradients to a table of zeros."""
     rows = op.y // op.layer.weights[0][-1]
     return needed_cost(
         op,
@@ -120,7 +120,7 @@ def embedding(op: Op) -> Cost:
 
 
 def embedding_bag(op: Op) -> Cost:
-    """Count an embedding bag: the sum of the rows of each bag; backward every row receives the gradient of its bag."""
+    """Count an embedding bag: a sum over the rows of each bag; backward, every row gets the gradient of its bag."""
     num_indices = op.inputs[0] if op.inputs else 0
     width = op.layer.weights[0][-1] if op.layer.weights else 1
     elements = num_indices * width
@@ -151,9 +151,9 @@ def _values_and_indices(op: Op, comparisons: int) -> Cost:
 
 
 def scatter(op: Op) -> Cost:
-    """Count a scatter: values written or added at the indices of the second input, into a copy unless in place.
+    """Count a scatter, which writes or adds values at the indices of the second input.
 
-    The backward pass gathers the gradient at the indices.
+    It copies the target first unless it works in place. The backward pass gathers the gradient at the indices.
     """
     target, indices, values = (*op.inputs, 0, 0)[:3]
     written_values = values or indices
@@ -173,7 +173,10 @@ def scatter(op: Op) -> Cost:
 
 
 def gather(op: Op) -> Cost:
-    """Count a gather: elements read and written with one index each, or one per row; backward adds them into zeros."""
+    """Count a gather: every element is read and written, with one index per element or per row.
+
+    The backward pass adds the gradients to a tensor of zeros.
+    """
     size = op.inputs[0] if op.inputs else op.w
     takes_rows = op.layer.inputs and op.attributes.get("function") in _ROW_GATHERS
     row = op.layer.inputs[0][1:] if takes_rows else ()
@@ -184,7 +187,7 @@ def gather(op: Op) -> Cost:
 
 
 _ROW_GATHERS = ("getitem", "index_select")
-"""Calls that read whole rows by one index."""
+"""Calls that read whole rows, with one index per row."""
 
 
 def fill(op: Op) -> Cost:
@@ -193,9 +196,9 @@ def fill(op: Op) -> Cost:
 
 
 def assign(op: Op) -> Cost:
-    """Count ``target[index] = value``: the value is read and written; the target is the first input.
+    """Count ``target[index] = value``, where the target is the first input: the value is read and written.
 
-    The gradient of the value is a view of the target's gradient, in which zeros replace it.
+    The gradient of the value is a view of the gradient of the target, which is then overwritten with zeros.
     """
     return needed_cost(op, PassCost(0, 0, op.x + op.w - op.inputs[0], op.y), PassCost(0, 0, 0, op.y))
 
@@ -206,9 +209,9 @@ def cache(op: Op) -> Cost:
 
 
 def exchange(op: Op) -> Cost:
-    """Count a collective of tensor parallelism: no device work, but a kernel launch.
+    """Count a collective of tensor parallelism: a kernel launch, without work on the device.
 
-    ``copy`` exchanges only in the backward pass, ``sum`` only in the forward pass.
+    The function ``copy`` communicates only in the backward pass, ``sum`` only in the forward pass.
     """
     function = op.attributes.get("function", "")
     forward = PassCost(kernels=0 if function == "copy" else 1)
@@ -217,7 +220,7 @@ def exchange(op: Op) -> Cost:
 
 
 def view(op: Op) -> Cost:
-    """Count a view (reshape, permute, flatten): no bytes. The gradient of an expanded view is summed."""
+    """Count a view (reshape, permute, flatten), which moves no bytes; the gradient of an expanded view is summed."""
     if op.y > op.x + op.w:
         backward = PassCost(op.y, 0, op.y, op.x + op.w)
         return needed_cost(op, NO_COST, backward, backward)
@@ -225,7 +228,7 @@ def view(op: Op) -> Cost:
 
 
 def slice_view(op: Op) -> Cost:
-    """Count a slice, split or select: no bytes forward; backward writes the gradient into a tensor of zeros."""
+    """Count a slice, split or select: no bytes forward; the backward pass writes the gradient into zeros."""
     backward = PassCost(0, 0, op.y, op.x + op.w)
     return needed_cost(op, NO_COST, backward, backward)
 
