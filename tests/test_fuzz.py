@@ -34,7 +34,7 @@ def test_what_was_found_stays_mended(path, known, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     copy = tmp_path / path.parent.name
     copy.write_bytes(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
-    (sample,) = [sample for sample in known if sample.name == path.parent.name]
+    sample = next(sample for sample in known if sample.name == path.parent.name)
     for command in sample.commands:
         assert fuzz.wrong_with(command.format(file=copy).split()) is None
 

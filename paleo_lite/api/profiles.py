@@ -13,6 +13,7 @@ import msgspec
 from ..calibration.choose import used_calibration
 from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..extras import require
+from ..files import file_exists
 from ..machines import Device, find_device
 from ..timing.models import TIME_MODELS
 from .arguments import Paths, to_paths
@@ -227,7 +228,7 @@ def _list_files(paths: Paths) -> list[Path]:
     from ..profiles.detect import find_files
 
     listed = to_paths(paths)
-    if len(listed) > 1 or listed[0].is_dir():
+    if len(listed) > 1 or file_exists(listed[0], Path.is_dir):
         return find_files(listed)
     return listed
 

@@ -224,6 +224,8 @@ def _decode_layers(network: Network, descriptor: Descriptor, path: Path, sample:
             raise BadDescriptor(f"{path}: layer {name!r} has no outputs")
         if any(not 0 <= pointer < len(shapes) for pointer in (*inputs, *outputs, *weights)):
             raise BadDescriptor(f"{path}: layer {name!r} points outside $.shapes")
+        if kind.startswith("conv") and weights and len(shapes[weights[0]]) < 3:
+            raise BadDescriptor(f"{path}: layer {name!r}: the weights of a convolution have at least 3 dimensions")
         if not 0 <= attribute_index < len(attributes):
             raise BadDescriptor(f"{path}: layer {name!r} points outside $.attributes")
         if len(inputs) != len(parents) or any(not CONSTANT <= parent < index for parent in parents):

@@ -134,8 +134,8 @@ class ActivityRecorder:
             return None
         sums = np.zeros(len(self._names))
         for events in self._device_events:
-            compute_ns = (events["end"] - events["start"]) * (events["lane"] == COMPUTE)
-            sums += np.bincount(events["name"], compute_ns * 1e-9, len(sums))
+            computing = events[(events["lane"] == COMPUTE) & (events["name"] >= 0)]  # -1 for an event without a name
+            sums += np.bincount(computing["name"], (computing["end"] - computing["start"]) * 1e-9, len(sums))
         return {name: sums[code] for name, code in self._names.items() if sums[code]}
 
     def _read_device_events(self, rows: pa.RecordBatch) -> NDArray[Any]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 import msgspec
 
 from ..errors import BadProfile, BadValue, UnknownFormat
+from ..files import file_exists
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -150,10 +151,10 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
     by_resolved: dict[Path, Path] = {}
     paths = list(paths)
     for path in paths:
-        if path.is_dir():
+        if file_exists(path, Path.is_dir):
             visible = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
             files = sorted(visible, key=_natural_order)
-        elif path.exists():
+        elif file_exists(path, Path.exists):
             files = [path]
         else:
             raise BadValue(f"{path}: no such file or folder")

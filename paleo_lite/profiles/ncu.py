@@ -96,6 +96,8 @@ def _kernels(path: Path) -> Iterator[tuple[dict[str, str], dict[str, float]]]:
     values: dict[str, float] = {}
     for number, fields in table.rows():
         row = dict(zip(table.names, fields))
+        if "Kernel Name" not in row:  # a later heading, below which the columns are others
+            raise BadProfile(f"{path}: line {number}: no column 'Kernel Name'")
         if "Metric Name" not in row:
             metrics: dict[str, float] = {}
             for name, text, unit in zip(table.names, fields, table.units):

@@ -199,7 +199,7 @@ def _metric_tables(report: KernelReport) -> list[Table]:
         Column("remedy", "remedy", left=True, wrap=True, drop_order=2),
     ]
     names = ", ".join(f"({number}) {row.name.rsplit('::', 1)[-1]}" for number, row in enumerate(chosen, 1))
-    return [Table(f"Counters of {names}", columns, [rows[name] for name in sorted(rows)])]
+    return [Table(f"Counters of {make_printable(names)}", columns, [rows[name] for name in sorted(rows)])]
 
 
 def timeline_page(timeline: Timeline) -> Document:

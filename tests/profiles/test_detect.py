@@ -8,7 +8,9 @@ import pickle
 import sqlite3
 
 import pytest
+from click.testing import CliRunner
 
+from paleo_lite.cli import main
 from paleo_lite.errors import BadProfile, UnknownFormat
 from paleo_lite.profiles.detect import READERS, load_reader, open_profile, read_head
 
@@ -194,3 +196,12 @@ def test_what_only_its_maker_reads_is_exported_first(tmp_path, name, raw, messag
     path.write_bytes(raw)
     with pytest.raises(UnknownFormat, match=message):
         open_profile(path)
+
+
+@pytest.mark.parametrize("command", ["kernels", "efficiency"])
+def test_a_path_that_is_too_long_is_no_file(command: str) -> None:
+    """Not an output that cannot be written: the operating system refuses the name before it looks for the file."""
+    result = CliRunner().invoke(main, [command, "x" * 300, "--gpu", "k40m"])
+    assert result.exit_code in (1, 2)
+    assert "output" not in result.stderr
+    assert "no such file" in result.stderr or "cannot be read" in result.stderr
