@@ -1,4 +1,4 @@
-"""``python -m validation accuracy`` and ``ship``: what published measurements say of predictions, and teach them."""
+"""``python -m validation``: validate predictions against published measurements, and fit the shipped calibrations."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from paleo_lite.reporting.charts.accuracy import Pair
 
 
-class Asked(NamedTuple):
-    """What to validate on: where the data is, and which devices and precisions (all where empty)."""
+class Request(NamedTuple):
+    """Arguments of ``accuracy``: the split, the folder of data, and the devices and precisions (empty: all)."""
 
     split: str
     data: Path
@@ -30,25 +30,26 @@ class Asked(NamedTuple):
     precisions: tuple[str, ...]
 
     @property
-    def measured(self) -> Path:
-        """The folder of published tables: the data's ``measured``, or itself."""
-        return self.data / "measured" if (self.data / "measured").is_dir() else self.data
+    def tables(self) -> Path:
+        """Folder of published tables: ``measured`` inside the data, or the data folder itself."""
+        folder = self.data / "measured"
+        return folder if folder.is_dir() else self.data
 
-    def wants(self, gpu: str, precision: str) -> bool:
-        """Whether measurements of a device in a precision are asked for."""
+    def includes(self, gpu: str, precision: str) -> bool:
+        """Return whether the request includes measurements of a device in a precision."""
         return (not self.gpus or gpu in self.gpus) and (not self.precisions or precision in self.precisions)
 
-    def nothing(self) -> BadValue:
-        """The error to raise where no row is of what was asked for."""
+    def no_measurement(self) -> BadValue:
+        """Return the error to raise if no row matches the request."""
         return BadValue(f"no measurement of {', '.join((*self.gpus, *self.precisions))} in {self.data}")
 
 
-Truth = tuple[Sequence[msgspec.Struct], Callable[[], Document], Callable[[], "list[Pair]"]]
-"""Rows for JSON, what makes the page, and what makes the points of the chart."""
+Report = tuple[Sequence[msgspec.Struct], Callable[[], Document], Callable[[], "list[Pair]"]]
+"""Rows for JSON, and functions that return the page and the points of the chart."""
 
 
-def _steps(asked: Asked) -> Truth:
-    """Steps of whole networks: a network, a family, a device or a source."""
+def _steps(request: Request) -> Report:
+    """Hold out steps of whole networks by network, family, device or source."""
     from paleo_lite.calibration.validate import Validation, validate
     from paleo_lite.reporting.calibrations import validation_page
     from paleo_lite.reporting.charts.accuracy import network_pairs
@@ -56,171 +57,174 @@ def _steps(asked: Asked) -> Truth:
     from .ship import operations_of
     from .steps.published import published_steps
 
-    measurements = published_steps(asked.measured).measurements
-    if not any(asked.wants(m.gpu, m.precision) for m in measurements):
-        raise asked.nothing()
-    operations = operations_of(asked.measured)
-    rows, points = validate(measurements, asked.split, asked.gpus, asked.precisions, operations)
+    measurements = published_steps(request.tables).measurements
+    if not any(request.includes(m.gpu, m.precision) for m in measurements):
+        raise request.no_measurement()
+    operations = operations_of(request.tables)
+    rows, points = validate(measurements, request.split, request.gpus, request.precisions, operations)
     return rows, lambda: validation_page(Validation(rows[0].split, rows, points)), lambda: network_pairs(points)
 
 
-def _ratios(asked: Asked) -> Truth:
-    """Ratios of steps: the same on two devices, or two on one."""
+def _ratios(request: Request) -> Report:
+    """Hold out ratios of two steps: the same step on two devices, or two steps on one device."""
     from .steps.published import published_steps
-    from .steps.ratios import ratio_page, ratio_truth
+    from .steps.ratios import ratio_page, validate_ratios
 
-    measurements = published_steps(asked.measured).measurements
-    measurements = [step for step in measurements if asked.wants(step.gpu, step.precision)]
+    measurements = published_steps(request.tables).measurements
+    measurements = [step for step in measurements if request.includes(step.gpu, step.precision)]
     if not measurements:
-        raise asked.nothing()
-    rows = ratio_truth(measurements)
+        raise request.no_measurement()
+    rows = validate_ratios(measurements)
     return rows, lambda: ratio_page(rows), list
 
 
-def _held_out(module: str, asked: Asked) -> Truth:
-    """What a module of `steps` says of published steps: its ``truth`` as rows, its ``page`` of them."""
+def _held_out(module: str, request: Request) -> Report:
+    """Validate with the functions ``validate_steps`` and ``page`` of a module of `steps`."""
     from .ship import operations_of
     from .steps.published import published_steps
 
     split = import_module(f".steps.{module}", __package__)
-    rows = split.truth(published_steps(asked.measured).measurements, operations_of(asked.measured), asked.wants)
+    rows = split.validate_steps(
+        published_steps(request.tables).measurements, operations_of(request.tables), request.includes
+    )
     if not rows:
-        raise asked.nothing()
+        raise request.no_measurement()
     return rows, lambda: split.page(rows), list
 
 
-def _transformers(asked: Asked) -> Truth:
-    """Transformers on a device held out."""
+def _transformers(request: Request) -> Report:
+    """Predict the transformers of each device with that device held out."""
     from paleo_lite.calibration.validate import Validation
     from paleo_lite.reporting.calibrations import validation_page
     from paleo_lite.reporting.charts.accuracy import network_pairs
 
     from .ship import operations_of
     from .steps.published import published_steps
-    from .steps.transformers import transformer_truth
+    from .steps.transformers import validate_transformers
 
-    measurements, operations = published_steps(asked.measured).measurements, operations_of(asked.measured)
-    rows, points = transformer_truth(measurements, asked.gpus, asked.precisions, operations)
+    measurements, operations = published_steps(request.tables).measurements, operations_of(request.tables)
+    rows, points = validate_transformers(measurements, request.gpus, request.precisions, operations)
     if not rows:
-        raise asked.nothing()
+        raise request.no_measurement()
     return rows, lambda: validation_page(Validation(rows[0].split, rows, points)), lambda: network_pairs(points)
 
 
-def _layers(asked: Asked) -> Truth:
-    """Single layers: a fifth of their shapes."""
+def _layers(request: Request) -> Report:
+    """Hold out one fifth of the shapes of single layers at a time."""
     from .layers.hold_out import validate_layers
     from .layers.page import layer_pairs, layer_validation_page
     from .layers.published import published_layers
 
-    published = published_layers(asked.measured, asked.gpus, asked.precisions)
+    published = published_layers(request.tables, request.gpus, request.precisions)
     if not published.layers:
-        raise asked.nothing()
+        raise request.no_measurement()
     rows, points = validate_layers(published.layers)
     return rows, lambda: layer_validation_page(rows, points, published.left_out), lambda: layer_pairs(points)
 
 
-def _operations(asked: Asked) -> Truth:
-    """Single matrix products and convolutions of a device held out."""
-    from .layers.devices import operation_truth, operations_page
+def _operations(request: Request) -> Report:
+    """Hold out shapes and devices of single matrix products and convolutions."""
+    from .layers.devices import operations_page, validate_operations
     from .ship import operations_of
 
-    rows = operation_truth(operations_of(asked.measured), asked.wants)
+    rows = validate_operations(operations_of(request.tables), request.includes)
     if not rows:
-        raise asked.nothing()
+        raise request.no_measurement()
     return rows, lambda: operations_page(rows), list
 
 
-def _profiles(asked: Asked) -> Truth:
-    """Classes of work in profiles: every batch size but the smallest."""
-    from .profiles.hold_out import validate_profiles
+def _profiles(request: Request) -> Report:
+    """Hold out all batch sizes of profiles but the smallest, by class of work."""
+    from .profiles.hold_out import ProfileRow, validate_profiles
     from .profiles.page import profile_pairs, profile_validation_page
     from .profiles.published import PROFILE_SETS
 
-    wanted = [known for known in PROFILE_SETS if asked.wants(known.gpu, known.precision)]
-    if not wanted:
-        raise asked.nothing()
-    rows = [
-        row
-        for known in wanted
-        for row in validate_profiles([known.path(asked.data)], known.gpu, known.network, known.precision)
-    ]
+    selected = [profiles for profiles in PROFILE_SETS if request.includes(profiles.gpu, profiles.precision)]
+    if not selected:
+        raise request.no_measurement()
+    rows: list[ProfileRow] = []
+    for profiles in selected:
+        rows += validate_profiles([profiles.path(request.data)], profiles.gpu, profiles.network, profiles.precision)
     return rows, lambda: profile_validation_page(rows), lambda: profile_pairs(rows)
 
 
-def _ppp(asked: Asked) -> Truth:
-    """Profiles at another batch size, by another loader or on more nodes, predicted by one PPP."""
-    from .profiles.page import carried_page, carried_pairs
-    from .profiles.ppp import carry
+def _ppp(request: Request) -> Report:
+    """Predict profiles at another batch size, with another loader or on more nodes from a single PPP."""
+    from .profiles.page import comparison_page, comparison_pairs
+    from .profiles.ppp import compare_models
     from .profiles.published import PROFILE_SETS
 
-    wanted = [known for known in PROFILE_SETS if asked.wants(known.gpu, known.precision)]
-    if not wanted:
-        raise asked.nothing()
-    rows = [row for known in wanted for row in carry(asked.data, known)]
-    return rows, lambda: carried_page(rows), lambda: carried_pairs(rows)
+    selected = [profiles for profiles in PROFILE_SETS if request.includes(profiles.gpu, profiles.precision)]
+    if not selected:
+        raise request.no_measurement()
+    rows = [row for profiles in selected for row in compare_models(request.data, profiles)]
+    return rows, lambda: comparison_page(rows), lambda: comparison_pairs(rows)
 
 
-def _collectives(asked: Asked) -> Truth:
-    """Collectives between devices: message sizes and numbers of workers."""
+def _collectives(request: Request) -> Report:
+    """Hold out message sizes and numbers of workers of collectives."""
     from .collectives.hold_out import validate_collectives
     from .collectives.page import exchange_pairs, exchange_validation_page
     from .collectives.published import PLATFORMS, published_exchanges
 
-    if asked.precisions:
-        raise BadValue("collectives are timed by bytes, whatever their precision: leave --precision out")
-    for name in asked.gpus:
+    if request.precisions:
+        raise BadValue("collectives are measured in bytes, independent of the precision: omit `--precision`")
+    for name in request.gpus:
         if name not in PLATFORMS:
             raise UnknownName("measured platform", name, PLATFORMS)
-    published = published_exchanges(asked.measured)
-    rows, points = validate_collectives([e for e in published.exchanges if not asked.gpus or e.platform in asked.gpus])
+    published = published_exchanges(request.tables)
+    rows, points = validate_collectives(
+        [e for e in published.exchanges if not request.gpus or e.platform in request.gpus]
+    )
     page = partial(exchange_validation_page, rows, points, published.left_out)
     return rows, page, lambda: exchange_pairs(points)
 
 
-def _scaling(asked: Asked) -> Truth:
-    """Training on several devices: networks, batch sizes and numbers of nodes."""
+def _scaling(request: Request) -> Report:
+    """Hold out networks, batch sizes and numbers of nodes of training on several devices."""
     from .scaling.hold_out import validate_scaling
-    from .scaling.page import scaling_pairs, scaling_truth_page
+    from .scaling.page import scaling_page, scaling_pairs
 
-    if asked.precisions not in ((), ("fp32",)):
-        raise asked.nothing()
-    truth = validate_scaling(asked.data, asked.gpus)
-    if not truth.points:
-        raise asked.nothing()
-    return truth.points, lambda: scaling_truth_page(truth), lambda: scaling_pairs(truth.points)
+    if request.precisions not in ((), ("fp32",)):
+        raise request.no_measurement()
+    validation = validate_scaling(request.data, request.gpus)
+    if not validation.points:
+        raise request.no_measurement()
+    return validation.points, lambda: scaling_page(validation), lambda: scaling_pairs(validation.points)
 
 
-def _clusters(asked: Asked) -> Truth:
-    """Clusters and sources that the prior did not see, and clusters of which one measurement is known."""
-    from .scaling.clusters import cluster_points, hold_out, measured_once
+def _clusters(request: Request) -> Report:
+    """Hold out clusters and sources, entirely or except for one or two measurements of the cluster."""
+    from .scaling.clusters import cluster_points, forecast_larger_sizes, hold_out
     from .scaling.page import cluster_pairs, clusters_page
 
-    if asked.gpus or asked.precisions:
-        raise BadValue("clusters are held out whole: leave --gpu and --precision out")
-    points = cluster_points(asked.data)
-    held = {by: hold_out(points, by) for by in ("cluster", "source")}
-    for kind, said in KNOWN.items():
-        held[f"cluster, more nodes; measured: {said}"] = measured_once(points, kind)
-    return held["cluster"], lambda: clusters_page(held), lambda: cluster_pairs(held["cluster"])
+    if request.gpus or request.precisions:
+        raise BadValue("clusters are held out as a whole: omit `--gpu` and `--precision`")
+    points = cluster_points(request.data)
+    forecasts = {field: hold_out(points, field) for field in ("cluster", "source")}
+    for kind, description in KNOWN_MEASUREMENTS.items():
+        forecasts[f"cluster, more nodes; measured: {description}"] = forecast_larger_sizes(points, kind)
+    return forecasts["cluster"], lambda: clusters_page(forecasts), lambda: cluster_pairs(forecasts["cluster"])
 
 
-def _training(asked: Asked) -> Truth:
-    """Training steps of language models: sources, sizes, ways to share the network out, GPUs."""
-    from .training.hold_out import truth
+def _training(request: Request) -> Report:
+    """Hold out training steps of language models by source, model size, parallelism or GPU."""
+    from .training.hold_out import validate_training
     from .training.page import training_page, training_pairs
     from .training.published import trained_steps
 
-    published = trained_steps(asked.data)
-    steps = [step for step in published.steps if asked.wants(step.gpu, step.precision)]
+    published = trained_steps(request.data)
+    steps = [step for step in published.steps if request.includes(step.gpu, step.precision)]
     if not steps:
-        raise asked.nothing()
-    rows, pairs = truth(steps)
+        raise request.no_measurement()
+    rows, pairs = validate_training(steps)
     return rows, lambda: training_page(rows, published.left_out), lambda: training_pairs(pairs)
 
 
-KNOWN = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
+KNOWN_MEASUREMENTS = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
+"""Measurements of a held-out cluster that are known, and how the page describes them."""
 
-SPLITS: dict[str, Callable[[Asked], Truth]] = {
+SPLITS: dict[str, Callable[[Request], Report]] = {
     **dict.fromkeys(STEP_SPLITS, _steps),
     "layers": _layers,
     "operations": _operations,
@@ -235,12 +239,12 @@ SPLITS: dict[str, Callable[[Asked], Truth]] = {
     "clusters": _clusters,
     "training": _training,
 }
-"""What can be held out, and who does it."""
+"""Function that performs each validation, by the value of ``--split``."""
 
 
 @click.group(cls=ErrorHandlingGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def main() -> None:
-    """Published measurements: how true predictions of them are, and the calibrations that are learnt from them."""
+    """Validate predictions against published measurements, and fit the calibrations that the package ships."""
 
 
 @main.command(cls=AnswerCommand, chart="accuracy")
@@ -250,22 +254,23 @@ def main() -> None:
 )  # fmt: skip
 @click.option(
     "--split", type=click.Choice(tuple(SPLITS)), default="network", show_default=True,
-    help="What is held out at a time.",
+    help="Which part of the measurements is held out at a time.",
 )  # fmt: skip
-@click.option("--gpu", "gpus", multiple=True, help="Only this device; of collectives, this platform.")
+@click.option("--gpu", "gpus", multiple=True, help="Only this device (for collectives: this platform).")
 @click.option("--precision", "precisions", multiple=True, help="Only this precision.")
 def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[str, ...]) -> Answer:
-    """Hold published measurements out, predict them from the rest, and say how far off that is.
+    """Hold out published measurements, predict them from the others, and report the errors.
 
-    Of steps a network, a family, a device or a source at a time; of single layers a fifth of their shapes; of profiles
-    all batch sizes but the smallest, by class of work; of exchanges message sizes and numbers of workers; of training
-    on several devices networks, a batch size and numbers of nodes; of clusters all of one, or of one source; of
-    language models in training a source, a range of sizes, several nodes, shared matrices and stages, or a GPU.
-    Beside the calibrated model stand simpler ones on the same folds.
+    The splits `network`, `family`, `gpu` and `source` hold out steps of whole networks. `layers` holds out one fifth
+    of the shapes of single layers. `profile` holds out all batch sizes but the smallest, by class of work.
+    `collectives` holds out message sizes and numbers of workers. `scaling` holds out networks, a batch size and numbers
+    of nodes of training on several devices. `clusters` holds out one cluster or one source at a time. `training` holds
+    out steps of language models by source, model size, number of nodes, parallelism or GPU. The page also shows the
+    errors of simpler models on the same folds.
     """
-    rows, page, pairs = SPLITS[split](Asked(split, data, gpus, precisions))
+    rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))
     held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split
-    title = f"Predicted beside measured: {held_out}"
+    title = f"Predicted against measured: {held_out}"
     return Answer(
         lambda: {"rows": [msgspec.to_builtins(row) for row in rows]},
         page,
@@ -278,7 +283,7 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @options.debug()
 def ship(data: Path, folder: Path) -> None:
-    """Fit what is published in DATA; write the calibrations of devices, links and platforms into FOLDER."""
+    """Fit the published measurements in DATA; write calibrations of devices, links and platforms into FOLDER."""
     from .power import ship_power
     from .ship import ship_devices, ship_links, ship_platforms
     from .training.hold_out import ship_training
@@ -299,13 +304,13 @@ def ship(data: Path, folder: Path) -> None:
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @options.debug()
 def order(folder: Path) -> None:
-    """Put the devices of the pool in FOLDER into the order of their data sheets: after one was added, without data."""
+    """Order the devices of the pool in FOLDER by their data sheets (needed after adding a device without data)."""
     from paleo_lite.calibration.choose import POOL_FILE, read_pool
 
     from .ordering import write_pool
-    from .ship import ordered
+    from .ship import with_order
 
-    pool = ordered(read_pool(folder / POOL_FILE))
+    pool = with_order(read_pool(folder / POOL_FILE))
     write_pool(pool, folder / POOL_FILE)
     click.echo(f"{len(pool.order)} shifted")
 

@@ -1,4 +1,4 @@
-"""``python -m validation`` from outside: what it refuses, and in which words."""
+"""Command line of ``python -m validation``: options, and messages for invalid input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from validation.__main__ import SPLITS, main
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "message"),
     [
         (["--split", "network"], 1, "torchvision_fp16_fp32_fp64.csv: cannot be read"),
         (["--split", "profile", "--gpu", "t4"], 2, "no measurement of t4 in"),
@@ -23,9 +23,9 @@ from validation.__main__ import SPLITS, main
         (["--plot", "chart.gif"], 2, "chart.gif: a chart file must end in .png, .svg, .html"),
     ],
 )
-def test_mistakes_get_one_sentence(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
+def test_invalid_input_gets_one_sentence(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
     result = CliRunner().invoke(main, ["accuracy", "--data", str(tmp_path), *arguments])
-    assert (result.exit_code, says in result.output) == (code, True), result.output
+    assert (result.exit_code, message in result.output) == (code, True), result.output
     assert "Traceback" not in result.output
 
 
@@ -36,7 +36,7 @@ def test_the_folder_comes_from_an_option_or_the_environment(tmp_path: Path) -> N
     assert result.exit_code == 1 and f"{tmp_path}/torchvision_fp16_fp32_fp64.csv: cannot be read" in result.output
 
 
-def test_shipping_needs_both_folders(tmp_path: Path) -> None:
+def test_ship_requires_both_folders(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["ship", str(tmp_path), str(tmp_path / "absent")])
     assert result.exit_code == 2 and "does not exist" in result.output
     result = CliRunner().invoke(main, ["ship", str(tmp_path), str(tmp_path)])
@@ -44,16 +44,16 @@ def test_shipping_needs_both_folders(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_users_hold_out_of_their_own_measurements_can_be_held_out_here_too() -> None:
+def test_splits_include_all_splits_of_the_public_command() -> None:
     assert set(STEP_SPLITS) < set(SPLITS)
 
 
-def test_what_is_held_out_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot_draws_held_out_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("altair")
     pairs = [Pair("a layer", "conv", 0.001, 0.0012, (0.0009, 0.0016))]
-    monkeypatch.setitem(SPLITS, "layers", lambda asked: ([], lambda: Document("one layer", (), []), lambda: pairs))
+    monkeypatch.setitem(SPLITS, "layers", lambda request: ([], lambda: Document("one layer", (), []), lambda: pairs))
     picture = tmp_path / "drawn.svg"
     result = CliRunner().invoke(
         main, ["accuracy", "--data", str(tmp_path), "--split", "layers", "--plot", str(picture)]
     )
-    assert result.exit_code == 0 and "Predicted beside measured: layers" in picture.read_text("utf-8")
+    assert result.exit_code == 0 and "Predicted against measured: layers" in picture.read_text("utf-8")

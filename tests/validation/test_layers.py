@@ -20,7 +20,7 @@ from paleo_lite.counting import Layer
 from paleo_lite.errors import BadFile, BadValue, PaleoError
 from paleo_lite.machines import Machine, find_device
 from validation.__main__ import main
-from validation.layers.devices import operation_truth, operations_page
+from validation.layers.devices import operations_page, validate_operations
 from validation.layers.hold_out import SCATTER, runs_of_layers, validate_layers
 from validation.layers.published import FILES, hash_of, layer_time, published_layers
 from validation.layers.timed import LayerTime, Operation, linear
@@ -201,14 +201,14 @@ def test_a_device_is_predicted_from_the_others_of_its_source() -> None:
         ]  # fmt: skip
         traits = traits_of(device, "fp64", SINGLE_OPERATIONS, SINGLE_OPERATIONS, "me")
         operations.append(DeviceData(device, "fp64", traits, runs_of_layers(timed), SCATTER, ("efficiency_gemm",)))
-    rows = operation_truth(operations, lambda gpu, precision: gpu != "mi50")
+    rows = validate_operations(operations, lambda gpu, precision: gpu != "mi50")
     assert [(row.gpu, row.kind, row.points) for row in rows] == [
         ("mi100", "matrix product", 32), ("vega-fe", "matrix product", 32),
     ]  # fmt: skip
     for row in rows:
         assert row.same < 0.03 and row.out is not None and row.out < 0.1 and row.out_inside == 1
         assert row.roofline == pytest.approx(0.2, abs=0.01)
-    (alone,) = operation_truth(operations[:1])
+    (alone,) = validate_operations(operations[:1])
     assert alone.out is None
     (fact,) = operations_page([alone]).facts
     assert fact[1].endswith("on other shapes of the device")

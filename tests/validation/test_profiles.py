@@ -1,4 +1,4 @@
-"""Times of classes of work at a batch size that the fit has not seen, from SURFBoard's profiles of a K40m."""
+"""Times of classes of work at a held-out batch size, from SURFBoard's profiles of a K40m."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ from paleo_lite.timing.models import QUANTILES
 from validation.steps.dataset import Dataset
 from validation.steps.modern import modern_networks, published_engines
 from validation.steps.networks import published_networks
-from validation.steps.order import truth as order_truth
-from validation.steps.own import truth as own_truth
+from validation.steps.order import validate_steps as validate_order
+from validation.steps.own import validate_steps as validate_own
 from validation.steps.published import SOURCES, published_steps
 from validation.steps.timm import SAME, published_timm
-from validation.steps.transformers import transformer_truth
+from validation.steps.transformers import validate_transformers
 
 pytestmark = pytest.mark.slow
 
@@ -152,7 +152,7 @@ def test_suggested_measurements_are_worth_more_than_random_ones() -> None:
     """Of two TITANs held out, with what others measured; intervals come out as wide as was promised."""
     gpus = {"titan-rtx", "titan-xp", "rtx2080ti", "gtx1080ti"}
     steps = [m for m in published_steps(MEASURED).measurements if m.gpu in gpus and m.precision == "fp32"]
-    rows = {(row.chosen, row.measured): row for row in own_truth(steps, (), lambda gpu, _: gpu.startswith("titan"))}
+    rows = {(row.chosen, row.measured): row for row in validate_own(steps, (), lambda gpu, _: gpu.startswith("titan"))}
     assert rows["suggested", 2].mape < rows["random", 2].mape < rows["none", 0].mape
     assert rows["suggested", 8].mape < 0.6 * rows["none", 0].mape
     for count in (1, 2, 4, 8):
@@ -166,12 +166,12 @@ def test_the_faster_of_two_devices_is_predicted_to_be_the_faster() -> None:
     """Two TITANs held out together: a source's own times say which is the faster, where they are far enough apart."""
     gpus = {"titan-rtx", "titan-xp", "rtx2080ti", "gtx1080ti"}
     steps = [m for m in published_steps(MEASURED).measurements if m.gpu in gpus and m.precision == "fp16"]
-    (row,) = order_truth(steps, (), lambda gpu, _: gpu.startswith("titan"))
+    (row,) = validate_order(steps, (), lambda gpu, _: gpu.startswith("titan"))
     times = {(m.gpu, m.network, m.phase, m.batch_size): m.time_s for m in steps if m.source == row.source}
     ratios = [time / times[("titan-xp", *step)] for (gpu, *step), time in times.items() if gpu == "titan-rtx"]
     assert row.pairs == sum(max(ratio, 1 / ratio) > 1.15 for ratio in ratios) > 50
     assert row.held_out > 0.9 and row.shipped > 0.9 and row.devices == ["titan-rtx", "titan-xp"]
-    assert order_truth(steps, (), lambda gpu, _: gpu == "titan-xp") == []
+    assert validate_order(steps, (), lambda gpu, _: gpu == "titan-xp") == []
 
 
 @pytest.mark.needs_data
@@ -179,7 +179,7 @@ def test_transformers_are_scored_alone() -> None:
     networks = ("vit_b_16", "swin_t", "resnet50", "vgg16", "mobilenet_v2", "densenet121")
     steps = published_steps(MEASURED).measurements
     steps = [m for m in steps if m.source == "pytorch-image-models 2.4.0" and m.network in networks]
-    rows, points = transformer_truth(steps, ("rtx4090",), (), ())
+    rows, points = validate_transformers(steps, ("rtx4090",), (), ())
     assert {point.measurement.network[:3] for point in points} == {"vit", "swi"}
     (row,) = rows
     assert row.points == len(points) and row.mape == pytest.approx(np.mean([abs(point.error) for point in points]))

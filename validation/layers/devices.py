@@ -41,7 +41,7 @@ class DeviceRow(msgspec.Struct, frozen=True):
     roofline: float
 
 
-def operation_truth(
+def validate_operations(
     operations: Sequence[DeviceData], wants: Callable[[str, str], bool] = lambda gpu, precision: True
 ) -> list[DeviceRow]:
     """Hold shapes and chips out; matrix products and convolutions learn from their own kind alone.

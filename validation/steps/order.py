@@ -37,7 +37,7 @@ class OrderRow(msgspec.Struct, frozen=True):
     roofline: float
 
 
-def truth(
+def validate_steps(
     measurements: Sequence[Measurement],
     operations: Sequence[DeviceData] = (),
     wants: Callable[[str, str], bool] = lambda gpu, precision: True,

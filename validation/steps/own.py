@@ -54,7 +54,7 @@ class _Held(NamedTuple):
     measuring_s: np.ndarray
 
 
-def truth(
+def validate_steps(
     measurements: Sequence[Measurement],
     operations: Sequence[DeviceData] = (),
     wants: Callable[[str, str], bool] = lambda gpu, precision: True,

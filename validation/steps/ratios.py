@@ -62,7 +62,7 @@ class _Pairs(NamedTuple):
         self.independent.append(float(sum(alone)))
 
 
-def ratio_truth(measurements: Sequence[Measurement]) -> list[RatioRow]:
+def validate_ratios(measurements: Sequence[Measurement]) -> list[RatioRow]:
     """Hold out, predict, and compare every pair of one source that has a ratio to ask for.
 
     Of a step on two devices its family is held out on all; each device is predicted by a fit to its other families, or

@@ -15,7 +15,7 @@ TRANSFORMERS = ("vit", "swin", "maxvit")
 """Families whose work is mostly matrix products and attention."""
 
 
-def transformer_truth(
+def validate_transformers(
     measurements: Sequence[Measurement],
     gpus: Sequence[str],
     precisions: Sequence[str],
