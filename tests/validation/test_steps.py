@@ -25,7 +25,7 @@ from validation.steps.networks import published_networks
 from validation.steps.order import validate_steps as validate_order
 from validation.steps.own import validate_steps as validate_own
 from validation.steps.published import SOURCES, published_steps
-from validation.steps.timm import SAME, published_timm
+from validation.steps.timm import TORCHVISION_NAMES, published_timm
 from validation.steps.transformers import validate_transformers
 
 pytestmark = pytest.mark.slow
@@ -94,7 +94,7 @@ def test_networks_are_those_of_the_source() -> None:
 def test_timm_networks_have_as_many_parameters() -> None:
     """The file's own column, in millions. Inception v3 has 3.33 M more here, in a classifier for training only."""
     millions = {row["network"]: float(row["param_count_m"]) for row in rows("timm_rtx3090_rtx4090.csv.gz")}
-    for name, same in SAME.items():
+    for name, same in TORCHVISION_NAMES.items():
         extra = 3.327 if same == "inception_v3" else 0
         assert find_network(same).parameters / 1e6 - extra == pytest.approx(millions[name], abs=0.006), name
 
