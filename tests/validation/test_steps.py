@@ -1,4 +1,4 @@
-"""Published measurements: what is read, and what is left out."""
+"""Published steps of networks: reading the tables, and validation of predictions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def rows(name: str) -> list[dict[str, str]]:
     ),
 )
 def test_every_row_is_read_or_counted(read, file: str) -> None:  # type: ignore[no-untyped-def]
-    """Repeated rows become one, so that what is read is at most what is not left out."""
+    """Repeated rows are merged, so there are at most as many measurements as rows that are not omitted."""
     found: Dataset = read(MEASURED)
     kept = len(rows(file)) - sum(found.left_out.values())
     assert 0 < len(found.measurements) <= kept
@@ -67,7 +67,7 @@ def test_every_row_is_read_or_counted(read, file: str) -> None:  # type: ignore[
 
 
 @pytest.mark.needs_data
-def test_networks_are_those_of_the_source() -> None:
+def test_networks_match_those_of_the_source() -> None:
     found = published_networks(MEASURED).measurements
     assert {m.gpu for m in found} == {
         "k80-die", "m40", "m60-die", "p100-sxm2", "v100-sxm2", "titanx-maxwell", "titanx-pascal", "gtx1080ti",
@@ -110,7 +110,7 @@ def test_automatic_mixed_precision_is_fp16_and_vgg16_is_faster_than_vgg19() -> N
 
 
 @pytest.mark.needs_data
-def test_an_engine_is_folded_and_casts_are_counted_apart() -> None:
+def test_execution_of_engines_and_autocast() -> None:
     found = published_engines(MEASURED).measurements
     assert {(m.gpu, m.execution, m.precision) for m in found} == {
         ("t4", "folded", "fp32"), ("v100-sxm2", "folded", "fp32"),
@@ -132,8 +132,8 @@ def test_an_engine_is_folded_and_casts_are_counted_apart() -> None:
 
 
 @pytest.mark.needs_data
-def test_a_pool_comes_out_again() -> None:
-    """What one source says, from what the shipped pool says the others say: the last round of what shipped it."""
+def test_evidence_matches_the_shipped_pool() -> None:
+    """Fit one source with the other evidence of the shipped pool as prior: the last iteration of fitting the pool."""
     key = GroupKey("titanx-pascal", "fp32", "cnn-benchmarks lua-torch 2016-17 cudnn=5105")
     group = [m for m in published_networks(MEASURED).measurements if (m.gpu, m.precision, m.source) == key[:3]]
     fits = read_pool().fits
@@ -148,8 +148,8 @@ def test_a_pool_comes_out_again() -> None:
 
 
 @pytest.mark.needs_data
-def test_suggested_measurements_are_worth_more_than_random_ones() -> None:
-    """Of two TITANs held out, with what others measured; intervals come out as wide as was promised."""
+def test_suggested_measurements_reduce_errors_more_than_random_ones() -> None:
+    """Two TITANs are held out; the intervals are as wide as the suggestion expects."""
     gpus = {"titan-rtx", "titan-xp", "rtx2080ti", "gtx1080ti"}
     steps = [m for m in published_steps(MEASURED).measurements if m.gpu in gpus and m.precision == "fp32"]
     rows = {(row.chosen, row.measured): row for row in validate_own(steps, (), lambda gpu, _: gpu.startswith("titan"))}
@@ -162,8 +162,8 @@ def test_suggested_measurements_are_worth_more_than_random_ones() -> None:
 
 
 @pytest.mark.needs_data
-def test_the_faster_of_two_devices_is_predicted_to_be_the_faster() -> None:
-    """Two TITANs held out together: a source's own times say which is the faster, where they are far enough apart."""
+def test_order_of_two_devices() -> None:
+    """Two TITANs are held out; the source's times give the order where they differ by more than 15%."""
     gpus = {"titan-rtx", "titan-xp", "rtx2080ti", "gtx1080ti"}
     steps = [m for m in published_steps(MEASURED).measurements if m.gpu in gpus and m.precision == "fp16"]
     (row,) = validate_order(steps, (), lambda gpu, _: gpu.startswith("titan"))
@@ -175,7 +175,7 @@ def test_the_faster_of_two_devices_is_predicted_to_be_the_faster() -> None:
 
 
 @pytest.mark.needs_data
-def test_transformers_are_scored_alone() -> None:
+def test_transformers_are_validated_separately() -> None:
     networks = ("vit_b_16", "swin_t", "resnet50", "vgg16", "mobilenet_v2", "densenet121")
     steps = published_steps(MEASURED).measurements
     steps = [m for m in steps if m.source == "pytorch-image-models 2.4.0" and m.network in networks]
@@ -185,17 +185,17 @@ def test_transformers_are_scored_alone() -> None:
     assert row.points == len(points) and row.mape == pytest.approx(np.mean([abs(point.error) for point in points]))
 
 
-def test_a_folder_without_the_files_is_named(tmp_path: Path) -> None:
+def test_message_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"torchvision_fp16_fp32_fp64\.csv: cannot be read"):
         published_steps(tmp_path)
 
 
 @pytest.mark.needs_data
 @pytest.mark.parametrize("first", [1, pytest.param(4, marks=pytest.mark.thorough)])
-def test_nine_of_ten_measurements_lie_in_their_90_percent_interval(first: int) -> None:
-    """Every device as if nobody had measured its chip, under whatever software and computer: 85 to 96% lie inside.
+def test_coverage_of_90_percent_intervals(first: int) -> None:
+    """With each chip held out, 85% to 96% of all measurements lie inside their 90% interval.
 
-    Of every sixth network: counting them takes longer than all the rest.
+    Only every sixth network is used, because counting the layers takes most of the time.
     """
     fits, inside = read_pool().fits, list[bool]()
     steps = published_steps(MEASURED).measurements
