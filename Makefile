@@ -1,5 +1,5 @@
-# make predict: the first answer, from nothing.   make test: everything the tests need, then all of them.
-# make quick: the tests that take a minute, after each change.
+# make predict: install the package and print a prediction.   make test: install all test dependencies and run all tests.
+# make quick: run the fast tests, which take a minute, after each change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,11 +10,11 @@ STAMPS := $(VENV)/.stamps
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
 
-# Compiled once and not by each of the hundreds of processes that tests start, also where the environment forbids it.
+# Tests start hundreds of processes, so bytecode is cached even if the environment disables it.
 export PYTHONDONTWRITEBYTECODE :=
 
-# A process for each core and one more, as tests wait for browsers and for processes of their own; the tests of a file
-# share one, and each process computes on one thread.
+# One process per core and one more, because tests wait for browsers and subprocesses. Tests of a file share a process,
+# and each process uses one thread.
 PROCESSES = $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) + 1))")
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
@@ -22,39 +22,40 @@ test: $(STAMPS)/test
 	$(MAKE) --jobs 2 lint $(STAMPS)/compiled
 	$(PYTEST)
 
-# The first time tests are compiled once, beside the linters, and not by every process that then runs them.
+# Compile the tests once while the linters run, instead of in every process.
 $(STAMPS)/compiled: | $(STAMPS)/test
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || true
 	touch $@
 
-# What to run after each change: a minute on two cores.
+# Fast tests to run after each change: a minute on two cores.
 quick: $(STAMPS)/test
 	$(PYTEST) -m "not slow and not needs_data and not thorough"
 
-# Every network beside every peer, where `make test` takes one of each family.
+# Compare every network with every other counter; `make test` compares one network of each family.
 thorough: $(STAMPS)/test
 	$(PYTEST) -m thorough
 
-# Files of every type changed as what they are, and command lines at random, for so long (what they find is kept in
-# build/fuzz), and as long sweeps with faults (killed, disk full, started twice, ...). Without SECONDS the random tests follow, with examples that nobody has seen.
+# Mutate files of every type and command lines at random for SECONDS (failures are saved in build/fuzz), then run sweeps
+# with injected faults (killed, disk full, started twice, ...) for as long. Unless SECONDS is given on the command line,
+# the random tests follow with new examples.
 SECONDS ?= 600
 fuzz: $(STAMPS)/test
 	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $$(date +%s)
 	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $$(date +%s) --faults
 	test "$(origin SECONDS)" = "command line" || HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --timeout 0
 
-# What the tests run of the package, branches too.
+# Line and branch coverage of the package by the tests.
 coverage: $(STAMPS)/test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pytest-cov>=7'
 	$(PYTEST) --cov --cov-branch --cov-report=term
 
-# How many small faults the tests notice, of a sample; hours on two cores, and goes on where it was interrupted.
+# Mutation testing on a sample of mutants; takes hours on two cores, and resumes after an interruption.
 mutants: $(STAMPS)/test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'cosmic-ray>=8.3' 'pytest-cov>=7'
 	$(BIN)/python tests/mutants.py cover
 	$(BIN)/python tests/mutants.py try --count 200
 
-# In parts, which the hooks of .pre-commit-config.yaml call.
+# The hooks of .pre-commit-config.yaml call the individual targets.
 LINTED := paleo_lite validation tests benchmarks notebooks docs
 LINT := lint-rules lint-format lint-types lint-hardware
 .PHONY: $(LINT)
@@ -69,24 +70,24 @@ lint-types:
 lint-hardware:
 	$(BIN)/paleo-lite hardware audit
 
-# How fast, beside peers in the same run; writes the tables of docs/speed.md.
+# Speed benchmarks compared with other tools in the same run; writes the tables of docs/speed.md.
 benchmark: $(STAMPS)/test
 	$(BIN)/python -m benchmarks --write docs/speed.md
 
-# Every descriptor in models/, traced anew.
+# Trace all descriptors in models/ again.
 descriptors: $(STAMPS)/test
 	$(BIN)/python -m paleo_lite.architectures.export models
 
-# The folder of published measurements; docs/accuracy-tables.md says where they come from.
+# Folder of published measurements; docs/accuracy-tables.md lists their origin.
 DATA ?= $(PALEO_LITE_DATA)
 data:
-	@test -d "$(DATA)" || { echo "no folder of published measurements: say make DATA=FOLDER or set PALEO_LITE_DATA" >&2; exit 2; }
+	@test -d "$(DATA)" || { echo "no folder of published measurements: run make with DATA=FOLDER or set PALEO_LITE_DATA" >&2; exit 2; }
 
-# Every calibration, fitted anew from them.
+# Fit all shipped calibrations again.
 calibrations: data $(STAMPS)/test
 	$(BIN)/python -m validation ship $(DATA) calibrations
 
-# How true predictions are, on what was held out of the same measurements: all tables, and the one of docs/accuracy.md.
+# Errors of predictions of held-out measurements: the tables of docs/accuracy-tables.md, and that of docs/accuracy.md.
 accuracy: data $(STAMPS)/test
 	sed -n '/^# /,/^<!-- tables -->/p' docs/accuracy-tables.md > docs/accuracy-tables.md.new
 	for split in network family batch gpu host generation source software execution; do \
@@ -100,22 +101,22 @@ accuracy: data $(STAMPS)/test
 	mv docs/accuracy-tables.md.new docs/accuracy-tables.md
 	$(BIN)/python docs/accuracy_summary.py
 
-# How much faster fp16 is than fp32: the tables at the end of docs/training.md.
+# Speedup of fp16 over fp32: the tables at the end of docs/training.md.
 speedup: data $(STAMPS)/test
 	sed '/^<!-- tables -->/q' docs/training.md > docs/training.md.new
 	{ echo; $(BIN)/python benchmarks/fp16_speedup.py $(DATA); } >> docs/training.md.new
 	mv docs/training.md.new docs/training.md
 
-# The site, into build/site; no network is asked.
+# Build the documentation in build/site, without network access.
 docs: $(STAMPS)/test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-# What commands print in README.md and docs, and the schemas of their JSON, anew.
+# Update the output of commands in README.md and docs, and the schemas of their JSON.
 examples: $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/examples.py
 	$(BIN)/python docs/schemas.py
 
-# The pictures of README.md and docs/plots.md, drawn as the commands beside them do it.
+# Images of README.md and docs/plots.md, drawn by the commands shown there.
 PLOT := $(BIN)/paleo-lite plot
 RUN := $(DATA)/surfboard/pyprof_kernels
 TRACE := $(DATA)/profiles/torch_chrome_trace_resnet50/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz
@@ -139,12 +140,13 @@ images: data $(STAMPS)/test
 	$(PLOT) efficiency $(RUN) --gpu k40m -o docs/images/efficiency.png --force
 	$(BIN)/python docs/screenshot.py docs/images/ui.png
 
-# Every chart, report and page, of small, usual and huge inputs, at two widths, light and dark, to be looked at: docs/gallery.toml
-# says what each must show, build/gallery/index.html has them side by side. NAMES="roofline time" draws these alone.
+# Gallery for visual inspection: every chart, report and page for small, usual and huge inputs, at two widths, light and
+# dark. docs/gallery.toml states what each must show; build/gallery/index.html shows them side by side. NAMES="roofline
+# time" draws only these.
 gallery: data $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/gallery.py build/gallery $(NAMES)
 
-# The notebooks, run on published measurements, as pages of the documentation.
+# Run the notebooks on published measurements, and write them as pages of the documentation.
 notebooks: data $(STAMPS)/test
 	$(BIN)/python docs/notebooks.py $(DATA)
 
@@ -156,13 +158,13 @@ $(STAMPS)/venv:
 	$(PYTHON) -m venv $(VENV)
 	mkdir -p $(STAMPS) && touch $@
 
-# What is never imported is not compiled either: half of the time that installing takes.
+# Modules are compiled on first import: compiling all of them would double the installation time.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 $(STAMPS)/core: pyproject.toml | $(STAMPS)/venv
 	$(INSTALL) --editable . --constraint constraints.txt
 	touch $@
 
-# torch first and alone, so that nothing else chooses a build of it.
+# Install torch first, so that no other package chooses its build.
 $(STAMPS)/test: pyproject.toml constraints.txt | $(STAMPS)/venv
 	$(INSTALL) --constraint constraints.txt torch
 	$(INSTALL) --constraint constraints.txt --editable '.[test]'

@@ -25,7 +25,7 @@ from paleo_lite.files import shipped_folder
 from paleo_lite.machines import read_links
 from validation import ship
 from validation.__main__ import main
-from validation.collectives.fit import by_operation, fit_link, predict, size_folds, worker_folds
+from validation.collectives.fit import by_operation, fit_link, predict, predict_held_out, size_folds, worker_folds
 from validation.collectives.hold_out import validate_collectives
 from validation.collectives.published import FILES, PLATFORMS, MeasuredExchange, published_exchanges
 
