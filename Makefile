@@ -1,6 +1,5 @@
-# make predict: install the package and run a first prediction.
-# make test: install the dependencies of the tests, then run all checks.
-# make quick: run the tests that take a minute, after each change.
+# make predict: install the package and print a prediction.   make test: install all test dependencies and run all tests.
+# make quick: run the fast tests, which take a minute, after each change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,11 +10,11 @@ STAMPS := $(VENV)/.stamps
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
 
-# Write bytecode even if the environment disables it, so that the hundreds of processes of the tests need not compile.
+# Tests start hundreds of processes, so bytecode is cached even if the environment disables it.
 export PYTHONDONTWRITEBYTECODE :=
 
-# One process per core and one more, because tests wait for browsers and subprocesses. All tests of a file run in the
-# same process, and each process uses one thread.
+# One process per core and one more, because tests wait for browsers and subprocesses. Tests of a file share a process,
+# and each process uses one thread.
 PROCESSES = $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) + 1))")
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
@@ -23,22 +22,22 @@ test: $(STAMPS)/test
 	$(MAKE) --jobs 2 lint $(STAMPS)/compiled
 	$(PYTEST)
 
-# Compile the tests once, while the linters run, instead of in every test process.
+# Compile the tests once while the linters run, instead of in every process.
 $(STAMPS)/compiled: | $(STAMPS)/test
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || true
 	touch $@
 
-# Run after each change; takes a minute on two cores.
+# Fast tests to run after each change: a minute on two cores.
 quick: $(STAMPS)/test
 	$(PYTEST) -m "not slow and not needs_data and not thorough"
 
-# Compare every network with every peer; `make test` compares one network of each family.
+# Compare every network with every other counter; `make test` compares one network of each family.
 thorough: $(STAMPS)/test
 	$(PYTEST) -m thorough
 
-# Modified files of every type and random command lines for SECONDS, guided by coverage: inputs that reach new branches are
-# kept in build/fuzz/corpus, findings in build/fuzz/findings. Then sweeps with faults (killed, disk full, started twice, ...)
-# for as long. Without SECONDS, the random tests follow, with new examples.
+# Mutate files of every type and command lines at random for SECONDS (failures are saved in build/fuzz), then run sweeps
+# with injected faults (killed, disk full, started twice, ...) for as long. Unless SECONDS is given on the command line,
+# the random tests follow with new examples.
 SECONDS ?= 600
 fuzz: $(STAMPS)/test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3'
@@ -46,18 +45,18 @@ fuzz: $(STAMPS)/test
 	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $$(date +%s) --faults
 	test "$(origin SECONDS)" = "command line" || HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --timeout 0
 
-# Statements and branches of the package that the tests run.
+# Line and branch coverage of the package by the tests.
 coverage: $(STAMPS)/test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pytest-cov>=7'
 	$(PYTEST) --cov --cov-branch --cov-report=term
 
-# Fraction of a sample of small faults that the tests detect. Takes hours on two cores; resumes after an interruption.
+# Mutation testing on a sample of mutants; takes hours on two cores, and resumes after an interruption.
 mutants: $(STAMPS)/test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'cosmic-ray>=8.3' 'pytest-cov>=7'
 	$(BIN)/python tests/mutants.py cover
 	$(BIN)/python tests/mutants.py try --count 200
 
-# Separate targets, which the hooks of .pre-commit-config.yaml call.
+# The hooks of .pre-commit-config.yaml call the individual targets.
 LINTED := paleo_lite validation tests benchmarks notebooks docs
 LINT := lint-rules lint-format lint-types lint-hardware
 .PHONY: $(LINT)
@@ -72,24 +71,24 @@ lint-types:
 lint-hardware:
 	$(BIN)/paleo-lite hardware audit
 
-# Measure the speed of paleo-lite and its peers in the same run, and write the tables of docs/speed.md.
+# Speed benchmarks compared with other tools in the same run; writes the tables of docs/speed.md.
 benchmark: $(STAMPS)/test
 	$(BIN)/python -m benchmarks --write docs/speed.md
 
-# Trace every descriptor in models/ again.
+# Trace all descriptors in models/ again.
 descriptors: $(STAMPS)/test
 	$(BIN)/python -m paleo_lite.architectures.export models
 
-# Folder of published measurements; docs/accuracy-tables.md lists their sources.
+# Folder of published measurements; docs/accuracy-tables.md lists their origin.
 DATA ?= $(PALEO_LITE_DATA)
 data:
-	@test -d "$(DATA)" || { echo "no folder of published measurements: run make DATA=FOLDER or set PALEO_LITE_DATA" >&2; exit 2; }
+	@test -d "$(DATA)" || { echo "no folder of published measurements: run make with DATA=FOLDER or set PALEO_LITE_DATA" >&2; exit 2; }
 
-# Fit all calibrations to the published measurements again.
+# Fit all shipped calibrations again.
 calibrations: data $(STAMPS)/test
 	$(BIN)/python -m validation ship $(DATA) calibrations
 
-# Write all tables of held-out errors, the summary in docs/accuracy.md, and its figure.
+# Errors of predictions of held-out measurements: the tables of docs/accuracy-tables.md, and that of docs/accuracy.md.
 accuracy: data $(STAMPS)/test
 	sed -n '/^# /,/^<!-- tables -->/p' docs/accuracy-tables.md > docs/accuracy-tables.md.new
 	for split in network family batch gpu host generation source software execution; do \
@@ -105,13 +104,13 @@ accuracy: data $(STAMPS)/test
 	mv docs/accuracy-tables.md.new docs/accuracy-tables.md
 	$(BIN)/python docs/accuracy_summary.py
 
-# Write the tables of the speedup of fp16 over fp32 at the end of docs/training.md.
+# Speedup of fp16 over fp32: the tables at the end of docs/training.md.
 speedup: data $(STAMPS)/test
 	sed '/^<!-- tables -->/q' docs/training.md > docs/training.md.new
 	{ echo; $(BIN)/python benchmarks/fp16_speedup.py $(DATA); } >> docs/training.md.new
 	mv docs/training.md.new docs/training.md
 
-# Build the site into build/site, without access to the internet.
+# Build the documentation in build/site, without network access.
 docs: $(STAMPS)/test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
@@ -120,7 +119,7 @@ examples: $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/examples.py
 	$(BIN)/python docs/schemas.py
 
-# Draw the figures of README.md and docs/plots.md with the commands shown there; `make accuracy` draws its own.
+# Images of README.md and docs/plots.md, drawn by the commands shown there.
 PLOT := $(BIN)/paleo-lite plot
 RUN := $(DATA)/surfboard/pyprof_kernels
 TRACE := $(DATA)/profiles/torch_chrome_trace_resnet50/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz
@@ -147,18 +146,13 @@ images: data $(STAMPS)/test
 	$(PLOT) efficiency $(RUN) --gpu k40m -o docs/images/efficiency.png --force
 	$(BIN)/python docs/screenshot.py docs/images/ui.png
 
-# Draw every chart, report and page for inspection: for small, usual and huge inputs, at two widths, light and dark.
-# docs/gallery.toml states what each must show; build/gallery/index.html shows all. NAMES="roofline time" draws only these.
+# Gallery for visual inspection: every chart, report and page for small, usual and huge inputs, at two widths, light and
+# dark. docs/gallery.toml states what each must show; build/gallery/index.html shows them side by side. NAMES="roofline
+# time" draws only these.
 gallery: data $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/gallery.py build/gallery $(NAMES)
 
-# Build the distributions in dist/, check them, and install the wheel on every supported Python that is present.
-# Uploads nothing.
-release: $(STAMPS)/test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'twine>=6'
-	$(BIN)/python tests/release.py dist
-
-# Run the notebooks on published measurements, and convert them to pages of the documentation.
+# Run the notebooks on published measurements, and write them as pages of the documentation.
 notebooks: data $(STAMPS)/test
 	$(BIN)/python docs/notebooks.py $(DATA)
 
@@ -170,13 +164,13 @@ $(STAMPS)/venv:
 	$(PYTHON) -m venv $(VENV)
 	mkdir -p $(STAMPS) && touch $@
 
-# Skip compilation of modules that are never imported: it would take half of the installation time.
+# Modules are compiled on first import: compiling all of them would double the installation time.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 $(STAMPS)/core: pyproject.toml | $(STAMPS)/venv
 	$(INSTALL) --editable . --constraint constraints.txt
 	touch $@
 
-# Install torch first, so that no other package selects its build.
+# Install torch first, so that no other package chooses its build.
 $(STAMPS)/test: pyproject.toml constraints.txt | $(STAMPS)/venv
 	$(INSTALL) --constraint constraints.txt torch
 	$(INSTALL) --constraint constraints.txt --editable '.[test]'

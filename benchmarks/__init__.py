@@ -1,1 +1,1 @@
-"""How fast paleo-lite is beside peers, and how near to what was measured: nothing here is in the wheel."""
+"""Benchmarks of speed and accuracy, compared with other tools and with measurements; not part of the wheel."""

@@ -1,7 +1,7 @@
-"""Every benchmark of speed, or those that are named: ``python -m benchmarks [NAME...] [--repeats N] [--write PAGE]``.
+"""Run all speed benchmarks or the named ones: ``python -m benchmarks [NAME...] [--repeats N] [--write PAGE]``.
 
-Prints Markdown tables of medians, spreads and ratios with the processor they are of, and writes them between the marks
-of a page. Ends with 1 where something is not as fast as wanted, and says what.
+Prints Markdown tables of medians, spreads and ratios, with the processor, and optionally writes them between the marks
+of a page. Exits with 1 and a message if a speed requirement is not met.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BEGIN, END = "<!-- benchmarks: written by make benchmark -->", "<!-- end of benc
 
 
 def written(page: str, tables: str) -> str:
-    """The page with other tables between its marks."""
+    """Return the page with the tables between its marks replaced."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -26,7 +26,7 @@ def written(page: str, tables: str) -> str:
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Run the benchmarks, print the tables and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all, unless named")
     parser.add_argument("--repeats", type=int, default=5, help="turns of a slow contestant; quick ones take more")

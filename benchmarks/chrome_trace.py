@@ -1,7 +1,7 @@
-"""How fast a large PyTorch trace is read, and in how much memory, beside json.load and HolisticTraceAnalysis.
+"""Time and memory to read a large PyTorch trace, compared with json.load and HolisticTraceAnalysis.
 
-A real trace is repeated in a temporary folder, each time with later timestamps and with ids of its own, as a longer run
-would have them. Each reader works in a process of its own; HolisticTraceAnalysis is left out where it is not installed.
+A real trace is repeated in a temporary folder with later timestamps and unique ids, as in a longer run. Each reader
+runs in its own process; HolisticTraceAnalysis is skipped if it is not installed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ IDS = ("External id", "external id", "correlation")
 
 
 def repeat(trace: Path, times: int, target: Path) -> int:
-    """Write the trace so many times over; returns the number of events."""
+    """Write the repeated trace, and return its number of events."""
     is_gzip = trace.read_bytes()[:2] == b"\x1f\x8b"
     with gzip.open(trace) if is_gzip else trace.open("rb") as file:
         document: dict[str, Any] = json.load(file)
@@ -78,7 +78,7 @@ def repeat(trace: Path, times: int, target: Path) -> int:
 
 
 def measure(repeats: int) -> list[Turns]:
-    """One table; none without the published trace."""
+    """Return a table, or none if the published trace is missing."""
     trace = Path(os.environ.get("PALEO_LITE_DATA", "")) / TRACE
     if not trace.is_file():
         print(f"no trace to read: PALEO_LITE_DATA names no folder with {TRACE}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""From a cold start to an answer: the README's command beside `import numpy` and beside other counters."""
+"""Time from a cold start to an answer: the README's command, compared with `import numpy` and with other counters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PEERS = {
 
 
 def measure(repeats: int) -> list[Turns]:
-    """Quick contestants four times as often as slow ones."""
+    """Return a table; fast contestants run four times as often as slow ones."""
     script = str(Path(sys.executable).parent / "paleo-lite")
     ours = {"paleo-lite predict vgg16": run([script, *["predict", "vgg16", "--gpu", "k80", "--precision", "fp64"]])}
     quick = take_turns({**ours, "import numpy": run([sys.executable, "-c", "import numpy"])}, 4 * repeats)

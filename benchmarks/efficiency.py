@@ -1,6 +1,6 @@
-"""How fast `paleo-lite efficiency` reads a folder of pyprof files, beside the notebook's own pandas method.
+"""Time of `paleo-lite efficiency` on a folder of pyprof files, compared with the pandas code of the published notebook.
 
-Each contestant is a process of its own, from its start to its last line.
+Each contestant is timed as a separate process, from start to exit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ print(frame.groupby(["batch_size", "nodes"]).mean())
 
 
 def measure(repeats: int) -> list[Turns]:
-    """One table; none without the published profiles."""
+    """Return a table, or none if the published profiles are missing."""
     folder = Path(os.environ.get("PALEO_LITE_DATA", "")) / "surfboard" / "pyprof_kernels"
     if not folder.is_dir():
         print("no profiles to read: PALEO_LITE_DATA names no folder with surfboard/pyprof_kernels", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""How long 1,000 measurements take to fit, beside one prediction of them all."""
+"""Time to fit 1,000 measurements, compared with a single prediction of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NETWORKS = tuple(name for name in network_names() if find_network(name).lengths 
 
 
 def measure(repeats: int) -> list[Turns]:
-    """Times drawn from the model itself, with 5% of scatter, beside counting what they are fitted to."""
+    """Return a table for times simulated by the model with 5% scatter."""
     device = find_device("v100-sxm2")
     rng = np.random.default_rng(0)
     prior = device_prior(device, "fp32")

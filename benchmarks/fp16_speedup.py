@@ -1,9 +1,9 @@
-"""How much faster fp16 is than fp32, predicted and measured: the tables of ``docs/training.md``.
+"""Predicted and measured speedup of fp16 over fp32: the tables of ``docs/training.md``.
 
-    python benchmarks/fp16_speedup.py            what is predicted for V100, T4 and A100
-    python benchmarks/fp16_speedup.py DATA       and, from the published measurements in DATA, what was measured
+    python benchmarks/fp16_speedup.py            predictions for V100, T4 and A100
+    python benchmarks/fp16_speedup.py DATA       also measured speedups, from the published measurements in DATA
 
-The claim that is tested: "between 1.5x and 5x for common models" (course slides "Performance and Profiling").
+They test the claim "between 1.5x and 5x for common models" (course slides "Performance and Profiling").
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOW, HIGH = 1.5, 5.0
 
 
 def speedup(network: str, gpu: str, batch_size: int, phase: str, time_model: str | None = None) -> float:
-    """Time in fp32 over time in fp16; a training step in fp16 is one of mixed precision."""
+    """Return the time in fp32 over the time in fp16; a training step in fp16 uses mixed precision."""
     times = []
     for precision in ("fp32", "fp16"):
         options = TrainingOptions("momentum", mixed_precision=precision == "fp16") if phase == "training" else None
@@ -41,7 +41,7 @@ def speedup(network: str, gpu: str, batch_size: int, phase: str, time_model: str
 
 
 def predicted_table() -> None:
-    """Print what is predicted at a batch of 64, beside the roofline's bound."""
+    """Print predicted speedups at batch size 64, and the bound of the roofline."""
     phases = ("inference", "training")
     print(f"Predicted, batch {BATCH_SIZE}; in brackets the roofline's figure:\n")
     print("| network | " + " | ".join(f"{gpu} {phase}" for gpu in DEVICES for phase in phases) + " |")
@@ -60,7 +60,7 @@ def predicted_table() -> None:
 
 
 def measured_table(folder: Path) -> None:
-    """Print measured ratios of one source, device, phase and batch, and what is predicted for the same."""
+    """Print measured and predicted speedups by source, device, phase and batch size."""
     times: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
     for one in published_steps(folder / "measured").measurements:
         if one.precision in ("fp32", "fp16"):

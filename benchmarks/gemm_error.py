@@ -1,11 +1,11 @@
-"""How far predicted matrix products are from measured ones: DeepBench and aiconfigurator, device by device.
+"""Error of predicted matrix products on each device, compared with DeepBench and aiconfigurator.
 
     python benchmarks/gemm_error.py DATA
 
-DATA is a folder of published measurements (docs/accuracy-tables.md), or named by ``PALEO_LITE_DATA``.
+DATA is a folder of published measurements (docs/accuracy-tables.md); the default is ``PALEO_LITE_DATA``.
 
-None of these measurements went into the calibrations, which are fitted on whole networks. Prints a Markdown table for
-docs/gemm.md: the median of predicted over measured, the median absolute error, and the share within a factor of two.
+The calibrations are fitted to whole networks and do not use these measurements. The Markdown table for docs/gemm.md
+contains the median of predicted over measured time, the median absolute error, and the fraction within a factor of two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEVICES = {
 
 
 def measured(folder: Path) -> pd.DataFrame:
-    """Products with one time each: device, precision, M, N, K, time_s."""
+    """Read measured products with one time each: device, precision, M, N, K, time_s."""
     frames = [
         pd.read_csv(folder / "deepbench_gemm.csv.gz").query("mode == 'train'"),
         pd.read_csv(folder / "gemm_modern.csv").query("op == 'gemm' and precision == 'bfloat16'"),
@@ -46,7 +46,7 @@ def measured(folder: Path) -> pd.DataFrame:
 
 
 def ratios(rows: pd.DataFrame, model: TimeModel) -> np.ndarray:
-    """Predicted over measured."""
+    """Return predicted over measured time."""
     device = find_device(rows["device"].iloc[0])
     predicted = [
         time_gemms(int(m), int(n), int(k), precision, model, machine=Machine(device)).variants[0].time_s
@@ -56,7 +56,7 @@ def ratios(rows: pd.DataFrame, model: TimeModel) -> np.ndarray:
 
 
 def summary(ratio: np.ndarray) -> str:
-    """Median ratio, median absolute error, share within a factor of two."""
+    """Return the median ratio, the median absolute error, and the fraction within a factor of two."""
     error = np.median(np.abs(ratio - 1))
     return f"{np.median(ratio):.2f} | {error:.0%} | {np.mean(np.abs(np.log2(ratio)) <= 1):.0%}"
 

@@ -1,7 +1,7 @@
-"""What each of PALEO's simplifications and slips is worth: ``python benchmarks/paleo_defects.py`` prints the tables.
+"""Effect of each of PALEO's simplifications and errors: ``python benchmarks/paleo_defects.py`` prints the tables.
 
-One training step (forward, backward, update, all-reduce) as the first release computes it, and again with one thing
-put right, everything else left as it is; and the hours of the hybrid AlexNet on eight GPUs, likewise.
+A training step (forward, backward, update, all-reduce) and the hours of the hybrid AlexNet on eight GPUs are computed
+as in the first release, and again with a single simplification or error corrected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DECIMAL = 1e9 / 2**30
 
 
 class Case(NamedTuple):
-    """A step."""
+    """A training step."""
 
     network: str
     device: str
@@ -34,12 +34,12 @@ class Case(NamedTuple):
     link: str = "ethernet20"
 
     def simulator(self, **options: Any) -> Simulator:
-        """The first release on this machine."""
+        """Return the simulator of the first release for this machine."""
         return make_simulator(self.device, self.link, ppp=self.ppp, ppp_comm=self.ppp_comm, **options)
 
 
 def step_ms(case: Case, bandwidth: float = 1.0, ppp_update: float = 1.0, **options: Any) -> float:
-    """The step as PALEO has it, but for what the arguments say."""
+    """Return the milliseconds of a step as PALEO computes it, with the corrections given by the arguments."""
     layers, simulator = find_network(case.network).layers, case.simulator(**options)
     device = simulator.device
     device = msgspec.structs.replace(device, bandwidth_gb_per_s=device.bandwidth_gb_per_s * bandwidth)
@@ -50,7 +50,7 @@ def step_ms(case: Case, bandwidth: float = 1.0, ppp_update: float = 1.0, **optio
 
 
 def over_counted_ms(case: Case) -> float:
-    """Arithmetic of the data gradients beyond the forward pass's FLOPs of the same layers."""
+    """Return the extra milliseconds of the data gradients over the forward pass's FLOPs of the same layers."""
     layers, simulator = find_network(case.network).layers, case.simulator()
     gradients = simulator.times(layers, [case.batch_size]).compute_ms[1, :, 0]
     counted = sum(time for time, layer in zip(gradients, layers) if layer.kind == "conv2d")
@@ -59,7 +59,7 @@ def over_counted_ms(case: Case) -> float:
 
 
 def free_layers_ms(case: Case) -> float:
-    """Activations, batch norm, concat and softmax: their bytes, forward and backward, as PALEO would time them."""
+    """Return the milliseconds of the memory traffic of activations, batch norms, concatenations and softmax."""
     layers, device = find_network(case.network).layers, case.simulator().device
     free = [layer.kind not in ("conv2d", "linear", "dropout", "max_pool", "avg_pool") for layer in layers]
     moved_bytes = count(layers).column("bytes", "forward+backward", case.batch_size)[:, free].sum()
@@ -78,7 +78,7 @@ CORRECTIONS: dict[str, Callable[[Case], float]] = {
 
 
 def hybrid_hours() -> dict[str, float]:
-    """Hybrid AlexNet on eight K20 (paleo.md's case), as released and with one thing put right."""
+    """Return the hours of the hybrid AlexNet on eight K20 (the case of paleo.md), released and corrected."""
     workers, batch = 8, 128
     network = find_network("paleo_alex_v2_hybrid")
     simulator = make_simulator("K20", "pcie2", ppp=0.46, ppp_comm=0.75)

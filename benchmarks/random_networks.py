@@ -1,8 +1,8 @@
-"""Random networks beside torch's own counter: ``python -m benchmarks.random_networks --networks 10000 --seed 0``.
+"""Comparison of counts with torch's counter: ``python -m benchmarks.random_networks --networks 10000 --seed 0``.
 
-Each is a chain of operations on images or on rows, drawn from the seed and its number, so that one is made again by
-``--first NUMBER --networks 1``. Its multiply-accumulates, forward and backward, equal those of `FlopCounterMode` or it
-is listed; so is one whose counts for a batch of three do not follow from those of one.
+Each random network is a chain of operations on images or on rows. It is determined by the seed and its number, so
+``--first NUMBER --networks 1`` reproduces it. Networks are listed if their forward or backward multiply-accumulates
+differ from those of `FlopCounterMode`, or if their counts do not scale from a batch of one to a batch of three.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Step = tuple[Any, Callable[[Any, Any], Any], tuple[int, ...]]
 
 
 def images(choose: random.Random, shape: tuple[int, ...]) -> Step:
-    """An operation on ``(channels, height, width)``."""
+    """Draw an operation on ``(channels, height, width)``."""
     from torch import nn
     from torch.nn import functional as F
 
@@ -50,7 +50,7 @@ def images(choose: random.Random, shape: tuple[int, ...]) -> Step:
 
 
 def rows(choose: random.Random, shape: tuple[int, ...]) -> Step:
-    """An operation on ``(rows, width)``."""
+    """Draw an operation on ``(rows, width)``."""
     import torch
     from torch import nn
     from torch.nn import functional as F
@@ -79,7 +79,7 @@ def rows(choose: random.Random, shape: tuple[int, ...]) -> Step:
 
 
 def make(number: int, seed: int) -> tuple[Any, tuple[int, ...]]:
-    """A network and the shape of one sample."""
+    """Draw a network; return it with the shape of one sample."""
     from torch import nn
 
     choose = random.Random(f"{seed}/{number}")
@@ -107,7 +107,7 @@ def make(number: int, seed: int) -> tuple[Any, tuple[int, ...]]:
 
 
 def differences(number: int, seed: int) -> str:
-    """What differs, or nothing."""
+    """Return a description of the differences, or an empty one."""
     import torch
 
     import paleo_lite as pl
@@ -131,7 +131,7 @@ def differences(number: int, seed: int) -> str:
 
 
 def main() -> int:
-    """Make, count, print."""
+    """Draw the networks, count them and print the differences."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", type=int, default=1000, metavar="N")
     parser.add_argument("--first", type=int, default=0, metavar="NUMBER")
@@ -144,7 +144,7 @@ def main() -> int:
     for number in range(asked.first, asked.first + asked.networks):
         try:
             said = differences(number, asked.seed)
-        except Exception as error:  # whatever it is, it is listed
+        except Exception as error:  # any failure is listed
             said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         outcomes["differ" if said else "equal"] += 1
         if said:

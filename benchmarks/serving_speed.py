@@ -17,7 +17,7 @@ WANTED_S = 5.0
 
 
 def measure(repeats: int) -> list[Turns]:
-    """Time an hour at 20 requests per second on one replica, with its table of iteration times."""
+    """Time the simulation of an hour at 20 requests per second on one replica, including its iteration-time table."""
     workload, machine, model = resolve_question("llama-3-8b", "h100-sxm", precision="bf16", phase="decode")
     deployment = Deployment(ModelOnDevice(workload, machine, model, None, "bf16"), find_engine("vllm", machine.device))
     traffic = generate_traffic(

@@ -1,7 +1,7 @@
-"""Predictions of whole networks per second: the broadcast of a sweep on all cores, and a loop over objects on one.
+"""Predictions of whole networks per second: the vectorized sweep on all cores, and a loop over objects on one core.
 
-The loop is written as the released PALEO is: one Python object for every layer, its formulas evaluated layer by layer
-for every prediction. It counts by the same rules and gives the same seconds, which is checked first.
+The loop has the structure of the released PALEO: a Python object for each layer, with formulas evaluated layer by layer
+for every prediction. It uses the same counting rules; the benchmark first checks that it returns the same seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Task = tuple[tuple[str, ...], str, str, str, int, int, bool]
 
 @lru_cache(None)
 def model_of(device: str, precision: str, name: str) -> TimeModel | None:
-    """A model of a device by name, None where there is none."""
+    """Return the named model of a device, or None if there is none."""
     found = find_device(device)
     try:
         found.find_peak(precision)
@@ -61,7 +61,7 @@ def laid(networks: tuple[str, ...], number_bytes: int, first: int, last: int):
 
 
 def predict_blocks(tasks: list[Task]) -> int:
-    """Several blocks of predictions, as one piece of work for a process: how many they were."""
+    """Compute several blocks of predictions in one process task; return the number of predictions."""
     made = 0
     for networks, device, precision, name, first, last, interval in tasks:
         model = model_of(device, precision, name)
@@ -74,7 +74,7 @@ def predict_blocks(tasks: list[Task]) -> int:
 
 
 def tasks_of(size: int, platforms: list[tuple[str, str]], name: str, interval: bool) -> Iterator[Task]:
-    """About `size` distinct predictions: batch sizes first, then platforms, then further batch sizes."""
+    """Return tasks with about `size` distinct predictions: batch sizes, then platforms, then further batch sizes."""
     each = len(NETWORKS) * BATCHES
     batch, left = 1, size
     while left > 0:
@@ -87,7 +87,7 @@ def tasks_of(size: int, platforms: list[tuple[str, str]], name: str, interval: b
 
 
 def start(platforms: list[tuple[str, str]]) -> None:
-    """What a process looks up once."""
+    """Initialize a worker process."""
     keep_freed_memory()
     for device, precision in platforms:
         for name in ("roofline", "calibrated"):
@@ -98,7 +98,7 @@ def start(platforms: list[tuple[str, str]]) -> None:
 
 
 class LayerObject:
-    """A layer as in PALEO: an object whose methods return its FLOPs, bytes and time at one batch size."""
+    """A layer as in PALEO: an object with methods that return FLOPs, bytes and time at one batch size."""
 
     def __init__(self, op: Op, batch_size: int) -> None:
         self.op, self.batch_size, self.cost = op, batch_size, count_layer(op)
@@ -133,12 +133,12 @@ class LayerObject:
 
 
 def ops_of(layers: Sequence[Layer], batch_size: int) -> list[Op]:
-    """What rules see of layers."""
+    """Return the operations of layers as input of counting rules."""
     return [Op(layer, batch_size, *seen) for layer, seen in zip(layers, trace_flow(layers).op_arguments)]
 
 
 def loop_roofline(network: str, device: Device, precision: str, batch_size: int, model: TimeModel) -> float:
-    """One prediction, one object at a time."""
+    """Predict with the roofline model, one object at a time."""
     layers = resolve_network(SizedNetwork(network)).layers
     objects = [LayerObject(op, batch_size) for op in ops_of(layers, batch_size)]
     machine = Machine(device)
@@ -148,7 +148,7 @@ def loop_roofline(network: str, device: Device, precision: str, batch_size: int,
 
 
 def loop_calibrated(network: str, device: Device, precision: str, batch_size: int, model: CalibratedModel) -> float:
-    """One prediction, one object at a time; without its interval."""
+    """Predict with the calibrated model, one object at a time, without an interval."""
     layers = resolve_network(SizedNetwork(network)).layers
     rates, values = rates_of(Machine(device), precision), dict(zip(NAMES, np.exp(model.theta).tolist()))
     objects = [LayerObject(op, batch_size) for op in ops_of(layers, batch_size)]
@@ -163,7 +163,7 @@ def work_of(network: str):
 
 
 def check_loop(loop, network: str, name: str) -> None:
-    """The loop gives what `predict` gives."""
+    """Check that the loop returns the same seconds as `predict`."""
     device = find_device("v100-sxm2")
     model = model_of(device.id, "fp32", name)
     for batch_size in (1, 7):
@@ -173,7 +173,7 @@ def check_loop(loop, network: str, name: str) -> None:
 
 
 def measure(repeats: int) -> list[Turns]:
-    """One table: four networks on every device in every precision, 10^6 predictions a turn."""
+    """Return a table for four networks on every device in every precision, with 10^6 predictions per turn."""
     platforms = sorted(
         [
             (device.id, precision)
@@ -181,7 +181,7 @@ def measure(repeats: int) -> list[Turns]:
             for precision in device.precisions
             if model_of(device.id, precision, "calibrated") is not None
         ],
-        key=lambda platform: PRECISION_BYTES[platform[1]],  # what is counted is the same for all of one size
+        key=lambda platform: PRECISION_BYTES[platform[1]],  # counts are the same for all precisions of one size
     )
     loops = {"roofline": loop_roofline, "calibrated": loop_calibrated}
     for name, loop in loops.items():

@@ -1,8 +1,8 @@
-"""Every model of timm, family by family, beside torch's own counter: ``python -m benchmarks.timm_families``.
+"""Comparison of counts with torch's counter for every model of timm: ``python -m benchmarks.timm_families``.
 
-All are built and counted on the meta device, without weights, at batch 1. A model is counted or refused in a sentence;
-its parameters and its multiply-accumulates, forward and backward, equal those of `FlopCounterMode` or are listed. That
-counter's rule for the backward pass of a convolution is replaced: torch's own is too large by the number of groups.
+Models are built and counted on the meta device, without weights, at batch size 1. Models are listed if they cannot be
+counted, or if their parameters or forward or backward multiply-accumulates differ from those of `FlopCounterMode`. The
+counter's rule for the backward pass of a convolution is replaced, because it is too large by the number of groups.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COLUMNS = ("models", "counted", "refused", "parameters equal", "forward", "equal
 
 
 class Row(NamedTuple):
-    """What became of a model: counts of multiply-accumulates, None where a counter has none."""
+    """Result for a model: numbers of multiply-accumulates, None if a counter failed."""
 
     name: str
     family: str
@@ -37,13 +37,13 @@ class Row(NamedTuple):
 
 
 def _backward_of_convolution(gradient: Any, x: Any, weight: Any, *rest: Any, out_shape: Any = None, **_: Any) -> int:
-    """Each wanted gradient costs what the forward pass does."""
+    """Return the FLOPs of the backward pass: each required gradient costs as much as the forward pass."""
     transposed, mask = rest[4], rest[7]
     return 2 * prod(x if transposed else gradient) * prod(weight[1:]) * sum(mask[:2])
 
 
 def peer_counter() -> Any:
-    """Torch's counter."""
+    """Count with torch's counter."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -64,12 +64,12 @@ def _peer(module: Any, x: Any, backward: bool) -> tuple[int | None, int | None]:
             made = [result] if isinstance(result, torch.Tensor) else torch.utils._pytree.tree_leaves(result)
             sum(tensor.sum() for tensor in made if isinstance(tensor, torch.Tensor)).backward()
             return forward, counter.get_total_flops() // 2 - forward
-    except Exception:  # the peer's failure, which the table shows as a count that is not there
+    except Exception:  # the other counter failed; the table shows no count
         return forward, None
 
 
 def count_model(name: str, backward: bool) -> Row:
-    """A model by name, counted by both."""
+    """Count a model with both counters."""
     from paleo_lite.architectures.torch_import import import_torchvision
 
     import_torchvision()
@@ -110,7 +110,7 @@ def count_model(name: str, backward: bool) -> Row:
 
 
 def table(rows: list[Row]) -> str:
-    """A Markdown table by family, and what differs, was refused or noted."""
+    """Return a Markdown table by family, and lists of differences, failures and notes."""
     families = defaultdict(list)
     for row in rows:
         families[row.family].append(row)
@@ -144,7 +144,7 @@ def _numbers(rows: list[Row]) -> list[int]:
 
 
 def main() -> None:
-    """Count, print."""
+    """Count the models and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="MODEL", help="or a pattern of timm's; all, unless named")
     parser.add_argument("--per-family", type=int, metavar="N", help="only the N with the shortest names of each family")

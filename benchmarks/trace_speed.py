@@ -1,4 +1,4 @@
-"""How long a trace of a module takes beside torch's own counter: both count a module in memory, on the meta device."""
+"""Time to trace a module, compared with torch's counter; both count a module in memory on the meta device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NAMES = ("resnet50", "mobilenet_v3_large", "vit_b_16", "swin_t")
 
 
 def measure(repeats: int) -> list[Turns]:
-    """A table for each network."""
+    """Return a table for each network."""
     from paleo_lite.architectures.torch_import import import_torchvision
 
     import_torchvision()

@@ -1,7 +1,7 @@
-"""Contestants that take turns: what every benchmark measures with, and the table that it prints.
+"""Timing of contestants in turns, used by all speed benchmarks, and the tables they print.
 
-On a machine that others use too a slow moment meets all contestants of a turn alike, so ratios are taken within a turn
-and hold elsewhere; seconds are those of one machine.
+On a shared machine, a slow moment affects all contestants of a turn. Ratios are therefore computed within a turn and
+carry over to other machines; seconds apply to one machine only.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import NamedTuple
 
 
 class Turns(NamedTuple):
-    """What several contestants took, turn by turn.
+    """Seconds of several contestants, turn by turn.
 
     Attributes
     ----------
     what : str
-        What all of them did; a sentence's beginning.
+        Description of the task, as the beginning of a sentence.
     seconds : dict of list of float
-        By contestant, ours first; a slow peer may have fewer turns.
+        Seconds by contestant, paleo-lite first; slow contestants may have fewer turns.
     amount : dict of float
-        How many things of `unit` a contestant did in its seconds, where rates are wanted.
+        Number of items (of `unit`) that a contestant processes in a turn, to print rates.
     unit : str
     remarks : dict of str
-        What else is to be said of a contestant, such as its peak memory.
+        Further remarks on a contestant, such as its peak memory.
     wanted : dict of float
-        How many times as fast as this contestant ours should be at least; below 1 it may be slower.
+        Required minimum speedup of paleo-lite over a contestant; below 1, it may be slower.
     """
 
     what: str
@@ -44,16 +44,16 @@ class Turns(NamedTuple):
 
     @property
     def ours(self) -> str:
-        """The first contestant."""
+        """Name of the first contestant."""
         return next(iter(self.seconds))
 
     def ratios(self, name: str) -> list[float]:
-        """How many times as long this contestant took as ours for the same amount, turn by turn."""
+        """Return the time of a contestant over that of paleo-lite for the same amount of work, turn by turn."""
         same = self.amount.get(self.ours, 1.0) / self.amount.get(name, 1.0)
         return sorted(same * theirs / ours for theirs, ours in zip(self.seconds[name], self.seconds[self.ours]))
 
     def missed(self) -> list[str]:
-        """What ours is not fast enough for."""
+        """Return descriptions of the speed requirements that are not met."""
         return [
             f"{self.what}: {statistics.median(self.ratios(name)):.2f} times as fast as {name}, wanted {wanted:g}"
             for name, wanted in self.wanted.items()
@@ -61,7 +61,7 @@ class Turns(NamedTuple):
         ]
 
     def markdown(self) -> str:
-        """A table: median and spread of each contestant, and of its ratio to ours."""
+        """Return a table with median and spread of each contestant and of its ratio to paleo-lite."""
         extra = ["also"] if self.remarks else []
         rows = [[self.what, "median", "spread", f"over {self.ours}", "spread of the ratio", *extra]]
         for name, seconds in self.seconds.items():
@@ -81,12 +81,12 @@ class Turns(NamedTuple):
 
 
 def duration(value: float) -> str:
-    """Seconds as a person writes them."""
+    """Format seconds."""
     return f"{value:.3g} s" if value >= 1 else f"{1e3 * value:.3g} ms"
 
 
 def rate(value: float, unit: str) -> str:
-    """A number per second as a person writes it."""
+    """Format a rate per second."""
     for size, letter in ((1e6, " M"), (1e3, " k"), (1, "")):
         if value >= size:
             return f"{value / size:.3g}{letter}{unit and ' '}{unit}"
@@ -94,7 +94,7 @@ def rate(value: float, unit: str) -> str:
 
 
 def spread(values: list[float], show: Callable[[float], str]) -> str:
-    """The quarter points, or the ends of a few."""
+    """Return the quartiles, or the extremes of a few values."""
     ordered = sorted(values)
     if len(ordered) < 2:
         return ""
@@ -103,7 +103,7 @@ def spread(values: list[float], show: Callable[[float], str]) -> str:
 
 
 def take_turns(contestants: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each, called in turn; each is called once before, so that what it keeps is there."""
+    """Time the contestants in turns, after a first call of each that fills its caches."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(repeats + 1):
         for name, contestant in contestants.items():
@@ -115,12 +115,12 @@ def take_turns(contestants: Mapping[str, Callable[[], object]], repeats: int) ->
 
 
 def run(command: list[str]) -> Callable[[], object]:
-    """A contestant that is a process of its own."""
+    """Return a contestant that runs a command in a separate process."""
     return lambda: subprocess.run(command, check=True, capture_output=True)
 
 
 def machine() -> str:
-    """The processor, its cores that are ours, how busy they were, Python and numpy."""
+    """Describe the processor, the available cores, their load, Python and numpy."""
     import numpy
 
     model = platform.processor() or platform.machine()

@@ -1,1 +1,1 @@
-"""Published measurements: how true predictions of them are, and the calibrations that are learnt from them."""
+"""Validation of predictions against published measurements, and fits of the shipped calibrations."""

@@ -1,4 +1,4 @@
-"""Commands ``python -m validation accuracy``, ``ship`` and ``order``, which use published measurements."""
+"""``python -m validation``: validate predictions against published measurements, and fit the shipped calibrations."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from paleo_lite.reporting.charts.accuracy import Pair
 
 
-class Selection(NamedTuple):
-    """Measurements to validate on: their folder, and their devices and precisions (all if empty)."""
+class Request(NamedTuple):
+    """Arguments of ``accuracy``: the split, the folder of data, and the devices and precisions (empty: all)."""
 
     split: str
     data: Path
@@ -30,28 +30,26 @@ class Selection(NamedTuple):
     precisions: tuple[str, ...]
 
     @property
-    def measured(self) -> Path:
-        """Folder of published tables: the subfolder ``measured`` if it exists, otherwise the data folder itself."""
-        subfolder = self.data / "measured"
-        return subfolder if subfolder.is_dir() else self.data
+    def tables(self) -> Path:
+        """Folder of published tables: ``measured`` inside the data, or the data folder itself."""
+        folder = self.data / "measured"
+        return folder if folder.is_dir() else self.data
 
     def includes(self, gpu: str, precision: str) -> bool:
-        """Return whether measurements of a device in a precision are selected."""
-        has_gpu = not self.gpus or gpu in self.gpus
-        has_precision = not self.precisions or precision in self.precisions
-        return has_gpu and has_precision
+        """Return whether the request includes measurements of a device in a precision."""
+        return (not self.gpus or gpu in self.gpus) and (not self.precisions or precision in self.precisions)
 
-    def no_measurement_error(self) -> BadValue:
-        """Return the error for a selection without measurements."""
+    def no_measurement(self) -> BadValue:
+        """Return the error to raise if no row matches the request."""
         return BadValue(f"no measurement of {', '.join((*self.gpus, *self.precisions))} in {self.data}")
 
 
-ValidationResult = tuple[Sequence[msgspec.Struct], Callable[[], Document], Callable[[], "list[Pair]"]]
-"""Rows for JSON, a function that makes the document, and a function that makes the points of the chart."""
+Report = tuple[Sequence[msgspec.Struct], Callable[[], Document], Callable[[], "list[Pair]"]]
+"""Rows for JSON, and functions that return the page and the points of the chart."""
 
 
-def _steps(selection: Selection) -> ValidationResult:
-    """Validate steps of whole networks, with a network, family, device or source held out."""
+def _steps(request: Request) -> Report:
+    """Hold out steps of whole networks by network, family, device or source."""
     from paleo_lite.calibration.validate import Validation, validate
     from paleo_lite.reporting.calibrations import validation_page
     from paleo_lite.reporting.charts.accuracy import network_pairs
@@ -59,175 +57,174 @@ def _steps(selection: Selection) -> ValidationResult:
     from .ship import operations_of
     from .steps.published import published_steps
 
-    measurements = published_steps(selection.measured).measurements
-    if not any(selection.includes(m.gpu, m.precision) for m in measurements):
-        raise selection.no_measurement_error()
-    operations = operations_of(selection.measured)
-    rows, points = validate(measurements, selection.split, selection.gpus, selection.precisions, operations)
+    measurements = published_steps(request.tables).measurements
+    if not any(request.includes(m.gpu, m.precision) for m in measurements):
+        raise request.no_measurement()
+    operations = operations_of(request.tables)
+    rows, points = validate(measurements, request.split, request.gpus, request.precisions, operations)
     return rows, lambda: validation_page(Validation(rows[0].split, rows, points)), lambda: network_pairs(points)
 
 
-def _ratios(selection: Selection) -> ValidationResult:
-    """Validate ratios of two steps: the same step on two devices, or two steps on one device."""
+def _ratios(request: Request) -> Report:
+    """Hold out ratios of two steps: the same step on two devices, or two steps on one device."""
     from .steps.published import published_steps
-    from .steps.ratios import ratio_page, ratio_truth
+    from .steps.ratios import ratio_page, validate_ratios
 
-    measurements = published_steps(selection.measured).measurements
-    measurements = [step for step in measurements if selection.includes(step.gpu, step.precision)]
+    measurements = published_steps(request.tables).measurements
+    measurements = [step for step in measurements if request.includes(step.gpu, step.precision)]
     if not measurements:
-        raise selection.no_measurement_error()
-    rows = ratio_truth(measurements)
+        raise request.no_measurement()
+    rows = validate_ratios(measurements)
     return rows, lambda: ratio_page(rows), list
 
 
-def _held_out(module: str, selection: Selection) -> ValidationResult:
-    """Validate published steps with the functions ``truth`` and ``page`` of a module of `steps`."""
+def _held_out(module: str, request: Request) -> Report:
+    """Validate with the functions ``validate_steps`` and ``page`` of a module of `steps`."""
     from .ship import operations_of
     from .steps.published import published_steps
 
     split = import_module(f".steps.{module}", __package__)
-    rows = split.truth(
-        published_steps(selection.measured).measurements, operations_of(selection.measured), selection.includes
+    rows = split.validate_steps(
+        published_steps(request.tables).measurements, operations_of(request.tables), request.includes
     )
     if not rows:
-        raise selection.no_measurement_error()
+        raise request.no_measurement()
     return rows, lambda: split.page(rows), list
 
 
-def _transformers(selection: Selection) -> ValidationResult:
-    """Validate transformers, with a device held out."""
+def _transformers(request: Request) -> Report:
+    """Predict the transformers of each device with that device held out."""
     from paleo_lite.calibration.validate import Validation
     from paleo_lite.reporting.calibrations import validation_page
     from paleo_lite.reporting.charts.accuracy import network_pairs
 
     from .ship import operations_of
     from .steps.published import published_steps
-    from .steps.transformers import transformer_truth
+    from .steps.transformers import validate_transformers
 
-    measurements, operations = published_steps(selection.measured).measurements, operations_of(selection.measured)
-    rows, points = transformer_truth(measurements, selection.gpus, selection.precisions, operations)
+    measurements, operations = published_steps(request.tables).measurements, operations_of(request.tables)
+    rows, points = validate_transformers(measurements, request.gpus, request.precisions, operations)
     if not rows:
-        raise selection.no_measurement_error()
+        raise request.no_measurement()
     return rows, lambda: validation_page(Validation(rows[0].split, rows, points)), lambda: network_pairs(points)
 
 
-def _layers(selection: Selection) -> ValidationResult:
-    """Validate single layers, with a fifth of their shapes held out."""
+def _layers(request: Request) -> Report:
+    """Hold out one fifth of the shapes of single layers at a time."""
     from .layers.hold_out import validate_layers
     from .layers.page import layer_pairs, layer_validation_page
     from .layers.published import published_layers
 
-    published = published_layers(selection.measured, selection.gpus, selection.precisions)
+    published = published_layers(request.tables, request.gpus, request.precisions)
     if not published.layers:
-        raise selection.no_measurement_error()
+        raise request.no_measurement()
     rows, points = validate_layers(published.layers)
     return rows, lambda: layer_validation_page(rows, points, published.left_out), lambda: layer_pairs(points)
 
 
-def _operations(selection: Selection) -> ValidationResult:
-    """Validate single matrix products and convolutions, with a device held out."""
-    from .layers.devices import operation_truth, operations_page
+def _operations(request: Request) -> Report:
+    """Hold out shapes and devices of single matrix products and convolutions."""
+    from .layers.devices import operations_page, validate_operations
     from .ship import operations_of
 
-    rows = operation_truth(operations_of(selection.measured), selection.includes)
+    rows = validate_operations(operations_of(request.tables), request.includes)
     if not rows:
-        raise selection.no_measurement_error()
+        raise request.no_measurement()
     return rows, lambda: operations_page(rows), list
 
 
-def _profiles(selection: Selection) -> ValidationResult:
-    """Validate classes of work in profiles, with all batch sizes except the smallest held out."""
-    from .profiles.hold_out import validate_profiles
+def _profiles(request: Request) -> Report:
+    """Hold out all batch sizes of profiles but the smallest, by class of work."""
+    from .profiles.hold_out import ProfileRow, validate_profiles
     from .profiles.page import profile_pairs, profile_validation_page
     from .profiles.published import PROFILE_SETS
 
-    selected = [known for known in PROFILE_SETS if selection.includes(known.gpu, known.precision)]
+    selected = [profiles for profiles in PROFILE_SETS if request.includes(profiles.gpu, profiles.precision)]
     if not selected:
-        raise selection.no_measurement_error()
-    rows = [
-        row
-        for known in selected
-        for row in validate_profiles([known.path(selection.data)], known.gpu, known.network, known.precision)
-    ]
+        raise request.no_measurement()
+    rows: list[ProfileRow] = []
+    for profiles in selected:
+        rows += validate_profiles([profiles.path(request.data)], profiles.gpu, profiles.network, profiles.precision)
     return rows, lambda: profile_validation_page(rows), lambda: profile_pairs(rows)
 
 
-def _ppp(selection: Selection) -> ValidationResult:
-    """Validate a single PPP on profiles with another batch size, loader or number of nodes."""
-    from .profiles.page import carried_page, carried_pairs
-    from .profiles.ppp import carry
+def _ppp(request: Request) -> Report:
+    """Predict profiles at another batch size, with another loader or on more nodes from a single PPP."""
+    from .profiles.page import comparison_page, comparison_pairs
+    from .profiles.ppp import compare_models
     from .profiles.published import PROFILE_SETS
 
-    selected = [known for known in PROFILE_SETS if selection.includes(known.gpu, known.precision)]
+    selected = [profiles for profiles in PROFILE_SETS if request.includes(profiles.gpu, profiles.precision)]
     if not selected:
-        raise selection.no_measurement_error()
-    rows = [row for known in selected for row in carry(selection.data, known)]
-    return rows, lambda: carried_page(rows), lambda: carried_pairs(rows)
+        raise request.no_measurement()
+    rows = [row for profiles in selected for row in compare_models(request.data, profiles)]
+    return rows, lambda: comparison_page(rows), lambda: comparison_pairs(rows)
 
 
-def _collectives(selection: Selection) -> ValidationResult:
-    """Validate collectives, with message sizes and numbers of workers held out."""
+def _collectives(request: Request) -> Report:
+    """Hold out message sizes and numbers of workers of collectives."""
     from .collectives.hold_out import validate_collectives
     from .collectives.page import exchange_pairs, exchange_validation_page
     from .collectives.published import PLATFORMS, published_exchanges
 
-    if selection.precisions:
-        raise BadValue("the time of a collective depends on bytes, not on the precision: omit `--precision`")
-    for name in selection.gpus:
+    if request.precisions:
+        raise BadValue("collectives are measured in bytes, independent of the precision: omit `--precision`")
+    for name in request.gpus:
         if name not in PLATFORMS:
             raise UnknownName("measured platform", name, PLATFORMS)
-    published = published_exchanges(selection.measured)
-    exchanges = [each for each in published.exchanges if not selection.gpus or each.platform in selection.gpus]
-    rows, points = validate_collectives(exchanges)
+    published = published_exchanges(request.tables)
+    rows, points = validate_collectives(
+        [e for e in published.exchanges if not request.gpus or e.platform in request.gpus]
+    )
     page = partial(exchange_validation_page, rows, points, published.left_out)
     return rows, page, lambda: exchange_pairs(points)
 
 
-def _scaling(selection: Selection) -> ValidationResult:
-    """Validate training on several devices, with networks, batch sizes and numbers of nodes held out."""
+def _scaling(request: Request) -> Report:
+    """Hold out networks, batch sizes and numbers of nodes of training on several devices."""
     from .scaling.hold_out import validate_scaling
-    from .scaling.page import scaling_pairs, scaling_truth_page
+    from .scaling.page import scaling_page, scaling_pairs
 
-    if selection.precisions not in ((), ("fp32",)):
-        raise selection.no_measurement_error()
-    truth = validate_scaling(selection.data, selection.gpus)
-    if not truth.points:
-        raise selection.no_measurement_error()
-    return truth.points, lambda: scaling_truth_page(truth), lambda: scaling_pairs(truth.points)
+    if request.precisions not in ((), ("fp32",)):
+        raise request.no_measurement()
+    validation = validate_scaling(request.data, request.gpus)
+    if not validation.points:
+        raise request.no_measurement()
+    return validation.points, lambda: scaling_page(validation), lambda: scaling_pairs(validation.points)
 
 
-def _clusters(selection: Selection) -> ValidationResult:
-    """Validate clusters and sources that are held out completely, and clusters with one known measurement."""
-    from .scaling.clusters import cluster_points, hold_out, measured_once
+def _clusters(request: Request) -> Report:
+    """Hold out clusters and sources, entirely or except for one or two measurements of the cluster."""
+    from .scaling.clusters import cluster_points, forecast_larger_sizes, hold_out
     from .scaling.page import cluster_pairs, clusters_page
 
-    if selection.gpus or selection.precisions:
-        raise BadValue("clusters are held out completely: omit `--gpu` and `--precision`")
-    points = cluster_points(selection.data)
-    held_out = {by: hold_out(points, by) for by in ("cluster", "source")}
-    for kind, description in KNOWN.items():
-        held_out[f"cluster, more nodes; measured: {description}"] = measured_once(points, kind)
-    return held_out["cluster"], lambda: clusters_page(held_out), lambda: cluster_pairs(held_out["cluster"])
+    if request.gpus or request.precisions:
+        raise BadValue("clusters are held out as a whole: omit `--gpu` and `--precision`")
+    points = cluster_points(request.data)
+    forecasts = {field: hold_out(points, field) for field in ("cluster", "source")}
+    for kind, description in KNOWN_MEASUREMENTS.items():
+        forecasts[f"cluster, more nodes; measured: {description}"] = forecast_larger_sizes(points, kind)
+    return forecasts["cluster"], lambda: clusters_page(forecasts), lambda: cluster_pairs(forecasts["cluster"])
 
 
-def _training(selection: Selection) -> ValidationResult:
-    """Validate training steps of language models, with sources, sizes, parallelism or GPUs held out."""
-    from .training.hold_out import truth
+def _training(request: Request) -> Report:
+    """Hold out training steps of language models by source, model size, parallelism or GPU."""
+    from .training.hold_out import validate_training
     from .training.page import training_page, training_pairs
     from .training.published import trained_steps
 
-    published = trained_steps(selection.data)
-    steps = [step for step in published.steps if selection.includes(step.gpu, step.precision)]
+    published = trained_steps(request.data)
+    steps = [step for step in published.steps if request.includes(step.gpu, step.precision)]
     if not steps:
-        raise selection.no_measurement_error()
-    rows, pairs = truth(steps)
+        raise request.no_measurement()
+    rows, pairs = validate_training(steps)
     return rows, lambda: training_page(rows, published.left_out), lambda: training_pairs(pairs)
 
 
-KNOWN = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
-"""Description of the measurements that are known of a cluster, by kind."""
+KNOWN_MEASUREMENTS = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
+"""Measurements of a held-out cluster that are known, and how the page describes them."""
 
-SPLITS: dict[str, Callable[[Selection], ValidationResult]] = {
+SPLITS: dict[str, Callable[[Request], Report]] = {
     **dict.fromkeys(STEP_SPLITS, _steps),
     "layers": _layers,
     "operations": _operations,
@@ -242,15 +239,12 @@ SPLITS: dict[str, Callable[[Selection], ValidationResult]] = {
     "clusters": _clusters,
     "training": _training,
 }
-"""Function that validates each split."""
-
-GROUPED_SPLITS = (*STEP_SPLITS, "transformers", "layers")
-"""Splits with a row per group of measurements, whose mean error is that of the groups."""
+"""Function that performs each validation, by the value of ``--split``."""
 
 
 @click.group(cls=ErrorHandlingGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def main() -> None:
-    """Validate predictions with published measurements, and fit the shipped calibrations to them."""
+    """Validate predictions against published measurements, and fit the calibrations that the package ships."""
 
 
 @main.command(cls=AnswerCommand, chart="accuracy")
@@ -260,22 +254,23 @@ def main() -> None:
 )  # fmt: skip
 @click.option(
     "--split", type=click.Choice(tuple(SPLITS)), default="network", show_default=True,
-    help="Part of the measurements that is held out.",
+    help="Which part of the measurements is held out at a time.",
 )  # fmt: skip
-@click.option("--gpu", "gpus", multiple=True, help="Only this device (for collectives: platform).")
+@click.option("--gpu", "gpus", multiple=True, help="Only this device (for collectives: this platform).")
 @click.option("--precision", "precisions", multiple=True, help="Only this precision.")
 def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[str, ...]) -> Answer:
-    """Predict held-out published measurements from the others, and show the errors.
+    """Hold out published measurements, predict them from the others, and report the errors.
 
-    The measurements that are held out are: for steps, one network, family, device or source at a time; for single
-    layers, a fifth of their shapes; for profiles, all batch sizes except the smallest; for collectives, message sizes
-    and numbers of workers; for training on several devices, networks, a batch size and numbers of nodes; for clusters,
-    one cluster or one source; for training of language models, a source, a range of sizes, several nodes, tensor and
-    pipeline parallelism, or a GPU. The calibrated model is compared with simpler models on the same folds.
+    The splits `network`, `family`, `gpu` and `source` hold out steps of whole networks. `layers` holds out one fifth
+    of the shapes of single layers. `profile` holds out all batch sizes but the smallest, by class of work.
+    `collectives` holds out message sizes and numbers of workers. `scaling` holds out networks, a batch size and numbers
+    of nodes of training on several devices. `clusters` holds out one cluster or one source at a time. `training` holds
+    out steps of language models by source, model size, number of nodes, parallelism or GPU. The page also shows the
+    errors of simpler models on the same folds.
     """
-    rows, page, pairs = SPLITS[split](Selection(split, data, gpus, precisions))
+    rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))
     held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split
-    title = f"Predicted and measured: {held_out}"
+    title = f"Predicted against measured: {held_out}"
     return Answer(
         lambda: {"rows": [msgspec.to_builtins(row) for row in rows]},
         page,
@@ -295,7 +290,7 @@ def _heading(split: str, rows: Sequence[Any]) -> str:
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @options.debug()
 def ship(data: Path, folder: Path) -> None:
-    """Fit the measurements in DATA, and write the calibrations of devices, links and platforms to FOLDER."""
+    """Fit the published measurements in DATA; write calibrations of devices, links and platforms into FOLDER."""
     from .power import ship_power
     from .ship import ship_devices, ship_links, ship_platforms
     from .training.hold_out import ship_training
@@ -316,13 +311,13 @@ def ship(data: Path, folder: Path) -> None:
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @options.debug()
 def order(folder: Path) -> None:
-    """Make the expectations of all devices in FOLDER consistent with their data sheets, after a device was added."""
+    """Order the devices of the pool in FOLDER by their data sheets (needed after adding a device without data)."""
     from paleo_lite.calibration.choose import POOL_FILE, read_pool
 
     from .ordering import write_pool
-    from .ship import ordered
+    from .ship import with_order
 
-    pool = ordered(read_pool(folder / POOL_FILE))
+    pool = with_order(read_pool(folder / POOL_FILE))
     write_pool(pool, folder / POOL_FILE)
     click.echo(f"{len(pool.order)} shifted")
 

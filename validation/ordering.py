@@ -1,9 +1,9 @@
-"""A device that is better in every figure is never expected to be slower: small shifts of what is expected of devices.
+"""Shifts of expected parameters so that a device that is is_better in every rate is never predicted to be slower.
 
-What is expected of a device follows what was measured of it and of those like it, each with its error, so that a device
-that throttled in somebody's server may seem slower than a lesser one that nobody measured. The least shifts that put
-this right, each weighed by how little is known of its parameter, are an isotonic regression on the order of the data
-sheets (Barlow et al., 1972); Dykstra's projections find them (1983).
+Expected parameters of a device follow noisy measurements of it and of similar devices. A device that throttled while it
+was measured may therefore seem slower than a weaker one without measurements. The smallest shifts that restore the
+order of the data sheets, weighted by the variance of each parameter, are an isotonic regression on a partial order
+(Barlow et al., 1972), computed with Dykstra's projections (1983).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-Figure = Callable[[Rates], float]
+RateFunction = Callable[[Rates], float]
 
 SUSTAINED = ("efficiency_gemm", "efficiency_attention")
 """Parameters that are relative to the sustained clock."""
 
-ORDERED: dict[str, tuple[Figure, ...]] = {
+ORDERED: dict[str, tuple[RateFunction, ...]] = {
     **dict.fromkeys(
         (name for name in NAMES if name.startswith("efficiency") and name not in SUSTAINED),
         (lambda rates: rates.matrix_per_s, lambda rates: rates.matrix_per_s / rates.multiprocessors),
@@ -46,21 +46,21 @@ ORDERED: dict[str, tuple[Figure, ...]] = {
     ),
     **dict.fromkeys((name for name in NAMES if name.startswith("share")), (lambda rates: rates.bandwidth_bytes_per_s,)),
 }
-"""Parameters that tell devices apart, with the rates of the data sheet that each is a share of: with many tiles of
-output the whole device's, with few a multiprocessor's."""
+"""Parameters that differ between devices, with the data-sheet rates that each is relative to: the rate of the whole
+device, which applies to many output tiles, and that of a multiprocessor, which applies to few."""
 
-ENOUGH = 1e-6
-"""Shifts are found when a round changes no logarithm by more."""
+TOLERANCE = 1e-6
+"""The iteration stops when a round changes no logarithm by more than this."""
 
-LEAST = 2e-5
-"""Smaller shifts are none."""
+SMALLEST_SHIFT = 2e-5
+"""Smaller shifts are dropped."""
 
-SURER = 10.0
-"""How much more a shift costs of a device that was measured: one that nobody measured gives way first."""
+MEASURED_WEIGHT = 10.0
+"""Relative cost of shifting a measured device: devices without measurements are shifted first."""
 
 
-def better(one: Rates, other: Rates) -> bool:
-    """Whether rates are at least as good as others in every figure, those of a single multiprocessor included."""
+def is_better(one: Rates, other: Rates) -> bool:
+    """Return whether rates are at least as high as others in every respect, including rates per multiprocessor."""
     own_sustained_per_s = one.matrix_per_s * one.sustained_fraction
     other_sustained_per_s = other.matrix_per_s * other.sustained_fraction
     return (
@@ -73,27 +73,24 @@ def better(one: Rates, other: Rates) -> bool:
     )
 
 
-def comparable(one: Device, other: Device) -> bool:
-    """Whether figures of two data sheets mean the same: of one vendor's libraries, and Kepler's among themselves.
+def are_comparable(one: Device, other: Device) -> bool:
+    """Return whether the rates of two data sheets are comparable: same vendor, and both or neither Kepler.
 
     Kepler fills 128 of a multiprocessor's 192 lanes with one instruction each (`prior.KEPLER_SHARE`).
     """
     return one.vendor == other.vendor and (one.architecture == KEPLER) == (other.architecture == KEPLER)
 
 
-def shifts(
-    devices: Iterable[Device], precision: str, pool: Pool, execution: str = "eager"
-) -> dict[str, dict[str, float]]:
-    """What is to be added to the logarithms of devices' parameters in a precision, by device and parameter.
+def shifts(devices: Iterable[Device], precision: str, pool: Pool) -> dict[str, dict[str, float]]:
+    """Return the shifts of the logarithms of parameters in a precision, by device and parameter.
 
     Parameters
     ----------
     devices : iterable of Device
-        All that are to be in order.
+        All devices to order.
+    precision : str
     pool : Pool
-        Its own shifts are left out.
-    execution : str
-        The execution that the shifts are for: those of inference engines differ from those of all others.
+        Its own shifts are ignored.
     """
     bare, measured = Pool(pool.format, pool.parameters, pool.fits), {one.id for one in pool.fits}
     known: list[tuple[Device, Rates, CalibratedModel]] = []
@@ -108,72 +105,78 @@ def shifts(
         (first, second)
         for first, (one, own, _) in enumerate(known)
         for second, (other, theirs, _) in enumerate(known)
-        if first != second and comparable(one, other) and better(own, theirs)
+        if first != second and are_comparable(one, other) and is_better(own, theirs)
     ]
-    found: dict[str, dict[str, float]] = {}
-    for name, figures in ORDERED.items():
+    shifts_by_device: dict[str, dict[str, float]] = {}
+    for name, rate_functions in ORDERED.items():
         index = NAMES.index(name)
         theta = np.array([model.theta[index] for _, _, model in known])
         variance = np.array([model.covariance[index, index] for _, _, model in known])
-        variance = variance / np.where([device.id in measured for device, _, _ in known], SURER, 1.0)
-        # By as much as the better one's rates are higher, its share of them may be lower.
-        logarithms = np.log([[figure(rates) for figure in figures] for _, rates, _ in known])
+        variance = variance / np.where([device.id in measured for device, _, _ in known], MEASURED_WEIGHT, 1.0)
+        # The share of the better device may be lower by as much as its rates are higher.
+        logarithms = np.log([[rate_of(rates) for rate_of in rate_functions] for _, rates, _ in known])
         slack = [float((logarithms[first] - logarithms[second]).min()) for first, second in pairs]
         for (device, _, _), shift in zip(known, isotonic(theta, variance, pairs, slack) - theta):
-            if abs(shift) > LEAST:
-                found.setdefault(order_key(device, precision, execution), {})[name] = round(float(shift), 6)
-    return found
+            if abs(shift) > SMALLEST_SHIFT:
+                shifts_by_device.setdefault(f"{device.id} {precision}", {})[name] = round(float(shift), 6)
+    return shifts_by_device
 
 
 def isotonic(
     values: Floats, variance: Floats, pairs: Sequence[tuple[int, int]], slack: Sequence[float] | None = None
 ) -> Floats:
-    """The values nearest to these, by their variances, of which the first of each pair is not below the second.
+    """Return the nearest values, weighted by variance, for which the first of each pair is not allowed the second.
 
     Parameters
     ----------
     values, variance : ndarray, shape (n,)
     pairs : sequence of (int, int)
+        Indices of the greater and the smaller value.
     slack : sequence of float, optional
-        By how much the first of each pair may be below the second; not at all without it.
+        Amount by which the first of each pair may be allowed the second (default 0).
+
+    Returns
+    -------
+    ndarray, shape (n,)
     """
     slack = slack or [0.0] * len(pairs)
-    found: Floats = values.copy()
+    result: Floats = values.copy()
     correction = np.zeros(len(pairs))
     while True:
-        before = found.copy()
-        for number, ((first, second), below) in enumerate(zip(pairs, slack)):
+        before = result.copy()
+        for number, ((first, second), allowed) in enumerate(zip(pairs, slack)):
             # Dykstra: undo this pair's last correction, then project onto its half-space again.
             weight = variance[first] + variance[second]
-            lacking = found[second] - below - found[first] + correction[number] * weight
-            step = max(lacking / weight, 0.0)
-            found[first] += (step - correction[number]) * variance[first]
-            found[second] -= (step - correction[number]) * variance[second]
+            violation = result[second] - allowed - result[first] + correction[number] * weight
+            step = max(violation / weight, 0.0)
+            result[first] += (step - correction[number]) * variance[first]
+            result[second] -= (step - correction[number]) * variance[second]
             correction[number] = step
-        if np.abs(found - before).max(initial=0.0) < ENOUGH:
-            return found
+        if np.abs(result - before).max(initial=0.0) < TOLERANCE:
+            return result
 
 
-# The file -------------------------------------------------------------------------------------------------------------
+# The file of the pool -------------------------------------------------------------------------------------------------
 
 
 def make_pool(evidence: Iterable[Evidence]) -> Pool:
-    """A pool, in the order of device, precision and source; of no device's order."""
-    ordered = sorted(evidence, key=lambda one: (one.id, one.measured_in, one.source, one.execution))
-    return Pool(FORMAT, list(NAMES), [_rounded(one) for one in ordered])
+    """Return a pool of evidence sorted by device, precision and source, without shifts."""
+    in_order = sorted(evidence, key=lambda one: (one.id, one.measured_in, one.source, one.execution))
+    return Pool(FORMAT, list(NAMES), [_rounded(one) for one in in_order])
 
 
 def write_pool(pool: Pool, path: Path) -> None:
-    """Write the pool; the file appears whole or not at all."""
+    """Write the pool to a file atomically."""
     head = msgspec.json.encode(pool.parameters).decode()
-    lines = ",\n".join(msgspec.json.encode(other).decode() for other in pool.fits)  # a line per fit, for people's diffs
+    # One line per fit keeps diffs readable.
+    lines = ",\n".join(msgspec.json.encode(fit).decode() for fit in pool.fits)
     order = ",\n".join(f'"{name}":{msgspec.json.encode(shifts).decode()}' for name, shifts in pool.order.items())
     text = f'{{"format":{pool.format},"parameters":{head},"fits":[\n{lines}\n],"order":{{\n{order}\n}}}}\n'
     write_atomically(path, text.encode())
 
 
 def _rounded(one: Evidence) -> Evidence:
-    """With as many digits as a file needs."""
+    """Return the evidence rounded to the digits that the file needs."""
     return msgspec.structs.replace(
         one,
         theta=tuple([float(f"{value:.6g}") for value in one.theta]),

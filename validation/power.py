@@ -1,4 +1,4 @@
-"""Fit of the sustained clock to the efficiencies of matrix products, and its error with a device held out."""
+"""Fit of the power model, which gives the sustained clock, to efficiencies of matrix products; its held-out error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCATTER = 0.15
 """Deviation of the logarithm of a device's efficiency around the model."""
 
 PRIORS = {"node_exponent": (1.0, 0.5), "clock_exponent": (0.7, 0.15)}
-"""Means and deviations: energy proportional to the feature size, and between constant voltage and voltage proportional
+"""Means and deviations: energy is proportional to the feature size; the voltage is between constant and proportional
 to the clock."""
 
 GROUPS = {("vector", "fp32"): "vector", ("tensor", "fp16"): "tensor", ("tensor", "fp8"): "tensor fp8"}
@@ -48,7 +48,7 @@ class Efficiency(NamedTuple):
 def measured_efficiencies() -> list[Efficiency]:
     """Return the efficiencies in the shipped pool, which are relative to the sustained clock, at the boost clock."""
     index = NAMES.index("efficiency_gemm")
-    found = []
+    efficiencies = []
     for fit in read_pool().fits:
         deviation = fit.deviation[index]
         if fit.software != KERNELS or deviation is None or deviation > 0.25:
@@ -59,8 +59,8 @@ def measured_efficiencies() -> list[Efficiency]:
         if device.vendor != "NVIDIA" or group is None or node_nm_of(device) is None or device.power_w is None:
             continue
         value = float(np.exp(fit.theta[index])) * matrix_fraction(device, rate)
-        found.append(Efficiency(device, rate, group, value, fit.source))
-    return found
+        efficiencies.append(Efficiency(device, rate, group, value, fit.source))
+    return efficiencies
 
 
 def model_of(parameters: np.ndarray) -> PowerModel:
@@ -83,7 +83,7 @@ def model_of(parameters: np.ndarray) -> PowerModel:
     )
 
 
-def predicted(parameters: np.ndarray, efficiencies: Sequence[Efficiency]) -> np.ndarray:
+def predict_log_efficiencies(parameters: np.ndarray, efficiencies: Sequence[Efficiency]) -> np.ndarray:
     """Return the logarithms of the efficiencies that the model predicts."""
     model = model_of(parameters)
     groups = list(GROUPS.values())
@@ -99,7 +99,7 @@ def fit_power(efficiencies: Sequence[Efficiency]) -> np.ndarray:
     measured = np.log([one.value for one in efficiencies])
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
-        errors = (predicted(parameters, efficiencies) - measured) / SCATTER
+        errors = (predict_log_efficiencies(parameters, efficiencies) - measured) / SCATTER
         means, deviations = (np.array(values) for values in zip(*PRIORS.values(), strict=True))
         priors = (parameters[2:4] - means) / deviations
         return np.concatenate([errors, priors])
@@ -115,7 +115,7 @@ def held_out_errors(efficiencies: Sequence[Efficiency]) -> tuple[float, float]:
         rest = [one for one in efficiencies if one.device.id != name]
         own = [one for one in efficiencies if one.device.id == name]
         parameters = fit_power(rest)
-        with_model += list(np.abs(predicted(parameters, own) - np.log([one.value for one in own])))
+        with_model += list(np.abs(predict_log_efficiencies(parameters, own) - np.log([one.value for one in own])))
         for one in own:
             peers = [np.log(other.value) for other in rest if other.group == one.group]
             without.append(abs(float(np.mean(peers)) - np.log(one.value)))

@@ -113,8 +113,8 @@ def fit_limits(model: PowerModel, steps: Iterable[LimitedStep]) -> PowerModel:
     def residuals(parameters: np.ndarray) -> np.ndarray:
         return np.array([speed_error(step, with_parameters(parameters)) for step in used]) / SCATTER
 
-    found = least_squares(residuals, [0.85, 1.6], loss="soft_l1", bounds=([0.5, 1.0], [1.2, 3.0])).x
-    return with_parameters(np.round(found, 4))
+    solution = least_squares(residuals, [0.85, 1.6], loss="soft_l1", bounds=([0.5, 1.0], [1.2, 3.0])).x
+    return with_parameters(np.round(solution, 4))
 
 
 def is_evidence_of_limits(step: LimitedStep) -> bool:

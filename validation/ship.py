@@ -1,10 +1,10 @@
-"""Fit of all shipped calibrations to the published measurements.
+"""Fit all calibrations that the published measurements allow, and write them to the folder that the package ships.
 
-The files are ``DEVICE-PRECISION.toml`` for measured devices; ``pooled.json``, the expectation for devices without
-measurements; ``links``, fitted to collectives; ``platforms``, fitted to training on several devices; and
-``training.toml``, fitted to training of language models.
+``DEVICE-PRECISION.toml`` calibrates a device in a precision, and ``pooled.json`` holds the evidence from all devices
+for predicting a device without measurements. ``links`` holds calibrations of links from collectives, ``platforms``
+those of computers from training on several devices. ``training.toml`` is fitted to the training of language models.
 
-The same data gives the same bytes: measurements are sorted, the fit starts at the prior, and numbers are rounded.
+Identical inputs produce identical files: measurements are sorted, fits start at the prior, and numbers are rounded.
 """
 
 from __future__ import annotations
@@ -40,58 +40,59 @@ from .scaling.hold_out import validate_scaling
 from .scaling.platforms import platforms_of
 from .steps.published import published_steps
 
-Written = Iterator[tuple[str, str]]
-"""Name of each calibration that was written, and its held-out error."""
+WrittenCalibrations = Iterator[tuple[str, str]]
+"""Name of each calibration after it is written, and a description of its held-out error."""
 
 
-SPEAK_OF = ("efficiency_gemm", "share_other")
-"""Parameters that single operations determine for networks. Convolutions are excluded, because they behave differently
-alone than inside a network: including them increases the error of networks by two points."""
+INFORMATIVE_PARAMETERS = ("efficiency_gemm", "share_other")
+"""Parameters that single operations inform. Convolutions timed alone behave differently from those inside a network:
+learning from them increases the error of networks by two percentage points."""
 
-SPEAK_OF_CONVOLUTIONS = (
+INFORMATIVE_FOR_CONVOLUTIONS = (
     "efficiency_conv_3x3", "efficiency_conv_direct", "efficiency_conv_1x1", "efficiency_conv_grouped",
     "factor_data_gradient", "factor_weight_gradient", "share_matrix", "half", "half_3x3",
 )  # fmt: skip
-"""Parameters that convolutions determine for AMD GPUs, for which no times of networks are published."""
+"""Parameters that convolutions inform on AMD's GPUs, for which no times of networks are published."""
 
 
 def operations_of(measured: Path) -> list[DeviceData]:
-    """Return matrix products and memory-bound operations, timed separately, by device, precision and source."""
+    """Return the single matrix products and memory-bound operations, by device, precision and source."""
     groups: dict[tuple[str, str, str], list[LayerTime]] = defaultdict(list)
-    for each in published_layers(measured, files=OPERATIONS).layers:
-        if each.kind != "conv" and not why_not_pooled(find_device(each.gpu)):
-            groups[each.gpu, each.precision, each.source].append(each)
-    for each in amd_operations(measured):
-        if each.precision in find_device(each.gpu).precisions:
-            groups[each.gpu, each.precision, each.source].append(each)
-    found = []
+    for layer in published_layers(measured, files=OPERATIONS).layers:
+        if layer.kind != "conv" and not why_not_pooled(find_device(layer.gpu)):
+            groups[layer.gpu, layer.precision, layer.source].append(layer)
+    for layer in amd_operations(measured):
+        if layer.precision in find_device(layer.gpu).precisions:
+            groups[layer.gpu, layer.precision, layer.source].append(layer)
+    operations = []
     for (gpu, precision, source), group in sorted(groups.items()):
         device = find_device(gpu)
         traits = traits_of(device, precision, SINGLE_OPERATIONS, SINGLE_OPERATIONS, source)
-        speak_of = SPEAK_OF_CONVOLUTIONS if group[0].kind == "conv" else SPEAK_OF
-        found.append(DeviceData(device, precision, traits, runs_of_layers(group), SCATTER, speak_of))
-    return found
+        informative = INFORMATIVE_FOR_CONVOLUTIONS if group[0].kind == "conv" else INFORMATIVE_PARAMETERS
+        operations.append(DeviceData(device, precision, traits, runs_of_layers(group), SCATTER, informative))
+    return operations
 
 
-def ship_devices(data: Path, folder: Path) -> Written:
-    """Fit and write; of several sources of a device in a precision, the one with most measurements is shipped."""
+def ship_devices(data: Path, folder: Path) -> WrittenCalibrations:
+    """Fit and write the calibrations of devices.
+
+    If several sources measured a device in a precision, the source with the most measurements is used.
+    """
     measurements = published_steps(data / "measured").measurements
-    profiled = [
-        step
-        for known in PROFILE_SETS
-        for step in measure_profiles([known.path(data)], known.gpu, known.network, known.precision)
-    ]
+    profiled: list[Measurement] = []
+    for profiles in PROFILE_SETS:
+        profiled += measure_profiles([profiles.path(data)], profiles.gpu, profiles.network, profiles.precision)
     operations = operations_of(data / "measured")
     everything = MeasuredDevices([*measurements, *profiled], operations=operations)
-    pool = ordered(make_pool([*everything.evidence().values(), *everything.operations]))
+    pool = with_order(make_pool([*everything.evidence().values(), *everything.operations]))
     write_pool(pool, folder / POOL_FILE)
     yield "pooled", f"{len(pool.fits)} fits; {len(pool.order)} shifted into the order of their data sheets"
     points = validate(measurements, "network", operations=operations)[1]
     yield from ship_measured(everything, pool, points, folder)
 
 
-def ship_measured(devices: MeasuredDevices, pool: Pool, points: Sequence[Point], folder: Path) -> Written:
-    """Fit and write what one source measured of each device in each precision, from what the pool says besides."""
+def ship_measured(devices: MeasuredDevices, pool: Pool, points: Sequence[Point], folder: Path) -> WrittenCalibrations:
+    """Fit each device in each precision to the measurements of one source, with the rest of the pool as prior."""
     groups: dict[tuple[str, str], list[GroupKey]] = defaultdict(list)
     for key in devices.groups:
         groups[key.gpu, key.precision].append(key)
@@ -99,16 +100,15 @@ def ship_measured(devices: MeasuredDevices, pool: Pool, points: Sequence[Point],
         chosen = max(sorted(keys), key=lambda key: len(devices.groups[key]))
         group = devices.groups[chosen]
         error = error_of(points, group)
-        calibration = make_calibration(
-            gpu, precision, group, fit_among_others(chosen, devices, pool), provenance_of(group), error
-        )
+        fit = fit_with_pool_prior(chosen, devices, pool)
+        calibration = make_calibration(gpu, precision, group, fit, provenance_of(group), error)
         write_calibration(calibration, folder / f"{gpu}-{precision}.toml", force=True)
         shown = "-" if error is None else f"{error:.1%}"
         yield f"{gpu}-{precision}", f"{len(group)} measurements, held-out error {shown}"
 
 
-def ordered(pool: Pool) -> Pool:
-    """A pool with what puts the shipped devices into the order of their data sheets."""
+def with_order(pool: Pool) -> Pool:
+    """Return the pool with the shifts that put the shipped devices into the order of their data sheets."""
     order: dict[str, dict[str, float]] = {}
     for precision in PRECISION_BYTES:
         for execution in ("eager", ENGINE):
@@ -116,8 +116,8 @@ def ordered(pool: Pool) -> Pool:
     return msgspec.structs.replace(pool, order=order)
 
 
-def fit_among_others(key: GroupKey, devices: MeasuredDevices, pool: Pool) -> Fit:
-    """Fit what one source measured of a device in a precision, from what all others say of it."""
+def fit_with_pool_prior(key: GroupKey, devices: MeasuredDevices, pool: Pool) -> Fit:
+    """Fit one source's measurements of a device in a precision, with a prior from all other evidence in the pool."""
     traits = devices.measured[key].traits
     own = key._replace(execution=traits.execution)
     others = [one for one in pool.fits if GroupKey(one.id, one.measured_in, one.source, one.execution) != own]
@@ -127,14 +127,14 @@ def fit_among_others(key: GroupKey, devices: MeasuredDevices, pool: Pool) -> Fit
 
 
 def error_of(points: Sequence[Point], group: Sequence[Measurement]) -> float | None:
-    """Mean absolute relative error of a group's measurements in a validation; None where it holds none of them."""
+    """Return the mean absolute relative error of a group's measurements in a validation; None if it has none."""
     own = set(group)
     errors = [abs(point.error) for point in points if point.measurement in own]
     return sum(errors) / len(errors) if errors else None
 
 
-def ship_links(measured: Path, folder: Path) -> Written:
-    """Fit and write a TOML of each platform whose collectives were measured."""
+def ship_links(measured: Path, folder: Path) -> WrittenCalibrations:
+    """Fit and write a TOML file for each platform with measured collectives."""
     for name, calibration in link_calibrations(published_exchanges(measured).exchanges, inputs_of(measured)).items():
         head = b"# Fitted by paleo-lite; every parameter is explained in docs/topology.md.\n"
         write_atomically(folder / f"{name}.toml", head + msgspec.toml.encode(calibration))
@@ -142,8 +142,8 @@ def ship_links(measured: Path, folder: Path) -> Written:
         yield name, f"held-out error {errors}"
 
 
-def ship_platforms(data: Path, folder: Path) -> Written:
-    """Fit and write a TOML of each platform on which training on several devices was measured."""
+def ship_platforms(data: Path, folder: Path) -> WrittenCalibrations:
+    """Fit and write a TOML file for each platform with measured training on several devices."""
     for name, platform in platforms_of(validate_scaling(data)).items():
         head = b"# Fitted by paleo-lite; every field is explained in docs/scale.md.\n"
         write_atomically(folder / f"{name}.toml", head + msgspec.toml.encode(platform))

@@ -1,4 +1,4 @@
-"""Published tables: rows of their CSV files, and the devices to which their names refer."""
+"""Readers of published tables: rows of CSV files, and ids of the devices they name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paleo_lite.machines import find_device
 
 _DEVICES = {
     "K80": "k80-die",
-    # These sources used a DGX-1 and Amazon's p3 instances.
+    # These sources ran on a DGX-1 and on Amazon's p3 instances.
     "P100": "p100-sxm2",
     "P100-SXM2 (DGX-1)": "p100-sxm2",
     "V100": "v100-sxm2",
@@ -22,20 +22,32 @@ _DEVICES = {
     "GTX TITAN X (Maxwell)": "titanx-maxwell",
     "TITAN X (Pascal)": "titanx-pascal",
 }
-"""Device names in the sources that differ from ours; sources with a K80 timed one of its two devices."""
+"""Device ids for names that mean another device in the sources: sources that name a K80 time one of its two GPUs."""
 
 
 @cache
 def device_of(name: str) -> str:
-    """Return the id of the device to which a name in a source refers."""
+    """Return the id of the device that a source's name refers to.
+
+    Raises
+    ------
+    BadFile
+        If there is no hardware file for the device.
+    """
     try:
         return find_device(_DEVICES.get(name, name)).id
     except UsageProblem as error:
-        raise BadFile(f"a published measurement is of a GPU without a hardware file: {error}") from None
+        raise BadFile(f"a published measurement was taken on a GPU without a hardware file: {error}") from None
 
 
 def rows_of(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a CSV file, which is decompressed if its name ends with ``.gz``."""
+    """Iterate over the rows of a CSV file, which is gzipped if its name ends in ``.gz``.
+
+    Raises
+    ------
+    BadFile
+        If the file is missing or damaged.
+    """
     try:
         with (
             gzip.open(path, "rt", newline="", encoding="utf-8")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.calibrated import rates_of
-from validation.ordering import ENOUGH, better, comparable, isotonic
+from validation.ordering import TOLERANCE, are_comparable, is_better, isotonic
 
 VALUES = st.lists(
     st.tuples(st.floats(-1, 1), st.floats(0.1, 2), st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=7
@@ -51,7 +51,7 @@ def test_it_is_the_nearest_in_order(drawn) -> None:
 def test_in_a_chain_it_is_pool_adjacent_violators() -> None:
     """Barlow et al. (1972): 3, 1 with weights 1 and 3 become their weighted mean 1.5."""
     assert isotonic(np.array([3.0, 1.0, 5.0]), np.array([1.0, 1 / 3, 1.0]), [(1, 0), (2, 1)]) == pytest.approx(
-        [1.5, 1.5, 5.0], abs=100 * ENOUGH
+        [1.5, 1.5, 5.0], abs=100 * TOLERANCE
     )
 
 
@@ -59,11 +59,11 @@ def test_better_is_better_in_every_rate() -> None:
     small, large, wide = (
         rates_of(Machine(find_device(name)), "fp32") for name in ("a100-sxm-40gb", "a100-sxm-80gb", "t4")
     )
-    assert better(large, small) and not better(small, large)
+    assert is_better(large, small) and not is_better(small, large)
     # 8.1 TFLOP/s on 40 multiprocessors: more each than 19.5 on 108.
-    assert not better(large, wide) and not better(wide, large)
+    assert not is_better(large, wide) and not is_better(wide, large)
 
 
 def test_kepler_is_compared_with_kepler() -> None:
     k40m, k20, gtx980, mi100 = map(find_device, ("k40m", "k20", "gtx980", "mi100"))
-    assert comparable(k40m, k20) and not comparable(k40m, gtx980) and not comparable(gtx980, mi100)
+    assert are_comparable(k40m, k20) and not are_comparable(k40m, gtx980) and not are_comparable(gtx980, mi100)

@@ -27,7 +27,7 @@ from paleo_lite.machines import Device, Machine, find_device, list_devices
 from paleo_lite.timing.calibrated import NAMES, CalibratedModel, rates_of
 from paleo_lite.timing.workload import Workload
 from strategies import costly
-from validation.ordering import better, comparable, make_pool, write_pool
+from validation.ordering import are_comparable, is_better, make_pool, write_pool
 from validation.steps.networks import published_networks
 
 MEASURED = DATA / "measured"
@@ -142,7 +142,7 @@ def test_a_device_better_in_every_figure_is_never_slower(precision, phase, name,
     pairs = [
         (one, other)
         for one, other in itertools.permutations(timed, 2)
-        if comparable(one[2], other[2]) and better(one[0], other[0])
+        if are_comparable(one[2], other[2]) and is_better(one[0], other[0])
     ]
     assert len(pairs) > 5
     wrong = [

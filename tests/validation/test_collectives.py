@@ -1,4 +1,4 @@
-"""Links learnt from measured collectives: what is read, what a fit finds, and what is shipped."""
+"""Links fitted to measured collectives: reading the tables, the fit, and the shipped calibrations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from paleo_lite.files import shipped_folder
 from paleo_lite.machines import read_links
 from validation import ship
 from validation.__main__ import main
-from validation.collectives.fit import by_operation, fit_link, held_out, predict, size_folds, worker_folds
+from validation.collectives.fit import by_operation, fit_link, predict, predict_held_out, size_folds, worker_folds
 from validation.collectives.hold_out import validate_collectives
 from validation.collectives.published import FILES, PLATFORMS, MeasuredExchange, published_exchanges
 
@@ -45,7 +45,7 @@ def run(*arguments: str) -> Result:
 
 
 def exchanges_of(link: LinkRate, noise: float = 0.0) -> list[MeasuredExchange]:
-    """Exchanges that a link would show, with some noise."""
+    """Return exchanges with the times of a link's model and some noise."""
     random = np.random.default_rng(5)
     return [
         MeasuredExchange(
@@ -57,31 +57,35 @@ def exchanges_of(link: LinkRate, noise: float = 0.0) -> list[MeasuredExchange]:
     ]
 
 
-def test_a_fit_finds_what_made_the_times() -> None:
+def test_fit_recovers_the_parameters_of_simulated_times() -> None:
     found = fit_link(exchanges_of(TRUE, 0.01), "found", 10e9)
     for name in ("start_s", "latency_s", "ramp_s", "switch_s", "small_share"):
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=0.15), name
     assert found.ppp_at == tuple((n, pytest.approx(share, rel=0.03)) for n, share in TRUE.ppp_at)
 
 
-def test_a_few_wild_times_change_little() -> None:
+def test_fit_is_robust_against_outliers() -> None:
     times = exchanges_of(TRUE, 0.01)
-    wild = [msgspec.structs.replace(t, time_s=20 * t.time_s) if i % 13 == 0 else t for i, t in enumerate(times)]
-    assert predict(fit_link(wild, "found", 10e9), times) == pytest.approx(predict(TRUE, times), rel=0.05)
+    with_outliers = [
+        msgspec.structs.replace(t, time_s=20 * t.time_s) if i % 13 == 0 else t for i, t in enumerate(times)
+    ]
+    assert predict(fit_link(with_outliers, "found", 10e9), times) == pytest.approx(predict(TRUE, times), rel=0.05)
 
 
-def test_what_is_held_out_is_not_seen() -> None:
-    """Wild times in the fold that is held out leave its prediction where it was."""
+def test_fit_does_not_use_the_held_out_fold() -> None:
+    """Outliers in the held-out fold do not change its prediction."""
     times = exchanges_of(TRUE)
     for folds in (size_folds(times), worker_folds(times)):
         assert np.sum(folds, axis=0).tolist() == [1] * len(times)  # each is held out once
         fold = folds[1]
-        wild = [msgspec.structs.replace(t, time_s=20 * t.time_s) if out else t for t, out in zip(times, fold)]
-        plain, spoilt = (held_out(each, 10e9, [fold])[0][fold] for each in (times, wild))
-        assert spoilt.tolist() == plain.tolist()
+        with_outliers = [msgspec.structs.replace(t, time_s=20 * t.time_s) if out else t for t, out in zip(times, fold)]
+        without_outliers, predicted_with_outliers = (
+            predict_held_out(each, 10e9, [fold])[0][fold] for each in (times, with_outliers)
+        )
+        assert predicted_with_outliers.tolist() == without_outliers.tolist()
 
 
-def test_nothing_to_fit() -> None:
+def test_fit_without_exchanges_fails() -> None:
     with pytest.raises(CalibrationFailed, match="nothing: no exchange was measured"):
         fit_link([], "nothing", 1e9)
     with pytest.raises(BadValue, match="a platform needs ten exchanges"):
@@ -94,13 +98,13 @@ def test_every_row_is_read_or_counted() -> None:
     lines = sum(len((MEASURED / name).read_text().splitlines()) - 1 for name in FILES)
     assert len(found.exchanges) + sum(found.left_out.values()) == lines == 203 + 3188
     assert {each.platform for each in found.exchanges} == set(PLATFORMS)
-    # Half of what is the same under two names was measured between nodes, and is left out for that already.
-    assert found.left_out["point-to-point of bridged pairs: the same rows for A100 and H100"] == 2 * 63
+    # Half of the duplicated rows were measured between nodes and are omitted for that reason.
+    assert found.left_out["point-to-point between bridged pairs: identical rows for A100 and H100"] == 2 * 63
 
 
 @pytest.mark.needs_data
-def test_units_are_understood() -> None:
-    """All-reduces of two devices cross every link at a rate that it has; between two sockets PCIe is slow.
+def test_units_of_message_sizes() -> None:
+    """All-reduces of two devices achieve a plausible bandwidth on every link; PCIe between two sockets is slow.
 
     Were the sizes of aiconfigurator bytes, a B200 would reach a third of its link; were DeepBench's times seconds, PCIe
     a thousandth.
@@ -113,8 +117,8 @@ def test_units_are_understood() -> None:
             assert low < link.ppp_at[0][1] < high, platform
 
 
-def test_shipped_links_meet_single_measurements() -> None:
-    """Rows of the published tables, by hand: NCCL 2.27 and 2.29 of aiconfigurator 095f58a, DeepBench da81ba7."""
+def test_shipped_links_match_single_measurements() -> None:
+    """Rows copied from the published tables: NCCL 2.27 and 2.29 of aiconfigurator 095f58a, DeepBench da81ba7."""
     links = shipped_link_calibrations()
 
     def link(name: str, operation: str) -> LinkRate:
@@ -139,7 +143,7 @@ def test_shipped_links_meet_single_measurements() -> None:
 
 
 @pytest.mark.needs_data
-def test_shipped_files_come_out_again_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_files_are_reproduced_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tomli_w")
     chosen = {"gb200", "h100-bridged", "pcie3-one-socket"}
     found = published_exchanges(MEASURED)
@@ -154,8 +158,8 @@ def test_shipped_files_come_out_again_bit_for_bit(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.needs_data
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.thorough)])
-def test_held_out_errors_hold(every: int) -> None:
-    """What docs/accuracy-tables.md promises of all-reduce: a link beats its data sheet everywhere, sizes held out."""
+def test_held_out_errors_match_the_documentation(every: int) -> None:
+    """Check docs/accuracy-tables.md: with sizes held out, a calibrated link beats its data sheet everywhere."""
     platforms = set(sorted(PLATFORMS)[::every])
     exchanges = published_exchanges(MEASURED).exchanges
     chosen = [each for each in exchanges if each.operation == "all-reduce" and each.platform in platforms]
@@ -168,10 +172,10 @@ def test_held_out_errors_hold(every: int) -> None:
 
 
 @pytest.mark.needs_data
-def test_the_command() -> None:
+def test_command() -> None:
     shown = run("--data", str(MEASURED.parent), "--split", "collectives", "--gpu", "h200-sxm")
     assert shown.exit_code == 0, shown.output
-    assert "Message sizes held out" in shown.output and "left out, 16 rows: by another library" in shown.output
+    assert "Message sizes held out" in shown.output and "16 rows omitted: library differs" in shown.output
     assert max(len(line) for line in shown.output.splitlines() if not line.startswith("note:")) <= 80
     rows = json.loads(
         run(
@@ -193,9 +197,9 @@ def test_the_command() -> None:
         ([], 1, "allreduce_deepbench.csv: cannot be read"),
     ],
 )
-def test_what_the_command_refuses(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
+def test_command_rejects_invalid_options(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
     shown = run("--data", str(tmp_path), "--split", "collectives", *arguments)
-    assert (shown.exit_code, says in shown.output.replace("\n", " ")) == (code, True), shown.output
+    assert (shown.exit_code, message in shown.output.replace("\n", " ")) == (code, True), shown.output
 
 
 @pytest.mark.parametrize(
@@ -210,7 +214,7 @@ def test_what_the_command_refuses(tmp_path: Path, arguments: list[str], code: in
         (FILES[1], "2,1024", "1,1024"),
     ],
 )
-def test_a_row_that_cannot_be_read(tmp_path: Path, name: str, old: str, new: str) -> None:
+def test_unreadable_row_is_an_error(tmp_path: Path, name: str, old: str, new: str) -> None:
     tables = {
         FILES[0]: "gpu,bytes,n_gpus,value,algorithm\nP100,400000,2,0.5,NCCL 2.0 MPI\n",
         FILES[1]: "gpu,interconnect,collective,n_gpus,message_size,devices_per_node,size_unit,value\n"

@@ -1,4 +1,4 @@
-"""Single layers that others timed: what is read of them, how they are counted, and how true they are."""
+"""Published single layers: reading the tables, counting the operations, and held-out errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from paleo_lite.counting import Layer
 from paleo_lite.errors import BadFile, BadValue, PaleoError
 from paleo_lite.machines import Machine, find_device
 from validation.__main__ import main
-from validation.layers.devices import operation_truth, operations_page
+from validation.layers.devices import operations_page, validate_operations
 from validation.layers.hold_out import SCATTER, runs_of_layers, validate_layers
 from validation.layers.published import FILES, hash_of, layer_time, published_layers
 from validation.layers.timed import LayerTime, Operation, linear
@@ -33,13 +33,13 @@ pytest.importorskip("scipy")
 
 
 def rows(name: str, most: int | None = None) -> list[dict[str, str]]:
-    """Those of a published file, or the first of them."""
+    """Return the rows of a published file, or the first ones."""
     with opened(MEASURED / name, "rt") as file:
         return list(islice(csv.DictReader(file), most))
 
 
 def opened(path: Path, mode: str) -> IO[str]:
-    """Plain or gzip, by its ending, as the published files are."""
+    """Open a published file, which is gzipped if its name ends in ``.gz``."""
     return cast("IO[str]", gzip.open(path, mode, newline="") if path.suffix == ".gz" else path.open(mode, newline=""))
 
 
@@ -53,8 +53,8 @@ def one_layer(time_s: float, channels: int, batch_size: int = 8, phase: str = "i
 
 
 @pytest.mark.needs_data
-def test_sizes_are_those_that_the_sources_count() -> None:
-    """Their own GFLOP columns: TensorFlow's and DeepBench's forward pass, 2 per multiply-accumulate."""
+def test_flops_match_the_columns_of_the_sources() -> None:
+    """Compare with the sources' own GFLOP columns for the forward pass, with 2 FLOPs per multiply-accumulate."""
     checked = 0
     for name, column in (("deepbench_conv.csv.gz", "gflop"), ("conv_layers_tensorflow.csv.gz", "gflop_fwd")):
         for row in rows(name, 400):
@@ -71,8 +71,8 @@ def test_sizes_are_those_that_the_sources_count() -> None:
 
 
 @pytest.mark.needs_data
-def test_a_tensorflow_training_step_updates_input_and_target() -> None:
-    """benchmark_conv.py keeps both as trainable variables; Adam reads 4 and writes 3 numbers for each of theirs."""
+def test_tensorflow_training_step_updates_input_and_target() -> None:
+    """benchmark_conv.py declares both as trainable variables; Adam reads 4 and writes 3 values per element."""
     (row,) = (
         row for row in rows("conv_layers_tensorflow.csv.gz", 2000)
         if (row["optimizer"], row["matsize"], row["channels_in"]) == ("adam", "7", "1040")
@@ -91,7 +91,7 @@ def test_a_tensorflow_training_step_updates_input_and_target() -> None:
 
 
 @pytest.mark.needs_data
-def test_a_sample_holds_the_same_rows_whatever_their_order(tmp_path: Path) -> None:
+def test_sample_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     for name in FILES:
         table = rows(name, 1000)
         for folder, ordered in (("a", table), ("b", table[::-1])):
@@ -108,7 +108,7 @@ def test_a_sample_holds_the_same_rows_whatever_their_order(tmp_path: Path) -> No
 
 
 @pytest.mark.needs_data
-def test_flagged_rows_and_devices_without_a_file_are_left_out() -> None:
+def test_flagged_rows_and_unknown_devices_are_omitted() -> None:
     found = published_layers(MEASURED, gpus=["mi25"])
     flagged = [row for row in rows("deepbench_conv.csv.gz") if row["check"]]
     assert found.left_out["flagged by its collector"] == len(flagged) == 24
@@ -117,8 +117,8 @@ def test_flagged_rows_and_devices_without_a_file_are_left_out() -> None:
 
 
 @pytest.mark.needs_data
-def test_layers_are_held_out_in_one_command() -> None:
-    """Better than launch and roofline, the three parameters that trials reached 28 to 33% with."""
+def test_command_holds_out_layers() -> None:
+    """The error is lower than that of launch plus roofline with three fitted parameters (28% to 33%)."""
     result = CliRunner().invoke(
         main, ["accuracy", "--data", str(DATA), "--split", "layers", "--gpu", "t4", "--format", "json"]
     )
@@ -135,8 +135,8 @@ def test_layers_are_held_out_in_one_command() -> None:
     assert np.average([row["coverage_90"] for row in found], weights=[row["points"] for row in found]) > 0.85
 
 
-def test_a_model_of_its_own_times_is_recovered() -> None:
-    """Times that follow a power of the size are interpolated; a shape's repeats stay in one fold."""
+def test_model_recovers_simulated_times() -> None:
+    """Times that follow a power law of the size are interpolated; repeated shapes stay in one fold."""
     sizes = [16 * (1 + i) for i in range(40)]
     layers = [one_layer(1e-4 + 1e-9 * size**2, size) for size in sizes]
     found, points = validate_layers(layers)
@@ -146,7 +146,7 @@ def test_a_model_of_its_own_times_is_recovered() -> None:
     assert {hash_of("fold 16") % 5 for _ in range(3)} == {hash_of("fold 16") % 5}
 
 
-def test_too_few_layers_and_a_folder_without_files_are_named(tmp_path: Path) -> None:
+def test_messages_for_too_few_layers_and_missing_files(tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="too few layers"):
         validate_layers([one_layer(1e-3, 64)])
     with pytest.raises(BadFile, match=r"conv_layers_tensorflow\.csv\.gz: cannot be read"):
@@ -165,7 +165,7 @@ def test_too_few_layers_and_a_folder_without_files_are_named(tmp_path: Path) -> 
         (lambda row: {name: value for name, value in row.items() if name != "gpu"}, "no column gpu"),
     ],
 )
-def test_a_damaged_row_is_named(tmp_path: Path, change: Any, message: str) -> None:
+def test_message_names_a_damaged_row(tmp_path: Path, change: Any, message: str) -> None:
     for name in FILES:
         table = rows(name, 200)
         if name.startswith("conv"):
@@ -179,15 +179,15 @@ def test_a_damaged_row_is_named(tmp_path: Path, change: Any, message: str) -> No
 
 
 @pytest.mark.needs_data
-def test_a_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
+def test_message_names_a_truncated_file(tmp_path: Path) -> None:
     name = next(iter(FILES))
     (tmp_path / name).write_bytes((MEASURED / name).read_bytes()[:100_000])
     with pytest.raises(BadFile, match=rf"{name}: damaged"):
         published_layers(tmp_path)
 
 
-def test_a_device_is_predicted_from_the_others_of_its_source() -> None:
-    """Three AMD devices that all reach 0.8 of their peak, one after the other: known to each other, to nobody else."""
+def test_device_is_predicted_from_other_devices_of_its_vendor() -> None:
+    """Three AMD devices that all achieve 0.8 of their peak inform each other but no other device."""
     operations = []
     for gpu in ("mi50", "mi100", "vega-fe"):
         device = find_device(gpu)
@@ -201,14 +201,14 @@ def test_a_device_is_predicted_from_the_others_of_its_source() -> None:
         ]  # fmt: skip
         traits = traits_of(device, "fp64", SINGLE_OPERATIONS, SINGLE_OPERATIONS, "me")
         operations.append(DeviceData(device, "fp64", traits, runs_of_layers(timed), SCATTER, ("efficiency_gemm",)))
-    rows = operation_truth(operations, lambda gpu, precision: gpu != "mi50")
+    rows = validate_operations(operations, lambda gpu, precision: gpu != "mi50")
     assert [(row.gpu, row.kind, row.points) for row in rows] == [
         ("mi100", "matrix product", 32), ("vega-fe", "matrix product", 32),
     ]  # fmt: skip
     for row in rows:
         assert row.same < 0.03 and row.out is not None and row.out < 0.1 and row.out_inside == 1
         assert row.roofline == pytest.approx(0.2, abs=0.01)
-    (alone,) = operation_truth(operations[:1])
+    (alone,) = validate_operations(operations[:1])
     assert alone.out is None
     (fact,) = operations_page([alone]).facts
     assert fact[1].endswith("on other shapes of the device")

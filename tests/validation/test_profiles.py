@@ -1,4 +1,4 @@
-"""Times of classes of work at a batch size that the fit has not seen, from SURFBoard's profiles of a K40m."""
+"""Times of classes of work at a held-out batch size, from SURFBoard's profiles of a K40m."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def two_sizes(tmp_path: Path) -> Path:
 
 
 @pytest.mark.needs_data
-def test_the_k40m_at_batch_64_by_class(two_sizes: Path) -> None:
+def test_classes_of_work_on_k40m_at_batch_64(two_sizes: Path) -> None:
     """SURFBoard: forward 424 to 430 ms, backward 922 to 938 ms at batch 64, 53 convolutions."""
     result = CliRunner().invoke(main, ["accuracy", "--data", str(two_sizes), "--split", "profile", "--format", "json"])
     assert result.exit_code == 0, result.output
@@ -52,7 +52,7 @@ def test_the_k40m_at_batch_64_by_class(two_sizes: Path) -> None:
 
 
 @pytest.mark.needs_data
-def test_one_batch_size_is_not_enough(two_sizes: Path) -> None:
+def test_a_single_batch_size_is_an_error(two_sizes: Path) -> None:
     folder = two_sizes / "surfboard" / "pyprof_kernels"
     only = list(folder.glob("*_32_*"))
     with pytest.raises(BadValue, match="at 1 batch sizes: two are needed"):

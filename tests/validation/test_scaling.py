@@ -1,4 +1,4 @@
-"""Training on several devices, predicted beside measured; and how the measurements are read."""
+"""Training on several devices: reading the measurements, and errors of held-out predictions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.platforms import find_platform, platform_names
 from paleo_lite.errors import BadFile
 from paleo_lite.units import parse_quantity
-from validation.scaling.clusters import cluster_points, hold_out, learn_stragglers, measured_once, quoted_points
+from validation.scaling.clusters import cluster_points, forecast_larger_sizes, hold_out, learn_stragglers, quoted_points
 from validation.scaling.hold_out import validate_scaling
-from validation.scaling.page import scaling_truth_page
+from validation.scaling.page import scaling_page
 from validation.scaling.platforms import platforms_of
 from validation.scaling.published import surfboard_scaling, tensorflow_scaling
 
@@ -56,13 +56,13 @@ def test_reading_surfboard(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def truth():
+def validation():
     return validate_scaling(DATA)
 
 
 @pytest.mark.needs_data
-def test_shipped_platforms_are_what_the_data_say(truth):
-    fitted = platforms_of(truth)
+def test_shipped_platforms_match_the_data(validation):
+    fitted = platforms_of(validation)
     assert sorted(fitted) == platform_names()
     for name, found in fitted.items():
         shipped = find_platform(name)
@@ -75,9 +75,9 @@ def test_shipped_platforms_are_what_the_data_say(truth):
 
 
 @pytest.mark.needs_data
-def test_predictions_hold_on_what_was_held_out(truth):
+def test_errors_of_held_out_predictions(validation):
     def held(platform, what):
-        return [p for p in truth.points if p.measurement.platform == platform and p.held_out == what]
+        return [p for p in validation.points if p.measurement.platform == platform and p.held_out == what]
 
     # TensorFlow's page: 5 networks, of them 16 (DGX-1: 9, EC2: 7) with batch, each on 2, 4 and 8 GPUs.
     assert [len(held(platform, "network")) for platform in ("DGX-1", "EC2 p2.8xlarge")] == [27, 21]
@@ -87,14 +87,14 @@ def test_predictions_hold_on_what_was_held_out(truth):
         assert sum(abs(point.off) < 0.05 for point in points) >= 0.8 * len(points)
     cluster = held("Cartesius", "16 and 32 nodes")
     assert len(cluster) == 32 and sum(abs(point.error) < 0.08 for point in cluster) >= 30
-    gaps = [gap for gap in truth.gaps if not gap.fitted]
+    gaps = [gap for gap in validation.gaps if not gap.fitted]
     assert len(gaps) == 16
     assert sum(abs(gap.predicted_s / gap.measured_s - 1) < 0.3 for gap in gaps) >= 11
-    page = scaling_truth_page(truth)
-    assert page.tables[0].rows and len(page.data.rows) == len(truth.points)
+    page = scaling_page(validation)
+    assert page.tables[0].rows and len(page.data.rows) == len(validation.points)
 
 
-def test_quoted_points_are_what_their_sources_print():
+def test_quoted_points_match_their_sources():
     quoted = quoted_points()
     efficiencies = {point.efficiency for point in quoted if point.cluster == "Horovod"}
     assert efficiencies == {0.9, 0.68}  # docs/benchmarks.rst: "90% ... for both Inception V3 and ResNet-101, and 68%"
@@ -106,30 +106,30 @@ def test_quoted_points_are_what_their_sources_print():
 
 
 @pytest.mark.needs_data
-def test_clusters_that_the_prior_did_not_see():
+def test_coverage_of_held_out_clusters():
     points = cluster_points(DATA)
     prior = cluster_prior()
     assert (len(points), len({point.cluster for point in points})) == (prior.measurements, prior.clusters)
     assert prior.straggler_penalty.expected == pytest.approx(learn_stragglers(points), abs=0.002)
     for by in ("cluster", "source"):
         held = hold_out(points, by)
-        off = [each.off for each in held]
+        off = [each.error for each in held]
         # The best case is 11 points off, all of them upwards.
         assert sum(map(abs, off)) / len(off) <= 0.05
         assert abs(sum(off) / len(off)) < 0.02
-        assert 0.85 <= sum(each.covered for each in held) / len(held) <= 0.95
-    said = float(prior.held_out.split()[0]) / 100
+        assert 0.85 <= sum(each.is_covered for each in held) / len(held) <= 0.95
+    shipped_error = float(prior.held_out.split()[0]) / 100
     cluster = hold_out(points)
-    assert said == pytest.approx(sum(abs(each.off) for each in cluster) / len(cluster), abs=0.001)
+    assert shipped_error == pytest.approx(sum(abs(each.error) for each in cluster) / len(cluster), abs=0.001)
 
 
 @pytest.mark.needs_data
-def test_one_measurement_on_two_nodes_says_most_of_more_nodes():
+def test_one_measurement_on_two_nodes_improves_forecasts_of_more_nodes():
     points = [point for point in cluster_points(DATA) if point.cluster in ("EC2 p2.8xlarge distributed", "DLPerf")]
 
     def off(kind: str) -> float:
-        held = measured_once(points, kind)
+        held = forecast_larger_sizes(points, kind)
         assert len(held) == 16
-        return sum(abs(each.off) for each in held) / len(held)
+        return sum(abs(each.error) for each in held) / len(held)
 
     assert off("two") < 0.035 < off("nothing")

@@ -1,4 +1,4 @@
-"""Published measurements: what is read, and what is left out."""
+"""Published steps of networks: reading the tables, and validation of predictions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from paleo_lite.timing.models import QUANTILES
 from validation.steps.dataset import Dataset
 from validation.steps.modern import modern_networks, published_engines
 from validation.steps.networks import published_networks
-from validation.steps.order import truth as order_truth
-from validation.steps.own import truth as own_truth
+from validation.steps.order import validate_steps as validate_order
+from validation.steps.own import validate_steps as validate_own
 from validation.steps.published import SOURCES, published_steps
-from validation.steps.timm import SAME, published_timm
-from validation.steps.transformers import transformer_truth
+from validation.steps.timm import TORCHVISION_NAMES, published_timm
+from validation.steps.transformers import validate_transformers
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def rows(name: str) -> list[dict[str, str]]:
     ),
 )
 def test_every_row_is_read_or_counted(read, file: str) -> None:  # type: ignore[no-untyped-def]
-    """Repeated rows become one, so that what is read is at most what is not left out."""
+    """Repeated rows are merged, so there are at most as many measurements as rows that are not omitted."""
     found: Dataset = read(MEASURED)
     kept = len(rows(file)) - sum(found.left_out.values())
     assert 0 < len(found.measurements) <= kept
@@ -67,7 +67,7 @@ def test_every_row_is_read_or_counted(read, file: str) -> None:  # type: ignore[
 
 
 @pytest.mark.needs_data
-def test_networks_are_those_of_the_source() -> None:
+def test_networks_match_those_of_the_source() -> None:
     found = published_networks(MEASURED).measurements
     assert {m.gpu for m in found} == {
         "k80-die", "m40", "m60-die", "p100-sxm2", "v100-sxm2", "titanx-maxwell", "titanx-pascal", "gtx1080ti",
@@ -94,7 +94,7 @@ def test_networks_are_those_of_the_source() -> None:
 def test_timm_networks_have_as_many_parameters() -> None:
     """The file's own column, in millions. Inception v3 has 3.33 M more here, in a classifier for training only."""
     millions = {row["network"]: float(row["param_count_m"]) for row in rows("timm_rtx3090_rtx4090.csv.gz")}
-    for name, same in SAME.items():
+    for name, same in TORCHVISION_NAMES.items():
         extra = 3.327 if same == "inception_v3" else 0
         assert find_network(same).parameters / 1e6 - extra == pytest.approx(millions[name], abs=0.006), name
 
@@ -110,7 +110,7 @@ def test_automatic_mixed_precision_is_fp16_and_vgg16_is_faster_than_vgg19() -> N
 
 
 @pytest.mark.needs_data
-def test_an_engine_is_folded_and_casts_are_counted_apart() -> None:
+def test_execution_of_engines_and_autocast() -> None:
     found = published_engines(MEASURED).measurements
     assert {(m.gpu, m.execution, m.precision) for m in found} == {
         ("t4", "folded", "fp32"), ("v100-sxm2", "folded", "fp32"),
@@ -132,8 +132,8 @@ def test_an_engine_is_folded_and_casts_are_counted_apart() -> None:
 
 
 @pytest.mark.needs_data
-def test_a_pool_comes_out_again() -> None:
-    """What one source says, from what the shipped pool says the others say: the last round of what shipped it."""
+def test_evidence_matches_the_shipped_pool() -> None:
+    """Fit one source with the other evidence of the shipped pool as prior: the last iteration of fitting the pool."""
     key = GroupKey("titanx-pascal", "fp32", "cnn-benchmarks lua-torch 2016-17 cudnn=5105")
     group = [m for m in published_networks(MEASURED).measurements if (m.gpu, m.precision, m.source) == key[:3]]
     fits = read_pool().fits
@@ -148,11 +148,11 @@ def test_a_pool_comes_out_again() -> None:
 
 
 @pytest.mark.needs_data
-def test_suggested_measurements_are_worth_more_than_random_ones() -> None:
-    """Of two TITANs held out, with what others measured; intervals come out as wide as was promised."""
+def test_suggested_measurements_reduce_errors_more_than_random_ones() -> None:
+    """Two TITANs are held out; the intervals are as wide as the suggestion expects."""
     gpus = {"titan-rtx", "titan-xp", "rtx2080ti", "gtx1080ti"}
     steps = [m for m in published_steps(MEASURED).measurements if m.gpu in gpus and m.precision == "fp32"]
-    rows = {(row.chosen, row.measured): row for row in own_truth(steps, (), lambda gpu, _: gpu.startswith("titan"))}
+    rows = {(row.chosen, row.measured): row for row in validate_own(steps, (), lambda gpu, _: gpu.startswith("titan"))}
     assert rows["suggested", 2].mape < rows["random", 2].mape < rows["none", 0].mape
     assert rows["suggested", 8].mape < 0.6 * rows["none", 0].mape
     for count in (1, 2, 4, 8):
@@ -162,40 +162,40 @@ def test_suggested_measurements_are_worth_more_than_random_ones() -> None:
 
 
 @pytest.mark.needs_data
-def test_the_faster_of_two_devices_is_predicted_to_be_the_faster() -> None:
-    """Two TITANs held out together: a source's own times say which is the faster, where they are far enough apart."""
+def test_order_of_two_devices() -> None:
+    """Two TITANs are held out; the source's times give the order where they differ by more than 15%."""
     gpus = {"titan-rtx", "titan-xp", "rtx2080ti", "gtx1080ti"}
     steps = [m for m in published_steps(MEASURED).measurements if m.gpu in gpus and m.precision == "fp16"]
-    (row,) = order_truth(steps, (), lambda gpu, _: gpu.startswith("titan"))
+    (row,) = validate_order(steps, (), lambda gpu, _: gpu.startswith("titan"))
     times = {(m.gpu, m.network, m.phase, m.batch_size): m.time_s for m in steps if m.source == row.source}
     ratios = [time / times[("titan-xp", *step)] for (gpu, *step), time in times.items() if gpu == "titan-rtx"]
     assert row.pairs == sum(max(ratio, 1 / ratio) > 1.15 for ratio in ratios) > 50
     assert row.held_out > 0.9 and row.shipped > 0.9 and row.devices == ["titan-rtx", "titan-xp"]
-    assert order_truth(steps, (), lambda gpu, _: gpu == "titan-xp") == []
+    assert validate_order(steps, (), lambda gpu, _: gpu == "titan-xp") == []
 
 
 @pytest.mark.needs_data
-def test_transformers_are_scored_alone() -> None:
+def test_transformers_are_validated_separately() -> None:
     networks = ("vit_b_16", "swin_t", "resnet50", "vgg16", "mobilenet_v2", "densenet121")
     steps = published_steps(MEASURED).measurements
     steps = [m for m in steps if m.source == "pytorch-image-models 2.4.0" and m.network in networks]
-    rows, points = transformer_truth(steps, ("rtx4090",), (), ())
+    rows, points = validate_transformers(steps, ("rtx4090",), (), ())
     assert {point.measurement.network[:3] for point in points} == {"vit", "swi"}
     (row,) = rows
     assert row.points == len(points) and row.mape == pytest.approx(np.mean([abs(point.error) for point in points]))
 
 
-def test_a_folder_without_the_files_is_named(tmp_path: Path) -> None:
+def test_message_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"torchvision_fp16_fp32_fp64\.csv: cannot be read"):
         published_steps(tmp_path)
 
 
 @pytest.mark.needs_data
 @pytest.mark.parametrize("first", [1, pytest.param(4, marks=pytest.mark.thorough)])
-def test_nine_of_ten_measurements_lie_in_their_90_percent_interval(first: int) -> None:
-    """Every device as if nobody had measured its chip, under whatever software and computer: 85 to 96% lie inside.
+def test_coverage_of_90_percent_intervals(first: int) -> None:
+    """With each chip held out, 85% to 96% of all measurements lie inside their 90% interval.
 
-    Of every sixth network: counting them takes longer than all the rest.
+    Only every sixth network is used, because counting the layers takes most of the time.
     """
     fits, inside = read_pool().fits, list[bool]()
     steps = published_steps(MEASURED).measurements

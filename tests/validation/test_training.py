@@ -1,4 +1,4 @@
-"""Training steps of language models that others timed: what is read of them, and how true fits to a part are."""
+"""Published training steps of language models: reading the tables, and errors of fits on held-out steps."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ pytest.importorskip("scipy")
 
 
 @pytest.mark.needs_data
-def test_every_row_is_read_or_counted_with_the_parameters_that_its_source_says() -> None:
+def test_every_row_is_read_or_counted_and_parameters_match_the_source() -> None:
     from validation.training.published import trained_steps
 
     published = trained_steps(DATA)
     assert len(published.steps) + sum(published.left_out.values()) == 1757 + 20  # rows of the tables
-    seen = {}
+    distinct = {}
     for step in published.steps:
-        seen.setdefault((step.source, step.model, step.length), step)
-    for step in [step for step in seen.values() if not step.is_mixture][::6]:
+        distinct.setdefault((step.source, step.model, step.length), step)
+    for step in [step for step in distinct.values() if not step.is_mixture][::6]:
         tokens = SequenceOptions(step.length, phase="training")
         network = read_config(step.config.encode(), f"{step.model}.json", None, tokens)
         assert network.parameters / 1e9 == pytest.approx(step.billions, rel=0.03), step.model
@@ -38,28 +38,28 @@ def test_every_row_is_read_or_counted_with_the_parameters_that_its_source_says()
 
 @pytest.mark.needs_data
 @pytest.mark.slow  # two fits and 18 steps of networks of up to 126 blocks
-def test_steps_on_a_gpu_that_nothing_was_fitted_to_are_forecast() -> None:
-    """Fitted to llm-foundry's A100 alone; Llama 3 in 8 bits on GB200 was asked for to 15%."""
-    from validation.training.hold_out import Timed, fit
+def test_forecast_of_a_gpu_without_fitted_steps() -> None:
+    """Constants fitted to llm-foundry on A100 predict Llama 3 in 8 bits on GB200; the required error is 15%."""
+    from validation.training.hold_out import TimedSteps, fit
     from validation.training.published import trained_steps
 
     steps = trained_steps(DATA).steps
-    timed = Timed([step for step in steps if step.source == "llm-foundry"][::4])
-    left = Timed([step for step in steps if step.gpu == "gb200" and not step.is_mixture])
-    time, low, high = left.between(fit(timed))
-    assert np.abs(time / left.measured_s - 1).mean() < 0.12
-    assert np.mean((low < left.measured_s) & (left.measured_s < high)) > 0.8
+    timed = TimedSteps([step for step in steps if step.source == "llm-foundry"][::4])
+    judged = TimedSteps([step for step in steps if step.gpu == "gb200" and not step.is_mixture])
+    time, low, high = judged.forecast(fit(timed))
+    assert np.abs(time / judged.measured_s - 1).mean() < 0.12
+    assert np.mean((low < judged.measured_s) & (judged.measured_s < high)) > 0.8
 
 
 @pytest.mark.needs_data
 @pytest.mark.slow  # two networks of 48 and 94 blocks, on several clusters
-def test_steps_of_mixtures_are_forecast_by_constants_of_dense_networks() -> None:
-    """Qwen3's on B200 and GB200; the last version of the software is 1.5 times as fast as the first."""
-    from validation.training.hold_out import Timed
+def test_forecast_of_mixtures_with_constants_of_dense_networks() -> None:
+    """Qwen3 on B200 and GB200; the latest version of the software is 1.5 times as fast as the first."""
+    from validation.training.hold_out import TimedSteps
     from validation.training.published import trained_steps
 
-    mixtures = Timed([step for step in trained_steps(DATA).steps if step.is_mixture])
-    time, low, high = mixtures.between(training_constants())
+    mixtures = TimedSteps([step for step in trained_steps(DATA).steps if step.is_mixture])
+    time, low, high = mixtures.forecast(training_constants())
     assert len(time) == 20
     assert np.median(np.abs(time / mixtures.measured_s - 1)) < 0.2
     assert np.mean((low < mixtures.measured_s) & (mixtures.measured_s < high)) >= 0.85

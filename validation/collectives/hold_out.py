@@ -1,4 +1,4 @@
-"""How true the models of links are: message sizes, or numbers of workers, held out and predicted from the others."""
+"""Validation of the models of links with message sizes or numbers of workers held out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paleo_lite.errors import BadValue
 from paleo_lite.machines import read_links
 from paleo_lite.timing.models import QUANTILES
 
-from .fit import by_operation, held_out, operation_cost, size_folds, worker_folds
+from .fit import by_operation, operation_cost, predict_held_out, size_folds, worker_folds
 from .published import PLATFORMS, MeasuredExchange
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FOLDS = {"sizes": size_folds, "workers": worker_folds}
 
 
 class ExchangePoint(msgspec.Struct, frozen=True):
-    """One held-out exchange beside its prediction, and the deviation that the rest of its platform has."""
+    """A held-out exchange and its prediction, with the scatter of the fit to the other exchanges of its platform."""
 
     exchange: MeasuredExchange
     held_out: str
@@ -39,14 +39,14 @@ class ExchangePoint(msgspec.Struct, frozen=True):
 
 
 class ExchangeRow(msgspec.Struct, frozen=True):
-    """A line of the table: shares of 1.
+    """Row of the table of errors, which are fractions.
 
     Attributes
     ----------
-    held_out : str
-        ``sizes`` (every seventh message size at a time) or ``workers`` (each number of workers in turn).
+    held_out : {"sizes", "workers"}
+        Every seventh message size, or each number of workers at a time.
     data_sheet : float
-        Mean absolute error of the data sheet's bandwidth alone: fewest bytes, no latency, all of it reached.
+        Mean absolute relative error of a prediction with the data sheet's bandwidth and without latency.
     """
 
     held_out: str
@@ -63,12 +63,12 @@ class ExchangeRow(msgspec.Struct, frozen=True):
 
 
 def validate_collectives(exchanges: Sequence[MeasuredExchange]) -> tuple[list[ExchangeRow], list[ExchangePoint]]:
-    """Hold out, predict, compare, platform by platform and operation by operation.
+    """Predict held-out exchanges for each platform and operation.
 
     Raises
     ------
     BadValue
-        If no platform was measured often enough.
+        If no platform has enough measurements.
     """
     rows, points = [], []
     links = read_links().link
@@ -79,23 +79,23 @@ def validate_collectives(exchanges: Sequence[MeasuredExchange]) -> tuple[list[Ex
             folds = folds_of(group)
             if not folds:
                 continue
-            predicted, scatter = held_out(group, bandwidth, folds)
+            predicted, scatter = predict_held_out(group, bandwidth, folds)
             table = np.array([(each.workers, each.message_bytes) for each in group], dtype=np.float64)
             sheet = operation_cost(operation, table[:, 0], table[:, 1])[1] / bandwidth
-            found = [
+            group_points = [
                 ExchangePoint(each, kind, float(p), float(s), float(d))
                 for each, p, s, d in zip(group, predicted, sheet, scatter)
             ]
-            rows.append(_row(kind, platform, link, operation, found))
-            points += found
+            rows.append(_row(kind, platform, link, operation, group_points))
+            points += group_points
     if not rows:
-        raise BadValue("nothing to hold out: a platform needs ten exchanges of an operation")
+        raise BadValue("nothing to hold out: a platform needs at least ten exchanges of an operation")
     return rows, points
 
 
 def _row(kind: str, platform: str, link: str, operation: str, points: Sequence[ExchangePoint]) -> ExchangeRow:
     errors = np.array([point.error for point in points])
-    reach = QUANTILES[0.9] * np.array([point.deviation for point in points])
+    half_width = QUANTILES[0.9] * np.array([point.deviation for point in points])
     sheet = np.array([point.data_sheet_s / point.exchange.time_s - 1 for point in points])
     return ExchangeRow(
         held_out=kind,
@@ -107,6 +107,6 @@ def _row(kind: str, platform: str, link: str, operation: str, points: Sequence[E
         median=float(np.median(np.abs(errors))),
         p90=float(np.quantile(np.abs(errors), 0.9)),
         bias=float(np.median(errors)),
-        coverage_90=float(np.mean(np.abs(np.log1p(errors)) < reach)),
+        coverage_90=float(np.mean(np.abs(np.log1p(errors)) < half_width)),
         data_sheet=float(np.mean(np.abs(sheet))),
     )

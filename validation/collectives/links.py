@@ -1,4 +1,4 @@
-"""Calibrations of links from published collectives, for `calibrations/links`. The same data gives the same bytes."""
+"""Calibrations of links for `calibrations/links`, fitted to published collectives."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 from paleo_lite.distributed.links import FORMAT, LinkCalibration, OperationFit
 from paleo_lite.machines import read_links
 
-from .fit import by_operation, fit_link, held_out, scatter_of, seconds_of, size_folds, worker_folds
+from .fit import by_operation, fit_link, predict_held_out, scatter_of, seconds_of, size_folds, worker_folds
 from .published import FILES, PLATFORMS, MeasuredExchange
 
 
 def inputs_of(folder: Path) -> list[str]:
-    """The files that were read, with the SHA-256 of each."""
+    """Return the names of the files that are read, with their SHA-256."""
     return [f"{file} sha256 {hashlib.sha256((folder / file).read_bytes()).hexdigest()}" for file in FILES]
 
 
 def link_calibrations(exchanges: Sequence[MeasuredExchange], inputs: list[str]) -> dict[str, LinkCalibration]:
-    """A calibration of each platform, by name."""
+    """Return the calibrations of all platforms by name."""
     links = read_links().link
     operations: dict[str, dict[str, OperationFit]] = defaultdict(dict)
     for (name, operation), group in by_operation(exchanges).items():
@@ -33,19 +33,19 @@ def link_calibrations(exchanges: Sequence[MeasuredExchange], inputs: list[str]) 
             format=FORMAT,
             link=PLATFORMS[name].link,
             per_direction=links[PLATFORMS[name].link].per_direction.value,
-            platform=PLATFORMS[name].what,
+            platform=PLATFORMS[name].description,
             software=PLATFORMS[name].software,
             sources=[PLATFORMS[name].source],
             operations=fits,
             inputs=inputs,
-            stands_for_link=PLATFORMS[name].stands_for_link,
+            stands_for_link=PLATFORMS[name].is_default_for_link,
         )
         for name, fits in operations.items()
     }
 
 
 def calibrate_operation(exchanges: Sequence[MeasuredExchange], bandwidth_bytes_per_s: float) -> OperationFit:
-    """Fit of a collective on one platform, with its held-out errors."""
+    """Fit an operation of a platform, and compute its held-out errors."""
     link = fit_link(exchanges, exchanges[0].platform, bandwidth_bytes_per_s)
     measured = seconds_of(exchanges)
     errors: list[float | None] = []
@@ -54,7 +54,7 @@ def calibrate_operation(exchanges: Sequence[MeasuredExchange], bandwidth_bytes_p
         if not folds:
             errors.append(None)
             continue
-        predicted, _ = held_out(exchanges, bandwidth_bytes_per_s, folds)
+        predicted, _ = predict_held_out(exchanges, bandwidth_bytes_per_s, folds)
         errors.append(round(float(np.mean(np.abs(predicted / measured - 1))), 3))
         scatter = scatter or scatter_of(predicted, measured)
     sizes = [each.message_bytes for each in exchanges]
@@ -76,5 +76,5 @@ def calibrate_operation(exchanges: Sequence[MeasuredExchange], bandwidth_bytes_p
 
 
 def _rounded(value: float, digits: int = 3) -> float:
-    """To as many digits as processors agree on, and more than the measurements know."""
+    """Round to digits that do not depend on the processor and exceed the accuracy of the measurements."""
     return float(f"{value:.{digits}g}")

@@ -1,4 +1,4 @@
-"""The validation of links to look at."""
+"""Page and chart points of the validation of links."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .hold_out import ExchangePoint, ExchangeRow
 def exchange_validation_page(
     rows: Sequence[ExchangeRow], points: Sequence[ExchangePoint], left_out: Mapping[str, int]
 ) -> Document:
-    """Return the document of held-out errors of links, with the worst points and the excluded rows."""
+    """Return the page with the errors of links, the worst points, and the omitted rows."""
     tables = [
         Table(title, _COLUMNS, [msgspec.to_builtins(row) for row in rows if row.held_out == kind])
         for kind, title in (
             ("sizes", "Message sizes held out, every seventh at a time"),
-            ("workers", "Each number of workers held out: its PPP is that of the numbers beside it"),
+            ("workers", "Each number of workers held out: its PPP comes from neighboring numbers"),
         )
     ]
     worst = Table(
@@ -52,7 +52,7 @@ def exchange_validation_page(
     total = sum(row.points for row in rows if row.held_out == "sizes")
     facts.append(("within", f"{inside / total:.0%} of {total} points lie in their 90% interval, sizes held out"))
     groups = len({(row.platform, row.operation) for row in rows})
-    notes = [f"left out, {count} rows: {reason}" for reason, count in sorted(left_out.items())]
+    notes = [f"{count} rows omitted: {reason}" for reason, count in sorted(left_out.items())]
     data = Table("", (Column("held_out", "held out", left=True), *_COLUMNS), [msgspec.to_builtins(row) for row in rows])
     return Document(f"collectives: {groups} groups of {total} measurements", facts, [*tables, worst], notes, data)
 
@@ -72,7 +72,7 @@ _COLUMNS = (
 
 
 def exchange_pairs(points: Iterable[ExchangePoint]) -> list[Pair]:
-    """Return held-out collectives as points of a chart, by operation."""
+    """Return the points of the chart of held-out collectives, by operation."""
     return [
         Pair(f"{format_si(e.message_bytes, 'B')}, {e.workers} workers, {e.platform}, {p.held_out} held out",
              e.operation, e.time_s, p.predicted_s, interval_of(p.predicted_s, p.deviation))

@@ -1,7 +1,6 @@
-"""Measured exchanges between devices that other people published, read into `MeasuredExchange`.
+"""Published collectives and exchanges between devices.
 
-Each platform is what one source measured of one design of machine. Unusable rows are excluded
-and counted with the reason.
+A platform is a kind of machine that one source measured. Rows that cannot be used are omitted and counted by reason.
 """
 
 from __future__ import annotations
@@ -18,13 +17,22 @@ from ..tables import rows_of
 
 
 class MeasuredPlatform(msgspec.Struct, frozen=True):
-    """A design of machine: its link by id, and whether it speaks for that link wherever else it is used."""
+    """A kind of machine that a source measured.
+
+    Attributes
+    ----------
+    link : str
+        Id of the link.
+    description, software, source : str
+    is_default_for_link : bool
+        Whether the calibration applies to other machines with this link.
+    """
 
     link: str
-    what: str
+    description: str
     software: str
     source: str
-    stands_for_link: bool = False
+    is_default_for_link: bool = False
 
 
 FILES = ("allreduce_deepbench.csv", "nccl_modern.csv")
@@ -39,7 +47,7 @@ PLATFORMS = {
     "h200-sxm": MeasuredPlatform("nvlink4-x18", "8 H200 SXM, NVSwitch", "NCCL 2.29", _AIC),
     "b200-sxm": MeasuredPlatform("nvlink5-x18", "8 B200 SXM, NVSwitch", "NCCL 2.29", _AIC, True),
     "gb200": MeasuredPlatform("nvlink5-x18", "4 GB200 of a rack", "NCCL 2.29", _AIC),
-    # Eight devices reach a tenth of the rate of two, which is a property of that server, not of PCIe.
+    # Eight devices achieve a tenth of the bandwidth of two: a property of that server, not of PCIe.
     "l40s-server": MeasuredPlatform("pcie4-x16", "8 L40S in a server", "NCCL 2.27", _AIC),
     "rtx-pro-6000-server": MeasuredPlatform("pcie5-x16", "8 RTX PRO 6000 in a server", "NCCL 2.29", _AIC, True),
     "a100-dgx": MeasuredPlatform("nvlink3-x12", "DGX A100, one node", "NCCL, version not given", _VIDUR),
@@ -58,7 +66,7 @@ PLATFORMS = {
     "fdr-nodes": MeasuredPlatform("infiniband-fdr", "2 and 4 nodes of PCIe devices", "NCCL 2.0", _DEEPBENCH, True),
     "omnipath-knl": MeasuredPlatform("omnipath-100", "Xeon Phi 7250, one per node", "Intel MLSL", _DEEPBENCH, True),
 }
-"""By the name of its file in ``calibrations/links``."""
+"""Platforms by the name of their file in ``calibrations/links``."""
 
 _MODERN = {
     "a100_sxm": "a100-sxm",
@@ -91,7 +99,7 @@ _OPERATIONS = {
 
 
 class MeasuredExchange(msgspec.Struct, frozen=True, order=True):
-    """One measured collective: bytes that each device holds (all of them together for all-gather), and seconds."""
+    """A measured collective: message bytes per device (total bytes for an all-gather), and seconds."""
 
     platform: str
     operation: str
@@ -102,60 +110,60 @@ class MeasuredExchange(msgspec.Struct, frozen=True, order=True):
 
 
 class Exchanges(msgspec.Struct, frozen=True):
-    """Collectives that were read, and the number of excluded rows by reason."""
+    """Exchanges that were read, and the number of omitted rows by reason."""
 
     exchanges: list[MeasuredExchange]
     left_out: dict[str, int]
 
 
 def published_exchanges(folder: Path) -> Exchanges:
-    """Both files of published collectives.
+    """Read both files of published collectives.
 
     Raises
     ------
     BadFile
-        If one is missing or a row cannot be read.
+        If a file is missing or a row cannot be read.
     """
     left_out = Counter[str]()
-    found = [*_deepbench(folder / FILES[0], left_out), *_modern(folder / FILES[1], left_out)]
-    return Exchanges(sorted(found), dict(left_out))
+    exchanges = [*_deepbench(folder / FILES[0], left_out), *_modern(folder / FILES[1], left_out)]
+    return Exchanges(sorted(exchanges), dict(left_out))
 
 
 def _modern(path: Path, left_out: Counter[str]) -> list[MeasuredExchange]:
-    """NCCL as aiconfigurator and Vidur measured it."""
-    found = []
+    """Read NCCL collectives from aiconfigurator and Vidur."""
+    exchanges = []
     for row in rows_of(path):
         try:
             workers, per_node = int(row["n_gpus"]), row["devices_per_node"]
             nodes = workers / float(per_node) if per_node else 1
-            # Sizes are in numbers of 2 bytes in one source and in bytes in the other: taken as bytes, a B200 would do
-            # half of what an H100 does; the unit stands in the row.
+            # Sizes are in fp16 elements in one source and in bytes in the other, as given in the row: interpreted as
+            # bytes, a B200 would achieve half the bandwidth of an H100.
             unit = 2 if row["size_unit"].startswith("fp16 elements") else 1
             size, time_s = unit * int(row["message_size"]), float(row["value"]) / 1e3
             machine, operation = row["interconnect"], _OPERATIONS[row["collective"]]
         except (KeyError, ValueError) as error:
             raise BadFile(f"{path}: a row cannot be read ({error!r})") from None
         if nodes > 1:
-            left_out["between nodes, on a network that the source does not name"] += 1
+            left_out["between nodes, over a network that the source does not name"] += 1
         elif machine == "a40_pairwise_nvlink":
-            left_out["A40 pairs at 4 GB/s: neither their NVLink bridge nor a PCIe link, so of an unknown link"] += 1
+            left_out["A40 pairs at 4 GB/s: unknown link, slower than an NVLink bridge and than PCIe"] += 1
         elif "pairwise" in machine and operation == "point-to-point":
-            # One file under two names, at up to 342 GB/s: more than the bridge of either carries.
-            left_out["point-to-point of bridged pairs: the same rows for A100 and H100"] += 1
+            # The rows of both devices are identical, at up to 342 GB/s: more than either bridge's bandwidth.
+            left_out["point-to-point between bridged pairs: identical rows for A100 and H100"] += 1
         elif "pairwise" in machine and workers > 2:
-            left_out["four devices in bridged pairs: over two kinds of link at once"] += 1
+            left_out["four devices in bridged pairs: two kinds of links"] += 1
         elif machine not in _MODERN:
-            left_out["an unknown machine"] += 1
+            left_out["unknown machine"] += 1
         else:
-            found.append(
-                _possible(MeasuredExchange(_MODERN[machine], operation, workers, size, time_s, row["gpu"]), path)
+            exchanges.append(
+                _checked(MeasuredExchange(_MODERN[machine], operation, workers, size, time_s, row["gpu"]), path)
             )
-    return found
+    return exchanges
 
 
 def _deepbench(path: Path, left_out: Counter[str]) -> list[MeasuredExchange]:
-    """DeepBench's all-reduce: the fastest of the libraries that were tried, so not the same library in every row."""
-    found = []
+    """Read DeepBench's all-reduce, which gives the time of the fastest library of each row."""
+    exchanges = []
     for row in rows_of(path):
         try:
             platform, workers = _DEEPBENCH_PLATFORMS[row["gpu"]], int(row["n_gpus"])
@@ -163,17 +171,23 @@ def _deepbench(path: Path, left_out: Counter[str]) -> list[MeasuredExchange]:
         except (KeyError, ValueError) as error:
             raise BadFile(f"{path}: a row cannot be read ({error!r})") from None
         if row["algorithm"].startswith(("Baidu", "OSU")):
-            # 67 MB on 16 and 32 devices, where NCCL was not measured, takes longer than 153 MB.
-            left_out["by another library than the rest of its platform (Baidu, OSU)"] += 1
+            # On 16 and 32 devices, where NCCL was not measured, 67 MB take longer than 153 MB.
+            left_out["library differs from that of the platform's other rows (Baidu, OSU)"] += 1
             continue
         if platform != "omnipath-knl" and workers > 8:
             platform = "fdr-nodes"
-        found.append(_possible(MeasuredExchange(platform, "all-reduce", workers, size, time_s, row["gpu"]), path))
-    return found
+        exchanges.append(_checked(MeasuredExchange(platform, "all-reduce", workers, size, time_s, row["gpu"]), path))
+    return exchanges
 
 
-def _possible(exchange: MeasuredExchange, path: Path) -> MeasuredExchange:
-    """The exchange, if two devices or more took some time for some bytes."""
+def _checked(exchange: MeasuredExchange, path: Path) -> MeasuredExchange:
+    """Return the exchange if its workers, bytes and seconds are valid.
+
+    Raises
+    ------
+    BadFile
+        If they are not.
+    """
     if exchange.workers < 2 or exchange.message_bytes < 1 or not 0 < exchange.time_s < math.inf:
         raise BadFile(f"{path}: a row cannot be read ({exchange})")
     return exchange

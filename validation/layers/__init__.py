@@ -1,1 +1,1 @@
-"""Single layers."""
+"""Validation of single layers and operations."""

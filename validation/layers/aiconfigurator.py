@@ -1,4 +1,4 @@
-"""aiconfigurator (Apache-2.0): matrix products as TensorRT-LLM runs them, in bf16."""
+"""Reader of aiconfigurator (Apache-2.0): bf16 matrix products as executed by TensorRT-LLM."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .timed import Operation, Reading, linear
 
 
 def modern_product(row: dict[str, str]) -> Reading:
-    """One product of M rows, N columns and a sum of K."""
+    """Read a matrix product of shape M x N with inner dimension K."""
     rows, columns, inner = int(float(row["M"])), int(float(row["N"])), int(float(row["K"]))
     source = f"aiconfigurator {row['framework']}"
     return Reading(

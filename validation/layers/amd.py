@@ -1,4 +1,4 @@
-"""AMD's own tuning logs (MIT): convolutions as MIOpen's find database times them, matrix products of rocBLAS."""
+"""Reader of AMD's tuning logs (MIT): convolutions of MIOpen's find database, and matrix products of rocBLAS."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from .published import hash_of
 from .timed import LayerTime, Operation, linear
 
 MODERN = Path("..") / "modern"
+"""Folder of the tables, relative to that of the older ones."""
+
 SAMPLE = 200
-"""Rows kept of each device, precision and pass."""
+"""Number of rows sampled for each device, precision and pass."""
 
 _MIOPEN = {
     "Instinct MI50 class": "mi50",
@@ -27,45 +29,49 @@ _ROCBLAS = {
     "MI100 (gfx908)": "mi100",
     "MI250X GCD / MI210 family (gfx90a)": "mi210",
 }
-"""Devices by what the tables call them; of Vega and Polaris cards no table says which."""
+"""Ids of the devices in the tables; the models of Vega and Polaris cards are not given."""
 
 _PASSES = {"forward": "forward", "backward_data": "backward_data", "backward_weights": "backward_weight"}
 _PRECISIONS = ("fp32", "fp16", "bf16", "fp64")
 
 
 def amd_operations(measured: Path) -> list[LayerTime]:
-    """A sample of both tables, the shapes whose hashes are smallest.
+    """Read a sample of both tables: the shapes with the smallest hashes.
 
     Raises
     ------
     BadFile
-        If the folder beside `measured` does not hold them.
+        If ``../modern`` relative to `measured` does not contain the tables.
     """
     groups: dict[tuple[str, ...], list[tuple[int, LayerTime]]] = defaultdict(list)
     for row in rows_of(measured / MODERN / "conv_amd_miopen.csv.gz"):
         if row["gpu"] in _MIOPEN and row["layout"] == "NCHW":
-            found = _convolution(row)
-            groups[found.gpu, found.precision, found.phase].append((hash_of(found.shape), found))
+            layer = _convolution(row)
+            groups[layer.gpu, layer.precision, layer.phase].append((hash_of(layer.shape), layer))
     for row in rows_of(measured / MODERN / "gemm_amd_rocblas.csv.gz"):
         if row["gpu"] in _ROCBLAS and row["dtype"] in _PRECISIONS:
-            found = _product(row)
-            groups[found.gpu, found.precision, "product"].append((hash_of(found.shape), found))
-    return [
-        each
-        for _, rows in sorted(groups.items())
-        for _, each in sorted(rows, key=lambda pair: (pair[0], pair[1].time_s))[:SAMPLE]
-    ]
+            layer = _product(row)
+            groups[layer.gpu, layer.precision, "product"].append((hash_of(layer.shape), layer))
+    sample: list[LayerTime] = []
+    for _, rows in sorted(groups.items()):
+        rows.sort(key=lambda pair: (pair[0], pair[1].time_s))
+        sample += [layer for _, layer in rows[:SAMPLE]]
+    return sample
+
+
+_CONVOLUTION_SIZES = (
+    "batch", "in_channels", "height", "width", "out_channels", "kernel_h", "kernel_w", "pad_h", "pad_w", "stride_h",
+    "stride_w", "dilation_h", "dilation_w", "groups",
+)  # fmt: skip
 
 
 def _convolution(row: dict[str, str]) -> LayerTime:
-    size = {name: int(row[name]) for name in
-            ("batch", "in_channels", "height", "width", "out_channels", "kernel_h", "kernel_w", "pad_h", "pad_w",
-             "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")}  # fmt: skip
-    out = tuple(
-        (size[side] + 2 * size[f"pad_{of}"] - size[f"dilation_{of}"] * (size[f"kernel_{of}"] - 1) - 1)
-        // size[f"stride_{of}"] + 1
-        for side, of in (("height", "h"), ("width", "w"))
-    )  # fmt: skip
+    size = {name: int(row[name]) for name in _CONVOLUTION_SIZES}
+    out = []
+    for side, axis in (("height", "h"), ("width", "w")):
+        window = size[f"dilation_{axis}"] * (size[f"kernel_{axis}"] - 1) + 1
+        positions = size[side] + 2 * size[f"pad_{axis}"] - window
+        out.append(positions // size[f"stride_{axis}"] + 1)
     inputs, outputs, groups = size["in_channels"], size["out_channels"], size["groups"]
     layer = Layer(
         "conv", "conv2d", ((inputs, size["height"], size["width"]),), ((outputs, *out),),
@@ -80,12 +86,14 @@ def _convolution(row: dict[str, str]) -> LayerTime:
 
 
 def _product(row: dict[str, str]) -> LayerTime:
-    """Of some GPUs the share of peak is given instead of a time."""
+    """Read a matrix product; for some GPUs the table gives the fraction of the peak instead of a rate."""
     m, n, k, batch = (int(row[name]) for name in ("m", "n", "k", "batch"))
     gpu, precision = _ROCBLAS[row["gpu"]], row["dtype"]
     peak = Machine(find_device(gpu)).peak(precision).per_s
-    reached = float(row["gflops"]) * 1e9 if row["gflops"] else float(row["efficiency_percent_of_peak"]) / 100 * peak
+    achieved_per_s = (
+        float(row["gflops"]) * 1e9 if row["gflops"] else float(row["efficiency_percent_of_peak"]) / 100 * peak
+    )
     return LayerTime(
         gpu, precision, "rocBLAS", "gemm", "gemm", "product", f"{m} {n} {k} {batch} {row['transpose']}", m * batch,
-        2 * m * n * k * batch / reached, (Operation(linear(k, n), "forward"),),
+        2 * m * n * k * batch / achieved_per_s, (Operation(linear(k, n), "forward"),),
     )  # fmt: skip

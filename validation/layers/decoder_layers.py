@@ -1,8 +1,8 @@
-"""Operations of decoder layers as others timed them, put together to layers: what engines' kernels are held against.
+"""Validation of the kernels of serving engines against published operations of decoder layers, summed to layers.
 
-``modern/llm_layer_ops.csv.gz``: microsoft/vidur 7d47513 and casys-kaist/LLMServingSim 5daddb2 (both MIT), in half
-precision. No parameter was fitted to these rows. Left out: norms and rotary positions of LLMServingSim, which it ran
-unfused.
+``modern/llm_layer_ops.csv.gz`` contains measurements of microsoft/vidur 7d47513 and casys-kaist/LLMServingSim 5daddb2
+(both MIT) in half precision. No parameter was fitted to them. Norms and rotary embeddings of LLMServingSim are omitted,
+because it ran them unfused.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ DEVICES = {
     "RTX A6000": "rtx-a6000",
 }  # fmt: skip
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-FEW = 64
-"""Tokens up to which a step is taken for one of decoding."""
+"""Numbers of tokens that are predicted."""
+
+MAX_DECODE_TOKENS = 64
+"""Largest number of tokens of a step that counts as decoding."""
 
 
 class Shape(NamedTuple):
-    """Sizes of a decoder layer on one of its devices, for so many tokens."""
+    """Sizes of a decoder layer on one tensor-parallel device, and the number of tokens."""
 
     hidden: int
     inner: int
@@ -45,7 +47,7 @@ class Shape(NamedTuple):
 
 
 class DecoderLayer(NamedTuple):
-    """A layer's operations together: seconds measured, predicted, and between which they were said to lie."""
+    """Sum of the operations of a layer: measured and predicted seconds, and the ends of the 90% interval."""
 
     source: str
     device: str
@@ -62,9 +64,9 @@ def _linear(outputs: int, inputs: int, tokens: int) -> Layer:
     return Layer("product", "linear", *shapes, (INPUT,), outputs * inputs)
 
 
-def _each(kind: str, size: int, tokens: int, operands: int = 1) -> Layer:
+def _elementwise(kind: str, size: int, tokens: int, operands: int = 1) -> Layer:
     shape = (1, tokens, size)
-    return Layer("each", kind, (shape,) * operands, (shape,), (), (INPUT,) * operands)
+    return Layer("elementwise", kind, (shape,) * operands, (shape,), (), (INPUT,) * operands)
 
 
 _COMMON: dict[str, Callable[[Shape], Layer]] = {
@@ -76,7 +78,7 @@ _COMMON: dict[str, Callable[[Shape], Layer]] = {
     "up_proj": lambda s: _linear(s.inner, s.hidden, s.tokens),
     "down_proj": lambda s: _linear(s.hidden, s.inner, s.tokens),
     "lm_head": lambda s: _linear(s.vocabulary, s.hidden, s.tokens),
-    "act_fn": lambda s: _each("mul", s.inner, s.tokens, 2),
+    "act_fn": lambda s: _elementwise("mul", s.inner, s.tokens, 2),
 }
 OPERATIONS = {
     "casys-kaist/LLMServingSim": _COMMON,
@@ -86,26 +88,29 @@ OPERATIONS = {
         "mlp_up_proj": lambda s: _linear(2 * s.inner, s.hidden, s.tokens),
         "mlp_down_proj": _COMMON["down_proj"],
         "mlp_act": _COMMON["act_fn"],
-        "input_layernorm": lambda s: _each("layer_norm", s.hidden, s.tokens),
-        "post_attention_layernorm": lambda s: _each("layer_norm", s.hidden, s.tokens),
-        "attn_rope": lambda s: _each("mul", s.queries + s.keys, s.tokens),
-        "add": lambda s: _each("add", s.hidden, s.tokens, 2),
+        "input_layernorm": lambda s: _elementwise("layer_norm", s.hidden, s.tokens),
+        "post_attention_layernorm": lambda s: _elementwise("layer_norm", s.hidden, s.tokens),
+        "attn_rope": lambda s: _elementwise("mul", s.queries + s.keys, s.tokens),
+        "add": lambda s: _elementwise("add", s.hidden, s.tokens, 2),
     },
 }
-"""How each source calls an operation, and what it computes."""
+"""Layer that each operation of a source computes."""
 
 
 def decoder_layers(folder: Path) -> Iterator[DecoderLayer]:
-    """Every layer of the file at `TOKENS`, predicted as an engine's kernels."""
+    """Predict every layer of the file at `TOKENS` with the kernels of an engine."""
     groups: dict[tuple[str, ...], dict[str, tuple[Layer, float]]] = defaultdict(dict)
     with gzip.open(folder / "modern" / "llm_layer_ops.csv.gz", "rt") as file:
         for row in csv.DictReader(file):
-            tokens, make = int(float(row["tokens"])), OPERATIONS[row["source"]].get(row["op"])
-            gated = row["model"] != "microsoft/phi-2"  # whose feed-forward part has one product where others have two
-            if make is None or tokens not in TOKENS or not row["hidden"] or row["gpu"] not in DEVICES or not gated:
+            tokens = int(float(row["tokens"]))
+            make_layer = OPERATIONS[row["source"]].get(row["op"])
+            # The feed-forward network of Phi-2 is not gated: it has one matrix product where the others have two.
+            is_gated = row["model"] != "microsoft/phi-2"
+            is_known = make_layer is not None and row["hidden"] and row["gpu"] in DEVICES
+            if make_layer is None or not is_known or not is_gated or tokens not in TOKENS:
                 continue
             key = (row["source"], DEVICES[row["gpu"]], f"{row['model']} / {row['tp']}", str(tokens))
-            groups[key].setdefault(row["op"], (make(_shape(row, tokens)), float(row["time_ms"]) / 1e3))
+            groups[key].setdefault(row["op"], (make_layer(_shape(row, tokens)), float(row["time_ms"]) / 1e3))
     models = {device: choose_model(find_device(device), "bf16", execution=ENGINE) for device in set(DEVICES.values())}
     for (source, device, model, count), operations in groups.items():
         layers = tuple(layer._replace(name=name) for name, (layer, _) in operations.items())
@@ -125,17 +130,15 @@ def _shape(row: dict[str, str], tokens: int) -> Shape:
     return Shape(hidden, inner // ranks, heads * size // ranks, keys * size // ranks, vocabulary // ranks, tokens)
 
 
-def by_source(found: list[DecoderLayer]) -> list[tuple[str, str, str, int, float, float]]:
-    """Source, device, phase, layers, mean absolute error, share inside the interval, of each group."""
+def by_source(layers: list[DecoderLayer]) -> list[tuple[str, str, str, int, float, float]]:
+    """Return source, device, phase, number of layers, mean absolute error and coverage of each group."""
     groups: dict[tuple[str, str, str], list[DecoderLayer]] = defaultdict(list)
-    for one in found:
-        groups[one.source, one.device, "decode" if one.tokens <= FEW else "prefill"].append(one)
-    return [
-        (
-            *key,
-            len(rows),
-            float(np.mean([abs(one.predicted_s / one.measured_s - 1) for one in rows])),
-            float(np.mean([one.low_s <= one.measured_s <= one.high_s for one in rows])),
-        )
-        for key, rows in sorted(groups.items())
-    ]
+    for layer in layers:
+        phase = "decode" if layer.tokens <= MAX_DECODE_TOKENS else "prefill"
+        groups[layer.source, layer.device, phase].append(layer)
+    summary = []
+    for key, group in sorted(groups.items()):
+        error = np.mean([abs(layer.predicted_s / layer.measured_s - 1) for layer in group])
+        coverage = np.mean([layer.low_s <= layer.measured_s <= layer.high_s for layer in group])
+        summary.append((*key, len(group), float(error), float(coverage)))
+    return summary

@@ -1,4 +1,4 @@
-"""DeepBench (Baidu, Apache-2.0): convolutions and matrix products in cuDNN and cuBLAS, the best of its algorithms."""
+"""Reader of DeepBench (Baidu, Apache-2.0): cuDNN convolutions with the fastest algorithm, and cuBLAS products."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _PASSES = {"forward": "forward", "backward_data": "backward_data", "backward_wei
 
 
 def deepbench_convolution(row: dict[str, str]) -> Reading:
-    """A convolution in one pass, and the padding that shapes its output."""
+    """Read a convolution in one pass."""
     size = {name: int(row[name]) for name in
             ("N", "C", "H", "W", "K", "R", "S", "pad_h", "pad_w", "stride_h", "stride_w")}  # fmt: skip
-    out = tuple(
-        (size[side] + 2 * size[f"pad_{name}"] - size[taps]) // size[f"stride_{name}"] + 1
-        for side, taps, name in (("H", "R", "h"), ("W", "S", "w"))
-    )
+    out = []
+    for side, kernel, axis in (("H", "R", "h"), ("W", "S", "w")):
+        positions = size[side] + 2 * size[f"pad_{axis}"] - size[kernel]
+        out.append(positions // size[f"stride_{axis}"] + 1)
     layer = Layer(
         "conv", "conv2d", ((size["C"], size["H"], size["W"]),), ((size["K"], *out),),
         ((size["K"], size["C"], size["R"], size["S"]),), attributes={"stride": [size["stride_h"], size["stride_w"]]},
@@ -26,7 +26,7 @@ def deepbench_convolution(row: dict[str, str]) -> Reading:
 
 
 def deepbench_product(row: dict[str, str]) -> Reading:
-    """A product M x K by K x N, as a linear layer over N samples."""
+    """Read a product M x K by K x N as a linear layer over N samples."""
     rows, columns, inner = int(row["M"]), int(row["N"]), int(row["K"])
     layer = linear(inner, rows)
     return Reading(_source(row), "gemm", "gemm", "forward", columns, (Operation(layer, "forward"),))

@@ -1,4 +1,4 @@
-"""How true single operations are: shapes of a device held out, and whole devices."""
+"""Validation of single operations with shapes or whole devices held out."""
 
 from __future__ import annotations
 
@@ -19,14 +19,23 @@ from paleo_lite.timing.features import CLASSES
 from .hold_out import FEWEST, FOLDS
 
 SAMPLE = 400
-"""Operations kept of each device, precision and source."""
+"""Number of operations sampled for each device, precision and source."""
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
-    """How far off a source's operations of a device are: shares of 1.
+    """Errors for a source's operations on a device, as fractions.
 
-    `same`: a fifth of the shapes held out at a time, the others fitted. `out`: nothing of the chip is known but its
-    data sheet; None where nothing else was timed in that precision on such units.
+    Attributes
+    ----------
+    kind, gpu, precision, source : str
+    points : int
+    same, same_inside : float
+        Mean absolute relative error, and fraction inside the 90% interval, with one fifth of the shapes held out at a
+        time.
+    out, out_inside : float or None
+        The same with the chip held out; None if no other chip was timed in the precision on such arithmetic units.
+    roofline : float
+        Mean absolute relative error of the roofline bound.
     """
 
     kind: str
@@ -41,49 +50,55 @@ class DeviceRow(msgspec.Struct, frozen=True):
     roofline: float
 
 
-def operation_truth(
-    operations: Sequence[DeviceData], wants: Callable[[str, str], bool] = lambda gpu, precision: True
+def validate_operations(
+    operations: Sequence[DeviceData], includes: Callable[[str, str], bool] = lambda gpu, precision: True
 ) -> list[DeviceRow]:
-    """Hold shapes and chips out; matrix products and convolutions learn from their own kind alone.
+    """Hold out shapes and chips; matrix products and convolutions are validated separately.
 
     Parameters
     ----------
     operations : sequence of DeviceData
-    wants : function of a device and a precision
-        Whether they are held out; the others are learnt from all the same.
+    includes : function of a device and a precision
+        Returns whether to hold out a device; evidence comes from all other devices.
     """
     kinds: dict[str, list[DeviceData]] = {"matrix product": [], "convolution": []}
     for group in operations:
-        name, found = _products(group)
-        if len(found.runs) >= FEWEST:
-            kinds[name].append(found)
-    return [row for name, groups in kinds.items() for row in _rows(name, groups, wants)]
+        name, products = _matrix_operations(group)
+        if len(products.runs) >= FEWEST:
+            kinds[name].append(products)
+    rows: list[DeviceRow] = []
+    for name, groups in kinds.items():
+        rows += _rows(name, groups, includes)
+    return rows
 
 
-def _products(group: DeviceData) -> tuple[str, DeviceData]:
-    """What of a group multiplies, which may say all that it says: of the shortest kernel, too."""
+def _matrix_operations(group: DeviceData) -> tuple[str, DeviceData]:
+    """Return the kind and a sample of a group's matrix operations, which inform all parameters."""
     work_class = group.runs.features.work_class
     is_product = work_class == CLASSES.index("gemm")
-    name = "matrix product" if is_product.any() else "convolution"
-    wrong = np.unique(group.runs.run[~(is_product if is_product.any() else work_class < len(MATRIX_CLASSES))])
-    kept = np.setdiff1d(np.arange(len(group.runs)), wrong)
-    kept = kept[:: max(1, len(kept) // SAMPLE)]
-    return name, group._replace(runs=group.runs.select(kept), informative_parameters=NAMES)
+    if is_product.any():
+        name, is_selected = "matrix product", is_product
+    else:
+        name, is_selected = "convolution", work_class < len(MATRIX_CLASSES)
+    excluded = np.unique(group.runs.run[~is_selected])
+    selected = np.setdiff1d(np.arange(len(group.runs)), excluded)
+    sample = selected[:: max(1, len(selected) // SAMPLE)]
+    return name, group._replace(runs=group.runs.select(sample), informative_parameters=NAMES)
 
 
-def _rows(kind: str, groups: Sequence[DeviceData], wants: Callable[[str, str], bool]) -> list[DeviceRow]:
+def _rows(kind: str, groups: Sequence[DeviceData], includes: Callable[[str, str], bool]) -> list[DeviceRow]:
     evidence = learn_evidence(groups)
     rows = []
     for group in groups:
         traits, runs = group.traits, group.runs
-        if not wants(traits.id, group.precision):
+        if not includes(traits.id, group.precision):
             continue
         others = [one for one in evidence if one.chip != traits.chip]
-        alike = any((one.unit, one.precision) == (traits.unit, traits.precision) for one in others)
+        has_evidence = any((one.unit, one.precision) == (traits.unit, traits.precision) for one in others)
         prior = prior_from_evidence(traits, others)
         folds = [np.arange(part, len(runs), FOLDS) for part in range(FOLDS)]
         same = error_statistics(runs.measured_s, *predict_held_out(runs, [prior] * FOLDS, folds, group.scatter))
-        out = error_statistics(runs.measured_s, *prior_as_fit(prior).predict(runs)) if alike else {}
+        out = error_statistics(runs.measured_s, *prior_as_fit(prior).predict(runs)) if has_evidence else {}
         roofline = float(np.mean(np.abs(baseline_terms(runs)[1] / runs.measured_s - 1)))
         rows.append(
             DeviceRow(
@@ -95,9 +110,9 @@ def _rows(kind: str, groups: Sequence[DeviceData], wants: Callable[[str, str], b
 
 
 def operations_page(rows: Sequence[DeviceRow]) -> Document:
-    """Errors of each device, and their means by kind and vendor."""
+    """Return the page with the errors of each device, and their means by kind of operation."""
 
-    def share(value: float | None) -> str:
+    def percent(value: float | None) -> str:
         return "-" if value is None else f"{value:.1%}"
 
     columns = [
@@ -105,11 +120,11 @@ def operations_page(rows: Sequence[DeviceRow]) -> Document:
         Column("gpu", "gpu", left=True),
         Column("precision", "precision", left=True),
         Column("points", "points"),
-        Column("same", "other shapes", share),
-        Column("same_inside", "within\n90%", share),
-        Column("out", "gpu out", share),
-        Column("out_inside", "within\n90%", share),
-        Column("roofline", "roofline", share),
+        Column("same", "other shapes", percent),
+        Column("same_inside", "within\n90%", percent),
+        Column("out", "gpu out", percent),
+        Column("out_inside", "within\n90%", percent),
+        Column("roofline", "roofline", percent),
         Column("source", "source", left=True, wrap=True, drop_order=1),
     ]
     facts = []

@@ -1,4 +1,4 @@
-"""How true single layers are on shapes that were held out, beside simpler models on the same folds."""
+"""Validation of single layers with shapes held out, and of simpler models on the same folds."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 FOLDS = 5
-"""Each holds out a fifth of the shapes."""
+"""Number of folds, each of which holds out one fifth of the shapes."""
 
 SCATTER = 0.15
-"""Relative scatter of single layers around a good model: what errs in a layer averages out over a network."""
+"""Standard deviation of the logarithm of single layers around a good model; within a network, errors average out."""
 
 FEWEST = 20
-"""A row of fewer points says little."""
+"""Fewest points of a row."""
 
 
 class LayerPoint(msgspec.Struct, frozen=True):
-    """One held-out layer beside its prediction."""
+    """A held-out layer and its prediction."""
 
     layer: LayerTime
     predicted_s: float
@@ -54,16 +54,16 @@ class LayerPoint(msgspec.Struct, frozen=True):
 
 
 class LayerRow(Row, frozen=True):
-    """A line of the table: a `Row` of one kind of layer."""
+    """Row of the table for a kind of layer."""
 
     kind: str = ""
 
 
 def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[LayerPoint]]:
-    """Hold a fifth of the shapes out at a time, predict them from the rest, compare.
+    """Hold out one fifth of the shapes at a time, and predict them from the others.
 
-    What a source timed of a device in one way is fitted together; a shape is held out in all passes. Which shapes are
-    held out together their hashes say, so that the order of rows does not matter.
+    Layers with the same source, device, precision and mode are fitted together, and a shape is held out in all passes.
+    The fold of a shape depends on its hash, so the order of rows does not matter.
 
     Raises
     ------
@@ -82,66 +82,79 @@ def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[L
         runs = runs_of_layers(group)
         prior = device_prior(find_device(gpu), precision)
         predicted, deviation = predict_held_out(runs, [prior] * FOLDS, folds, SCATTER)
-        simple = {**baseline_times(runs, folds), "launch_and_roofline": _launch_and_roofline(runs, folds)}
-        del simple["per_class_ppp"]
+        baseline_s = {**baseline_times(runs, folds), "launch_and_roofline": _launch_and_roofline(runs, folds)}
+        del baseline_s["per_class_ppp"]
         kinds = [(each.kind, each.phase) for each in group]
         for kind, phase in sorted(set(kinds)):
-            chosen = np.array([one == (kind, phase) for one in kinds])
-            if chosen.sum() < FEWEST:
+            is_own = np.array([one == (kind, phase) for one in kinds])
+            if is_own.sum() < FEWEST:
                 continue
-            measured = runs.measured_s[chosen]
-            baselines = {name: float(np.mean(np.abs(times[chosen] / measured - 1))) for name, times in simple.items()}
-            scored = error_statistics(measured, predicted[chosen], deviation[chosen])
-            number = int(chosen.sum())
+            measured = runs.measured_s[is_own]
+            baselines = {}
+            for name, times in baseline_s.items():
+                baselines[name] = float(np.mean(np.abs(times[is_own] / measured - 1)))
             rows.append(
                 LayerRow(
-                    "layers", gpu, precision, phase, number, **scored, baselines=baselines, source=source, kind=kind
+                    split="layers",
+                    gpu=gpu,
+                    precision=precision,
+                    phase=phase,
+                    points=int(is_own.sum()),
+                    **error_statistics(measured, predicted[is_own], deviation[is_own]),
+                    baselines=baselines,
+                    source=source,
+                    kind=kind,
                 )
             )
         points += [LayerPoint(each, float(p), float(d)) for each, p, d in zip(group, predicted, deviation)]
     if not rows:
-        raise BadValue(f"too few layers to hold a fifth of their shapes out: at least {FEWEST} of a kind")
+        raise BadValue(f"too few layers to hold out a fifth of their shapes: at least {FEWEST} of a kind are needed")
     return rows, points
 
 
 def runs_of_layers(layers: Sequence[LayerTime]) -> MeasuredRuns:
-    """Measured layers of one device in one precision as the fit takes them."""
+    """Return the measured layers of one device in one precision as input of a fit."""
     rates = rates_of(Machine(find_device(layers[0].gpu)), layers[0].precision)
     return stack_features([_features(each) for each in layers], rates, [each.time_s for each in layers])
 
 
 def _features(timed: LayerTime) -> Features:
-    """Features of the operations that were timed, counted by our own rules, every gradient wanted."""
+    """Return the features of the timed operations, with gradients for all inputs."""
     entries = [
         _entry(layer, part, timed.batch_size, element_bytes(timed.precision)) for layer, part in timed.operations
     ]
     columns = np.array([entry for entry in entries if entry[2]], dtype=np.float64).T
     flops, moved, kernels, gradients, padding, tiles, work_class, part = columns
-    place = np.zeros((len(flops), 2), dtype=np.int64)
+    position = np.zeros((len(flops), 2), dtype=np.int64)
     return Features(
-        flops, moved, kernels, gradients, padding, tiles, work_class.astype(np.int64), part.astype(np.int64), place
+        flops, moved, kernels, gradients, padding, tiles, work_class.astype(np.int64), part.astype(np.int64), position
     )
 
 
 def _entry(layer: Layer, part: str, batch_size: int, size: int) -> tuple[float, ...]:
-    # What is updated is there once, whatever the batch.
-    grows = part != "update"
-    op = Op(layer, batch_size if grows else 1, [grows] * len(layer.inputs), grows, [True] * len(layer.inputs))
+    # The cost of an update does not depend on the batch size.
+    depends_on_batch = part != "update"
+    op = Op(
+        layer,
+        batch_size if depends_on_batch else 1,
+        [depends_on_batch] * len(layer.inputs),
+        depends_on_batch,
+        [True] * len(layer.inputs),
+    )
     cost = count_layer(op)
     if cost is None:
         raise CountFailed(f"there is no counting rule for {layer.kind}")
-    phase = getattr(cost, part) if grows else cost.forward
+    phase = getattr(cost, part) if depends_on_batch else cost.forward
     padding, tiles = padding_and_tiles(layer, part, batch_size)
     moved = (phase.reads + phase.writes) * size + phase.index_bytes
     gradients = len(layer.weights) if part == "backward_weight" else 0
-    place = CLASS_INDEX[class_of(layer)], PASS_NUMBERS[part]
-    return phase.flops, moved, phase.kernels, gradients, float(padding), float(tiles), *place
+    work_class, pass_number = CLASS_INDEX[class_of(layer)], PASS_NUMBERS[part]
+    return phase.flops, moved, phase.kernels, gradients, float(padding), float(tiles), work_class, pass_number
 
 
 def _launch_and_roofline(runs: MeasuredRuns, folds: Sequence[NDArray[np.int64]]) -> Floats:
-    """Seconds by ``launch + sum of max(FLOPs / (a peak), bytes / (b bandwidth))``, the three fitted to the rest."""
+    """Return seconds of ``launch + sum of max(FLOPs / (a peak), bytes / (b bandwidth))``, fitted to the other folds."""
     least_squares = require("scipy.optimize", "fitting", "calibrate").least_squares
-
     features, rates, number = runs.features, runs.rates, len(runs)
     compute = features.flops / np.where(features.matrix, rates.matrix_per_s, rates.vector_per_s)
     memory = features.bytes / rates.bandwidth_bytes_per_s

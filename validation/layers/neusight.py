@@ -1,4 +1,4 @@
-"""NeuSight (MIT): kernels of PyTorch 2.1, fastest 5 of 25 runs."""
+"""Reader of NeuSight (MIT): kernels of PyTorch 2.1, fastest 5 of 25 runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _SIZES = (
     "b", "m", "n", "k", "h", "input_channel", "output_channel", "kernel_size", "input_size", "stride", "padding",
 )  # fmt: skip
 _KINDS = {"ln": "layer_norm", "addu": "add", "divu": "div", "mulu": "mul", "powu": "pow"}
-_TWO_OPERANDS = ("add", "div", "mul", "pow")  # those with u take a number
+_TWO_OPERANDS = ("add", "div", "mul", "pow")  # "addu" and the like have a scalar as second operand
 
 
 def neusight(row: dict[str, str]) -> Reading:
-    """One kernel, forward."""
+    """Read a forward kernel."""
     op = row["op"]
     size = {name: int(float(row[name])) for name in _SIZES if row[name]}
     batch_size, kind = size["b"], op

@@ -1,4 +1,4 @@
-"""The validation of single layers to look at."""
+"""Page and chart points of the validation of single layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .hold_out import LayerPoint, LayerRow
 def layer_validation_page(
     rows: Sequence[LayerRow], points: Sequence[LayerPoint], left_out: Mapping[str, int] = {}
 ) -> Document:
-    """Return the document of held-out errors of single layers by device and kind, with the worst points."""
+    """Return the page with the held-out errors of single layers by device and kind, and the worst points."""
     table = Table(
         "Held-out error",
         [
@@ -56,24 +56,22 @@ def layer_validation_page(
         [_point(point) for point in sorted(points, key=lambda point: -abs(point.error))[:10]],
     )
     names = sorted({(row.source.split(" ")[0], row.kind) for row in rows})
-    facts = [(f"{source}, {kind}", _summary([r for r in rows if _of(r, source, kind)])) for source, kind in names]
-    facts.append(("within", f"{coverage(rows):.0%} of {len(points)} layers lie in their 90% interval"))
-    error = f"{mean_error(rows):.1%} mean absolute error"
-    headline = f"leave a fifth of the shapes out: {error} over {len(rows)} groups of layers"
+    facts = []
+    for source, kind in names:
+        own = [row for row in rows if row.kind == kind and row.source.startswith(source + " ")]
+        facts.append((f"{source}, {kind}", _summary(own)))
+    inside = sum(row.coverage_90 * row.points for row in rows) / sum(row.points for row in rows)
+    facts.append(("within", f"{inside:.0%} of {len(points)} layers lie in their 90% interval"))
+    mean = sum(row.mape for row in rows) / len(rows)
+    headline = f"one fifth of the shapes held out: {mean:.1%} mean absolute error over {len(rows)} groups of layers"
     notes = [f"{number} rows left out: {reason}" for reason, number in left_out.items() if number]
     return Document(headline, facts, [table, worst], notes, table)
 
 
-def _of(row: LayerRow, source: str, kind: str) -> bool:
-    return row.source.startswith(source + " ") and row.kind == kind
-
-
 def _summary(rows: Sequence[LayerRow]) -> str:
-    own, simple = (
-        sum(values) / len(rows)
-        for values in ([r.mape for r in rows], [r.baselines["launch_and_roofline"] for r in rows])
-    )
-    return f"{own:.1%} mean absolute error (launch and roofline {simple:.1%})"
+    error = sum(row.mape for row in rows) / len(rows)
+    baseline = sum(row.baselines["launch_and_roofline"] for row in rows) / len(rows)
+    return f"{error:.1%} mean absolute error (launch and roofline {baseline:.1%})"
 
 
 def _point(point: LayerPoint) -> dict[str, object]:
@@ -89,7 +87,7 @@ def _point(point: LayerPoint) -> dict[str, object]:
 
 
 def layer_pairs(points: Iterable[LayerPoint]) -> list[Pair]:
-    """Return held-out layers as points of a chart, by kind."""
+    """Return the points of the chart of held-out layers, by kind."""
     return [
         Pair(f"{e.kind} {e.shape}, {e.phase}, {e.gpu} {e.precision}", e.kind, e.time_s, p.predicted_s,
              interval_of(p.predicted_s, p.deviation))

@@ -1,6 +1,7 @@
-"""Single layers that other people timed, all sources together.
+"""Published single layers from all sources.
 
-Files of 150,000 rows are sampled: of each device and phase the shapes whose hashes are smallest, whatever the order.
+Files with 150,000 rows are sampled: for each device and phase the shapes with the smallest hashes are read, so that the
+sample does not depend on the order of rows.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from .tensorflow import tensorflow_convolution, tensorflow_dense
 from .timed import LayerTime, Reader
 
 SAMPLE = 600
-"""Rows kept of each device, source and phase."""
+"""Number of rows sampled for each device, source and phase."""
 
 _DEVICES = {
-    # What the sources do not say: the K40 is clocked alike on every board; clouds rent these boards.
+    # The sources do not name the board: all boards of the K40 have the same clocks, and clouds offer the others.
     "K40": "k40m",
     "K80": "k80-die",
     "P100": "p100-pcie-16gb",
@@ -37,7 +38,7 @@ _PRECISIONS = {"fp32": "fp32", "fp16_mixed(16b mul,32b acc)": "fp16", "bfloat16"
 
 
 class LayerDataset(msgspec.Struct, frozen=True):
-    """Measured layers, and the number of excluded rows by reason."""
+    """Measured layers, and the number of omitted rows by reason."""
 
     layers: list[LayerTime]
     left_out: dict[str, int]
@@ -50,9 +51,15 @@ def published_layers(
     sample: int = SAMPLE,
     files: Iterable[str] = (),
 ) -> LayerDataset:
-    """The layers that a folder's files time: a sample of each group.
+    """Read a sample of each group of layers in a folder.
 
-    Of some devices, precisions and `files` only; of all where empty.
+    Parameters
+    ----------
+    folder : Path
+    gpus, precisions, files : iterable of str
+        Devices, precisions and files to read (default: all).
+    sample : int
+        Largest number of layers of a group.
 
     Raises
     ------
@@ -74,19 +81,19 @@ def published_layers(
                 left_out["flagged by its collector"] += 1
             elif (not gpus or device in gpus) and (not precisions or precision in precisions):
                 key = (file, device, precision, *(row[name] for name in group))
-                groups[key].append((hash_of(_text(row)), row))
-    found: list[LayerTime] = []
+                groups[key].append((hash_of(_shape_text(row)), row))
+    layers: list[LayerTime] = []
     for (file, device, precision, *_), rows in sorted(groups.items()):
         rows.sort(key=lambda pair: (pair[0], pair[1]["value"]))
         left_out["beyond the sample"] += max(0, len(rows) - sample)
-        found += [_read(folder / file, row, device, precision) for _, row in rows[:sample]]
-    return LayerDataset(found, dict(left_out))
+        layers += [_read(folder / file, row, device, precision) for _, row in rows[:sample]]
+    return LayerDataset(layers, dict(left_out))
 
 
 def layer_time(file: str, row: dict[str, str], gpu: str, precision: str) -> LayerTime:
-    """What a row of a file says of a device."""
+    """Read a row of a file."""
     read, _ = FILES[file]
-    return LayerTime(gpu, precision, shape=_text(row), time_s=float(row["value"]) / 1e3, **read(row)._asdict())
+    return LayerTime(gpu, precision, shape=_shape_text(row), time_s=float(row["value"]) / 1e3, **read(row)._asdict())
 
 
 def _read(path: Path, row: dict[str, str], device: str, precision: str) -> LayerTime:
@@ -94,25 +101,25 @@ def _read(path: Path, row: dict[str, str], device: str, precision: str) -> Layer
         return layer_time(path.name, row, device, precision)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise BadFile(
-            f"{path}: a row whose sizes or time cannot be read: {_text(row)!r} ({type(error).__name__}: {error})"
+            f"{path}: cannot read the sizes or time of a row: {_shape_text(row)!r} ({type(error).__name__}: {error})"
         ) from None
 
 
 def hash_of(text: str) -> int:
-    """A number that a text alone decides."""
+    """Return a hash that depends only on the text, unlike Python's `hash`."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-_NO_SIZE = {
+_COLUMNS_WITHOUT_SIZE = {
     "source", "source_path", "commit", "date", "gpu", "framework", "framework_version", "driver", "mode", "value",
     "unit", "min_ms", "max_ms", "std_ms", "gflop", "gflop_fwd", "tflops", "algo", "app", "check", "kernel", "grid",
     "block", "n_gpus", "split", "precision", "padded_kernel", "phase", "out_hw", "optimizer", "op",
 }  # fmt: skip
 
 
-def _text(row: dict[str, str]) -> str:
-    """Return the part of a row that describes the shape."""
-    return " ".join(value for name, value in sorted(row.items()) if name not in _NO_SIZE and value)
+def _shape_text(row: dict[str, str]) -> str:
+    """Return the values of a row that describe the shape."""
+    return " ".join(value for name, value in sorted(row.items()) if name not in _COLUMNS_WITHOUT_SIZE and value)
 
 
 @cache
@@ -131,7 +138,7 @@ FILES: dict[str, tuple[Reader, tuple[str, ...]]] = {
     "kernels_neusight.csv.gz": (neusight, ("op",)),
     "gemm_modern.csv": (modern_product, ()),
 }
-"""Reader of the rows of each file, and the columns by which its sample is stratified."""
+"""Function that reads the rows of each file, and the columns that define its groups."""
 
 OPERATIONS = ("deepbench_gemm.csv.gz", "kernels_neusight.csv.gz", "gemm_modern.csv")
-"""Files that calibrations of networks use: matrix products and memory-bound operations."""
+"""Files with evidence for networks: matrix products and memory-bound operations."""

@@ -1,4 +1,4 @@
-"""`LayerTime`: a single layer that somebody timed, as operations that our own rules count."""
+"""`LayerTime`: a published time of a single layer, described by operations that the counting rules support."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class LayerTime(msgspec.Struct, frozen=True):
     ----------
     gpu, precision, source : str
     mode : str
-        Layers of a source with the same mode were timed alike and are fitted together.
+        Layers of a source with the same mode were timed in the same way and are fitted together.
     kind : str
-        What was timed.
+        Kind of layer or operation.
     phase : str
     shape : str
-        All sizes, the batch among them: what is held out together.
+        All sizes, including the batch size; layers with the same shape are held out together.
     batch_size : int
-        Samples; the operations' layers are those of one.
+        Number of samples; the layers of the operations describe a single sample.
     time_s : float
     operations : tuple of Operation
-        What the step runs, in order.
+        Operations of the step in order of execution.
     """
 
     gpu: str
@@ -50,7 +50,7 @@ class LayerTime(msgspec.Struct, frozen=True):
 
 
 class Reading(NamedTuple):
-    """What a source's reader makes of a row: the fields of `LayerTime` that are not the same in every source."""
+    """Result of reading a row: the fields of `LayerTime` that depend on the source."""
 
     source: str
     mode: str
@@ -64,5 +64,5 @@ Reader = Callable[[dict[str, str]], Reading]
 
 
 def linear(inputs: int, outputs: int) -> Layer:
-    """A matrix product of so many inputs and outputs."""
+    """Return a linear layer without bias."""
     return Layer("linear", "linear", ((inputs,),), ((outputs,),), ((outputs, inputs),))

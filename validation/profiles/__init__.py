@@ -1,1 +1,1 @@
-"""Classes of work in profiles."""
+"""Validation of the predicted times of classes of work against profiles."""

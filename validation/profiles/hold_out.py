@@ -1,7 +1,7 @@
-"""How true the times of classes of work are at a batch size that was held out, from profiles at another.
+"""Validation of the predicted kernel times of classes of work at held-out batch sizes.
 
-Profiles tell what the kernels of each layer take. For each class and pass the model is fitted to its layers at the
-smallest batch size and predicts their sum at the others. There is no host in it.
+Profiles record the kernel times of each layer. For each class of work and pass, the model is fitted to the layers at
+the smallest batch size, and predicts their sum at the others. Host overheads are not included.
 """
 
 from __future__ import annotations
@@ -35,36 +35,35 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CLASS_OF_KIND = {kind.name: kind.work_class for kind in OPERATIONS if kind.work_class}
-"""Kinds of operations that are one class of work; convolutions are told apart layer by layer."""
+"""Kinds of operations that are a single class of work; the class of a convolution depends on the layer."""
 
 _HOST = ("overhead_s", "overhead_backward_s", "overhead_gradient_s", "step_s")
 
 SCATTER = 0.1
-"""Relative scatter of the layers of a class around a good model."""
+"""Standard deviation of the logarithm of the times of a class's layers around a good model."""
 
-
-ALONE = 3.0
-"""How much wider the prior is for a class of which a profile tells one time."""
+SINGLE_TIME_WIDENING = 3.0
+"""Factor by which the prior is widened for a class with a single measured time."""
 
 
 class ProfileRow(msgspec.Struct, frozen=True):
-    """One class of work in one pass; the class ``all`` is their sum.
+    """Prediction of a class of work in a pass; the class ``all`` is the sum of all classes.
 
     Attributes
     ----------
     split, gpu, precision, network : str
     work_class, phase : str
     layers : int
-        Measured one by one and fitted at `fitted_batch_size`; 1 where the profile tells their sum only.
+        Number of times fitted at `fitted_batch_size`; 1 if the profile contains only the sum of the layers.
     fitted_batch_size, batch_size : int
-        Fitted at the one, predicted at the other.
+        Batch sizes of the fit and of the prediction.
     measured_s, predicted_s : float
     low_s, high_s : float
         The 90% interval of the prediction.
     error : float
-        Relative.
+        Relative error.
     profiles : int
-        Whose median is measured.
+        Number of profiles; `measured_s` is the median over them.
     """
 
     split: str
@@ -85,56 +84,59 @@ class ProfileRow(msgspec.Struct, frozen=True):
 
 
 class _Measured(msgspec.Struct, frozen=True, eq=False):
-    """What a class takes in a pass: which layers each time is of, and the times, medians over profiles."""
+    """Times of a class in a pass, as medians over profiles, and the indices of the layers that each time includes."""
 
     layers: list[list[int]]
     times_s: NDArray[np.float64]
 
 
 def validate_profiles(paths: Iterable[Path], gpu: str, network: str, precision: str = "fp32") -> list[ProfileRow]:
-    """Fit each class and pass at the smallest batch size of the profiles, predict it at the others.
+    """Fit each class and pass at the smallest batch size of the profiles, and predict it at the others.
 
     Raises
     ------
     BadProfile
         If a profile cannot be read.
     BadValue
-        If there are not two batch sizes among them.
+        If the profiles have fewer than two batch sizes.
     """
-    found = find_network(network)
+    architecture = find_network(network)
     device = find_device(gpu)
     sizes: dict[int, list[PassTimes]] = defaultdict(list)
-    for path, times in sorted(run_tasks(find_files(paths), partial(examine, network=found.name)), key=_first):
+    for path, times in sorted(
+        run_tasks(find_files(paths), partial(measure_profile, network=architecture.name)), key=_path_of
+    ):
         if isinstance(times, str):
             raise BadProfile(times)
         if times is not None:
             sizes[parse_name(path.name)["batch_size"]].append(times)
     if len(sizes) < 2:
         raise BadValue(
-            f"profiles of {network} at {len(sizes)} batch sizes: two are needed, all but the smallest are held out"
+            f"profiles of {network} at {len(sizes)} batch sizes: two are needed, because all but the smallest are "
+            "held out"
         )
     smallest, *others = sorted(sizes)
-    model = _ClassModel(Workload(found, precision), rates_of(Machine(device), precision),
+    model = _ClassModel(Workload(architecture, precision), rates_of(Machine(device), precision),
                         _without_host(device_prior(device, precision)), smallest)  # fmt: skip
-    known = _by_class(sizes[smallest], found)
+    known = _by_class(sizes[smallest], architecture)
     rows = []
     for batch_size in others:
         classes = []
-        for (name, phase), measured in _by_class(sizes[batch_size], found).items():
+        for (name, phase), measured in _by_class(sizes[batch_size], architecture).items():
             if (name, phase) in known:
                 fitted = known[name, phase]
                 predicted_s, deviation = model.predict(fitted, phase, batch_size)
                 sums = (float(measured.times_s.sum()), predicted_s, deviation)
                 classes.append(_Class(name, phase, len(fitted.times_s), *sums))
         for phase in ("forward", "backward"):
-            classes.append(_together(phase, [each for each in classes if each.phase == phase]))
-        about = ("profile", device.id, precision, found.name)
+            classes.append(_total(phase, [each for each in classes if each.phase == phase]))
+        identification = ("profile", device.id, precision, architecture.name)
         for each in classes:
-            reach = float(np.exp(QUANTILES[0.9] * each.deviation))
-            times_s = (each.measured_s, each.predicted_s, each.predicted_s / reach, each.predicted_s * reach)
+            factor = float(np.exp(QUANTILES[0.9] * each.deviation))
+            times_s = (each.measured_s, each.predicted_s, each.predicted_s / factor, each.predicted_s * factor)
             rows.append(
                 ProfileRow(
-                    *about, each.name, each.phase, each.layers, smallest, batch_size, *times_s,
+                    *identification, each.name, each.phase, each.layers, smallest, batch_size, *times_s,
                     each.predicted_s / each.measured_s - 1, len(sizes[batch_size]),
                 )
             )  # fmt: skip
@@ -152,23 +154,23 @@ class _Class(NamedTuple):
     deviation: float
 
 
-def _together(phase: str, classes: Sequence[_Class]) -> _Class:
-    """All classes of a pass; their errors add up as if they had nothing in common but what families have."""
+def _total(phase: str, classes: Sequence[_Class]) -> _Class:
+    """Return the sum of all classes of a pass; their errors are assumed to be independent."""
     total = sum(each.predicted_s for each in classes)
     spread = float(np.sqrt(sum((each.predicted_s * each.deviation) ** 2 for each in classes))) / total
     layers, measured_s = sum(each.layers for each in classes), sum(each.measured_s for each in classes)
     return _Class("all", phase, layers, measured_s, total, spread)
 
 
-def _first(pair: tuple[Path, object]) -> Path:
+def _path_of(pair: tuple[Path, object]) -> Path:
     return pair[0]
 
 
-def examine(path: Path, network: str) -> PassTimes | str | None:
-    """Times of a profile; None of another network's; in words why it cannot be read."""
+def measure_profile(path: Path, network: str) -> PassTimes | str | None:
+    """Return the times of a profile, None if it is of another network, or the reason why it cannot be read."""
     try:
-        told = parse_name(path.name)
-        if told.get("network", network) != network or "batch_size" not in told:
+        configuration = parse_name(path.name)
+        if configuration.get("network", network) != network or "batch_size" not in configuration:
             return None
         return measure_passes(open_profile(path))
     except PaleoError as error:
@@ -177,17 +179,17 @@ def examine(path: Path, network: str) -> PassTimes | str | None:
 
 
 def _by_class(profiles: Sequence[PassTimes], network: Network) -> dict[tuple[str, str], _Measured]:
-    """Medians over profiles of each class and pass."""
+    """Return the median times over profiles of each class and pass."""
     classes = [class_of(layer) for layer in network.layers]
-    found: dict[tuple[str, str], _Measured] = {}
+    times_by_class: dict[tuple[str, str], _Measured] = {}
     for phase in ("forward", "backward"):
         for kind, name in _CLASS_OF_KIND.items():
             sums = [times.seconds[kind, phase] for times in profiles if (kind, phase) in times.seconds]
             layers = [index for index, own in enumerate(classes) if own == name]
-            if sums and layers and (name, phase) not in found:
-                found[name, phase] = _Measured([layers], np.array([np.median(sums)]))
+            if sums and layers and (name, phase) not in times_by_class:
+                times_by_class[name, phase] = _Measured([layers], np.array([np.median(sums)]))
         convolutions = [i for i, layer in enumerate(network.layers) if layer.kind.startswith("conv")]
-        # The backward pass goes through them from the last to the first.
+        # The backward pass visits them in reverse order.
         ordered = convolutions if phase == "forward" else convolutions[::-1]
         single = [times.layers.get(("convolution", phase), ()) for times in profiles]
         single = [durations for durations in single if len(durations) == len(ordered)]
@@ -196,12 +198,14 @@ def _by_class(profiles: Sequence[PassTimes], network: Network) -> dict[tuple[str
         medians = dict(zip(ordered, np.median(np.array(single), axis=0).tolist()))
         for name in sorted({class_of_convolution(network.layers[index]) for index in convolutions}):
             own = [index for index in convolutions if classes[index] == name]
-            found[name, phase] = _Measured([[index] for index in own], np.array([medians[index] for index in own]))
-    return found
+            times_by_class[name, phase] = _Measured(
+                [[index] for index in own], np.array([medians[index] for index in own])
+            )
+    return times_by_class
 
 
 class _ClassModel(msgspec.Struct, frozen=True, eq=False):
-    """Predicts classes of work of a network on a device from their times at one batch size."""
+    """Model of the classes of work of a network on a device, fitted to their times at one batch size."""
 
     workload: Workload
     rates: Rates
@@ -209,32 +213,32 @@ class _ClassModel(msgspec.Struct, frozen=True, eq=False):
     batch_size: int
 
     def predict(self, measured: _Measured, phase: str, batch_size: int) -> tuple[float, float]:
-        """Seconds of all layers of a class at another batch size, and the deviation of their logarithm."""
+        """Return the seconds of all layers of a class at another batch size, and the deviation of their logarithm."""
         whole = features_of(self.workload.with_changes(phase=phase, batch_size=self.batch_size))
         runs = stack_features(
-            [_choose(whole, layers) for layers in measured.layers], self.rates, measured.times_s.tolist()
+            [_select_layers(whole, layers) for layers in measured.layers], self.rates, measured.times_s.tolist()
         )
-        # A single time can move one parameter only, and that one should follow it.
-        wide = ALONE if len(runs) == 1 else 1.0
-        learnt = fit(runs, Prior(self.prior.mean, self.prior.deviation * wide), SCATTER)
-        everything = [index for layers in measured.layers for index in layers]
-        other = _choose(features_of(self.workload.with_changes(phase=phase, batch_size=batch_size)), everything)
+        # A single time determines only one parameter, which should follow it.
+        wide = SINGLE_TIME_WIDENING if len(runs) == 1 else 1.0
+        fitted = fit(runs, Prior(self.prior.mean, self.prior.deviation * wide), SCATTER)
+        all_layers = [index for layers in measured.layers for index in layers]
+        other = _select_layers(features_of(self.workload.with_changes(phase=phase, batch_size=batch_size)), all_layers)
         run = np.zeros(len(other.flops), dtype=np.int64)
-        # Layers run one after the other, with nothing beside them: their sum.
-        (total,), gradient = sensitivities(other, self.rates, np.exp(learnt.theta), run, 1)
+        # Layers run sequentially and nothing else runs: the total is their sum.
+        (total,), gradient = sensitivities(other, self.rates, np.exp(fitted.theta), run, 1)
         relative = gradient[0] / total
-        variance = float(relative @ learnt.covariance @ relative) + residual_variance(learnt.scatter) / len(
+        variance = float(relative @ fitted.covariance @ relative) + residual_variance(fitted.scatter) / len(
             measured.times_s
         )
         return float(total), float(np.sqrt(variance))
 
 
-def _choose(features: Features, layers: Sequence[int]) -> Features:
-    kept = np.isin(features.position[:, 1], layers)
-    return Features(**{name: getattr(features, name)[kept] for name in Features.__struct_fields__})
+def _select_layers(features: Features, layers: Sequence[int]) -> Features:
+    is_selected = np.isin(features.position[:, 1], layers)
+    return Features(**{name: getattr(features, name)[is_selected] for name in Features.__struct_fields__})
 
 
 def _without_host(prior: Prior) -> Prior:
-    """A prior of kernels alone: the host takes a nanosecond."""
+    """Return the prior with host overheads fixed to one nanosecond."""
     host = np.isin(NAMES, _HOST)
     return Prior(np.where(host, np.log(1e-9), prior.mean), np.where(host, 1e-6, prior.deviation))

@@ -1,4 +1,4 @@
-"""The validation of classes of work in profiles to look at."""
+"""Pages and chart points of the validation against profiles."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.units import format_si
 
 from .hold_out import ProfileRow
-from .ppp import Carried
+from .ppp import ProfilePrediction
 
 
 def profile_validation_page(rows: Sequence[ProfileRow]) -> Document:
-    """Times of classes of work at batch sizes that the fit has not seen."""
+    """Return the page of classes of work at held-out batch sizes."""
     table = Table(
         "Classes of work",
         [
@@ -53,7 +53,7 @@ def profile_validation_page(rows: Sequence[ProfileRow]) -> Document:
 
 
 def profile_pairs(rows: Iterable[ProfileRow]) -> list[Pair]:
-    """Classes of work as points of a chart, by pass."""
+    """Return the points of the chart of classes of work, by pass."""
     return [
         Pair(f"{row.work_class}, batch {row.batch_size}", row.phase, row.measured_s, row.predicted_s,
              (row.low_s, row.high_s))
@@ -61,10 +61,10 @@ def profile_pairs(rows: Iterable[ProfileRow]) -> list[Pair]:
     ]  # fmt: skip
 
 
-def carried_page(rows: Sequence[Carried]) -> Document:
-    """How far a PPP and a calibration carry, from some profiles to others."""
+def comparison_page(rows: Sequence[ProfilePrediction]) -> Document:
+    """Return the page that compares a PPP and the calibrated model on held-out profiles."""
     table = Table(
-        "One PPP beside the calibrated model",
+        "A single PPP and the calibrated model",
         [
             Column("fitted_to", "fitted to", left=True),
             Column("predicted", "predicted", left=True),
@@ -76,7 +76,7 @@ def carried_page(rows: Sequence[Carried]) -> Document:
             Column("calibrated", "calibrated\noff by", lambda value: f"{value:+.1%}"),
             Column("calibrated_inside", "inside\n90%", lambda value: "yes" if value else "no"),
         ],
-        _side_by_side(rows),
+        _rows_by_step(rows),
     )
     facts = []
     for model in dict.fromkeys(row.model for row in rows):
@@ -84,11 +84,11 @@ def carried_page(rows: Sequence[Carried]) -> Document:
         error = sum(abs(row.error) for row in own) / len(own)
         inside = sum(row.low_s <= row.measured_s <= row.high_s for row in own)
         facts.append((model, f"{error:.1%} mean absolute error, {inside} of {len(own)} in their 90% interval"))
-    return Document("a model fitted to some profiles predicts others", facts, [table], (), table)
+    return Document("models fitted to some profiles predict the others", facts, [table], (), table)
 
 
-def _side_by_side(rows: Sequence[Carried]) -> list[dict[str, object]]:
-    """Return a row for each step, with the prediction of every model."""
+def _rows_by_step(rows: Sequence[ProfilePrediction]) -> list[dict[str, object]]:
+    """Return a row for each step, with the predictions of all models."""
     steps: dict[tuple[object, ...], dict[str, object]] = {}
     for row in rows:
         key = row.fitted_to, row.predicted, row.phase, row.batch_size
@@ -97,8 +97,8 @@ def _side_by_side(rows: Sequence[Carried]) -> list[dict[str, object]]:
     return list(steps.values())
 
 
-def carried_pairs(rows: Iterable[Carried]) -> list[Pair]:
-    """Passes as points of a chart, by model."""
+def comparison_pairs(rows: Iterable[ProfilePrediction]) -> list[Pair]:
+    """Return the points of the chart of passes, by model."""
     return [
         Pair(
             f"{row.predicted} from {row.fitted_to}", row.model, row.measured_s, row.predicted_s, (row.low_s, row.high_s)

@@ -1,4 +1,4 @@
-"""Transfer of one PPP to another batch size, loader or node count, compared with the calibrated model."""
+"""Comparison of a single PPP with the calibrated model on profiles at another batch size, loader or node count."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from paleo_lite.profiles.detect import find_files, parse_name
 from paleo_lite.timing import TimeModel, predict
 from paleo_lite.timing.calibrated import CalibratedModel
 
-from .hold_out import examine
+from .hold_out import measure_profile
 from .published import ProfileSet
 
 
-class Carried(msgspec.Struct, frozen=True):
-    """A model that was fitted to some profiles, and what it says of others.
+class ProfilePrediction(msgspec.Struct, frozen=True):
+    """Prediction of a pass by a model that was fitted to other profiles.
 
     Attributes
     ----------
     model : {"ppp", "calibrated"}
     fitted_to, predicted : str
-        Which profiles.
+        Configuration of the fitted and of the predicted profiles.
     fitted, profiles : int
-        How many each.
+        Number of fitted and of predicted profiles.
     phase : {"forward", "backward"}
     measured_s, predicted_s : float
-        Seconds of the pass, median over the profiles.
+        Seconds of the pass; the measured time is the median over the profiles.
     low_s, high_s : float
         The 90% interval.
     error : float
-        Relative.
+        Relative error.
     """
 
     model: str
@@ -60,7 +60,7 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 class _Split(NamedTuple):
-    """Predict profiles with one value of a setting from profiles with another value."""
+    """Configuration key to split by, with the values of the fitted and of the predicted profiles."""
 
     key: str
     fitted: Any
@@ -68,35 +68,35 @@ class _Split(NamedTuple):
 
 
 class _Profile(NamedTuple):
-    """A profile's configuration, and what its passes take."""
+    """Configuration of a profile and the times of its passes."""
 
     configuration: Mapping[str, Any]
     times: PassTimes
 
 
-def carry(data: Path, known: ProfileSet) -> list[Carried]:
-    """Every value of batch size, loader and nodes, predicted from each other one.
+def compare_models(data: Path, profile_set: ProfileSet) -> list[ProfilePrediction]:
+    """Predict profiles from profiles with another batch size, data loader or number of nodes.
 
     Raises
     ------
     BadProfile
         If a profile cannot be read.
     """
-    profiles = _read([known.path(data)], known.network)
+    profiles = _read([profile_set.path(data)], profile_set.network)
     rows = []
     for split in _splits(profiles):
         fitted, others = (
-            _measurements([p for p in profiles if p.configuration.get(split.key) == value], known)
+            _measurements([p for p in profiles if p.configuration.get(split.key) == value], profile_set)
             for value in (split.fitted, split.predicted)
         )
         for name, fit in FITS.items():
-            model = fit(fitted, known)
+            model = fit(fitted, profile_set)
             for step, count in others.items():
-                prediction = predict(workload_of(step), Machine(find_device(known.gpu)), model)
+                prediction = predict(workload_of(step), Machine(find_device(profile_set.gpu)), model)
                 low_s, high_s = prediction.interval or (prediction.time_s, prediction.time_s)
                 ends = f"{split.key} {split.fitted}", f"{split.key} {split.predicted}"
                 rows.append(
-                    Carried(
+                    ProfilePrediction(
                         name, *ends, sum(fitted.values()) // 2,
                         count, step.phase, step.batch_size, step.time_s, prediction.time_s, low_s, high_s,
                         prediction.time_s / step.time_s - 1,
@@ -105,50 +105,52 @@ def carry(data: Path, known: ProfileSet) -> list[Carried]:
     return rows
 
 
-def _ppp(steps: Iterable[Measurement], known: ProfileSet) -> TimeModel:
+def _ppp(steps: Iterable[Measurement], profile_set: ProfileSet) -> TimeModel:
     steps = list(steps)
-    machine = Machine(find_device(known.gpu))
+    machine = Machine(find_device(profile_set.gpu))
     return fit_ppp(
-        known.gpu, known.precision, [ppp_run_of(step, machine) for step in steps], provenance_of(steps)
+        profile_set.gpu, profile_set.precision, [ppp_run_of(step, machine) for step in steps], provenance_of(steps)
     ).model()
 
 
-def _calibrated(steps: Iterable[Measurement], known: ProfileSet) -> TimeModel:
-    _, learnt = calibrate(list(steps), find_device(known.gpu), known.precision)
-    return CalibratedModel("held out", learnt.theta, learnt.covariance, learnt.scatter)
+def _calibrated(steps: Iterable[Measurement], profile_set: ProfileSet) -> TimeModel:
+    _, fitted = calibrate(list(steps), find_device(profile_set.gpu), profile_set.precision)
+    return CalibratedModel("held out", fitted.theta, fitted.covariance, fitted.scatter)
 
 
 FITS: dict[str, Callable[[Iterable[Measurement], ProfileSet], TimeModel]] = {"ppp": _ppp, "calibrated": _calibrated}
 
 
 def _read(paths: Iterable[Path], network: str) -> list[_Profile]:
-    found = []
+    profiles = []
     for path, times in sorted(
-        run_tasks(find_files(paths), partial(examine, network=network)), key=lambda pair: pair[0]
+        run_tasks(find_files(paths), partial(measure_profile, network=network)), key=lambda pair: pair[0]
     ):
         if isinstance(times, str):
             raise BadProfile(times)
         if times is not None:
-            found.append(_Profile(parse_name(path.name), times))
-    return found
+            profiles.append(_Profile(parse_name(path.name), times))
+    return profiles
 
 
 def _splits(profiles: Sequence[_Profile]) -> Iterable[_Split]:
-    """The larger batch from the smaller, each loader from each other one, the most nodes from the fewest of several."""
+    """Yield the splits: larger from smaller batch, each loader from each other one, most from fewest nodes."""
     for key, pairs in (("batch_size", combinations), ("data_loader", permutations), ("nodes", combinations)):
         values = sorted({p.configuration[key] for p in profiles if p.configuration.get(key, 1) != 1})
         ends = values if key == "data_loader" else values[:: max(len(values) - 1, 1)]
         yield from (_Split(key, one, other) for one, other in pairs(ends, 2))
 
 
-def _measurements(profiles: Sequence[_Profile], known: ProfileSet) -> dict[Measurement, int]:
-    """Forward and backward pass at each batch size, medians over the profiles; of how many each."""
+def _measurements(profiles: Sequence[_Profile], profile_set: ProfileSet) -> dict[Measurement, int]:
+    """Return the median times of each pass and batch size, with the number of profiles of each."""
     seconds: dict[tuple[int, str], list[float]] = {}
     for profile in profiles:
         for phase in ("forward", "backward"):
             total = sum(s for (_, part), s in profile.times.seconds.items() if part == phase)
             seconds.setdefault((profile.configuration["batch_size"], phase), []).append(total)
     return {
-        Measurement(known.gpu, known.network, batch_size, phase, known.precision, median(values)): len(values)
+        Measurement(
+            profile_set.gpu, profile_set.network, batch_size, phase, profile_set.precision, median(values)
+        ): len(values)
         for (batch_size, phase), values in seconds.items()
     }

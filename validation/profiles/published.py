@@ -1,4 +1,4 @@
-"""Profiles that other people published."""
+"""Published profiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class ProfileSet(msgspec.Struct, frozen=True):
-    """Profiles of one network on one device, in a folder of the data."""
+    """Profiles of one network on one device, in a subfolder of the data."""
 
     folder: str
     gpu: str
@@ -16,7 +16,7 @@ class ProfileSet(msgspec.Struct, frozen=True):
     precision: str
 
     def path(self, data: Path) -> Path:
-        """The folder."""
+        """Return the path of the profiles inside the data folder."""
         return data / self.folder
 
 

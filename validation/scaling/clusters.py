@@ -1,13 +1,14 @@
-"""Clusters that nothing was fitted to: the prior for them learnt from the others, one cluster or source held out.
+"""Validation of the prior for clusters without measurements, with one cluster or source held out.
 
-And the same with one measurement of the cluster that is held out, on two nodes or on one.
+A second validation forecasts larger sizes of the held-out cluster from one or two of its measurements.
 
-The points are read from TensorFlow's page, MXNet's and TensorFlow's distributed tables, Cartesius, and what
-``published_clusters.csv`` quotes with its sources. The machine of each is written as a user would name it.
+The points come from TensorFlow's benchmarks page, the distributed tables of MXNet and TensorFlow, Cartesius, and
+``published_clusters.csv``, which quotes values with their sources. Topologies are given as users would write them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,11 +45,12 @@ if TYPE_CHECKING:
 QUOTED = Path(__file__).parent / "published_clusters.csv"
 SOCKETS = {"EC2 p2.8xlarge": "8x @ pcie3", "DGX-1": "8x @ nvlink1-x4"}
 PAGEABLE = InputSettings(None, None, True, "pcie3-x16", 15.75e9)
-"""How MXNet's module feeds devices: one process copies all samples from the host's memory.
+"""Input of MXNet's module: one process copies all samples from the host's pageable memory.
 
-TensorFlow's synthetic data lies on the device; DALI and the loaders of the others prefetch.
+TensorFlow's synthetic data resides on the device; DALI and the other loaders prefetch.
 """
-FED = {"EC2 p2.16xlarge": PAGEABLE}
+INPUTS = {"EC2 p2.16xlarge": PAGEABLE}
+"""Input settings of clusters with unhidden input copies."""
 NETWORKS = {
     "EC2 p2.16xlarge": "16x @ pcie3, 16 nodes @ ethernet-20",
     "EC2 p2.8xlarge distributed": "8x @ pcie3, 8 nodes @ ethernet-10",
@@ -56,7 +58,23 @@ NETWORKS = {
 
 
 class ClusterPoint(msgspec.Struct, frozen=True):
-    """A measured efficiency, relative to `than_workers`; `alone_s` is one device's step, None where nobody timed it."""
+    """A measured efficiency.
+
+    Attributes
+    ----------
+    cluster, source, gpu, precision, network : str
+    batch_size : int
+        Batch size per device.
+    topology : str
+    workers : int
+    efficiency : float
+        Throughput per device relative to that on `than_workers` devices.
+    gradient_precision : str
+    alone_s : float or None
+        Measured seconds of a step on one device; None if unknown.
+    than_workers : int
+    software : str
+    """
 
     cluster: str
     source: str
@@ -74,7 +92,7 @@ class ClusterPoint(msgspec.Struct, frozen=True):
 
 
 def cluster_points(folder: Path) -> list[ClusterPoint]:
-    """All of them; `folder` has ``measured``, ``modern`` and ``surfboard``.
+    """Read all points from a folder that contains ``measured``, ``modern`` and ``surfboard``.
 
     Raises
     ------
@@ -104,11 +122,12 @@ def cluster_points(folder: Path) -> list[ClusterPoint]:
                     efficiency, alone_s=batch / per_s,
                 )
             )  # fmt: skip
-    # One of its devices was not timed: what its profiles taught, and what the clock takes over that.
+    # A single device of Cartesius was not timed: use the calibration from its profiles, times the fitted ratio of wall
+    # clock to kernel time.
     platform = find_platform("cartesius-k40m")
     assert isinstance(platform, Platform)
-    asked, k40m = Workload(find_network("resnet50"), phase="training"), Machine(find_device("k40m"))
-    cartesius = Job(asked, k40m, find_calibration("k40m-fp32").model(), platform.compute_ratio)
+    workload, k40m = Workload(find_network("resnet50"), phase="training"), Machine(find_device("k40m"))
+    cartesius = Job(workload, k40m, find_calibration("k40m-fp32").model(), platform.compute_ratio)
     for step in surfboard_scaling(folder / "surfboard" / "derived" / "cartesius_batch_durations_recovered.csv"):
         alone_s = cartesius.device_step(step.batch_size).time_s
         points.append(
@@ -122,7 +141,7 @@ def cluster_points(folder: Path) -> list[ClusterPoint]:
 
 
 def quoted_points() -> list[ClusterPoint]:
-    """What ``published_clusters.csv`` quotes; gradients of mixed precision are exchanged in fp32."""
+    """Read ``published_clusters.csv``; with mixed precision, gradients are exchanged in fp32."""
     points = []
     for row in rows_of(QUOTED):
         batch, per_s = int(row["batch_size"]), row["alone_per_s"]
@@ -149,46 +168,46 @@ def _machine(topology: str) -> Topology:
     return parse_topology(topology)
 
 
-class _Timed(Job):
-    """Return a job with the measured time of a single device, which includes copying its samples."""
+class _TimedJob(Job):
+    """A job with the measured step time on one device, less the input copies that it includes."""
 
     def __init__(self, point: ClusterPoint) -> None:
         job, batch = _job(point.gpu, point.precision, point.network), point.batch_size
         super().__init__(job.workload, job.machine, job.model)
         step = job.device_step(batch)
-        inputs, alone_s = FED.get(point.cluster), point.alone_s or step.time_s
+        inputs, alone_s = INPUTS.get(point.cluster), point.alone_s or step.time_s
         if inputs is not None and point.alone_s is not None:
             alone_s -= float(add_input_wait(step, job, _machine(point.topology).with_workers(1), batch, inputs).input_s)
         self._device_steps[batch] = step.scaled_by(alone_s / step.time_s)
 
 
 @cache
-def _timed(point: ClusterPoint) -> Job:
-    return _Timed(point)
+def _timed_job(point: ClusterPoint) -> Job:
+    return _TimedJob(point)
 
 
 def _settings(point: ClusterPoint) -> Settings:
-    return Settings(gradient_precision=point.gradient_precision, inputs=FED.get(point.cluster))
+    return Settings(gradient_precision=point.gradient_precision, inputs=INPUTS.get(point.cluster))
 
 
-def _step(point: ClusterPoint, machine: Topology, settings: Settings, pace: float = 1.0) -> Step:
-    """All data parallel; `machine` says on how many devices."""
-    job, total = _timed(point), point.batch_size * machine.workers
+def _step(point: ClusterPoint, machine: Topology, settings: Settings, compute_scale: float = 1.0) -> Step:
+    """Predict a data-parallel step on all devices of `machine`."""
+    job, total = _timed_job(point), point.batch_size * machine.workers
     step = train_data_parallel(
-        job.with_compute_scale(pace), machine, total, settings.with_straggler_slowdown(machine.workers)
+        job.with_compute_scale(compute_scale), machine, total, settings.with_straggler_slowdown(machine.workers)
     )
     return step if settings.inputs is None else add_input_wait(step, job, machine, total, settings.inputs)
 
 
 def efficiency_of(point: ClusterPoint, cluster: Cluster) -> tuple[float, float, float]:
-    """The efficiency to expect, and the ends of its interval, low and high."""
+    """Return the expected efficiency, and the lower and upper end of its 90% interval."""
 
     def seconds(workers: int) -> tuple[float, float, float]:
         machine, settings = _machine(point.topology).with_workers(workers), _settings(point)
         if workers == 1:
             return (float(_step(point, machine, settings).time_s),) * 3
-        around = cluster.forecast_step(lambda *how: _step(point, *how), machine, settings)
-        return float(around.step.time_s), float(around.best_s), float(around.worst_s)
+        forecast = cluster.forecast_step(lambda *how: _step(point, *how), machine, settings)
+        return float(forecast.step.time_s), float(forecast.best_s), float(forecast.worst_s)
 
     fewer, more = seconds(point.than_workers), seconds(point.workers)
     expected, high, low = (first / second for first, second in zip(fewer, more))
@@ -196,17 +215,18 @@ def efficiency_of(point: ClusterPoint, cluster: Cluster) -> tuple[float, float, 
 
 
 def learn_stragglers(points: list[ClusterPoint]) -> float:
-    """The stragglers to expect: every cluster counts the same, however many of its points were published.
+    """Fit the straggler penalty by least squares; every cluster has the same weight.
 
-    Efficiencies are as good as linear in it, so that two predictions make the weighted least squares.
+    Efficiencies are nearly linear in the penalty, so two predictions per point determine the solution.
     """
     prior = cluster_prior()
-    at = [msgspec.structs.replace(prior.straggler_penalty, expected=share) for share in (0.0, 0.05)]
-    first, second = (
-        np.array([efficiency_of(point, msgspec.structs.replace(prior, straggler_penalty=each))[0] for point in points])
-        for each in at
-    )
-    sizes = {point.cluster: sum(other.cluster == point.cluster for other in points) for point in points}
+    penalties = [msgspec.structs.replace(prior.straggler_penalty, expected=share) for share in (0.0, 0.05)]
+    predictions = []
+    for penalty in penalties:
+        cluster = msgspec.structs.replace(prior, straggler_penalty=penalty)
+        predictions.append(np.array([efficiency_of(point, cluster)[0] for point in points]))
+    first, second = predictions
+    sizes = Counter(point.cluster for point in points)
     weights = np.array([1 / sizes[point.cluster] for point in points])
     slope = (second - first) / 0.05
     measured = np.array([point.efficiency for point in points])
@@ -214,7 +234,16 @@ def learn_stragglers(points: list[ClusterPoint]) -> float:
 
 
 class HeldOut(msgspec.Struct, frozen=True):
-    """A point beside what the clusters or sources that it is not of say of it."""
+    """A point and its forecast from the other clusters or sources.
+
+    Attributes
+    ----------
+    point : ClusterPoint
+    expected : float
+        Expected efficiency.
+    low, high : float
+        Ends of the 90% interval.
+    """
 
     point: ClusterPoint
     expected: float
@@ -222,23 +251,23 @@ class HeldOut(msgspec.Struct, frozen=True):
     high: float
 
     @property
-    def off(self) -> float:
-        """Efficiency expected less measured."""
+    def error(self) -> float:
+        """Expected minus measured efficiency."""
         return self.expected - self.point.efficiency
 
     @property
-    def covered(self) -> bool:
-        """Whether the interval holds it; the measurements are printed to a hundredth."""
+    def is_covered(self) -> bool:
+        """Whether the interval contains the measurement, which is published to a hundredth."""
         return self.low - 0.01 <= self.point.efficiency <= self.high + 0.01
 
 
-def hold_out(points: list[ClusterPoint], by: str = "cluster") -> list[HeldOut]:
-    """Predict every cluster (or ``source``) from a fit to the others."""
-    held: list[HeldOut] = []
-    for name in dict.fromkeys(getattr(point, by) for point in points):
-        prior = _prior(learn_stragglers([point for point in points if getattr(point, by) != name]))
-        held += [HeldOut(point, *efficiency_of(point, prior)) for point in points if getattr(point, by) == name]
-    return held
+def hold_out(points: list[ClusterPoint], field: str = "cluster") -> list[HeldOut]:
+    """Predict the points of every cluster (or ``source``) with the prior learned from the others."""
+    results: list[HeldOut] = []
+    for name in dict.fromkeys(getattr(point, field) for point in points):
+        prior = _prior(learn_stragglers([point for point in points if getattr(point, field) != name]))
+        results += [HeldOut(point, *efficiency_of(point, prior)) for point in points if getattr(point, field) == name]
+    return results
 
 
 def _prior(stragglers: float) -> ClusterPrior:
@@ -252,15 +281,15 @@ def _nodes(point: ClusterPoint) -> int:
     return _machine(point.topology).with_workers(point.workers).nodes
 
 
-def measured_once(points: list[ClusterPoint], kind: str = "two") -> list[HeldOut]:
-    """Points on more nodes than were measured, of clusters that the prior did not see, given one or two measurements.
+def forecast_larger_sizes(points: list[ClusterPoint], kind: str = "two") -> list[HeldOut]:
+    """Forecast points on many nodes of held-out clusters, given one or two measurements on fewer nodes.
 
     Parameters
     ----------
     points : list of ClusterPoint
     kind : {"nothing", "one", "two", "both"}
-        What is known: nothing; the largest part of one node; the fewest nodes that were measured, two but for Cartesius
-        (eight); one and two. One device's time is known in all.
+        Known measurements of the cluster: none; the most devices of a single node; the smallest number of nodes above
+        one (two, or eight for Cartesius); or both. The step time on one device is always known.
     """
     series: dict[tuple[object, ...], list[ClusterPoint]] = {}
     for point in points:
@@ -273,31 +302,37 @@ def measured_once(points: list[ClusterPoint], kind: str = "two") -> list[HeldOut
             point.precision,
         )
         series.setdefault(key, []).append(point)
-    learnt = {name: learn_stragglers([p for p in points if p.cluster != name]) for name in {p.cluster for p in points}}
-    held: list[HeldOut] = []
-    for alike in series.values():
-        alike.sort(key=lambda point: (_nodes(point), point.workers))
-        several = [point for point in alike if _nodes(point) > 1]
-        more = [point for point in several if _nodes(point) > _nodes(several[0])]
-        inside = [point for point in alike if _nodes(point) == 1]
-        if not more or (not inside and kind in ("one", "both")):
+    penalties = {}
+    for name in {point.cluster for point in points}:
+        penalties[name] = learn_stragglers([point for point in points if point.cluster != name])
+    results: list[HeldOut] = []
+    for same_training in series.values():
+        same_training.sort(key=lambda point: (_nodes(point), point.workers))
+        single_node = [point for point in same_training if _nodes(point) == 1]
+        multi_node = [point for point in same_training if _nodes(point) > 1]
+        larger = [point for point in multi_node if _nodes(point) > _nodes(multi_node[0])]
+        if not larger or (not single_node and kind in ("one", "both")):
             continue
-        known = {"nothing": [], "one": inside[-1:], "two": several[:1], "both": inside[-1:] + several[:1]}[kind]
-        prior = _prior(learnt[alike[0].cluster])
-        cluster = _conditioned(known, prior) if known else prior
-        held += [HeldOut(point, *efficiency_of(point, cluster)) for point in more]
-    return held
+        known: list[ClusterPoint] = []
+        if kind in ("one", "both"):
+            known += single_node[-1:]
+        if kind in ("two", "both"):
+            known += multi_node[:1]
+        prior = _prior(penalties[same_training[0].cluster])
+        cluster = _condition(known, prior) if known else prior
+        results += [HeldOut(point, *efficiency_of(point, cluster)) for point in larger]
+    return results
 
 
-def _conditioned(known: list[ClusterPoint], prior: ClusterPrior) -> Cluster:
-    def seconds(scores: ClusterScores, pace: float) -> list[float]:
-        found = []
+def _condition(known: list[ClusterPoint], prior: ClusterPrior) -> Cluster:
+    def seconds(scores: ClusterScores, compute_scale: float) -> list[float]:
+        times_s = []
         for point in known:
             machine, settings = prior.cluster_at(
                 scores, _machine(point.topology).with_workers(point.workers), _settings(point)
             )
-            found.append(float(_step(point, machine, settings, pace).time_s))
-        return found
+            times_s.append(float(_step(point, machine, settings, compute_scale).time_s))
+        return times_s
 
     def alone_s(point: ClusterPoint) -> float:
         return float(_step(point, _machine(point.topology).with_workers(1), _settings(point)).time_s)

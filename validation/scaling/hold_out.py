@@ -1,9 +1,9 @@
-"""Predicted beside measured training on several GPUs: a few constants of each platform fitted, the rest held out.
+"""Validation of training on several GPUs: the constants of each platform are fitted to part of its measurements.
 
-Constants of a platform: by what share computing takes longer as soon as several GPUs work (``slowdown``), by what share
-of a hidden exchange (``interference``), and the bandwidth that exchanges reach in a socket and between sockets or
-nodes. The fit is a maximum a posteriori one: the bandwidths start from the shipped calibrations of such links, which
-were measured by others.
+The constants are the relative slowdown of computation with more than one GPU (``slowdown``), the slowdown during
+overlapped communication as a fraction of its time (``interference``), and the achieved bandwidth within a socket and
+between sockets or nodes. The fit is a maximum a posteriori estimate; the prior of the bandwidths comes from the shipped
+calibrations of the same kinds of links.
 """
 
 from __future__ import annotations
@@ -33,31 +33,33 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 SOCKET = 4
-"""GPUs under one CPU socket, of both platforms of TensorFlow's page."""
+"""GPUs per CPU socket on both platforms of TensorFlow's page."""
 
 FUSION_BYTES = 64 * 2**20
 """Horovod's ``HOROVOD_FUSION_THRESHOLD``."""
 
 EFFICIENCY_SCATTER = 0.02
-"""Of a measured efficiency; TensorFlow's are printed to three digits, and repeated runs differ by as much."""
+"""Standard deviation of a measured efficiency: repeated runs of TensorFlow differ by this much."""
+
 TIME_SCATTER = 0.02
+"""Standard deviation of the logarithm of a measured time."""
 
 
 class ScaledPoint(msgspec.Struct, frozen=True):
-    """A measurement beside its prediction.
+    """A measurement and its prediction.
 
     Attributes
     ----------
     measurement : ScaledStep
     held_out : str
-        What the fit did not see; empty where it saw the measurement itself.
+        Property of the measurements that the fit did not use; empty if the measurement was fitted.
     predicted_s : float
     error : float
         Relative error of the time.
     efficiency, predicted_efficiency : float or None
-        Relative to one GPU; None where one was not measured.
+        Efficiency relative to one GPU; None if one GPU was not measured.
     off : float or None
-        Predicted efficiency less the measured one.
+        Predicted minus measured efficiency.
     """
 
     measurement: ScaledStep
@@ -70,7 +72,16 @@ class ScaledPoint(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """What fp32 gradients take longer than fp16 ones, all else alike: measured and predicted; `fitted` on 8 nodes."""
+    """Measured and predicted extra time of a step with fp32 gradients over one with fp16 gradients.
+
+    Attributes
+    ----------
+    nodes, batch_size : int
+    how : str
+    measured_s, predicted_s : float
+    fitted : bool
+        Whether the steps were fitted (those on 8 nodes).
+    """
 
     nodes: int
     batch_size: int
@@ -80,15 +91,15 @@ class Gap(msgspec.Struct, frozen=True):
     fitted: bool
 
 
-class ScalingTruth(msgspec.Struct, frozen=True):
-    """All of it.
+class ScalingValidation(msgspec.Struct, frozen=True):
+    """Result of the validation.
 
     Attributes
     ----------
     points : list of ScaledPoint
     gaps : list of Gap
     constants : dict of str to dict of str to float
-        For each platform what was fitted to all its measurements.
+        Constants fitted to all measurements of each platform.
     """
 
     points: list[ScaledPoint]
@@ -96,15 +107,15 @@ class ScalingTruth(msgspec.Struct, frozen=True):
     constants: dict[str, dict[str, float]]
 
 
-def validate_scaling(folder: Path, gpus: Sequence[str] = ()) -> ScalingTruth:
-    """Hold out, predict, compare.
+def validate_scaling(folder: Path, gpus: Sequence[str] = ()) -> ScalingValidation:
+    """Predict held-out measurements of training on several GPUs.
 
     Parameters
     ----------
     folder : Path
-        With ``measured/networks.csv`` and ``surfboard/derived/cartesius_batch_durations_recovered.csv``.
+        Folder with ``measured/networks.csv`` and ``surfboard/derived/cartesius_batch_durations_recovered.csv``.
     gpus : sequence of str
-        Only these devices; all where empty.
+        Devices to validate (default: all).
 
     Raises
     ------
@@ -119,13 +130,13 @@ def validate_scaling(folder: Path, gpus: Sequence[str] = ()) -> ScalingTruth:
     for platform in sorted({each.platform for each in measured}):
         cases = [_Case(each) for each in measured if each.platform == platform]
         for held_out, label in (("network", lambda m: m.network), ("batch 64", lambda m: m.batch_size == 64)):
-            points += _held_out(cases, held_out, label)
-        constants[platform] = _named(_fit_sockets(cases))
+            points += _predict_held_out(cases, held_out, label)
+        constants[platform] = _name_constants(_fit_sockets(cases))
     if gpus and "k40m" not in gpus:
-        return ScalingTruth(points, [], constants)
+        return ScalingValidation(points, [], constants)
     cluster = surfboard_scaling(folder / "surfboard" / "derived" / "cartesius_batch_durations_recovered.csv")
-    found, constants["Cartesius"] = _cluster(cluster)
-    return ScalingTruth(points + found, _gaps(found), constants)
+    cluster_points, constants["Cartesius"] = _validate_cluster(cluster)
+    return ScalingValidation(points + cluster_points, _gaps(cluster_points), constants)
 
 
 def _point(measurement: ScaledStep, held_out: str, predicted_s: float) -> ScaledPoint:
@@ -137,7 +148,7 @@ def _point(measurement: ScaledStep, held_out: str, predicted_s: float) -> Scaled
 
 
 class _Case:
-    """A measurement with the layers' times of one GPU, stretched to what one GPU was measured to take."""
+    """A measurement with the layer times of one GPU, scaled to its measured step time."""
 
     def __init__(self, measurement: ScaledStep) -> None:
         self.measurement = measurement
@@ -147,17 +158,19 @@ class _Case:
         self.step = step.scaled_by(self.alone_s / step.time_s)
 
     def predict(self, values: Floats) -> float:
-        """Seconds with a platform's constants, in the order of `_SOCKET_PRIOR`."""
+        """Return the seconds of the step with a platform's constants, in the order of `_socket_prior`."""
         slowdown, interference, inside, between = values.tolist()
         workers = self.measurement.workers
-        here = min(workers, SOCKET)
-        topology = Topology(None, here, LinkRate("inside", inside), workers // here, LinkRate("between", between))
+        socket_workers = min(workers, SOCKET)
+        topology = Topology(
+            None, socket_workers, LinkRate("inside", inside), workers // socket_workers, LinkRate("between", between)
+        )
         settings = Settings("ring", self.measurement.gradient_precision, slowdown=slowdown, interference=interference)
-        return _exchanged_s(self.job, self.step, topology, settings)
+        return _step_s(self.job, self.step, topology, settings)
 
 
-def _exchanged_s(job: Job, step: DeviceStep, topology: Topology, settings: Settings) -> float:
-    """Seconds of a step of one GPU with gradients exchanged beside it."""
+def _step_s(job: Job, step: DeviceStep, topology: Topology, settings: Settings) -> float:
+    """Return the seconds of a step with the gradients exchanged during the backward pass."""
     return float(overlap_with_backward(step, all_reduce_exchange(job, topology, settings), settings).time_s)
 
 
@@ -172,7 +185,7 @@ def _job(gpu: str, network: str) -> Job:
 
 
 def _socket_prior() -> tuple[Floats, Floats]:
-    """Logarithms of the constants and their deviations: the links' as NCCL was measured on them in other computers."""
+    """Return means and deviations of the logarithms of the constants, with bandwidths of NCCL on similar links."""
     inside, between = (link_rate(name) for name in ("pcie3-one-socket", "pcie3-two-sockets"))
     rates = [link.bandwidth_bytes_per_s * float(link.ppp_for(at)) for link, at in ((inside, SOCKET), (between, 8))]
     return np.log([0.02, 0.1, *rates]), np.array([0.7, 0.7, 0.3, 0.3])
@@ -183,45 +196,47 @@ def _fit_sockets(cases: Sequence[_Case]) -> Floats:
 
     def residuals(theta: Floats) -> Floats:
         values = np.exp(theta)
-        off = [
-            (case.alone_s / case.predict(values) - case.alone_s / case.measurement.time_s) / EFFICIENCY_SCATTER
-            for case in cases
-        ]
-        return np.concatenate([off, (theta - prior) / deviation])
+        errors = []
+        for case in cases:
+            predicted_efficiency = case.alone_s / case.predict(values)
+            efficiency = case.alone_s / case.measurement.time_s
+            errors.append((predicted_efficiency - efficiency) / EFFICIENCY_SCATTER)
+        return np.concatenate([errors, (theta - prior) / deviation])
 
-    return _solved(residuals, prior, deviation)
+    return _solve(residuals, prior, deviation)
 
 
-def _solved(residuals: Callable[[Floats], Floats], start: Floats, scale: Floats) -> Floats:
+def _solve(residuals: Callable[[Floats], Floats], start: Floats, scale: Floats) -> Floats:
     optimize = require("scipy.optimize", "fitting a platform", "calibrate")
     return np.asarray(np.exp(optimize.least_squares(residuals, start, x_scale=scale).x))
 
 
-def _named(values: Floats) -> dict[str, float]:
+def _name_constants(values: Floats) -> dict[str, float]:
     names = ("slowdown", "interference", "inside_bytes_per_s", "between_bytes_per_s")
     return dict(zip(names, values.tolist()))
 
 
-def _held_out(cases: Sequence[_Case], held_out: str, label: Callable[[ScaledStep], object]) -> list[ScaledPoint]:
-    """Each label's cases predicted from the others; of a label that is true or false the true ones."""
-    found = []
+def _predict_held_out(
+    cases: Sequence[_Case], held_out: str, label: Callable[[ScaledStep], object]
+) -> list[ScaledPoint]:
+    """Predict the cases of each label from the others; for a boolean label only the true ones."""
+    points = []
     for fold in sorted({label(case.measurement) for case in cases}, key=str):
         if fold is False:
             continue
         inside = [case for case in cases if label(case.measurement) == fold]
         values = _fit_sockets([case for case in cases if label(case.measurement) != fold])
         for case in inside:
-            found.append(_point(case.measurement, held_out, case.predict(values)))
-    return found
+            points.append(_point(case.measurement, held_out, case.predict(values)))
+    return points
 
 
-def _cluster(measured: Sequence[ScaledStep]) -> tuple[list[ScaledPoint], dict[str, float]]:
-    """Fitted on 8 nodes, held out: 16 and 32.
+def _validate_cluster(measured: Sequence[ScaledStep]) -> tuple[list[ScaledPoint], dict[str, float]]:
+    """Fit the constants of Cartesius to 8 nodes, and predict 16 and 32 nodes.
 
-    Horovod over MPI through the host's memory hides nothing: results are copied back on the stream that the whole
-    backward pass is queued on. Profiles give one GPU's kernel times, which add up to more than the wall's, as small
-    kernels run side by side: their ratio is fitted for each
-    batch size, with the bandwidth.
+    Horovod over MPI through the host's memory does not overlap: results are copied back on the stream on which the
+    whole backward pass is queued. Profiles give the kernel times of one GPU. Their sum exceeds the wall-clock time
+    because small kernels run concurrently, so the ratio is fitted for each batch size, together with the bandwidth.
     """
     network = link_rate("infiniband-fdr", 1.0)
     job = _job("k40m", "resnet50")
@@ -233,22 +248,24 @@ def _cluster(measured: Sequence[ScaledStep]) -> tuple[list[ScaledPoint], dict[st
         step = jobs[each.batch_size].scaled_by(float(values[sizes.index(each.batch_size)]))
         settings = Settings("ring", each.gradient_precision, overlap=False, bucket_bytes=FUSION_BYTES)
         topology = Topology(None, 1, None, each.workers, msgspec.structs.replace(network, ppp=float(values[-1])))
-        return _exchanged_s(job, step, topology, settings)
+        return _step_s(job, step, topology, settings)
 
     fitted = [each for each in measured if each.nodes == 8]
     start, deviation = np.log([*[0.9] * len(sizes), 0.3]), np.array([*[0.2] * len(sizes), 1.0])
 
     def residuals(theta: Floats) -> Floats:
-        off = [math.log(predict(each, np.exp(theta)) / each.time_s) / TIME_SCATTER for each in fitted]
-        return np.concatenate([off, (theta - start) / deviation])
+        values = np.exp(theta)
+        errors = [math.log(predict(step, values) / step.time_s) / TIME_SCATTER for step in fitted]
+        return np.concatenate([errors, (theta - start) / deviation])
 
-    values = _solved(residuals, start, deviation)
+    values = _solve(residuals, start, deviation)
     points = [_point(each, "" if each.nodes == 8 else "16 and 32 nodes", predict(each, values)) for each in measured]
     constants = {f"wall_over_kernels_{size}": float(value) for size, value in zip(sizes, values)}
     return points, constants | {"between_bytes_per_s": float(values[-1]) * network.bandwidth_bytes_per_s}
 
 
 def _gaps(points: Sequence[ScaledPoint]) -> list[Gap]:
+    """Pair the points that differ only in the precision of gradients."""
     by_key: dict[tuple[int, int, str], dict[str, ScaledPoint]] = {}
     for point in points:
         each = point.measurement

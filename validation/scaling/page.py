@@ -1,4 +1,4 @@
-"""Documents of predicted and measured training on several devices."""
+"""Pages and chart points of the validation of training on several devices."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from paleo_lite.reporting.document import Column, Document, Table, format_percen
 from paleo_lite.units import format_si
 
 from .clusters import HeldOut
-from .hold_out import Gap, ScaledPoint, ScalingTruth
+from .hold_out import Gap, ScaledPoint, ScalingValidation
 
 EFFICIENCY_GOAL, TIME_GOAL, GAP_GOAL = 0.05, 0.08, 0.3
-"""Targets: points of efficiency, and relative errors of times and of the cost of gradients."""
+"""Accepted errors: absolute error of efficiency, relative error of times, and relative error of the extra time of fp32
+gradients."""
 
 
-def scaling_truth_page(truth: ScalingTruth) -> Document:
-    """Return the document of predicted and measured training on several devices."""
-    held = [point for point in truth.points if point.held_out]
-    good = sum(_is_good(point) for point in held)
+def scaling_page(validation: ScalingValidation) -> Document:
+    """Return the page of the validation of training on several devices."""
+    held_out = [point for point in validation.points if point.held_out]
+    accepted = sum(_is_accepted(point) for point in held_out)
     facts = []
-    for platform, constants in truth.constants.items():
+    for platform, constants in validation.constants.items():
         named = ", ".join(
             f"{name.removesuffix('_bytes_per_s')} {format_si(value, 'B/s', 3)}"
             if name.endswith("bytes_per_s")
@@ -29,25 +30,25 @@ def scaling_truth_page(truth: ScalingTruth) -> Document:
             for name, value in constants.items()
         )
         facts.append((platform, named))
-    tables = [_truth_summary(truth), _efficiencies(held), _cluster_times(held)]
-    if truth.gaps:
-        tables.append(_gap_table(truth.gaps))
+    tables = [_summary(validation), _efficiencies(held_out), _cluster_times(held_out)]
+    if validation.gaps:
+        tables.append(_gap_table(validation.gaps))
     return Document(
-        f"scaling: {good} of {len(held)} held-out measurements within {100 * EFFICIENCY_GOAL:g} points of efficiency "
-        f"or {100 * TIME_GOAL:g}% of the time",
+        f"scaling: {accepted} of {len(held_out)} held-out measurements within {100 * EFFICIENCY_GOAL:g} points of "
+        f"efficiency or {100 * TIME_GOAL:g}% of the time",
         facts,
         [table for table in tables if table.rows],
-        data=Table("", _point_columns(efficiency=True, time=True), [_point_row(point) for point in truth.points]),
+        data=Table("", _point_columns(efficiency=True, time=True), [_point_row(point) for point in validation.points]),
     )
 
 
-def _is_good(point: ScaledPoint) -> bool:
+def _is_accepted(point: ScaledPoint) -> bool:
     return abs(point.error) <= TIME_GOAL if point.off is None else abs(point.off) <= EFFICIENCY_GOAL
 
 
-def _truth_summary(truth: ScalingTruth) -> Table:
+def _summary(validation: ScalingValidation) -> Table:
     groups: dict[tuple[str, str], list[ScaledPoint]] = {}
-    for point in truth.points:
+    for point in validation.points:
         groups.setdefault((point.measurement.platform, point.held_out), []).append(point)
     rows = []
     for (platform, held_out), points in groups.items():
@@ -59,7 +60,7 @@ def _truth_summary(truth: ScalingTruth) -> Table:
             "points": len(points),
             "mean": sum(errors) / len(errors),
             "worst": max(errors),
-            "good": sum(map(_is_good, points)) / len(points),
+            "good": sum(map(_is_accepted, points)) / len(points),
             "of": "time" if points[0].off is None else "efficiency",
         }
         ideal = [1 - point.efficiency for point in points if point.efficiency is not None]
@@ -142,10 +143,10 @@ def _gap_table(gaps: list[Gap]) -> Table:
         }
         for gap in gaps
     ]  # fmt: skip
-    held = [gap for gap in gaps if not gap.fitted]
-    good = sum(abs(gap.predicted_s - gap.measured_s) <= GAP_GOAL * gap.measured_s for gap in held)
+    held_out = [gap for gap in gaps if not gap.fitted]
+    accepted = sum(abs(gap.predicted_s - gap.measured_s) <= GAP_GOAL * gap.measured_s for gap in held_out)
     return Table(
-        f"What fp32 gradients take longer than fp16 ones: {good} of {len(held)} held out within {GAP_GOAL:.0%}",
+        f"Extra time of fp32 over fp16 gradients: {accepted} of {len(held_out)} held out within {GAP_GOAL:.0%}",
         [
             Column("nodes", "nodes"),
             Column("batch_size", "batch"),
@@ -159,33 +160,40 @@ def _gap_table(gaps: list[Gap]) -> Table:
     )
 
 
-def clusters_page(held: dict[str, list[HeldOut]]) -> Document:
-    """Clusters that the prior did not see; `held` by what was held out, or what was measured of it."""
-    tables = [_held_table("By what was held out", "held out", held)]
-    for by in ("cluster", "source"):
+def clusters_page(held_out: dict[str, list[HeldOut]]) -> Document:
+    """Return the page of held-out clusters.
+
+    Parameters
+    ----------
+    held_out : dict of str to list of HeldOut
+        Results by the property that was held out (``cluster``, ``source``), or by the known measurements.
+    """
+    tables = [_held_table("By held-out property", "held out", held_out)]
+    for field in ("cluster", "source"):
         groups: dict[str, list[HeldOut]] = {}
-        for each in held[by]:
-            groups.setdefault(getattr(each.point, by), []).append(each)
-        tables.append(_held_table(f"By {by} held out", by, groups))
+        for each in held_out[field]:
+            groups.setdefault(getattr(each.point, field), []).append(each)
+        tables.append(_held_table(f"By {field} held out", field, groups))
     first = tables[0].rows[0]
     return Document(
-        f"clusters: {first['mean']:.1%} of efficiency off with a cluster held out, {first['covered']:.0%} within 90%",
+        f"clusters: {first['mean']:.1%} mean error of efficiency with a cluster held out, "
+        f"{first['covered']:.0%} within 90%",
         [], tables,
     )  # fmt: skip
 
 
-def _held_table(title: str, what: str, groups: dict[str, list[HeldOut]]) -> Table:
+def _held_table(title: str, heading: str, groups: dict[str, list[HeldOut]]) -> Table:
     rows = [
         {
-            "held": name, "points": len(held), "mean": sum(abs(each.off) for each in held) / len(held),
-            "bias": sum(each.off for each in held) / len(held),
-            "covered": sum(each.covered for each in held) / len(held),
-            "width": sum(each.high - each.low for each in held) / len(held),
+            "held": name, "points": len(held_out), "mean": sum(abs(each.error) for each in held_out) / len(held_out),
+            "bias": sum(each.error for each in held_out) / len(held_out),
+            "covered": sum(each.is_covered for each in held_out) / len(held_out),
+            "width": sum(each.high - each.low for each in held_out) / len(held_out),
         }
-        for name, held in groups.items()
+        for name, held_out in groups.items()
     ]  # fmt: skip
     columns = [
-        Column("held", what, left=True),
+        Column("held", heading, left=True),
         Column("points", "points"),
         Column("mean", "mean error", lambda value: f"{100 * value:.1f}"),
         Column("bias", "bias", lambda value: f"{100 * value:+.1f}"),
@@ -196,21 +204,21 @@ def _held_table(title: str, what: str, groups: dict[str, list[HeldOut]]) -> Tabl
 
 
 def scaling_pairs(points: Iterable[ScaledPoint]) -> list[Pair]:
-    """Measured steps of several devices as points of a chart, by platform, held out or not."""
+    """Return the points of the chart of steps on several devices, by platform and held-out property."""
     return [
-        Pair(f"{m.network}, batch {m.batch_size} per GPU, {m.workers} workers", _seen(m.platform, p.held_out),
+        Pair(f"{m.network}, batch {m.batch_size} per GPU, {m.workers} workers", _group_name(m.platform, p.held_out),
              m.time_s, p.predicted_s)
         for p in points for m in [p.measurement]
     ]  # fmt: skip
 
 
-def _seen(platform: str, held_out: str) -> str:
+def _group_name(platform: str, held_out: str) -> str:
     return f"{platform}, {held_out} held out" if held_out else f"{platform}, fitted to it"
 
 
-def cluster_pairs(held: Iterable[HeldOut]) -> list[Pair]:
-    """Efficiencies measured and predicted, by cluster."""
+def cluster_pairs(held_out: Iterable[HeldOut]) -> list[Pair]:
+    """Return the points of the chart of efficiencies, by cluster."""
     return [
         Pair(f"{p.network}, {p.workers} workers", p.cluster, p.efficiency, each.expected)
-        for each in held for p in [each.point]
+        for each in held_out for p in [each.point]
     ]  # fmt: skip

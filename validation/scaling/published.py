@@ -18,17 +18,17 @@ class ScaledStep(msgspec.Struct, frozen=True, order=True):
     Attributes
     ----------
     source, platform : str
-        Who measured, and on what computer.
+        Who measured it, and on which computer.
     gpu, network : str
     batch_size : int
-        Per GPU.
+        Batch size per GPU.
     workers, nodes : int
     gradient_precision : str
     time_s : float
     alone_s : float or None
-        The same on one GPU; None where that was not measured.
+        Seconds of the step on one GPU; None if not measured.
     how : str
-        What was exchanged how, and where the input came from, in the source's words.
+        Method of the gradient exchange and origin of the input, in the source's words.
     """
 
     source: str
@@ -45,8 +45,8 @@ class ScaledStep(msgspec.Struct, frozen=True, order=True):
 
 
 _NETWORKS = {
-    # tf_cnn_benchmarks of 2017 strides in the first 1x1 convolution of ResNet50; what its ResNet152 and AlexNet differ
-    # by from the shipped ones (stride; channels of the first layers) moves no parameters worth the name.
+    # tf_cnn_benchmarks of 2017 strides in the first 1x1 convolution of ResNet50. Its ResNet152 and AlexNet differ from
+    # the shipped ones (stride; channels of the first layers) with a negligible effect on the number of parameters.
     "resnet50": "resnet50-caffe",
     "resnet152": "resnet152",
     "inception_v3": "inception_v3",
@@ -56,27 +56,27 @@ _NETWORKS = {
 
 
 def tensorflow_scaling(folder: Path, data: str = "synthetic") -> list[ScaledStep]:
-    """1 to 8 K80 (EC2) and P100 (DGX-1), TensorFlow 1.1.
+    """Read steps in TensorFlow 1.1 on 2 to 8 K80 (EC2) and P100 (DGX-1).
 
     Parameters
     ----------
     folder : Path
-        With ``networks.csv``.
+        Folder with ``networks.csv``.
     data : {"synthetic", "real"}
-        Real images were read and decoded beside, which slows the faster networks.
+        Real images are read and decoded concurrently, which slows the faster networks.
 
     Raises
     ------
     BadFile
-        If there is no such file.
+        If the file is missing.
     """
     rows = []
     for row in rows_of(folder / "networks.csv"):
         extra = row["extra"]
-        found = re.fullmatch(r"data=(\w+); platform=([^;]*); variable_update=(.*)", extra)
-        # The distributed rows run one process per node over the network, 8 GPUs being one node again.
-        if row["source"] == "tensorflow-docs-benchmarks" and found and found[1] == data and "distributed" not in extra:
-            rows.append((row, found[2], found[3]))
+        match = re.fullmatch(r"data=(\w+); platform=([^;]*); variable_update=(.*)", extra)
+        # Distributed rows run one process per node; 8 GPUs are again a single node.
+        if row["source"] == "tensorflow-docs-benchmarks" and match and match[1] == data and "distributed" not in extra:
+            rows.append((row, match[2], match[3]))
     keys = ("gpu", "network", "batch_size", "extra")
     alone = {tuple(row[key] for key in keys): _seconds(row) for row, _, _ in rows if row["n_gpus"] == "1"}
     return sorted(
@@ -95,26 +95,26 @@ def _seconds(row: dict[str, str]) -> float:
 
 
 def surfboard_scaling(path: Path) -> list[ScaledStep]:
-    """ResNet50 on 8 to 32 nodes of two K40m: ``cartesius_batch_durations_recovered.csv``, its ``t_min_oldnb``.
+    """Read steps of ResNet50 on 8 to 32 nodes with two K40m: column ``t_min_oldnb`` of the recovered batch durations.
 
-    One node's times are left out: they are longer than those of eight, with the same kernels, and with the images
-    decoded on the CPU twice as long.
+    Times on one node are omitted: they are longer than those on eight nodes with the same kernels, and twice as long
+    when images are decoded on the CPU.
 
     Raises
     ------
     BadFile
-        If it cannot be read or lacks a column.
+        If the file cannot be read or lacks a column.
     """
-    found = []
+    steps = []
     for row in rows_of(path):
         try:
             nodes, time_s = int(row["nodes"]), float(row["t_min_oldnb"])
             if nodes > 1:
                 how = f"Horovod, Open MPI ring, {row['loader']}, {row['workers']} loading threads"
-                found.append(
+                steps.append(
                     ScaledStep("surfboard", "Cartesius", "k40m", "resnet50", int(row["bs"]), 2 * nodes, nodes,
                            row["grad"], time_s, None, how)
                 )  # fmt: skip
         except (KeyError, ValueError) as error:
             raise BadFile(f"{path}: not the recovered batch durations: {error}") from None
-    return sorted(found)
+    return sorted(steps)

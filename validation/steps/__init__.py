@@ -1,1 +1,1 @@
-"""Steps of whole networks on one device."""
+"""Validation of steps of whole networks on one device."""

@@ -1,4 +1,4 @@
-"""`Dataset`: measured steps of whole networks, as a reader of one source gives them."""
+"""`Dataset`: measured steps of whole networks, as returned by the reader of a source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paleo_lite.calibration.measurements import Measurement
 
 
 class Dataset(msgspec.Struct, frozen=True):
-    """Published measurements, and the number of excluded rows by reason."""
+    """Published measurements, and the number of omitted rows by reason."""
 
     measurements: list[Measurement]
     left_out: dict[str, int]

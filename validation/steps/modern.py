@@ -1,4 +1,4 @@
-"""``modern/networks_pytorch.csv`` and ``cnn_more_gpus.csv``: networks in PyTorch and in TensorRT on today's devices."""
+"""Readers of ``modern/networks_pytorch.csv`` and ``cnn_more_gpus.csv``: PyTorch and TensorRT on recent devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..tables import device_of, rows_of
 from .dataset import Dataset
 
 MODERN = Path("..") / "modern"
-"""Where the newer tables lie, seen from the older ones."""
+"""Folder of the newer tables, relative to that of the older ones."""
 
 _ENGINES = {
     "AlexNet": "alexnet",
@@ -36,7 +36,7 @@ _ENGINES = {
     "SwinTransformer_base_patch4_window7_224": "swin_b",
     "ViT_base_patch16_224": "vit_b_16", "ViT_large_patch16_224": "vit_l_16",
 }  # fmt: skip
-"""PaddleClas's names of networks that are torchvision's. Its Inception and GoogLeNet are others."""
+"""Torchvision's names of PaddleClas's networks. Its Inception and GoogLeNet differ from torchvision's."""
 
 _BOARDS = {
     "V100 (form factor not given)": "v100-sxm2", "T4": "t4", "Jetson Nano": "jetson-nano",
@@ -46,20 +46,22 @@ _TORCH2TRT = "TensorRT by torch2trt"
 
 
 def modern_networks(folder: Path) -> Dataset:
-    """pytorch-gpu-benchmark, NVIDIA's DeepLearningExamples, timm: eager, and compiled where inference was.
+    """Read pytorch-gpu-benchmark, NVIDIA's DeepLearningExamples and timm (eager mode, and compiled inference).
 
     Raises
     ------
     BadFile
-        If the folder beside `folder` does not hold ``networks_pytorch.csv``.
+        If ``../modern`` relative to `folder` does not contain ``networks_pytorch.csv``.
     """
-    known, left_out, found = set(network_names()), Counter[str](), []
+    known = set(network_names())
+    left_out = Counter[str]()
+    measurements = []
     for row in rows_of(folder / MODERN / "networks_pytorch.csv"):
         if row["network"] not in known:
-            left_out["another network than those shipped"] += 1
+            left_out["the network is not among those shipped"] += 1
             continue
         version = row["software"].removeprefix("nvcr ").removeprefix("pt")
-        found.append(
+        measurements.append(
             Measurement(
                 gpu=device_of(row["gpu"]),
                 network=row["network"],
@@ -73,7 +75,7 @@ def modern_networks(folder: Path) -> Dataset:
                 execution=_execution(row),
             )
         )
-    return Dataset(sorted(merge_repeated_runs(found)), dict(left_out))
+    return Dataset(sorted(merge_repeated_runs(measurements)), dict(left_out))
 
 
 _SOURCES = {
@@ -83,13 +85,14 @@ _SOURCES = {
 }
 
 _LAYERS = {"timm amp": " timm"}
-"""Whose layers were run, where not torchvision's."""
+"""Implementation of the layers, where it is not torchvision's."""
 
 
 def _execution(row: dict[str, str]) -> str:
-    """Eager runs in mixed precision are under autocast; those of timm are so whatever the column ``mixed`` says.
+    """Return how a row was executed.
 
-    NVIDIA's are in channels last: ``memory_format: nhwc`` of each AMP entry (DeepLearningExamples,
+    Eager runs in mixed precision use autocast; those of timm do so regardless of the column ``mixed``. NVIDIA's use
+    the channels-last layout: ``memory_format: nhwc`` of each AMP entry (DeepLearningExamples,
     PyTorch/Classification/ConvNets/configs.yml).
     """
     mixed = row["mixed"] == "True" or row["source"].endswith(" amp")
@@ -99,26 +102,28 @@ def _execution(row: dict[str, str]) -> str:
 
 
 def published_engines(folder: Path) -> Dataset:
-    """PaddleClas on T4 and V100, torch2trt on Jetson: TensorRT, batch norms folded into convolutions.
+    """Read TensorRT runs with folded batch norms: PaddleClas on T4 and V100, torch2trt on Jetson.
 
     Raises
     ------
     BadFile
-        If the folder beside `folder` does not hold ``cnn_more_gpus.csv``.
+        If ``../modern`` relative to `folder` does not contain ``cnn_more_gpus.csv``.
     """
-    known, left_out, found = set(network_names()), Counter[str](), []
+    known = set(network_names())
+    left_out = Counter[str]()
+    measurements = []
     for row in rows_of(folder / MODERN / "cnn_more_gpus.csv"):
         converted = row["software"] == _TORCH2TRT
         network = row["network"] if converted else _ENGINES.get(row["network"], "")
         if row["software"] == "PyTorch eager":
-            left_out["eager execution by another processor than a server's"] += 1
+            left_out["eager execution with the processor of an embedded board"] += 1
         elif row["gpu"] not in _BOARDS or not (converted or row["precision"] == "fp32"):
-            left_out["a device without a file, or a precision that is not said"] += 1
+            left_out["no hardware file for the device, or the precision is not given"] += 1
         elif network not in known or not row["image_size"]:
-            left_out["another network than those shipped"] += 1
+            left_out["the network is not among those shipped"] += 1
         else:
-            found.append(_engine(row, network, "torch2trt" if converted else "PaddleClas TensorRT"))
-    return Dataset(sorted(merge_repeated_runs(found)), dict(left_out))
+            measurements.append(_engine(row, network, "torch2trt" if converted else "PaddleClas TensorRT"))
+    return Dataset(sorted(merge_repeated_runs(measurements)), dict(left_out))
 
 
 def _engine(row: dict[str, str], network: str, source: str) -> Measurement:

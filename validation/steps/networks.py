@@ -1,7 +1,7 @@
-"""``networks.csv``: whole networks timed by the authors of MXNet, of TensorFlow and of cnn-benchmarks.
+"""Reader of ``networks.csv``: whole networks timed by the authors of MXNet, TensorFlow and cnn-benchmarks.
 
-A network is read only where the shipped descriptor computes the same: the old AlexNet has 96 channels and groups, and
-what 2016 called ResNet strides in one convolution or in another.
+A network is read only if a shipped descriptor performs the same computation: the original AlexNet has 96 channels and
+grouped convolutions, and implementations of ResNet from 2016 differ in which convolution has the stride.
 """
 
 from __future__ import annotations
@@ -41,36 +41,37 @@ _NETWORKS = {
         "googlenet-v1": "googlenet-caffe",
     },
 }
-"""For each source that is read the networks that are the same here."""
+"""Shipped networks that perform the same computation as those of each source."""
 
 _PHASES = {"inference": "inference", "train": "training", "forward": "forward", "backward": "backward"}
 
 
 def published_networks(folder: Path) -> Dataset:
-    """MXNet (Apache-2.0), TensorFlow (Apache-2.0) and cnn-benchmarks (MIT), one GPU.
+    """Read steps on one GPU with MXNet (Apache-2.0), TensorFlow (Apache-2.0) and cnn-benchmarks (MIT).
 
     Raises
     ------
     BadFile
-        If the folder does not hold ``networks.csv``.
+        If the folder does not contain ``networks.csv``.
     """
-    left_out, found = Counter[str](), []
+    left_out = Counter[str]()
+    measurements = []
     for row in rows_of(folder / "networks.csv"):
         networks = _NETWORKS.get(row["source"])
         if networks is None:
-            left_out["read from another file, or of networks that are not shipped"] += 1
+            left_out["the source is read from another file, or its networks are not shipped"] += 1
         elif row["n_gpus"] != "1" or " distributed;" in row["extra"]:
             left_out["several GPUs"] += 1
         elif row["network"] not in networks:
-            left_out["another network than the one shipped under that name"] += 1
+            left_out["differs from the shipped network of that name"] += 1
         elif row["phase"] not in _PHASES:
-            left_out["the sum of other rows"] += 1
+            left_out["sum of other rows"] += 1
         elif "cudnn=none" in row["extra"]:
             left_out["without cuDNN"] += 1
         else:
             version = row["framework_version"].split(" (")[0]
             cudnn = f" {row['extra']}" if row["source"] == "cnn-benchmarks" else ""
-            found.append(
+            measurements.append(
                 Measurement(
                     gpu=device_of(row["gpu"]),
                     network=networks[row["network"]],
@@ -83,4 +84,4 @@ def published_networks(folder: Path) -> Dataset:
                     source=f"{row['source']} {version}{cudnn}",
                 )
             )
-    return Dataset(sorted(merge_repeated_runs(found)), dict(left_out))
+    return Dataset(sorted(merge_repeated_runs(measurements)), dict(left_out))

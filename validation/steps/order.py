@@ -1,4 +1,4 @@
-"""The order of two devices: is the one that a source measured as faster also predicted as faster?"""
+"""Validation of the order of two devices: whether the faster device is also predicted to be faster."""
 
 from __future__ import annotations
 
@@ -17,15 +17,24 @@ from paleo_lite.calibration.validate import baseline_terms
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 
-MIN_DIFFERENCE = 0.15
-"""Minimum relative difference of two times; the order of closer times depends on the measurement."""
+SMALLEST_DIFFERENCE = 0.15
+"""Smallest relative difference of two times: the order of closer times depends on the source."""
 
 
 class OrderRow(msgspec.Struct, frozen=True):
-    """How often the faster of two devices is predicted to be the faster: shares of 1.
+    """Fractions of device pairs that are predicted in the right order.
 
-    `held_out`: of both chips nothing is known but their data sheets. `shipped`: as `predict` answers, under one
-    software and on one host, whatever the source's. `roofline`: by the bound of the data sheets.
+    Attributes
+    ----------
+    source, precision : str
+    devices : list of str
+    pairs : int
+    held_out : float
+        Both chips are held out, so that only their data sheets are known.
+    shipped : float
+        As `predict` answers, which assumes the same software and host for all sources.
+    roofline : float
+        Order of the roofline bounds of the data sheets.
     """
 
     source: str
@@ -37,60 +46,62 @@ class OrderRow(msgspec.Struct, frozen=True):
     roofline: float
 
 
-def truth(
+def validate_steps(
     measurements: Sequence[Measurement],
     operations: Sequence[DeviceData] = (),
-    wants: Callable[[str, str], bool] = lambda gpu, precision: True,
+    includes: Callable[[str, str], bool] = lambda gpu, precision: True,
 ) -> list[OrderRow]:
-    """Compare the order of pairs of devices on which one source measured the same step.
-
-    Only times that differ by more than `MIN_DIFFERENCE` are compared.
+    """Compare the pairs of devices with the same step from one source and times that differ by `SMALLEST_DIFFERENCE`.
 
     Parameters
     ----------
     measurements : sequence of Measurement
     operations : sequence of DeviceData
-        Single operations to learn from, too.
-    wants : function of a device and a precision
-        Of which devices pairs are made; the others are learnt from all the same.
+        Single operations as additional evidence.
+    includes : function of a device and a precision
+        Returns whether to form pairs with a device; evidence comes from all devices.
     """
     devices = MeasuredDevices(measurements, None, operations)
-    together: dict[tuple[str, str, str], list[GroupKey]] = defaultdict(list)
-    for key in filter(lambda key: wants(key.gpu, key.precision), devices.groups):
-        together[key.source, key.precision, key.execution].append(key)
+    keys_by_source: dict[tuple[str, str, str], list[GroupKey]] = defaultdict(list)
+    for key in devices.groups:
+        if includes(key.gpu, key.precision):
+            keys_by_source[key.source, key.precision, key.execution].append(key)
     rows = []
-    for (source, precision, _), keys in sorted(together.items()):
-        found = [ordered for one, other in combinations(keys, 2) for ordered in _ordered(devices, one, other)]
-        if found:
-            shares = [float(share) for share in np.mean(found, axis=0)]
-            rows.append(OrderRow(source, precision, sorted({key.gpu for key in keys}), len(found), *shares))
+    for (source, precision, _), keys in sorted(keys_by_source.items()):
+        is_right: list[tuple[bool, bool, bool]] = []
+        for first, second in combinations(keys, 2):
+            is_right += _compare_devices(devices, first, second)
+        if is_right:
+            fractions = [float(fraction) for fraction in np.mean(is_right, axis=0)]
+            rows.append(OrderRow(source, precision, sorted({key.gpu for key in keys}), len(is_right), *fractions))
     return rows
 
 
-def _ordered(devices: MeasuredDevices, one: GroupKey, other: GroupKey) -> Iterator[tuple[bool, bool, bool]]:
-    """Of each step of both: whether each way of predicting has the right order."""
-    steps = [{_step(step): place for place, step in enumerate(devices.groups[key])} for key in (one, other)]
-    shared = sorted(set(steps[0]) & set(steps[1]))
-    if not shared or find_device(one.gpu).chip == find_device(other.gpu).chip:
+def _compare_devices(devices: MeasuredDevices, first: GroupKey, second: GroupKey) -> Iterator[tuple[bool, bool, bool]]:
+    """Yield for each step of both devices whether each method predicts the right order."""
+    first_indices = {_step(step): index for index, step in enumerate(devices.groups[first])}
+    second_indices = {_step(step): index for index, step in enumerate(devices.groups[second])}
+    shared = sorted(set(first_indices) & set(second_indices))
+    if not shared or find_device(first.gpu).chip == find_device(second.gpu).chip:
         return
-    places = [np.array([places[step] for step in shared]) for places in steps]
-    chips = {devices.measured[key].traits.chip for key in (one, other)}
-    predicted = [_predicted(devices, key, chips, own) for key, own in zip((one, other), places)]
-    measured = [runs.measured_s for runs, _ in predicted]
-    for at, ratio in enumerate(measured[0] / measured[1]):
-        if max(ratio, 1 / ratio) > 1 + MIN_DIFFERENCE:
+    chips = {devices.measured[key].traits.chip for key in (first, second)}
+    first_runs, first_times = _predict(devices, first, chips, np.array([first_indices[step] for step in shared]))
+    second_runs, second_times = _predict(devices, second, chips, np.array([second_indices[step] for step in shared]))
+    for step, ratio in enumerate(first_runs.measured_s / second_runs.measured_s):
+        if max(ratio, 1 / ratio) > 1 + SMALLEST_DIFFERENCE:
             held_out, shipped, roofline = (
-                bool((times[0][at] < times[1][at]) == (ratio < 1)) for times in zip(*(ways for _, ways in predicted))
+                bool((first_s[step] < second_s[step]) == (ratio < 1))
+                for first_s, second_s in zip(first_times, second_times)
             )
             yield held_out, shipped, roofline
 
 
-def _predicted(
-    devices: MeasuredDevices, key: GroupKey, chips: set[str], places: np.ndarray
+def _predict(
+    devices: MeasuredDevices, key: GroupKey, chips: set[str], indices: np.ndarray
 ) -> tuple[MeasuredRuns, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Steps of a device, and their seconds by each way of predicting."""
+    """Return the steps of a device, and their predicted seconds by each method, with `chips` held out."""
     device = find_device(key.gpu)
-    runs = devices.measured[key].runs.select(places)
+    runs = devices.measured[key].runs.select(indices)
     prior = devices.prior(key, ignore=lambda other: other.chip in chips, is_source_known=False)
     shipped = pooled_model(device, key.precision, key.execution)
     bound = baseline_terms(runs)[1]
@@ -103,12 +114,11 @@ def _step(step: Measurement) -> tuple[str, str, int, int]:
 
 
 def page(rows: Sequence[OrderRow]) -> Document:
-    """The share of pairs in the right order, by source."""
-
+    """Return the page with the fraction of pairs in the right order, by source."""
     columns = [
         Column("source", "source", left=True),
         Column("precision", "precision", left=True),
-        Column("told", "devices", left=True, wrap=True, drop_order=1),
+        Column("device_names", "devices", left=True, wrap=True, drop_order=1),
         Column("pairs", "pairs"),
         Column("held_out", "held out", format_percent),
         Column("shipped", "shipped", format_percent),
@@ -118,9 +128,9 @@ def page(rows: Sequence[OrderRow]) -> Document:
     held_out, shipped, roofline = (
         sum(getattr(row, name) * row.pairs for row in rows) / pairs for name in ("held_out", "shipped", "roofline")
     )
-    shown = [{**msgspec.to_builtins(row), "told": ", ".join(row.devices)} for row in rows]
+    shown = [{**msgspec.to_builtins(row), "device_names": ", ".join(row.devices)} for row in rows]
     headline = (
-        f"the faster of two devices: right in {held_out:.1%} of {pairs} pairs more than {MIN_DIFFERENCE:.0%} apart "
-        f"with both chips held out, in {shipped:.1%} as shipped, in {roofline:.1%} by the roofline"
+        f"faster of two devices: right for {held_out:.1%} of {pairs} pairs that differ by more than "
+        f"{SMALLEST_DIFFERENCE:.0%} with both chips held out, {shipped:.1%} as shipped, {roofline:.1%} by the roofline"
     )
     return Document(headline, (), [Table("Order of two devices", columns, shown)])

@@ -1,4 +1,4 @@
-"""What a device's own measurements are worth: a few suggested ones, or as many at random, on a device held out."""
+"""Value of a few own measurements of a held-out device, chosen by suggestion or at random."""
 
 from __future__ import annotations
 
@@ -20,17 +20,30 @@ from paleo_lite.timing.calibrated import residual_variance, sensitivities
 from paleo_lite.timing.models import QUANTILES
 
 COUNTS = (1, 2, 4, 8)
-LEAST = 16
-"""Measurements that a source must have of a device in a precision: of fewer, eight leave too few to predict."""
+"""Numbers of own measurements."""
+
+FEWEST_MEASUREMENTS = 16
+"""Fewest measurements of a device in a precision by a source: with fewer, too few remain to predict."""
 
 DRAWS = 5
-"""How often as many measurements are drawn at random."""
+"""Number of random draws of each number of measurements."""
 
 
 class OwnRow(msgspec.Struct, frozen=True):
-    """How true predictions of a device are once so many of its steps were measured: means over groups, shares of 1.
+    """Errors for a held-out device after some of its steps were measured, as fractions, averaged over groups.
 
-    `promised_90` is the width of the 90% interval before anything was measured, as the suggestion gives it.
+    Attributes
+    ----------
+    chosen : {"none", "random", "suggested"}
+        How the measurements were chosen.
+    measured, groups, points : int
+        Number of own measurements, of groups, and of predicted steps.
+    mape, median : float
+        Mean and median absolute relative error.
+    coverage_90, width_90 : float
+        Fraction of steps inside their 90% interval, and its relative width.
+    promised_90 : float or None
+        Width of the 90% interval that the suggestion expects before the steps are measured.
     """
 
     chosen: str
@@ -44,8 +57,8 @@ class OwnRow(msgspec.Struct, frozen=True):
     promised_90: float | None
 
 
-class _Held(NamedTuple):
-    """Measurements of a held-out device by one source, and the prior for the device."""
+class _HeldOutDevice(NamedTuple):
+    """A source's measurements of a held-out device, with the prior from other devices."""
 
     group: Sequence[Measurement]
     runs: MeasuredRuns
@@ -54,41 +67,49 @@ class _Held(NamedTuple):
     measuring_s: np.ndarray
 
 
-def truth(
+def validate_steps(
     measurements: Sequence[Measurement],
     operations: Sequence[DeviceData] = (),
-    wants: Callable[[str, str], bool] = lambda gpu, precision: True,
+    includes: Callable[[str, str], bool] = lambda gpu, precision: True,
 ) -> list[OwnRow]:
-    """Hold out a chip, fit to a few of its steps, and predict the other measurements of the source.
+    """Hold out a chip, fit a few of its steps, and predict the other steps of the source.
 
     Parameters
     ----------
     measurements : sequence of Measurement
     operations : sequence of DeviceData
-        Single operations to learn from, too.
-    wants : function of a device and a precision
-        Whether they are held out; the others are learnt from all the same.
+        Single operations as additional evidence.
+    includes : function of a device and a precision
+        Returns whether to hold out a device; evidence comes from all other devices.
     """
     devices = MeasuredDevices(measurements, None, operations)
-    wanted = [key for key, group in devices.groups.items() if len(group) >= LEAST and wants(key.gpu, key.precision)]
-    held = [_held(devices, key) for key in wanted if _spoken(devices, key)]
-    scored: dict[tuple[str, int], list[dict[str, float]]] = defaultdict(list)
-    draws = np.random.default_rng(0)
-    for each in held:
-        scored["none", 0] += _scored(each, [])
-        covariance = np.diag(each.prior.deviation**2)
-        found = list(choose_measurements(covariance, each.slopes, each.slopes, each.measuring_s, max(COUNTS)))
+    held_out = []
+    for key, group in devices.groups.items():
+        has_enough = len(group) >= FEWEST_MEASUREMENTS
+        if has_enough and includes(key.gpu, key.precision) and _has_evidence(devices, key):
+            held_out.append(_hold_out(devices, key))
+    scores: dict[tuple[str, int], list[dict[str, float]]] = defaultdict(list)
+    generator = np.random.default_rng(0)
+    for device in held_out:
+        scores["none", 0] += _score(device, [])
+        covariance = np.diag(device.prior.deviation**2)
+        suggested = list(choose_measurements(covariance, device.slopes, device.slopes, device.measuring_s, max(COUNTS)))
+        number = len(device.runs)
         for count in COUNTS:
-            places = [place for place, _ in found[:count]]
-            promised = _width(each.slopes, found[count - 1][1], np.setdiff1d(np.arange(len(each.runs)), places))
-            scored["suggested", count] += [{**row, "promised_90": promised} for row in _scored(each, places)]
+            indices = [index for index, _ in suggested[:count]]
+            _, covariance_after = suggested[count - 1]
+            expected_width = _width(device.slopes, covariance_after, np.setdiff1d(np.arange(number), indices))
+            for row in _score(device, indices):
+                scores["suggested", count].append({**row, "promised_90": expected_width})
             for _ in range(DRAWS):
-                scored["random", count] += _scored(each, draws.choice(len(each.runs), count, replace=False).tolist())
-    return [_row(*which, rows) for which, rows in sorted(scored.items(), key=lambda item: (item[0][1], item[0][0]))]
+                drawn = generator.choice(number, count, replace=False)
+                scores["random", count] += _score(device, drawn.tolist())
+    in_order = sorted(scores.items(), key=lambda item: (item[0][1], item[0][0]))
+    return [_row(chosen, count, rows) for (chosen, count), rows in in_order]
 
 
-def _spoken(devices: MeasuredDevices, key: GroupKey) -> bool:
-    """Whether another chip was measured in the precision on such units."""
+def _has_evidence(devices: MeasuredDevices, key: GroupKey) -> bool:
+    """Return whether another chip was measured in the same precision on the same kind of arithmetic unit."""
     own = devices.measured[key].traits
     return any(
         (one.unit, one.precision) == (own.unit, own.precision) and one.chip != own.chip
@@ -96,52 +117,48 @@ def _spoken(devices: MeasuredDevices, key: GroupKey) -> bool:
     )
 
 
-def _held(devices: MeasuredDevices, key: GroupKey) -> _Held:
+def _hold_out(devices: MeasuredDevices, key: GroupKey) -> _HeldOutDevice:
+    """Return a group of measurements with a prior that excludes its chip."""
     traits, runs = devices.measured[key].traits, devices.measured[key].runs
     prior = devices.prior(key, ignore=lambda other: other.chip == traits.chip, is_source_known=False)
     times, gradient = sensitivities(runs.features, runs.rates, np.exp(prior.mean), runs.run, len(runs))
-    return _Held(devices.groups[key], runs, prior, gradient / times[:, None], measuring_time_s(times))
+    return _HeldOutDevice(devices.groups[key], runs, prior, gradient / times[:, None], measuring_time_s(times))
 
 
-def _scored(held: _Held, places: Sequence[int]) -> list[dict[str, float]]:
-    """Fit some measurements, predict the others; a row for each phase."""
-    found = fit(held.runs.select(np.array(places)), held.prior) if len(places) else prior_as_fit(held.prior)
-    rest = np.setdiff1d(np.arange(len(held.runs)), places)
-    left = held.runs.select(rest)
-    predicted, deviation = found.predict(left)
-    phases = np.array([held.group[place].phase for place in rest])
-    return [
-        {
-            "points": float(np.sum(phases == phase)),
-            **error_statistics(
-                left.measured_s[phases == phase], predicted[phases == phase], deviation[phases == phase]
-            ),
-        }
-        for phase in sorted(set(phases))
-    ]
+def _score(device: _HeldOutDevice, indices: Sequence[int]) -> list[dict[str, float]]:
+    """Fit the measurements at some indices and predict the others; return a row for each phase."""
+    fitted = fit(device.runs.select(np.array(indices)), device.prior) if len(indices) else prior_as_fit(device.prior)
+    others = np.setdiff1d(np.arange(len(device.runs)), indices)
+    runs = device.runs.select(others)
+    predicted, deviation = fitted.predict(runs)
+    phases = np.array([device.group[index].phase for index in others])
+    rows = []
+    for phase in sorted(set(phases)):
+        own = phases == phase
+        statistics = error_statistics(runs.measured_s[own], predicted[own], deviation[own])
+        rows.append({"points": float(np.sum(own)), **statistics})
+    return rows
 
 
 def _width(slopes: np.ndarray, covariance: np.ndarray, rest: np.ndarray) -> float:
-    """Mean width of the 90% interval of steps, relative to their prediction."""
+    """Return the mean width of the 90% interval of steps, relative to their prediction."""
     variances = np.einsum("np,pq,nq->n", slopes[rest], covariance, slopes[rest]) + residual_variance(FIT_SCATTER)
-    reach = QUANTILES[0.9] * np.sqrt(variances)
-    return float(np.mean(np.exp(reach) - np.exp(-reach)))
+    half_width = QUANTILES[0.9] * np.sqrt(variances)
+    return float(np.mean(np.exp(half_width) - np.exp(-half_width)))
 
 
 def _row(chosen: str, measured: int, rows: Sequence[dict[str, float]]) -> OwnRow:
     repeated = DRAWS if chosen == "random" else 1
-
-    means = {
-        name: float(np.mean([row[name] for row in rows])) for name in ("mape", "median", "coverage_90", "width_90")
-    }
+    means = {}
+    for name in ("mape", "median", "coverage_90", "width_90"):
+        means[name] = float(np.mean([row[name] for row in rows]))
     promised = float(np.mean([row["promised_90"] for row in rows])) if chosen == "suggested" else None
     points = int(sum(row["points"] for row in rows)) // repeated
     return OwnRow(chosen, measured, len(rows) // repeated, points, promised_90=promised, **means)
 
 
 def page(rows: Sequence[OwnRow]) -> Document:
-    """Error, coverage and width by number of measurements and how they were chosen."""
-
+    """Return the page with error, coverage and width by number of measurements and how they were chosen."""
     table = Table(
         "Own measurements of a device held out",
         [

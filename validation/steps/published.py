@@ -1,7 +1,7 @@
-"""Steps of whole networks that other people timed and published, all sources together.
+"""Published steps of whole networks from all sources.
 
-The files are described in their folder; the repository contains only the calibrations that are fitted to them. Rows
-with an unknown device or network, or with several devices, are excluded and counted.
+The repository contains only calibrations fitted to these files, not the files themselves; their folder describes them.
+Rows with an unknown device or network, or with several devices, are omitted and counted.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ SOURCES: tuple[Callable[[Path], Dataset], ...] = (
     modern_networks,
     published_engines,
 )
-"""Readers of the files of a folder."""
+"""Function that reads each file of the folder."""
 
 
 def published_steps(folder: Path) -> Dataset:
-    """All published steps in a folder.
+    """Read all published steps in a folder.
 
     Raises
     ------
     BadFile
-        If a file is missing or names a GPU that has no file.
+        If a file is missing, or names a GPU without a hardware file.
     """
     parts = [read(folder) for read in SOURCES]
     left_out = Counter[str]()

@@ -1,9 +1,9 @@
-"""Ratios of published steps: how many lie in the interval that their predictions, of steps held out, give."""
+"""Validation of intervals of ratios: the fraction of measured ratios inside the interval of their prediction."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -21,11 +21,11 @@ from paleo_lite.timing.calibrated import CalibratedModel, sensitivities
 from paleo_lite.timing.models import QUANTILES
 
 GROUPS = 8
-"""Parts that networks are held out in: two of one part are predicted by one fit, which has seen neither."""
+"""Number of parts in which networks are held out; two networks of a part are predicted by the same fit."""
 
 
-class Held(NamedTuple):
-    """A step, how far the logarithm of its prediction is off, and what that depends on."""
+class HeldOutStep(NamedTuple):
+    """A held-out step, the error of the logarithm of its prediction, and the estimate behind the prediction."""
 
     step: Measurement
     error: float
@@ -33,9 +33,18 @@ class Held(NamedTuple):
 
 
 class RatioRow(msgspec.Struct, frozen=True):
-    """How true ratios of a kind are: shares of 1; `independent` as if both predictions shared nothing.
+    """Coverage and width of the intervals of a kind of ratio.
 
-    Widths are of the 90% interval: its upper end over its lower.
+    Attributes
+    ----------
+    kind : str
+    pairs : int
+    coverage_80, coverage_90 : float
+        Fraction of ratios inside their 80% and 90% interval.
+    width_90 : float
+        Upper over lower end of the 90% interval, for the median ratio.
+    independent_coverage_90, independent_width_90 : float
+        The same if the two predictions were treated as independent.
     """
 
     kind: str
@@ -48,94 +57,97 @@ class RatioRow(msgspec.Struct, frozen=True):
 
 
 class _Pairs(NamedTuple):
-    """Differences of two errors, their variances, and those of both if they were independent."""
+    """Differences of two errors, their variances, and their variances if the errors were independent."""
 
-    apart: list[float]
+    difference: list[float]
     variance: list[float]
     independent: list[float]
 
-    def add(self, one: Held, other: Held, is_same_step: bool) -> None:
-        self.apart.append(one.error - other.error)
+    def add(self, one: HeldOutStep, other: HeldOutStep, is_same_step: bool) -> None:
+        self.difference.append(one.error - other.error)
         self.variance.append(log_ratio_variance(one.estimate, other.estimate, is_same_step))
         estimates = one.estimate, other.estimate
-        alone = (e.slopes @ e.model.covariance @ e.slopes + e.model.residual_variance for e in estimates)
-        self.independent.append(float(sum(alone)))
+        variances = (e.slopes @ e.model.covariance @ e.slopes + e.model.residual_variance for e in estimates)
+        self.independent.append(float(sum(variances)))
 
 
-def ratio_truth(measurements: Sequence[Measurement]) -> list[RatioRow]:
-    """Hold out, predict, and compare every pair of one source that has a ratio to ask for.
+def validate_ratios(measurements: Sequence[Measurement]) -> list[RatioRow]:
+    """Predict held-out steps, and compare the ratio of each pair from one source with its interval.
 
-    Of a step on two devices its family is held out on all; each device is predicted by a fit to its other families, or
-    from others alone, as one that nobody measured. Of two steps on one device both networks are held out.
+    For a step on two devices, its family of networks is held out on all devices. Each device is predicted by a fit to
+    its other families, or from other devices alone, like a device without measurements. For two steps on one device,
+    both networks are held out.
     """
     families = MeasuredDevices(measurements, lambda step: family_of(step.network))
     names = {name: number % GROUPS for number, name in enumerate(sorted({step.network for step in measurements}))}
     networks = MeasuredDevices(measurements, lambda step: str(names[step.network]))
-    fitted, expected = (
-        list(_by_label(families, lambda step: family_of(step.network), known)) for known in (True, False)
-    )
-    together = list(_by_label(networks, lambda step: str(names[step.network]), True))
+    fitted = list(_predict_by_label(families, lambda step: family_of(step.network), True))
+    expected = list(_predict_by_label(families, lambda step: family_of(step.network), False))
+    same_device = list(_predict_by_label(networks, lambda step: str(names[step.network]), True))
     return [
         *_of_devices("a step on two devices, both measured", fitted, fitted),
         *_of_devices("a step on two devices, neither measured", expected, expected),
         *_of_devices("a step on two devices, one measured", fitted, expected),
-        *_on_one_device(together),
+        *_on_one_device(same_device),
     ]
 
 
-Part = tuple[GroupKey, list[Held]]
+Part = tuple[GroupKey, list[HeldOutStep]]
 
 
-def _by_label(devices: MeasuredDevices, label_of: object, is_fitted: bool) -> Iterator[Part]:
-    """Every group's steps of each label, predicted without them: by a fit to its others, or by what is expected."""
+def _predict_by_label(
+    devices: MeasuredDevices, label_of: Callable[[Measurement], str], is_fitted: bool
+) -> Iterator[Part]:
+    """Predict the steps of each label in each group with a fit to its other steps, or with the prior only."""
     for key, group in devices.groups.items():
         if len({step.network for step in group}) < 3:
             continue
         runs = devices.measured[key].runs
-        labels = np.array([label_of(step) for step in group])  # type: ignore[operator]
+        labels = np.array([label_of(step) for step in group])
         for label in sorted(set(labels)):
             out, rest = np.flatnonzero(labels == label), np.flatnonzero(labels != label)
-            found = fit(runs.select(rest if is_fitted else rest[:0]), devices.prior(key, label))
-            scatter = found.scatter if is_fitted else POOL_SCATTER
+            result = fit(runs.select(rest if is_fitted else rest[:0]), devices.prior(key, label))
+            scatter = result.scatter if is_fitted else POOL_SCATTER
             model = CalibratedModel(
-                "held out", found.theta, found.covariance, scatter, learned_fraction=found.learned_fraction
+                "held out", result.theta, result.covariance, scatter, learned_fraction=result.learned_fraction
             )
             part = runs.select(out)
             times, slopes = sensitivities(part.features, part.rates, np.exp(model.theta), part.run, len(part))
-            yield (
-                key,
-                [
-                    Held(group[place], float(error), Estimate(model, slope, key.gpu, key.precision))
-                    for place, error, slope in zip(out, np.log(times / part.measured_s), slopes / times[:, None])
-                ],
-            )
+            errors = np.log(times / part.measured_s)
+            steps = []
+            for index, error, slope in zip(out, errors, slopes / times[:, None]):
+                estimate = Estimate(model, slope, key.gpu, key.precision)
+                steps.append(HeldOutStep(group[index], float(error), estimate))
+            yield key, steps
 
 
 def _of_devices(kind: str, ones: Iterable[Part], others: Iterable[Part]) -> Iterator[RatioRow]:
-    """The same step of one source on two devices in one precision."""
-    places: dict[object, list[tuple[str, Held]]] = defaultdict(list)
-    for key, held in others:
-        for each in held:
-            places[_place(key, each)].append((key.gpu, each))
-    pairs, is_ordered = _Pairs([], [], []), ones is not others
-    for key, held in ones:
-        for each in held:
-            for gpu, other in places[_place(key, each)]:
-                if gpu != key.gpu if is_ordered else gpu > key.gpu:
-                    pairs.add(each, other, is_same_step=True)
+    """Compare the same step of one source on two devices in one precision."""
+    steps_by_key: dict[object, list[tuple[str, HeldOutStep]]] = defaultdict(list)
+    for key, steps in others:
+        for step in steps:
+            steps_by_key[_step_key(key, step)].append((key.gpu, step))
+    pairs = _Pairs([], [], [])
+    for key, steps in ones:
+        for step in steps:
+            for gpu, other in steps_by_key[_step_key(key, step)]:
+                # Count each pair once if both sides come from the same predictions.
+                is_pair = gpu > key.gpu if ones is others else gpu != key.gpu
+                if is_pair:
+                    pairs.add(step, other, is_same_step=True)
     yield _row(kind, pairs)
 
 
-def _place(key: GroupKey, held: Held) -> object:
-    step = held.step
+def _step_key(key: GroupKey, held_out: HeldOutStep) -> object:
+    step = held_out.step
     return key.source, key.precision, key.execution, step.network, step.phase, step.batch_size, step.image_size
 
 
 def _on_one_device(parts: Iterable[Part]) -> Iterator[RatioRow]:
-    """Two networks, two batch sizes, or two phases, all else alike."""
+    """Compare two steps on one device that differ only in network, batch size or phase."""
     kinds = {name: _Pairs([], [], []) for name in ("network", "batch_size", "phase")}
-    for _, held in parts:
-        for one, other in combinations(held, 2):
+    for _, steps in parts:
+        for one, other in combinations(steps, 2):
             differing = [name for name in kinds if getattr(one.step, name) != getattr(other.step, name)]
             if len(differing) == 1:
                 kinds[differing[0]].add(one, other, is_same_step=False)
@@ -144,17 +156,22 @@ def _on_one_device(parts: Iterable[Part]) -> Iterator[RatioRow]:
 
 
 def _row(kind: str, pairs: _Pairs) -> RatioRow:
-    apart, both, alone = np.abs(pairs.apart), np.sqrt(pairs.variance), np.sqrt(pairs.independent)
-    reach = QUANTILES[0.9]
+    difference = np.abs(pairs.difference)
+    deviation, independent = np.sqrt(pairs.variance), np.sqrt(pairs.independent)
+    quantile = QUANTILES[0.9]
     return RatioRow(
-        kind, len(apart), float(np.mean(apart < QUANTILES[0.8] * both)), float(np.mean(apart < reach * both)),
-        float(np.exp(2 * reach * np.median(both))), float(np.mean(apart < reach * alone)),
-        float(np.exp(2 * reach * np.median(alone))),
-    )  # fmt: skip
+        kind=kind,
+        pairs=len(difference),
+        coverage_80=float(np.mean(difference < QUANTILES[0.8] * deviation)),
+        coverage_90=float(np.mean(difference < quantile * deviation)),
+        width_90=float(np.exp(2 * quantile * np.median(deviation))),
+        independent_coverage_90=float(np.mean(difference < quantile * independent)),
+        independent_width_90=float(np.exp(2 * quantile * np.median(independent))),
+    )
 
 
 def ratio_page(rows: Sequence[RatioRow]) -> Document:
-    """How many ratios lie in their intervals, and how wide those are."""
+    """Return the page with the coverage and width of the intervals."""
     table = Table(
         "Ratios held out",
         [

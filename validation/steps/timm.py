@@ -1,4 +1,4 @@
-"""``timm_rtx3090_rtx4090.csv.gz``: measurements by the author of timm, automatic mixed precision, large batches."""
+"""Reader of ``timm_rtx3090_rtx4090.csv.gz``: measurements by the author of timm in automatic mixed precision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paleo_lite.counting.work import AUTOCAST, CHANNELS_LAST
 from ..tables import device_of, rows_of
 from .dataset import Dataset
 
-SAME = {
+TORCHVISION_NAMES = {
     **{
         name: name
         for name in (
@@ -44,39 +44,39 @@ SAME = {
     "vit_large_patch16_224": "vit_l_16",
     "vit_large_patch32_224": "vit_l_32",
 }  # fmt: skip
-"""timm's names of networks that are torchvision's; a test compares their numbers of parameters with the file's."""
+"""Torchvision's names of timm's networks; a test compares their numbers of parameters with those in the file."""
 
-_YEARS = {"1.12": "1.12 and 1.13", "1.13": "1.12 and 1.13"}
-"""Inference with 1.13 and training with 1.12, on one machine, are one source."""
-
+_VERSIONS = {"1.12": "1.12 and 1.13", "1.13": "1.12 and 1.13"}
+"""Inference with 1.13 and training with 1.12 on one machine are a single source."""
 
 _LAYOUTS = {"nchw": AUTOCAST, "nhwc": CHANNELS_LAST}
 
 
 def published_timm(folder: Path) -> Dataset:
-    """pytorch-image-models (Apache-2.0): eager, NCHW. amp is autocast to fp16.
+    """Read eager runs of pytorch-image-models (Apache-2.0) with autocast to fp16.
 
     Raises
     ------
     BadFile
-        If the folder does not hold ``timm_rtx3090_rtx4090.csv.gz``.
+        If the folder does not contain ``timm_rtx3090_rtx4090.csv.gz``.
     """
     rows = list(rows_of(folder / "timm_rtx3090_rtx4090.csv.gz"))
     vgg19 = {_run(row): float(row["step_time_ms"]) for row in rows if row["network"] == "vgg19"}
-    left_out, found = Counter[str](), []
+    left_out = Counter[str]()
+    measurements = []
     for row in rows:
         if row["compile"] != "eager":
             left_out["compiled"] += 1
-        elif row["network"] not in SAME:
+        elif row["network"] not in TORCHVISION_NAMES:
             left_out["unknown network"] += 1
         elif row["network"] == "vgg16" and float(row["step_time_ms"]) > vgg19.get(_run(row), float("inf")):
             left_out["VGG16 slower than VGG19, which contains it"] += 1
         else:
-            version = _YEARS.get(row["framework_version"], row["framework_version"])
-            found.append(
+            version = _VERSIONS.get(row["framework_version"], row["framework_version"])
+            measurements.append(
                 Measurement(
                     gpu=device_of(row["gpu"]),
-                    network=SAME[row["network"]],
+                    network=TORCHVISION_NAMES[row["network"]],
                     batch_size=int(row["batch_size"]),
                     phase={"train": "training"}.get(row["phase"], row["phase"]),
                     precision="fp16",
@@ -87,7 +87,7 @@ def published_timm(folder: Path) -> Dataset:
                     execution=_LAYOUTS[row["layout"]],
                 )
             )
-    return Dataset(sorted(merge_repeated_runs(found)), dict(left_out))
+    return Dataset(sorted(merge_repeated_runs(measurements)), dict(left_out))
 
 
 def _run(row: dict[str, str]) -> tuple[str, ...]:

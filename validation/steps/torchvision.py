@@ -1,4 +1,4 @@
-"""``torchvision_fp16_fp32_fp64.csv``: networks of torchvision on four GPUs, in three precisions."""
+"""Reader of ``torchvision_fp16_fp32_fp64.csv``: networks of torchvision on four GPUs in three precisions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ _PHASES = {"inference": "inference", "forward+backward": "forward+backward"}
 
 
 def torchvision_benchmark(folder: Path) -> Dataset:
-    """ryujaehun/pytorch-gpu-benchmark (MIT): 32 torchvision networks, batch 12, three precisions, host copy included.
+    """Read ryujaehun/pytorch-gpu-benchmark (MIT): 32 networks, batch size 12, including the copy from the host.
 
     Raises
     ------
     BadFile
-        If the folder does not hold ``torchvision_fp16_fp32_fp64.csv``.
+        If the folder does not contain ``torchvision_fp16_fp32_fp64.csv``.
     """
-    known, left_out, found = set(network_names()), Counter[str](), []
+    known = set(network_names())
+    left_out = Counter[str]()
+    measurements = []
     for row in rows_of(folder / "torchvision_fp16_fp32_fp64.csv"):
         if row["n_gpus"] != "1":
             left_out["several GPUs"] += 1
@@ -33,7 +35,7 @@ def torchvision_benchmark(folder: Path) -> Dataset:
         else:
             name, _, run = row["gpu"].partition("(")
             source = f"pytorch-gpu-benchmark {row['framework_version']}" + (f" run {run.rstrip(')')}" if run else "")
-            found.append(
+            measurements.append(
                 Measurement(
                     gpu=device_of(name),
                     network=row["network"],
@@ -46,4 +48,4 @@ def torchvision_benchmark(folder: Path) -> Dataset:
                     source=source,
                 )
             )
-    return Dataset(sorted(merge_repeated_runs(found)), dict(left_out))
+    return Dataset(sorted(merge_repeated_runs(measurements)), dict(left_out))

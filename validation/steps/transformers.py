@@ -1,4 +1,4 @@
-"""Transformers on a device held out: those points of the split ``gpu`` alone."""
+"""Validation of transformers on held-out devices: the transformers among the points of the split ``gpu``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.validate import Point, Row, error_statistics, family_of, validate
 
 TRANSFORMERS = ("vit", "swin", "maxvit")
-"""Families whose work is mostly matrix products and attention."""
+"""Families of networks dominated by matrix products and attention."""
 
 
-def transformer_truth(
+def validate_transformers(
     measurements: Sequence[Measurement],
     gpus: Sequence[str],
     precisions: Sequence[str],
     operations: Sequence[DeviceData],
 ) -> tuple[list[Row], list[Point]]:
-    """Hold a chip out, predict the transformers measured on it; of other chips all networks are learnt from."""
+    """Predict the transformers measured on each held-out chip, with all networks on other chips as evidence."""
     points = [
         point
         for point in validate(measurements, "gpu", gpus, precisions, operations)[1]
@@ -31,7 +31,7 @@ def transformer_truth(
     for point in points:
         step = point.measurement
         groups[step.gpu, step.precision, step.phase, step.source].append(point)
-    return [_row(*which, group) for which, group in groups.items()], points
+    return [_row(*key, group) for key, group in groups.items()], points
 
 
 def _row(gpu: str, precision: str, phase: str, source: str, points: Sequence[Point]) -> Row:

@@ -1,1 +1,1 @@
-"""Training steps of language models, shared out over many devices."""
+"""Validation of distributed training steps of language models."""

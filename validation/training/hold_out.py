@@ -1,4 +1,4 @@
-"""Constants of training fitted to some of the published steps, and judged on the others."""
+"""Fit of the constants of training to published steps, and their error on held-out steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-BELIEVED: dict[str, tuple[float, float]] = {
+PRIOR: dict[str, tuple[float, float]] = {
     "efficiency_gemm": (0.8, 0.15),
     "efficiency_attention": (0.7, 0.3),
     "factor_data_gradient": (1.0, 0.03),
@@ -41,26 +41,42 @@ BELIEVED: dict[str, tuple[float, float]] = {
     "overhead_backward_s": (9e-6, 0.4),
     "share_other": (0.8, 0.2),
 }
-"""What is believed of each constant before steps are looked at: median, and deviation of the logarithm. Of products and
-attention what libraries reach, of the host what other networks say (`paleo_lite.calibration.prior`). A gradient's
-products are as large as the product. The share of bandwidth is scaled from the device's: one for all devices makes
-steps on GB200 two points worse, the device's own those of llm-foundry three."""
+"""Prior of each constant: median, and standard deviation of the logarithm. The efficiencies of matrix products and
+attention follow those of libraries, the overheads of the host those of other networks (`paleo_lite.calibration.prior`).
+The gradients of a matrix product cost as much as the product. The share of the bandwidth is relative to the device's
+calibrated share: a single share for all devices increases the error on GB200 by two percentage points, and the device's
+own share increases that on llm-foundry by three."""
 
-EXPOSED_SHARDING = (0.7, 0.4)
-"""The same of the share of the communication of sharded parameters that computation does not hide."""
+PRIOR_OF_EXPOSED_SHARDING = (0.7, 0.4)
+"""Prior of the exposed fraction of the communication of sharded parameters: median, and deviation of the logarithm."""
 
 SCATTER = 0.07
-"""Of steps around the model."""
+"""Standard deviation of the logarithm of measured over predicted step times."""
 
-AT_MOST, WORTH = 150, 15
-"""Steps of a source that a fit takes, evenly over its rows, and what they are worth together: what the model gets wrong
-of one step of a source it gets wrong of its others, too."""
+MAX_STEPS_PER_GROUP = 150
+"""Number of steps of a source on a device family that a fit uses, evenly spaced over its rows."""
+
+EFFECTIVE_STEPS_PER_GROUP = 15
+"""Total weight of the steps of a source on a device family, whose model errors are correlated."""
 
 
 class HeldOut(msgspec.Struct, frozen=True):
-    """How true constants are of steps that they were not fitted to: shares of 1.
+    """Errors of constants on the held-out steps of a source, as fractions.
 
-    `constant_mfu` is what one MFU for all, that of the steps that the constants were fitted to, is off by.
+    Attributes
+    ----------
+    split : str
+        Property by which the steps were split.
+    fitted_to : str
+        Steps that the constants were fitted to.
+    source : str
+    points : int
+    mape, median : float
+        Mean and median absolute relative error.
+    coverage_90, width_90 : float
+        Fraction of steps inside their 90% interval, and mean relative width of the intervals.
+    constant_mfu : float
+        Mean absolute relative error of assuming the mean MFU of the fitted steps for all steps.
     """
 
     split: str
@@ -74,66 +90,68 @@ class HeldOut(msgspec.Struct, frozen=True):
     constant_mfu: float
 
 
-class Timed:
-    """Published steps, counted once, to be timed by any constants."""
+class TimedSteps:
+    """Published steps with cached jobs, to be predicted with any constants."""
 
     def __init__(self, steps: Sequence[TrainedStep]) -> None:
         self.steps = steps
         self.measured_s = np.array([step.time_s for step in steps])
         self._jobs: dict[tuple[str, int, str, str, bool], Job] = {}
 
-    def of(self, constants: TrainingConstants) -> Floats:
-        """Seconds of every step on a cluster as it is expected."""
-        found = []
-        for step, job in self._timed_by(constants):
-            machine, settings = cluster_prior().cluster_at(ClusterScores(*[EXPECTED] * 4), *_asked(step))
-            found.append(float(train_3d_parallel(job, machine, step.batch_size, settings).time_s))
-        return np.array(found)
+    def predict(self, constants: TrainingConstants) -> Floats:
+        """Return the seconds of every step on the expected cluster, shape (steps,)."""
+        rows = []
+        for step, job in self._jobs_with(constants):
+            machine, settings = cluster_prior().cluster_at(
+                ClusterScores(*[EXPECTED] * 4), *_topology_and_settings(step)
+            )
+            rows.append(float(train_3d_parallel(job, machine, step.batch_size, settings).time_s))
+        return np.array(rows)
 
-    def between(self, constants: TrainingConstants) -> tuple[Floats, Floats, Floats]:
-        """Seconds of every step as `scale` answers, and between which they are said to lie."""
-        found = []
-        for step, job in self._timed_by(constants):
-            made = predict_step(job, *_asked(step), step.batch_size, "together", cluster_prior())
-            assert made.interval is not None
-            found.append((float(made.time_s), *made.interval))
-        time_s, low_s, high_s = np.array(found).T
+    def forecast(self, constants: TrainingConstants) -> tuple[Floats, Floats, Floats]:
+        """Return the seconds of every step as `scale` predicts them, and the ends of their 90% intervals."""
+        rows = []
+        for step, job in self._jobs_with(constants):
+            prediction = predict_step(job, *_topology_and_settings(step), step.batch_size, "together", cluster_prior())
+            assert prediction.interval is not None
+            rows.append((float(prediction.time_s), *prediction.interval))
+        time_s, low_s, high_s = np.array(rows).T
         return time_s, low_s, high_s
 
-    def choose(self, chosen: Sequence[int]) -> Timed:
-        """Some of the steps."""
-        part = Timed([self.steps[place] for place in chosen])
+    def select(self, chosen: Sequence[int]) -> TimedSteps:
+        """Return a subset of the steps that shares the cached jobs."""
+        part = TimedSteps([self.steps[index] for index in chosen])
         part._jobs = self._jobs
         return part
 
     @cached_property
-    def peak_shares(self) -> Floats:
-        """Of each step: 6 N + 12 L h s FLOPs a token (Chowdhery et al. 2022, appendix B) over what peaks allow."""
-        found = []
+    def mfu(self) -> Floats:
+        """MFU of every step, with 6 N + 12 L h s FLOPs per token (Chowdhery et al. 2022, appendix B)."""
+        rows = []
         for step in self.steps:
             fields = msgspec.json.decode(step.config)
-            layers, hidden = (
-                fields.get(a) or fields[b] for a, b in (("n_layer", "num_hidden_layers"), ("n_embd", "hidden_size"))
-            )
+            layers = fields.get("n_layer") or fields["num_hidden_layers"]
+            hidden = fields.get("n_embd") or fields["hidden_size"]
             flops = (6e9 * step.billions + 12 * layers * hidden * step.length) * step.length * step.batch_size
             peak = Machine(find_device(step.gpu)).peak(step.precision).per_s
-            found.append(flops / (peak * step.workers * step.time_s))
-        return np.array(found)
+            rows.append(flops / (peak * step.workers * step.time_s))
+        return np.array(rows)
 
     @property
-    def median_share(self) -> float:
-        """The share of the peak that steps reach: of every source the median, of those the mean."""
+    def mean_mfu(self) -> float:
+        """Mean over sources of the median MFU of their steps."""
         sources = np.array([step.source for step in self.steps])
-        return float(np.mean([np.median(self.peak_shares[sources == source]) for source in set(sources)]))
+        return float(np.mean([np.median(self.mfu[sources == source]) for source in set(sources)]))
 
-    def _timed_by(self, constants: TrainingConstants) -> list[tuple[TrainedStep, Job]]:
-        made: dict[int, Job] = {}
+    def _jobs_with(self, constants: TrainingConstants) -> list[tuple[TrainedStep, Job]]:
+        """Return every step with its job under the given constants."""
+        job_by_id: dict[int, Job] = {}
         rows = []
         for step in self.steps:
             job = self._job(step)
-            if id(job) not in made:
-                made[id(job)] = job.with_time_model(use_training_constants(job.model, constants))
-            rows.append((step, made[id(job)]))
+            if id(job) not in job_by_id:
+                job_by_id[id(job)] = job.with_time_model(use_training_constants(job.model, constants))
+            rows.append((step, job_by_id[id(job)]))
         return rows
 
     def _job(self, step: TrainedStep) -> Job:
@@ -152,7 +170,7 @@ class Timed:
         return self._jobs[key]
 
 
-def _asked(step: TrainedStep) -> tuple[Topology, Settings]:
+def _topology_and_settings(step: TrainedStep) -> tuple[Topology, Settings]:
     return _machine(step.topology, step.workers), Settings(parallel=step.split)
 
 
@@ -161,90 +179,107 @@ def _machine(topology: str, workers: int) -> Topology:
     return parse_topology(topology).with_workers(workers)
 
 
-def fit(timed: Timed, scatter: float = SCATTER) -> TrainingConstants:
-    """Constants fitted to steps, by relative error, robust, from what is believed."""
+def fit(timed: TimedSteps, scatter: float = SCATTER) -> TrainingConstants:
+    """Fit the constants to steps with a prior and a robust loss (soft L1) on the relative error.
+
+    Raises
+    ------
+    MissingExtra
+        If scipy is not installed.
+    """
     least_squares = require("scipy.optimize", "fitting", "calibrate").least_squares
     chosen: list[int] = []
     weights: list[float] = []
     groups = [(step.source, step.gpu.split("-")[0]) for step in timed.steps]
     for group in sorted(set(groups)):
-        places = [place for place, own_group in enumerate(groups) if own_group == group]
-        number = min(AT_MOST, len(places))
-        chosen += [places[round(at)] for at in np.linspace(0, len(places) - 1, number)]
-        weights += [min(WORTH / number, 1.0) ** 0.5] * number
-    part = timed.choose(chosen)
-    median, deviation = (np.array(values) for values in zip(*BELIEVED.values(), EXPOSED_SHARDING))
+        indices = [index for index, own_group in enumerate(groups) if own_group == group]
+        number = min(MAX_STEPS_PER_GROUP, len(indices))
+        for position in np.linspace(0, len(indices) - 1, number):
+            chosen.append(indices[round(position)])
+        weight = min(EFFECTIVE_STEPS_PER_GROUP / number, 1.0)
+        weights += [weight**0.5] * number
+    part = timed.select(chosen)
+    median, deviation = (np.array(values) for values in zip(*PRIOR.values(), PRIOR_OF_EXPOSED_SHARDING))
     measured = np.log(part.measured_s)
 
-    def left(moved: Floats) -> Floats:
-        predicted = np.log(part.of(_constants(median * np.exp(moved))))
-        off = (predicted - measured) / scatter
-        soft = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))  # its square is soft L1
-        return np.concatenate([soft * weights, moved / deviation])
+    def residuals(log_change: Floats) -> Floats:
+        predicted = np.log(part.predict(_constants(median * np.exp(log_change))))
+        errors = (predicted - measured) / scatter
+        soft = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))  # its square is soft L1
+        return np.concatenate([soft * weights, log_change / deviation])
 
-    found = least_squares(left, np.zeros(len(median)), diff_step=0.01, x_scale=deviation, max_nfev=6)
-    left_open = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))
-    return _constants(median * np.exp(found.x), left_open, scatter, part)
+    solution = least_squares(residuals, np.zeros(len(median)), diff_step=0.01, x_scale=deviation, max_nfev=6)
+    posterior_deviation = np.sqrt(np.diag(np.linalg.inv(solution.jac.T @ solution.jac)))
+    return _constants(median * np.exp(solution.x), posterior_deviation, scatter, part)
 
 
 def _constants(
-    values: Floats, deviation: Floats | None = None, scatter: float = SCATTER, part: Timed | None = None
+    values: Floats, deviation: Floats | None = None, scatter: float = SCATTER, part: TimedSteps | None = None
 ) -> TrainingConstants:
-    known = part.steps if part else ()
+    steps = part.steps if part else ()
     return TrainingConstants(
-        constants=dict(zip(BELIEVED, map(float, values))),
-        deviation=dict(zip(BELIEVED, map(float, np.zeros(len(values)) if deviation is None else deviation))),
+        constants=dict(zip(PRIOR, map(float, values))),
+        deviation=dict(zip(PRIOR, map(float, np.zeros(len(values)) if deviation is None else deviation))),
         exposed_sharding=min(float(values[-1]), 1.0),
         scatter=scatter,
-        points=len(known),
-        devices=sorted({step.gpu for step in known}),
-        sources=sorted({step.source for step in known}),
+        points=len(steps),
+        devices=sorted({step.gpu for step in steps}),
+        sources=sorted({step.source for step in steps}),
     )
 
 
-# What is held out -----------------------------------------------------------------------------------------------------
+# Splits --------------------------------------------------------------------------------------------------------------
 
 SIZES = ("below 0.5 B", "0.5 to 2 B", "2 to 8 B", "above 8 B")
 
 
 def size_of(step: TrainedStep) -> str:
-    """The range of parameters that a network is in."""
+    """Return the name of the range of parameters that a network belongs to."""
     return SIZES[sum(step.billions >= edge for edge in (0.5, 2, 8))]
 
 
 def splits(steps: Sequence[TrainedStep]) -> Iterator[tuple[str, str, list[int], list[int]]]:
-    """What each split is called, what its constants are fitted to, and the places of those steps and of the others."""
+    """Yield the name of each split, what its constants are fitted to, and indices of the fitted and judged steps."""
 
-    def parted(is_judged: Sequence[bool]) -> tuple[list[int], list[int]]:
+    def partition(is_judged: Sequence[bool]) -> tuple[list[int], list[int]]:
         judged = np.array(is_judged)
         return np.flatnonzero(~judged).tolist(), np.flatnonzero(judged).tolist()
 
     for source in dict.fromkeys(step.source for step in steps):
-        yield "source", source, *parted([step.source != source for step in steps])
-    yield "gpu", "A100", *parted(["a100" not in step.gpu for step in steps])
-    yield "gpu", "all but H100", *parted(["h100" in step.gpu for step in steps])
+        yield "source", source, *partition([step.source != source for step in steps])
+    yield "gpu", "A100", *partition(["a100" not in step.gpu for step in steps])
+    yield "gpu", "all but H100", *partition(["h100" in step.gpu for step in steps])
     for size in SIZES:
-        yield "size", f"all but {size}", *parted([size_of(step) == size for step in steps])
-    yield "nodes", "one node", *parted([step.workers > 8 for step in steps])
+        yield "size", f"all but {size}", *partition([size_of(step) == size for step in steps])
+    yield "nodes", "one node", *partition([step.workers > 8 for step in steps])
     shared = [step.split.tensor * step.split.pipeline > 1 for step in steps]
-    yield "parallelism", "no matrix or stages shared", *parted(shared)
+    yield "parallelism", "no matrix or stages shared", *partition(shared)
 
 
-def truth(steps: Sequence[TrainedStep]) -> tuple[list[HeldOut], list[tuple[TrainedStep, float]]]:
-    """Every split, by the source that is judged; and the steps of a held-out source with their seconds."""
-    timed, rows, pairs = Timed(steps), [], []
-    dense = [place for place, step in enumerate(steps) if not step.is_mixture]
-    parts = [
-        (split, fitted_to, [dense[place] for place in known], [dense[place] for place in left])
-        for split, fitted_to, known, left in splits([steps[place] for place in dense])
-    ]
-    mixtures = [place for place, step in enumerate(steps) if step.is_mixture]
-    for split, fitted_to, known, left in [*parts, ("mixture", "no mixture", dense, mixtures)]:
-        if not known or not left:
+def validate_training(steps: Sequence[TrainedStep]) -> tuple[list[HeldOut], list[tuple[TrainedStep, float]]]:
+    """Fit and judge every split.
+
+    Returns
+    -------
+    list of HeldOut
+        A row for each split and judged source.
+    list of (TrainedStep, float)
+        The steps of held-out sources with their predicted seconds.
+    """
+    timed, rows, pairs = TimedSteps(steps), [], []
+    dense = [index for index, step in enumerate(steps) if not step.is_mixture]
+    parts = []
+    for split, fitted_to, fitted_indices, judged_indices in splits([steps[index] for index in dense]):
+        fitted_steps = [dense[index] for index in fitted_indices]
+        judged_steps = [dense[index] for index in judged_indices]
+        parts.append((split, fitted_to, fitted_steps, judged_steps))
+    mixtures = [index for index, step in enumerate(steps) if step.is_mixture]
+    for split, fitted_to, fitted_indices, judged_indices in [*parts, ("mixture", "no mixture", dense, mixtures)]:
+        if not fitted_indices or not judged_indices:
             continue
-        fitted, judged = timed.choose(known), timed.choose(left)
-        predicted = judged.between(fit(fitted))
-        mfu = fitted.median_share
+        fitted, judged = timed.select(fitted_indices), timed.select(judged_indices)
+        predicted = judged.forecast(fit(fitted))
+        mfu = fitted.mean_mfu
         for source in dict.fromkeys(step.source for step in judged.steps):
             here = np.array([step.source == source for step in judged.steps])
             rows.append(_row(split, fitted_to, source, judged, here, predicted, mfu))
@@ -254,13 +289,13 @@ def truth(steps: Sequence[TrainedStep]) -> tuple[list[HeldOut], list[tuple[Train
 
 
 def _row(
-    split: str, fitted_to: str, source: str, judged: Timed, here: NDArray[np.bool_],
+    split: str, fitted_to: str, source: str, judged: TimedSteps, here: NDArray[np.bool_],
     predicted: tuple[Floats, Floats, Floats], mfu: float,
 ) -> HeldOut:  # fmt: skip
     measured = judged.measured_s[here]
     time, low, high = (seconds[here] for seconds in predicted)
     off = np.abs(time / measured - 1)
-    constant = np.abs(judged.peak_shares[here] / mfu - 1)
+    constant = np.abs(judged.mfu[here] / mfu - 1)
     return HeldOut(
         split, fitted_to, source, len(off), float(off.mean()), float(np.median(off)),
         float(np.mean((low <= measured) & (measured <= high))), float(np.mean((high - low) / time)),
@@ -269,25 +304,25 @@ def _row(
 
 
 def ship_training(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """Fit all steps; write what is shipped, with how true fits to a part of them are."""
+    """Fit the constants to all dense steps, and write them with the errors on held-out steps."""
     steps = trained_steps(data).steps
-    rows, _ = truth(steps)
-    off = {
-        split: np.mean([row.mape for row in rows if row.split == split])
-        for split in dict.fromkeys(r.split for r in rows)
-    }
-    held_out = ", ".join(f"{split} {share:.0%}" for split, share in off.items())
-    dense = Timed([step for step in steps if not step.is_mixture])
-    made = rounded(msgspec.structs.replace(fit(dense), held_out=held_out))
-    write_atomically(folder / TRAINING_FILE, _HEAD + msgspec.toml.encode(made))
-    yield "training", f"{made.points} steps; held out: {held_out}"
+    rows, _ = validate_training(steps)
+    errors = []
+    for split in dict.fromkeys(row.split for row in rows):
+        mean = np.mean([row.mape for row in rows if row.split == split])
+        errors.append(f"{split} {mean:.0%}")
+    held_out = ", ".join(errors)
+    dense = TimedSteps([step for step in steps if not step.is_mixture])
+    constants = rounded(msgspec.structs.replace(fit(dense), held_out=held_out))
+    write_atomically(folder / TRAINING_FILE, _HEAD + msgspec.toml.encode(constants))
+    yield "training", f"{constants.points} steps; held out: {held_out}"
 
 
 _HEAD = b"# Fitted by paleo-lite to steps of language models; every field is explained in docs/transformers.md.\n"
 
 
 def rounded(constants: TrainingConstants) -> TrainingConstants:
-    """To four digits, so that the same data give the same file."""
+    """Return the constants rounded to four digits, so that the same data produce the same file."""
     return msgspec.structs.replace(
         constants,
         constants={name: float(f"{value:.4g}") for name, value in constants.constants.items()},

@@ -1,4 +1,4 @@
-"""Documents of held-out training steps."""
+"""Page and chart points of held-out training steps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from .published import TrainedStep
 
 
 def training_page(rows: Sequence[HeldOut], left_out: Mapping[str, int]) -> Document:
-    """Return error, coverage and width by split, compared with the error of a constant MFU."""
-
+    """Return a page with error, coverage and width by split, and the error of assuming a constant MFU."""
     table = Table(
         "Training steps of language models held out",
         [
@@ -42,7 +41,7 @@ def training_page(rows: Sequence[HeldOut], left_out: Mapping[str, int]) -> Docum
 
 
 def training_pairs(pairs: Sequence[tuple[TrainedStep, float]]) -> list[Pair]:
-    """The points of the chart, by source."""
+    """Return the points of the chart, grouped by source."""
     return [
         Pair(f"{s.model}, {s.workers} {s.gpu}: {s.split.describe_degrees(0)}", s.source, s.time_s, seconds)
         for s, seconds in pairs

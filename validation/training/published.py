@@ -1,10 +1,10 @@
-"""Training steps of language models that others timed on 2 to 256 devices.
+"""Published training steps of language models on 2 to 256 devices.
 
 The tables are ``modern/transformer_training.csv`` and ``today/transformer_training_h100.csv``.
 
-mosaicml/llm-foundry 8c8dd48 (Apache-2.0), VIA-Research/vTrain f8dda84 (MIT), NVIDIA-NeMo/Megatron-Bridge 067f987
-(Apache-2.0). Of Megatron-Bridge the networks whose sizes are in the table, pre-trained in 8 bits, and Qwen3's mixtures
-of experts, whose sizes their own configs say (Apache-2.0).
+Sources: mosaicml/llm-foundry 8c8dd48 (Apache-2.0), VIA-Research/vTrain f8dda84 (MIT), NVIDIA-NeMo/Megatron-Bridge
+067f987 (Apache-2.0). From Megatron-Bridge only pre-training in 8 bits is read, for networks with sizes in the table and
+for Qwen3's mixtures of experts, with sizes from their own configs (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MIXTURES: dict[str, dict[str, float]] = {
     "Qwen3_30B_a3B": {"hidden": 2048, "layers": 48, "heads": 32, "ffn_hidden": 768, "params_b": 3.3},
     "Qwen3_235B_a22B": {"hidden": 4096, "layers": 94, "heads": 64, "ffn_hidden": 1536, "params_b": 22},
 }
-"""Sizes of Qwen/Qwen3-30B-A3B and Qwen/Qwen3-235B-A22B, and the parameters that a token takes."""
+"""Sizes of Qwen/Qwen3-30B-A3B and Qwen/Qwen3-235B-A22B, and their active parameters per token in billions."""
 
 _BOARDS = {
     "A100 SXM4 80GB": "a100-sxm-80gb",
@@ -33,7 +33,7 @@ _BOARDS = {
     "GB200": "gb200",
     "B200": "b200",
 }
-"""Devices of the tables, and their hardware files."""
+"""Ids of the devices in the tables."""
 
 TABLES = ("modern/transformer_training.csv", "today/transformer_training_h100.csv")
 """Tables of training steps in the folder of measurements."""
@@ -46,17 +46,17 @@ class TrainedStep(NamedTuple):
     ----------
     source, gpu, model : str
     billions : float
-        Parameters; of a mixture of experts those that a token takes.
+        Parameters in billions; active parameters per token for a mixture of experts.
     config : str
-        As Hugging Face would write it, in JSON.
+        Hugging Face config in JSON.
     length, batch_size, workers : int
-        Tokens of a sequence; sequences and devices together.
+        Tokens per sequence, global batch size in sequences, and number of devices.
     split : ParallelConfig
     precision : str
     topology : str
     time_s : float
     fused_loss : bool
-        Whether the cross entropy is one kernel.
+        Whether the cross entropy is computed by a single kernel.
     """
 
     source: str
@@ -75,24 +75,24 @@ class TrainedStep(NamedTuple):
 
     @property
     def is_mixture(self) -> bool:
-        """Whether tokens choose among experts."""
+        """Whether the network is a mixture of experts."""
         return "num_experts" in self.config
 
 
 class Published(NamedTuple):
-    """Steps, and how many rows were left out for which reason."""
+    """Steps that were read, and the number of omitted rows by reason."""
 
     steps: list[TrainedStep]
     left_out: dict[str, int]
 
 
 def trained_steps(folder: Path) -> Published:
-    """Every row, read or counted with the reason why not.
+    """Read the tables; count the omitted rows by reason.
 
     Raises
     ------
     BadFile
-        If the folder does not hold the table, or a row cannot be read.
+        If a table is missing or a row cannot be read.
     """
     left_out: Counter[str] = Counter()
     steps = []
@@ -102,7 +102,7 @@ def trained_steps(folder: Path) -> Published:
             sizes = _MIXTURES.get(fields["model"], {})
             row = {**fields, **{name: str(size) for name, size in sizes.items()}}
             source = row["source"].split("@")[0].split("/")[-1]
-            reason = _why_not(row)
+            reason = _reason_to_omit(row)
             if reason:
                 left_out[f"{source}: {reason}"] += 1
                 continue
@@ -113,39 +113,46 @@ def trained_steps(folder: Path) -> Published:
     return Published(steps, dict(left_out))
 
 
-def _why_not(row: dict[str, str]) -> str:
+def _reason_to_omit(row: dict[str, str]) -> str:
     if not row["layers"]:
-        return "the sizes of the network are not in the table"
+        return "the table does not contain the sizes of the network"
     if row["gpu"] not in _BOARDS:
-        return f"no hardware file of {row['gpu']}"
+        return f"no hardware file for {row['gpu']}"
     if "Pre-Training" not in row["software"] and "Performance" in row["software"]:
         return "fine-tuning"
     return "4 bits" if row["precision"] == "nvfp4" else ""
 
 
 def _step(source: str, row: dict[str, str]) -> TrainedStep:
-    def whole(name: str, otherwise: int = 1) -> int:
-        return int(float(row[name] or otherwise))
+    def integer(name: str) -> int:
+        return int(float(row[name] or 1))
 
-    length, batch_size, workers = whole("seq_len"), whole("global_batch_seqs"), whole("n_gpus")
+    length, batch_size, workers = integer("seq_len"), integer("global_batch_seqs"), integer("n_gpus")
     tokens_per_s = float(row["tokens_per_s_per_gpu"]) * workers
     time_s = float(row["iteration_ms"]) / 1e3 if row["iteration_ms"] else batch_size * length / tokens_per_s
-    hidden, layers = whole("hidden"), whole("layers")
-    inner, vocabulary = whole("ffn_hidden"), whole("vocab")
+    hidden, layers = integer("hidden"), integer("layers")
+    inner, vocabulary = integer("ffn_hidden"), integer("vocab")
     billions = float(row["params_b"] or 0) or layers * hidden * (hidden * 2.25 + 3 * inner) / 1e9
-    how = _SOURCES[source](row, whole)
-    sizes = {"hidden": hidden, "layers": layers, "heads": whole("heads"), "kv_heads": whole("kv_heads"), "inner": inner,
-             "vocabulary": vocabulary, "length": length}  # fmt: skip
+    setup = _SOURCES[source](row, integer)
+    sizes = {
+        "hidden": hidden,
+        "layers": layers,
+        "heads": integer("heads"),
+        "kv_heads": integer("kv_heads"),
+        "inner": inner,
+        "vocabulary": vocabulary,
+        "length": length,
+    }
     return TrainedStep(
-        source, _BOARDS[row["gpu"]], row["model"], billions, json.dumps(how.config(**sizes)), length, batch_size,
-        workers, how.split, how.precision, how.topology.format(
-            device=_BOARDS[row["gpu"]], inside=min(workers, how.node), nodes=max(workers // how.node, 1)
-        ), time_s, how.fused_loss,
+        source, _BOARDS[row["gpu"]], row["model"], billions, json.dumps(setup.config(**sizes)), length, batch_size,
+        workers, setup.split, setup.precision, setup.topology.format(
+            device=_BOARDS[row["gpu"]], inside=min(workers, setup.node), nodes=max(workers // setup.node, 1)
+        ), time_s, setup.fused_loss,
     )  # fmt: skip
 
 
-class _How(NamedTuple):
-    """How a source trains: what its config is, how work is shared out, on which machine."""
+class _Setup(NamedTuple):
+    """Training setup of a source: config, parallelism, precision and machine."""
 
     config: Callable[..., dict[str, Any]]
     split: ParallelConfig
@@ -189,36 +196,36 @@ _A100 = "{inside}x {device} @ nvlink3-x12, {nodes} nodes @ 1600 Gbit/s"
 _H100 = "{inside}x {device} @ nvlink4-x18, {nodes} nodes @ 3200 Gbit/s"
 
 
-def _llm_foundry(row: dict[str, str], whole: Callable[..., int]) -> _How:
-    """FSDP in PyTorch, attention in one kernel; nodes of eight, 1,600 or 3,200 Gbit/s between them."""
+def _llm_foundry(row: dict[str, str], integer: Callable[..., int]) -> _Setup:
+    """Return the setup of llm-foundry: FSDP, FlashAttention 2, nodes of 8 devices linked at 1,600 or 3,200 Gbit/s."""
     split = ParallelConfig(
-        micro_batch_size=whole("micro_batch"),
+        micro_batch_size=integer("micro_batch"),
         zero_stage=3,
         recompute=row["activation_checkpointing"],
         execution="eager",
         attention="flash2",
     )
-    return _How(_gpt, split, "bf16", _H100 if row["gpu"].startswith("H100") else _A100, 8, True)
+    return _Setup(_gpt, split, "bf16", _H100 if row["gpu"].startswith("H100") else _A100, 8, True)
 
 
-def _vtrain(row: dict[str, str], whole: Callable[..., int]) -> _How:
-    """Megatron-DeepSpeed, attention in several kernels; one node."""
-    split = ParallelConfig(whole("tp"), whole("pp"), micro_batch_size=whole("micro_batch"), zero_stage=0)
-    return _How(lambda **sizes: _gpt(**sizes, attention="eager"), split, "fp16", _A100, 8)
+def _vtrain(row: dict[str, str], integer: Callable[..., int]) -> _Setup:
+    """Return the setup of vTrain: Megatron-DeepSpeed with unfused attention on one node."""
+    split = ParallelConfig(integer("tp"), integer("pp"), micro_batch_size=integer("micro_batch"), zero_stage=0)
+    return _Setup(lambda **sizes: _gpt(**sizes, attention="eager"), split, "fp16", _A100, 8)
 
 
-def _bridge(row: dict[str, str], whole: Callable[..., int]) -> _How:
-    """Megatron's products in 8 bits, all else in bf16; where nothing shares the network, its state is (FSDP)."""
-    alone = whole("tp") == whole("pp") == whole("ep") == 1
+def _bridge(row: dict[str, str], integer: Callable[..., int]) -> _Setup:
+    """Return the setup of Megatron-Bridge: fp8 matrix products, bf16 otherwise; FSDP without model parallelism."""
+    is_data_parallel = integer("tp") == integer("pp") == integer("ep") == 1
     split = ParallelConfig(
-        whole("tp"), whole("pp"), whole("vpp"), whole("tp") > 1, whole("micro_batch"), zero_stage=3 if alone else 1,
-        expert=whole("ep"),
+        integer("tp"), integer("pp"), integer("vpp"), integer("tp") > 1, integer("micro_batch"),
+        zero_stage=3 if is_data_parallel else 1, expert=integer("ep"),
     )  # fmt: skip
     node = 64 if row["gpu"].startswith("GB") else 8
     topology = f"{{inside}}x {{device}} @ nvlink5-x18, {{nodes}} nodes @ {node}x infiniband-ndr"
-    return _How(_qwen3 if row["model"] in _MIXTURES else _llama, split, "fp8", topology, node)
+    return _Setup(_qwen3 if row["model"] in _MIXTURES else _llama, split, "fp8", topology, node)
 
 
-_SOURCES: dict[str, Callable[..., _How]] = {
+_SOURCES: dict[str, Callable[..., _Setup]] = {
     "llm-foundry": _llm_foundry, "vTrain": _vtrain, "Megatron-Bridge": _bridge,
 }  # fmt: skip
