@@ -241,6 +241,9 @@ SPLITS: dict[str, Callable[[Request], Report]] = {
 }
 """Function that performs each validation, by the value of ``--split``."""
 
+GROUPED_SPLITS = (*STEP_SPLITS, "transformers", "layers")
+"""Splits with a row per group of measurements, whose mean error is that of the groups."""
+
 
 @click.group(cls=ErrorHandlingGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def main() -> None:

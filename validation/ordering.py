@@ -81,7 +81,9 @@ def are_comparable(one: Device, other: Device) -> bool:
     return one.vendor == other.vendor and (one.architecture == KEPLER) == (other.architecture == KEPLER)
 
 
-def shifts(devices: Iterable[Device], precision: str, pool: Pool) -> dict[str, dict[str, float]]:
+def shifts(
+    devices: Iterable[Device], precision: str, pool: Pool, execution: str = "eager"
+) -> dict[str, dict[str, float]]:
     """Return the shifts of the logarithms of parameters in a precision, by device and parameter.
 
     Parameters
@@ -91,6 +93,8 @@ def shifts(devices: Iterable[Device], precision: str, pool: Pool) -> dict[str, d
     precision : str
     pool : Pool
         Its own shifts are ignored.
+    execution : str
+        Execution that the shifts are for: those of inference engines differ from those of all others.
     """
     bare, measured = Pool(pool.format, pool.parameters, pool.fits), {one.id for one in pool.fits}
     known: list[tuple[Device, Rates, CalibratedModel]] = []
@@ -118,7 +122,8 @@ def shifts(devices: Iterable[Device], precision: str, pool: Pool) -> dict[str, d
         slack = [float((logarithms[first] - logarithms[second]).min()) for first, second in pairs]
         for (device, _, _), shift in zip(known, isotonic(theta, variance, pairs, slack) - theta):
             if abs(shift) > SMALLEST_SHIFT:
-                shifts_by_device.setdefault(f"{device.id} {precision}", {})[name] = round(float(shift), 6)
+                key = order_key(device, precision, execution)
+                shifts_by_device.setdefault(key, {})[name] = round(float(shift), 6)
     return shifts_by_device
 
 

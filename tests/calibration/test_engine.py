@@ -59,7 +59,7 @@ def test_kernels_of_engines_are_those_timed_one_by_one() -> None:
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_a_better_device_is_not_slower_in_an_engine(phase: str) -> None:
     """Compare all pairs of shipped devices of which one has the better figure everywhere in its data sheet."""
-    from validation.ordering import better, comparable
+    from validation.ordering import are_comparable, is_better
 
     times = []
     for device in list_devices():
@@ -72,7 +72,7 @@ def test_a_better_device_is_not_slower_in_an_engine(phase: str) -> None:
     pairs = 0
     for one, own_rates, own_s in times:
         for other, other_rates, other_s in times:
-            if one.id != other.id and comparable(one, other) and better(own_rates, other_rates):
+            if one.id != other.id and are_comparable(one, other) and is_better(own_rates, other_rates):
                 pairs += 1
                 assert own_s <= other_s * 1.001, f"{one.id} {own_s}, {other.id} {other_s}"
     assert pairs > 500

@@ -46,17 +46,44 @@ def test_ship_requires_both_folders(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+class Group(msgspec.Struct, frozen=True):
+    """Accuracy of a group of held-out measurements."""
+
+    points: int
+    mape: float
+    coverage_90: float
+
+
 def test_splits_include_all_splits_of_the_public_command() -> None:
     assert set(STEP_SPLITS) < set(SPLITS)
 
 
-def test_plot_draws_held_out_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("split", "title"),
+    [
+        ("layers", "Mean error 30.0% over 2 groups of measurements; 90% intervals contain 75%"),
+        ("collectives", "Mean error 20.0% over 1 point; 90% intervals contain 100%"),
+    ],
+)
+def test_plot_has_the_figures_of_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, title: str
+) -> None:
+    """Groups have the same weight: (20% + 40%) / 2, and (1 + 2) of 4 points are inside."""
     pytest.importorskip("altair")
     rows = [Group(1, 0.2, 1.0), Group(3, 0.4, 2 / 3)]
     pairs = [Pair("a layer", "conv", 0.001, 0.0012, (0.0009, 0.0016))]
-    monkeypatch.setitem(SPLITS, "layers", lambda request: ([], lambda: Document("one layer", (), []), lambda: pairs))
+    monkeypatch.setitem(SPLITS, split, lambda asked: (rows, lambda: Document("one layer", (), []), lambda: pairs))
     picture = tmp_path / "drawn.svg"
-    result = CliRunner().invoke(
-        main, ["accuracy", "--data", str(tmp_path), "--split", "layers", "--plot", str(picture)]
-    )
-    assert result.exit_code == 0 and "Predicted against measured: layers" in picture.read_text("utf-8")
+    words = ["accuracy", "--data", str(tmp_path), "--split", split, "--plot", str(picture)]
+    result = CliRunner().invoke(main, words)
+    drawn = picture.read_text("utf-8")
+    assert result.exit_code == 0 and f"Predicted against measured: {split}" in drawn and title in drawn
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["own", "order", "transformers", "operations", "profile", "ppp"])
+def test_tables_of_the_accuracy_page_can_be_written(split: str) -> None:
+    result = CliRunner().invoke(main, ["accuracy", "--data", str(DATA), "--split", split, "--format", "markdown"])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("**") and "| --:" in result.output

@@ -60,10 +60,8 @@ def layer_validation_page(
     for source, kind in names:
         own = [row for row in rows if row.kind == kind and row.source.startswith(source + " ")]
         facts.append((f"{source}, {kind}", _summary(own)))
-    inside = sum(row.coverage_90 * row.points for row in rows) / sum(row.points for row in rows)
-    facts.append(("within", f"{inside:.0%} of {len(points)} layers lie in their 90% interval"))
-    mean = sum(row.mape for row in rows) / len(rows)
-    headline = f"one fifth of the shapes held out: {mean:.1%} mean absolute error over {len(rows)} groups of layers"
+    facts.append(("within", f"{coverage(rows):.0%} of {len(points)} layers lie in their 90% interval"))
+    headline = f"one fifth of the shapes held out: {mean_error(rows):.1%} mean absolute error over {len(rows)} groups of layers"
     notes = [f"{number} rows left out: {reason}" for reason, number in left_out.items() if number]
     return Document(headline, facts, [table, worst], notes, table)
 
