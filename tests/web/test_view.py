@@ -62,7 +62,7 @@ def test_every_control_is_in_the_address():
         ({"scaling": ["odd"]}, "no scaling is called 'odd': valid names: strong, weak."),
         ({"strategy": ["dta"]}, "did you mean data"),
         ({"collective": ["rings"]}, "did you mean ring"),
-        ({"images": ["many"]}, "'many' is not a quantity"),
+        ({"images": ["many"]}, "`--images` must be a number such as 52k"),
         ({"images": ["0"]}, "must be a number > 0"),
         ({"epochs": ["inf"]}, "must be a number from"),
         ({"price": ["1 USD"]}, "is not in USD/h"),

@@ -61,7 +61,8 @@ def layer_validation_page(
         own = [row for row in rows if row.kind == kind and row.source.startswith(source + " ")]
         facts.append((f"{source}, {kind}", _summary(own)))
     facts.append(("within", f"{coverage(rows):.0%} of {len(points)} layers lie in their 90% interval"))
-    headline = f"one fifth of the shapes held out: {mean_error(rows):.1%} mean absolute error over {len(rows)} groups of layers"
+    error = f"{mean_error(rows):.1%} mean absolute error"
+    headline = f"one fifth of the shapes held out: {error} over {len(rows)} groups of layers"
     notes = [f"{number} rows left out: {reason}" for reason, number in left_out.items() if number]
     return Document(headline, facts, [table, worst], notes, table)
 
