@@ -2,8 +2,8 @@
 
 Sizes and defaults are those of BVLC Caffe's ``caffe.proto`` and layer sources: convolutions round down, pooling rounds
 up, batch normalization has no trained parameters, and Scale has a factor (with ``bias_term`` also an offset) per
-channel. From a training file the layers of the training phase are read. The old format (``layers { type: CONVOLUTION
-}``) is supported.
+channel. Only the layers of the training phase are read from a training file. The old format (``layers { type:
+CONVOLUTION }``) is supported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_prototxt(data: bytes, where: str, image_size: int | None = None) -> Net
     where : str
         Path of the file, for error messages and the source.
     image_size : int, optional
-        Height and width of the input, instead of the file's; required for a training file without an input size.
+        Height and width of the input, instead of those in the file; required if a training file has no input size.
 
     Raises
     ------
@@ -43,11 +43,11 @@ def read_prototxt(data: bytes, where: str, image_size: int | None = None) -> Net
     """
     net = parse_text(data, where)
     reader = _Reader(where, image_size)
-    reader.declared_inputs(net)
+    reader.read_inputs(net)
     for message in [*net.get("layer", []), *net.get("layers", [])]:
         if not isinstance(message, dict):
             raise BadDescriptor(f"{where}: a layer must be a message in braces (got {message!r})")
-        reader.layer(message)
+        reader.add_layer(message)
     if not reader.inputs:
         raise BadDescriptor(f"{where}: has no input: expected a layer of type Input or Data, or input and input_shape")
     name = str(get(net, "name", Path(where).stem))
@@ -57,17 +57,20 @@ def read_prototxt(data: bytes, where: str, image_size: int | None = None) -> Net
 
 
 class _Reader:
-    """Layers read so far, and the blobs by name; an in-place layer replaces the blob of its name."""
+    """State while a file is read: the network so far, and the current blob of each name.
+
+    An in-place layer replaces the blob of its name.
+    """
 
     def __init__(self, where: str, image_size: int | None) -> None:
         self.where = where
         self.image_size = image_size
         self.builder = Builder(where)
-        self.blobs: dict[str, Blob | None] = {}  # None: labels and blobs computed from them
+        self.blobs: dict[str, Blob | None] = {}  # None for labels, and for blobs computed from labels
         self.inputs: list[Shape] = []
         self.notes: list[str] = []
 
-    def declared_inputs(self, net: Message) -> None:
+    def read_inputs(self, net: Message) -> None:
         """Read ``input`` with ``input_shape``, or the older ``input_dim``, at the top of the file."""
         names = net.get("input", [])
         shapes = [dims_of(message) for message in net.get("input_shape", [])]
@@ -77,17 +80,17 @@ class _Reader:
         if len(names) != len(shapes):
             raise BadDescriptor(f"{self.where}: {len(names)} inputs with {len(shapes)} shapes")
         for name, shape in zip(names, shapes):
-            self._input(str(name), shape)
+            self._add_input(str(name), shape)
 
-    def _input(self, name: str, dims: list[Any]) -> None:
+    def _add_input(self, name: str, dims: list[Any]) -> None:
         shape = check_input_shape(f"{self.where}: input {name!r}", dims[1:])
         if self.image_size and len(shape) == 4:
             shape = (*shape[:2], self.image_size, self.image_size)
         self.inputs.append(shape)
         self.blobs[name] = Blob(shape)
 
-    def layer(self, message: Message) -> None:
-        """Add one layer of the file."""
+    def add_layer(self, message: Message) -> None:
+        """Add a layer of the file to the network, unless it belongs to another phase or is not counted."""
         name = str(get(message, "name", "unnamed"))
         layer_type = str(get(message, "type", ""))
         kind = "".join(letter for letter in layer_type.lower() if letter.isalnum())
@@ -95,7 +98,7 @@ class _Reader:
             return
         tops = [str(top) for top in message.get("top", [])]
         if kind in _DATA_TYPES:
-            self._data(name, kind, message, tops)
+            self._read_data_layer(name, kind, message, tops)
             return
         bottoms = []
         for bottom in (str(bottom) for bottom in message.get("bottom", [])):
@@ -111,7 +114,7 @@ class _Reader:
         if kind == "split":
             self.blobs |= dict.fromkeys(tops, blobs[0])
         elif kind == "slice":
-            self._slice(name, message, blobs[0], tops)
+            self._add_slices(name, message, blobs[0], tops)
         else:
             add = LAYERS.get(kind)
             if add is None:
@@ -124,13 +127,13 @@ class _Reader:
                 self.blobs |= dict.fromkeys(tops)
                 self.blobs[tops[0]] = result
 
-    def _data(self, name: str, kind: str, message: Message, tops: list[str]) -> None:
-        """Read a data layer, which is an input; layers that read files specify only the size to which they crop."""
+    def _read_data_layer(self, name: str, kind: str, message: Message, tops: list[str]) -> None:
+        """Add the inputs of a data layer; layers that read files specify only the size to which they crop images."""
         shape_field = "input_param" if kind == "input" else "dummy_data_param"
         shapes = [dims_of(shape) for shape in sub(message, shape_field).get("shape", [])]
         if shapes:
             for index, top in enumerate(tops):
-                self._input(top, shapes[min(index, len(shapes) - 1)])
+                self._add_input(top, shapes[min(index, len(shapes) - 1)])
             return
         crop = self.image_size
         for field in ("transform_param", f"{kind[:-4]}_param", "data_param"):
@@ -138,11 +141,11 @@ class _Reader:
         if not tops or not crop:
             raise self.builder.fail(name, "does not specify the size of its images: give --image-size")
         self.notes.append(f"{Path(self.where).name} does not specify the channels of its images: assumed to be 3")
-        self._input(tops[0], [1, 3, crop, crop])
+        self._add_input(tops[0], [1, 3, crop, crop])
         self.blobs |= dict.fromkeys(tops[1:])
 
-    def _slice(self, name: str, message: Message, blob: Blob, tops: list[str]) -> None:
-        """Split a blob along an axis; each part is a layer."""
+    def _add_slices(self, name: str, message: Message, blob: Blob, tops: list[str]) -> None:
+        """Split a blob along an axis, and add a layer for each part."""
         param = sub(message, "slice_param")
         axis = integer(self.builder, name, param, "axis", integer(self.builder, name, param, "slice_dim", 1, 0), -4)
         if axis < 0:
@@ -161,7 +164,7 @@ class _Reader:
 
 
 def _in_training(message: Message) -> bool:
-    """Return whether a layer belongs to the training phase, without stages."""
+    """Return whether a layer belongs to the training phase; rules with stages are not met."""
 
     def is_met(rule: Any) -> bool:
         return isinstance(rule, dict) and get(rule, "phase", "TRAIN") in ("TRAIN", 0) and not rule.get("stage")
@@ -175,6 +178,7 @@ def _in_training(message: Message) -> bool:
 _ELTWISE = {"SUM": "add", "PROD": "mul", "MAX": "maximum", 1: "add", 0: "mul", 2: "maximum"}
 
 Add = Callable[[Builder, str, Message, "list[Blob]"], Blob]
+"""Function that adds a layer, from the builder, the layer's name and message, and its input blobs."""
 
 
 def _same_shape(kind: str) -> Add:
@@ -245,7 +249,7 @@ def _lrn(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Bl
 
 
 def _scale(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
-    """Add a factor per channel, with ``bias_term`` also an offset; or the product of two blobs."""
+    """Add a scaling with a factor (and an offset with ``bias_term``) per channel, or the product of two blobs."""
     if len(blobs) > 1:
         return builder.add(name, "mul", blobs[:2], blobs[0].shape)
     vector = (blobs[0].shape[1], *(1 for _ in blobs[0].shape[2:]))
@@ -344,7 +348,7 @@ def integer(builder: Builder, name: str, param: Message, field: str, default: in
 
 
 def boolean(builder: Builder, name: str, param: Message, field: str, default: bool) -> bool:
-    """Return a true-or-false field."""
+    """Return a Boolean field; raise if it is neither true nor false."""
     value = get(param, field, default)
     if value not in (True, False):
         raise builder.fail(name, f"{field} must be true or false (got {value!r})")
