@@ -1,4 +1,4 @@
-"""`sweep` and `best`: predictions of all combinations of a design space."""
+"""Public functions `sweep` and `best`: predictions of all combinations of a design space, and its best rows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ..units import PRECISION_BYTES, parse_quantity
 from .arguments import Paths, to_paths
 
 Names = str | Sequence[str]
-"""A sequence of names, or a string of names separated by commas; ``"all"`` selects all valid names."""
+"""A sequence of names, or a text of names separated by commas; ``"all"`` selects all names of a known list."""
 
 Numbers = str | int | Sequence[int]
-"""An integer, a sequence of integers, or a range: ``"1,2,4"``, ``"1:1024:x2"``."""
+"""An integer, a sequence of integers, or a text such as ``"1,2,4"`` or ``"1:1024:x2"``."""
 
 
 def sweep(
@@ -53,49 +53,49 @@ def sweep(
     scheduler: str | None = None,
     on_done: Callable[[int, int], None] | None = None,
 ) -> Sweep | Space:
-    """Predict every combination of networks, devices, batch sizes, ... and write the results to a file.
+    """Predict all combinations of networks, devices, batch sizes and other parameters, and write them to a file.
 
-    An infeasible combination gets a row with the reason. An interrupted sweep resumes when it is called again with the
-    same arguments.
+    The row of an infeasible combination states the reason. To resume an interrupted sweep, call the function again with
+    the same arguments.
 
     Parameters
     ----------
     networks, gpus, precisions, phases : names
-        A sequence of names, a string of names separated by commas, or ``"all"``.
+        A sequence of names, a text with commas, or ``"all"``.
     output : path
         ``.parquet`` or ``.csv`` file; an existing file is replaced only with `force`.
     batch_sizes, workers : numbers
         An integer, a sequence, or a range such as ``"1:1024:x2"``. The batch size is the global one for strong scaling
         and per worker for weak scaling.
     sequence_lengths : numbers, optional
-        Tokens per sequence, for language models that are shipped, from a config, or exported for several lengths. For
-        the phase ``decode``, the number of tokens in the KV cache. By default the length of each network.
+        Tokens per sequence; in phase ``decode``, tokens in the KV cache (default: the length of each network). Valid
+        for language models that are shipped, described by a config, or exported for several lengths.
     time_models : names
-        ``default`` (the choice of `paleo_lite.predict`) or names of `paleo_lite.timing.TIME_MODELS`.
+        ``default`` (as chosen by `paleo_lite.predict`) or names of `paleo_lite.timing.TIME_MODELS`.
     ppp : float, optional
         Platform percent of peak as a fraction, for the time model ``ppp``.
     strategies, scalings, links, collectives : names
-        Parallelism strategies, scaling modes, links between workers, and collectives, as for `paleo_lite.scale`. By
-        default, the fastest collective is chosen.
+        Parallelism, scaling, links between workers, and collectives (default: the fastest), as for `paleo_lite.scale`.
     optimizer : str
         Optimizer of training.
     samples : float or str
-        Number of samples for hours, cost and energy.
+        Number of samples that hours, cost and energy refer to.
     price, power : float or str, optional
-        Price of one device in US dollars per hour, and its power in watts. By default, the price in the hardware file
-        and the result of the power model.
+        US dollars per hour and watts of one device, instead of its recorded price and the power model.
     hardware_files : path, or sequence of paths
-        TOML files of further devices.
+        TOML files of additional devices.
+    force : bool
+        Replace an existing output file.
     yes : bool
-        Run even with more than `paleo_lite.sweeps.space.MAX_UNCONFIRMED_ROWS` combinations.
+        Run even if there are more than `paleo_lite.sweeps.space.MAX_UNCONFIRMED_ROWS` combinations.
     dry_run : bool
-        Return the design space, with its number of combinations, without predicting.
+        Return the design space without running the sweep.
     jobs : int, optional
-        Number of processes; by default one per core.
+        Number of processes (default: one per core).
     scheduler : str, optional
-        Address of a Dask scheduler, ``tcp://host:8786``, on whose workers the sweep runs.
+        Address of a Dask scheduler, such as ``tcp://host:8786``; the sweep runs on its workers.
     on_done : callable, optional
-        Called with the number of completed chunks and the number of all chunks.
+        Function that is called with the number of completed chunks and the total number of chunks.
 
     Returns
     -------
@@ -104,7 +104,7 @@ def sweep(
     Raises
     ------
     PaleoError
-        For an unknown name, an existing output file, a sweep that is too large, or a missing extra.
+        If a name is unknown, the output file exists, the sweep is too large, or an extra is missing.
     """
     hardware_paths = to_paths(hardware_files)
     worker_counts = parse_numbers(workers, "workers")
@@ -164,17 +164,17 @@ def best(
     file : path
         Output file of `sweep`.
     minimise, maximise : str, optional
-        A column: ``cost``, ``time_s``, ``hours``, ``throughput_per_s``, ...
+        Column to minimise or maximise, such as ``cost``, ``time_s``, ``hours`` or ``throughput_per_s``.
     pareto : names
         Columns of a Pareto front: rows that no other row dominates in all of these columns.
     where : str, optional
         Filter condition, such as ``"time_s < 0.1 and (gpu == k80 or workers >= 4)"``.
     bounds : bool
-        Include rows whose times are lower bounds; by default only forecasts are ranked.
+        Include rows with times that are lower bounds (default: rank forecasts only).
     top : int
-        Maximum number of rows to return.
+        Maximum number of rows.
     sample : int
-        Number of other rows that a chart shows behind the front.
+        Number of further rows that a chart shows as background.
 
     Returns
     -------

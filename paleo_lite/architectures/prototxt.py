@@ -2,8 +2,8 @@
 
 Sizes and defaults are those of BVLC Caffe's ``caffe.proto`` and layer sources: convolutions round down, pooling rounds
 up, batch normalization has no trained parameters, and Scale has a factor (with ``bias_term`` also an offset) per
-channel. In a training file, only the layers of the training phase are read. The old format, with
-``layers { type: CONVOLUTION }``, is supported.
+channel. Only the layers of the training phase are read from a training file. The old format (``layers { type:
+CONVOLUTION }``) is supported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_prototxt(data: bytes, where: str, image_size: int | None = None) -> Net
     where : str
         Path of the file, for error messages and the source.
     image_size : int, optional
-        Height and width of the input, instead of the file's; required for a training file without an input size.
+        Height and width of the input, instead of those in the file; required if a training file has no input size.
 
     Raises
     ------
@@ -43,11 +43,11 @@ def read_prototxt(data: bytes, where: str, image_size: int | None = None) -> Net
     """
     net = parse_text(data, where)
     reader = _Reader(where, image_size)
-    reader.read_declared_inputs(net)
+    reader.read_inputs(net)
     for message in [*net.get("layer", []), *net.get("layers", [])]:
         if not isinstance(message, dict):
             raise BadDescriptor(f"{where}: a layer must be a message in braces (got {message!r})")
-        reader.read_layer(message)
+        reader.add_layer(message)
     if not reader.inputs:
         raise BadDescriptor(f"{where}: has no input: expected a layer of type Input or Data, or input and input_shape")
     name = str(get(net, "name", Path(where).stem))
@@ -57,17 +57,20 @@ def read_prototxt(data: bytes, where: str, image_size: int | None = None) -> Net
 
 
 class _Reader:
-    """State of reading a file: the layers so far, and the blobs by name. An in-place layer replaces its blob."""
+    """State while a file is read: the network so far, and the current blob of each name.
+
+    An in-place layer replaces the blob of its name.
+    """
 
     def __init__(self, where: str, image_size: int | None) -> None:
         self.where = where
         self.image_size = image_size
         self.builder = Builder(where)
-        self.blobs: dict[str, Blob | None] = {}  # None: labels and blobs computed from them
+        self.blobs: dict[str, Blob | None] = {}  # None for labels, and for blobs computed from labels
         self.inputs: list[Shape] = []
         self.notes: list[str] = []
 
-    def read_declared_inputs(self, net: Message) -> None:
+    def read_inputs(self, net: Message) -> None:
         """Read ``input`` with ``input_shape``, or the older ``input_dim``, at the top of the file."""
         names = net.get("input", [])
         shapes = [dims_of(message) for message in net.get("input_shape", [])]
@@ -86,8 +89,8 @@ class _Reader:
         self.inputs.append(shape)
         self.blobs[name] = Blob(shape)
 
-    def read_layer(self, message: Message) -> None:
-        """Read one layer of the file, and add it unless it belongs to the test phase or computes nothing."""
+    def add_layer(self, message: Message) -> None:
+        """Add a layer of the file to the network, unless it belongs to another phase or is not counted."""
         name = str(get(message, "name", "unnamed"))
         layer_type = str(get(message, "type", ""))
         kind = "".join(letter for letter in layer_type.lower() if letter.isalnum())
@@ -125,7 +128,7 @@ class _Reader:
                 self.blobs[tops[0]] = result
 
     def _read_data_layer(self, name: str, kind: str, message: Message, tops: list[str]) -> None:
-        """Add the inputs of a data layer; a layer that reads image files specifies only its crop size."""
+        """Add the inputs of a data layer; layers that read files specify only the size to which they crop images."""
         shape_field = "input_param" if kind == "input" else "dummy_data_param"
         shapes = [dims_of(shape) for shape in sub(message, shape_field).get("shape", [])]
         if shapes:
@@ -142,10 +145,9 @@ class _Reader:
         self.blobs |= dict.fromkeys(tops[1:])
 
     def _add_slices(self, name: str, message: Message, blob: Blob, tops: list[str]) -> None:
-        """Split a blob along an axis; each part is a layer."""
+        """Split a blob along an axis, and add a layer for each part."""
         param = sub(message, "slice_param")
-        default_axis = integer(self.builder, name, param, "slice_dim", 1, 0)  # the older name of the field
-        axis = integer(self.builder, name, param, "axis", default_axis, -4)
+        axis = integer(self.builder, name, param, "axis", integer(self.builder, name, param, "slice_dim", 1, 0), -4)
         if axis < 0:
             axis += len(blob.shape)
         if not 0 < axis < len(blob.shape) or not tops:
@@ -154,8 +156,7 @@ class _Reader:
         points = [0, *param.get("slice_point", []), size]
         if len(points) == 2:
             points = [size * part // len(tops) for part in range(len(tops) + 1)]
-        are_integers = all(isinstance(point, int) for point in points)
-        if len(points) != len(tops) + 1 or not are_integers or points != sorted(set(points)):
+        if len(points) != len(tops) + 1 or any(not isinstance(p, int) for p in points) or points != sorted(set(points)):
             raise self.builder.fail(name, f"cannot be split into {len(tops)} parts at {points[1:-1]}")
         for top, start, stop in zip(tops, points, points[1:]):
             shape = (*blob.shape[:axis], stop - start, *blob.shape[axis + 1 :])
@@ -163,7 +164,7 @@ class _Reader:
 
 
 def _in_training(message: Message) -> bool:
-    """Return whether a layer belongs to the training phase; rules with a stage are never met."""
+    """Return whether a layer belongs to the training phase; rules with stages are not met."""
 
     def is_met(rule: Any) -> bool:
         return isinstance(rule, dict) and get(rule, "phase", "TRAIN") in ("TRAIN", 0) and not rule.get("stage")
@@ -177,10 +178,11 @@ def _in_training(message: Message) -> bool:
 _ELTWISE = {"SUM": "add", "PROD": "mul", "MAX": "maximum", 1: "add", 0: "mul", 2: "maximum"}
 
 Add = Callable[[Builder, str, Message, "list[Blob]"], Blob]
+"""Function that adds a layer, from the builder, the layer's name and message, and its input blobs."""
 
 
 def _same_shape(kind: str) -> Add:
-    """Return a function that adds a layer in which input and output have the same shape."""
+    """Return a function that adds a layer with an output of the shape of its input."""
 
     def add(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
         actual_kind = kind
@@ -247,7 +249,7 @@ def _lrn(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Bl
 
 
 def _scale(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
-    """Add a Scale layer: a factor (with ``bias_term`` also an offset) per channel, or the product of two blobs."""
+    """Add a scaling with a factor (and an offset with ``bias_term``) per channel, or the product of two blobs."""
     if len(blobs) > 1:
         return builder.add(name, "mul", blobs[:2], blobs[0].shape)
     vector = (blobs[0].shape[1], *(1 for _ in blobs[0].shape[2:]))
@@ -268,8 +270,7 @@ def _per_channel(kind: str) -> Add:
 
 def _concat(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
     param = sub(message, "concat_param")
-    default_axis = integer(builder, name, param, "concat_dim", 1, 0)  # the older name of the field
-    axis = integer(builder, name, param, "axis", default_axis, -4)
+    axis = integer(builder, name, param, "axis", integer(builder, name, param, "concat_dim", 1, 0), -4)
     return builder.concat(name, blobs, axis)
 
 
@@ -315,7 +316,7 @@ LAYERS: dict[str, Add] = {
     "eltwise": _eltwise,
     "flatten": _flatten,
     "reshape": _reshape,
-    **{caffe_type: _same_shape(kind.name) for kind in KINDS.values() for caffe_type in kind.caffe.split()},
+    **{written: _same_shape(kind.name) for kind in KINDS.values() for written in kind.caffe.split()},
 }
 """Functions that add a layer, by its Caffe type in lower case without underscores."""
 
@@ -347,7 +348,7 @@ def integer(builder: Builder, name: str, param: Message, field: str, default: in
 
 
 def boolean(builder: Builder, name: str, param: Message, field: str, default: bool) -> bool:
-    """Return a Boolean field; raise if it has another value."""
+    """Return a Boolean field; raise if it is neither true nor false."""
     value = get(param, field, default)
     if value not in (True, False):
         raise builder.fail(name, f"{field} must be true or false (got {value!r})")
@@ -361,13 +362,14 @@ def pair(
 
     They are given as ``kernel_size`` once or twice, or as ``kernel_h`` and ``kernel_w``.
     """
+    joint = param.get("kernel_size" if field == "kernel" else field, [])
     if f"{field}_h" in param or f"{field}_w" in param:
         height = integer(builder, name, param, f"{field}_h", default, minimum)
         width = integer(builder, name, param, f"{field}_w", default, minimum)
         return height, width
-    values = param.get("kernel_size" if field == "kernel" else field) or [default]
-    if len(values) > 2:
-        raise builder.fail(name, f"{field} has {len(values)} dimensions; only images are supported")
+    if len(joint) > 2:
+        raise builder.fail(name, f"{field} has {len(joint)} dimensions; only images are supported")
+    values = joint or [default]
     height = integer(builder, name, {field: [values[0]]}, field, None, minimum)
     width = integer(builder, name, {field: [values[-1]]}, field, None, minimum)
     return height, width

@@ -1,9 +1,9 @@
 """Torch modes that record the operations of a forward pass.
 
-`FunctionRecorder` receives functions, methods and operators as the code calls them (``F.conv2d``, ``x + y``); each call
-in `OPERATIONS` becomes one layer. The calls inside other functions written in Python are recorded in the same way;
-functions written in C++ run under `OperationRecorder`, which receives the ATen operations inside. torch itself is not
-modified.
+`FunctionRecorder` intercepts calls of functions, methods and operators (``F.conv2d``, ``x + y``). Each call listed in
+`OPERATIONS` becomes one layer. Other functions written in Python are run so that the calls inside are intercepted as
+well; those written in C++ run under `OperationRecorder`, which intercepts the ATen operations inside. No function of
+torch is patched.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
 _MOVES = name_set("to cuda cpu type xpu mps pin_memory")
 _FILLED_WITH_VALUES = name_set("arange linspace logspace tensor as_tensor scalar_tensor tril_indices")
 _MAX_CONSTANT_ELEMENTS = 1024
-"""Maximum number of elements of constants that are evaluated; an outer product of two has the square of it."""
+"""Maximum number of elements of constants that are evaluated; an outer product has the square of this number."""
 
 Arguments = Sequence[Any]
 KeywordArguments = dict[str, Any]
@@ -61,7 +61,7 @@ class FunctionRecorder(TorchFunctionMode):
     recorder : Recorder
         Collects the layers.
     operations : OperationRecorder
-        Records the ATen operations inside calls that are not one layer.
+        Records the ATen operations inside calls that are not a single layer.
     """
 
     def __init__(self, recorder: Recorder, operations: OperationRecorder) -> None:
@@ -86,6 +86,7 @@ class FunctionRecorder(TorchFunctionMode):
             operations.call_form = previous_form
 
     def _call(self, function: Any, name: str, args: Arguments, kwargs: KeywordArguments) -> Any:
+        """Run a call, record its layers, and return its result."""
         recorder = self.recorder
         if name in VALUES:
             return self._read_value(function, name, args, kwargs)
@@ -120,7 +121,7 @@ class FunctionRecorder(TorchFunctionMode):
         call = read(name, args, kwargs)
         if call is None and name not in _VIEWS:
             return self._trace_inside(function, args, kwargs)
-        # Operations inside are not recorded. For plain tensors, which do not override dispatch, skipping it is faster.
+        # Operations inside a single layer are not recorded. Disabling dispatch is faster, and safe for plain tensors.
         is_plain = all(type(tensor) in _TENSOR_TYPES for tensor in operands)
         with torch._C._DisableTorchDispatch() if is_plain else nullcontext():
             return self._run_layer(function, name, call, args, kwargs)
@@ -128,7 +129,7 @@ class FunctionRecorder(TorchFunctionMode):
     def _run_layer(
         self, function: Any, name: str, call: TorchCall | None, args: Arguments, kwargs: KeywordArguments
     ) -> Any:
-        """Run a call on meta tensors that is one layer, or a view or copy depending on its result."""
+        """Run and record a call that is a single layer, or a view or copy depending on its result."""
         if name == "setitem":
             return self._assign(function, *args)
         if call is None:
@@ -142,7 +143,7 @@ class FunctionRecorder(TorchFunctionMode):
         return result
 
     def _trace_inside(self, function: Any, args: Arguments, kwargs: KeywordArguments) -> Any:
-        """Run a call on meta tensors that is several layers: record the calls or ATen operations inside."""
+        """Run a call that consists of several layers, and record the calls or ATen operations inside."""
         if _is_python_function(function) and function not in self._functions_being_traced:
             self._functions_being_traced.append(function)
             try:
@@ -154,7 +155,10 @@ class FunctionRecorder(TorchFunctionMode):
             return function(*args, **kwargs)
 
     def _is_constant(self, operands: Sequence[torch.Tensor], writes: bool) -> bool:
-        """Return whether all operands are small and known, and a write only changes a tensor that forward created."""
+        """Return whether a call can be evaluated: its operands are small and known, and it changes no other tensors.
+
+        A call that writes may change only a tensor that the forward pass created.
+        """
         recorder = self.recorder
         return (
             all(map(recorder.is_known, operands))
@@ -193,12 +197,12 @@ class FunctionRecorder(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 part = target[index]
             if values and _is_same_memory(part, values[0]):
-                return  # the end of ``target[index] += value``, which the addition has already written
+                return  # the last step of ``target[index] += value``: the addition has already written the value
             call = TorchCall("assign", [target, *values], [], {})
         self.recorder.record(call, [part], "setitem", call_form(function), written=target)
 
     def _create_tensor(self, function: Any, name: str, args: Arguments, kwargs: KeywordArguments) -> Any:
-        """Run a call that creates a tensor: with values if forward may read them, otherwise on the meta device."""
+        """Run a call that creates a tensor, on the meta device unless the forward pass may read its values."""
         is_creation = name in OPERATIONS or name in NOT_AN_OPERATION
         if is_creation or "device" in kwargs:
             if name not in _FILLED_WITH_VALUES:
@@ -214,9 +218,10 @@ class FunctionRecorder(TorchFunctionMode):
         return result
 
     def _read_value(self, function: Any, name: str, args: Arguments, kwargs: KeywordArguments) -> Any:
-        """Run a call that reads values.
+        """Run a call that reads values of tensors.
 
-        Values of constants and of the module are known. Conditions on unknown values are assumed to be true.
+        The values of constants and of the module's tensors are known. Unknown conditions are assumed to be true; other
+        unknown values raise TraceFailed.
         """
         recorder = self.recorder
         has_unknown_values = any(
@@ -231,7 +236,7 @@ class FunctionRecorder(TorchFunctionMode):
         raise values_needed("the value of a tensor is needed")
 
     def _disable_dispatch_checks(self, function: types.FunctionType) -> types.FunctionType:
-        """Return a copy of a torch function that does not dispatch itself, so that the calls inside are recorded."""
+        """Return a copy of a torch function that skips its own dispatch, so that the calls inside are intercepted."""
         if function not in self._without_dispatch:
             checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
             never = dict.fromkeys(checks, lambda *_: False)
@@ -256,7 +261,7 @@ def _selects_by_mask(name: str, args: Arguments) -> bool:
 
 
 def _is_inside_vmap() -> bool:
-    """Return whether ``torch.vmap`` is active: calls see one sample, the operations inside see the whole batch."""
+    """Return whether ``torch.vmap`` is active, under which calls receive one sample and ATen operations the batch."""
     transforms = torch._C._functorch.get_interpreter_stack() or ()
     return any(transform.key() == torch._C._functorch.TransformType.Vmap for transform in transforms)
 
@@ -273,7 +278,7 @@ def _is_same_memory(left: torch.Tensor, right: torch.Tensor) -> bool:
 def _stay_on_meta(
     function: Any, name: str, args: Arguments, kwargs: KeywordArguments
 ) -> tuple[Any, str, Arguments, KeywordArguments]:
-    """Replace a move to another device by its change of type or layout; the move itself is not an operation."""
+    """Replace a move to another device by its change of type or layout; a move alone is not an operation."""
     options = [*args[1:], *kwargs.values()]
     if name == "type" and not options:
         return torch.Tensor.dtype.__get__, "dtype", args, kwargs
@@ -298,7 +303,7 @@ def _is_python_function(function: Any) -> bool:
 
 
 class OperationRecorder(TorchDispatchMode):
-    """Mode that records ATen operations: those inside calls that are not one layer, and those of TorchScript.
+    """Mode that records ATen operations inside calls that are not a single layer, and those of TorchScript.
 
     Parameters
     ----------
@@ -319,7 +324,7 @@ class OperationRecorder(TorchDispatchMode):
 
     @contextmanager
     def record_as(self, call_form: str) -> Iterator[None]:
-        """Record operations as parts of a call of the given form; an empty form disables recording."""
+        """Record operations as parts of a call of the given form, or do not record them if it is empty."""
         previous_form = self.call_form
         self.call_form = call_form
         try:
@@ -335,11 +340,11 @@ class OperationRecorder(TorchDispatchMode):
             return self._call_higher_order_operator(function, args)
         if not self.call_form:
             return function(*args, **kwargs)
-        with torch._C.DisableTorchFunction():  # otherwise `FunctionRecorder` would record it as well
+        with torch._C.DisableTorchFunction():  # otherwise `FunctionRecorder` might record the operation again
             return self._record_operation(function, args, kwargs)
 
     def _call_higher_order_operator(self, function: Any, args: Arguments) -> Any:
-        """Run the true branch of ``torch.cond``; raise for loops, which may run any number of times."""
+        """Run the true branch of ``torch.cond``; raise TraceFailed for loops, which have an unknown number of steps."""
         if function.__name__ != "cond":
             raise TraceFailed(
                 f"{function.__name__} at {user_code_location()} calls functions a data-dependent number of times: "
@@ -383,7 +388,7 @@ class OperationRecorder(TorchDispatchMode):
 
 
 def read(name: str, args: Arguments, kwargs: KeywordArguments) -> TorchCall | None:
-    """Read the operands of a call; return None if it has no reader, or its reader rejects the arguments."""
+    """Read the operands of a call; return None if it has no reader, or if the reader does not support the arguments."""
     reader = OPERATIONS.get(name)
     if reader is None:
         return None
@@ -392,7 +397,7 @@ def read(name: str, args: Arguments, kwargs: KeywordArguments) -> TorchCall | No
     try:
         return reader(*args, **kwargs)
     except (TypeError, ValueError, AttributeError, IndexError):
-        return None  # torch raises the error, if the call is invalid
+        return None  # if the call is invalid, torch raises the error
 
 
 def read_with_result(name: str, args: Arguments, kwargs: KeywordArguments, result: Any) -> TorchCall | None:
@@ -420,7 +425,7 @@ def read_with_result(name: str, args: Arguments, kwargs: KeywordArguments, resul
 def is_view_of_parameter(
     recorder: Recorder, call: TorchCall, name: str, args: Arguments, kwargs: KeywordArguments, result: Any
 ) -> bool:
-    """Return whether a call creates a view of a parameter, which is not a layer; register such a view."""
+    """Return whether a call creates a view of a parameter, which is not a layer; register the view if so."""
     if call.kind not in ("view", "slice"):
         return False
     operands = tensors_in(args, kwargs)
@@ -432,7 +437,7 @@ def is_view_of_parameter(
 
 
 def values_needed(problem: str) -> TraceFailed:
-    """Return the error for a forward pass that depends on values, which are known only in a real run."""
+    """Return the error for a forward pass that depends on unknown values of tensors."""
     return TraceFailed(f"{problem} at {user_code_location()}, but tracing knows only shapes")
 
 

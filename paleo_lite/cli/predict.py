@@ -123,8 +123,8 @@ def predict(
         fp32_gradients=fp32_gradients,
         offload=offload,
     )
-    is_list = any(isinstance(value, list) for value in (network, gpu, precision, batch_size, phase))
-    if is_list:
+    has_several = any(isinstance(value, list) for value in (network, gpu, precision, batch_size, phase))
+    if has_several:
         if explain:
             raise BadValue(
                 "`--explain` needs a single prediction: give one network, device, precision, phase and batch size"
@@ -139,8 +139,9 @@ def predict(
             **arguments,
         )
         return Answer(several.to_dict, several.document, lambda: several, chart="devices")
-    # JSON always has the memory of a network.
+    # The JSON output always includes the memory if the workload is a network.
     is_json = output.get("format") == "json"
+    includes_memory = memory or (is_json and network is not None)
     prediction = run_prediction(
         network,
         gpu=gpu,
@@ -148,7 +149,7 @@ def predict(
         batch_size=batch_size,
         phase=phase,
         training=training,
-        memory=memory or (is_json and network is not None),
+        memory=includes_memory,
         **arguments,
     )
 

@@ -18,8 +18,8 @@ from ..units import parse_quantity, parse_range, parse_shape
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_MAX_DIGITS = 4000  # Python refuses to convert longer texts to integers
-_LAST_NAME = re.compile(r"[\w.:/+-]*$")
+_MAX_DIGITS = 4000  # Python raises ValueError for integers with more than about 4300 digits
+_LAST_NAME = re.compile(r"[\w.:/+-]*$")  # the incomplete name at the end of a text
 
 
 class Names(click.Choice):  # type: ignore[type-arg]
@@ -28,11 +28,11 @@ class Names(click.Choice):  # type: ignore[type-arg]
     Parameters
     ----------
     category : str
-        Kind of name for error messages: ``"time model"``.
+        Kind of name for error messages, such as ``"time model"``.
     *sources : str
-        ``"module:LIST"``, with the module relative to the package; LIST is a list, or a function that returns one.
+        Lists as ``"module:LIST"``, or functions that return a list; the module is relative to the package.
     aliases : str, optional
-        ``"module:DICT"``: earlier names that are still accepted, with the current name of each.
+        Dict as ``"module:DICT"`` that maps earlier names, which are still accepted, to current names.
     """
 
     name = "choice"
@@ -46,8 +46,8 @@ class Names(click.Choice):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name; raise UnknownName if it is in none of the lists."""
         text = str(value)
-        if param is not None and text == param.default:  # no need to import the lists
-            return text
+        if param is not None and text == param.default:
+            return text  # the default is valid: do not import the lists
         if self.aliases is not None:
             text = _import_object(self.aliases).get(text, text)
         if text not in self.choices:
@@ -131,12 +131,12 @@ class Number(click.ParamType):  # type: ignore[type-arg]
 
 
 class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
-    """One value, or several values separated by commas. The name of an existing file may contain commas.
+    """One value, or several values separated by commas; the name of an existing file may contain commas.
 
     Parameters
     ----------
     item_type : click.ParamType
-        Type of each value. Integers can also be given as a range such as ``1:128:x2``.
+        Type of each value. Integers may also be given as a range such as ``1:128:x2``.
     """
 
     def __init__(self, item_type: Any = click.STRING) -> None:
@@ -161,7 +161,7 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
         return completions
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value if there is only one, otherwise the list of distinct values."""
+        """Return a single value, or a list if there are several distinct values."""
         text = str(value)
         if isinstance(self.item_type, Integer) and re.search("[,:]", text):
             parts = [str(number) for number in parse_range(text, _parameter_name(param))]
@@ -175,7 +175,7 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
 
 
 def to_list(value: Any) -> list[Any]:
-    """Return a list of values as it is, and a single value as a list of one."""
+    """Return a list unchanged, and any other value as a list with one element."""
     return value if isinstance(value, list) else [value]
 
 
@@ -201,7 +201,7 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
 
 
 class DecompressedSize(Quantity):
-    """Maximum size of a decompressed file; the limit applies to this process and its worker processes."""
+    """Maximum size of a decompressed file, for this process and its worker processes."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Set the limit and return it."""
@@ -265,14 +265,14 @@ class RulesFile(click.Path):
 
 
 class CompletedText(click.types.StringParamType):
-    """Any text, with shell completion of its last name.
+    """Any text, with shell completion of the last name in it.
 
     Parameters
     ----------
     *sources : str
-        Lists of names as for `Names`; a function may have one parameter, a dict of the parameters typed so far.
+        Lists of names as for `Names`. A function may take the parameters that were already typed, as a dict.
     files : bool
-        Whether file names are completed as well.
+        Whether to complete file names as well.
     """
 
     def __init__(self, *sources: str, files: bool = False) -> None:
@@ -280,7 +280,7 @@ class CompletedText(click.types.StringParamType):
         self.files = files
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the names that start with the last name of the text, and a marker for files."""
+        """Return completions of the last name in the text, and an item that lets the shell complete file names."""
         match = _LAST_NAME.search(incomplete)
         last = match[0] if match else ""
         before = incomplete.removesuffix(last)
@@ -288,8 +288,8 @@ class CompletedText(click.types.StringParamType):
         for source in self.sources:
             names = _import_object(source)
             if callable(names):
-                takes_typed = bool(inspect.signature(names).parameters)
-                names = names(_typed_parameters(ctx)) if takes_typed else names()
+                takes_parameters = bool(inspect.signature(names).parameters)
+                names = names(_typed_parameters(ctx)) if takes_parameters else names()
             matching.update(dict.fromkeys(name for name in names if name.startswith(last)))
         from click.shell_completion import CompletionItem
 
@@ -308,7 +308,8 @@ def _import_object(source: str) -> Any:
 def _typed_parameters(ctx: click.Context) -> dict[str, Any]:
     """Return the parameters that were already typed.
 
-    While the last option has no value yet, Click does not assign the arguments; this function assigns them.
+    While an option without its value is being completed, click does not assign arguments to their parameters, so this
+    function does.
     """
     typed = dict(ctx.params)
     unassigned = list(ctx.args)
@@ -336,7 +337,7 @@ def _parameter_name(param: click.Parameter | None) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return a number as it is, and any other text in quotes."""
+    """Return a number unchanged, and any other text in quotes."""
     is_number = re.fullmatch(r"-?\d[\d.,]{0,20}", text)
     return text if is_number else repr(text)
 
@@ -364,13 +365,13 @@ def layer_names(typed: dict[str, Any]) -> list[str]:
             continue
         try:
             names += [layer.name for layer in find_network(network).layers]
-        except PaleoError:  # the network is incomplete or unknown, so no layer can be completed
+        except PaleoError:  # the network is incomplete or invalid: there is nothing to complete
             return []
     return names
 
 
 def column_names(typed: dict[str, Any]) -> list[str]:
-    """Return the columns of the sweep file on the command line."""
+    """Return the columns of the sweep's file on the command line."""
     from ..sweeps.best import read_columns
 
     if not typed.get("file"):

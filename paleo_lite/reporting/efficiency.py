@@ -1,4 +1,4 @@
-"""Document of achieved efficiency: one row per profile, group means, and for a single profile a time breakdown."""
+"""Document of achieved efficiency: a row per profile and means of groups, or the time breakdown of a single profile."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ _TITLES = {
     "data_loader": "loader", "batch_size": "batch", "gradient_precision": "gradients", "compute_precision": "compute",
     "gpus_per_node": "GPUs", "repetition": "run",
 }  # fmt: skip
+# Fields of a row that contain lists or dicts, which CSV omits.
 _LISTS = (
     "missing",
     "notes",
@@ -44,9 +45,9 @@ _LISTS = (
     "critical_path",
     "engine_steps",
 )
-_COUNTED = {"flops": "flops", "bandwidth": "bytes"}  # the count that each share of peak refers to
+_COUNTED = {"flops": "flops", "bandwidth": "bytes"}  # count that each fraction of a peak is computed from
 _MAX_OPERATORS = 5
-_SMALLEST_PRINTED = 0.0005  # smallest share that is not printed as 0.0%
+_SMALLEST_PRINTED = 0.0005  # smallest fraction that is not printed as 0.0%
 _MAX_ROWS = 8  # rows of secondary tables
 
 
@@ -60,11 +61,13 @@ def efficiency_page(result: Efficiency) -> Document:
     if result.ranks is not None:
         tables += _rank_tables(result.ranks)
     if result.rows:
-        lead = [
-            Column(name, _TITLES.get(name, name), left=isinstance(result.rows[0][name], str))
-            for name in varying
-            if name != "return_code"
-        ] or [Column("file", "file", left=True)]
+        lead = []
+        for name in varying:
+            if name != "return_code":
+                is_text = isinstance(result.rows[0][name], str)
+                lead.append(Column(name, _TITLES.get(name, name), left=is_text))
+        if not lead:
+            lead.append(Column("file", "file", left=True))
         if any(row["batch_duration_s"] is not None for row in result.rows):
             lead.append(Column("batch_duration_s", "batch (s)", "{:.4f}".format, drop_order=8))
             lead.append(Column("duration_from", "from", left=True, drop_order=9))
@@ -80,6 +83,7 @@ def efficiency_page(result: Efficiency) -> Document:
 
 
 def _headline(result: Efficiency) -> str:
+    """Return the headline: the number of profiles, or the efficiencies of a single profile."""
     read, failed = len(result.rows), len(result.failed)
     if read != 1 or failed:
         failures = f", {failed} could not be read" if failed else ""
@@ -132,7 +136,7 @@ def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _idle_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return idle time by cause, communication, copies, launches and the critical path."""
+    """Return facts about idle time by cause, communication, copies, launches and the critical path."""
     facts = []
     causes = [(cause, time_s) for cause, time_s in row["idle_s"].items() if time_s]
     if causes:
@@ -164,7 +168,7 @@ def _idle_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _rank_facts(ranks: Ranks) -> list[tuple[str, str]]:
-    """Return the load imbalance of the ranks, and the straggler."""
+    """Return facts about the load imbalance of the ranks and the straggler."""
     longest = max(ranks.rows, key=lambda row: row.computing_s)
     facts = [("imbalance", f"rank {longest.rank} computes {ranks.imbalance:.1%} longer than the average rank")]
     if ranks.straggler is not None:
@@ -193,7 +197,7 @@ def _rank_tables(ranks: Ranks) -> list[Table]:
 
 
 def _profile_tables(row: dict[str, Any], by: str) -> list[Table]:
-    """Return the time breakdown of one iteration: passes, operators on the roofline, gaps, uncounted operations."""
+    """Return the tables of one iteration: passes, operators on the roofline, idle gaps, and uncounted operations."""
     passes = []
     for name in ("forward", "backward", "update", "other"):
         time_s = row[f"{name}_s"]
@@ -268,7 +272,7 @@ def _csv_table(result: Efficiency) -> Table:
 
 
 def _in_percent(share: float) -> str:
-    """Return a share in percent in the format of SURFBoard's notebook."""
+    """Return a fraction as a percentage in the format of SURFBoard's notebook."""
     return f"{share * 100:.6f}"
 
 

@@ -1,4 +1,4 @@
-"""Documents of networks: their layers, and FLOPs, MACs and parameters per layer."""
+"""Documents of networks: lists of networks, their layers, and FLOPs, MACs and parameters per layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .document import Column, Document, Table, format_count, format_plural, raw_
 
 
 def networks_page(rows: list[dict[str, Any]]) -> Document:
-    """Return the list of shipped networks, one table per group."""
+    """Return the document of the shipped networks, with a table per group."""
     columns = [
         Column("name", "name", left=True),
         Column("input_shape", "input", format_shape),
@@ -28,14 +28,15 @@ def networks_page(rows: list[dict[str, Any]]) -> Document:
     tables = []
     for group in dict.fromkeys(row["group"] for row in rows):
         members = [row for row in rows if row["group"] == group]
-        shown = [column for column in columns if column.key not in _hidden_columns(members)]
+        hidden = _uninformative_columns(members)
+        shown = [column for column in columns if column.key not in hidden]
         tables.append(Table(f"{group[:1].upper()}{group[1:]}, {len(members)}", shown, members))
     title = f"{len(rows)} networks; MACs and FLOPs of inference, batch 1"
     return Document(title, (), tables, data=raw_table(rows))
 
 
-def _hidden_columns(rows: list[dict[str, Any]]) -> set[str]:
-    """Return the columns that say nothing about these networks: publishers without a name, equal active parameters."""
+def _uninformative_columns(rows: list[dict[str, Any]]) -> set[str]:
+    """Return the columns to hide: the publisher if all are unknown, active parameters if all parameters are active."""
     hidden = set()
     if not any(row["publisher"] for row in rows):
         hidden.add("publisher")
@@ -72,7 +73,7 @@ def _parent_name(network: Network, index: int) -> str:
 
 
 def network_page(network: Network) -> Document:
-    """Return the layers of a network."""
+    """Return the document of the layers of a network."""
     rows = [
         {
             "name": layer.name,
@@ -121,16 +122,20 @@ def _format_attribute(value: Any) -> str:
 
 
 def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None = None) -> Document:
-    """Return the counts of a network by module, or its largest layers, and by kind; CSV contains all layers.
+    """Return the document of the counts of a network by module or for its largest layers, and by kind of layer.
+
+    CSV output contains all layers.
 
     Parameters
     ----------
+    counts : LayerCounts
     depth : int, optional
-        Number of module levels to show; by default as many as are readable.
+        Number of module levels to show (default: as many as fit a readable table).
     top : int, optional
-        List this number of layers with the largest counts instead of modules.
+        Show this number of layers with the largest counts instead of modules.
     """
-    unit, rows = counts.work.convention.unit, list(counts.rows())
+    unit = counts.work.convention.unit
+    rows = list(counts.rows())
     total = {
         "name": "total",
         "count": counts.total,
@@ -182,7 +187,7 @@ def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None =
 
 
 def counts_comparison_page(comparison: CountsComparison) -> Document:
-    """Return the counts of several networks, with the share of convolutions."""
+    """Return the document that compares the counts of several networks, with the share of convolutions."""
     first = comparison.counts[0]
     convention = first.work.convention
     columns = [
@@ -213,7 +218,7 @@ _SHARE = Column("share", "share", lambda value: f"{value:.2%}", drop_order=1)
 
 
 def _columns(unit: str) -> list[Column]:
-    """Return the columns of a layer table; MACs have their own column unless the convention counts MACs."""
+    """Return the columns of a table of layers, with a separate column of MACs unless the convention counts MACs."""
     macs = [] if unit == "MAC" else [Column("macs", "MAC", format_count, drop_order=6)]
     return [
         Column("name", "layer", left=True),
@@ -228,14 +233,18 @@ def _columns(unit: str) -> list[Column]:
 
 
 def _add_shares(rows: Iterable[dict[str, Any]], counts: LayerCounts) -> list[dict[str, Any]]:
-    """Return the rows with their share of the total."""
-    total = counts.total
-    return [{**row, "share": None if row["count"] is None or not total else row["count"] / total} for row in rows]
+    """Return the rows with their share of the total count; None for layers without a count."""
+    with_shares = []
+    for row in rows:
+        is_known = row["count"] is not None and counts.total
+        with_shares.append({**row, "share": row["count"] / counts.total if is_known else None})
+    return with_shares
 
 
 def _facts(counts: LayerCounts) -> list[tuple[str, str]]:
     convention, network = counts.work.convention, counts.network
-    frozen, used = counts.frozen_parameters, sum(layer.parameters for layer in network.layers)
+    frozen = counts.frozen_parameters
+    used = sum(layer.parameters for layer in network.layers)
     facts = [("convention", f"{convention.name}: {convention.meaning}"), ("source", network.source)]
     if network.parameters:
         unused = f", {network.parameters - used:,} unused" if network.parameters > used else ""

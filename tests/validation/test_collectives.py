@@ -190,7 +190,7 @@ def test_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "message"),
     [
         (["--gpu", "h300"], 2, "no measured platform is called 'h300': did you mean h200-sxm"),
         (["--precision", "fp16"], 2, "the time of a collective depends on bytes"),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..language_models.keys import Activation, Choice, Flag, HeadSize, IsSet, Share, Sum, Whole
+from ..language_models.keys import Activation, Choice, Flag, Fraction, HeadSize, Integer, IsSet, Sum
 from ..tape import ACTIVATIONS, Config
 from .traits import (
     Activate,
@@ -84,7 +84,7 @@ class Labels(NamedTuple):
         return config.positive_integer("num_labels", len(labels) if isinstance(labels, dict) and labels else 2)
 
 
-class ShareOf(NamedTuple):
+class FractionOf(NamedTuple):
     """A number from 0 to 1: the first of several keys that is not null."""
 
     keys: tuple[str, ...]
@@ -127,7 +127,7 @@ class SideWindows(NamedTuple):
 class ProjectedSize(NamedTuple):
     """The hidden size where the embedding has another one, else 0."""
 
-    embedding: Whole
+    embedding: Integer
 
     def read(self, config: Config) -> int:
         """Return the size."""
@@ -317,11 +317,12 @@ def describe_encoder(family: EncoderFamily, config: Config, class_name: str) -> 
     return msgspec.structs.replace(model, head=tuple(head))
 
 
-BERT_DROPOUT = Share("hidden_dropout_prob", 0.1)
-CLASSIFIER_DROPOUT = ShareOf(("classifier_dropout", "hidden_dropout_prob"), 0.1)
+BERT_DROPOUT = Fraction("hidden_dropout_prob", 0.1)
+CLASSIFIER_DROPOUT = FractionOf(("classifier_dropout", "hidden_dropout_prob"), 0.1)
 STANDARD_BLOCKS: Fields = {
-    "count": Whole("num_hidden_layers"), "hidden_size": Whole("hidden_size"), "heads": Whole("num_attention_heads"),
-    "head_size": HeadSize(key=""), "intermediate_size": Whole("intermediate_size"),
+    "count": Integer("num_hidden_layers"), "hidden_size": Integer("hidden_size"),
+    "heads": Integer("num_attention_heads"),
+    "head_size": HeadSize(key=""), "intermediate_size": Integer("intermediate_size"),
     "activation": Activation(default="gelu"),
 }  # fmt: skip
 BERT_NAMES = BlockNames(
@@ -333,13 +334,13 @@ BERT_NAMES = BlockNames(
 )  # fmt: skip
 BERT_BLOCKS: Fields = {
     **STANDARD_BLOCKS, "name": "encoder.layer", "names": BERT_NAMES, "is_causal": Flag("is_decoder"),
-    "attention_dropout": Share("attention_probs_dropout_prob", 0.1), "attention_output_dropout": BERT_DROPOUT,
+    "attention_dropout": Fraction("attention_probs_dropout_prob", 0.1), "attention_output_dropout": BERT_DROPOUT,
     "dropout": BERT_DROPOUT,
 }  # fmt: skip
 BERT_EMBEDDING: Fields = {
-    "vocabulary": Whole("vocab_size"), "size": Whole("hidden_size"),
-    "positions": Whole("max_position_embeddings", 512), "position_kind": "buffer",
-    "token_types": Whole("type_vocab_size", 2), "dropout": BERT_DROPOUT,
+    "vocabulary": Integer("vocab_size"), "size": Integer("hidden_size"),
+    "positions": Integer("max_position_embeddings", 512), "position_kind": "buffer",
+    "token_types": Integer("type_vocab_size", 2), "dropout": BERT_DROPOUT,
 }  # fmt: skip
 IS_TIED = Flag("tie_word_embeddings", True)
 ANSWERS = (Dense(name="qa_outputs", outputs=2), SplitAnswer())
@@ -359,7 +360,7 @@ def bert_words(prefix: str) -> tuple[Any, ...]:
         Dense(name=f"{prefix}.transform.dense"),
         part(Activate, name=f"{prefix}.transform.transform_act_fn", function=Activation(default="gelu")),
         Normalise(name=f"{prefix}.transform.LayerNorm"),
-        part(Dense, name=f"{prefix}.decoder", outputs=Whole("vocab_size"), is_tied=IS_TIED),
+        part(Dense, name=f"{prefix}.decoder", outputs=Integer("vocab_size"), is_tied=IS_TIED),
     )
 
 
@@ -373,7 +374,7 @@ def bert_pooler(prefix: str) -> tuple[Step, ...]:
 ROBERTA_WORDS = (
     Dense(name="lm_head.dense"), Activate(name="lm_head.GELUActivation", function="gelu"),
     Normalise(name="lm_head.layer_norm"),
-    part(Dense, name="lm_head.decoder", outputs=Whole("vocab_size"), is_tied=IS_TIED),
+    part(Dense, name="lm_head.decoder", outputs=Integer("vocab_size"), is_tied=IS_TIED),
 )  # fmt: skip
 BERT = EncoderFamily(
     name="Bert",
@@ -404,7 +405,7 @@ ROBERTA = EncoderFamily(
         "Model": bert_pooler(""),
     },
 )
-ELECTRA_SIZE = Whole("embedding_size", 128)
+ELECTRA_SIZE = Integer("embedding_size", 128)
 ELECTRA = EncoderFamily(
     name="Electra",
     root="electra",
@@ -418,7 +419,7 @@ ELECTRA = EncoderFamily(
             part(Dense, name="generator_predictions.dense", outputs=ELECTRA_SIZE),
             Activate(name="generator_predictions.activation", function="gelu"),
             Normalise(name="generator_predictions.LayerNorm"),
-            part(Dense, name="generator_lm_head", outputs=Whole("vocab_size"), is_tied=IS_TIED),
+            part(Dense, name="generator_lm_head", outputs=Integer("vocab_size"), is_tied=IS_TIED),
         ),
         "ForPreTraining": (
             Dense(name="discriminator_predictions.dense"),
@@ -434,7 +435,7 @@ ELECTRA = EncoderFamily(
         "Model": (),
     },
 )  # fmt: skip
-DISTIL_DROPOUT = Share("dropout", 0.1)
+DISTIL_DROPOUT = Fraction("dropout", 0.1)
 DISTILBERT = EncoderFamily(
     name="DistilBert",
     root="distilbert",
@@ -442,14 +443,14 @@ DISTILBERT = EncoderFamily(
     model=part(
         EncoderModel,
         embedding=part(
-            TextEmbedding, vocabulary=Whole("vocab_size"), size=Whole("dim"),
-            positions=Whole("max_position_embeddings", 512), position_kind="buffer", dropout=DISTIL_DROPOUT,
+            TextEmbedding, vocabulary=Integer("vocab_size"), size=Integer("dim"),
+            positions=Integer("max_position_embeddings", 512), position_kind="buffer", dropout=DISTIL_DROPOUT,
         ),
         blocks=part(
-            Blocks, name="transformer.layer", count=Whole("n_layers"), hidden_size=Whole("dim"),
-            heads=Whole("n_heads"), head_size=HeadSize(key="", hidden="dim", heads="n_heads"),
-            intermediate_size=Whole("hidden_dim"), activation=Activation(("activation",), "gelu"),
-            attention_dropout=Share("attention_dropout", 0.1), dropout=DISTIL_DROPOUT,
+            Blocks, name="transformer.layer", count=Integer("n_layers"), hidden_size=Integer("dim"),
+            heads=Integer("n_heads"), head_size=HeadSize(key="", hidden="dim", heads="n_heads"),
+            intermediate_size=Integer("hidden_dim"), activation=Activation(("activation",), "gelu"),
+            attention_dropout=Fraction("attention_dropout", 0.1), dropout=DISTIL_DROPOUT,
             names=BlockNames(
                 attention="attention", query="q_lin", key="k_lin", value="v_lin", output="attention.out_lin",
                 attention_norm="sa_layer_norm", up="ffn.lin1", activation="ffn.activation", down="ffn.lin2",
@@ -462,17 +463,17 @@ DISTILBERT = EncoderFamily(
             Dense(name="vocab_transform"),
             part(Activate, name="activation", function=Activation(("activation",), "gelu")),
             Normalise(name="vocab_layer_norm"),
-            part(Dense, name="vocab_projector", outputs=Whole("vocab_size"), is_tied=IS_TIED),
+            part(Dense, name="vocab_projector", outputs=Integer("vocab_size"), is_tied=IS_TIED),
         ),
         "ForSequenceClassification": (
             FirstToken(), Dense(name="pre_classifier"), Activate(name="ReLU", function="relu"),
-            part(Drop, name="dropout", probability=Share("seq_classif_dropout", 0.2)),
+            part(Drop, name="dropout", probability=Fraction("seq_classif_dropout", 0.2)),
             part(Dense, name="classifier", outputs=Labels()),
         ),
         "ForTokenClassification": (
             part(Drop, name="dropout", probability=DISTIL_DROPOUT), part(Dense, name="classifier", outputs=Labels()),
         ),
-        "ForQuestionAnswering": (part(Drop, name="dropout", probability=Share("qa_dropout", 0.1)), *ANSWERS),
+        "ForQuestionAnswering": (part(Drop, name="dropout", probability=Fraction("qa_dropout", 0.1)), *ANSWERS),
         "Model": (),
     },
 )  # fmt: skip
@@ -482,7 +483,7 @@ MODERN_HEAD = (
     part(Activate, name="head.act", function=Activation(("classifier_activation",), "gelu")),
     part(Normalise, name="head.norm", kind=MODERN_NORM),
 )  # fmt: skip
-MODERN_CLASSES = (part(Drop, name="drop", probability=Share("classifier_dropout")),
+MODERN_CLASSES = (part(Drop, name="drop", probability=Fraction("classifier_dropout")),
                   part(Dense, name="classifier", outputs=Labels()))  # fmt: skip
 MODERNBERT = EncoderFamily(
     name="ModernBert",
@@ -491,8 +492,8 @@ MODERNBERT = EncoderFamily(
     model=part(
         EncoderModel,
         embedding=part(
-            TextEmbedding, vocabulary=Whole("vocab_size"), size=Whole("hidden_size"), norm=MODERN_NORM,
-            dropout=Share("embedding_dropout"), words_name="embeddings.tok_embeddings",
+            TextEmbedding, vocabulary=Integer("vocab_size"), size=Integer("hidden_size"), norm=MODERN_NORM,
+            dropout=Fraction("embedding_dropout"), words_name="embeddings.tok_embeddings",
             norm_name="embeddings.norm", dropout_name="embeddings.drop",
         ),
         blocks=part(
@@ -500,8 +501,8 @@ MODERNBERT = EncoderFamily(
             norm=MODERN_NORM, is_pre_norm=True, has_first_norm=False, final_norm="final_norm", gating="packed",
             has_bias=Flag("attention_bias"), has_query_bias=Flag("attention_bias"),
             has_feed_forward_bias=Flag("mlp_bias"), rotary_size=HeadSize(key=""), windows=SideWindows(),
-            attention_dropout=Share("attention_dropout"),
-            attention_output_dropout=DropoutUnlessZero("attention_dropout"), inner_dropout=Share("mlp_dropout"),
+            attention_dropout=Fraction("attention_dropout"),
+            attention_output_dropout=DropoutUnlessZero("attention_dropout"), inner_dropout=Fraction("mlp_dropout"),
             names=BlockNames(
                 attention="attn", packed="Wqkv", output="attn.Wo", attention_dropout="attn.out_drop",
                 attention_norm="attn_norm", feed_forward="mlp", up="mlp.Wi", activation="mlp.act", down="mlp.Wo",
@@ -512,7 +513,7 @@ MODERNBERT = EncoderFamily(
     heads={
         "ForMaskedLM": (
             *MODERN_HEAD,
-            part(Dense, name="decoder", outputs=Whole("vocab_size"), has_bias=Flag("decoder_bias", True),
+            part(Dense, name="decoder", outputs=Integer("vocab_size"), has_bias=Flag("decoder_bias", True),
                  is_tied=IS_TIED),
         ),
         "ForSequenceClassification": (
@@ -524,7 +525,7 @@ MODERNBERT = EncoderFamily(
         "Model": (),
     },
 )  # fmt: skip
-DEBERTA_CLASSES = (part(Drop, name="dropout", probability=ShareOf(("cls_dropout", "hidden_dropout_prob"), 0.1)),
+DEBERTA_CLASSES = (part(Drop, name="dropout", probability=FractionOf(("cls_dropout", "hidden_dropout_prob"), 0.1)),
                    part(Dense, name="classifier", outputs=Labels()))  # fmt: skip
 DEBERTA_NAMES = msgspec.structs.replace(BERT_NAMES, query="query_proj", key="key_proj", value="value_proj")
 DEBERTA = EncoderFamily(
@@ -549,7 +550,7 @@ DEBERTA = EncoderFamily(
     heads={
         "ForMaskedLM": bert_words("cls.predictions"),
         "ForSequenceClassification": (
-            FirstToken(module="pooler"), part(Drop, name="pooler.dropout", probability=Share("pooler_dropout")),
+            FirstToken(module="pooler"), part(Drop, name="pooler.dropout", probability=Fraction("pooler_dropout")),
             Dense(name="pooler.dense"),
             part(Activate, name="pooler.GELUActivation", function=Activation(("pooler_hidden_act",), "gelu")),
             *DEBERTA_CLASSES,
@@ -560,7 +561,8 @@ DEBERTA = EncoderFamily(
     },
 )  # fmt: skip
 IMAGE_SIZES: Fields = {
-    "hidden_size": Whole("hidden_size"), "image_size": Whole("image_size", 224), "channels": Whole("num_channels", 3),
+    "hidden_size": Integer("hidden_size"), "image_size": Integer("image_size", 224),
+    "channels": Integer("num_channels", 3),
 }  # fmt: skip
 VIT = EncoderFamily(
     name="ViT",
@@ -571,15 +573,15 @@ VIT = EncoderFamily(
     model=part(
         EncoderModel,
         embedding=part(
-            ImageEmbedding, IMAGE_SIZES, patch_size=Whole("patch_size", 16), adds_position_parameter=True,
-            dropout=Share("hidden_dropout_prob"), projection="embeddings.patch_embeddings.projection",
+            ImageEmbedding, IMAGE_SIZES, patch_size=Integer("patch_size", 16), adds_position_parameter=True,
+            dropout=Fraction("hidden_dropout_prob"), projection="embeddings.patch_embeddings.projection",
             patches="embeddings.patch_embeddings", class_token="embeddings.cls_token",
             positions_name="embeddings.position_embeddings",
         ),
         blocks=part(
             Blocks, STANDARD_BLOCKS, name="layers", is_pre_norm=True, final_norm="layernorm",
-            has_query_bias=Flag("qkv_bias", True), attention_dropout=Share("attention_probs_dropout_prob"),
-            attention_output_dropout=Share("hidden_dropout_prob"), dropout=Share("hidden_dropout_prob"),
+            has_query_bias=Flag("qkv_bias", True), attention_dropout=Fraction("attention_probs_dropout_prob"),
+            attention_output_dropout=Fraction("hidden_dropout_prob"), dropout=Fraction("hidden_dropout_prob"),
             names=BlockNames(
                 attention="attention", output="attention.o_proj", attention_norm="layernorm_before", up="mlp.fc1",
                 activation="mlp.activation_fn", down="mlp.fc2", norm="layernorm_after",
@@ -596,11 +598,11 @@ CLIP_NAMES = BlockNames(
 )
 CLIP_BLOCKS: Fields = {
     **STANDARD_BLOCKS, "name": "encoder.layers", "names": CLIP_NAMES, "is_pre_norm": True,
-    "activation": Activation(default="quick_gelu"), "attention_dropout": Share("attention_dropout"),
+    "activation": Activation(default="quick_gelu"), "attention_dropout": Fraction("attention_dropout"),
 }  # fmt: skip
 CLIP_TEXT: Fields = {
-    "vocabulary": Whole("vocab_size", 49408), "size": Whole("hidden_size"),
-    "position_kind": "buffer", "positions": Whole("max_position_embeddings", 77), "norm_name": "",
+    "vocabulary": Integer("vocab_size", 49408), "size": Integer("hidden_size"),
+    "position_kind": "buffer", "positions": Integer("max_position_embeddings", 77), "norm_name": "",
     "is_reshaped": True, "words_name": "embeddings.token_embedding", "positions_name": "embeddings.position_embedding",
 }  # fmt: skip
 SIGLIP_ACTIVATION = Activation(default="gelu_pytorch_tanh")
@@ -611,7 +613,7 @@ CLIP_VISION = EncoderFamily(
     model=part(
         EncoderModel,
         embedding=part(
-            ImageEmbedding, IMAGE_SIZES, patch_size=Whole("patch_size", 32), has_bias=False,
+            ImageEmbedding, IMAGE_SIZES, patch_size=Integer("patch_size", 32), has_bias=False,
             class_token="embeddings.class_embedding", norm_name="pre_layrnorm",
         ),
         blocks=part(Blocks, CLIP_BLOCKS),
@@ -623,13 +625,13 @@ SIGLIP_VISION = EncoderFamily(
     **IMAGES,
     model=part(
         EncoderModel,
-        embedding=part(ImageEmbedding, IMAGE_SIZES, patch_size=Whole("patch_size", 16)),
+        embedding=part(ImageEmbedding, IMAGE_SIZES, patch_size=Integer("patch_size", 16)),
         blocks=part(Blocks, CLIP_BLOCKS, activation=SIGLIP_ACTIVATION, final_norm="post_layernorm"),
     ),
     heads={
         "Model": (
             part(
-                PoolByAttention, heads=Whole("num_attention_heads"), intermediate_size=Whole("intermediate_size"),
+                PoolByAttention, heads=Integer("num_attention_heads"), intermediate_size=Integer("intermediate_size"),
                 activation=SIGLIP_ACTIVATION, applies=Flag("vision_use_head", True),
             ),
         )
@@ -651,12 +653,12 @@ SIGLIP_TEXT_ENCODER = EncoderFamily(
     model=part(
         EncoderModel,
         embedding=part(
-            TextEmbedding, CLIP_TEXT, vocabulary=Whole("vocab_size", 32000),
-            positions=Whole("max_position_embeddings", 64),
+            TextEmbedding, CLIP_TEXT, vocabulary=Integer("vocab_size", 32000),
+            positions=Integer("max_position_embeddings", 64),
         ),
         blocks=part(Blocks, CLIP_BLOCKS, activation=SIGLIP_ACTIVATION, final_norm="final_layer_norm"),
     ),
-    heads={"Model": (FirstToken(), part(Dense, name="head", outputs=Whole("projection_size hidden_size")))},
+    heads={"Model": (FirstToken(), part(Dense, name="head", outputs=Integer("projection_size hidden_size")))},
 )  # fmt: skip
 CLIP = EncoderFamily(
     name="CLIP",
@@ -664,7 +666,7 @@ CLIP = EncoderFamily(
     inputs=2,
     model=part(
         EncoderPair, text=Nested("text_config", "clip_text_model"), image=Nested("vision_config", "clip_vision_model"),
-        projection_size=Whole("projection_dim", 512),
+        projection_size=Integer("projection_dim", 512),
     ),
     heads={"Model": ()},
 )  # fmt: skip
@@ -687,16 +689,16 @@ def two_stacks(side: str, fields: Fields) -> Part:
         Blocks,
         fields,
         name=f"{side}.layers",
-        count=Whole(f"{side}_layers"),
-        hidden_size=Whole("d_model"),
-        heads=Whole(heads),
+        count=Integer(f"{side}_layers"),
+        hidden_size=Integer("d_model"),
+        heads=Integer(heads),
         head_size=HeadSize(key="", hidden="d_model", heads=heads),
-        intermediate_size=Whole(f"{side}_ffn_dim"),
+        intermediate_size=Integer(f"{side}_ffn_dim"),
         activation=Activation(("activation_function",), "gelu"),
         is_causal=side == "decoder",
         mask_module="decoder",
-        attention_dropout=Share("attention_dropout"),
-        inner_dropout=Share("activation_dropout"),
+        attention_dropout=Fraction("attention_dropout"),
+        inner_dropout=Fraction("activation_dropout"),
         dropout_origin="function",
     )
 
@@ -705,13 +707,13 @@ def bart_embedding(side: str) -> Part:
     """Return the embedding of BART's encoder or decoder."""
     return part(
         TextEmbedding,
-        vocabulary=Whole("vocab_size"),
-        size=Whole("d_model"),
+        vocabulary=Integer("vocab_size"),
+        size=Integer("d_model"),
         positions=Sum("max_position_embeddings", 1024, 2),
         position_kind="counted" if side == "encoder" else "continued",
         origin="function",
         is_scaled=True,
-        dropout=Share("dropout", 0.1),
+        dropout=Fraction("dropout", 0.1),
         dropout_origin="function",
         module=side,
         words_name="shared",
@@ -722,7 +724,7 @@ def bart_embedding(side: str) -> Part:
     )
 
 
-BART_BLOCKS: Fields = {"attention_output_dropout": Share("dropout", 0.1), "dropout": Share("dropout", 0.1)}
+BART_BLOCKS: Fields = {"attention_output_dropout": Fraction("dropout", 0.1), "dropout": Fraction("dropout", 0.1)}
 BART = EncoderFamily(
     name="Bart",
     root="model",
@@ -737,14 +739,14 @@ BART = EncoderFamily(
     ),
     heads={
         "ForConditionalGeneration": (
-            part(Dense, name="lm_head", outputs=Whole("vocab_size"), has_bias=False, is_tied=IS_TIED), AddConstant(),
+            part(Dense, name="lm_head", outputs=Integer("vocab_size"), has_bias=False, is_tied=IS_TIED), AddConstant(),
         ),
         "Model": (),
     },
 )  # fmt: skip
 WHISPER_BLOCKS: Fields = {
     "is_pre_norm": True, "has_key_bias": False, "scales_queries": True,
-    "attention_output_dropout": Share("dropout"), "dropout": Share("dropout"),
+    "attention_output_dropout": Fraction("dropout"), "dropout": Fraction("dropout"),
 }  # fmt: skip
 WHISPER = EncoderFamily(
     name="Whisper",
@@ -758,13 +760,13 @@ WHISPER = EncoderFamily(
     model=part(
         EncoderModel,
         embedding=part(
-            AudioEmbedding, hidden_size=Whole("d_model"), bins=Whole("num_mel_bins", 80),
-            positions=Whole("max_source_positions", 1500), dropout=Share("dropout"),
+            AudioEmbedding, hidden_size=Integer("d_model"), bins=Integer("num_mel_bins", 80),
+            positions=Integer("max_source_positions", 1500), dropout=Fraction("dropout"),
         ),
         blocks=two_stacks("encoder", {**WHISPER_BLOCKS, "final_norm": "encoder.layer_norm"}),
         decoder_embedding=part(
-            TextEmbedding, vocabulary=Whole("vocab_size"), size=Whole("d_model"),
-            positions=Whole("max_target_positions", 448), position_kind="rows", dropout=Share("dropout"),
+            TextEmbedding, vocabulary=Integer("vocab_size"), size=Integer("d_model"),
+            positions=Integer("max_target_positions", 448), position_kind="rows", dropout=Fraction("dropout"),
             dropout_origin="function", module="decoder", words_name="decoder.embed_tokens",
             positions_name="decoder.embed_positions", norm_name="", dropout_name="decoder.dropout",
         ),
@@ -774,20 +776,20 @@ WHISPER = EncoderFamily(
     ),
     heads={
         "ForConditionalGeneration": (
-            part(Dense, name="proj_out", outputs=Whole("vocab_size"), has_bias=False, is_tied=IS_TIED),
+            part(Dense, name="proj_out", outputs=Integer("vocab_size"), has_bias=False, is_tied=IS_TIED),
         ),
         "Model": (),
     },
 )  # fmt: skip
-T5_DROPOUT = Share("dropout_rate", 0.1)
+T5_DROPOUT = Fraction("dropout_rate", 0.1)
 
 
 def t5_embedding(side: str) -> Part:
     """Return the embedding of T5's encoder or decoder."""
     return part(
         TextEmbedding,
-        vocabulary=Whole("vocab_size"),
-        size=Whole("d_model"),
+        vocabulary=Integer("vocab_size"),
+        size=Integer("d_model"),
         dropout=T5_DROPOUT,
         module=side,
         words_name=f"{side}.embed_tokens",
@@ -800,15 +802,15 @@ def t5_blocks(side: str) -> Part:
     """Return the blocks of T5's encoder or decoder."""
     feed_forward = "layer.1" if side == "encoder" else "layer.2"
     dense = f"{feed_forward}.DenseReluDense"
-    count = Whole("num_layers") if side == "encoder" else Whole("num_decoder_layers num_layers")
+    count = Integer("num_layers") if side == "encoder" else Integer("num_decoder_layers num_layers")
     return part(
         Blocks,
         name=f"{side}.block",
         count=count,
-        hidden_size=Whole("d_model"),
-        heads=Whole("num_heads"),
-        head_size=Whole("d_kv"),
-        intermediate_size=Whole("d_ff"),
+        hidden_size=Integer("d_model"),
+        heads=Integer("num_heads"),
+        head_size=Integer("d_kv"),
+        intermediate_size=Integer("d_ff"),
         activation=FeedForwardProjection(returns_gating=False),
         gating=FeedForwardProjection(returns_gating=True),
         norm="rms",
@@ -820,7 +822,7 @@ def t5_blocks(side: str) -> Part:
         has_feed_forward_bias=False,
         is_causal=side == "decoder",
         mask_module="decoder",
-        relative_bias=part(RelativeBias, buckets=Whole("relative_attention_num_buckets", 32)),
+        relative_bias=part(RelativeBias, buckets=Integer("relative_attention_num_buckets", 32)),
         attention_output_dropout=T5_DROPOUT,
         inner_dropout=T5_DROPOUT,
         dropout=T5_DROPOUT,
@@ -857,7 +859,7 @@ def t5_names(feed_forward: str, dense: str) -> Part:
     )
 
 
-T5_LOGITS = part(Dense, name="lm_head", outputs=Whole("vocab_size"), has_bias=False, is_tied=IS_TIED)
+T5_LOGITS = part(Dense, name="lm_head", outputs=Integer("vocab_size"), has_bias=False, is_tied=IS_TIED)
 T5 = EncoderFamily(
     name="T5",
     positions="n_positions",

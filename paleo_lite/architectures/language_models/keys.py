@@ -1,4 +1,4 @@
-"""Readers of config values, by key, type and default; and rules that choose the layers to which a trait applies."""
+"""Readers of values in model configs, and rules that select the layers to which a trait applies."""
 
 from __future__ import annotations
 
@@ -8,52 +8,54 @@ from typing import Any, NamedTuple, Protocol
 from ..tape import Config
 
 REQUIRED = -1
-"""Default of a `Whole` without which the config is invalid."""
+"""Default of an integer that the config must contain."""
 
 
 class Reader(Protocol):
-    """Interface of the readers, each of which reads one value from a config."""
+    """Reads one value from a config."""
 
     def read(self, config: Config) -> Any:
         """Return the value; raise BadDescriptor if it is missing or malformed."""
 
 
-class Whole(NamedTuple):
+class Integer(NamedTuple):
     """An integer >= 1.
 
     Attributes
     ----------
     key : str
-        Key of the value, or several keys separated by spaces; the first one in the config is used.
+        Key of the value, or several keys separated by spaces; the first key that the config contains is read.
     default : int or None
-        Value if the config has none of the keys; may be None.
+        Value if the config contains no key; `REQUIRED` raises an error instead.
     """
 
     key: str
     default: int | None = REQUIRED
 
     def read(self, config: Config) -> int | None:
-        """Return the integer."""
+        """Return the integer, or the default."""
         keys = self.key.split()
         for key in keys:
             if config.fields.get(key) is not None:
                 return config.positive_integer(key)
-        return config.positive_integer(keys[0]) if self.default == REQUIRED else self.default
+        if self.default == REQUIRED:
+            return config.positive_integer(keys[0])  # raises the error for a missing key
+        return self.default
 
 
 class Flag(NamedTuple):
-    """A Boolean; inverted if the key has the opposite meaning of the trait."""
+    """A Boolean value; `is_inverted` negates it."""
 
     key: str
     default: bool = False
     is_inverted: bool = False
 
     def read(self, config: Config) -> bool:
-        """Return the flag."""
+        """Return the Boolean value."""
         return config.boolean(self.key, self.default) != self.is_inverted
 
 
-class Share(NamedTuple):
+class Fraction(NamedTuple):
     """A number from 0 to 1."""
 
     key: str
@@ -65,7 +67,7 @@ class Share(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """The name of an activation function, from the first key that is in the config."""
+    """The name of an activation function, read from the first of the keys that the config contains."""
 
     keys: tuple[str, ...] = ("hidden_act",)
     default: str = "silu"
@@ -79,36 +81,36 @@ class Activation(NamedTuple):
 
 
 class IsSet(NamedTuple):
-    """Whether a value is set; null, false and values without effect, such as a factor of 1, count as not set."""
+    """Whether a value of the config has an effect: it is not among the `neutral` values, such as null or false."""
 
     key: str
     default: Any = None
     neutral: tuple[Any, ...] = (None, False, 1, 1.0)
 
     def read(self, config: Config) -> bool:
-        """Return whether the value is set."""
+        """Return whether the value has an effect."""
         return config.fields.get(self.key, self.default) not in self.neutral
 
 
 class Choice(NamedTuple):
-    """A trait that depends on the value of a key; the trait may itself be a reader."""
+    """A value selected by the value of a key; a selected reader is read from the config."""
 
     key: str
     values: Mapping[Any, Any]
     default: Any
 
     def read(self, config: Config) -> Any:
-        """Return the trait; raise BadDescriptor for an unknown value of the key."""
-        chosen = config.fields.get(self.key, self.default)
-        if chosen not in list(self.values):
+        """Return the selected value; raise BadDescriptor if the value of the key is unknown."""
+        selector = config.fields.get(self.key, self.default)
+        if selector not in list(self.values):
             known = ", ".join(repr(value) for value in self.values)
-            raise config.fail(f"$.{self.key} must be one of {known} (got {chosen!r})")
-        value = self.values[chosen]
+            raise config.fail(f"$.{self.key} must be one of {known} (got {selector!r})")
+        value = self.values[selector]
         return value.read(config) if hasattr(value, "read") else value
 
 
 class HeadSize(NamedTuple):
-    """The size per head: the value of its key, otherwise the hidden size divided by the number of heads."""
+    """The size per attention head: the value of its key, else the hidden size divided by the number of heads."""
 
     default: int | None = None
     key: str = "head_dim"
@@ -121,8 +123,8 @@ class HeadSize(NamedTuple):
         size = size or self.default
         if size:
             return size
-        hidden_size = Whole(self.hidden).read(config)
-        heads = Whole(self.heads).read(config)
+        hidden_size = Integer(self.hidden).read(config)
+        heads = Integer(self.heads).read(config)
         assert hidden_size is not None and heads is not None
         if hidden_size % heads:
             raise config.fail(f"$.{self.heads} is {heads}, which does not divide $.{self.hidden}, {hidden_size}")
@@ -147,7 +149,7 @@ class KeyValueHeads(NamedTuple):
 
 
 class RotarySize(NamedTuple):
-    """Number of elements per head with rotary embedding: a fraction of the head size, from one of several keys."""
+    """The number of rotated elements per head: a fraction, read from one of several keys, of the head size."""
 
     default: float = 1.0
     head_size: HeadSize = HeadSize()
@@ -157,8 +159,7 @@ class RotarySize(NamedTuple):
         """Return the number of elements, rounded down to an even number."""
         fraction = self.default
         rope = config.fields.get("rope_parameters")
-        rope_fields = rope if isinstance(rope, dict) else {}
-        for fields in (rope_fields, config.fields):  # later values take precedence
+        for fields in (rope if isinstance(rope, dict) else {}, config.fields):
             for key in self.keys:
                 if fields.get(key) is not None:
                     fraction = Config(fields, config.where).fraction(key, self.default)
@@ -166,7 +167,7 @@ class RotarySize(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """An integer plus a constant, such as the number of positions plus the rows reserved for padding."""
+    """An integer plus a constant, such as the number of positions plus rows reserved for padding."""
 
     key: str
     default: int
@@ -178,10 +179,9 @@ class Sum(NamedTuple):
 
 
 class FalconHeads(NamedTuple):
-    """Number of key and value heads of Falcon.
+    """The number of Falcon's key and value heads.
 
-    In the new decoder architecture the config states it; otherwise it is 1 with multi-query attention, and equal to the
-    number of query heads without.
+    The newer architecture gives the number; the older one has one head (multi-query attention) or as many as queries.
     """
 
     def read(self, config: Config) -> int:
@@ -193,7 +193,7 @@ class FalconHeads(NamedTuple):
 
 
 class CeilOf(NamedTuple):
-    """An integer; if absent or ``"auto"``, another integer divided by a constant and rounded up."""
+    """An integer; if it is absent or ``"auto"``, another integer (`of`) divided by a constant and rounded up."""
 
     key: str
     of: str
@@ -207,7 +207,7 @@ class CeilOf(NamedTuple):
 
 
 class HeadsOf(NamedTuple):
-    """The size of the heads of Mamba; if absent or ``"auto"``, the channels divided by the number of heads."""
+    """The size of Mamba's heads; if it is absent or ``"auto"``, the channels divided by the number of heads."""
 
     key: str
     channels: str
@@ -224,43 +224,43 @@ class HeadsOf(NamedTuple):
 
 
 class Multiple(NamedTuple):
-    """An integer; if absent, a multiple of another integer."""
+    """An integer; if it is absent, another integer (`of`) times a factor."""
 
     key: str
-    factor: float | Whole
+    factor: float | Integer
     of: str
 
     def read(self, config: Config) -> int:
         """Return the integer."""
-        explicit = Whole(self.key, None).read(config) if self.key else None
-        factor = self.factor.read(config) if isinstance(self.factor, Whole) else self.factor
-        base = Whole(self.of).read(config)
+        given = Integer(self.key, None).read(config) if self.key else None
+        factor = self.factor.read(config) if isinstance(self.factor, Integer) else self.factor
+        base = Integer(self.of).read(config)
         assert factor is not None and base is not None
-        return explicit or int(factor * base)
+        return given or int(factor * base)
 
 
-# Rules that choose the layers to which a trait applies.
+# Rules that select layers.
 
 
 class Layers(Protocol):
-    """Interface of the rules that choose layers."""
+    """A rule that selects layers."""
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
-        """Return, for each of `count` layers, whether it is chosen."""
+        """Return for each of `count` layers whether it is selected."""
 
 
 class All(NamedTuple):
     """Every layer, or none."""
 
-    is_chosen: bool = True
+    is_selected: bool = True
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return the same value for each layer."""
-        return [self.is_chosen] * count
+        return [self.is_selected] * count
 
 
 class When(NamedTuple):
-    """The layers of one rule if a flag of the config is set, otherwise those of another rule."""
+    """The layers of one rule if a flag of the config is set, and those of another rule if it is not."""
 
     flag: Flag | IsSet
     layers: Layers = All()
@@ -273,9 +273,9 @@ class When(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """The layers for which a list in the config has a certain value; without the list, those of another rule.
+    """The layers with a given value in a list of the config; without the list, the layers of another rule.
 
-    `value` may contain several equivalent values, separated by spaces.
+    Several valid values are separated by spaces.
     """
 
     value: str | int
@@ -294,7 +294,7 @@ class Listed(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """The layers with their number in a list of the config; without the list, those of another rule."""
+    """The layers with their index in a list of the config; if it is empty or absent, the layers of another rule."""
 
     key: str
     otherwise: Layers = All(False)
@@ -308,9 +308,9 @@ class Numbered(NamedTuple):
 
 
 class From(NamedTuple):
-    """All layers from a number on."""
+    """All layers from a given index on."""
 
-    first: Whole
+    first: Integer
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""
@@ -321,33 +321,33 @@ class From(NamedTuple):
 
 
 class EveryNth(NamedTuple):
-    """Every n-th layer: those with ``index % n == offset``, where an offset of -1 means n - 1."""
+    """Every n-th layer: those with ``index % n == offset``; an offset of -1 means n - 1."""
 
-    period: Whole
-    offset: Whole | int = -1
+    period: Integer
+    offset: Integer | int = -1
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""
         period = self.period.read(config) or 1
         offset = self.offset
-        if isinstance(offset, Whole):
+        if isinstance(offset, Integer):
             value = config.fields.get(offset.key, offset.default)
             offset = value if isinstance(value, int) else 0
         return [index % period == offset % period for index in range(count)]
 
 
 class Not(NamedTuple):
-    """The layers that another rule does not choose."""
+    """The layers that another rule does not select."""
 
     layers: Layers
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""
-        return [not is_chosen for is_chosen in self.layers.choose(config, count)]
+        return [not is_selected for is_selected in self.layers.choose(config, count)]
 
 
 class Both(NamedTuple):
-    """The layers that two rules choose."""
+    """The layers that both of two rules select."""
 
     first: Layers
     second: Layers

@@ -22,9 +22,9 @@ from ..layer import (
 
 
 def pooling(op: Op) -> Cost:
-    """Count a pooling with windows of k elements: k - 1 comparisons per output for max, k FLOPs for average.
+    """Count a pooling with windows of k elements: k - 1 comparisons per output for max, k FLOPs for average pooling.
 
-    Average pooling over windows of a single element has no FLOPs. In training, max pooling stores the index of each
+    Average pooling with windows of a single element has no FLOPs. In training, max pooling stores the index of each
     maximum.
     """
     is_max = op.layer.kind.startswith(("max", "adaptive_max"))
@@ -42,9 +42,9 @@ def pooling(op: Op) -> Cost:
 
 
 def window_elements(op: Op) -> int:
-    """Return the total number of elements in all windows of a pooling, including padding.
+    """Return the total number of elements in all windows of a pooling, padding included.
 
-    As in PyTorch, window i of adaptive pooling extends from floor(i * in / out) to ceil((i + 1) * in / out).
+    The windows of adaptive pooling are those of PyTorch, from floor(i * in / out) to ceil((i + 1) * in / out).
     """
     kernel = op.attributes.get("kernel")
     if kernel is not None:
@@ -59,28 +59,31 @@ def window_elements(op: Op) -> int:
 
 
 def saved_by_max_pool(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Return the saved tensors: the input, and the index of each maximum."""
+    """Return the tensors that max pooling saves for the backward pass: the input, and the index of each maximum."""
     return Saved((0,), bytes=INDEX_BYTES * prod(layer.outputs[0]))
 
 
 def saved_by_adaptive_mean(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Return the saved tensors: the input, or none for global pooling, which PyTorch computes as a mean."""
+    """Return the tensors that adaptive average pooling saves: the input, or none for global pooling.
+
+    PyTorch computes global pooling as a mean, whose gradient does not depend on the input.
+    """
     rank = layer.attributes.get("dims", len(layer.inputs[0]) - 2)
     is_global = prod(layer.outputs[0][-rank:]) == 1
     return SAVES_NOTHING if is_global else SAVES_FIRST_INPUT
 
 
 def fusion_of_adaptive_mean(layer: Layer) -> Fusion:
-    """Return the fusion of adaptive average pooling, which is a reduction if one element per channel remains."""
+    """Return how adaptive average pooling is fused: as a reduction if its output has one element per channel."""
     is_global = prod(layer.outputs[0]) == prod(layer.outputs[0][:2])
     return "reduction" if is_global else "alone"
 
 
 def interpolation(op: Op) -> Cost:
-    """Count an interpolation in d dimensions: 2 * taps - 1 FLOPs per output, with 2^d (linear) or 4^d (cubic) taps.
+    """Count an interpolation: 2 * taps - 1 FLOPs per output, with 2^d taps (linear in d dimensions) or 4^d (cubic).
 
-    Nearest-neighbour interpolation has no FLOPs. The grid of `grid_sample` is a second input; the computation of
-    interpolation weights is not counted.
+    Nearest-neighbour interpolation is a copy without FLOPs. The grid of `grid_sample` is its second input. The
+    computation of interpolation weights is not counted.
     """
     taps_per_dimension = {"nearest": 1, "linear": 2, "cubic": 4}[op.attributes.get("mode", "nearest")]
     taps = taps_per_dimension ** op.attributes.get("dims", len(op.layer.inputs[0]) - 2)
@@ -105,12 +108,12 @@ def copy(op: Op) -> Cost:
 
 
 def concat(op: Op) -> Cost:
-    """Count a concatenation: a copy in the forward pass; its gradients are slices, which are views."""
+    """Count a concatenation: a copy in the forward pass. The gradients are slices (views), which cost nothing."""
     return needed_cost(op, PassCost(0, 0, op.x + op.w, op.y), weight=NO_COST)
 
 
 def embedding(op: Op) -> Cost:
-    """Count a table look-up: no FLOPs forward; the backward pass adds the gradients to a table of zeros."""
+    """Count a table look-up. The forward pass has no FLOPs; the backward pass adds gradients into a zeroed table."""
     rows = op.y // op.layer.weights[0][-1]
     return needed_cost(
         op,
@@ -120,7 +123,10 @@ def embedding(op: Op) -> Cost:
 
 
 def embedding_bag(op: Op) -> Cost:
-    """Count an embedding bag: a sum over the rows of each bag; backward, every row gets the gradient of its bag."""
+    """Count an embedding bag, which sums the rows of each bag.
+
+    In the backward pass, each row receives the gradient of its bag.
+    """
     num_indices = op.inputs[0] if op.inputs else 0
     width = op.layer.weights[0][-1] if op.layer.weights else 1
     elements = num_indices * width
@@ -133,13 +139,13 @@ def embedding_bag(op: Op) -> Cost:
 
 
 def sorting(op: Op) -> Cost:
-    """Count sorting: ``log2 n`` comparisons per element of a row of n; writes values and indices."""
+    """Count a sort: ``log2 n`` comparisons per element in rows of n elements; values and indices are written."""
     length = int(op.attributes.get("length", 1))
     return _values_and_indices(op, comparisons=max(length - 1, 1).bit_length())
 
 
 def selection(op: Op) -> Cost:
-    """Count a selection (top k, median) from each row: one comparison per element; writes values and indices."""
+    """Count a selection (top k, median) from each row: one comparison per element; values and indices are written."""
     return _values_and_indices(op, comparisons=1)
 
 
@@ -151,9 +157,9 @@ def _values_and_indices(op: Op, comparisons: int) -> Cost:
 
 
 def scatter(op: Op) -> Cost:
-    """Count a scatter, which writes or adds values at the indices of the second input.
+    """Count a scatter, which writes or adds values at the indices given by the second input.
 
-    It copies the target first unless it works in place. The backward pass gathers the gradient at the indices.
+    Unless it is in place, the target is copied first. The backward pass gathers the gradient at the indices.
     """
     target, indices, values = (*op.inputs, 0, 0)[:3]
     written_values = values or indices
@@ -173,9 +179,9 @@ def scatter(op: Op) -> Cost:
 
 
 def gather(op: Op) -> Cost:
-    """Count a gather: every element is read and written, with one index per element or per row.
+    """Count a gather, which reads and writes elements with one index per element or per row.
 
-    The backward pass adds the gradients to a tensor of zeros.
+    The backward pass adds the gradients into a tensor of zeros.
     """
     size = op.inputs[0] if op.inputs else op.w
     takes_rows = op.layer.inputs and op.attributes.get("function") in _ROW_GATHERS
@@ -187,7 +193,7 @@ def gather(op: Op) -> Cost:
 
 
 _ROW_GATHERS = ("getitem", "index_select")
-"""Calls that read whole rows, with one index per row."""
+"""Calls that read whole rows with one index per row."""
 
 
 def fill(op: Op) -> Cost:
@@ -196,20 +202,21 @@ def fill(op: Op) -> Cost:
 
 
 def assign(op: Op) -> Cost:
-    """Count ``target[index] = value``, where the target is the first input: the value is read and written.
+    """Count ``target[index] = value``, which reads and writes the value; the target is the first input.
 
-    The gradient of the value is a view of the gradient of the target, which is then overwritten with zeros.
+    In the backward pass, the gradient of the value is a view of the target's gradient, and the assigned part of the
+    target's gradient is set to zero.
     """
     return needed_cost(op, PassCost(0, 0, op.x + op.w - op.inputs[0], op.y), PassCost(0, 0, 0, op.y))
 
 
 def cache(op: Op) -> Cost:
-    """Count the write of new keys and values into the KV cache."""
+    """Count the write of new keys and values to the KV cache."""
     return needed_cost(op, PassCost(0, 0, op.x, op.x))
 
 
 def exchange(op: Op) -> Cost:
-    """Count a collective of tensor parallelism: a kernel launch, without work on the device.
+    """Count a collective of tensor parallelism as a kernel launch without work on the device.
 
     The function ``copy`` communicates only in the backward pass, ``sum`` only in the forward pass.
     """
@@ -220,7 +227,7 @@ def exchange(op: Op) -> Cost:
 
 
 def view(op: Op) -> Cost:
-    """Count a view (reshape, permute, flatten), which moves no bytes; the gradient of an expanded view is summed."""
+    """Count a view (reshape, permute, flatten), which moves no bytes. The gradient of an expanded view is a sum."""
     if op.y > op.x + op.w:
         backward = PassCost(op.y, 0, op.y, op.x + op.w)
         return needed_cost(op, NO_COST, backward, backward)
@@ -228,18 +235,18 @@ def view(op: Op) -> Cost:
 
 
 def slice_view(op: Op) -> Cost:
-    """Count a slice, split or select: no bytes forward; the backward pass writes the gradient into zeros."""
+    """Count a slice, split or select: a view; the backward pass writes the gradient into a tensor of zeros."""
     backward = PassCost(0, 0, op.y, op.x + op.w)
     return needed_cost(op, NO_COST, backward, backward)
 
 
 def saved_output_indices(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Return the saved tensors: the index of each output value."""
+    """Return the tensors that a sort or selection saves: the index of each output value."""
     return Saved(bytes=INDEX_BYTES * prod(layer.outputs[0]))
 
 
 def saved_indices(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Return the saved tensors: the indices, which are the second input."""
+    """Return the tensors that a scatter saves: the indices, which are the second input."""
     return Saved(bytes=INDEX_BYTES * prod(layer.inputs[1]) if len(layer.inputs) > 1 else 0)
 
 
