@@ -78,7 +78,7 @@ def names_imported(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in found}
 
 
-def test_validation_stands_beside_the_package() -> None:
+def test_package_does_not_import_validation() -> None:
     """What reads published measurements imports the package and the libraries that it has anyway."""
     modules = sorted(VALIDATION.rglob("*.py"))
     assert len(modules) > 20
@@ -91,7 +91,7 @@ def test_the_package_does_without_validation() -> None:
     assert [path for path in PACKAGE.rglob("*.py") if "validation" in names_imported(path)] == []
 
 
-def test_what_is_named_to_be_imported_later_exists() -> None:
+def test_lazily_imported_names_exist() -> None:
     """A floor may name a function of a floor above as "package.module:function"; nothing else checks such a text."""
     places = [place for path in MODULES for place in re.findall(r'"(paleo_lite(?:\.\w+)+:\w+)"', path.read_text())]
     assert len(places) >= 3 and all(callable(resolve_name(place)) for place in places)

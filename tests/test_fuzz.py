@@ -25,7 +25,7 @@ def known():
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_what_was_found_stays_mended(path, known, tmp_path, monkeypatch):
+def test_earlier_findings_stay_fixed(path, known, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     copy = tmp_path / path.parent.name
     copy.write_bytes(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
@@ -34,7 +34,7 @@ def test_what_was_found_stays_mended(path, known, tmp_path, monkeypatch):
         assert fuzz.wrong_with(command.format(file=copy).split()) is None
 
 
-def test_some_of_what_it_asks(known, tmp_path, monkeypatch):
+def test_some_fuzzed_commands(known, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, again = (fuzz.asked(7, 0, known, tmp_path) for _ in range(2))
     assert first == again  # a number gives the same question whoever asks it

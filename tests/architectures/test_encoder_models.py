@@ -335,7 +335,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("model_type", "changes", "message"), BAD)
-def test_a_bad_config_is_refused_in_a_sentence(model_type, changes, message):
+def test_invalid_config_gets_one_sentence(model_type, changes, message):
     with pytest.raises(BadDescriptor, match=message):
         read({**CASES[model_type], "model_type": model_type, **changes}, SequenceOptions(8))
 

@@ -214,7 +214,7 @@ def test_a_family_without_attention_has_the_modules_parameters_and_operations(mo
         assert total(ours, "flops") == pytest.approx(total(theirs, "flops"), rel=relative)
 
 
-def test_a_selective_scan_takes_what_its_authors_count():
+def test_selective_scan_matches_the_count_of_its_authors():
     """``selective_scan_flop_jit`` of state-spaces/mamba: 9 B L D N, and B L D each for the skip and the gate."""
     found = network("mamba")
     scans = [layer._replace(parents=(-1,) * 5) for layer in found.layers if layer.kind == "selective_scan"]
@@ -340,7 +340,7 @@ def test_a_mixture_with_tensor_parallelism_implies_sequence_parallelism():
     assert {layer.attributes["function"] for layer in found.layers if layer.kind == "exchange"} == {"gather", "scatter"}
 
 
-def test_heads_that_do_not_divide_are_refused():
+def test_indivisible_heads_are_an_error():
     with pytest.raises(BadValue, match=r"--tensor 3 does not divide the 8 attention heads"):
         sharded("llama", tensor_parallel=3)
 

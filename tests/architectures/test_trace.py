@@ -303,7 +303,7 @@ def test_parameters_as_data_operands(name):
     assert sum(layer.parameters for layer in network.layers) == network.parameters
 
 
-def test_an_exported_program_counts_as_the_module_it_was_made_from():
+def test_exported_program_has_the_counts_of_its_module():
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)).eval()
     program = torch.export.export(module, (torch.zeros(1, 3, 8, 8),))
     written = trace(module, (1, 3, 8, 8))
@@ -394,7 +394,7 @@ def test_a_shared_parameter_counts_once():
     assert network.parameters == 10_100
 
 
-def test_parents_say_where_each_operand_comes_from():
+def test_parents_are_the_producers_of_operands():
     network = trace(Net(lambda self, x, y: self.a(x) + y + torch.ones(3), a=linear()), (1, 3), (1, 3))
     assert [(layer.kind, layer.parents) for layer in network.layers] == [
         ("linear", (INPUT,)), ("add", (0, INPUT)), ("fill", ()), ("add", (1, 2)),
@@ -562,7 +562,7 @@ def test_torch_cond_takes_the_true_branch():
     assert any(note.startswith("a data-dependent condition at") for note in network.notes)
 
 
-def test_sharded_parameters_are_those_of_their_layers():
+def test_sharded_parameters_belong_to_their_layers():
     """FSDP2 puts shards together while a module is called: counts, gradients and parameters are as without it."""
     from torch import distributed
     from torch.distributed.fsdp import fully_shard
@@ -749,7 +749,7 @@ def test_tensors_outside_the_module_are_not_written():
     assert SHARED_CONSTANT.tolist() == [1, 1, 1]
 
 
-def test_nothing_large_is_allocated():
+def test_large_tensors_are_not_allocated():
     """A weight of 4 GB, and a mask and a table of 40 GB, are never allocated."""
     import tracemalloc
 

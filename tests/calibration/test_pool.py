@@ -52,7 +52,7 @@ def test_a_measured_device_is_surer_than_one_that_was_not() -> None:
     assert pool_prior(find_device("xeon-8380"), "fp32") is None
 
 
-def test_a_prediction_says_that_nobody_measured_the_device() -> None:
+def test_prediction_states_that_the_device_was_not_measured() -> None:
     prediction = pl.predict("resnet50", gpu="gtx1080", time_model="calibrated")
     low, high = prediction.interval or (0, 0)
     assert low < prediction.time_s < high and high / low > 1.5
@@ -81,7 +81,7 @@ def test_a_prediction_says_that_nobody_measured_the_device() -> None:
         ("t4", "fp32", {"execution": "compiled"}, ["not under pytorch compiled: the interval is wider"]),
     ],
 )
-def test_it_says_what_a_device_was_measured_under(gpu, precision, asked, words) -> None:
+def test_prediction_states_the_software_of_the_measurements(gpu, precision, asked, words) -> None:
     model = model_of(gpu, precision, **asked)
     assert model.label.startswith(gpu) and model.label.endswith(" measurements")
     assert len(model.notes) == len(words)
@@ -102,7 +102,7 @@ def test_amd_s_are_known_from_single_operations() -> None:
         ("a100-sxm-80gb", "int8", "no device was measured in int8 on tensor units"),
     ],
 )
-def test_where_no_fit_speaks_of_a_device_it_gets_a_bound_that_says_so(gpu: str, precision: str, reason: str) -> None:
+def test_device_without_evidence_gets_a_marked_bound(gpu: str, precision: str, reason: str) -> None:
     prediction = pl.predict("resnet18", gpu=gpu, precision=precision)
     assert prediction.model.name == "roofline" and prediction.interval is None
     assert prediction.notes[0].startswith("a bound, not a forecast") and reason in prediction.notes[0]

@@ -118,7 +118,7 @@ def test_real_profiles_of_every_kind(path, gpu, shown):
         assert text in result.stdout
 
 
-def test_an_overlap_shows_beside_the_sum(tmp_path):
+def test_overlap_is_shown_with_the_sum(tmp_path):
     events = [
         {"ph": "X", "cat": "kernel", "name": "sgemm_a", "ts": 1000, "dur": 100, "args": {"device": 0, "stream": 7}},
         {"ph": "X", "cat": "kernel", "name": "sgemm_a", "ts": 1050, "dur": 100, "args": {"device": 0, "stream": 8}},

@@ -115,7 +115,7 @@ def test_every_kind_is_drawn(folder, monkeypatch, kind):
 
 
 @pytest.mark.parametrize("command", DEFAULTS)
-def test_a_chart_beside_a_table(folder, monkeypatch, command):
+def test_chart_in_addition_to_a_table(folder, monkeypatch, command):
     monkeypatch.chdir(folder)
     arguments = [command, *ARGUMENTS[DEFAULTS[command]]]
     alone = run(*arguments)
@@ -146,7 +146,7 @@ def test_several_predictions_have_a_chart_of_their_own(tmp_path, monkeypatch):
     assert not Path("b.svg").exists()
 
 
-def test_kinds_are_listed_and_unknown_ones_refused():
+def test_kinds_are_listed_and_unknown_kinds_are_an_error():
     listed = run("plot", "--help").stdout
     assert all(kind in listed for kind in KINDS)
     assert "no chart is called 'rooflines': did you mean roofline" in run("plot", "rooflines", code=2).stderr
@@ -161,7 +161,7 @@ def test_kinds_are_listed_and_unknown_ones_refused():
         ("file/chart.png", "file/chart.png cannot be written: {here}/file is not a folder"),
     ],
 )
-def test_bad_files_are_refused_before_anything_is_computed(tmp_path, monkeypatch, file, said):
+def test_invalid_files_are_reported_before_computing(tmp_path, monkeypatch, file, said):
     monkeypatch.chdir(tmp_path)
     Path("folder.png").mkdir()
     Path("file").touch()
@@ -178,7 +178,7 @@ def test_a_missing_extra_is_named_before_anything_is_computed(tmp_path, monkeypa
     assert "drawing charts needs the 'plots' extra: pip install 'paleo-lite[plots]'" in said
 
 
-def test_what_cannot_be_written_leaves_the_old_chart(tmp_path, monkeypatch):
+def test_failed_write_keeps_the_old_chart(tmp_path, monkeypatch):
     old = tmp_path / "old.svg"
     old.write_text("old")
 
@@ -202,7 +202,7 @@ def test_a_chart_is_replaced_only_by_force(tmp_path, command):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_has_nothing_to_draw_is_said(tmp_path, folder):
+def test_empty_chart_is_an_error(tmp_path, folder):
     said = run("predict", "--flops", "15503M", "--gpu", "k80", "--plot", tmp_path / "a.png", code=2)
     assert "nothing to draw" in said.stderr and "Tesla K80" in said.stdout
     said = run("best", folder / "sweep.parquet", "--minimise", "cost", "--plot", tmp_path / "a.png", code=2)

@@ -89,7 +89,7 @@ def test_small_batches_wait_for_the_casts() -> None:
 
 
 @pytest.mark.needs_data
-def test_channels_last_gains_on_convolutions_what_was_measured() -> None:
+def test_speedup_of_channels_last_matches_measurements() -> None:
     """timm trained on an RTX 3090 in both layouts: ResNet-50 1.47 times as fast in channels last, a ViT as fast."""
     times = {
         (step.network, step.execution): step.time_s / step.batch_size

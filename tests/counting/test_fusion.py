@@ -67,7 +67,7 @@ def test_a_residual_block_folded_by_hand() -> None:
     assert fused.carrier is not None and fused.carrier.tolist() == [0, 0, 0, 3, 3, 3, 3]
 
 
-def test_what_runs_before_a_convolution_is_not_fused_with_what_runs_after_it() -> None:
+def test_operations_before_and_after_a_convolution_are_not_fused() -> None:
     """relu -> conv -> add(relu, conv): the addition needs the convolution, which needs the first kernel."""
     graph = [layer("relu", "relu", -1), layer("conv", "conv2d", 0), layer("add", "add", 0, 1)]
     assert totals(fuse(graph, count(graph), "compiled"))[2] == 3
@@ -101,7 +101,7 @@ def test_a_kernel_keeps_the_shape_of_its_largest_branch() -> None:
     assert totals(fused)[2] == 1
 
 
-def test_what_another_kernel_waits_for_by_a_third_is_not_fused_with_what_follows_it() -> None:
+def test_fusion_does_not_create_cycles_of_kernels() -> None:
     """mul(row, mean(conv(x))) beside x + row, which is fused with x: conv waits for both, so row comes before mul."""
     row = (1, 8, 1, 1)
     graph = [
@@ -205,7 +205,7 @@ def test_folding_equals_torch_s_own(name: str, built) -> None:  # type: ignore[n
 @pytest.mark.parametrize(
     "name", ["alexnet", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("vgg11", "resnet18"))]
 )
-def test_kernels_and_bytes_equal_those_of_torch_s_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_and_bytes_equal_torch_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor on the CPU, NCHW: its calls of libraries, its generated kernels and the bytes that it says it moves.
 
     It may split off what takes no time (the mean's division): one kernel and 0.2% of the bytes are left open.
@@ -234,7 +234,7 @@ def test_kernels_and_bytes_equal_those_of_torch_s_compiler(name: str, monkeypatc
     assert int(fused.column("bytes", "inference", 2).sum()) == pytest.approx(metrics.num_bytes_accessed, rel=2e-3)
 
 
-def test_predictions_say_what_was_fused() -> None:
+def test_predictions_report_fusion() -> None:
     eager, compiled, folded = (
         pl.predict("resnet50", gpu="rtx4090", precision="fp16", batch_size=64, execution=name)
         for name in ("eager", "compiled", "folded")
@@ -252,7 +252,7 @@ def test_predictions_say_what_was_fused() -> None:
         ({"execution": "folded", "phase": "training"}, UnsupportedPhase, "for inference only"),
     ],
 )
-def test_what_cannot_be_fused_is_said(options: dict[str, str], error: type, message: str) -> None:
+def test_unsupported_fusion_is_reported(options: dict[str, str], error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         pl.predict("resnet18", gpu="t4", **options)  # type: ignore[arg-type]
 
@@ -269,7 +269,7 @@ def test_an_engine_launches_a_decoder_layer_in_thirteen_kernels():
     assert work.column("flops", "decode").sum() == count(layers).column("flops", "decode").sum()
 
 
-def test_a_compiled_training_step_moves_what_its_kernels_need() -> None:
+def test_bytes_of_a_compiled_training_step() -> None:
     """Two linear layers with GELU and scaling between: one kernel each way.
 
     Forward: the kernel reads n elements and writes n, where eager moves 4 n. Backward: it reads the gradient of its

@@ -77,7 +77,7 @@ def test_outlier_moves_neither_median_nor_spread() -> None:
     assert (timing.median_s, timing.spread, timing.stable) == (pytest.approx(0.1), pytest.approx(0, abs=1e-9), True)
 
 
-def test_restless_call_is_said_to_be_restless() -> None:
+def test_unstable_timing_is_reported() -> None:
     clock = ScriptedClock([0.1, 0.1] + [0.1, 0.2] * 20)
     timing = time_call(nothing, clock, EFFORT)
     assert not timing.stable

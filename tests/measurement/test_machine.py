@@ -60,7 +60,7 @@ class EveryTenMs:
         (None, ""),
     ],
 )
-def test_clocks_are_asked_for_while_the_gpu_is_busy(monkeypatch, answer: str | None, told: str) -> None:
+def test_clocks_are_read_while_the_gpu_is_busy(monkeypatch, answer: str | None, told: str) -> None:
     """In the form in which nvidia-smi prints them; the products are queued before it is asked, and waited for after."""
     diary: list[str] = []
 
@@ -170,7 +170,7 @@ def test_lanes_of_gpus(major: int, minor: int, multiprocessors: int, cores: int)
     assert seen.clock_hz == 1.5e9  # torch gives kHz
 
 
-def test_gpu_nobody_knows_says_what_is_assumed() -> None:
+def test_unknown_gpu_states_assumptions() -> None:
     seen = describe(fake_gpu(name="x", major=99, minor=0, multi_processor_count=10, clock_rate=1_000_000))
     assert seen.lanes == 1280
     assert "assumed" in seen.lanes_note

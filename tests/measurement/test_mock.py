@@ -28,7 +28,7 @@ class Clock:
         self.now += seconds
 
 
-def test_a_mock_loader_takes_one_batch_and_yields_it_for_ever():
+def test_mock_loader_repeats_a_single_batch():
     taken = []
     source = (taken.append(number) or [number] for number in count())
     batches = list(islice(mock_loader(source, place=lambda batch: [batch[0] + 0.5]), 1000))
@@ -48,14 +48,14 @@ def loader(clock: Clock, batches: int = 20, seconds: float = 0.25, samples: int 
         yield np.zeros((samples, 3)), np.zeros(samples)
 
 
-def test_a_mock_trainer_measures_loading_alone():
+def test_mock_trainer_measures_only_loading():
     clock = Clock()
     rate = mock_trainer(loader(clock), clock=clock)
     assert (rate.batches, rate.samples, rate.seconds) == (19, 19 * 8, pytest.approx(19 * 0.25))
     assert (rate.batches_per_s, rate.samples_per_s) == (pytest.approx(4), pytest.approx(32))
 
 
-def test_a_mock_trainer_stops_where_it_is_told():
+def test_mock_trainer_stops_after_the_given_steps():
     clock = Clock()
     assert mock_trainer(loader(clock), batches=5, clock=clock).batches == 5
     assert mock_trainer(loader(clock), seconds=1.0, warm_up=2, clock=clock).batches == 4
@@ -72,7 +72,7 @@ def test_a_mock_trainer_stops_where_it_is_told():
         ([1, 2], {"clock": lambda: 0.0}, "faster than the clock can tell"),
     ],
 )
-def test_what_cannot_be_measured_is_said(source, options, message):
+def test_unmeasurable_input_is_an_error(source, options, message):
     with pytest.raises(BadValue, match=message):
         mock_trainer(source, **options)
 

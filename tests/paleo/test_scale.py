@@ -178,7 +178,7 @@ def test_hybrid_fetches_by_hand():
         ({"network": "densenet121", "strategy": "model-lower"}, BadValue, "PALEO's walk through the graph reaches"),
     ],
 )
-def test_what_cannot_be(change, error, message):
+def test_invalid_combinations_are_an_error(change, error, message):
     options = {"network": "paleo_alex_v2", "workers": [2], "batch_size": 8, **change}
     own = {name: options.pop(name) for name in ("revision", "concurrent") if name in options}
     with pytest.raises(error) as caught:

@@ -115,7 +115,7 @@ def test_names_of_cublas_and_cudnn_tell_the_precision(kernels, precision) -> Non
         ("t4", "Tesla V100-SXM2-16GB", False), ("a100-sxm-80gb", "NVIDIA H100 80GB HBM3", False),
     ],
 )  # fmt: skip
-def test_variants_of_one_model_are_not_told_apart(device, named, fits) -> None:
+def test_variants_of_a_model_are_not_distinguished(device, named, fits) -> None:
     against = find_contradictions(Evidence((named,), {}, None, None), find_device(device))
     assert (against == []) is fits
 

@@ -168,7 +168,7 @@ def test_real_kernels_are_linked_to_the_operation_that_launched_them(data_folder
 
 
 @pytest.mark.needs_data
-def test_real_directions_are_those_of_the_arrows_between_forward_and_backward(data_folder):
+def test_directions_match_the_arrows_between_forward_and_backward(data_folder):
     """nccl_data has fwdbwd arrows: from the start of a forward operation to that of its backward one."""
     path = data_folder / "profiles" / REAL[4]
     events, _, arrows = reference(path)
@@ -319,7 +319,7 @@ def test_times_are_exact_to_the_nanosecond(tmp_path, key, ts, base, expected):
     assert table.column("duration_ns").to_pylist() == [1760.0, 1.0]
 
 
-def test_what_is_absent_is_null(tmp_path):
+def test_missing_values_are_null(tmp_path):
     row = read(write(tmp_path, '[{"ph":"X","cat":"kernel","name":"k","ts":3}]')).to_pylist()[0]
     assert {name: value for name, value in row.items() if value is not None} == {
         "category": "kernel", "kernel": "k", "start_ns": 3000, "calls": 1,
@@ -442,14 +442,14 @@ def test_no_trace(tmp_path, text):
         read(write(tmp_path, text))
 
 
-def test_an_element_without_end_is_refused_in_bounded_memory(tmp_path, monkeypatch):
+def test_unterminated_element_is_an_error_in_bounded_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(json_stream, "ELEMENT_LIMIT", 2**20)
     for text in (b'[{"name": "' + b"a" * 2**22, b"[" + b" " * 2**22, b"\0" * 2**22, b'{"a": ' + b"[1]," * 2**20):
         with pytest.raises(BadProfile, match="1 MiB"):
             read(write(tmp_path, gzip.compress(text)))
 
 
-def test_nothing_is_left_beside_the_trace_or_in_the_temporary_folder(tmp_path, monkeypatch):
+def test_no_temporary_files_remain(tmp_path, monkeypatch):
     path = write(tmp_path, TEXT)
     spool = tmp_path / "spool"
     spool.mkdir()

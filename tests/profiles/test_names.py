@@ -169,7 +169,7 @@ def test_mangled(mangled, name):
     assert normalise(mangled) == name
 
 
-def test_a_truncated_mangled_cutlass_kernel_is_classed_by_what_is_left():
+def test_truncated_mangled_cutlass_kernel_is_classified():
     # As kineto cut it in torch_chrome_trace/nccl_parser_config.
     name = (
         "_ZN19cutlass_cudnn_train6KernelINS_4conv6kernel23ImplicitGemmConvolutionINS1_11threadblock22ImplicitGemm"

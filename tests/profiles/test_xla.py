@@ -20,7 +20,7 @@ def rows(tmp_path, samples):
     return read
 
 
-def test_what_ran_on_streams_counts_once(rows):
+def test_operations_on_streams_are_counted_once(rows):
     first, second, copy = rows()
     assert {name: first[name] for name in ("kernel", "category", "op", "layer", "start_ns", "duration_ns")} == {
         "kernel": "ampere_sgemm_128x64_nn", "category": "kernel", "op": "dot.3",

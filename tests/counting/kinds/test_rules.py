@@ -333,13 +333,13 @@ def test_every_kind_is_in_the_docs():
 
 
 @pytest.mark.parametrize("kind", PER_ELEMENT)
-def test_kinds_per_element_cost_what_the_docs_say(kind):
+def test_elementwise_costs_match_the_documentation(kind):
     layers = layer_of_kind(kind)
     found = [figures(layers, phase)["flops"] / prod(layers[-1].outputs[0]) for phase in ("forward", "backward_data")]
     assert found == PER_ELEMENT[kind]
 
 
-def test_the_docs_say_it_of_every_kind_per_element():
+def test_documentation_lists_every_elementwise_kind():
     from paleo_lite.counting.kinds.elementwise import KINDS as ELEMENTWISE
 
     of_their_own = {"softmax", "log_softmax", "cross_entropy", "dropout", "reduce", "scan", "fourier"}
