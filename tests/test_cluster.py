@@ -1,4 +1,4 @@
-"""The same work on a real Dask cluster of two workers, one of which is killed.
+"""Sweeps on a real Dask cluster of two workers, one of which is killed.
 
 Tests: executor.py.
 """

@@ -1,4 +1,4 @@
-"""README and docs: every command runs and prints what is shown, every link leads somewhere, and the site builds."""
+"""README and docs: every command prints the documented output, every link is valid, and the site builds."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ LINK = re.compile(r"(?<!!)\[[^\]\[]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def test_links_lead_to_files_that_exist():
-    """In the repository, as a reader of the sources sees it; mkdocs checks those of the site."""
+    """Check links in the repository; mkdocs checks those of the site."""
     generated = {
         ROOT / "docs" / "reference" / "commands" / f"{command}.md" for command in [*main.list_commands(None), "index"]
     }
@@ -238,7 +238,7 @@ def test_the_python_reference_has_the_public_face_with_its_real_defaults(site):
 
 
 def test_formulas_are_set_without_a_script():
-    """MathML of what stands between dollars; the fraction and the index are those of the source."""
+    """Formulas between dollar signs become MathML with the fraction and index of the source."""
     pytest.importorskip("latex2mathml")
     marked = r'<div class="arithmatex">\[\frac{F}{P} &lt; t_2\]</div> and <span class="arithmatex">\(p = 4\)</span>'
     made = site_pages.on_page_content(marked, None, None, None)
@@ -274,7 +274,7 @@ def test_words_of_the_charts_and_tables_are_in_the_glossary():
 
 
 def test_formulas_page_names_existing_code():
-    """Each function or class that docs/formulas.md names beside a file is defined there."""
+    """Each function or class that docs/formulas.md names with a file is defined in that file."""
     rows = TEXTS["docs/formulas.md"].split("| :-- | :-- | :-- |\n")[1].splitlines()
     assert len(rows) > 15
     for row in rows:

@@ -1,4 +1,4 @@
-"""Errors: what their sentences offer, and with what the command line exits."""
+"""Errors: suggestions in messages, and exit codes of the command line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_ambiguous_name_lists_candidates() -> None:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_command_line_prints_one_line_and_exits(kind, monkeypatch) -> None:
-    """2 for what another question mends, as click has it for wrong usage; 130 for Ctrl-C; 1 for all else."""
+    """The exit code is 2 for usage errors, as in click, 130 for Ctrl-C, and 1 otherwise."""
     error = kind(*ARGUMENTS.get(kind, ("a sentence",)))
     assert isinstance(error, PaleoError)
 

@@ -1,4 +1,4 @@
-"""Files: there whole or not at all, found in wheel and checkout, cached where the desktop's rules say."""
+"""Files: atomic writes, shipped files in wheel and checkout, and the cache folder of the XDG specification."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_imports_point_down() -> None:
 
 
 def names_imported(path: Path) -> set[str]:
-    """What stands at the root of each absolute import of a module."""
+    """Return the root package of each absolute import of a module."""
     nodes = nodes_of(path)
     found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
@@ -92,7 +92,7 @@ def test_the_package_does_without_validation() -> None:
 
 
 def test_lazily_imported_names_exist() -> None:
-    """A floor may name a function of a floor above as "package.module:function"; nothing else checks such a text."""
+    """A floor may name a function of a higher floor as "package.module:function"; check that it exists."""
     places = [place for path in MODULES for place in re.findall(r'"(paleo_lite(?:\.\w+)+:\w+)"', path.read_text())]
     assert len(places) >= 3 and all(callable(resolve_name(place)) for place in places)
 
@@ -103,7 +103,7 @@ def names_of(path: Path) -> str:
 
 
 def modules_imported(path: Path, known: set[str]) -> set[str]:
-    """Modules of the package that a module imports from anywhere in it, but for what only type checkers read."""
+    """Return the modules of the package that a module imports anywhere, except under TYPE_CHECKING."""
     found = set()
     checked = [
         node for node in nodes_of(path) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)

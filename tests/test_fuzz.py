@@ -1,4 +1,4 @@
-"""What the fuzz found once is asked again, and some of what it asks: see `fuzz.py`.
+"""Regression tests of earlier findings of the fuzz test, and some random commands: see `fuzz.py`.
 
 Each file of ``found`` lies in a folder named for the sample that it was made of.
 """
@@ -44,7 +44,7 @@ def test_some_fuzzed_commands(known, tmp_path, monkeypatch):
 
 
 def test_a_sample_is_right_before_it_is_changed(known, tmp_path, monkeypatch):
-    """A file that is refused as it is would be refused whatever happened to it."""
+    """Samples must be valid: mutations of an invalid file would test nothing."""
     from click.testing import CliRunner
 
     from paleo_lite.cli import main

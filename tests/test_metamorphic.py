@@ -1,4 +1,4 @@
-"""What must hold of answers whatever is asked: any network, device, precision, phase, model and strategy.
+"""Metamorphic tests: properties of predictions for any network, device, precision, phase, model and strategy.
 
 Questions are drawn from a seed, the same everywhere; `make thorough` draws more of them.
 """
@@ -127,7 +127,7 @@ def test_a_faster_device_is_never_slower(seed: int, what: str) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_passes_match_other_phases_except_for_waiting(seed: int) -> None:
-    """Launches of the update join the host's time: without what waits for the host passes are the same."""
+    """The update's launches add to the host's time; passes that do not wait for the host are equal."""
     for found in drawn(seed, 4, phase="training", execution=None):
         alone = {
             name: evaluate(found.workload.with_changes(phase=name), found.machine, found.model)

@@ -1,4 +1,4 @@
-"""What stands in several files of the repository and must agree."""
+"""Consistency of values that several files of the repository contain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_citation_and_changelog_name_the_version_and_its_day():
 
 
 def test_shares_are_written_in_one_way():
-    """In what is printed, drawn and explained: ``90%``, as numbers of axes and tables are."""
+    """Percentages are written as ``90%`` in output, charts and documentation."""
     folders = ("paleo_lite", "validation", "docs", "notebooks", "hardware")
     paths = [ROOT / "README.md", *(path for folder in folders for path in (ROOT / folder).rglob("*.*"))]
     texts = {path: path.read_text() for path in paths if path.suffix in (".py", ".md", ".ipynb", ".html", ".toml")}
@@ -29,7 +29,7 @@ def test_shares_are_written_in_one_way():
 
 
 def sources_of(path: Path) -> list[str]:
-    """What a shipped calibration, of whatever it is, says that it was learnt from."""
+    """Return the sources that a shipped calibration names."""
     if path.suffix == ".json":
         return [fit["source"] for fit in msgspec.json.decode(path.read_bytes())["fits"]]
     found = msgspec.toml.decode(path.read_bytes())
@@ -55,6 +55,6 @@ def test_licenses_name_nobody_from_whom_nothing_was_learnt():
 
 
 def test_tests_of_a_file_share_a_process(request):
-    """Where several processes run the tests: shared fixtures would be made in each of them otherwise."""
+    """With several processes, fixtures shared by a file would otherwise be created in each process."""
     if getattr(request.config.option, "loadgroup", False):
         assert request.node.nodeid.endswith("@tests/test_repository.py")

@@ -1,4 +1,4 @@
-"""A question that is asked in several ways has one answer."""
+"""The same prediction requested in several ways has the same result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paleo_lite.machines import find_device
 
 @pytest.mark.slow
 def test_network_as_name_path_factory_or_object(built) -> None:
-    """By name, as a descriptor's path, as a factory, as a module, and as what tracing made of it."""
+    """A network is given by name, as the path of a descriptor, as a factory, as a module, and as a traced network."""
     options = {"gpu": "k80", "precision": "fp64", "batch_size": 4, "time_model": "roofline"}
     pytest.importorskip("torch")
     module, _ = built("alexnet")
@@ -99,6 +99,6 @@ def test_scaling_needs_a_device() -> None:
 
 @pytest.mark.parametrize("phase", ["training", "backward", "backward_data", "update"])
 def test_fusion_applies_to_inference_only(phase: str) -> None:
-    """Also of single passes, which `layers` can be asked for."""
+    """Fusion also applies to single passes of `layers`."""
     with pytest.raises(UnsupportedPhase, match=f"counted for inference only: use eager execution for {phase}"):
         pl.layers("resnet18", phase=phase, execution="folded")

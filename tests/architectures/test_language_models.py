@@ -1,4 +1,4 @@
-"""Every family of language models: its layers, counts and parameters are those of the traced ``transformers`` module.
+"""Layers, counts and parameters of every family of language models equal the traced ``transformers`` module.
 
 Tests: architectures/language_models/attention.py,
 architectures/language_models/decoder.py, architectures/language_models/families.py,
@@ -252,7 +252,7 @@ def test_llama_4_multiplies_by_the_active_experts():
 
 
 def without_cache_writes(found):
-    """Bytes without those of appending to the cache, which ``transformers`` concatenates and engines write in place."""
+    """Return the bytes without those of cache writes: ``transformers`` concatenates, while engines write in place."""
     column = count(found.layers).column("bytes", "inference")
     column = column if column.ndim == 1 else column.sum(axis=0)
     appended = [

@@ -314,7 +314,7 @@ def test_exported_program_has_the_counts_of_its_module():
 
 
 def test_a_product_of_complex_numbers_is_the_four_of_its_parts():
-    """(a + ib)(c + id) = ac - bd + i(ad + bc), whose matrices are as large together."""
+    """(a + ib)(c + id) = ac - bd + i(ad + bc): four real products."""
     network = trace(Net(lambda self, x: torch.fft.fft(x) @ self.w, w=nn.Parameter(torch.zeros(8, 8) + 0j)), (2, 8))
     assert network.notes == ("1 products of complex numbers are counted as four real products each",)
     real = trace(Net(lambda self, x: x @ self.w, w=nn.Parameter(torch.zeros(8, 8))), (2, 8))
@@ -327,7 +327,7 @@ def test_a_product_of_complex_numbers_is_the_four_of_its_parts():
 
 
 class Tagger(nn.Module):
-    """Padded sentences, of which the cell sees the words alone."""
+    """Recurrent network on padded sentences; the cell processes only the words."""
 
     def __init__(self, cell=nn.LSTM):
         super().__init__()
@@ -363,7 +363,7 @@ def test_in_place_views_are_not_layers():
 
 
 def test_an_added_operand_has_a_gradient_only_where_a_parameter_lies_behind():
-    """``torch.addmm`` of what no parameter made, before a product: nothing to differentiate."""
+    """The added operand of ``torch.addmm`` has no gradient if it does not depend on a parameter."""
     network = trace(Net(lambda self, x: torch.addmm(x * 2, x, x) @ x), (6, 6))
     assert (macs(network), macs(network, "backward")) == (432, 0)
     network = trace(Net(lambda self, x: torch.addmm(self.a(x), x, x) @ x, a=linear(6)), (6, 6))

@@ -1,4 +1,4 @@
-"""What else could be tried: each alternative is what `predict` says when it is asked that itself."""
+"""Suggested alternatives of a prediction equal the results of `predict` with their arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model answers: what was asked for, else the device's calibration, else the pool, else a bound that says so."""
+"""Choice of the time model: the requested one, else the device's calibration, else the pool, else a marked bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fit: derivatives, recovery of a known truth within its intervals, robustness, and what it must not depend on."""
+"""Fit of calibrations: derivatives, recovery of known parameters within the intervals, robustness, and invariances."""
 
 from __future__ import annotations
 

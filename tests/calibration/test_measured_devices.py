@@ -1,4 +1,4 @@
-"""Measured devices narrow the priors of each other, and never with what they learnt from what is held out.
+"""Measured devices inform the priors of other devices, without using held-out measurements.
 
 Tests: calibration/validate.py.
 """
@@ -39,7 +39,7 @@ def simulate(gpu: str, theta: np.ndarray, networks: tuple[str, ...] = NETWORKS) 
 
 
 def slow_grouped(gpu: str) -> np.ndarray:
-    """A device that computes grouped convolutions at a quarter of what the prior believes."""
+    """Simulate a device that computes grouped convolutions four times as slowly as the prior expects."""
     theta = device_prior(find_device(gpu), "fp32").mean.copy()
     theta[NAMES.index("efficiency_conv_grouped")] -= np.log(4)
     return theta
@@ -57,7 +57,7 @@ def test_missing_class_of_work_is_learned_from_other_devices() -> None:
 
 
 def test_held_out_measurements_are_not_used() -> None:
-    """The only network with groups is held out: that they are slow cannot be known."""
+    """The only network with grouped convolutions is held out, so that their slowness is unknown."""
     everything = [m for gpu in GPUS for m in simulate(gpu, slow_grouped(gpu))]
     devices = MeasuredDevices(everything, lambda measurement: measurement.network)
     index, key = NAMES.index("efficiency_conv_grouped"), GroupKey("gtx1080ti", "fp32", "me 1")
@@ -104,7 +104,7 @@ def test_roofline_error_of_a_row_matches_its_predictions(split: str) -> None:
 
 
 def point(network: str, precision: str = "fp32", batch_size: int = 64, time_s: float = 1.0, gpu: str = "v100-sxm2"):
-    """A step that somebody timed, and no matter what was predicted of it."""
+    """Return a validation point for a measured step with an arbitrary prediction."""
     return Point(Measurement(gpu, network, batch_size, "inference", precision, time_s, source="me 1"), time_s, 0.1)
 
 

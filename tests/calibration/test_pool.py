@@ -1,4 +1,4 @@
-"""What the shipped pool says of devices, measured or not: how honestly, and where it says nothing.
+"""Predictions from the shipped pool for measured and unmeasured devices, and devices without a prediction.
 
 Tests: calibration/choose.py.
 """
@@ -176,7 +176,7 @@ def test_a_pool_is_written_and_read_and_a_bad_one_named(tmp_path: Path) -> None:
 @pytest.mark.needs_data
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_few_rows_of_a_device_s_own_make_it_no_worse(rows: int) -> None:
-    """Of a K80, some rows of MXNet's that the pool has seen already: what is known is not forgotten."""
+    """Fitting some rows of MXNet on a K80, which the pool already contains, does not increase the error."""
     pytest.importorskip("scipy")
     own = [m for m in published_networks(MEASURED).measurements if m.gpu == "k80-die" and "1.2.0.rc1" in m.source]
     device = find_device("k80-die")

@@ -101,7 +101,7 @@ def test_estimate_without_evidence_is_the_base() -> None:
 
 @pytest.mark.parametrize("gpu", ["k20", "v100-sxm2", "gb200", "rtx5090"])
 def test_one_software_has_one_host(gpu: str) -> None:
-    """The host launches, whatever the device: no comparison of two depends on whose computer they were measured in."""
+    """Launch overheads depend on the software only, so that comparisons of devices do not depend on the host."""
     asked = traits_of(find_device(gpu), "fp32")
     one, other = (prior_from_evidence(each, FITS) for each in (asked, ASKED))
     host = [NAMES.index(name) for name in HOST_PARAMETERS]

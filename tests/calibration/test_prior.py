@@ -1,4 +1,4 @@
-"""The features that the model is fed with, its priors, and what is written of both."""
+"""Features and priors of the calibrated model, and their documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prior that probes leave: a device whose parameters are known is simulated and has to be found again.
+"""Prior after probes: the parameters of a simulated device must be recovered.
 
 Tests: calibration/prior.py.
 """

@@ -1,4 +1,4 @@
-"""Predictions beside each other: what they cost, in which order, and which are left out.
+"""Comparison of predictions: cost, order, and omitted rows.
 
 Tests: calibration/side_by_side.py.
 """

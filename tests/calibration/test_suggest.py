@@ -1,4 +1,4 @@
-"""Which measurements narrow an answer most: by the formula, and as fits to them come out."""
+"""Suggested measurements narrow the interval most, by the formula and in fits to simulated measurements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ K80 = Machine(find_device("k80-die"))
 @pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_each_is_the_one_after_which_least_is_left(seed: int, count: int) -> None:
-    """By the precisions of all that was measured so far, inverted anew for each candidate."""
+    """Compare with the definition: invert the sum of the precision matrices for each candidate."""
     draws = np.random.default_rng(seed)
     root, slopes, targets = (draws.normal(size=shape) for shape in ((5, 5), (7, 5), (3, 5)))
     covariance = root @ root.T + 0.1 * np.eye(5)
@@ -90,7 +90,7 @@ def test_the_interval_is_the_one_promised(gpu: str, precision: str) -> None:
 
 @pytest.mark.slow
 def test_measured_steps_are_not_suggested_again() -> None:
-    """A measurement is suggested from what it leaves open, not a second time first."""
+    """The value of repeating a measurement follows from the uncertainty that remains after it."""
     pytest.importorskip("scipy")
     first = pl.calibrate(suggest=1, gpu="k40m", network="mobilenet_v2").suggestions[0]
     step = Measurement("k40m", first.network, first.batch_size, first.phase, "fp32", first.time_s)
@@ -165,7 +165,7 @@ def test_page_shows_the_command_to_run() -> None:
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
 def test_suggested_measurement_narrows_the_interval_as_expected(phase: str) -> None:
-    """As the search over all steps says of it, where that is asked about it alone."""
+    """The expected width equals that of the search over all steps when restricted to this step."""
     prediction = pl.predict("mobilenet_v2", gpu="k40m", phase=phase, batch_size=4)
     found = most_informative_measurement(prediction)
     assert found is not None

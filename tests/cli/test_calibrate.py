@@ -193,7 +193,7 @@ def test_a_profile_needs_the_network_s_name(tmp_path: Path) -> None:
 
 
 def test_one_measurement_is_enough_and_its_file_is_on_record(tmp_path: Path, csv_file: Path) -> None:
-    """Too few networks to hold one out: the file says nothing of a held-out error, and the rest stays at its prior."""
+    """With too few networks to hold one out, the file has no held-out error; other parameters stay at the prior."""
     csv_file.write_text("\n".join([HEAD, ROWS[0]]) + "\n")
     target = tmp_path / "one.toml"
     assert run("calibrate", str(csv_file), "--gpu", "titan-rtx", "-o", str(target)).exit_code == 0

@@ -154,7 +154,7 @@ def test_error_of_a_factory_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_layers_of_ones_own_network(tmp_path: Path) -> None:
-    """A file in the folder where one stands; nn.Linear(64, 8): 512 multiply-accumulates and 8 biases."""
+    """A module file in the current folder; nn.Linear(64, 8) has 512 multiply-accumulates and 8 biases."""
     code = "import torch.nn as nn\ndef make():\n    return nn.Sequential(nn.Linear(64, 8), nn.ReLU())\n"
     (tmp_path / "own_network.py").write_text(code)
     script = Path(sys.executable).parent / "paleo-lite"

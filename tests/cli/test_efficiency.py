@@ -304,7 +304,7 @@ def members(group: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.needs_data
 def test_rate_is_unknown_if_little_work_is_counted():
-    """512 bytes of one copy are all that is known of this trace, whose host sleeps."""
+    """This trace of a sleeping host contains a single copy of 512 bytes."""
     (path,) = (DATA / "profiles/torch_chrome_trace").glob("critical_path__simple_add*")
     title = pl.efficiency(path, gpu="a100-sxm-80gb", jobs=1).document().title
     assert title.endswith("an unknown share of peak FLOP/s, an unknown share of peak bandwidth")

@@ -27,7 +27,7 @@ def run(*arguments, width=80):
 
 @pytest.fixture
 def profile(tmp_path):
-    """A pyprof file: a convolution near the peak, one that pyprof could not count, and a copy of nothing known."""
+    """Write a pyprof file: a convolution near the peak, one without a count, and a copy of unknown size."""
     columns = {
         "Kernel": ["cudnn::detail::implicit_convolve_sgemm", "cudnn::detail::dgrad_alg1_engine", "elementwise_kernel"],
         "Sil(ns)": [2_000_000, 3_000_000, 1_000_000],

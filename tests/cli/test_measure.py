@@ -1,4 +1,4 @@
-"""``paleo-lite measure``: one tiny real run, and what it refuses before it starts.
+"""``paleo-lite measure``: a tiny real run, and errors that are reported before it starts.
 
 Tests: api/measuring.py, reporting/measure.py.
 """
@@ -40,7 +40,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture(scope="module")
 def small() -> Any:
-    """Few and small networks, hardly any repetition: what is checked is what comes out, not how fast."""
+    """Use few small networks and repetitions: the tests check the output, not the times."""
     patch = pytest.MonkeyPatch()
     patch.setattr(command, "FITTED_QUICK", ("squeezenet1_1", "shufflenet_v2_x0_5", "mnasnet0_5"))
     patch.setattr(command, "HELD_OUT_QUICK", ("mobilenet_v3_small",))
@@ -123,7 +123,7 @@ def measurement(small: None) -> Any:
 
 @pytest.fixture
 def measured_once(measurement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is printed of one measurement, however often it is asked for."""
+    """Run one measurement and return its output, for all tests."""
     shown = importlib.import_module("paleo_lite.cli.measure")
     monkeypatch.setattr(shown, "measure_machine", lambda **_: measurement)
 
@@ -224,7 +224,7 @@ def test_ambiguous_gpu_name() -> None:
 
 
 def test_cpu_is_never_a_shipped_one() -> None:
-    """A program is given some cores of a socket, whatever the socket is called."""
+    """A process may use only some cores of a socket, so a CPU is never identified with a shipped device."""
     assert command._find_shipped_device(Setup(None, "cpu", "fp32", 1, False, False, HostClock())) is None
 
 

@@ -18,7 +18,7 @@ from paleo_lite.errors import BadValue, UnknownName
 
 
 def commands(group=main, words=()):
-    """Every command with its words, those of groups too."""
+    """Yield every command with its name, including commands of groups."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)

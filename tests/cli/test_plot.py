@@ -1,4 +1,4 @@
-"""``--plot`` and ``paleo-lite plot``: every kind from the command line, and what is refused before it is computed.
+"""``--plot`` and ``paleo-lite plot``: every kind of chart, and errors that are reported before computing.
 
 Tests: api/plotting.py.
 """
@@ -135,7 +135,7 @@ def test_help_of_every_kind(kind):
 
 
 def test_several_predictions_have_a_chart_of_their_own(tmp_path, monkeypatch):
-    """Beside the table it is drawn in place of one prediction's; what shows one says which chart shows several."""
+    """Several predictions are drawn as a comparison; charts of one prediction name the chart for several."""
     monkeypatch.chdir(tmp_path)
     result = run("predict", "alexnet", "--gpu", "k40m,v100-sxm2", "--batch-size", "1,8", "--plot", "a.svg")
     assert "a.svg: predicted times with intervals" in result.stderr

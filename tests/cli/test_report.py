@@ -1,4 +1,4 @@
-"""`paleo-lite report` as people use it: what it refuses, and what it leaves behind when it does.
+"""`paleo-lite report`: errors, and the files that remain after them.
 
 Tests: api/reporting.py.
 """
@@ -159,7 +159,7 @@ QUESTIONS = {
     ],
 )
 def test_commands_on_the_page_give_its_figures(question, tmp_path):
-    """The JSON of the commands that a report names is where its figures come from, and it can be made again."""
+    """The figures of a report equal the JSON of the commands that it lists."""
     path = tmp_path / "it's a report.html"
     assert run(*QUESTIONS[question], "-o", path).exit_code == 0
     page = path.read_text()

@@ -1,4 +1,4 @@
-"""``paleo-lite ui``: what it starts, and what it says where it cannot.
+"""``paleo-lite ui``: the server that it starts, and its error messages.
 
 Tests: api/serving.py.
 """

@@ -1,4 +1,4 @@
-"""Attention that is not fused is what its operations are, traced; which software fuses it."""
+"""Unfused attention equals its traced operations; fusion depends on the software."""
 
 from __future__ import annotations
 

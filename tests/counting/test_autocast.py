@@ -32,7 +32,7 @@ class Casts(TorchDispatchMode):
 
 
 def test_products_are_cast_as_torch_casts_them() -> None:
-    """The input and every weight and bias of a convolution or linear layer, once; what follows has 16 bits already."""
+    """Input, weights and biases of a convolution or linear layer are cast once; later operations read 16 bits."""
     module = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, bias=False), nn.AvgPool2d(4), nn.Flatten(),
         nn.Linear(8, 5),
@@ -61,7 +61,7 @@ BLOCK = (
 
 
 def test_a_block_by_hand() -> None:
-    """The norm in fp32; its result and the weight cast; softmax of what was cast back; the sum reads 2 and 4 bytes."""
+    """The norm runs in fp32; its result and the weight are cast; softmax is cast back; the sum reads 2 and 4 bytes."""
     layers = insert_casts(BLOCK)
     assert [layer.name for layer in layers] == [
         "norm", "fc.to", "fc.weight.to", "fc", "softmax.to", "softmax", "add",

@@ -124,7 +124,7 @@ def test_remedies_come_in_the_order_of_their_gain():
 
 
 def test_pinned_copies_overlap_at_the_rate_of_the_link():
-    """600 kB at 5.5 GB/s and 1 ms of work in turns; pinned at 7.71 GB/s beside the work, which then sets the pace."""
+    """600 kB at 5.5 GB/s alternate with 1 ms of work; pinned copies at 7.71 GB/s overlap with the work."""
     by_name = {
         remedy.name: remedy
         for remedy in evaluate_remedies(predict_throughput(pipeline(pinned=False, workers=100)), OTHERS)
@@ -176,7 +176,7 @@ def test_invalid_values_are_an_error(changes, message):
 
 
 def in_turns(clock: Clock, batches: int, loading_s: float):
-    """Batches of 10 that are loaded when they are asked for."""
+    """Load batches of 10 samples on request."""
     for _ in range(batches):
         clock.spend(loading_s)
         yield range(10)
@@ -196,7 +196,7 @@ def ahead(clock: Clock, batches: int, loading_s: float, depth: int = 2):
     ("prefetch", "loading_s", "training_s"), [(False, 0.01, 0.02), (True, 0.01, 0.02), (True, 0.02, 0.01)]
 )
 def test_a_loop_runs_as_predicted(prefetch, loading_s, training_s):
-    """Batches of 10 that take so long to load and to train on, in turns and with a buffer between, by a made clock."""
+    """Simulate loading and training on batches of 10, sequentially and with a buffer, with a simulated clock."""
     clock = Clock()
     alone = mock_trainer(in_turns(clock, 10, loading_s), samples_in=len, clock=clock).samples_per_s
     training = StepTimer(clock=clock)

@@ -34,7 +34,7 @@ def nothing() -> None:
 
 @pytest.mark.parametrize("call_s", [1e-3, 0.05, 0.7])
 def test_a_gpu_is_given_time_to_raise_its_clocks(call_s: float) -> None:
-    """So long at least are calls made that no sample holds; the number of calls follows the last of them."""
+    """Unrecorded calls run for at least this time; the last of them determines the number of calls per sample."""
     clock = ScriptedClock([call_s])
     timing = time_call(nothing, clock, msgspec.structs.replace(EFFORT, warm_up_s=0.2))
     warm_up = clock.asked[: -timing.samples]
@@ -108,7 +108,7 @@ def test_host_clock_runs_all_calls() -> None:
 
 
 class FakeCuda:
-    """Keeps a diary of what is asked of the device; its clock reads 2.5 ms per call between two events."""
+    """Record calls of the device; the time between two events is 2.5 ms per call."""
 
     def __init__(self) -> None:
         self.diary: list[str] = []

@@ -111,7 +111,7 @@ def test_no_result_before_the_first_step():
 
 @pytest.mark.slow
 def test_a_loop_of_torch_on_the_cpu():
-    """Real tensors and a real optimizer; seconds pass where the test says so."""
+    """Use real tensors and a real optimizer with a simulated clock."""
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'paleo-lite[torch]'")
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -31,7 +31,7 @@ tomli_w = pytest.importorskip("tomli_w")
 
 
 class Numbers:
-    """A tensor that is multiplied by nobody, and a diary."""
+    """Fake tensor that records calls and computes nothing."""
 
     def __init__(self, diary: list[str]) -> None:
         self.diary = diary
@@ -61,7 +61,7 @@ class EveryTenMs:
     ],
 )
 def test_clocks_are_read_while_the_gpu_is_busy(monkeypatch, answer: str | None, told: str) -> None:
-    """In the form in which nvidia-smi prints them; the products are queued before it is asked, and waited for after."""
+    """Clocks are in nvidia-smi's format; products are queued before the query and awaited after it."""
     diary: list[str] = []
 
     def run(command: list[str], **_: object) -> SimpleNamespace:

@@ -1,4 +1,4 @@
-"""Mock loader and trainer: one batch for ever, and the rate at which batches come when nothing is done with them.
+"""Mock loader, which repeats one batch, and mock trainer, which measures the rate of loading without training.
 
 Tests: measurement/loops.py.
 """

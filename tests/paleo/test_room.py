@@ -1,4 +1,4 @@
-"""The room as a whole: what is asked of the rest of the package does not enter it.
+"""Isolation of PALEO's folder: other functions of the package do not import it.
 
 Tests: paleo/layers.py.
 """

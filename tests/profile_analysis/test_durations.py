@@ -98,7 +98,7 @@ def test_group_means(surfboard, by, start, stop):
 
 @pytest.mark.needs_data
 def test_initialisation_from_real_tau_intervals(tmp_path):
-    """The runs of one batch are real; a run's own intervals were not found, so 50 batches are put on top of them."""
+    """The runs with one batch are real; 50 batches are added, because no intervals of longer runs are available."""
     real = SURFBOARD / "mpi" / "batch1_5runs_interval.gzip"
     import pandas
 

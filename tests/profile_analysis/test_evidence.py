@@ -48,7 +48,7 @@ def test_a_trace_names_its_gpu() -> None:
 
 @pytest.mark.needs_data
 def test_surfboards_kernels_are_of_a_kepler_in_fp32() -> None:
-    """Cartesius has K40m; the name of the file says resnet50 and a compute precision of fp32."""
+    """Cartesius has K40m; the file name contains resnet50 and the compute precision fp32."""
     evidence = gather_evidence(open_profile(SURFBOARD))
     assert find_contradictions(evidence, find_device("k40m"), "resnet50", "fp32") == []
     assert find_contradictions(evidence, None, "vgg16") == ["its file name gives the network resnet50, not vgg16"]

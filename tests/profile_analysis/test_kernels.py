@@ -1,4 +1,4 @@
-"""Kernels of a profile: SURFBoard's table to the last printed digit, and the rules for what the profiler left out."""
+"""Kernels of a profile: SURFBoard's table to the last printed digit, and rules for counts that the profiler lacks."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_quarter_of_the_time_is_enough_for_a_bound(known, bound):
 
 @pytest.mark.parametrize(("known", "said"), [(100, False), (98, True), (95, True)])
 def test_calls_without_flops_make_rates_lower_bounds(known, said):
-    """A hundred equal calls; FLOP/s of those that were counted only are less than what the kernel reached."""
+    """Of a hundred equal calls only some are counted, so that their FLOP/s are a lower bound."""
     counts = [1e6] * known + [None] * (100 - known)
     result = report({"kernel": ["k"] * 100, "duration_ns": [1e6] * 100, "flops": counts})
     assert any("lower bounds" in note and "100%" in note for note in result.notes) == said

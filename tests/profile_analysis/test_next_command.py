@@ -1,4 +1,4 @@
-"""The selective run: a published command where there is one kernel, and nothing that a shell would run by surprise."""
+"""Suggested profiler command: equals a published command for a single kernel, and is quoted safely for a shell."""
 
 from __future__ import annotations
 

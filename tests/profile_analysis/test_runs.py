@@ -43,7 +43,7 @@ def batch(rows: list[dict]):
 
 
 def runs_of(rows: list[dict]) -> list[tuple]:
-    """What a run is, said once more: neighbours on a thread that are alike; without shapes each row is alone."""
+    """Reference implementation: a run is a sequence of equal rows on a thread; rows without shapes are separate."""
     there = [row for row in rows if row["category"] != "api" and row["duration_ns"] is not None]
     for number, row in enumerate(there):
         row["row"] = number

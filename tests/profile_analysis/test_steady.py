@@ -1,4 +1,4 @@
-"""Steady iterations: figures of SURFBoard's real files, the rules beside pyprof's own counts, made loops.
+"""Steady iterations: figures of SURFBoard's files, counting rules compared with pyprof's counts, synthetic loops.
 
 Tests: profile_analysis/analysis.py, profile_analysis/parameters.py, profile_analysis/iteration_work.py.
 """
@@ -80,7 +80,7 @@ def test_convolution_over_the_batch_duration(surfboard):
 @pytest.mark.needs_data
 @pytest.mark.slow
 def test_near_the_derived_totals(surfboard):
-    """Means over 24 iterations, made by somebody else's code; ours are medians."""
+    """Compare with means over 24 iterations computed by other code; ours are medians."""
     import csv
 
     with (SURFBOARD / "derived" / "k40m_resnet50_totals.csv").open() as file:
@@ -195,7 +195,7 @@ def test_products_alike_in_a_row_are_counted_each():
 
 @pytest.mark.parametrize(("unknown_ns", "said"), [(5.0, False), (15.0, True), (60.0, True)])
 def test_rates_are_lower_bounds_where_less_than_nine_tenths_are_known(unknown_ns, said):
-    """95, 85 and 40 of 100 ns are of an operation whose parameters tell its FLOPs."""
+    """Operations with known FLOPs take 95, 85 and 40 of 100 ns."""
     columns = {
         "kernel": ["sgemm", "mystery"] * 8, "op": ["conv2d", None] * 8, "params": [CONV, None] * 8,
         "duration_ns": [100.0 - unknown_ns, unknown_ns] * 8,

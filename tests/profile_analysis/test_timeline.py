@@ -1,4 +1,4 @@
-"""Slices of a profile's time against the plain definition: what each kernel overlaps of each slice."""
+"""Time slices of a profile, compared with the definition: the overlap of each kernel with each slice."""
 
 from __future__ import annotations
 

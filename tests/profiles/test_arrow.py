@@ -22,7 +22,7 @@ NUMBERS = [3, None, -1, 0, None, 7, 127, None, -128, 5]
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.int64(), pa.float32(), pa.float64()])
 @pytest.mark.parametrize("part", [slice(0, 10), slice(1, 9), slice(2, 4), slice(9, 10), slice(4, 4)])
 def test_numbers_and_missing_values_are_preserved(kind, part) -> None:
-    """Parts begin in the middle of a byte of the bits that say what is there."""
+    """Slices begin in the middle of a byte of the validity bitmap."""
     array = pa.array(NUMBERS, kind)[part]
     found = to_numpy(array, 99)
     assert found.tolist() == [99 if value is None else value for value in array.to_pylist()]

@@ -64,7 +64,7 @@ def read(path: Path, columns=None) -> pa.Table:
 
 @lru_cache(maxsize=6)  # with the four long traces
 def reference(path: Path) -> tuple[list[dict], int, list[dict]]:
-    """The events that are wanted, the time they count from, and arrows, by json and without a float in between."""
+    """Return the expected events, their time origin and the arrows, parsed by json without floats."""
     document = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
     wanted = [event for event in document["traceEvents"] if event.get("cat") in KIND]
     modules = [e for e in wanted if e["cat"] != "python_function" or e["name"].startswith("nn.Module: ")]
@@ -116,7 +116,7 @@ def test_real_events_are_the_json_modules(data_folder, name):
 
 
 def enclosing(operations: list[dict], event: dict) -> list[dict]:
-    """The innermost operation that runs at the event's start, found by looking at every one.
+    """Return the innermost operation at the event's start by exhaustive search.
 
     Several where they start and end in the same microsecond.
     """
@@ -368,7 +368,7 @@ TEXT = document(LAUNCHED * 2, baseTimeNanoseconds=5)
     ("piece", "step"), [(2**20, 3), *(pytest.param(size, 1, marks=pytest.mark.thorough) for size in (32, 2**20))]
 )
 def test_a_trace_cut_anywhere_is_one_error_with_the_place(tmp_path, monkeypatch, piece, step):
-    """Its events stand there twice: every third place is two thirds of those in an event."""
+    """The events are repeated; cutting at every third position covers two thirds of the positions in an event."""
     monkeypatch.setattr(json_stream, "PIECE", piece)
     for length in range(1, len(TEXT), step):
         with pytest.raises(BadProfile, match=r"trace\.json: (at byte \d+|the document outside .* up to byte \d+)"):

@@ -1,4 +1,4 @@
-"""Profiles are recognised by what is in them, whatever they are called."""
+"""Profiles are recognised by content, not by file name."""
 
 from __future__ import annotations
 

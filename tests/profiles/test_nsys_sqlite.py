@@ -200,7 +200,7 @@ def with_ranges(path: Path, *ranges: tuple) -> list[tuple]:
 
 
 def test_ranges_of_the_program_are_its_iterations_and_layers(tmp_path):
-    """NVTX's documentation: ranges pushed and popped on a thread nest; domains keep those of libraries apart."""
+    """NVTX's documentation: ranges pushed and popped on a thread nest; domains separate the ranges of libraries."""
     found = with_ranges(
         tmp_path / "run.sqlite",
         (0, None, 75, "NCCL", 7),

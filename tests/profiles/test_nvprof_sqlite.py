@@ -1,4 +1,4 @@
-"""nvprof's SQLite. No real file was found: `conftest.NVPROF_SCHEMA` is written from CUPTI's documentation."""
+"""nvprof's SQLite. No real file is available; `conftest.NVPROF_SCHEMA` follows CUPTI's documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pyprof parquet and CSV: the real files beside pandas, files of other versions, and everything that can be wrong."""
+"""pyprof parquet and CSV: real files compared with pandas, files of other versions, and damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rocprofv3's database holds what its CSV holds of the same run (AMD's documentation of both).
+"""rocprofv3's database contains the same values as its CSV of the same run (AMD's documentation of both).
 
 Tests: profiles/rocprof.py.
 """

@@ -1,4 +1,4 @@
-"""SQLite files are opened for reading, and what is wrong with one is said in a line."""
+"""SQLite files are opened read-only, and errors are one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of every reader: columns in one order, absent is null, and what the file's name says beside them."""
+"""Table of every reader: order of columns, null for missing values, and columns from the file name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TAU's text profiles: no real file is at hand; one as TAU's writers print it, beside the same numbers as its XML.
+"""TAU's text profiles. No real file is available; a file in TAU's format is compared with the same numbers in XML.
 
 Tests: profiles/tau.py.
 """

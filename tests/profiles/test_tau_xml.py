@@ -1,4 +1,4 @@
-"""TAU's merged XML: real profiles beside the application seconds that others took from them, and hostile ones."""
+"""TAU's merged XML: real profiles compared with published application seconds, and malicious files."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_live_autograd_profiler_prints_every_event(tmp_path):
 
 
 class Event:
-    """What PyTorch's printer asks of an event; the numbers are made up, the printer is PyTorch's."""
+    """Fake event with the attributes that PyTorch's table printer reads."""
 
     count, node_id, is_async, is_legacy, is_user_annotation, cpu_parent = 4, -1, False, False, False, None
     use_device, input_shapes, overload_name, device_memory_usage, self_device_memory_usage = "cuda", "", "", 0, 0

@@ -1,4 +1,4 @@
-"""Intel VTune and APS. No real file was found: columns are those of Intel's user guide and of the
+"""Intel VTune and APS. No real file is available; columns follow Intel's user guide and the
 slides "Profiling DNN workloads" (Argonne, ATPESC).
 """
 

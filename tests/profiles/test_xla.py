@@ -1,4 +1,4 @@
-"""Traces of JAX and TensorFlow, made as XProf's documentation describes them."""
+"""Traces of JAX and TensorFlow, built from XProf's documentation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_operations_on_streams_are_counted_once(rows):
 
 
 def test_a_device_without_streams_is_its_operations(rows):
-    """A TPU's line of operations is what ran."""
+    """The activity of a TPU is its line of operations."""
     (row,) = rows("Stream #", "Line ")
     assert (row["kernel"], row["stream"]) == ("dot.3", 0)
 

@@ -1,4 +1,4 @@
-"""The best rows of a sweep, against the same asked of all rows at once; and conditions, which are never evaluated.
+"""Best rows of a sweep, compared with a search over all rows; filter conditions, which are never passed to `eval`.
 
 Tests: sweeps/where.py.
 """
@@ -163,7 +163,7 @@ def test_a_sample_is_spread_over_all_rows_that_fit(sweep, monkeypatch, most):
 
 @pytest.fixture(scope="module")
 def with_bounds(tmp_path_factory):
-    """Forecasts of two devices beside their rooflines, and a CPU, of which only a bound is known."""
+    """Write a sweep with forecasts and rooflines of two devices, and a CPU with a bound only."""
     space = Space(
         networks=("resnet50",),
         gpus=("k80", "rtx2080ti", "xeon-8380"),

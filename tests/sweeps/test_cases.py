@@ -1,4 +1,4 @@
-"""Contexts between those that were read: what reading the network there gives, windows included."""
+"""Interpolated contexts equal reading the network at that length, including attention windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps: every row is what the one-at-a-time path says, nothing is lost when they stop, sizes are known before.
+"""Sweeps: every row equals the single prediction, interrupted sweeps lose nothing, and sizes are known in advance.
 
 Tests: sweeps/chunk.py, sweeps/space.py.
 """
@@ -99,7 +99,7 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
 
 
 def test_text_is_written_by_engines_at_every_context(tmp_path) -> None:
-    """Phases with a cache are executed as `predict` does, beside those without; in decode the length is the context."""
+    """Phases with a KV cache match `predict`; in decode, the sequence length is the context."""
     space = Space(
         networks=("gpt2",), gpus=("a100-sxm-80gb",), precisions=("fp16",), phases=("decode", "inference", "prefill"),
         sequence_lengths=(100, 900), batch_sizes=(1, 16),
@@ -132,7 +132,7 @@ def test_unwritable_output_is_an_error(network, lengths, message) -> None:
 
 
 def test_file_takes_precedence_over_the_name_in_it(tmp_path) -> None:
-    """A Caffe file may call its network as one that is shipped: it is still the file that is asked for."""
+    """A Caffe file whose network has the name of a shipped one is swept as a file."""
     file = tmp_path / "mine.prototxt"
     file.write_text(
         'name: "AlexNet" input: "data" input_dim: 1 input_dim: 3 input_dim: 32 input_dim: 32 layer { name: "ip" '
@@ -150,7 +150,7 @@ def asked(network: str) -> Workload:
 
 
 def check_against_scale(rows: list[dict]) -> None:
-    """Rows that train, beside what `scale` says of each; the numbers of workers are asked at once."""
+    """Compare training rows with `scale`, for all numbers of workers at once."""
     questions = defaultdict(list)
     for row in rows:
         names = ("network", "gpu", "time_model", "link", "batch_size", "scaling", "strategy")
@@ -181,7 +181,7 @@ def check_row(row: dict, answer: ScaleRow) -> None:
     "strategy", ["data", "zero-1", pytest.param("zero-2", marks=pytest.mark.thorough), "zero-3", "pipeline-1f1b"]
 )
 def test_rows_of_several_workers_match_scale(tmp_path, strategy) -> None:
-    """What broadcasts (the first three) is what `scale` says of each; what does not is taken from there."""
+    """Vectorized strategies (the first three) equal `scale`; the others are computed by it."""
     space = Space(
         networks=("alexnet", "resnet18"), gpus=("k80-die",), phases=("training",), batch_sizes=(8, 36),
         workers=(1, 4, 8), strategies=(strategy,), scalings=("weak", "strong"), links=("pcie3-x16", "10 Gbit/s"),
@@ -193,7 +193,7 @@ def test_rows_of_several_workers_match_scale(tmp_path, strategy) -> None:
 
 
 def test_rows_after_an_infeasible_combination_match_scale(tmp_path) -> None:
-    """First in its list stands what has no step of several workers: a phase, a number of workers, a batch size."""
+    """The first value of each axis has no step on several workers: a phase, a number of workers, a batch size."""
     space = Space(
         networks=("alexnet",), gpus=("k80-die",), phases=("inference", "training"), batch_sizes=(2**17, 8),
         workers=(2**18, 1, 4), strategies=("tensor", "data"), scalings=("strong", "weak"), links=("10 Gbit/s",),
@@ -326,7 +326,7 @@ def half_done(tmp_path):
 
 
 def test_two_sweeps_with_one_output(tmp_path, small_chunks, half_done) -> None:
-    """The second is told who is at work; what was killed is taken up, and written as if nothing had been."""
+    """The second sweep names the running process; a killed sweep resumes and writes the same output."""
     process, space = half_done
     path, whole = tmp_path / "sweep.parquet", tmp_path / "whole.parquet"
     with pytest.raises(

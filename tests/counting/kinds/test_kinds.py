@@ -1,4 +1,4 @@
-"""Every kind of layer goes through all that is asked of a kind, and one without a record is named, not assumed.
+"""Records of all kinds of layers are complete, and a kind without a record is reported.
 
 Tests: counting/kinds/__init__.py.
 """

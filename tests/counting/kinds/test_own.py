@@ -1,4 +1,4 @@
-"""Rules of a user's own: for operations and whole modules, beside those that torch's counter takes.
+"""User-defined rules for operations and modules, compared with rules of torch's counter.
 
 Tests: api/counts.py.
 """

@@ -83,7 +83,7 @@ def test_torch_lowers_a_convolution_to_the_same_sizes(layer: Layer) -> None:
 
 @pytest.mark.slow
 def test_macs_equal_torch() -> None:
-    """Forward and both gradients of layers whose positions are as many in as out."""
+    """Compare the forward pass and both gradients of layers with as many input as output positions."""
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 

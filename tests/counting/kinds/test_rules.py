@@ -273,7 +273,7 @@ def test_shapes_that_do_not_fit_their_kind(wrong):
 
 @given(layers=any_layer(), batch_size=st.integers(1, 2**20))
 def test_every_count_is_affine_in_the_batch_and_never_negative(layers, batch_size):
-    """Asked directly at a batch size, a rule says what the two stored parts add up to."""
+    """A rule evaluated at a batch size equals the sum of the stored constant and per-sample parts."""
     from paleo_lite.counting.layer import trace_flow
     from paleo_lite.counting.work import _count_passes, find_convention
 
