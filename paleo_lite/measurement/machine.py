@@ -162,8 +162,8 @@ def held_back(setup: Setup) -> str:
     if share >= SLOWER:
         return ""
     why = sorted({text for bit, text in HELD_BACK.items() if bits & bit})
-    told = f", held back by {' and '.join(why)}" if why else ""
-    return f"under load the GPU ran at {now} of {most} MHz{told}: times are those of that clock"
+    reasons = f", held back by {' and '.join(why)}" if why else ""
+    return f"under load the GPU ran at {now} of {most} MHz{reasons}: times are those of that clock"
 
 
 BUSY_S = 1.0

@@ -62,10 +62,10 @@ class Setup(msgspec.Struct, frozen=True):
 
     def images(self, *shape: int) -> Any:
         """Random numbers of a shape; what a network does takes as long whatever they are."""
-        made = self.torch.rand(*shape, device=self.device).to(self.dtype)
+        tensor = self.torch.rand(*shape, device=self.device).to(self.dtype)
         if self.channels_last and len(shape) == 4:
-            made = made.contiguous(memory_format=self.torch.channels_last)
-        return made
+            tensor = tensor.contiguous(memory_format=self.torch.channels_last)
+        return tensor
 
 
 @contextmanager
