@@ -46,7 +46,7 @@ def traced():
 
 @pytest.fixture(scope="module")
 def listed_once():
-    """The list of all networks counts each of them; where it is asked for in many ways once will do."""
+    """Compute the list of all networks, which counts each of them, only once."""
     from paleo_lite.api import catalogue
 
     rows = catalogue.network_rows(catalogue.network_names())
@@ -77,7 +77,7 @@ def interruptible():
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Without slow tests files that are slow as a whole are not even imported: what they import takes seconds, too."""
+    """Do not import files that contain only slow tests if slow tests are deselected: their imports take seconds."""
     if "not slow" in config.option.markexpr and collection_path.suffix == ".py":
         return "\npytestmark = pytest.mark.slow" in collection_path.read_text(encoding="utf-8") or None
     return None

@@ -1,4 +1,4 @@
-"""Files of every type that the program takes, changed as what they are, and command lines at random.
+"""Fuzz test: mutates files of every supported type according to their format, and draws random command lines.
 
     python tests/fuzz.py --seconds 600 [--seed 0] [--from 0] [--jobs 2]
     python tests/fuzz.py --seconds 600 --faults [--rounds 50]
@@ -53,7 +53,7 @@ NETWORK = ("predict {file} --gpu k40m", "predict {file} --gpu k40m --phase train
 
 
 class Sample(NamedTuple):
-    """A file that is right, what it is, and commands that read it."""
+    """A valid file, its type, and commands that read it."""
 
     name: str
     kind: str
@@ -157,7 +157,7 @@ ODD: list[Any] = [
 
 
 def mutated(data: bytes, kind: str, other: bytes, rng: random.Random) -> bytes:
-    """A file changed in one to five places, most often as what it is."""
+    """Return a file with one to five mutations, most of which respect its format."""
     for _ in range(rng.choice([1, 1, 1, 2, 3, 5])):
         how = _AS[kind] if rng.random() < 0.85 else _bytes
         try:
@@ -372,7 +372,7 @@ class Hang(BaseException):
 
 
 def wrong_with(words: list[str]) -> str | None:
-    """What is wrong with the end of a command; None where it is an answer or a sentence."""
+    """Return the problem with a command's result; None if it is a valid answer or a one-sentence error."""
     from paleo_lite.cli import main
 
     said = CliRunner().invoke(main, words)
@@ -445,7 +445,7 @@ def _work(seed: int, numbers: Any, step: int, until: float, report: Any) -> None
 def fuzz(
     seconds: float, seed: int = 0, first: int = 0, jobs: int = 1, kept: Path = ROOT / "build/fuzz"
 ) -> tuple[int, list[str]]:
-    """Ask for so long; how many were asked, and what was found."""
+    """Run random commands for the given time; return their number and the problems."""
     until = time.monotonic() + seconds
     context = multiprocessing.get_context("spawn")
     found: list[str] = []
@@ -515,7 +515,7 @@ FAULTS = ("kill", "terminate", "interrupt", "two writers", "full disk", "read-on
 
 
 def _no_more() -> None:
-    """Let folders that are read-only be so for root, too: drop CAP_DAC_OVERRIDE of what is executed next."""
+    """Drop CAP_DAC_OVERRIDE for the next executed program, so that read-only folders are read-only for root as well."""
     ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
 
 
@@ -526,7 +526,7 @@ def _sweeping(output: Path, scheduler: str = "", largest: int = 0) -> subprocess
 
 
 def _strike(fault: str, output: Path, takes: float, size: int, rng: random.Random) -> list[str]:
-    """A sweep to which something happens at a random moment; what it says that is no sentence of ours."""
+    """Inject a fault into a sweep at a random moment; return output that is not one of our messages."""
     if fault != "dead Dask worker":
         return _struck(fault, output, "", takes, size, rng, [])
     from distributed import LocalCluster
@@ -558,7 +558,7 @@ def _struck(
 
 
 def faults(seconds: float, seed: int = 0, most: int = sys.maxsize) -> tuple[int, list[str]]:
-    """Sweeps to which one of `FAULTS` happens at a random moment; rounds, and what was wrong.
+    """Run sweeps with one of `FAULTS` injected at a random moment; return the number of rounds and the problems.
 
     Nothing may be lost, doubled or left: what goes on from there writes what an undisturbed one writes.
     """

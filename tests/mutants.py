@@ -1,4 +1,4 @@
-"""How good the tests are: small faults are put into the package, one at a time, and the tests must notice.
+"""Mutation testing: small faults are made in the package, one at a time, and the tests must fail.
 
     python tests/mutants.py cover [PYTEST ARGUMENTS]   which test runs which line, from one run of the tests
     python tests/mutants.py try [--count N] [--random-state N]   a sample of mutants; goes on where it was interrupted
@@ -62,7 +62,7 @@ PROMISES = ("frozen", "eq", "strict")
 
 
 class Recorder:
-    """Writes down what each test that passes costs; forgets what functions remember between tests.
+    """Records the duration of each passing test, and clears caches of functions between tests.
 
     Otherwise only the first test that asks for a device would be known to read it.
     """
@@ -278,7 +278,7 @@ def in_child(tests: list[str], limit_s: int) -> None:
 
 
 def run_in_child(tests: list[str], limit_s: int) -> str:
-    """What the first failing test says, or nothing."""
+    """Return the message of the first failing test, or an empty text."""
     CAUGHT_BY.unlink(missing_ok=True)
     child = multiprocessing.get_context("fork").Process(target=in_child, args=(tests, limit_s))
     child.start()

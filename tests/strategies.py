@@ -95,7 +95,7 @@ VIEWS = st.deferred(_views)
 
 
 def kernels(of):
-    """Kernels as (start in ns, length in ns, what `of` draws), so dense that they overlap."""
+    """Draw kernels as (start in ns, length in ns, value drawn from `of`), dense enough to overlap."""
     return st.lists(st.tuples(st.integers(0, 100), st.integers(0, 30), of), min_size=1, max_size=40)
 
 
@@ -109,7 +109,7 @@ COUNTED_KERNELS = st.lists(
 
 @st.composite
 def nested_calls(draw):
-    """Rows of (thread, start, end) in any order; on each of three threads as calls nest, some of which touch."""
+    """Draw rows of (thread, start, end) in any order, with nested and adjacent calls on three threads."""
     rows, free = [], dict.fromkeys(range(3), 0)
 
     def lay_out(thread, inner, start):
@@ -129,7 +129,7 @@ def nested_calls(draw):
 
 
 def behind_a_layer(kind, inputs, output, weights=(), **attributes):
-    """A layer behind a trainable one, so that its data gradient is wanted."""
+    """Return a layer after a trainable layer, so that its data gradient is needed."""
     first = Layer("first", "linear", ((1, 2),), tuple(inputs[:1]), ((2, 2),), (INPUT,), 4)
     sizes = sum(int(np.prod(shape)) for shape in weights)
     parents = (0, *[CONSTANT] * (len(inputs) - 1)) if inputs else ()
@@ -255,7 +255,7 @@ ACCIDENTS = _accidents(_KINDS) | _accidents(_IN_PLACE)
 
 
 def damaged(raw, happened, other=None):
-    """A file after accidents, one after another; `other` is a file whose end may come to stand in it."""
+    """Draw a file with several kinds of damage; `other` is a file whose end may replace its own."""
     for kind, place, second, length, new in happened:
         begin = at(place, len(raw))
         if kind == "cut":

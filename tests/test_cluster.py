@@ -1,4 +1,4 @@
-"""The same work on a real Dask cluster of two workers, one of which is killed.
+"""Sweeps on a real Dask cluster of two workers, one of which is killed.
 
 Tests: executor.py.
 """
@@ -77,7 +77,7 @@ def test_a_worker_that_is_killed_loses_no_file_and_counts_none_twice(cluster, fo
     assert sorted(found) == sorted(path.name for path in files)
 
 
-def test_nobody_answers(folder):
+def test_unreachable_scheduler_is_an_error(folder):
     pytest.importorskip("distributed")
     with pytest.raises(BadValue, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
         list(run_tasks(sorted(folder.iterdir()), len, scheduler="tcp://127.0.0.1:9"))

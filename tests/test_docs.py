@@ -1,4 +1,4 @@
-"""README and docs: every command runs and prints what is shown, every link leads somewhere, and the site builds."""
+"""README and docs: every command prints the documented output, every link is valid, and the site builds."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def session(tmp_path_factory):
         if step.kind != "file" and not (step.kind == "command" and examples.why_not_run(step.text))
     ],
 )
-def test_an_example_runs_and_prints_what_is_shown(session, name, at):
+def test_examples_print_the_documented_output(session, name, at):
     try:
         code, output = session(name).outcome(at)
     except examples.NeedsDataError as missing:
@@ -84,7 +84,7 @@ def test_an_example_runs_and_prints_what_is_shown(session, name, at):
         assert examples.as_shown(output, shown) == shown, "make examples writes it anew"
 
 
-def test_what_is_not_run_is_still_there():
+def test_excluded_examples_exist():
     """A reason that no command needs any more goes."""
     commands = [step.text for _, _, step in STEPS if step.kind == "command"]
     assert [pattern for pattern in examples.NOT_RUN if not any(re.match(pattern, text) for text in commands)] == []
@@ -95,7 +95,7 @@ def test_an_unknown_command_is_no_example():
         examples.why_not_run("curl x")
 
 
-def test_refilling_writes_what_commands_print(tmp_path):
+def test_update_writes_the_output_of_commands(tmp_path):
     page = "```console\n$ paleo-lite --version\nold\nlines\n\n$ paleo-lite hardware list\none\n...\n```\nend\n"
     page += "```console\n$ paleo-lite predict nothing\nas it was\n```\n"
     text, failed = examples.refill(page, tmp_path, 80)
@@ -111,7 +111,7 @@ def test_refilling_writes_what_commands_print(tmp_path):
     assert examples.refill(text, tmp_path, 80)[0] == text
 
 
-def test_the_readme_says_what_its_python_example_comes_to(session):
+def test_readme_shows_the_result_of_its_python_example(session):
     readme = session("README.md")
     for at, step in enumerate(readme.steps):
         if step.kind == "python":
@@ -122,7 +122,7 @@ def test_the_readme_says_what_its_python_example_comes_to(session):
     assert sum(step.shown is not None for step in readme.steps) >= 3
 
 
-def test_a_command_that_needs_absent_data_says_so_and_so_does_what_follows_from_it(tmp_path, monkeypatch):
+def test_examples_without_data_are_skipped_with_their_dependents(tmp_path, monkeypatch):
     monkeypatch.setenv("PALEO_LITE_DATA", str(tmp_path / "nowhere"))
     page = "```sh\npaleo-lite calibrate profiles/ --gpu k40m --network resnet50 -o k.toml\n"
     page += "paleo-lite calibrations show k.toml\npaleo-lite --version\n```\n"
@@ -140,7 +140,7 @@ LINK = re.compile(r"(?<!!)\[[^\]\[]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def test_links_lead_to_files_that_exist():
-    """In the repository, as a reader of the sources sees it; mkdocs checks those of the site."""
+    """Check links in the repository; mkdocs checks those of the site."""
     generated = {
         ROOT / "docs" / "reference" / "commands" / f"{command}.md" for command in [*main.list_commands(None), "index"]
     }
@@ -207,7 +207,7 @@ def site(tmp_path_factory):
     return folder
 
 
-def test_the_site_loads_nothing_from_elsewhere(site):
+def test_site_loads_no_external_resources(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > 30
     loads = re.compile(r"""<(?:script|img|iframe|source|video|audio)[^>]*\ssrc=["']?((?:https?:)?//[^"' >]+)""")
@@ -239,7 +239,7 @@ def test_the_python_reference_has_the_public_face_with_its_real_defaults(site):
 
 
 def test_formulas_are_set_without_a_script():
-    """MathML of what stands between dollars; the fraction and the index are those of the source."""
+    """Formulas between dollar signs become MathML with the fraction and index of the source."""
     pytest.importorskip("latex2mathml")
     marked = r'<div class="arithmatex">\[\frac{F}{P} &lt; t_2\]</div> and <span class="arithmatex">\(p = 4\)</span>'
     made = site_pages.on_page_content(marked, None, None, None)
@@ -255,7 +255,7 @@ def test_no_formula_of_the_site_is_left_as_it_was_typed(site):
     assert (site / "model.html").read_text().count("<math") > 20
 
 
-def test_the_accuracy_page_says_what_its_tables_say():
+def test_accuracy_page_matches_its_tables():
     """The summary is written from the tables, and a group's mean is the headline's."""
     tables = TEXTS["docs/accuracy-tables.md"]
     page = TEXTS["docs/accuracy.md"]
@@ -291,8 +291,8 @@ def test_words_of_the_charts_and_tables_are_in_the_glossary():
     assert set(words) <= set(known)
 
 
-def test_formulas_are_where_the_page_says():
-    """Each function or class that docs/formulas.md names beside a file is defined there."""
+def test_formulas_page_names_existing_code():
+    """Each function or class that docs/formulas.md names with a file is defined in that file."""
     rows = TEXTS["docs/formulas.md"].split("| :-- | :-- | :-- |\n")[1].splitlines()
     assert len(rows) > 15
     for row in rows:

@@ -1,4 +1,4 @@
-"""Errors: what their sentences offer, and with what the command line exits."""
+"""Errors: suggestions in messages, and exit codes of the command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ARGUMENTS = {
         ("transformer", [f"vgg{n}" for n in range(13)], None, "none of the 13 valid names is similar."),
     ],
 )
-def test_an_unknown_name_comes_with_those_that_help(name, known, near, sentence) -> None:
+def test_unknown_name_lists_suggestions(name, known, near, sentence) -> None:
     error = UnknownName("network", name, known)
     assert near is None or error.near[:1] == [near]
     assert str(error) == f"no network is called {name!r}: {sentence}"
@@ -37,7 +37,7 @@ def test_an_unknown_name_comes_with_those_that_help(name, known, near, sentence)
     assert str(UnknownName("network", name, known, "See there.")) == f"{error}{hint}"
 
 
-def test_what_a_name_may_mean_is_listed() -> None:
+def test_ambiguous_name_lists_candidates() -> None:
     error = AmbiguousName("device", "titan x", ["titan-x-maxwell", "titan-x-pascal", "titan-xp"])
     assert str(error) == (
         "'titan x' matches more than one device: use titan-x-maxwell, titan-x-pascal or titan-xp"
@@ -46,8 +46,8 @@ def test_what_a_name_may_mean_is_listed() -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_the_command_line_says_it_in_a_line_and_exits(kind, monkeypatch) -> None:
-    """2 for what another question mends, as click has it for wrong usage; 130 for Ctrl-C; 1 for all else."""
+def test_command_line_prints_one_line_and_exits(kind, monkeypatch) -> None:
+    """The exit code is 2 for usage errors, as in click, 130 for Ctrl-C, and 1 otherwise."""
     error = kind(*ARGUMENTS.get(kind, ("a sentence",)))
     assert isinstance(error, PaleoError)
 
@@ -69,6 +69,6 @@ def test_the_command_line_says_it_in_a_line_and_exits(kind, monkeypatch) -> None
         (["predict", "alexnet", "--gpu", "k80", "--batch-size", "9" * 5000], "must be an integer >= 1"),
     ],
 )
-def test_no_text_is_too_long_for_a_sentence(words, said) -> None:
+def test_long_texts_are_shortened_in_messages(words, said) -> None:
     found = CliRunner().invoke(main, words)
     assert found.exit_code == 2 and said in found.stderr and len(found.stderr) < 600

@@ -1,4 +1,4 @@
-"""Many files in parallel: every one once, whoever dies, and nothing left behind."""
+"""Parallel processing of files: each exactly once, even if workers die, and without leftover processes."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_processes_are_forked_where_that_is_safe(platform, threads, method, monk
 
 @pytest.fixture
 def sleeping(work, files, tmp_path):
-    """A process whose two workers sleep, started in a way; all hold its error output."""
+    """Start a process with two sleeping workers, which share its standard error."""
     made = []
 
     def start(method):

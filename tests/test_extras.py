@@ -10,12 +10,12 @@ from paleo_lite.errors import MissingExtra
 from paleo_lite.extras import require
 
 
-def test_what_is_installed_is_handed_out() -> None:
+def test_installed_module_is_returned() -> None:
     assert require("xml.dom", "reading", "profiles") is sys.modules["xml.dom"]
 
 
 @pytest.mark.parametrize("module", ["nobody_has_this", "nobody_has_this.inside"])
-def test_what_is_absent_is_named_with_what_adds_it(module) -> None:
+def test_missing_module_is_named_with_its_extra(module) -> None:
     with pytest.raises(MissingExtra) as caught:
         require(module, "drawing a chart", "plots")
     assert str(caught.value) == "drawing a chart needs the 'plots' extra: pip install 'paleo-lite[plots]'"

@@ -123,7 +123,7 @@ def test_a_traced_network_fits_on_a_screen() -> None:
     ],
     ids=["predict", "layers", "scale", "feeding", "report", "calibrate", "plot", "plot batch", "sweep"],
 )
-def test_an_invalid_batch_size_is_refused(ask, wrong, tmp_path, monkeypatch):
+def test_invalid_batch_size_is_an_error(ask, wrong, tmp_path, monkeypatch):
     """Zero is not treated as a missing value."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(

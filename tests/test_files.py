@@ -1,4 +1,4 @@
-"""Files: there whole or not at all, found in wheel and checkout, cached where the desktop's rules say."""
+"""Files: atomic writes, shipped files in wheel and checkout, and the cache folder of the XDG specification."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_file_appears_whole_and_everybody_may_read_it(tmp_path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["point.json"]
 
 
-def test_where_writing_fails_the_old_file_stays_and_nothing_is_left(tmp_path, monkeypatch) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch) -> None:
     path = tmp_path / "point.json"
     path.write_bytes(b"old")
 
@@ -42,7 +42,7 @@ def test_where_writing_fails_the_old_file_stays_and_nothing_is_left(tmp_path, mo
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_shipped_files_lie_in_the_package_or_beside_it(tmp_path, monkeypatch) -> None:
+def test_location_of_shipped_files(tmp_path, monkeypatch) -> None:
     package = tmp_path / "paleo_lite"
     package.mkdir()
     monkeypatch.setattr(files, "__file__", str(package / "files.py"))
@@ -71,7 +71,7 @@ def test_the_cache_is_where_it_is_looked_for(variables, folder, monkeypatch) -> 
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.json", '{"x": 1, "y": 2}'), ("a.toml", "x = 1\ny = 2\n")])
-def test_the_ending_says_how_a_file_is_read(name, text, tmp_path) -> None:
+def test_file_format_follows_the_extension(name, text, tmp_path) -> None:
     (tmp_path / name).write_text(text)
     assert read_typed(tmp_path / name, Point, "point", 100) == Point(1, 2)
 
@@ -87,7 +87,7 @@ def test_the_ending_says_how_a_file_is_read(name, text, tmp_path) -> None:
         ('{"x": 1}' + " " * 100, "larger than 100 bytes, too large for a point"),
     ],
 )
-def test_a_bad_file_is_named_with_what_is_wrong_in_it(text, message, tmp_path) -> None:
+def test_message_names_the_file_and_the_problem(text, message, tmp_path) -> None:
     path = tmp_path / "point.json"
     if text is not None:
         path.write_text(text)
@@ -97,12 +97,12 @@ def test_a_bad_file_is_named_with_what_is_wrong_in_it(text, message, tmp_path) -
         assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_a_name_that_no_system_takes_is_a_bad_file() -> None:
+def test_invalid_file_name_is_a_bad_file() -> None:
     with pytest.raises(BadFile, match=r"null (byte|character)"):
         read_typed(Path("a\0b.json"), Point, "point", 100)
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "absent"])
-def test_what_can_be_no_name_of_a_file_is_not_there(name) -> None:
+def test_invalid_file_name_does_not_exist(name) -> None:
     assert not files.file_exists(name)
     assert not files.file_exists(name, Path.exists)

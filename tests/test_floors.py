@@ -71,14 +71,14 @@ def test_imports_point_down() -> None:
 
 
 def names_imported(path: Path) -> set[str]:
-    """What stands at the root of each absolute import of a module."""
+    """Return the root package of each absolute import of a module."""
     nodes = nodes_of(path)
     found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
     return {name.partition(".")[0] for name in found}
 
 
-def test_validation_stands_beside_the_package() -> None:
+def test_package_does_not_import_validation() -> None:
     """What reads published measurements imports the package and the libraries that it has anyway."""
     modules = sorted(VALIDATION.rglob("*.py"))
     assert len(modules) > 20
@@ -91,8 +91,8 @@ def test_the_package_does_without_validation() -> None:
     assert [path for path in PACKAGE.rglob("*.py") if "validation" in names_imported(path)] == []
 
 
-def test_what_is_named_to_be_imported_later_exists() -> None:
-    """A floor may name a function of a floor above as "package.module:function"; nothing else checks such a text."""
+def test_lazily_imported_names_exist() -> None:
+    """A floor may name a function of a higher floor as "package.module:function"; check that it exists."""
     places = [place for path in MODULES for place in re.findall(r'"(paleo_lite(?:\.\w+)+:\w+)"', path.read_text())]
     assert len(places) >= 3 and all(callable(resolve_name(place)) for place in places)
 
@@ -103,7 +103,7 @@ def names_of(path: Path) -> str:
 
 
 def modules_imported(path: Path, known: set[str]) -> set[str]:
-    """Modules of the package that a module imports from anywhere in it, but for what only type checkers read."""
+    """Return the modules of the package that a module imports anywhere, except under TYPE_CHECKING."""
     found = set()
     checked = [
         node for node in nodes_of(path) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)

@@ -1,4 +1,4 @@
-"""What the fuzz found once is asked again, and some of what it asks: see `fuzz.py`.
+"""Regression tests of earlier findings of the fuzz test, and some random commands: see `fuzz.py`.
 
 Each file of ``found`` lies in a folder named for the sample that it was made of.
 """
@@ -30,7 +30,7 @@ def known():
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_what_was_found_stays_mended(path, known, tmp_path, monkeypatch):
+def test_earlier_findings_stay_fixed(path, known, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     copy = tmp_path / path.parent.name
     copy.write_bytes(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
@@ -39,7 +39,7 @@ def test_what_was_found_stays_mended(path, known, tmp_path, monkeypatch):
         assert fuzz.wrong_with(command.format(file=copy).split()) is None
 
 
-def test_some_of_what_it_asks(known, tmp_path, monkeypatch):
+def test_some_fuzzed_commands(known, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, again = (fuzz.asked(7, 0, known, tmp_path) for _ in range(2))
     assert first == again  # a number gives the same question whoever asks it
@@ -49,7 +49,7 @@ def test_some_of_what_it_asks(known, tmp_path, monkeypatch):
 
 
 def test_a_sample_is_right_before_it_is_changed(known, tmp_path, monkeypatch):
-    """A file that is refused as it is would be refused whatever happened to it."""
+    """Samples must be valid: mutations of an invalid file would test nothing."""
     from click.testing import CliRunner
 
     from paleo_lite.cli import main

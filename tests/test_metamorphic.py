@@ -1,4 +1,4 @@
-"""What must hold of answers whatever is asked: any network, device, precision, phase, model and strategy.
+"""Metamorphic tests: properties of predictions for any network, device, precision, phase, model and strategy.
 
 Questions are drawn from a seed, the same everywhere; `make thorough` draws more of them.
 """
@@ -79,7 +79,7 @@ def test_parts_add_up(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_forecast_lies_in_its_intervals_and_above_its_bound_or_says_why(seed: int) -> None:
+def test_forecast_is_inside_its_intervals_and_above_its_bound(seed: int) -> None:
     for found in drawn(seed, execution=None):
         levels = [found.intervals[level] for level in ("90", "80")] if found.intervals else []
         ends = [low for low, _ in levels] + [found.time_s] + [high for _, high in reversed(levels)]
@@ -126,8 +126,8 @@ def test_a_faster_device_is_never_slower(seed: int, what: str) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_passes_are_those_of_other_phases_but_for_waiting(seed: int) -> None:
-    """Launches of the update join the host's time: without what waits for the host passes are the same."""
+def test_passes_match_other_phases_except_for_waiting(seed: int) -> None:
+    """The update's launches add to the host's time; passes that do not wait for the host are equal."""
     for found in drawn(seed, 4, phase="training", execution=None):
         alone = {
             name: evaluate(found.workload.with_changes(phase=name), found.machine, found.model)

@@ -1,4 +1,4 @@
-"""Tests lie where one looks: a module's in the file of its name, or in the one whose `Tests:` line has its path."""
+"""Location of tests: the tests of a module are in the file of its name, or in a file with its path after `Tests:`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lines() -> dict[str, list[str]]:
 
 
 def own_file(module: str) -> str:
-    """Where a module is tested that stands in no line."""
+    """Return the test file of a module that no `Tests:` line names."""
     folder, slash, name = module.rpartition("/")
     return f"{folder}{slash}test_{name}"
 
@@ -56,7 +56,7 @@ def test_every_module_is_tested_in_one_place() -> None:
 
 
 def test_every_test_file_says_what_it_tests() -> None:
-    """By its name or by a line. The files beside this one test the project as a whole."""
+    """By its name or a `Tests:` line. The files in the folder of this file test the project as a whole."""
     own, problems = {own_file(module) for module in modules()}, []
     for file, paths in lines().items():
         room = VALIDATION / file.removeprefix("validation/test_").removesuffix(".py")

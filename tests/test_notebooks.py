@@ -1,4 +1,4 @@
-"""The notebooks run to the end, on the real data and without any, and find what their sources say."""
+"""The notebooks run with and without the measured data, and reproduce published values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in several files of the repository and must agree."""
+"""Consistency of values that several files of the repository contain."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_other_percent_signs_are_no_shares(text):
 
 
 def sources_of(path: Path) -> list[str]:
-    """What a shipped calibration, of whatever it is, says that it was learnt from."""
+    """Return the sources that a shipped calibration names."""
     if path.suffix == ".json":
         return [fit["source"] for fit in msgspec.json.decode(path.read_bytes())["fits"]]
     found = msgspec.toml.decode(path.read_bytes())
@@ -80,6 +80,6 @@ def test_licenses_name_nobody_from_whom_nothing_was_learnt():
 
 
 def test_tests_of_a_file_share_a_process(request):
-    """Where several processes run the tests: shared fixtures would be made in each of them otherwise."""
+    """With several processes, fixtures shared by a file would otherwise be created in each process."""
     if getattr(request.config.option, "loadgroup", False):
         assert request.node.nodeid.endswith("@tests/test_repository.py")

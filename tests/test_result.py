@@ -1,4 +1,4 @@
-"""What every answer can do."""
+"""Methods of every result."""
 
 from __future__ import annotations
 

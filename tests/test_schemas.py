@@ -1,4 +1,4 @@
-"""The published JSON Schemas are those of the types, and answers and shipped files are as they say.
+"""Published JSON Schemas match the types, and results and shipped files are valid.
 
 What commands print is held against them in test_same_answers.py, predictions at random in test_metamorphic.py.
 """
@@ -29,7 +29,7 @@ def published():
 
 
 def strict(schema):
-    """The same, where fields that are not named are none: what is published lets later versions add some."""
+    """Return the schema without additional fields, which the published schema allows for later versions."""
     if isinstance(schema, list):
         return [strict(each) for each in schema]
     if not isinstance(schema, dict):
@@ -45,7 +45,7 @@ def validator(name: str, key: str):
 
 
 def check(name: str, key: str, data) -> None:
-    """Raise where a document is not as the schema says, or has more."""
+    """Raise if a document is invalid or has additional fields."""
     error = jsonschema.exceptions.best_match(validator(name, key).iter_errors(data))
     assert error is None, f"{key}: {error.json_path}: {error.message[:300]}"
 

@@ -28,7 +28,7 @@ def test_an_error_is_one_line_whatever_it_quotes() -> None:
 
 @given(st.text(max_size=50))
 def test_no_cell_is_a_formula(text) -> None:
-    """OWASP's "CSV Injection": what begins with one of these is computed when the file is opened."""
+    """OWASP's "CSV Injection": spreadsheets evaluate cells that begin with one of these characters."""
     shown = escape_csv_cell(text)
     assert shown.isprintable() or "\xa0" in shown
     assert shown[:1] not in ("=", "+", "-", "@") or len(shown) == 1 or float(shown) == float(shown)

@@ -52,13 +52,13 @@ def measure_profiles(
         If a profile cannot be read, is from another device or precision, its batch size is unknown, or none is left.
     """
     measurements: list[Measurement] = []
-    found: set[str] = set()
+    available: set[str] = set()
     findings = run_tasks(find_files(paths), partial(analyse_file, name_pattern=name_pattern))
     for path, finding in sorted(findings, key=lambda pair: pair[0]):
         if finding.error:
             raise BadProfile(finding.error)
         profiled_network, profiled_batch = _configuration_of(path, finding.configuration, network, batch_size)
-        found.add(f"{profiled_network} with batch size {profiled_batch}")
+        available.add(f"{profiled_network} with batch size {profiled_batch}")
         if profiled_network != network or batch_size not in (None, profiled_batch):
             continue
         check_evidence(open_profile(path, name_pattern), find_device(gpu, hardware_files), precision=precision)
@@ -73,7 +73,7 @@ def measure_profiles(
         with_batch = "" if batch_size is None else f" with batch size {batch_size}"
         raise BadProfile(
             f"no forward or backward pass of {network}{with_batch} in these profiles: "
-            f"there are {', '.join(sorted(found)) or 'none'}"
+            f"there are {', '.join(sorted(available)) or 'none'}"
         )
     return sorted(merge_repeated_runs(measurements))
 

@@ -157,7 +157,7 @@ class EngineStepRecorder:
     def add(self, batch: pa.RecordBatch) -> None:
         """Add a batch with the columns category, kernel, start_ns, duration_ns and thread."""
         name_codes, names = values_of(batch, "kernel")
-        found: dict[int, EngineStep] = {}
+        steps_by_code: dict[int, EngineStep] = {}
         stored: dict[int, int] = {}
         for code, name in enumerate(names):
             if not name:
@@ -165,7 +165,7 @@ class EngineStepRecorder:
             if name.startswith(_ANNOTATION_PREFIXES):
                 step = parse_annotation(name)
                 if step is not None:
-                    found[code] = step
+                    steps_by_code[code] = step
             elif "store_kvcache<" in name:
                 match = _STORE_CACHE.search(name)
                 if match is not None:
@@ -173,13 +173,13 @@ class EngineStepRecorder:
                     stored[code] = key_bytes + int(match["value_bytes"] or key_bytes)
         for code, layer_bytes in stored.items():
             self._stored_bytes += float(layer_bytes) * int((name_codes == code).sum())
-        if not found:
+        if not steps_by_code:
             return
         starts = float_column(batch, "start_ns")
         durations = float_column(batch, "duration_ns")
         threads = integer_column(batch, "thread")
-        for index in np.flatnonzero(np.isin(name_codes, list(found))):
-            step = found[int(name_codes[index])]
+        for index in np.flatnonzero(np.isin(name_codes, list(steps_by_code))):
+            step = steps_by_code[int(name_codes[index])]
             name = names[int(name_codes[index])]
             is_on_device = bool(threads[index] < 0)
             kind = name[: name.index("_")] if name.startswith("execute_") else "step["

@@ -184,8 +184,8 @@ def total_kernels(
             busy = BusyTime(None)
             totals, seen = _total(profile, direction, busy)
     except BadProfile as error:
-        place = str(profile.path)
-        raise error if place in str(error) else BadProfile(f"{place}: {error}") from None
+        path = str(profile.path)
+        raise error if path in str(error) else BadProfile(f"{path}: {error}") from None
     if not totals.rows:
         raise _nothing(profile, direction, seen, totals)
     if busy is None or not totals.has_starts or not totals.has_durations:

@@ -164,11 +164,11 @@ def _wanted(path: Path, names: Sequence[str], columns: tuple[str, ...] | None) -
     for name in ("Kernel", "Sil(ns)"):
         if name not in names:
             raise BadProfile(f"{path}: a pyprof file without the column {name!r}: it has {', '.join(names) or 'none'}")
-    asked = {ours: theirs for ours, theirs in {**TEXT, **NUMBERS}.items() if columns is None or ours in columns}
-    if {"flops", "bytes"} & set(asked):  # both are needed to distinguish 0 from absent
-        asked |= {"flops": "FLOPs", "bytes": "Bytes"}
-    asked["duration_ns"] = "Sil(ns)"  # always read: every row has it
-    return {ours: theirs for ours, theirs in asked.items() if theirs in names}
+    selected = {ours: theirs for ours, theirs in {**TEXT, **NUMBERS}.items() if columns is None or ours in columns}
+    if {"flops", "bytes"} & set(selected):  # both are needed to distinguish 0 from absent
+        selected |= {"flops": "FLOPs", "bytes": "Bytes"}
+    selected["duration_ns"] = "Sil(ns)"  # always read: every row has it
+    return {ours: theirs for ours, theirs in selected.items() if theirs in names}
 
 
 def _tidy(

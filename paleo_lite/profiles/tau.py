@@ -47,7 +47,7 @@ _ROWS = 2**16
 _FIRST = re.compile(r"(\d{1,9}) templated_functions(?:_MULTI)?(?:_(\w+))?$")
 _EVENTS = re.compile(r"(\d{1,9}) (aggregates|userevents)$")
 _NAMED = re.compile(r'"(.*)" ([^"]+?)(?: GROUP="([^"]*)"\s*)?$')
-_PLACE = re.compile(r"profile\.(\d{1,9})\.\d{1,9}\.(\d{1,9})$")
+_FILE_NAME = re.compile(r"profile\.(\d{1,9})\.\d{1,9}\.(\d{1,9})$")
 _OF_TEXT = (
     "category", "kernel", "duration_ns", "calls", "bytes", "device", "thread", "metric.exclusive_ns",
     "metric.message_min_bytes", "metric.message_max_bytes",
@@ -187,8 +187,8 @@ class TauProfile:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    place = _PLACE.search(path.name)
-    where = {"device": int(place[1]), "thread": int(place[2])} if place else {}
+    match = _FILE_NAME.search(path.name)
+    where = {"device": int(match[1]), "thread": int(match[2])} if match else {}
     left, section, number = 0, "", 0
     for number, line in numbered_lines(path):
         if line.startswith("#"):

@@ -1,4 +1,4 @@
-"""A question that is asked in several ways has one answer."""
+"""The same prediction requested in several ways has the same result."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from paleo_lite.machines import find_device
 
 
 @pytest.mark.slow
-def test_a_network_may_be_named_or_handed_over(built) -> None:
-    """By name, as a descriptor's path, as a factory, as a module, and as what tracing made of it."""
+def test_network_as_name_path_factory_or_object(built) -> None:
+    """A network is given by name, as the path of a descriptor, as a factory, as a module, and as a traced network."""
     options = {"gpu": "k80", "precision": "fp64", "batch_size": 4, "time_model": "roofline"}
     pytest.importorskip("torch")
     module, _ = built("alexnet")
@@ -48,7 +48,7 @@ def test_the_largest_batch_that_fits_is_the_largest() -> None:
     assert not pl.predict("vgg16", gpu="k40m", phase="training", batch_size=found.batch_size + 1).memory.fits
 
 
-def test_devices_are_those_of_the_files_and_ones_own(tmp_path) -> None:
+def test_devices_include_shipped_and_own_files(tmp_path) -> None:
     text = (shipped_folder("hardware") / "k40m.toml").read_text().replace("Tesla K40m", "Tesla of mine")
     (tmp_path / "mine.toml").write_text(text)
     there = {device.id for device in pl.devices()}
@@ -98,7 +98,7 @@ def test_scaling_needs_a_device() -> None:
 
 
 @pytest.mark.parametrize("phase", ["training", "backward", "backward_data", "update"])
-def test_what_is_fused_is_counted_at_inference_only(phase: str) -> None:
-    """Also of single passes, which `layers` can be asked for."""
+def test_fusion_applies_to_inference_only(phase: str) -> None:
+    """Fusion also applies to single passes of `layers`."""
     with pytest.raises(UnsupportedPhase, match=f"counted for inference only: use eager execution for {phase}"):
         pl.layers("resnet18", phase=phase, execution="folded")

@@ -28,7 +28,7 @@ def test_a_folder_that_is_called_like_a_command_is_the_command() -> None:
     assert first == second and "absent.parquet" in first
 
 
-def test_a_prediction_goes_beside_one_profile() -> None:
+def test_prediction_is_compared_with_a_single_profile() -> None:
     with pytest.raises(BadValue, match="needs one profile"):
         pl.compare("a.parquet", "b.parquet", predict="resnet50", gpu="k40m")
     with pytest.raises(BadValue, match="can be used only with `--predict`"):

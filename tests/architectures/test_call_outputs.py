@@ -1,4 +1,4 @@
-"""Outputs made without running a call, against those of torch's call on the meta device.
+"""Outputs created without running a call equal those of torch's call on the meta device.
 
 Tests: architectures/operations.py, architectures/call_readers.py.
 """

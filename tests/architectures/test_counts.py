@@ -45,7 +45,7 @@ def test_names_and_globs_to_ignore(pattern):
     assert len(left.reported) < len(network.layers)
 
 
-def test_a_pattern_that_matches_nothing_is_refused():
+def test_pattern_without_match_is_an_error():
     with pytest.raises(UnknownName, match=r"features\.0"):
         count_network(find_network("vgg16"), ignore=["feature.0"])
 

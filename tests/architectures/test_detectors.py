@@ -52,7 +52,7 @@ def test_two_stage_detectors_with_the_most_boxes(name, options, proposals):
     assert any(note.startswith(f"counted for {proposals:,} proposals") for note in counts.notes)
 
 
-def test_given_proposals_equal_those_of_a_configured_module():
+def test_given_proposals_equal_a_configured_module():
     inputs = ["3x320x320", "proposals=50"]
     given = pl.layers(detector("fasterrcnn_mobilenet_v3_large_320_fpn"), inputs=inputs, convention="macs")
     made = detector("fasterrcnn_mobilenet_v3_large_320_fpn", rpn_post_nms_top_n_test=50)

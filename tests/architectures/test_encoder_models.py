@@ -1,4 +1,4 @@
-"""Every encoder and encoder-decoder: its layers, counts and parameters are those of the traced ``transformers`` module.
+"""Layers, counts and parameters of every encoder and encoder-decoder equal the traced ``transformers`` module.
 
 Tests: architectures/encoder_models/attention.py, architectures/encoder_models/disentangled.py,
 architectures/encoder_models/embeddings.py, architectures/encoder_models/families.py,
@@ -335,13 +335,13 @@ BAD = [
 
 
 @pytest.mark.parametrize(("model_type", "changes", "message"), BAD)
-def test_a_bad_config_is_refused_in_a_sentence(model_type, changes, message):
+def test_invalid_config_gets_one_sentence(model_type, changes, message):
     with pytest.raises(BadDescriptor, match=message):
         read({**CASES[model_type], "model_type": model_type, **changes}, SequenceOptions(8))
 
 
 def test_a_spectrogram_is_read_whole_and_the_decoder_begins_with_one_token():
-    """Whisper's encoder reads 30 s, whatever the decoder's tokens are; its first pass may have several."""
+    """Whisper's encoder reads 30 s for any number of decoder tokens; the first pass may have several tokens."""
     fields = {**CASES["whisper"], "model_type": "whisper"}
     one, four = (read(fields, SequenceOptions(tokens, phase="prefill")) for tokens in (None, 4))
     assert one.inputs == ((1, 80, 64), (1, 1)) and four.inputs == ((1, 80, 64), (1, 4))

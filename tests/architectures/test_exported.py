@@ -52,7 +52,7 @@ class Harmful:
         return open, (str(self.path), "w")
 
 
-def test_a_program_that_would_run_code_is_refused(tmp_path, monkeypatch):
+def test_program_that_would_run_code_is_an_error(tmp_path, monkeypatch):
     torch.export.save(torch.export.export(nn.Linear(2, 3), (torch.zeros(4, 2),)), tmp_path / "good.pt2")
     pickled = io.BytesIO()
     torch.save(Harmful(tmp_path / "ran"), pickled)

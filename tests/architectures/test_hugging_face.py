@@ -48,7 +48,7 @@ def test_a_folder_and_a_file_are_one(folder):
         pl.predict(f"hf:{path}", gpu="k80-die", phase="decode", context=9)
 
 
-def test_what_is_not_there_is_not_fetched(tmp_path):
+def test_missing_files_are_not_downloaded(tmp_path):
     with pytest.raises(BadDescriptor, match=r"no google/bert/config\.json; names of the hub would need a network"):
         pl.layers("hf:google/bert")
     (tmp_path / "config.json").write_text("[")
@@ -106,7 +106,7 @@ def test_a_mixture_of_experts_is_traced_in_16_bits(options):
 
 
 @pytest.mark.slow
-def test_a_config_names_models_and_nothing_else_of_transformers(folder):
+def test_config_may_name_models_only(folder):
     pytest.importorskip("transformers")
     pytest.importorskip("torch")
     for named in ("pipeline", "AutoConfig", "__doc__", "NoModel"):

@@ -1,4 +1,4 @@
-"""Every family of language models: its layers, counts and parameters are those of the traced ``transformers`` module.
+"""Layers, counts and parameters of every family of language models equal the traced ``transformers`` module.
 
 Tests: architectures/language_models/attention.py,
 architectures/language_models/decoder.py, architectures/language_models/families.py,
@@ -214,7 +214,7 @@ def test_a_family_without_attention_has_the_modules_parameters_and_operations(mo
         assert total(ours, "flops") == pytest.approx(total(theirs, "flops"), rel=relative)
 
 
-def test_a_selective_scan_takes_what_its_authors_count():
+def test_selective_scan_matches_the_count_of_its_authors():
     """``selective_scan_flop_jit`` of state-spaces/mamba: 9 B L D N, and B L D each for the skip and the gate."""
     found = network("mamba")
     scans = [layer._replace(parents=(-1,) * 5) for layer in found.layers if layer.kind == "selective_scan"]
@@ -252,7 +252,7 @@ def test_llama_4_multiplies_by_the_active_experts():
 
 
 def without_cache_writes(found):
-    """Bytes without those of appending to the cache, which ``transformers`` concatenates and engines write in place."""
+    """Return the bytes without those of cache writes: ``transformers`` concatenates, while engines write in place."""
     column = count(found.layers).column("bytes", "inference")
     column = column if column.ndim == 1 else column.sum(axis=0)
     appended = [
@@ -340,7 +340,7 @@ def test_a_mixture_with_tensor_parallelism_implies_sequence_parallelism():
     assert {layer.attributes["function"] for layer in found.layers if layer.kind == "exchange"} == {"gather", "scatter"}
 
 
-def test_heads_that_do_not_divide_are_refused():
+def test_indivisible_heads_are_an_error():
     with pytest.raises(BadValue, match=r"--tensor 3 does not divide the 8 attention heads"):
         sharded("llama", tensor_parallel=3)
 

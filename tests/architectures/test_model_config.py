@@ -93,7 +93,7 @@ FLAN_T5 = {"vocab_size": 32128, "d_model": 768, "d_ff": 2048, "d_kv": 64, "num_l
            "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}  # fmt: skip
 
 
-def test_a_t5_with_a_head_of_its_own_has_the_published_parameters():
+def test_t5_with_untied_head_has_the_published_parameters():
     """flan-t5-base."""
     assert network(FLAN_T5, model_type="t5").parameters == 247_577_856
 
@@ -111,7 +111,7 @@ def test_gpt3_has_the_size_of_its_paper():
         assert find_network(f"gpt3-{name}").parameters == pytest.approx(billions * 1e9, rel=0.015)
 
 
-def test_flops_of_a_forward_pass_are_those_of_the_formula():
+def test_forward_flops_match_the_formula():
     """Narayanan et al. 2021, eq. 2: forward and backward, without recomputation, 72 l h^2 s (1 + s/6h + V/12lh)."""
     found = find_network("gpt3-175b")
     layers, hidden, tokens, rows = 96, 12288, 2048, 50257

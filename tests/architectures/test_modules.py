@@ -47,7 +47,7 @@ def test_default_depth() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet50", "swin_t", "googlenet"])
-def test_parameters_equal_those_of_torch_modules(name, built) -> None:
+def test_parameters_equal_torch_modules(name, built) -> None:
     module, _ = built(name)
     rows = [row for row in count_network(find_network(name)).modules(9) if row["kind"] is None]
     assert len(rows) > 20
@@ -57,7 +57,7 @@ def test_parameters_equal_those_of_torch_modules(name, built) -> None:
 
 
 @pytest.mark.slow
-def test_macs_equal_those_of_fvcore() -> None:
+def test_macs_equal_fvcore() -> None:
     """For modules without batch norm and average pooling, which fvcore includes in its counts."""
     pytest.importorskip("fvcore")
     import torch

@@ -1,4 +1,4 @@
-"""ONNX files have the counts of the modules that torch's exporter made them from."""
+"""ONNX files have the same counts as the modules that torch exported."""
 
 from __future__ import annotations
 

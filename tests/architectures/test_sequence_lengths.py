@@ -69,7 +69,7 @@ def test_a_descriptor_has_all_lengths_without_torch(network, tmp_path):
         assert row.time_s == pytest.approx(prediction.time_s, rel=1e-12)
 
 
-def test_strided_lengths_are_exact_or_refused():
+def test_strided_lengths_are_exact_or_an_error():
     """Two strides of 2: lengths with the same remainder equal a trace, others are refused."""
     audio = nn.Sequential(*(nn.Conv1d(4, 4, 3, stride=2, padding=1) for _ in range(2)))
     network = pl.layers(audio, inputs=["4x100-3000"]).network
@@ -86,7 +86,7 @@ def test_strided_lengths_are_exact_or_refused():
         (nn.Unfold((3, 1), padding=(1, 0)), ["4x16-17x1"], "too short to interpolate: give one length"),
     ],
 )
-def test_sizes_that_are_not_polynomials_are_refused(module, inputs, message):
+def test_sizes_that_are_not_polynomials_are_an_error(module, inputs, message):
     if not message:
         network = pl.layers(module, inputs=inputs).network
         assert pl.layers(network, sequence_length=9).network.layers == pl.trace(module, (1, 4, 9)).layers

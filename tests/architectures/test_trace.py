@@ -303,7 +303,7 @@ def test_parameters_as_data_operands(name):
     assert sum(layer.parameters for layer in network.layers) == network.parameters
 
 
-def test_an_exported_program_counts_as_the_module_it_was_made_from():
+def test_exported_program_has_the_counts_of_its_module():
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)).eval()
     program = torch.export.export(module, (torch.zeros(1, 3, 8, 8),))
     written = trace(module, (1, 3, 8, 8))
@@ -314,7 +314,7 @@ def test_an_exported_program_counts_as_the_module_it_was_made_from():
 
 
 def test_a_product_of_complex_numbers_is_the_four_of_its_parts():
-    """(a + ib)(c + id) = ac - bd + i(ad + bc), whose matrices are as large together."""
+    """(a + ib)(c + id) = ac - bd + i(ad + bc): four real products."""
     network = trace(Net(lambda self, x: torch.fft.fft(x) @ self.w, w=nn.Parameter(torch.zeros(8, 8) + 0j)), (2, 8))
     assert network.notes == ("1 products of complex numbers are counted as four real products each",)
     real = trace(Net(lambda self, x: x @ self.w, w=nn.Parameter(torch.zeros(8, 8))), (2, 8))
@@ -327,7 +327,7 @@ def test_a_product_of_complex_numbers_is_the_four_of_its_parts():
 
 
 class Tagger(nn.Module):
-    """Padded sentences, of which the cell sees the words alone."""
+    """Recurrent network on padded sentences; the cell processes only the words."""
 
     def __init__(self, cell=nn.LSTM):
         super().__init__()
@@ -363,7 +363,7 @@ def test_in_place_views_are_not_layers():
 
 
 def test_an_added_operand_has_a_gradient_only_where_a_parameter_lies_behind():
-    """``torch.addmm`` of what no parameter made, before a product: nothing to differentiate."""
+    """The added operand of ``torch.addmm`` has no gradient if it does not depend on a parameter."""
     network = trace(Net(lambda self, x: torch.addmm(x * 2, x, x) @ x), (6, 6))
     assert (macs(network), macs(network, "backward")) == (432, 0)
     network = trace(Net(lambda self, x: torch.addmm(self.a(x), x, x) @ x, a=linear(6)), (6, 6))
@@ -394,7 +394,7 @@ def test_a_shared_parameter_counts_once():
     assert network.parameters == 10_100
 
 
-def test_parents_say_where_each_operand_comes_from():
+def test_parents_are_the_producers_of_operands():
     network = trace(Net(lambda self, x, y: self.a(x) + y + torch.ones(3), a=linear()), (1, 3), (1, 3))
     assert [(layer.kind, layer.parents) for layer in network.layers] == [
         ("linear", (INPUT,)), ("add", (0, INPUT)), ("fill", ()), ("add", (1, 2)),
@@ -562,7 +562,7 @@ def test_torch_cond_takes_the_true_branch():
     assert any(note.startswith("a data-dependent condition at") for note in network.notes)
 
 
-def test_sharded_parameters_are_those_of_their_layers():
+def test_sharded_parameters_belong_to_their_layers():
     """FSDP2 puts shards together while a module is called: counts, gradients and parameters are as without it."""
     from torch import distributed
     from torch.distributed.fsdp import fully_shard
@@ -749,7 +749,7 @@ def test_tensors_outside_the_module_are_not_written():
     assert SHARED_CONSTANT.tolist() == [1, 1, 1]
 
 
-def test_nothing_large_is_allocated():
+def test_large_tensors_are_not_allocated():
     """A weight of 4 GB, and a mask and a table of 40 GB, are never allocated."""
     import tracemalloc
 

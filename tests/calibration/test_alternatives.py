@@ -1,4 +1,4 @@
-"""What else could be tried: each alternative is what `predict` says when it is asked that itself."""
+"""Suggested alternatives of a prediction equal the results of `predict` with their arguments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ASKED = {
 
 
 @pytest.mark.slow
-def test_alternatives_are_what_predict_says():
+def test_alternatives_match_predict():
     asked = {**ASKED, "network": find_network("resnet18")}
     found = try_alternatives(pl.predict(**asked), asked["time_model"])
     by_name = {each.name: each for each in found.tried}
@@ -57,7 +57,7 @@ def test_a_bound_is_compared_with_bounds(model):
     assert "folded: batch norms in convolutions, chains fused" in by_name
 
 
-def test_a_ppp_says_nothing_of_other_platforms():
+def test_ppp_does_not_apply_to_other_platforms():
     asked = {**ASKED, "network": find_network("alexnet"), "phase": "inference", "training": None, "ppp": 0.5}
     found = try_alternatives(pl.predict(**asked), asked["time_model"])
     assert {each.change for each in found.tried} == {"batch", "execution"}

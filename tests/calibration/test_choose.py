@@ -1,4 +1,4 @@
-"""Which model answers: what was asked for, else the device's calibration, else the pool, else a bound that says so."""
+"""Choice of the time model: the requested one, else the device's calibration, else the pool, else a marked bound."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_who_answers_for_a_device(device, precision, name, note) -> None:
             choose_model(find_device(device), precision, "calibrated")
 
 
-def test_every_device_has_an_answer_and_a_bound_says_that_it_is_one() -> None:
+def test_every_device_has_a_prediction_and_bounds_are_marked() -> None:
     for device in list_devices([]):
         model = choose_model(device, "fp32")
         assert model.name == "calibrated" or model.notes[0].startswith("a bound, not a forecast: ")
@@ -51,12 +51,12 @@ def test_every_device_has_an_answer_and_a_bound_says_that_it_is_one() -> None:
     ("asked", "name"),
     [({"ppp": 0.5}, "ppp"), ({"time_model": "peak"}, "peak"), ({"time_model": "roofline"}, "roofline")],
 )
-def test_what_is_asked_for_is_taken(asked, name) -> None:
+def test_requested_model_is_used(asked, name) -> None:
     model = choose_model(find_device("k80-die"), "fp32", **asked)
     assert (model.name, model.ppp) == (name, asked.get("ppp"))
 
 
-def test_a_calibration_may_be_handed_over() -> None:
+def test_calibration_as_object() -> None:
     found = find_calibration("k80-die-fp32")
     other = msgspec.structs.replace(found, scatter=found.scatter * 2)
     assert choose_model(find_device("k80-die"), "fp32", calibration=other).scatter == found.scatter * 2
@@ -72,7 +72,7 @@ def test_a_calibration_may_be_handed_over() -> None:
         ("k40m", {"time_model": "magic"}, UnknownName, "no time model is called 'magic'"),
     ],
 )
-def test_what_excludes_itself_is_refused(device, asked, error, message) -> None:
+def test_contradicting_options_are_an_error(device, asked, error, message) -> None:
     with pytest.raises(error, match=message):
         choose_model(find_device(device), "fp32", **asked)
 
@@ -95,6 +95,6 @@ def test_fp64_at_half_rate_has_the_width_that_was_measured(network, phase, milli
     assert any("fp64 at a third of the fp32 rate or more" in note for note in prediction.notes)
 
 
-def test_measured_fp64_keeps_its_own_interval():
+def test_measured_fp64_has_its_own_interval():
     prediction = pl.predict("resnet50", gpu="a100-sxm-40gb", precision="fp64", batch_size=12)
     assert prediction.interval[1] < 2 * prediction.time_s

@@ -1,4 +1,4 @@
-"""A prediction beside measured passes: which layers meet which operations."""
+"""Comparison of a prediction with measured passes: the operations that correspond to each layer."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_decoder_layers_of_others_are_forecast():
     assert np.mean([abs(one.predicted_s / one.measured_s - 1) for one in found if one.tokens >= 1024]) < 0.07
 
 
-def test_kernels_of_engines_are_those_timed_one_by_one() -> None:
+def test_kernels_of_engines_match_single_operations() -> None:
     """Their products stay below the peak, which fits of whole steps exceed on gaming cards."""
     for device in ("rtx3090", "rtx4090", "rtx5090", "a100-sxm-80gb", "h100-sxm"):
         model = pooled_model(find_device(device), "bf16", "engine")

@@ -1,4 +1,4 @@
-"""The fit: derivatives, recovery of a known truth within its intervals, robustness, and what it must not depend on."""
+"""Fit of calibrations: derivatives, recovery of known parameters within the intervals, robustness, and invariances."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_derivatives_equal_finite_differences(phase: str) -> None:
 
 @costly
 @given(st.lists(st.floats(-3, 3), min_size=len(NAMES), max_size=len(NAMES)), MORE)
-def test_more_of_anything_never_takes_less_time(away: list[float], more: float) -> None:
+def test_time_does_not_decrease_with_work(away: list[float], more: float) -> None:
     """More FLOPs, bytes or kernels, with any parameters."""
     runs = runs_of(measured(["resnet50"]), DEVICE, "fp32")
     values = np.exp(base_prior(False).mean + away)
@@ -89,7 +89,7 @@ def test_a_larger_batch_takes_longer() -> None:
     assert times == sorted(times)
 
 
-def test_a_perfect_model_is_recovered_from_its_own_data() -> None:
+def test_fit_recovers_the_parameters_of_simulated_data() -> None:
     """Without noise, and with priors that are wrong, the times come back; parameters within their intervals."""
     rng = np.random.default_rng(1)
     prior = base_prior(False)
@@ -164,12 +164,12 @@ def test_without_measurements_of_a_class_its_prior_stays() -> None:
 
 
 @pytest.mark.parametrize("time_s", [0.0, -1.0, float("nan"), float("inf")])
-def test_an_impossible_time_is_refused(time_s: float) -> None:
+def test_impossible_time_is_an_error(time_s: float) -> None:
     with pytest.raises(CalibrationFailed, match="must be a number of seconds above 0"):
         calibrate([Measurement(DEVICE.id, "alexnet", 1, "inference", "fp32", time_s)], DEVICE, "fp32")
 
 
-def test_nothing_or_another_precision_is_refused() -> None:
+def test_no_measurements_or_another_precision_are_an_error() -> None:
     with pytest.raises(CalibrationFailed, match="no measurement"):
         calibrate([], DEVICE, "fp32")
     with pytest.raises(CalibrationFailed, match="in fp16 cannot calibrate fp32"):

@@ -32,7 +32,7 @@ def test_the_k40m_at_batch_64_from_its_profiles_at_batch_32() -> None:
 
 
 @pytest.mark.needs_data
-def test_profiles_of_nothing_asked_for_are_named() -> None:
+def test_message_names_profiles_of_other_networks() -> None:
     files = sorted(PROFILES.glob("run_0_config_1_2_ib_nvprof_2_resnet50_dali-gpu_32_fp32_fp32_ret_0_0.gzip"))
     with pytest.raises(BadProfile, match="batch size 64 in these profiles: there are resnet50 with batch size 32"):
         measure_profiles(files, "k40m", "resnet50", "fp32", 64)

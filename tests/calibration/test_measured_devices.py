@@ -1,4 +1,4 @@
-"""Measured devices narrow the priors of each other, and never with what they learnt from what is held out.
+"""Measured devices inform the priors of other devices, without using held-out measurements.
 
 Tests: calibration/validate.py.
 """
@@ -39,13 +39,13 @@ def simulate(gpu: str, theta: np.ndarray, networks: tuple[str, ...] = NETWORKS) 
 
 
 def slow_grouped(gpu: str) -> np.ndarray:
-    """A device that computes grouped convolutions at a quarter of what the prior believes."""
+    """Simulate a device that computes grouped convolutions four times as slowly as the prior expects."""
     theta = device_prior(find_device(gpu), "fp32").mean.copy()
     theta[NAMES.index("efficiency_conv_grouped")] -= np.log(4)
     return theta
 
 
-def test_a_device_that_never_ran_a_class_of_work_takes_it_from_others() -> None:
+def test_missing_class_of_work_is_learned_from_other_devices() -> None:
     own = simulate("gtx1080ti", slow_grouped("gtx1080ti"), NETWORKS[:3])
     others = [m for gpu in GPUS if gpu != "gtx1080ti" for m in simulate(gpu, slow_grouped(gpu))]
     device, index = find_device("gtx1080ti"), NAMES.index("efficiency_conv_grouped")
@@ -56,8 +56,8 @@ def test_a_device_that_never_ran_a_class_of_work_takes_it_from_others() -> None:
     assert abs(among - truth) < abs(alone - truth) - 0.2
 
 
-def test_what_is_held_out_nobody_has_seen() -> None:
-    """The only network with groups is held out: that they are slow cannot be known."""
+def test_held_out_measurements_are_not_used() -> None:
+    """The only network with grouped convolutions is held out, so that their slowness is unknown."""
     everything = [m for gpu in GPUS for m in simulate(gpu, slow_grouped(gpu))]
     devices = MeasuredDevices(everything, lambda measurement: measurement.network)
     index, key = NAMES.index("efficiency_conv_grouped"), GroupKey("gtx1080ti", "fp32", "me 1")
@@ -73,13 +73,13 @@ def test_asking_for_one_device_changes_no_row() -> None:
     assert own == next(row for row in rows if row.gpu == "titan-xp") and len(rows) == 3
 
 
-def test_a_device_alone_starts_from_the_prior_of_its_kind() -> None:
+def test_single_device_starts_from_the_prior_of_its_kind() -> None:
     own = simulate("gtx1080ti", slow_grouped("gtx1080ti"))
     base = device_prior(find_device("gtx1080ti"), "fp32")
     assert np.array_equal(MeasuredDevices(own).prior(GroupKey("gtx1080ti", "fp32", "me 1")).mean, base.mean)
 
 
-def test_what_a_split_holds_out_is_ignored() -> None:
+def test_split_ignores_held_out_measurements() -> None:
     everything = [m for gpu in GPUS for m in simulate(gpu, slow_grouped(gpu))]
     devices, key = MeasuredDevices(everything), GroupKey("gtx1080ti", "fp32", "me 1")
     assert np.array_equal(
@@ -92,7 +92,7 @@ def test_what_a_split_holds_out_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("split", ["network", "gpu"])
-def test_the_roofline_beside_a_row_is_as_far_off_as_its_predictions_are(split: str) -> None:
+def test_roofline_error_of_a_row_matches_its_predictions(split: str) -> None:
     everything = [m for gpu in GPUS for m in simulate(gpu, slow_grouped(gpu))]
     for row in validate(everything, split)[0]:
         machine, errors = Machine(find_device(row.gpu)), []
@@ -104,7 +104,7 @@ def test_the_roofline_beside_a_row_is_as_far_off_as_its_predictions_are(split: s
 
 
 def point(network: str, precision: str = "fp32", batch_size: int = 64, time_s: float = 1.0, gpu: str = "v100-sxm2"):
-    """A step that somebody timed, and no matter what was predicted of it."""
+    """Return a validation point for a measured step with an arbitrary prediction."""
     return Point(Measurement(gpu, network, batch_size, "inference", precision, time_s, source="me 1"), time_s, 0.1)
 
 

@@ -1,4 +1,4 @@
-"""What the shipped pool says of devices, measured or not: how honestly, and where it says nothing.
+"""Predictions from the shipped pool for measured and unmeasured devices, and devices without a prediction.
 
 Tests: calibration/choose.py.
 """
@@ -52,7 +52,7 @@ def test_a_measured_device_is_surer_than_one_that_was_not() -> None:
     assert pool_prior(find_device("xeon-8380"), "fp32") is None
 
 
-def test_a_prediction_says_that_nobody_measured_the_device() -> None:
+def test_prediction_states_that_the_device_was_not_measured() -> None:
     prediction = pl.predict("resnet50", gpu="gtx1080", time_model="calibrated")
     low, high = prediction.interval or (0, 0)
     assert low < prediction.time_s < high and high / low > 1.5
@@ -81,7 +81,7 @@ def test_a_prediction_says_that_nobody_measured_the_device() -> None:
         ("t4", "fp32", {"execution": "compiled"}, ["not under pytorch compiled: the interval is wider"]),
     ],
 )
-def test_it_says_what_a_device_was_measured_under(gpu, precision, asked, words) -> None:
+def test_prediction_states_the_software_of_the_measurements(gpu, precision, asked, words) -> None:
     model = model_of(gpu, precision, **asked)
     assert model.label.startswith(gpu) and model.label.endswith(" measurements")
     assert len(model.notes) == len(words)
@@ -102,7 +102,7 @@ def test_amd_s_are_known_from_single_operations() -> None:
         ("a100-sxm-80gb", "int8", "no device was measured in int8 on tensor units"),
     ],
 )
-def test_where_no_fit_speaks_of_a_device_it_gets_a_bound_that_says_so(gpu: str, precision: str, reason: str) -> None:
+def test_device_without_evidence_gets_a_marked_bound(gpu: str, precision: str, reason: str) -> None:
     prediction = pl.predict("resnet18", gpu=gpu, precision=precision)
     assert prediction.model.name == "roofline" and prediction.interval is None
     assert prediction.notes[0].startswith("a bound, not a forecast") and reason in prediction.notes[0]
@@ -176,7 +176,7 @@ def test_a_pool_is_written_and_read_and_a_bad_one_named(tmp_path: Path) -> None:
 @pytest.mark.needs_data
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_few_rows_of_a_device_s_own_make_it_no_worse(rows: int) -> None:
-    """Of a K80, some rows of MXNet's that the pool has seen already: what is known is not forgotten."""
+    """Fitting some rows of MXNet on a K80, which the pool already contains, does not increase the error."""
     pytest.importorskip("scipy")
     own = [m for m in published_networks(MEASURED).measurements if m.gpu == "k80-die" and "1.2.0.rc1" in m.source]
     device = find_device("k80-die")

@@ -81,7 +81,7 @@ def by_effects(asked: Traits, name: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("asked", [ASKED, traits_of(find_device("rtx3090"), "tf32", "mxnet"), FITS[0]])
-def test_it_is_the_mixed_model_s_best_prediction(asked: Traits) -> None:
+def test_estimate_equals_the_best_linear_unbiased_prediction(asked: Traits) -> None:
     base = base_prior(asked.unit.endswith("tensor"))
     found = prior_from_evidence(asked, FITS)
     for index, name in enumerate(NAMES):
@@ -90,7 +90,7 @@ def test_it_is_the_mixed_model_s_best_prediction(asked: Traits) -> None:
         assert found.deviation[index] ** 2 == pytest.approx(variance), name
 
 
-def test_of_nothing_it_is_the_base() -> None:
+def test_estimate_without_evidence_is_the_base() -> None:
     base = base_prior(False)
     found = prior_from_evidence(ASKED, [])
     assert np.array_equal(found.mean, base.mean)
@@ -101,7 +101,7 @@ def test_of_nothing_it_is_the_base() -> None:
 
 @pytest.mark.parametrize("gpu", ["k20", "v100-sxm2", "gb200", "rtx5090"])
 def test_one_software_has_one_host(gpu: str) -> None:
-    """The host launches, whatever the device: no comparison of two depends on whose computer they were measured in."""
+    """Launch overheads depend on the software only, so that comparisons of devices do not depend on the host."""
     asked = traits_of(find_device(gpu), "fp32")
     one, other = (prior_from_evidence(each, FITS) for each in (asked, ASKED))
     host = [NAMES.index(name) for name in HOST_PARAMETERS]

@@ -74,7 +74,7 @@ def test_networks_count_alike_however_often_they_were_run() -> None:
     assert repeated.ppp == pytest.approx(0.2)  # the median of repeated runs
 
 
-def test_what_is_further_from_what_was_measured_is_less_sure() -> None:
+def test_uncertainty_grows_with_distance_from_measurements() -> None:
     found = fit_ppp("k40m", "fp32", [PppRun("resnet50", 32, "training", 0.29, 0.77)], NOTHING)
     deviations = [
         found.deviation_of(Workload(find_network(network), "fp32", batch, "training"))
@@ -126,12 +126,12 @@ def test_an_unknown_field_in_a_file_is_named(tmp_path) -> None:
         find_calibration(str(path))
 
 
-def test_nothing_to_fit_is_said() -> None:
+def test_fit_without_measurements_is_an_error() -> None:
     with pytest.raises(CalibrationFailed, match="no measurement of k40m in fp32"):
         fit_ppp("k40m", "fp32", [], NOTHING)
 
 
-def test_above_one_each_algorithm_says_what_it_would_be() -> None:
+def test_ppp_above_one_lists_the_value_for_each_algorithm() -> None:
     """A 3x3 convolution by Winograd's F(4x4, 3x3) takes a quarter of the multiplications (Lavin and Gray 2016)."""
     vgg = predict(Workload(find_network("vgg16"), "fp32", 32), Machine(find_device("k40m")), AT_PEAK)
     convolutions = [index for index, kind in enumerate(vgg.kinds) if kind == "conv2d"]

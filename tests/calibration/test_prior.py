@@ -1,4 +1,4 @@
-"""The features that the model is fed with, its priors, and what is written of both."""
+"""Features and priors of the calibrated model, and their documentation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paleo_lite.timing.workload import Workload
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
-def test_entries_that_are_alike_can_be_merged(phase: str) -> None:
+def test_equal_entries_can_be_merged(phase: str) -> None:
     whole = features_of(Workload(find_network("resnet152"), batch_size=8, phase=phase))
     merged = merge_identical_entries(whole)
     assert len(merged.flops) < len(whole.flops) / 3

@@ -1,4 +1,4 @@
-"""The prior that probes leave: a device whose parameters are known is simulated and has to be found again.
+"""Prior after probes: the parameters of a simulated device must be recovered.
 
 Tests: calibration/prior.py.
 """
@@ -44,21 +44,21 @@ def value(prior: object, name: str) -> float:
         ("share_other", elementwise("stream", "relu", 2**24), 0.97),
     ],
 )
-def test_known_device_is_found_again(name: str, probe: Probe, true: float) -> None:
+def test_parameters_of_a_simulated_device_are_recovered(name: str, probe: Probe, true: float) -> None:
     prior = narrow_by_probes(BASE, [simulated(probe, **{name: true})], RATES, "fp32", LAUNCH_S, serial=True)
     assert value(prior, name) == pytest.approx(true, rel=1e-6)
     place = NAMES.index(name)
     assert prior.deviation[place] == min(PROBE_DEVIATION, BASE.deviation[place])
 
 
-def test_what_no_probe_speaks_of_stays() -> None:
+def test_parameters_without_probes_stay_at_the_prior() -> None:
     prior = narrow_by_probes(BASE, [simulated(gemm(1024, 1024, 1024))], RATES, "fp32", LAUNCH_S, serial=True)
     for name in ("efficiency_attention", "efficiency_conv_3x3", "step_s", "half"):
         place = NAMES.index(name)
         assert (prior.mean[place], prior.deviation[place]) == (BASE.mean[place], BASE.deviation[place])
 
 
-def test_probe_that_memory_bounds_says_nothing_of_computing() -> None:
+def test_memory_bound_probe_does_not_change_compute_parameters() -> None:
     thin = gemm(4096, 1, 4096)  # a matrix times a vector
     prior = narrow_by_probes(BASE, [simulated(thin)], RATES, "fp32", LAUNCH_S, serial=True)
     assert value(prior, "efficiency_gemm") == pytest.approx(value(BASE, "efficiency_gemm"))

@@ -45,7 +45,7 @@ def test_within_one_calibration_shared_errors_cancel() -> None:
     assert math.log(high / low) == pytest.approx(2 * 2.015 * ratio.deviation)
 
 
-def test_what_two_priors_share_is_kept_as_far_as_measurements_left_it() -> None:
+def test_shared_prior_uncertainty_remains_after_measurements() -> None:
     """Two devices' parameters are drawn around priors that are off together, measured with noise, and estimated."""
     random = np.random.default_rng(1)
     number, prior = 200_000, np.array([0.3, 0.5])
@@ -82,7 +82,7 @@ def test_other_precisions_and_unknown_priors_are_independent() -> None:
     assert log_ratio_variance(one, same, is_same_step=True) == pytest.approx(0.18 - 2 * 0.4 * 0.2 * 0.3)
 
 
-def test_what_cannot_be_said() -> None:
+def test_ratios_that_cannot_be_computed() -> None:
     forecast, bound = pl.predict("alexnet", gpu="t4"), pl.predict("alexnet", gpu="arc-b580")
     assert speedup(forecast, bound) is None and speedup(bound, forecast) is None
     assert speedup(bound, bound).value == 1

@@ -1,4 +1,4 @@
-"""Predictions beside each other: what they cost, in which order, and which are left out.
+"""Comparison of predictions: cost, order, and omitted rows.
 
 Tests: calibration/side_by_side.py.
 """
@@ -13,7 +13,7 @@ import paleo_lite as pl
 from paleo_lite.errors import UnknownName, UnknownPrecision
 
 
-def test_every_combination_in_the_order_asked_for() -> None:
+def test_combinations_keep_the_requested_order() -> None:
     found = pl.predict_several(["resnet18", "alexnet"], gpus=["t4", "k80"], batch_sizes=[8, 1])
     rows = list(found.rows())
     assert [(row["network"], row["gpu"], row["batch_size"]) for row in rows] == [
@@ -30,7 +30,7 @@ def test_every_combination_in_the_order_asked_for() -> None:
     assert repr(found).startswith("Predictions(Prediction(network='resnet18'")
 
 
-def test_a_million_samples_cost_what_their_hours_do() -> None:
+def test_cost_of_a_million_samples() -> None:
     """p2.xlarge, one die of a K80: 0.90 USD an hour (hardware/k80-die.toml); no price of a K40m is on record."""
     die, board, unpriced = pl.predict_several(["alexnet"], gpus=["k80-die", "k80", "k40m"]).rows()
     assert die["usd_per_million"] == pytest.approx(1e6 / die["throughput_per_s"] / 3600 * 0.90)
@@ -38,12 +38,12 @@ def test_a_million_samples_cost_what_their_hours_do() -> None:
     assert unpriced["usd_per_million"] is None
 
 
-def test_what_does_not_fit_says_so() -> None:
+def test_rows_that_do_not_fit_are_marked() -> None:
     small, large = pl.predict_several(["vgg16"], gpus=["t4"], phases=["training"], batch_sizes=[1, 4096]).rows()
     assert (small["fits"], large["fits"]) == (True, False)
 
 
-def test_what_cannot_be_predicted_is_left_out_and_a_name_is_not() -> None:
+def test_unpredictable_rows_are_omitted_but_unknown_names_are_an_error() -> None:
     found = pl.predict_several(["alexnet"], gpus=["k40m", "t4"], precisions=["fp16"])
     assert [each.device.id for each in found.predictions] == ["t4"]
     assert "no fp16 peak" in found.left_out[0]

@@ -1,4 +1,4 @@
-"""Which measurements narrow an answer most: by the formula, and as fits to them come out."""
+"""Suggested measurements narrow the interval most, by the formula and in fits to simulated measurements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ K80 = Machine(find_device("k80-die"))
 @pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_each_is_the_one_after_which_least_is_left(seed: int, count: int) -> None:
-    """By the precisions of all that was measured so far, inverted anew for each candidate."""
+    """Compare with the definition: invert the sum of the precision matrices for each candidate."""
     draws = np.random.default_rng(seed)
     root, slopes, targets = (draws.normal(size=shape) for shape in ((5, 5), (7, 5), (3, 5)))
     covariance = root @ root.T + 0.1 * np.eye(5)
@@ -89,8 +89,8 @@ def test_the_interval_is_the_one_promised(gpu: str, precision: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_measured_already_is_known() -> None:
-    """A measurement is suggested from what it leaves open, not a second time first."""
+def test_measured_steps_are_not_suggested_again() -> None:
+    """The value of repeating a measurement follows from the uncertainty that remains after it."""
     pytest.importorskip("scipy")
     first = pl.calibrate(suggest=1, gpu="k40m", network="mobilenet_v2").suggestions[0]
     step = Measurement("k40m", first.network, first.batch_size, first.phase, "fp32", first.time_s)
@@ -115,7 +115,7 @@ def test_steps_fit_and_can_be_run() -> None:
     assert {step.batch_size for step in typical_steps("fp32", "training", 64)} == {64}
 
 
-def test_the_step_asked_about_is_not_suggested() -> None:
+def test_predicted_step_is_not_suggested() -> None:
     found = pl.calibrate(suggest=90, gpu="h100-sxm", network="vgg16", batch_size=16)
     steps = [each.step for each in found.suggestions]
     assert "vgg16:16:inference" not in steps and "vgg16:1:inference" in steps and len(set(steps)) == 90
@@ -135,7 +135,7 @@ def test_refusals(question, message) -> None:
         pl.calibrate(**{"suggest": 2, **question})
 
 
-def test_a_precision_that_a_device_lacks_is_said_to_be() -> None:
+def test_message_names_an_unsupported_precision() -> None:
     with pytest.raises(UnknownPrecision, match="has no fp16 peak"):
         pl.calibrate(suggest=2, gpu="xeon-8380", precision="fp16")
 
@@ -146,14 +146,14 @@ def run(*arguments: str, columns: int = 80) -> str:
     return result.stdout
 
 
-def test_the_command_that_a_prediction_names_can_be_typed() -> None:
+def test_command_in_a_prediction_is_valid() -> None:
     text = " ".join(run("predict", "mobilenet_v2", "--gpu", "k40m", "--phase", "training", "--top", "0").split())
     command = re.search(r"paleo-lite (calibrate --suggest 3 .*? --phase training)", text)
     assert command is not None and "mobilenet_v2 on k40m, fp32 training" in run(*command[1].split())
 
 
 @pytest.mark.slow
-def test_the_page_says_what_to_run() -> None:
+def test_page_shows_the_command_to_run() -> None:
     text = run("calibrate", "--suggest", "2", "--gpu", "k80", "--network", "vgg16", "--precision", "fp64")
     found = pl.calibrate(suggest=2, gpu="k80", network="vgg16", precision="fp64")
     assert max(map(len, text.splitlines()[1:])) <= 80
@@ -164,8 +164,8 @@ def test_the_page_says_what_to_run() -> None:
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
-def test_the_one_measurement_does_what_it_promises(phase: str) -> None:
-    """As the search over all steps says of it, where that is asked about it alone."""
+def test_suggested_measurement_narrows_the_interval_as_expected(phase: str) -> None:
+    """The expected width equals that of the search over all steps when restricted to this step."""
     prediction = pl.predict("mobilenet_v2", gpu="k40m", phase=phase, batch_size=4)
     found = most_informative_measurement(prediction)
     assert found is not None
@@ -188,7 +188,7 @@ print({"scipy", "pandas", "torch"} & {*sys.modules})
 """
 
 
-def test_an_unsure_prediction_says_what_would_narrow_it_without_heavy_libraries() -> None:
+def test_uncertain_prediction_suggests_a_measurement_without_heavy_libraries() -> None:
     out = subprocess.run([sys.executable, "-c", NO_HEAVY], capture_output=True, text=True, check=True).stdout
     assert out.endswith("set()\n") and "narrower" in out and "paleo-lite calibrate --suggest" in out
     low, high = pl.predict("resnet50", gpu="titan-rtx", batch_size=12).interval or (0, 0)

@@ -97,7 +97,7 @@ def test_every_shipped_calibration_reads() -> None:
         assert all(p.low <= p.value <= p.high for p in found.parameters.values())
 
 
-def test_a_calibration_of_another_device_is_refused() -> None:
+def test_calibration_of_another_device_is_an_error() -> None:
     name = next(iter(shipped_calibrations()))
     with pytest.raises(CalibrationFailed, match="not for k80"):
         pl.predict("resnet50", gpu="k80", calibration=name)
@@ -193,7 +193,7 @@ def test_a_profile_needs_the_network_s_name(tmp_path: Path) -> None:
 
 
 def test_one_measurement_is_enough_and_its_file_is_on_record(tmp_path: Path, csv_file: Path) -> None:
-    """Too few networks to hold one out: the file says nothing of a held-out error, and the rest stays at its prior."""
+    """With too few networks to hold one out, the file has no held-out error; other parameters stay at the prior."""
     csv_file.write_text("\n".join([HEAD, ROWS[0]]) + "\n")
     target = tmp_path / "one.toml"
     assert run("calibrate", str(csv_file), "--gpu", "titan-rtx", "-o", str(target)).exit_code == 0
@@ -231,7 +231,7 @@ print(json.dumps([(one.exit_code, one.stdout, one.stderr) for one in done]))
 
 
 @pytest.mark.slow
-def test_calibrating_from_a_csv_needs_nothing_that_reads_profiles(tmp_path: Path, csv_file: Path) -> None:
+def test_calibrating_from_csv_does_not_import_profile_readers(tmp_path: Path, csv_file: Path) -> None:
     """In a process of its own, which has neither pandas nor pyarrow."""
     asked, models = [["calibrate", "--template"]], ("calibrated", "ppp")
     for time_model in models:

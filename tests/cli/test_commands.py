@@ -145,7 +145,7 @@ def test_debug_shows_the_traceback() -> None:
     assert type(result.exception).__name__ == "UnknownName"
 
 
-def test_a_factory_that_raises_shows_its_own_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_factory_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_factory.py").write_text("def make():\n    raise ValueError('the flux is low')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     result = run("layers", "broken_factory:make", "--input", "3x8x8")
@@ -154,7 +154,7 @@ def test_a_factory_that_raises_shows_its_own_error(tmp_path: Path, monkeypatch: 
 
 
 def test_layers_of_ones_own_network(tmp_path: Path) -> None:
-    """A file in the folder where one stands; nn.Linear(64, 8): 512 multiply-accumulates and 8 biases."""
+    """A module file in the current folder; nn.Linear(64, 8) has 512 multiply-accumulates and 8 biases."""
     code = "import torch.nn as nn\ndef make():\n    return nn.Sequential(nn.Linear(64, 8), nn.ReLU())\n"
     (tmp_path / "own_network.py").write_text(code)
     script = Path(sys.executable).parent / "paleo-lite"
@@ -167,7 +167,7 @@ def test_layers_of_ones_own_network(tmp_path: Path) -> None:
     assert answer["layers"][0]["weight_shape"] == [8, 64]
 
 
-def test_the_json_of_layers_is_what_the_documents_say() -> None:
+def test_json_of_layers_matches_the_documentation() -> None:
     answer = json.loads(run("layers", "vgg16", "--convention", "pthflops", "--format", "json").stdout)
     assert {"network", "convention", "total", "by_kind", "layers"} <= set(answer)
     assert answer["total"] == 15_516_752_872  # course exercise, below
@@ -276,7 +276,7 @@ def test_efficiency_does_not_import_pandas(tmp_path: Path) -> None:
     ("where", "why"), [("> /dev/full", "No space left on device"), (">&-", "it is closed")], ids=["full", "closed"]
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
-def test_an_output_that_cannot_be_written_is_one_sentence(words: str, where: str, why: str, unbuffered: str) -> None:
+def test_unwritable_output_gets_one_sentence(words: str, where: str, why: str, unbuffered: str) -> None:
     line = f"{shlex.quote(sys.executable)} -m paleo_lite {words} {where}"
     settings = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False, env=settings)
@@ -296,7 +296,7 @@ def test_a_reader_that_is_gone_is_no_defect(words: str, unbuffered: str) -> None
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_an_interrupt_is_said_and_has_the_exit_code_of_a_shell(monkeypatch) -> None:
+def test_interrupt_prints_a_message_and_exits_130(monkeypatch) -> None:
     """128 + SIGINT."""
 
     def interrupted(*_, **__):

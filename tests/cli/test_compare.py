@@ -86,7 +86,7 @@ def test_the_notebooks_first_kernels(loader, first):
 
 @pytest.mark.needs_data
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_prediction_beside_a_profile(width):
+def test_prediction_compared_with_a_profile(width):
     path = SURFBOARD / "pyprof_kernels" / RUN.format(nodes=8, loader="dali-gpu")
     arguments = ["compare", "--predict", "resnet50", "--gpu", "k40m", "--time-model", "roofline", path]
     shown = run(*arguments, width=width)

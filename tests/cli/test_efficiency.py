@@ -149,7 +149,7 @@ def test_the_notebooks_method_over_batch_durations(timed):
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_table_says_that_names_were_swapped(timed, width):
+def test_table_states_that_names_were_swapped(timed, width):
     shown = " ".join(
         over_durations(timed / "timed", timed / "durations.csv", "--group-by", "nodes", width=width).stdout.split()
     )
@@ -187,7 +187,7 @@ def test_durations_that_do_not_fit_are_one_sentence(timed, durations, further, c
     assert message in result.stderr and "Traceback" not in result.stderr and "defect" not in result.stderr
 
 
-def test_an_initialisation_without_durations_is_refused(timed):
+def test_initialisation_without_durations_is_an_error(timed):
     result = run(timed / "timed", "--tau-init", timed / "durations.csv")
     assert result.exit_code == 2 and "`--tau-init` requires `--durations`" in result.stderr
 
@@ -264,7 +264,7 @@ def test_all_files_bad(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc, which only Linux has")
-def test_an_interrupt_exits_130_and_leaves_nothing(folder):
+def test_interrupt_exits_130_and_leaves_no_files(folder):
     columns = {"Kernel": [f"k{i % 50}" for i in range(400_000)], "Sil(ns)": list(range(400_000))}
     pq.write_table(pa.table(columns), folder / "large")
     for number in range(1000):  # more work than anybody waits for
@@ -303,8 +303,8 @@ def members(group: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.needs_data
-def test_a_rate_of_what_is_hardly_counted_is_unknown():
-    """512 bytes of one copy are all that is known of this trace, whose host sleeps."""
+def test_rate_is_unknown_if_little_work_is_counted():
+    """This trace of a sleeping host contains a single copy of 512 bytes."""
     (path,) = (DATA / "profiles/torch_chrome_trace").glob("critical_path__simple_add*")
     title = pl.efficiency(path, gpu="a100-sxm-80gb", jobs=1).document().title
     assert title.endswith("an unknown share of peak FLOP/s, an unknown share of peak bandwidth")

@@ -87,7 +87,7 @@ def test_json_of_a_pipeline():
     assert found["plan"][-1]["utilisation"] >= 0.9
 
 
-def test_fp16_is_a_remedy_of_fp32_alone():
+def test_fp16_is_suggested_only_for_fp32():
     def names(*precision: str) -> set[str]:
         command = ("feeding", "resnet50", "--gpu", "v100-sxm2", *precision, "--format", "json")
         return {remedy["remedy"] for remedy in json.loads(run(*command).stdout)["remedies"]}
@@ -109,7 +109,7 @@ COURSE = {  # slides "Performance and Profiling", for 1 PB
 }  # fmt: skip
 
 
-def test_a_petabyte_takes_what_the_course_says():
+def test_time_to_read_a_petabyte():
     found = json.loads(run("hardware", "links", "--move", "1PB", "--format", "json").stdout)
     rows = {row["id"]: row for row in found["links"]}
     assert {name: rows[name]["move"] for name in COURSE} == COURSE

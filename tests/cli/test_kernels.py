@@ -27,7 +27,7 @@ def run(*arguments, width=80):
 
 @pytest.fixture
 def profile(tmp_path):
-    """A pyprof file: a convolution near the peak, one that pyprof could not count, and a copy of nothing known."""
+    """Write a pyprof file: a convolution near the peak, one without a count, and a copy of unknown size."""
     columns = {
         "Kernel": ["cudnn::detail::implicit_convolve_sgemm", "cudnn::detail::dgrad_alg1_engine", "elementwise_kernel"],
         "Sil(ns)": [2_000_000, 3_000_000, 1_000_000],
@@ -118,7 +118,7 @@ def test_real_profiles_of_every_kind(path, gpu, shown):
         assert text in result.stdout
 
 
-def test_an_overlap_shows_beside_the_sum(tmp_path):
+def test_overlap_is_shown_with_the_sum(tmp_path):
     events = [
         {"ph": "X", "cat": "kernel", "name": "sgemm_a", "ts": 1000, "dur": 100, "args": {"device": 0, "stream": 7}},
         {"ph": "X", "cat": "kernel", "name": "sgemm_a", "ts": 1050, "dur": 100, "args": {"device": 0, "stream": 8}},

@@ -1,4 +1,4 @@
-"""``paleo-lite measure``: one tiny real run, and what it refuses before it starts.
+"""``paleo-lite measure``: a tiny real run, and errors that are reported before it starts.
 
 Tests: api/measuring.py, reporting/measure.py.
 """
@@ -40,7 +40,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture(scope="module")
 def small() -> Any:
-    """Few and small networks, hardly any repetition: what is checked is what comes out, not how fast."""
+    """Use few small networks and repetitions: the tests check the output, not the times."""
     patch = pytest.MonkeyPatch()
     patch.setattr(command, "FITTED_QUICK", ("squeezenet1_1", "shufflenet_v2_x0_5", "mnasnet0_5"))
     patch.setattr(command, "HELD_OUT_QUICK", ("mobilenet_v3_small",))
@@ -65,7 +65,7 @@ def outcome(small: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict
     return json.loads(result.stdout), folder, result
 
 
-def test_what_was_held_out_was_not_fitted(outcome: tuple[dict[str, Any], Path, Result]) -> None:
+def test_held_out_steps_are_not_fitted(outcome: tuple[dict[str, Any], Path, Result]) -> None:
     answer, _, _ = outcome
     fitted = {row["network"] for row in answer["measurements"]}
     unseen = {row["network"] for row in answer["held_out"]}
@@ -123,7 +123,7 @@ def measurement(small: None) -> Any:
 
 @pytest.fixture
 def measured_once(measurement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is printed of one measurement, however often it is asked for."""
+    """Run one measurement and return its output, for all tests."""
     shown = importlib.import_module("paleo_lite.cli.measure")
     monkeypatch.setattr(shown, "measure_machine", lambda **_: measurement)
 
@@ -138,7 +138,7 @@ def test_page(measured_once: None) -> None:
     assert max(map(len, tables)) <= 80
 
 
-def test_chosen_steps_are_held_against_what_was_expected(small: None, tmp_path: Path) -> None:
+def test_chosen_steps_are_compared_with_expectations(small: None, tmp_path: Path) -> None:
     """Only they are run, in the rounds that all have; a row each in the file, and the fit starts before them."""
     steps = ["squeezenet1_1:2:inference", "mnasnet0_5:1:training"]
     result = run(*steps, "--quick", "--threads", "1", "-o", str(tmp_path / "mine.csv"), "--format", "json")
@@ -187,7 +187,7 @@ def test_refusals(arguments: list[str], message: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["-o", "--calibration-out", "--hardware-out"])
-def test_nothing_is_overwritten(tmp_path: Path, option: str) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path, option: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("mine")
     result = run(option, str(path))
@@ -216,7 +216,7 @@ def test_gpu_by_the_name_that_its_driver_gives(name: str, identity: str | None) 
     assert (found and found.id) == identity
 
 
-def test_gpu_whose_name_means_several() -> None:
+def test_ambiguous_gpu_name() -> None:
     cuda = SimpleNamespace(get_device_name=lambda: "NVIDIA A100")
     setup = Setup(SimpleNamespace(cuda=cuda), "cuda", "fp32", 1, False, False, HostClock())
     with pytest.raises(BadValue, match="give `--gpu`"):
@@ -224,7 +224,7 @@ def test_gpu_whose_name_means_several() -> None:
 
 
 def test_cpu_is_never_a_shipped_one() -> None:
-    """A program is given some cores of a socket, whatever the socket is called."""
+    """A process may use only some cores of a socket, so a CPU is never identified with a shipped device."""
     assert command._find_shipped_device(Setup(None, "cpu", "fp32", 1, False, False, HostClock())) is None
 
 

@@ -18,7 +18,7 @@ from paleo_lite.errors import BadValue, UnknownName
 
 
 def commands(group=main, words=()):
-    """Every command with its words, those of groups too."""
+    """Yield every command with its name, including commands of groups."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -72,7 +72,7 @@ def test_several_values_are_a_list_and_one_is_itself(tmp_path, monkeypatch):
     assert CommaSeparated().convert("mine,too.json", None, None) == "mine,too.json"
 
 
-def test_every_option_says_what_it_is():
+def test_every_option_has_help():
     silent = [
         (words, documented_name(option))
         for words, option in OPTIONS
@@ -126,7 +126,7 @@ def test_an_earlier_name_of_a_strategy_is_accepted():
         (Number(0.5, 2), "3", "must be a number from 0.5 to 2 (got 3)"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(kind, text, said):
+def test_invalid_input_gets_one_sentence(kind, text, said):
     option = click.Option(["--batch-size"], type=kind)
     with pytest.raises(BadValue) as wrong:
         kind(text, option)
@@ -135,7 +135,7 @@ def test_what_is_wrong_is_said_in_one_sentence(kind, text, said):
         kind(text)
 
 
-def test_an_unknown_name_is_refused_with_what_was_meant():
+def test_unknown_name_gets_suggestions():
     with pytest.raises(UnknownName, match=r"no optimizer is called 'adma': did you mean adam"):
         Names("optimizer", ".timing.optimizers:OPTIMIZERS")("adma")
 
@@ -180,7 +180,7 @@ def completed(words, incomplete):
         ("validate --gpu", "k40", {"k40m"}),
     ],
 )
-def test_a_shell_is_offered_what_can_be_typed(words, incomplete, offered):
+def test_shell_completion(words, incomplete, offered):
     found = completed(words, incomplete)
     assert offered <= set(found) and all(name.startswith(incomplete) for name in found)
 

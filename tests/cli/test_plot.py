@@ -1,4 +1,4 @@
-"""``--plot`` and ``paleo-lite plot``: every kind from the command line, and what is refused before it is computed.
+"""``--plot`` and ``paleo-lite plot``: every kind of chart, and errors that are reported before computing.
 
 Tests: api/plotting.py.
 """
@@ -118,7 +118,7 @@ def test_every_kind_is_drawn(folder, monkeypatch, kind):
 
 
 @pytest.mark.parametrize("command", DEFAULTS)
-def test_a_chart_beside_a_table(folder, monkeypatch, command):
+def test_chart_in_addition_to_a_table(folder, monkeypatch, command):
     monkeypatch.chdir(folder)
     arguments = [command, *ARGUMENTS[DEFAULTS[command]]]
     alone = run(*arguments)
@@ -138,7 +138,7 @@ def test_help_of_every_kind(kind):
 
 
 def test_several_predictions_have_a_chart_of_their_own(tmp_path, monkeypatch):
-    """Beside the table it is drawn in place of one prediction's; what shows one says which chart shows several."""
+    """Several predictions are drawn as a comparison; charts of one prediction name the chart for several."""
     monkeypatch.chdir(tmp_path)
     result = run("predict", "alexnet", "--gpu", "k40m,v100-sxm2", "--batch-size", "1,8", "--plot", "a.svg")
     assert "a.svg: predicted times with intervals" in result.stderr
@@ -149,7 +149,7 @@ def test_several_predictions_have_a_chart_of_their_own(tmp_path, monkeypatch):
     assert not Path("b.svg").exists()
 
 
-def test_kinds_are_listed_and_unknown_ones_refused():
+def test_kinds_are_listed_and_unknown_kinds_are_an_error():
     listed = run("plot", "--help").stdout
     assert all(kind in listed for kind in KINDS)
     assert "no chart is called 'rooflines': did you mean roofline" in run("plot", "rooflines", code=2).stderr
@@ -164,7 +164,7 @@ def test_kinds_are_listed_and_unknown_ones_refused():
         ("file/chart.png", "file/chart.png cannot be written: {here}/file is not a folder"),
     ],
 )
-def test_bad_files_are_refused_before_anything_is_computed(tmp_path, monkeypatch, file, said):
+def test_invalid_files_are_reported_before_computing(tmp_path, monkeypatch, file, said):
     monkeypatch.chdir(tmp_path)
     Path("folder.png").mkdir()
     Path("file").touch()
@@ -181,7 +181,7 @@ def test_a_missing_extra_is_named_before_anything_is_computed(tmp_path, monkeypa
     assert "drawing charts needs the 'plots' extra: pip install 'paleo-lite[plots]'" in said
 
 
-def test_what_cannot_be_written_leaves_the_old_chart(tmp_path, monkeypatch):
+def test_failed_write_keeps_the_old_chart(tmp_path, monkeypatch):
     old = tmp_path / "old.svg"
     old.write_text("old")
 
@@ -205,7 +205,7 @@ def test_a_chart_is_replaced_only_by_force(tmp_path, command):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_has_nothing_to_draw_is_said(tmp_path, folder):
+def test_empty_chart_is_an_error(tmp_path, folder):
     said = run("predict", "--flops", "15503M", "--gpu", "k80", "--plot", tmp_path / "a.png", code=2)
     assert "nothing to draw" in said.stderr and "Tesla K80" in said.stdout
     said = run("best", folder / "sweep.parquet", "--minimise", "cost", "--plot", tmp_path / "a.png", code=2)

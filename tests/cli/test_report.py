@@ -1,4 +1,4 @@
-"""`paleo-lite report` as people use it: what it refuses, and what it leaves behind when it does.
+"""`paleo-lite report`: errors, and the files that remain after them.
 
 Tests: api/reporting.py.
 """
@@ -67,7 +67,7 @@ def test_bad_questions_take_one_sentence_and_leave_no_file(case, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_file_is_kept_unless_forced(tmp_path):
+def test_existing_file_requires_force(tmp_path):
     path = tmp_path / "r.html"
     path.write_text("mine")
     refused = run("alexnet", "--gpu", "k40m", "-o", path)
@@ -88,14 +88,14 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path):
         (lambda folder: folder / "file" / "r.html", "is not a folder"),
     ],
 )
-def test_a_path_that_cannot_be_written(make, sentence, tmp_path):
+def test_unwritable_path_is_an_error(make, sentence, tmp_path):
     (tmp_path / "file").write_text("")
     result = run("alexnet", "--gpu", "k40m", "-o", make(tmp_path))
     assert result.exit_code in (1, 2) and sentence in result.output
     assert "a defect" not in result.output
 
 
-def test_a_folder_without_permission_is_told_before_any_work(tmp_path, monkeypatch):
+def test_unwritable_folder_is_reported_before_computing(tmp_path, monkeypatch):
     monkeypatch.setattr("paleo_lite.api.prediction.predict", lambda **_: pytest.fail("it predicted"))
     monkeypatch.setattr("os.access", lambda path, mode: False)  # the tests may run as root, who may do anything
     result = run("alexnet", "--gpu", "k40m", "-o", tmp_path / "r.html")
@@ -113,7 +113,7 @@ def test_a_disk_that_fails_is_one_sentence(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("library", ["altair", "vl_convert", "jinja2"])
-def test_a_missing_library_is_named_with_what_adds_it(library, tmp_path, monkeypatch):
+def test_missing_library_is_named_with_its_extra(library, tmp_path, monkeypatch):
     real = extras.importlib.import_module
 
     def absent(name, *rest):
@@ -127,7 +127,7 @@ def test_a_missing_library_is_named_with_what_adds_it(library, tmp_path, monkeyp
     assert "paleo-lite: writing a report needs the 'plots' extra: pip install 'paleo-lite[plots]'" in result.output
 
 
-def test_predicting_imports_nothing_of_it():
+def test_predict_does_not_import_reports():
     code = (
         "import sys; from click.testing import CliRunner; from paleo_lite.cli import main;"
         "CliRunner().invoke(main, ['predict', 'alexnet', '--gpu', 'k40m']);"
@@ -159,7 +159,7 @@ QUESTIONS = {
     ],
 )
 def test_commands_on_the_page_give_its_figures(question, tmp_path):
-    """The JSON of the commands that a report names is where its figures come from, and it can be made again."""
+    """The figures of a report equal the JSON of the commands that it lists."""
     path = tmp_path / "it's a report.html"
     assert run(*QUESTIONS[question], "-o", path).exit_code == 0
     page = path.read_text()

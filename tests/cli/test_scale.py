@@ -130,7 +130,7 @@ def test_machines_that_are_none(arguments, says):
     assert result.exit_code == 2 and says in result.stderr and "Traceback" not in result.output
 
 
-def test_a_batch_that_does_not_fit_is_told_the_largest_that_does():
+def test_message_gives_the_largest_batch_that_fits():
     def asked(batch_size):
         table = paleo_lite.scale("vgg16", gpu="k80-die", link="ethernet20", workers=[2], batch_size=batch_size)
         return table[0].fits, [note for note in table.notes if "does not fit" in note]

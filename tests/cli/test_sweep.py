@@ -52,7 +52,7 @@ def test_price_and_power_that_are_given(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_too_large_says_so(tmp_path) -> None:
+def test_too_large_sweep_is_an_error(tmp_path) -> None:
     """20 networks by a million million: counted by hand below."""
     huge = ("sweep", "--networks", "all", "--gpus", "all", "--precisions", "all", "--phases", "all", "--batch-sizes",
             "1:100000", "--workers", "1:64", "--links", "pcie3-x16", "-o", tmp_path / "huge.parquet")  # fmt: skip

@@ -1,4 +1,4 @@
-"""``paleo-lite ui``: what it starts, and what it says where it cannot.
+"""``paleo-lite ui``: the server that it starts, and its error messages.
 
 Tests: api/serving.py.
 """
@@ -29,7 +29,7 @@ def run(*arguments):
     return CliRunner().invoke(main, ["ui", *map(str, arguments)], prog_name="paleo-lite")
 
 
-def test_a_port_that_is_taken_is_told(taken):
+def test_occupied_port_is_an_error(taken):
     pytest.importorskip("streamlit")
     result = run("--port", taken)
     assert result.exit_code == 2
@@ -37,11 +37,11 @@ def test_a_port_that_is_taken_is_told(taken):
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "x"])
-def test_a_port_that_is_none_is_refused(port):
+def test_invalid_port_is_an_error(port):
     assert run("--port", port).exit_code == 2
 
 
-def test_without_a_port_it_takes_the_next_free_one(monkeypatch, taken):
+def test_default_is_the_next_free_port(monkeypatch, taken):
     monkeypatch.setattr("paleo_lite.api.serving.FIRST_PORT", taken)
     try:
         assert taken < free_port(None) < taken + 100
@@ -60,7 +60,7 @@ def test_a_missing_extra_is_named(monkeypatch, absent):
     assert "pip install 'paleo-lite[ui]'" in result.stderr
 
 
-def test_only_this_computer_is_served_and_nobody_is_told():
+def test_server_is_local_and_sends_no_statistics():
     options = dict(option.removeprefix("--").split("=") for option in server_options(8600, True))
     assert options["server.address"] == "127.0.0.1"
     assert options["browser.gatherUsageStats"] == "false"

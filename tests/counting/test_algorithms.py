@@ -19,7 +19,7 @@ def conv(size: int, channels: int, filters: int, kernel: int = 3, **attributes: 
     )  # fmt: skip
 
 
-def test_winograd_needs_as_few_multiplications_as_the_paper_says() -> None:
+def test_multiplications_of_winograd_match_the_paper() -> None:
     """Lavin and Gray 2016: F(2x2, 3x3) reduces them by 36 / 16 = 2.25, F(4x4, 3x3) by 144 / 36 = 4."""
     layer = conv(56, 64, 128)
     direct = algorithms_of(layer, 2)[0]
@@ -82,7 +82,7 @@ def test_which_algorithms_a_library_may_take(layer: Layer, options: dict[str, ob
     assert [each.name.replace(",", " ").split()[0] for each in found] == names
 
 
-def test_explain_says_what_an_efficiency_above_one_means() -> None:
+def test_explain_covers_efficiencies_above_one() -> None:
     prediction = pl.predict("vgg16", gpu="titan-rtx", batch_size=12)
     facts = dict(explain_layer(prediction, "features.2").facts)
     value, as_two = (

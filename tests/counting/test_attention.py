@@ -1,4 +1,4 @@
-"""Attention that is not fused is what its operations are, traced; which software fuses it."""
+"""Unfused attention equals its traced operations; fusion depends on the software."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Attention(nn.Module):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_operations_are_those_of_attention_written_out(masked: bool) -> None:
+def test_operations_equal_unfused_attention(masked: bool) -> None:
     shapes = [(1, 2, 5, 16), (1, 2, 7, 16), (1, 2, 7, 16), *([(1, 2, 5, 7)] if masked else [])]
     written, fused = (count(trace(Attention(is_fused), *shapes).layers) for is_fused in (False, True))
     made = count(decompose_attention(trace(Attention(True), *shapes).layers))

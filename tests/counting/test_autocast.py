@@ -32,7 +32,7 @@ class Casts(TorchDispatchMode):
 
 
 def test_products_are_cast_as_torch_casts_them() -> None:
-    """The input and every weight and bias of a convolution or linear layer, once; what follows has 16 bits already."""
+    """Input, weights and biases of a convolution or linear layer are cast once; later operations read 16 bits."""
     module = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, bias=False), nn.AvgPool2d(4), nn.Flatten(),
         nn.Linear(8, 5),
@@ -61,7 +61,7 @@ BLOCK = (
 
 
 def test_a_block_by_hand() -> None:
-    """The norm in fp32; its result and the weight cast; softmax of what was cast back; the sum reads 2 and 4 bytes."""
+    """The norm runs in fp32; its result and the weight are cast; softmax is cast back; the sum reads 2 and 4 bytes."""
     layers = insert_casts(BLOCK)
     assert [layer.name for layer in layers] == [
         "norm", "fc.to", "fc.weight.to", "fc", "softmax.to", "softmax", "add",
@@ -89,7 +89,7 @@ def test_small_batches_wait_for_the_casts() -> None:
 
 
 @pytest.mark.needs_data
-def test_channels_last_gains_on_convolutions_what_was_measured() -> None:
+def test_speedup_of_channels_last_matches_measurements() -> None:
     """timm trained on an RTX 3090 in both layouts: ResNet-50 1.47 times as fast in channels last, a ViT as fast."""
     times = {
         (step.network, step.execution): step.time_s / step.batch_size

@@ -1,4 +1,4 @@
-"""The conventions against what others printed."""
+"""Counting conventions, compared with published counts."""
 
 from __future__ import annotations
 

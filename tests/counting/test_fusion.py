@@ -67,7 +67,7 @@ def test_a_residual_block_folded_by_hand() -> None:
     assert fused.carrier is not None and fused.carrier.tolist() == [0, 0, 0, 3, 3, 3, 3]
 
 
-def test_what_runs_before_a_convolution_is_not_fused_with_what_runs_after_it() -> None:
+def test_operations_before_and_after_a_convolution_are_not_fused() -> None:
     """relu -> conv -> add(relu, conv): the addition needs the convolution, which needs the first kernel."""
     graph = [layer("relu", "relu", -1), layer("conv", "conv2d", 0), layer("add", "add", 0, 1)]
     assert totals(fuse(graph, count(graph), "compiled"))[2] == 3
@@ -85,7 +85,7 @@ def test_branches_that_meet_are_one_kernel() -> None:
 
 
 def test_a_kernel_keeps_the_shape_of_its_largest_branch() -> None:
-    """mul(x, relu(add(mean(x), relu(row)))) with x = relu(input): one pass over x, of which one row each is reduced.
+    """mul(x, relu(add(mean(x), relu(row)))) with x = relu(input) is one pass over x, which reduces one row at a time.
 
     The two branches that meet at the addition have 128 and 8 elements; the product has 128 again and joins both.
     """
@@ -101,8 +101,8 @@ def test_a_kernel_keeps_the_shape_of_its_largest_branch() -> None:
     assert totals(fused)[2] == 1
 
 
-def test_what_another_kernel_waits_for_by_a_third_is_not_fused_with_what_follows_it() -> None:
-    """mul(row, mean(conv(x))) beside x + row, which is fused with x: conv waits for both, so row comes before mul."""
+def test_fusion_does_not_create_cycles_of_kernels() -> None:
+    """With mul(row, mean(conv(x))) and x + row, which is fused with x: conv depends on both, so row precedes mul."""
     row = (1, 8, 1, 1)
     graph = [
         Layer("row", "relu", (row,), (row,), parents=(-2,)),
@@ -117,7 +117,7 @@ def test_what_another_kernel_waits_for_by_a_third_is_not_fused_with_what_follows
 
 
 def test_a_batch_norm_is_not_folded_where_others_read_the_convolution() -> None:
-    """As torch.fx's fuse() passes over a convolution whose output has other users: its weights serve those, too."""
+    """Like torch.fx's fuse(), which skips a convolution if other operations use its output."""
     graph = [layer("conv", "conv2d", -1), layer("bn", "batch_norm", 0), layer("pool", "max_pool", 0)]
     graph[2] = graph[2]._replace(attributes={"kernel": [1, 1]})
     work = count(graph)
@@ -140,7 +140,7 @@ def test_a_result_that_others_read_is_written() -> None:
 
 
 def kernels_in_order(layers: Sequence[Layer], work: Work, fused: Work) -> list[int]:
-    """Kernels, each after those that it reads; graphlib raises where there is no such order."""
+    """Return the kernels in topological order; graphlib raises if there is none."""
     assert fused.carrier is not None
     carrier, launched = fused.carrier.tolist(), work.column("kernels", "inference")[0] > 0
     sources: list[int] = []  # for each layer the kernel that made what it gives; of views their operand's
@@ -187,7 +187,7 @@ def test_fusing_removes_bytes_and_launches_and_keeps_flops(name: str, execution:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "inception_v3", "mobilenet_v2"])
 def test_folding_equals_torch_s_own(name: str, built) -> None:  # type: ignore[no-untyped-def]
-    """torch.fx's fuse() folds batch norms; our trace of what it makes has our folded count's FLOPs, to the last."""
+    """The trace of a network after torch.fx's fuse() has exactly the FLOPs of the folded count."""
     torch = pytest.importorskip("torch")
     from torch.fx.experimental.optimization import fuse as torch_fuse
 
@@ -205,8 +205,8 @@ def test_folding_equals_torch_s_own(name: str, built) -> None:  # type: ignore[n
 @pytest.mark.parametrize(
     "name", ["alexnet", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("vgg11", "resnet18"))]
 )
-def test_kernels_and_bytes_equal_those_of_torch_s_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inductor on the CPU, NCHW: its calls of libraries, its generated kernels and the bytes that it says it moves.
+def test_kernels_and_bytes_equal_torch_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare with Inductor on the CPU in NCHW: library calls, generated kernels, and the bytes that it reports.
 
     It may split off what takes no time (the mean's division): one kernel and 0.2% of the bytes are left open.
     """
@@ -234,7 +234,7 @@ def test_kernels_and_bytes_equal_those_of_torch_s_compiler(name: str, monkeypatc
     assert int(fused.column("bytes", "inference", 2).sum()) == pytest.approx(metrics.num_bytes_accessed, rel=2e-3)
 
 
-def test_predictions_say_what_was_fused() -> None:
+def test_predictions_report_fusion() -> None:
     eager, compiled, folded = (
         pl.predict("resnet50", gpu="rtx4090", precision="fp16", batch_size=64, execution=name)
         for name in ("eager", "compiled", "folded")
@@ -252,7 +252,7 @@ def test_predictions_say_what_was_fused() -> None:
         ({"execution": "folded", "phase": "training"}, UnsupportedPhase, "for inference only"),
     ],
 )
-def test_what_cannot_be_fused_is_said(options: dict[str, str], error: type, message: str) -> None:
+def test_unsupported_fusion_is_reported(options: dict[str, str], error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         pl.predict("resnet18", gpu="t4", **options)  # type: ignore[arg-type]
 
@@ -269,7 +269,7 @@ def test_an_engine_launches_a_decoder_layer_in_thirteen_kernels():
     assert work.column("flops", "decode").sum() == count(layers).column("flops", "decode").sum()
 
 
-def test_a_compiled_training_step_moves_what_its_kernels_need() -> None:
+def test_bytes_of_a_compiled_training_step() -> None:
     """Two linear layers with GELU and scaling between: one kernel each way.
 
     Forward: the kernel reads n elements and writes n, where eager moves 4 n. Backward: it reads the gradient of its

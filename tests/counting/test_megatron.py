@@ -1,4 +1,4 @@
-"""Megatron-LM's fused kernels: what each reads and writes, counted by hand from the tensors that it is given."""
+"""Megatron-LM's fused kernels: bytes read and written, counted by hand from the tensors of each kernel."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_one_kernel_reads_and_writes_each_tensor_once(module, mask, kinds, forwa
 
 
 def test_norms_and_rotary_positions_are_a_kernel_each() -> None:
-    """Transformer Engine's: a tensor read and one written; backward the gradient, and of a norm what it was of."""
+    """Transformer Engine's kernels read and write one tensor; the backward pass of a norm also reads its input."""
     layers = read_config(json.dumps(LLAMA).encode(), "llama.json", None, SequenceOptions(16, phase="training")).layers
     eager = count(layers, "fp16")
     work = fuse_megatron_kernels(layers, eager)

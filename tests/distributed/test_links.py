@@ -87,7 +87,7 @@ def test_a_given_ppp_replaces_the_calibration() -> None:
     assert link_rate(find_link("ethernet20")[1]).bandwidth_bytes_per_s == 2.5e9
 
 
-def test_a_calibration_stands_for_its_link() -> None:
+def test_calibration_applies_to_its_link() -> None:
     found = link_rate("nvlink3-x12")
     assert found == link_rate("a100-sxm")
     assert found.ppp_at and found.label.startswith("calibration a100-sxm: NCCL 2.27, 63 measurements, held-out error")

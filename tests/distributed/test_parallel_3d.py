@@ -345,7 +345,7 @@ def test_networks_too_large_for_a_worker_have_no_speed_up_over_one():
     assert "small batches" not in one[0].limited_by
 
 
-def test_gpt3_takes_a_month_on_1024_a100():
+def test_training_gpt3_takes_a_month_on_1024_a100():
     """Narayanan et al. 2021, section 5.1: 300 billion tokens of 175 B parameters take 34 days, batch 1,536."""
     split = ParallelConfig(8, 16, 2, recompute="full")
     table = pl.scale(
@@ -370,9 +370,7 @@ TORCHTITAN = [
 
 
 @pytest.mark.parametrize(("workers", "length", "batch_size", "recompute", "gib", "execution"), TORCHTITAN)
-def test_fully_sharded_training_needs_what_torchtitan_measured(
-    workers, length, batch_size, recompute, gib, execution
-) -> None:
+def test_memory_of_fsdp_matches_torchtitan(workers, length, batch_size, recompute, gib, execution) -> None:
     config = ParallelConfig(
         sharding="full-shard", recompute=recompute, micro_batch_size=batch_size, execution=execution
     )
@@ -396,7 +394,7 @@ def shared_out(sharding: str, micro_batches: int = 1, nodes: int = 1, **settings
     return row
 
 
-def test_each_way_of_sharding_exchanges_what_it_says() -> None:
+def test_communication_of_each_sharding() -> None:
     """In units of half an all-reduce of the 16-bit parameters: a gather, or a reduction of the gradients."""
     unit_s = shared_out("ddp").communication_s / 2
     expected = {"ddp": 2, "zero-1": 2, "zero-2": 2, "shard-grad-op": 2, "full-shard": 3, "zero-3": 3}

@@ -225,7 +225,7 @@ def test_stages_send_over_the_link_between_them():
 
 @pytest.mark.parametrize("strategy", ["pipeline-gpipe", "pipeline-1f1b"])
 def test_pipeline_overheads_add_up(strategy):
-    """Ideally four devices take a quarter of the time of one; small micro-batches alone take longer."""
+    """Without overheads, four devices take a quarter of the time of one; only small micro-batches take longer."""
     chosen = Settings(micro_batches=8)
     (row,) = rows("vgg16", [4], 64, strategy=strategy, scaling="strong", settings=chosen)
     whole_s, eighths_s = job("vgg16").device_step(64).compute_s, 8 * job("vgg16").device_step(8).compute_s
@@ -367,7 +367,7 @@ def test_speed_up_is_relative_to_a_feasible_worker() -> None:
 
 
 def test_without_a_feasible_worker_the_first_row_that_fits_is_the_baseline() -> None:
-    """A device of 1.5 GB: VGG16's parameters and gradients alone are 1.1 GB, and 1 GB is reserved."""
+    """VGG16's parameters and gradients (1.1 GB) and the reserved 1 GB do not fit on a device with 1.5 GB."""
     small = job("vgg16")
     device = small.machine.device
     capacity = msgspec.structs.replace(device.memory.capacity, value="1.5 GB")

@@ -63,7 +63,7 @@ def test_in_turns_times_add_up():
     assert fed.throughput_per_s == pytest.approx(1 / sum(each)) and fed.bottleneck.name == "decode"
 
 
-def test_a_copy_from_pageable_memory_takes_turns_with_the_device():
+def test_copy_from_pageable_memory_does_not_overlap():
     fed = predict_throughput(pipeline(pinned=False, workers=100))
     assert fed.throughput_per_s == pytest.approx(1 / (600e3 / 5.5e9 + 1 / 1000)) and fed.bottleneck.name == "device"
     assert fed.utilisation < 0.91
@@ -80,7 +80,7 @@ def test_devices_of_a_node_share_storage_and_workers():
     assert four.compute_s == alone.compute_s and four.waiting_s == pytest.approx(four.compute_s)
 
 
-def test_stages_say_whether_they_overlap():
+def test_stages_state_whether_they_overlap():
     assert [stage.runs_concurrently for stage in predict_throughput(pipeline()).stages] == [True] * 4
     assert [stage.runs_concurrently for stage in predict_throughput(pipeline(pinned=False)).stages] == [
         True,
@@ -130,8 +130,8 @@ def test_remedies_come_in_the_order_of_their_gain():
     assert by_name["sequential reads"].gain == pytest.approx(before / after)
 
 
-def test_pinned_memory_copies_at_the_link_s_rate_beside_the_device():
-    """600 kB at 5.5 GB/s and 1 ms of work in turns; pinned at 7.71 GB/s beside the work, which then sets the pace."""
+def test_pinned_copies_overlap_at_the_rate_of_the_link():
+    """600 kB at 5.5 GB/s alternate with 1 ms of work; pinned copies at 7.71 GB/s overlap with the work."""
     by_name = {
         remedy.name: remedy
         for remedy in evaluate_remedies(predict_throughput(pipeline(pinned=False, workers=100)), OTHERS)
@@ -140,14 +140,14 @@ def test_pinned_memory_copies_at_the_link_s_rate_beside_the_device():
     assert by_name["pinned memory"].gain == pytest.approx(1000 * (600e3 / 5.5e9 + 1 / 1000))
 
 
-def test_what_is_there_already_is_no_remedy():
+def test_current_settings_are_not_suggested():
     names = {
         remedy.name for remedy in evaluate_remedies(predict_throughput(pipeline(decode_per_worker_s=None)), OTHERS)
     }
     assert names == {"dataset in memory", "loading and augmentation on separate nodes", "the same with RDMA", "FP16"}
 
 
-def test_a_plan_goes_on_until_the_device_is_fed():
+def test_plan_continues_until_input_is_not_the_bottleneck():
     steps = plan_remedies(predict_throughput(pipeline(store=DISK, access="random", workers=2)), OTHERS)
     assert [step.name for step in steps] == ["sequential reads", "more workers, a core each"]
     assert steps[-1].after.utilisation == 1 and "10 instead of 2" in steps[-1].description
@@ -155,7 +155,7 @@ def test_a_plan_goes_on_until_the_device_is_fed():
 
 
 @given(FEEDINGS)
-def test_overlap_never_harms_and_nothing_beats_the_device(feeding):
+def test_overlap_never_harms_and_the_device_is_a_lower_bound(feeding):
     together, in_turns = (
         predict_throughput(feeding),
         predict_throughput(msgspec.structs.replace(feeding, prefetch=False)),
@@ -177,13 +177,13 @@ def test_overlap_never_harms_and_nothing_beats_the_device(feeding):
         ({"access": "random", "store": Store("tape", 1e8)}, "random reads per second of tape are unknown"),
     ],
 )
-def test_invalid_values_are_refused(changes, message):
+def test_invalid_values_are_an_error(changes, message):
     with pytest.raises(BadValue, match=message):
         InputPipeline(**{**{name: getattr(pipeline(), name) for name in InputPipeline.__struct_fields__}, **changes})
 
 
 def in_turns(clock: Clock, batches: int, loading_s: float):
-    """Batches of 10 that are loaded when they are asked for."""
+    """Load batches of 10 samples on request."""
     for _ in range(batches):
         clock.spend(loading_s)
         yield range(10)
@@ -203,7 +203,7 @@ def ahead(clock: Clock, batches: int, loading_s: float, depth: int = 2):
     ("prefetch", "loading_s", "training_s"), [(False, 0.01, 0.02), (True, 0.01, 0.02), (True, 0.02, 0.01)]
 )
 def test_a_loop_runs_as_predicted(prefetch, loading_s, training_s):
-    """Batches of 10 that take so long to load and to train on, in turns and with a buffer between, by a made clock."""
+    """Simulate loading and training on batches of 10, sequentially and with a buffer, with a simulated clock."""
     clock = Clock()
     alone = mock_trainer(in_turns(clock, 10, loading_s), samples_in=len, clock=clock).samples_per_s
     training = StepTimer(clock=clock)

@@ -1,4 +1,4 @@
-"""The shipped hardware files pass the audit, and the audit catches what it is there for."""
+"""The shipped hardware files pass the audit, and the audit detects errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_shipped_files_have_no_unexplained_finding():
 
 
 def test_tensor_units_multiply_matrices_of_powers_of_two():
-    """So says each white paper of its own; a data sheet's rounding would hide a rate that is 1 off."""
+    """Each white paper states this; rounding in a data sheet would hide an error of 1."""
     rates = {(capability, name): rate for capability, row in TENSOR_RATES.items() for name, rate in row.items()}
     assert [place for place, rate in rates.items() if rate.bit_count() != 1] == []
 

@@ -144,7 +144,7 @@ def test_peak_at_a_clock(name, asked, per_s, scaled_from):
         ("k20x", {"precision": "fp32", "clock": "boost"}, "has no boost clock on record"),
     ],
 )
-def test_peak_that_is_not_there(name, asked, message):
+def test_missing_peak(name, asked, message):
     with pytest.raises(UnknownPrecision) as caught:
         DEVICES[name].find_peak(**asked)
     assert message in str(caught.value)
@@ -187,7 +187,7 @@ def test_ampere_geforce_tensor_rate_with_sums_in_fp16(name, tflops):
     assert DEVICES[name].find_peak("fp16").per_s == pytest.approx(peak.per_s / 2, rel=1e-3)
 
 
-def test_what_a_device_cannot_do_is_not_listed():
+def test_unsupported_precisions_are_not_listed():
     """Apple's GPUs have no fp64 (metal-benchmarks); AMD took tf32 out of CDNA 4; Vega 20 has no matrix cores."""
     assert DEVICES["apple-m2"].precisions == ["fp32", "fp16"]
     assert "tf32" not in DEVICES["mi355x"].precisions
@@ -195,7 +195,7 @@ def test_what_a_device_cannot_do_is_not_listed():
     assert DEVICES["b300"].find_peak("fp64").per_s < 0.05 * DEVICES["b200"].find_peak("fp64").per_s
 
 
-def test_peak_says_what_it_is():
+def test_description_of_a_peak():
     assert DEVICES["k80"].find_peak("fp64").describe() == "fp64 vector peak 2.91 TFLOP/s at the boost clock"
     assert "scaled from the boost clock" in DEVICES["k40m"].find_peak("fp64").describe()
     assert "130 TOP/s" in DEVICES["t4"].find_peak("int8").describe()
@@ -276,7 +276,7 @@ def test_reported_name_is_known(reported, expected):
 
 
 @pytest.mark.parametrize("ambiguous", ["TITAN X", "K40", "P100", "V100", "A100", "H100", "RTX 6000", "Orin", "M4"])
-def test_ambiguous_name_belongs_to_nobody(ambiguous):
+def test_ambiguous_alias_is_not_assigned(ambiguous):
     assert not any(normalize_name(ambiguous) in names(device) for device in DEVICES.values())
 
 

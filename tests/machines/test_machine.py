@@ -21,7 +21,7 @@ def test_products_go_by_the_fastest_unit_and_all_else_by_the_vector_units():
     assert v100.device.bandwidth_bytes_per_s == 900e9
 
 
-def test_clock_and_unit_are_those_of_the_machine():
+def test_clock_and_unit_of_a_machine():
     """GK210 of a K80: 2,496 lanes of 2 FLOP at 560 and at 875 MHz."""
     die = find_device("k80-die")
     assert Machine(die, clock="base").peak("fp32").per_s == pytest.approx(2 * 2496 * 560e6, rel=0.01)
@@ -31,7 +31,7 @@ def test_clock_and_unit_are_those_of_the_machine():
         Machine(die).peak("fp16")
 
 
-def test_a_board_of_two_says_so():
+def test_board_with_two_devices_is_noted():
     notes = predict(Workload.from_flops(1e9), Machine(find_device("k80")), PeakModel()).notes
     (note,) = [note for note in notes if "board" in note]
     assert "2 devices on one board" in note and "k80-die" in note

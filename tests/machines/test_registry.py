@@ -37,7 +37,7 @@ def test_names_are_forgiving(name: str, identity: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["v100", "TITAN X", "p100", "A100", "h100"])
-def test_a_name_that_could_be_several_devices_is_refused(name: str) -> None:
+def test_ambiguous_device_name_is_an_error(name: str) -> None:
     with pytest.raises(AmbiguousName, match="matches more than one GPU: use"):
         find_device(name)
 
@@ -81,12 +81,12 @@ def test_the_unit_is_chosen_or_the_fastest() -> None:
         v100.find_peak("fp64", "tensor")
 
 
-def test_sums_in_fp16_are_not_what_frameworks_ask_for() -> None:
+def test_fp16_accumulation_is_not_the_default() -> None:
     """GeForce: 71 TFLOPS dense with sums in fp32, 142 with sums in fp16 (GA102)."""
     assert find_device("rtx3090").find_peak("fp16", "tensor").per_s == pytest.approx(71e12, rel=0.01)
 
 
-def test_a_precision_that_is_missing_says_which_there_are() -> None:
+def test_message_lists_supported_precisions() -> None:
     with pytest.raises(UnknownPrecision, match=r"Tesla K80 has no fp16 peak: it has fp32 \(vector\), fp64 \(vector\)"):
         find_device("k80").find_peak("fp16")
 
@@ -157,7 +157,7 @@ def test_a_bad_file_is_named_with_its_field(tmp_path: Path, old: str, new: str, 
         ("m60-die", 1.14, None),
     ],
 )
-def test_price_and_power_are_those_of_the_sources_or_absent(name, usd_per_h, watts) -> None:
+def test_price_and_power_have_sources_or_are_absent(name, usd_per_h, watts) -> None:
     device = find_device(name)
     assert device.rent_usd_per_h == (None if usd_per_h is None else pytest.approx(usd_per_h, rel=1e-4))
     assert device.power_w == watts

@@ -34,7 +34,7 @@ def nothing() -> None:
 
 @pytest.mark.parametrize("call_s", [1e-3, 0.05, 0.7])
 def test_a_gpu_is_given_time_to_raise_its_clocks(call_s: float) -> None:
-    """So long at least are calls made that no sample holds; the number of calls follows the last of them."""
+    """Unrecorded calls run for at least this time; the last of them determines the number of calls per sample."""
     clock = ScriptedClock([call_s])
     timing = time_call(nothing, clock, msgspec.structs.replace(EFFORT, warm_up_s=0.2))
     warm_up = clock.asked[: -timing.samples]
@@ -77,7 +77,7 @@ def test_outlier_moves_neither_median_nor_spread() -> None:
     assert (timing.median_s, timing.spread, timing.stable) == (pytest.approx(0.1), pytest.approx(0, abs=1e-9), True)
 
 
-def test_restless_call_is_said_to_be_restless() -> None:
+def test_unstable_timing_is_reported() -> None:
     clock = ScriptedClock([0.1, 0.1] + [0.1, 0.2] * 20)
     timing = time_call(nothing, clock, EFFORT)
     assert not timing.stable
@@ -108,7 +108,7 @@ def test_host_clock_runs_all_calls() -> None:
 
 
 class FakeCuda:
-    """Keeps a diary of what is asked of the device; its clock reads 2.5 ms per call between two events."""
+    """Record calls of the device; the time between two events is 2.5 ms per call."""
 
     def __init__(self) -> None:
         self.diary: list[str] = []

@@ -59,13 +59,13 @@ def test_cuda_is_waited_for_only_where_it_is_used(monkeypatch, in_use, synchroni
     assert len(calls) == waits
 
 
-def test_without_torch_nothing_is_waited_for(monkeypatch):
+def test_no_synchronization_without_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     timer = StepTimer(warm_up=0)
     assert list(timer.steps("ab")) == ["a", "b"] and timer.count == 2 and "torch" not in sys.modules
 
 
-def test_the_parts_of_somebody_elses_loop():
+def test_parts_of_a_user_s_loop():
     clock = Clock()
     timer = StepTimer(warm_up=0, clock=clock)
     for _ in range(3):
@@ -103,7 +103,7 @@ def test_a_window_has_a_step(window, warm_up):
         StepTimer(window, warm_up)
 
 
-def test_before_the_first_step_there_is_nothing_to_say():
+def test_no_result_before_the_first_step():
     timer = StepTimer()
     assert (timer.loading_s, timer.training_s, timer.utilisation, timer.is_fed) == (None, None, None, None)
     assert str(timer) == "0 steps: too few to say"
@@ -111,7 +111,7 @@ def test_before_the_first_step_there_is_nothing_to_say():
 
 @pytest.mark.slow
 def test_a_loop_of_torch_on_the_cpu():
-    """Real tensors and a real optimizer; seconds pass where the test says so."""
+    """Use real tensors and a real optimizer with a simulated clock."""
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'paleo-lite[torch]'")
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

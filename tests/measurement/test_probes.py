@@ -1,4 +1,4 @@
-"""Probes: what torch really runs has the shapes and the work that the layer says.
+"""Probes: the operations that torch runs have the shapes and the work of the layer.
 
 Tests: measurement/running.py.
 """
@@ -17,7 +17,7 @@ from paleo_lite.measurement.running import Probe, Setup, convolution, elementwis
 
 
 class Looking:
-    """A clock that keeps what the call returns, and says that each took a millisecond."""
+    """Clock that stores the results of calls and reports one millisecond for each."""
 
     def __init__(self) -> None:
         self.seen: object = None

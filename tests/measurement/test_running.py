@@ -1,4 +1,4 @@
-"""Where and how torch runs, and what it refuses."""
+"""Device and settings with which torch runs, and errors for unsupported ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of networks: what is run, in which phase, and what happens when there is no room.
+"""Measured steps of networks: operations of each phase, and out-of-memory errors.
 
 Tests: measurement/running.py.
 """

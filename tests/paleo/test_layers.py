@@ -38,7 +38,7 @@ def test_convention_counts_alexnet_by_hand():
         work.counts("training")
 
 
-def test_convention_says_what_it_does_not_know():
+def test_convention_reports_unknown_layers():
     """PALEO's convolutions have no groups: it asserts that filter and input have the same channels."""
     assert count(find_network("resnext50_32x4d").layers, convention="paleo").unknown == ("conv2d (16)",)
     assert not count(find_network("vgg16").layers, convention="paleo").unknown
@@ -139,7 +139,7 @@ def test_parameters_have_biases():
     assert parameter_bytes([conv(8, 4, 16, 3)._replace(weights=((16, 4, 3, 3),))]) == 4 * (16 * 36 + 16)
 
 
-def test_the_convention_is_what_the_forward_pass_is_timed_by():
+def test_forward_time_uses_the_convention():
     """One rule for both: FLOPs of the convention are the arithmetic of the mode, layer by layer and at every batch."""
     layers = find_network("paleo_inception_v3").layers
     counts = count(layers, convention="paleo").counts("forward", 3)

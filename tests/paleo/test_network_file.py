@@ -57,7 +57,7 @@ def rebuilt(name):
 
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", ["alex_v2", "inception_v3", "nin", "overfeat", "vgg16"])
-def test_shipped_networks_are_those_of_the_release(name):
+def test_shipped_networks_match_the_release(name):
     shipped, fresh = find_network(f"paleo_{name}"), read(rebuilt(name))
     assert shipped.layers == fresh.layers
     assert shipped.inputs == fresh.inputs
@@ -150,7 +150,7 @@ def test_bad_files_get_one_sentence(layers, message):
     assert message in str(caught.value)
 
 
-def test_files_are_told_apart(tmp_path):
+def test_file_types_are_recognised(tmp_path):
     path = tmp_path / "net.json"
     path.write_text(json.dumps({"name": "net", "layers": {"data": DATA_LAYER, "c": conv(["data"], [3, 3, 3, 8])}}))
     assert find_network(str(path)).layer("c").outputs == ((1, 8, 32, 32),)

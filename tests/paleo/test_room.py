@@ -1,4 +1,4 @@
-"""The room as a whole: what is asked of the rest of the package does not enter it.
+"""Isolation of PALEO's folder: other functions of the package do not import it.
 
 Tests: paleo/layers.py.
 """
@@ -26,6 +26,6 @@ print([name for name in sys.modules if name.startswith("paleo_lite.paleo")])
         ("layers paleo_nin --convention paleo", True),
     ],
 )
-def test_it_is_imported_by_who_asks_for_it(question, entered):
+def test_paleo_is_imported_on_demand(question, entered):
     result = subprocess.run([sys.executable, "-c", ASK, *question.split()], capture_output=True, text=True, check=True)
     assert ("paleo_lite.paleo.layers" in result.stdout.splitlines()[-1]) is entered

@@ -1,4 +1,4 @@
-"""``--compat paleo``: the released PALEO's published answers for many workers, one by one."""
+"""``--compat paleo``: published results of the released PALEO for many workers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_exchanges_by_hand(collective, steps):
 
 
 def test_butterfly_mixing_costs_one_worker_as_much_as_many():
-    """A defect of PALEO's: the other three cost one worker nothing."""
+    """A defect of PALEO: the other three schemes have no cost for a single worker."""
     simulator = make_simulator("K20", "pcie3")
     one, many = paleo_scale("paleo_nin", simulator, workers=[1, 64], batch_size=8, collective="butterfly-mixing")
     assert one.communication_s == many.communication_s > 0
@@ -178,7 +178,7 @@ def test_hybrid_fetches_by_hand():
         ({"network": "densenet121", "strategy": "model-lower"}, BadValue, "PALEO's walk through the graph reaches"),
     ],
 )
-def test_what_cannot_be(change, error, message):
+def test_invalid_combinations_are_an_error(change, error, message):
     options = {"network": "paleo_alex_v2", "workers": [2], "batch_size": 8, **change}
     own = {name: options.pop(name) for name in ("revision", "concurrent") if name in options}
     with pytest.raises(error) as caught:
@@ -187,7 +187,7 @@ def test_what_cannot_be(change, error, message):
 
 
 def test_the_command_line():
-    """The hybrid case as somebody would ask for it: the documented JSON, and hours in it."""
+    """The hybrid case on the command line: the documented JSON, which includes hours."""
     from click.testing import CliRunner
 
     from paleo_lite.cli import main
@@ -203,7 +203,7 @@ def test_the_command_line():
 
 
 def test_use_pipeline_is_an_option_of_scale():
-    """Arithmetic and memory traffic of a layer hide behind each other: what `paleo_scale` says of such a simulator."""
+    """Compute and memory time of a layer overlap: `paleo_scale` equals a simulator with this option."""
     simulator = make_simulator("K80", "ethernet20", concurrent=True)
     rows = paleo_scale("paleo_vgg16", simulator, workers=[1, 4], batch_size=64)
     asked = {"gpu": "K80", "link": "ethernet20", "workers": [1, 4], "batch_size": 64, "compat": "paleo"}

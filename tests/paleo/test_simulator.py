@@ -55,7 +55,7 @@ def test_formulas_by_hand():
     assert fast.compute_ms[0, dropout, 0] == pytest.approx(tick, rel=1e-12)
 
 
-def test_overlap_takes_the_larger_of_arithmetic_and_memory():
+def test_overlap_is_the_maximum_of_compute_and_memory_time():
     times = make_simulator("K20X", "pcie3").times(find_network("paleo_nin").layers, [16, 64])
     for direction, passes in enumerate(([0], [1, 2])):
         compute, memory = times.compute_ms[passes].sum(0), times.memory_ms[passes].sum(0)

@@ -30,7 +30,7 @@ def test_union_in_memory(intervals, size):
 
 
 @given(INTERVALS, st.integers(1, 7), st.integers(2, 5))
-def test_union_in_bounded_memory_is_right_or_says_that_it_is_not(intervals, size, kept):
+def test_union_in_bounded_memory_is_exact_or_marked_as_inexact(intervals, size, kept):
     busy = added(BusyTime(kept), intervals, size)
     if busy.sorted:
         expected = {d: busy_ns(intervals, d) for *_, d in intervals}

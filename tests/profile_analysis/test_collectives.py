@@ -34,13 +34,13 @@ def test_bus_bandwidth_is_nccl_tests(collective, inside, outside, expected):
     assert bus_bandwidth(Message(collective, "Float", inside, outside, 8), 1, 1.0) == pytest.approx(expected)
 
 
-def test_what_is_unknown_has_no_bandwidth():
+def test_unknown_message_size_has_no_bandwidth():
     for known in (Message("barrier", "Float", 8, 8, 8), Message("allreduce"), Message("allreduce", "Tensor", 8, 8, 8)):
         assert bus_bandwidth(known, 1, 1.0) is None
     assert bus_bandwidth(Message("allreduce", "Float", 8, 8, 8), 1, 0.0) is None
 
 
-def test_collectives_by_message_and_what_nothing_computed_beside():
+def test_collectives_by_message_size_and_exposed_time():
     names = ("category", "kernel", "start_ns", "duration_ns", "device", "params")
     text = message("allreduce", 1000, 1000, 2)
     rows = [

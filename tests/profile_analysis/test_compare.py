@@ -168,7 +168,7 @@ def test_beyond_the_table_students_distribution_is_nearly_normal():
     assert spread(values, values) / error == pytest.approx(stats.norm.ppf(0.975), abs=1e-3)
 
 
-def test_repeats_are_found_by_their_names(tmp_path):
+def test_repeated_runs_are_recognised_by_name(tmp_path):
     names = [f"run_{i}_config_1_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip" for i in range(3)]
     for name in (*names, names[0].replace("_32_", "_64_"), "notes.txt"):
         (tmp_path / name).write_bytes(b"")

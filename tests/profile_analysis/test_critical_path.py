@@ -16,7 +16,7 @@ NAMES = ("category", "kernel", "start_ns", "duration_ns", "device", "stream", "l
 
 
 def path_of(*rows: tuple, step: str | None = None) -> dict[str, float]:
-    """Nanoseconds by part, those that are 0 left out."""
+    """Return the nonzero nanoseconds of each part."""
     activity = ActivityRecorder()
     activity.add(batch_of(dict(zip(NAMES, map(list, zip(*rows)))), len(rows), NAMES))
     path = find_critical_path(activity.recording(), step)

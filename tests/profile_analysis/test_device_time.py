@@ -19,7 +19,7 @@ def recorded_of(*rows: tuple):
     return activity.recording()
 
 
-def test_delays_are_from_the_end_of_the_call_and_queues_what_has_not_begun():
+def test_launch_delay_and_queue_length():
     found = launch_statistics(
         recorded_of(
             ("api", "cudaLaunchKernel", 0, 10.0, None, None, None),
@@ -36,7 +36,7 @@ def test_delays_are_from_the_end_of_the_call_and_queues_what_has_not_begun():
     assert [(queue.stream, queue.mean, queue.longest) for queue in found.queues] == [(7, 1.0, 2), (8, 0.5, 1)]
 
 
-def test_nothing_without_launches():
+def test_no_result_without_launches():
     assert launch_statistics(recorded_of(("kernel", "a", 45, 100.0, 0, 7, None))) is None
     without_calls = launch_statistics(recorded_of(("kernel", "a", 45, 100.0, 0, 7, 3)))
     assert without_calls.delay_s is None and without_calls.queues[0].longest == 1

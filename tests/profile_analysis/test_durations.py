@@ -51,7 +51,7 @@ def section(start, stop):
 
 
 @pytest.mark.needs_data
-def test_all_64_rows_with_the_names_put_right(surfboard):
+def test_all_64_rows_with_corrected_names(surfboard):
     text = section("#### [24] code", "#### [25]")
     nodes = re.findall(r"^(\d+)\s+(\d+)\s+2\s+ib\s+nvprof\s+(\d+)", text, re.MULTILINE)
     called_bandwidth = re.findall(r"^(\d+)\s+(dali-\S+)\s+(\d+)\s+(fp\d+)\s+fp32\s+([\d.]+) *$", text, re.MULTILINE)
@@ -98,7 +98,7 @@ def test_group_means(surfboard, by, start, stop):
 
 @pytest.mark.needs_data
 def test_initialisation_from_real_tau_intervals(tmp_path):
-    """The runs of one batch are real; a run's own intervals were not found, so 50 batches are put on top of them."""
+    """The runs with one batch are real; 50 batches are added, because no intervals of longer runs are available."""
     real = SURFBOARD / "mpi" / "batch1_5runs_interval.gzip"
     import pandas
 
@@ -195,7 +195,7 @@ def test_tau_needs_its_initialisation(tmp_path):
         read_durations([path], initialisation=path)
 
 
-def test_a_run_without_a_duration_is_a_row_of_what_failed(tmp_path):
+def test_run_without_duration_is_reported_as_failed(tmp_path):
     book = DurationBook()
     book.add({"nodes": 8}, Duration(0.8, "table"))
     paths = [write(tmp_path / f"{RUN.format(nodes=nodes)}.gzip", [1.0], [1.0]) for nodes in (4, 8, 16)]

@@ -48,7 +48,7 @@ def test_a_trace_names_its_gpu() -> None:
 
 @pytest.mark.needs_data
 def test_surfboards_kernels_are_of_a_kepler_in_fp32() -> None:
-    """Cartesius has K40m; the name of the file says resnet50 and a compute precision of fp32."""
+    """Cartesius has K40m; the file name contains resnet50 and the compute precision fp32."""
     evidence = gather_evidence(open_profile(SURFBOARD))
     assert find_contradictions(evidence, find_device("k40m"), "resnet50", "fp32") == []
     assert find_contradictions(evidence, None, "vgg16") == ["its file name gives the network resnet50, not vgg16"]
@@ -115,7 +115,7 @@ def test_names_of_cublas_and_cudnn_tell_the_precision(kernels, precision) -> Non
         ("t4", "Tesla V100-SXM2-16GB", False), ("a100-sxm-80gb", "NVIDIA H100 80GB HBM3", False),
     ],
 )  # fmt: skip
-def test_variants_of_one_model_are_not_told_apart(device, named, fits) -> None:
+def test_variants_of_a_model_are_not_distinguished(device, named, fits) -> None:
     against = find_contradictions(Evidence((named,), {}, None, None), find_device(device))
     assert (against == []) is fits
 

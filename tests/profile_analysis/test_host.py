@@ -37,7 +37,7 @@ def kernels(*words: object, width: int = 80):
     return CliRunner(env={"COLUMNS": str(width)}).invoke(main, words, prog_name="paleo-lite")
 
 
-def test_intervals_less_what_lies_in_them() -> None:
+def test_intervals_minus_nested_intervals() -> None:
     #  thread 1: 0..100 holds 10..40 (holds 20..30) and 50..60, and 90..120 overlaps its end; thread 2: 5..15
     start = np.array([50, 0, 20, 5, 10, 90])
     end = np.array([60, 100, 30, 15, 40, 120])
@@ -49,7 +49,7 @@ def test_intervals_less_what_lies_in_them() -> None:
 
 
 @pytest.mark.slow
-def test_self_times_are_those_of_pytorch_itself(tmp_path) -> None:
+def test_self_times_match_pytorch(tmp_path) -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(1568, 5))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
@@ -119,7 +119,7 @@ def test_vtunes_hardware_events_stand_in_for_times(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_table_says_that_it_is_the_host(hotspots, width) -> None:
+def test_table_states_that_times_are_of_the_host(hotspots, width) -> None:
     result = kernels(hotspots, width=width)
     assert result.exit_code == 0, result.output
     assert "16.839 s on the host, 74% of the time in compress_block" in result.stdout
@@ -163,7 +163,7 @@ def test_tau_tells_the_time_in_itself(tmp_path) -> None:
     assert refused.exit_code == 1 and "says where the host's time went" in refused.stderr
 
 
-def test_what_is_for_kernels_is_said(hotspots) -> None:
+def test_options_for_kernels_are_an_error(hotspots) -> None:
     refused = kernels(hotspots, "--next-command", "ncu")
     assert refused.exit_code == 2 and "`--next-command` needs kernels" in refused.stderr
     for command in (["efficiency", hotspots, "--gpu", "k40m"], ["compare", hotspots, hotspots]):
@@ -171,7 +171,7 @@ def test_what_is_for_kernels_is_said(hotspots) -> None:
         assert result.exit_code == 1 and "`paleo-lite kernels` says where the host's time went" in result.stderr
 
 
-def test_times_of_nothing(tmp_path) -> None:
+def test_times_without_rows(tmp_path) -> None:
     path = tmp_path / "empty.csv"
     path.write_text(HOTSPOTS.splitlines()[0] + "\nmain,0.0,0.0,0.0,app,a.c\n")
     with pytest.raises(BadProfile, match="no row of this vtune-hotspots profile has a time"):

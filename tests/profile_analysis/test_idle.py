@@ -30,7 +30,7 @@ def kernel(start: int, end: int, launch: int | None = 0, step: str | None = None
     return kind, name, start, float(end - start), device, step, launch
 
 
-def test_why_nothing_ran():
+def test_causes_of_idle_time():
     found = idle_of(
         kernel(0, 100, 0, "a"),
         kernel(150, 200, 120, "a"),  # launched at 120, when nothing had run since 100
@@ -46,7 +46,7 @@ def test_why_nothing_ran():
     assert [gap.start_s for gap in found.gaps] == pytest.approx([400e-9, 100e-9, 300e-9, 200e-9])
 
 
-def test_what_ran_beside_what():
+def test_concurrent_activities():
     found = idle_of(
         kernel(0, 100),
         kernel(50, 160, kind="communication"),  # 60 beyond the computation
@@ -64,7 +64,7 @@ def test_every_device_has_its_own_window():
     assert found.window_s == pytest.approx(450e-9) and found.busy_share == pytest.approx(350 / 450)
 
 
-def test_what_the_host_did_is_the_innermost_call_over_most_of_the_gap():
+def test_host_activity_is_the_innermost_call_over_most_of_the_gap():
     found = idle_of(
         kernel(0, 10_000),
         ("cpu", "aten::outer", 5_000, 90_000, None, None, None),
@@ -81,7 +81,7 @@ def test_only_some_steps():
     assert idle_of(*rows, steps=["c"]) is None
 
 
-def test_nothing_without_start_times():
+def test_no_result_without_start_times():
     rows = (kernel(0, 100), kernel(200, 300))
     without = tuple(name for name in NAMES if name != "start_ns")
     assert idle_of(*((*row[:2], *row[3:]) for row in rows), names=without) is None

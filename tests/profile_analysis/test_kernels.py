@@ -1,4 +1,4 @@
-"""Kernels of a profile: SURFBoard's table to the last printed digit, and the rules for what the profiler left out."""
+"""Kernels of a profile: SURFBoard's table to the last printed digit, and rules for counts that the profiler lacks."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_first_four_of_the_notebook(surfboard):
 
 
 @pytest.mark.needs_data
-def test_what_pyprof_could_not_count_is_absent(surfboard):
+def test_counts_missing_in_pyprof_are_null(surfboard):
     rows = by_name(surfboard)
     for name in ("cudnn::detail::dgrad_alg1_engine", "cudnn::detail::wgrad_alg1_engine"):
         assert rows[name].flops is None and rows[name].flops_efficiency is None and rows[name].bound is None
@@ -116,7 +116,7 @@ def test_roofline_headroom_and_rank():
     assert (gemm.rank, norm.rank, unknown.rank) == (1, 2, None)
 
 
-def test_what_was_counted_stands_by_itself():
+def test_counted_flops_are_separate():
     (row,) = report(
         {"kernel": ["k"] * 3, "duration_ns": [1e6, 2e6, 4e6], "flops": [5.0, 6.0, None], "bytes": [7.0, None, None]}
     ).kernels
@@ -137,7 +137,7 @@ def test_kernels_of_several_profiles_are_summed():
     assert [row["name"] for row in tables["By profile"].rows] == list(result.busy_s)
 
 
-def test_what_nobody_knows_is_to_be_measured_next():
+def test_unknown_kernels_are_suggested_for_measurement():
     rows = {"kernel": ["a", "b", "memcpy"], "category": ["kernel", "kernel", "memcpy"], "duration_ns": [3.0, 5.0, 9.0]}
     known = {**rows, "flops": [1.0, None, None], "bytes": [1.0, None, None]}
     (table,) = [t for t in report(known).document().tables if t.title.startswith("Kernels to measure next")]
@@ -151,7 +151,7 @@ def test_counted_zero_is_not_absent():
     assert row.flops == 0 and row.flops_efficiency == 0 and row.bound == "memory"
 
 
-def test_flops_of_a_part_of_the_calls_say_nothing_about_the_bound():
+def test_bound_is_unknown_if_some_calls_have_no_flops():
     result = report(
         {"kernel": ["k"] * 5, "duration_ns": [1e6] * 5, "flops": [1e6, *[None] * 4], "bytes": [1.0, *[None] * 4]}
     )
@@ -172,13 +172,13 @@ def test_a_quarter_of_the_time_is_enough_for_a_bound(known, bound):
 
 @pytest.mark.parametrize(("known", "said"), [(100, False), (98, True), (95, True)])
 def test_calls_without_flops_make_rates_lower_bounds(known, said):
-    """A hundred equal calls; FLOP/s of those that were counted only are less than what the kernel reached."""
+    """Of a hundred equal calls only some are counted, so that their FLOP/s are a lower bound."""
     counts = [1e6] * known + [None] * (100 - known)
     result = report({"kernel": ["k"] * 100, "duration_ns": [1e6] * 100, "flops": counts})
     assert any("lower bounds" in note and "100%" in note for note in result.notes) == said
 
 
-def test_occupancy_stands_in_where_the_roofline_says_nothing():
+def test_occupancy_replaces_a_missing_roofline():
     result = report(
         {"kernel": ["a", "b"], "duration_ns": [1e6, 1e6], "metric.achieved_occupancy": [0.9, 0.2]},
         {"kernel": ["a", "b"], "duration_ns": [3e6, 1e6], "metric.achieved_occupancy": [0.5, None]},
@@ -199,13 +199,13 @@ def test_overlapping_kernels_count_once_in_the_union():
     assert result.union_s == pytest.approx(260e-9)
 
 
-def test_templates_are_one_function_unless_full_names_are_asked_for():
+def test_templates_are_grouped_unless_full_names_are_requested():
     rows = {"kernel": ["void f<int>(int)", "void f<float>(float)"], "duration_ns": [1.0, 2.0]}
     assert [row.name for row in report(rows).kernels] == ["f"]
     assert [row.name for row in report(rows, full_names=True).kernels] == rows["kernel"][::-1]
 
 
-def test_what_the_host_did_is_left_out():
+def test_host_rows_are_omitted():
     result = report(
         {
             "kernel": ["k", "cudaLaunchKernel", "aten::add"],

@@ -1,4 +1,4 @@
-"""Counters in a user's words: those that a course explains are there, and values are scaled as by the profilers."""
+"""Names of hardware counters: counters explained in a course are known, and values are scaled like the profilers'."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The selective run: a published command where there is one kernel, and nothing that a shell would run by surprise."""
+"""Suggested profiler command: equals a published command for a single kernel, and is quoted safely for a shell."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_copies_and_collectives_are_left_out():
     assert [kernel.name for kernel in kernels_to_profile(rows)] == ["sgemm"]
 
 
-def test_what_matters_is_80_percent_of_the_time_by_rank():
+def test_most_important_kernels_cover_80_percent_of_the_time():
     rows = [row("a", 7.0, 1), row("b", 1.5, 2), row("c", 1.0, 3), row("d", 0.5, 4)]
     assert [kernel.name for kernel in kernels_to_profile(rows)] == ["a", "b"]
     assert len(kernels_to_profile([row(str(place), 1.0, place) for place in range(1, 40)])) == 8

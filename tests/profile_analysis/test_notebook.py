@@ -1,4 +1,4 @@
-"""SURFBoard's gpu_efficiency.ipynb: printed tables from the 64 files, pandas' answer on made ones, sums that merge."""
+"""SURFBoard's gpu_efficiency.ipynb: printed tables of the 64 files, pandas on synthetic files, and merged sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time per iteration by kind of layer, against what was derived from the same files by other means."""
+"""Time per iteration by kind of layer, compared with values derived from the same files by other code."""
 
 from __future__ import annotations
 

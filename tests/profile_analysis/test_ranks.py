@@ -1,4 +1,4 @@
-"""Ranks of one job beside each other: written down here, and eight of DLRM."""
+"""Comparison of the ranks of a job: synthetic ranks, and eight ranks of DLRM."""
 
 from __future__ import annotations
 

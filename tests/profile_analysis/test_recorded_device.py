@@ -98,7 +98,7 @@ def test_no_device_is_guessed():
 
 @pytest.mark.needs_data
 def test_gpu_is_optional_and_overrides():
-    """The trace is of an H100: on a T4 the answer says so first and has no share of peak."""
+    """The trace was recorded on an H100: for a T4, the headline states this, and there is no share of peak."""
     recorded = efficiency(QWEN, jobs=1)
     assert recorded.device.id == "h100-sxm" and not recorded.device_conflict
     assert recorded.rows == efficiency(QWEN, gpu="h100-sxm", jobs=1).rows

@@ -43,7 +43,7 @@ def batch(rows: list[dict]):
 
 
 def runs_of(rows: list[dict]) -> list[tuple]:
-    """What a run is, said once more: neighbours on a thread that are alike; without shapes each row is alone."""
+    """Reference implementation: a run is a sequence of equal rows on a thread; rows without shapes are separate."""
     there = [row for row in rows if row["category"] != "api" and row["duration_ns"] is not None]
     for number, row in enumerate(there):
         row["row"] = number
@@ -105,7 +105,7 @@ def test_rows_of_other_threads_do_not_end_a_run() -> None:
     assert [run[1] for run in as_tuples(find_runs(batch(rows)))] == [(0, 3, 3), (1, 4, 2)]
 
 
-def test_what_runs_through_iterations_is_shared_out_and_adds_up() -> None:
+def test_kernels_across_iterations_are_divided_among_them() -> None:
     row = {"category": "kernel", "kernel": "a", "op": "conv2d", "params": "N=1", "duration_ns": 3.0, "flops": 10.0}
     runs = find_runs(batch([dict.fromkeys(NAMES) | row for _ in range(7)]))
     found = as_tuples(split_at_iterations(runs, np.array([0, 3, 5])))

@@ -1,4 +1,4 @@
-"""Steady iterations: figures of SURFBoard's real files, the rules beside pyprof's own counts, made loops.
+"""Steady iterations: figures of SURFBoard's files, counting rules compared with pyprof's counts, synthetic loops.
 
 Tests: profile_analysis/analysis.py, profile_analysis/parameters.py, profile_analysis/iteration_work.py.
 """
@@ -47,7 +47,7 @@ def surfboard():
 
 @pytest.mark.needs_data
 @pytest.mark.slow
-def test_every_file_takes_what_the_issue_says(surfboard):
+def test_times_of_every_file(surfboard):
     expected = {32: ((0.2345, 0.2375), (0.5205, 0.5275)), 64: ((0.4235, 0.4305), (0.9215, 0.9385))}
     assert len(surfboard.rows) == 16
     for row in surfboard.rows:
@@ -80,7 +80,7 @@ def test_convolution_over_the_batch_duration(surfboard):
 @pytest.mark.needs_data
 @pytest.mark.slow
 def test_near_the_derived_totals(surfboard):
-    """Means over 24 iterations, made by somebody else's code; ours are medians."""
+    """Compare with means over 24 iterations computed by other code; ours are medians."""
     import csv
 
     with (SURFBOARD / "derived" / "k40m_resnet50_totals.csv").open() as file:
@@ -94,7 +94,7 @@ def test_near_the_derived_totals(surfboard):
 
 
 @pytest.mark.needs_data
-def test_the_rules_count_what_pyprof_counts():
+def test_rules_match_the_counts_of_pyprof():
     """Where pyprof has a count for a forward convolution or product by one kernel, the rules give the same."""
     pandas = pytest.importorskip("pandas")
     frame = pandas.read_parquet(ONE)
@@ -149,7 +149,7 @@ def loop(iterations, labelled=None, starts=False, tuning=0):
     return batch_of(columns, len(rows), (*names, "start_ns"))
 
 
-def test_a_loop_is_taken_apart():
+def test_iterations_of_a_loop():
     steady = analyse_steady_state(find_runs(loop(12, labelled={9, 10, 11}, tuning=40)))
     assert (steady.iterations, steady.forwards, steady.backwards, steady.matched) == (12, 11, 3, 3)
     assert steady.forward_s == pytest.approx(54e-9)  # 10 + 31 + 5 + 8
@@ -195,7 +195,7 @@ def test_products_alike_in_a_row_are_counted_each():
 
 @pytest.mark.parametrize(("unknown_ns", "said"), [(5.0, False), (15.0, True), (60.0, True)])
 def test_rates_are_lower_bounds_where_less_than_nine_tenths_are_known(unknown_ns, said):
-    """95, 85 and 40 of 100 ns are of an operation whose parameters tell its FLOPs."""
+    """Operations with known FLOPs take 95, 85 and 40 of 100 ns."""
     columns = {
         "kernel": ["sgemm", "mystery"] * 8, "op": ["conv2d", None] * 8, "params": [CONV, None] * 8,
         "duration_ns": [100.0 - unknown_ns, unknown_ns] * 8,
@@ -216,7 +216,7 @@ def test_without_labels_only_the_iteration_is_known():
     assert any("no backward pass is labelled" in note for note in steady.notes)
 
 
-def test_nothing_repeats():
+def test_profile_without_repetition():
     columns = {"kernel": ["a", "b", "c"], "duration_ns": [5.0, 1.0, 2.0]}
     steady = analyse_steady_state(find_runs(batch_of(columns, 3, tuple(columns))))
     assert steady.iterations == 1 and steady.kernel_s == pytest.approx(8e-9)
@@ -340,7 +340,7 @@ def test_other_formats_go_the_same_way():
 
 
 @pytest.mark.parametrize(("text", "numbers"), [("3", [3]), ("2:5", [2, 3, 4, 5]), ("0", [0]), (" 4:4 ", [4])])
-def test_steps_as_they_are_asked_for(text, numbers):
+def test_selected_steps(text, numbers):
     assert list(parse_steps(text)) == numbers
 
 

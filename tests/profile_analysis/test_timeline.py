@@ -1,4 +1,4 @@
-"""Slices of a profile's time against the plain definition: what each kernel overlaps of each slice."""
+"""Time slices of a profile, compared with the definition: the overlap of each kernel with each slice."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_each_device_by_itself():
 @given(
     kernels(st.sampled_from(list(NAMES))), st.integers(1, 40), st.integers(1, 7), st.sampled_from([0, SINCE_1970_NS])
 )
-def test_slices_hold_what_kernels_overlap_of_them(kernels, slices, size, origin):
+def test_slices_contain_the_overlapping_kernel_time(kernels, slices, size, origin):
     timeline = sliced([(origin + start, length, name) for start, length, name in kernels], slices, size)
     first, last = min(start for start, *_ in kernels), max(start + length for start, length, _ in kernels)
     edges = np.linspace(first, max(last, first + 1), slices + 1)
@@ -97,7 +97,7 @@ def test_rows_without_a_start_are_not_counted():
     assert timeline.busy_s.sum() == pytest.approx(2e-9)
 
 
-def test_what_has_no_timeline_is_refused_in_words():
+def test_profile_without_timeline_is_an_error():
     with pytest.raises(BadProfile, match="without start times has no timeline"):
         sliced([(None, 10, "volta_sgemm_128x64_nn")], 3)
     with pytest.raises(BadValue, match="1 slice or more, not 0"):

@@ -65,7 +65,7 @@ def frame():
 @pytest.mark.slow
 @pytest.mark.parametrize("at_a_time", [1, 7, 10**6])
 @pytest.mark.parametrize("direction", ["all", "bprop"])
-def test_sums_are_those_of_pandas(frame, at_a_time, direction) -> None:
+def test_sums_equal_pandas(frame, at_a_time, direction) -> None:
     totals, busy = total_kernels(profile(frame, at_a_time), direction)
     there = frame[~frame["category"].isin(["api", "marker"]) & frame["duration_ns"].notna()]
     if direction != "all":
@@ -120,6 +120,6 @@ def test_work_of_the_host_is_none_of_the_device_s() -> None:
         ({"kernel": ["a"], "duration_ns": [-1.0]}, "all", "made: a duration is -1 ns"),
     ],
 )
-def test_what_has_no_sum_is_said(rows, direction, message) -> None:
+def test_missing_sums_are_reported(rows, direction, message) -> None:
     with pytest.raises((BadProfile, BadValue), match=message):
         total_kernels(profile(pandas.DataFrame(rows, dtype=object)), direction)

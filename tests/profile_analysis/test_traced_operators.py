@@ -169,7 +169,7 @@ def test_whole_numbers_are_no_floating_point_operations():
         ("aten::_foreach_add_", text([[], []], ["TensorList", "TensorList"])),
     ],
 )
-def test_what_no_rule_counts(operator, params):
+def test_operators_without_rule(operator, params):
     assert count_traced(operator, params) == UNKNOWN
 
 

@@ -21,8 +21,8 @@ NUMBERS = [3, None, -1, 0, None, 7, 127, None, -128, 5]
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.int64(), pa.float32(), pa.float64()])
 @pytest.mark.parametrize("part", [slice(0, 10), slice(1, 9), slice(2, 4), slice(9, 10), slice(4, 4)])
-def test_numbers_come_as_they_are_and_what_is_absent_as_it_is_said(kind, part) -> None:
-    """Parts begin in the middle of a byte of the bits that say what is there."""
+def test_numbers_and_missing_values_are_preserved(kind, part) -> None:
+    """Slices begin in the middle of a byte of the validity bitmap."""
     array = pa.array(NUMBERS, kind)[part]
     found = to_numpy(array, 99)
     assert found.tolist() == [99 if value is None else value for value in array.to_pylist()]
@@ -31,7 +31,7 @@ def test_numbers_come_as_they_are_and_what_is_absent_as_it_is_said(kind, part) -
     assert to_numpy(there).tolist() == there.to_numpy(zero_copy_only=False).tolist()
 
 
-def test_an_array_of_nothing_but_absent_numbers() -> None:
+def test_array_of_missing_numbers() -> None:
     assert to_numpy(pa.nulls(3, pa.float64()), math.nan).shape == (3,)
     assert to_numpy(pa.array([None, None], pa.float64()), 5.0).tolist() == [5.0, 5.0]
 

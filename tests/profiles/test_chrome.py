@@ -64,7 +64,7 @@ def read(path: Path, columns=None) -> pa.Table:
 
 @lru_cache(maxsize=6)  # with the four long traces
 def reference(path: Path) -> tuple[list[dict], int, list[dict]]:
-    """The events that are wanted, the time they count from, and arrows, by json and without a float in between."""
+    """Return the expected events, their time origin and the arrows, parsed by json without floats."""
     document = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
     wanted = [event for event in document["traceEvents"] if event.get("cat") in KIND]
     modules = [e for e in wanted if e["cat"] != "python_function" or e["name"].startswith("nn.Module: ")]
@@ -116,7 +116,7 @@ def test_real_events_are_the_json_modules(data_folder, name):
 
 
 def enclosing(operations: list[dict], event: dict) -> list[dict]:
-    """The innermost operation that runs at the event's start, found by looking at every one.
+    """Return the innermost operation at the event's start by exhaustive search.
 
     Several where they start and end in the same microsecond.
     """
@@ -168,7 +168,7 @@ def test_real_kernels_are_linked_to_the_operation_that_launched_them(data_folder
 
 
 @pytest.mark.needs_data
-def test_real_directions_are_those_of_the_arrows_between_forward_and_backward(data_folder):
+def test_directions_match_the_arrows_between_forward_and_backward(data_folder):
     """nccl_data has fwdbwd arrows: from the start of a forward operation to that of its backward one."""
     path = data_folder / "profiles" / REAL[4]
     events, _, arrows = reference(path)
@@ -319,7 +319,7 @@ def test_times_are_exact_to_the_nanosecond(tmp_path, key, ts, base, expected):
     assert table.column("duration_ns").to_pylist() == [1760.0, 1.0]
 
 
-def test_what_is_absent_is_null(tmp_path):
+def test_missing_values_are_null(tmp_path):
     row = read(write(tmp_path, '[{"ph":"X","cat":"kernel","name":"k","ts":3}]')).to_pylist()[0]
     assert {name: value for name, value in row.items() if value is not None} == {
         "category": "kernel", "kernel": "k", "start_ns": 3000, "calls": 1,
@@ -368,7 +368,7 @@ TEXT = document(LAUNCHED * 2, baseTimeNanoseconds=5)
     ("piece", "step"), [(2**20, 3), *(pytest.param(size, 1, marks=pytest.mark.thorough) for size in (32, 2**20))]
 )
 def test_a_trace_cut_anywhere_is_one_error_with_the_place(tmp_path, monkeypatch, piece, step):
-    """Its events stand there twice: every third place is two thirds of those in an event."""
+    """The events are repeated; cutting at every third position covers two thirds of the positions in an event."""
     monkeypatch.setattr(json_stream, "PIECE", piece)
     for length in range(1, len(TEXT), step):
         with pytest.raises(BadProfile, match=r"trace\.json: (at byte \d+|the document outside .* up to byte \d+)"):
@@ -442,14 +442,14 @@ def test_no_trace(tmp_path, text):
         read(write(tmp_path, text))
 
 
-def test_an_element_without_end_is_refused_in_bounded_memory(tmp_path, monkeypatch):
+def test_unterminated_element_is_an_error_in_bounded_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(json_stream, "ELEMENT_LIMIT", 2**20)
     for text in (b'[{"name": "' + b"a" * 2**22, b"[" + b" " * 2**22, b"\0" * 2**22, b'{"a": ' + b"[1]," * 2**20):
         with pytest.raises(BadProfile, match="1 MiB"):
             read(write(tmp_path, gzip.compress(text)))
 
 
-def test_nothing_is_left_beside_the_trace_or_in_the_temporary_folder(tmp_path, monkeypatch):
+def test_no_temporary_files_remain(tmp_path, monkeypatch):
     path = write(tmp_path, TEXT)
     spool = tmp_path / "spool"
     spool.mkdir()

@@ -1,4 +1,4 @@
-"""Whatever happened to a file, a reader answers with a table or one of our errors: soon, and in little memory.
+"""For any damaged file, a reader returns a table or raises one of our errors, quickly and in bounded memory.
 
 Tests: profiles/nvprof_csv.py, profiles/nvprof_sqlite.py, profiles/nvprof_text.py, profiles/tau.py,
 profiles/tau_xml.py, profiles/torch_table.py, profiles/vtune.py.

@@ -1,4 +1,4 @@
-"""Profiles are recognised by what is in them, whatever they are called."""
+"""Profiles are recognised by content, not by file name."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_nvprof_sqlite(nvprof_file):
     assert open_profile(nvprof_file).format == "nvprof-sqlite"
 
 
-def test_small_texts_are_those_of_the_tests(samples):
+def test_small_texts_match_the_tests(samples):
     assert set(SMALL) == set(samples)
 
 
@@ -101,7 +101,7 @@ def test_each_small_text_is_of_one_format_only(tmp_path, samples, nvprof_file, r
         assert found == [key]
 
 
-def test_every_reader_says_what_it_reads():
+def test_every_reader_has_a_description():
     readers = [load_reader(module, name) for module, name in READERS]
     for attribute in ("name", "description"):
         texts = [getattr(reader, attribute) for reader in readers]
@@ -123,7 +123,7 @@ def test_every_reader_says_what_it_reads():
         b"\xff\xfea\0b\0",
     ],
 )
-def test_unknown_content_lists_what_is_read(tmp_path, raw):
+def test_unknown_content_lists_supported_formats(tmp_path, raw):
     path = tmp_path / "trace.json"
     path.write_bytes(raw)
     with pytest.raises(UnknownFormat, match="not a profile that paleo-lite reads") as caught:
@@ -149,7 +149,7 @@ def test_configuration_comes_from_the_file_name(tmp_path, samples):
         (b"SQLite format 3\0 and then nothing", "not SQLite, or cut within its header"),
     ],
 )
-def test_damaged_files_say_what_is_wrong(tmp_path, raw, message):
+def test_messages_for_damaged_files(tmp_path, raw, message):
     path = tmp_path / "x"
     path.write_bytes(raw)
     with pytest.raises(BadProfile, match=message):
@@ -162,7 +162,7 @@ def test_absent_file_and_folder(tmp_path):
             open_profile(path)
 
 
-def test_other_sqlite_says_which_tables_were_looked_for(tmp_path):
+def test_message_for_other_sqlite_files_lists_the_expected_tables(tmp_path):
     path = tmp_path / "films.sqlite"
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE films(title TEXT)")
@@ -191,7 +191,7 @@ def test_the_head_of_a_gzip_bomb_is_small(tmp_path):
         ("x", b'{"traceEvents": [{"ph": "X", "args": {"BeginNs": "1"}}]}', r"use the `\*\.csv` from the same folder"),
     ],
 )
-def test_what_only_its_maker_reads_is_exported_first(tmp_path, name, raw, message):
+def test_proprietary_formats_must_be_exported(tmp_path, name, raw, message):
     path = tmp_path / name
     path.write_bytes(raw)
     with pytest.raises(UnknownFormat, match=message):

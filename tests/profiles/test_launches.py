@@ -1,4 +1,4 @@
-"""Innermost intervals against looking at every one, and directions of a small made-up training step."""
+"""Innermost intervals, compared with exhaustive search, and directions in a small synthetic training step."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def written(tmp_path):
     return write
 
 
-def test_numbers_of_lines_are_those_of_an_editor(written):
+def test_line_numbers_match_an_editor(written):
     path = written(b"\xef\xbb\xbffirst\r\n\r\n\n  third \nlast\t")
     assert list(numbered_lines(path)) == [(1, "first"), (4, "  third"), (5, "last\t")]
 
@@ -42,7 +42,7 @@ def test_each_line_has_its_own_encoding(written):
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_no_more_is_read_than_asked(written, pack):
+def test_reading_stops_at_the_limit(written, pack):
     path = written(pack(b"0123456789\n" * 1000))
     lines = []
     with pytest.raises(BadProfile, match="line 10: more than 100 bytes, expected a summary"):
@@ -80,7 +80,7 @@ def test_every_float_reads_back(value):
 
 
 @given(st.text())
-def test_whatever_the_text_a_number_is_finite_or_refused(text):
+def test_numbers_are_finite_or_an_error(text):
     try:
         value = number_of(text)
     except ValueError:

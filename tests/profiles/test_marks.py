@@ -37,7 +37,7 @@ def test_marks_that_are_iterations(ranges, expected):
     assert steps(*ranges) == expected
 
 
-def test_nothing_launched_is_nothing_marked():
+def test_no_marks_without_launches():
     assert steps(("step", 0, 50), ("step", 50, 100), launches=np.empty(0, np.int64)) == []
 
 

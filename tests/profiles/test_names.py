@@ -1,4 +1,4 @@
-"""Kernel names: what is left of them, what class they tell, and that nothing in a name can hurt."""
+"""Kernel names: shortening, classification, and robustness against arbitrary names."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_mangled(mangled, name):
     assert normalise(mangled) == name
 
 
-def test_a_truncated_mangled_cutlass_kernel_is_classed_by_what_is_left():
+def test_truncated_mangled_cutlass_kernel_is_classified():
     # As kineto cut it in torch_chrome_trace/nccl_parser_config.
     name = (
         "_ZN19cutlass_cudnn_train6KernelINS_4conv6kernel23ImplicitGemmConvolutionINS1_11threadblock22ImplicitGemm"
@@ -218,7 +218,7 @@ def test_nsys_own_names_agree(data_folder):
 
 @pytest.mark.needs_data
 def test_classes_agree_with_the_operations_of_a_trace(data_folder):
-    """PyTorch says which operation launched each cuDNN kernel; the class must not say another."""
+    """The class of each cuDNN kernel must agree with the operation that launched it according to PyTorch."""
     folder = data_folder / "profiles" / "torch_chrome_trace_resnet50"
     with gzip.open(next(folder.glob("*.json.gz"))) as file:
         events = json.load(file)["traceEvents"]

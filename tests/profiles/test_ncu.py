@@ -32,7 +32,7 @@ def read(path, columns=None) -> list[dict]:
 
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", REAL)
-def test_real_values_are_those_of_the_file(data_folder, name):
+def test_values_match_the_file(data_folder, name):
     path = data_folder / "profiles" / "ncu_csv" / f"{name}.csv"
     text = path.read_text("utf-8-sig")
     rows = list(csv.DictReader(io.StringIO(text[text.index('"ID"') :])))
@@ -50,7 +50,7 @@ def test_real_values_are_those_of_the_file(data_folder, name):
 
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", REAL)
-def test_real_durations_beside_cuda_events(data_folder, name):
+def test_durations_match_cuda_events(data_folder, name):
     """The program's own timings are a second opinion; ncu fixes clocks and flushes caches, so only the size agrees."""
     folder = data_folder / "profiles" / "ncu_csv"
     kernel, variant, size, block = REAL[name]
@@ -65,7 +65,7 @@ def test_real_durations_beside_cuda_events(data_folder, name):
 
 
 @pytest.mark.needs_data
-def test_timings_beside_the_real_files_are_no_profile_of_ncu(data_folder):
+def test_other_timings_are_not_recognised_as_ncu(data_folder):
     path = data_folder / "profiles" / "ncu_csv" / "timing_from_cuda_events.csv"
     assert not NcuCsv().recognises(path, read_head(path))
 

@@ -35,7 +35,7 @@ def real(data_folder):
 
 @pytest.mark.needs_data
 @pytest.mark.parametrize(("table", "category"), TABLES.items())
-def test_real_rows_are_those_of_the_tables(real, table, category):
+def test_rows_match_the_tables(real, table, category):
     rows, database = real
     mine = [row for row in rows if row["category"] == category]
     host = category in ("api", "marker")
@@ -98,7 +98,7 @@ def test_real_kernels_know_when_they_were_launched(real):
 
 
 @pytest.mark.needs_data
-def test_reading_leaves_nothing_beside_the_file(data_folder, tmp_path):
+def test_reading_creates_no_files(data_folder, tmp_path):
     path = tmp_path / "run.sqlite"
     path.write_bytes((data_folder / REAL).read_bytes())
     before = path.stat().st_mtime_ns
@@ -200,7 +200,7 @@ def with_ranges(path: Path, *ranges: tuple) -> list[tuple]:
 
 
 def test_ranges_of_the_program_are_its_iterations_and_layers(tmp_path):
-    """NVTX's documentation: ranges pushed and popped on a thread nest; domains keep those of libraries apart."""
+    """NVTX's documentation: ranges pushed and popped on a thread nest; domains separate the ranges of libraries."""
     found = with_ranges(
         tmp_path / "run.sqlite",
         (0, None, 75, "NCCL", 7),
@@ -248,7 +248,7 @@ def test_one_clear_error(tmp_path, changed, message):
         read(build(tmp_path / "run.sqlite", **changed))
 
 
-def test_a_long_name_is_held_once_however_many_kernels_have_it(tmp_path):
+def test_long_kernel_name_is_stored_once(tmp_path):
     path = build(tmp_path / "run.sqlite")
     database = sqlite3.connect(path)
     database.execute("UPDATE StringIds SET value = ? WHERE id = 0", ("gemm" * 500_000,))
@@ -266,7 +266,7 @@ def test_a_long_name_is_held_once_however_many_kernels_have_it(tmp_path):
     assert kernels.nbytes < 2**22
 
 
-def test_without_the_tables_it_says_which_were_looked_for(tmp_path):
+def test_message_lists_the_missing_tables(tmp_path):
     path = tmp_path / "other.sqlite"
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE notes (text TEXT)")

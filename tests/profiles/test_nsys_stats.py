@@ -1,4 +1,4 @@
-"""``nsys stats`` CSV. No real file was found: these are built from the columns that the vendor documents.
+"""``nsys stats`` CSV. No real file is available; the files are built from the columns that the vendor documents.
 
 Headings as the scripts of Nsight Systems 2023 to 2025 print them (``nsys stats --help-reports``), and for the old names
 those of 2021; the rows are made up.

@@ -116,7 +116,7 @@ def test_throughputs_are_in_one_unit(tmp_path, metrics):
 
 
 @pytest.mark.parametrize("text", ["<OVERFLOW>", "nan%", "N/A", ""])
-def test_what_was_not_measured_is_null(tmp_path, metrics, text):
+def test_unmeasured_values_are_null(tmp_path, metrics, text):
     rows = read(written(tmp_path, metrics.replace(",0.6\n", f",{text}\n")), MetricsCsv())
     assert rows["metric.achieved_occupancy"].isna().all()
 
@@ -162,7 +162,7 @@ def test_a_second_process_has_its_own_units(tmp_path, trace):
     assert rows["duration_ns"].tolist() == pytest.approx([40152845, 1536, 40152.845, 1.536])
 
 
-def test_a_heading_without_rows_does_not_rename_those_above(tmp_path, trace):
+def test_heading_without_rows_does_not_rename_earlier_columns(tmp_path, trace):
     empty = '"Start","Duration","Name"\nns,ns,\n'
     assert read(written(tmp_path, trace + empty)).equals(read(written(tmp_path, trace)))
     assert len(read(written(tmp_path, empty))) == 0

@@ -1,4 +1,4 @@
-"""nvprof's SQLite. No real file was found: `conftest.NVPROF_SCHEMA` is written from CUPTI's documentation."""
+"""nvprof's SQLite. No real file is available; `conftest.NVPROF_SCHEMA` follows CUPTI's documentation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_kernels_copies_fills_calls_and_markers(nvprof_file):
     assert {row["calls"] for row in rows} == {1}
 
 
-def test_what_a_kernel_was_launched_with(nvprof_file):
+def test_launch_configuration_of_a_kernel(nvprof_file):
     kernel, collective, copy, fill = read(nvprof_file)[:4]
     assert normalise(kernel["kernel"]) == "cudnn::detail::implicit_convolve_sgemm"
     assert named([kernel], "grid", "block", "stream", "device") == [("12544,2,1", "8,8,1", 7, 0)]
@@ -87,7 +87,7 @@ def test_times_that_could_not_be_collected_are_null(changed):
     assert named(read(path)[:1], "start_ns", "duration_ns") == [(None, None)]
 
 
-def test_nothing_is_written_beside_the_file(tmp_path, nvprof_file):
+def test_no_files_are_written(tmp_path, nvprof_file):
     path = tmp_path / "a run?#.nvvp"
     shutil.copy(nvprof_file, path)
     path.chmod(0o400)
@@ -121,7 +121,7 @@ def test_a_view_in_the_place_of_a_table_is_not_run(changed):
     assert "memcpy" not in {row["category"] for row in read(path)}
 
 
-def test_cut_files_say_so(tmp_path, nvprof_file):
+def test_messages_for_truncated_files(tmp_path, nvprof_file):
     raw = nvprof_file.read_bytes()
     path = tmp_path / "cut.nvvp"
     for length in (10, 50, 120, 4096, len(raw) // 2, len(raw) - 1):

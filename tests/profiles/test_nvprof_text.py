@@ -73,7 +73,7 @@ def test_head_of_a_list_as_a_slide_shows_it(tmp_path):
     assert rows[0]["start_ns"] is None and rows[0]["flops"] is None
 
 
-def test_what_recognition_of_the_slide_left_is_refused_with_its_line(tmp_path):
+def test_ocr_errors_are_reported_with_their_line(tmp_path):
     with pytest.raises(BadProfile, match=r"line 3: '339.6lus' is not a number"):
         rows_of(tmp_path, SLIDE.replace("339.61us", "339.6lus"))
 
@@ -200,7 +200,7 @@ def test_pages_that_thrash_have_a_size_and_no_time(tmp_path, samples):
     assert {row["device"] for row in rows} == {0}
 
 
-def test_csv_whose_values_have_their_units(tmp_path):
+def test_csv_values_with_units(tmp_path):
     text = (
         'Time(%),Time,Calls,Avg,Min,Max,Name\n47.79%,542.36ms,100,5.4236ms,5.4us,5.5ms,"void gemm<int=3>(int*, int)"\n'
     )

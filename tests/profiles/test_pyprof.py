@@ -1,4 +1,4 @@
-"""pyprof parquet and CSV: the real files beside pandas, files of other versions, and everything that can be wrong."""
+"""pyprof parquet and CSV: real files compared with pandas, files of other versions, and damaged files."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_absent_numbers_are_null(tmp_path):
     assert read(tmp_path / "a", parquet({"FLOPs": [float("nan"), None, 5.0]}))["flops"] == [None, None, 5.0]
 
 
-def test_only_the_columns_asked_for(tmp_path):
+def test_only_requested_columns_are_read(tmp_path):
     (tmp_path / "a").write_bytes(parquet())
     batch = next(open_profile(tmp_path / "a").batches(("kernel", "flops")))
     assert batch.schema.names == ["kernel", "flops"]
@@ -126,7 +126,7 @@ def test_zero_rows(tmp_path):
         (pyprof_csv() + b'"1","2"\n', "Expected 16 columns, got 2"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(tmp_path, data, says):
+def test_errors_are_one_sentence(tmp_path, data, says):
     path = tmp_path / "run.gzip"
     path.write_bytes(data)
     with pytest.raises(BadProfile) as caught:
@@ -177,7 +177,7 @@ def test_reading_imports_no_pandas(tmp_path):
 
 
 @pytest.mark.needs_data
-def test_a_real_file_beside_pandas(data_folder):
+def test_real_file_equals_pandas(data_folder):
     pandas = pytest.importorskip("pandas")
     name = "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
     path = data_folder / "surfboard" / "pyprof_kernels" / name

@@ -24,14 +24,14 @@ def nothing_allowed(monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes that are files")
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+def test_pipe_is_an_error_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for read in (open_profile, lambda path: read_durations([path])):
         with pytest.raises(BadProfile, match=r"pipe: cannot be read \(it is a pipe or device, which"):
             read(tmp_path / "pipe")
 
 
-def test_the_bytes_are_those_of_the_file(tmp_path):
+def test_bytes_match_the_file(tmp_path):
     text = os.urandom(100_000) + b"line\n" * 20_000
     for name, held in (("plain", text), ("zipped", gzip.compress(text)), ("two", gzip.compress(text) * 2)):
         (tmp_path / name).write_bytes(held)

@@ -1,4 +1,4 @@
-"""rocprofv3's database holds what its CSV holds of the same run (AMD's documentation of both).
+"""rocprofv3's database contains the same values as its CSV of the same run (AMD's documentation of both).
 
 Tests: profiles/rocprof.py.
 """
@@ -13,7 +13,7 @@ from paleo_lite.errors import BadProfile
 from paleo_lite.profiles.detect import open_profile
 
 
-def test_kernels_are_those_of_the_csv(tmp_path, rocpd_file, samples):
+def test_kernels_match_the_csv(tmp_path, rocpd_file, samples):
     path = tmp_path / "kernel_trace.csv"
     path.write_bytes(samples["rocprof.RocprofCsv"])
     wanted = ("category", "kernel", "start_ns", "duration_ns", "calls", "grid", "block", "device")
@@ -37,7 +37,7 @@ def test_copies_have_their_bytes(rocpd_file):
         ("DROP TABLE rocpd_string_0000d5_a1b2", "rocpd_string_0000d5_a1b2 has no column 'id'"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path, rocpd_file, change, message):
+def test_messages_name_the_problem(tmp_path, rocpd_file, change, message):
     path = tmp_path / "run.db"
     path.write_bytes(rocpd_file.read_bytes())
     with sqlite3.connect(path) as database:

@@ -1,4 +1,4 @@
-"""SQLite files are opened for reading, and what is wrong with one is said in a line."""
+"""SQLite files are opened read-only, and errors are one line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_plain_tables_only(made):
     assert not {"endless", "words"} & set(tables)
 
 
-def test_nothing_can_be_written(made):
+def test_database_is_read_only(made):
     before = made.read_bytes()
     with pytest.raises(BadProfile, match="readonly"), open_readonly(made) as connection:
         connection.execute("DELETE FROM films")

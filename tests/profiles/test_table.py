@@ -1,4 +1,4 @@
-"""The table of every reader: columns in one order, absent is null, and what the file's name says beside them."""
+"""Table of every reader: order of columns, null for missing values, and columns from the file name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = {
 }
 
 
-def test_a_batch_has_every_column_and_null_where_nothing_was_said() -> None:
+def test_batch_has_all_columns_and_missing_values_are_null() -> None:
     batch = batch_of(COLUMNS, 2)
     batch.validate(full=True)
     assert batch.schema.names == [*SCHEMA.names, "metric.dram_utilization"]
@@ -39,7 +39,7 @@ def test_chosen_columns_keep_their_order_and_metrics_come_along() -> None:
     assert batch.schema.names == ["kernel", "duration_ns", "metric.dram_utilization"]
 
 
-def test_what_does_not_fit_the_type_is_refused() -> None:
+def test_value_of_wrong_type_is_an_error() -> None:
     with pytest.raises(pa.ArrowInvalid):
         batch_of({"calls": ["many"]}, 1)
 

@@ -1,4 +1,4 @@
-"""TAU's tables in parquet: the real ones beside pandas, and damaged ones."""
+"""TAU's tables in parquet: real tables compared with pandas, and damaged tables."""
 
 from __future__ import annotations
 

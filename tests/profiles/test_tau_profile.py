@@ -1,4 +1,4 @@
-"""TAU's text profiles: no real file is at hand; one as TAU's writers print it, beside the same numbers as its XML.
+"""TAU's text profiles. No real file is available; a file in TAU's format is compared with the same numbers in XML.
 
 Tests: profiles/tau.py.
 """
@@ -23,7 +23,7 @@ def rows(tmp_path, samples):
     return read
 
 
-def test_timers_and_messages_are_those_of_the_xml(rows, samples, tmp_path):
+def test_timers_and_messages_match_the_xml(rows, samples, tmp_path):
     path = tmp_path / "tau.xml"
     path.write_bytes(samples["tau_xml.TauXml"])
     xml = open_profile(path).read().table.to_pylist()

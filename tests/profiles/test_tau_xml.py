@@ -1,4 +1,4 @@
-"""TAU's merged XML: real profiles beside the application seconds that others took from them, and hostile ones."""
+"""TAU's merged XML: real profiles compared with published application seconds, and malicious files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows_of(tmp_path, samples):
 
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", FILES)
-def test_real_profiles_last_as_long_as_others_found(data_folder, name):
+def test_durations_of_real_profiles_match_published_values(data_folder, name):
     folder = data_folder / "surfboard"
     with (folder / "derived" / "tau_xml_app_seconds.csv").open() as file:
         second_opinion = [row for row in csv.DictReader(file) if row["file"] == name]
@@ -70,7 +70,7 @@ def test_times_messages_threads_and_totals_left_out(rows_of):
     assert {(row["device"], row["thread"]) for row in rows} == {(1, 0)}
 
 
-def test_other_counters_stand_beside_time(rows_of):
+def test_other_counters_in_addition_to_time(rows_of):
     rows = rows_of(
         ("<metric id=", '<metric id="1"><name>PAPI_FP_OPS</name></metric>\n<metric id='),
         ('metrics="0 "', 'metrics="1 0"'),
@@ -150,7 +150,7 @@ def test_every_cut_is_an_error_or_whole_threads(tmp_path, samples):
             read(path)
 
 
-def test_a_tag_without_end_is_not_kept_in_memory(tmp_path):
+def test_unterminated_tag_is_not_stored(tmp_path):
     path = tmp_path / "profile.xml"
     path.write_bytes(gzip.compress(b'<profile_xml><thread id="' + b"a" * 2**26))
     with pytest.raises(BadProfile, match="a tag of more than 4 MiB"):

@@ -80,7 +80,7 @@ def test_live_autograd_profiler_prints_every_event(tmp_path):
 
 
 class Event:
-    """What PyTorch's printer asks of an event; the numbers are made up, the printer is PyTorch's."""
+    """Fake event with the attributes that PyTorch's table printer reads."""
 
     count, node_id, is_async, is_legacy, is_user_annotation, cpu_parent = 4, -1, False, False, False, None
     use_device, input_shapes, overload_name, device_memory_usage, self_device_memory_usage = "cuda", "", "", 0, 0
@@ -142,7 +142,7 @@ def test_device_times_make_kernels_and_copies(tmp_path, monkeypatch, device, mem
         assert convolution["metric.device_memory_bytes"] == convolution["metric.self_device_memory_bytes"] == 2**20
 
 
-def test_flops_beside_stacks_which_pytorch_prints_in_each_others_columns(tmp_path):
+def test_flops_with_stacks_that_pytorch_prints_in_wrong_columns(tmp_path):
     stack = ["net.py(10): forward", "train.py(3): <module>"]
     events = [Event("aten::mm", 90.0, 90.0, 0.0, 0.0, stack, 5000), Event("aten::add", 10.0, 10.0, 0.0, 0.0, stack)]
     for event in events:

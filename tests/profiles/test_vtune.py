@@ -1,4 +1,4 @@
-"""Intel VTune and APS. No real file was found: columns are those of Intel's user guide and of the
+"""Intel VTune and APS. No real file is available; columns follow Intel's user guide and the
 slides "Profiling DNN workloads" (Argonne, ATPESC).
 """
 
@@ -52,7 +52,7 @@ def test_grouped_by_module(tmp_path):
     ]
 
 
-def test_top_down_takes_the_time_in_the_function_itself(tmp_path):
+def test_top_down_uses_self_time(tmp_path):
     text = (
         "Function Stack,CPU Time:Total,CPU Time:Self,Module\nTotal,100.0%,0s,\n  MPI_Allreduce,98.5%,0.100s,libmpi.so\n"
     )

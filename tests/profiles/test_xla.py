@@ -1,4 +1,4 @@
-"""Traces of JAX and TensorFlow, made as XProf's documentation describes them."""
+"""Traces of JAX and TensorFlow, built from XProf's documentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rows(tmp_path, samples):
     return read
 
 
-def test_what_ran_on_streams_counts_once(rows):
+def test_operations_on_streams_are_counted_once(rows):
     first, second, copy = rows()
     assert {name: first[name] for name in ("kernel", "category", "op", "layer", "start_ns", "duration_ns")} == {
         "kernel": "ampere_sgemm_128x64_nn", "category": "kernel", "op": "dot.3",
@@ -32,7 +32,7 @@ def test_what_ran_on_streams_counts_once(rows):
 
 
 def test_a_device_without_streams_is_its_operations(rows):
-    """A TPU's line of operations is what ran."""
+    """The activity of a TPU is its line of operations."""
     (row,) = rows("Stream #", "Line ")
     assert (row["kernel"], row["stream"]) == ("dot.3", 0)
 

@@ -39,7 +39,7 @@ def test_a_larger_share_has_no_shorter_bar(first, second):
     assert len(text_bar(low)) <= len(text_bar(high)) <= BAR_WIDTH
 
 
-def test_bars_are_shown_where_there_is_room_and_move_nothing():
+def test_bars_are_shown_if_there_is_room_and_do_not_shift_columns():
     wide, narrow = format_table_lines(SHARES, 40), format_table_lines(SHARES, 29)
     assert wide[2] == "much    50.0%  █████       a"
     assert wide[3] == "little   3.0%  ▎           b"

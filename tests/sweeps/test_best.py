@@ -1,4 +1,4 @@
-"""The best rows of a sweep, against the same asked of all rows at once; and conditions, which are never evaluated.
+"""Best rows of a sweep, compared with a search over all rows; filter conditions, which are never passed to `eval`.
 
 Tests: sweeps/where.py.
 """
@@ -69,7 +69,7 @@ def test_best_of_what_fits(sweep, monkeypatch, where, query) -> None:
         assert all(row["reason"] is None for row in found.rows)
 
 
-def test_no_row_beats_those_of_the_front(sweep, monkeypatch) -> None:
+def test_no_row_dominates_the_front(sweep, monkeypatch) -> None:
     monkeypatch.setattr(module, "_BATCH_ROWS", 7)
     path, frame = sweep
     found = find_best(path, pareto=("hours", "cost", "throughput_per_s"), top=1000).rows
@@ -163,7 +163,7 @@ def test_a_sample_is_spread_over_all_rows_that_fit(sweep, monkeypatch, most):
 
 @pytest.fixture(scope="module")
 def with_bounds(tmp_path_factory):
-    """Forecasts of two devices beside their rooflines, and a CPU, of which only a bound is known."""
+    """Write a sweep with forecasts and rooflines of two devices, and a CPU with a bound only."""
     space = Space(
         networks=("resnet50",),
         gpus=("k80", "rtx2080ti", "xeon-8380"),
@@ -188,7 +188,7 @@ def test_bounds_are_not_ranked_among_forecasts(with_bounds) -> None:
     assert {row["answer"] for row in only.rows} == {"bound"} and "bounds alone" in only.objective
 
 
-def test_the_bound_beside_a_forecast_is_its_roofline(with_bounds) -> None:
+def test_bound_of_a_forecast_is_its_roofline(with_bounds) -> None:
     frame = pd.read_parquet(with_bounds)
     by_model = frame.set_index(["gpu", "batch_size", "time_model"])
     for gpu in ("k80-die", "rtx2080ti"):

@@ -1,4 +1,4 @@
-"""Contexts between those that were read: what reading the network there gives, windows included."""
+"""Interpolated contexts equal reading the network at that length, including attention windows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def windowed(tmp_path) -> str:
 
 @pytest.mark.parametrize("context", [1, 2, 100, 299, 300, 301, 700])
 @pytest.mark.parametrize("window", [False, True])
-def test_a_context_is_what_reading_it_gives(windowed, window, context):
+def test_context_matches_reading_the_network_at_that_length(windowed, window, context):
     name = windowed if window else "gpt2"
     made = network_at_context(name, context, "fp16")
     there = find_network(name, options=SequenceOptions(context=context, phase="decode"))
@@ -41,6 +41,6 @@ def test_a_context_is_what_reading_it_gives(windowed, window, context):
         assert np.array_equal(getattr(made.work, part), getattr(work, part))
 
 
-def test_what_the_model_does_not_know_is_refused():
+def test_unsupported_context_is_an_error():
     with pytest.raises(BadValue, match="gpt2 knows 1024 positions"):
         network_at_context("gpt2", 1024, "fp16")

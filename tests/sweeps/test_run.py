@@ -1,4 +1,4 @@
-"""Sweeps: every row is what the one-at-a-time path says, nothing is lost when they stop, sizes are known before.
+"""Sweeps: every row equals the single prediction, interrupted sweeps lose nothing, and sizes are known in advance.
 
 Tests: sweeps/chunk.py, sweeps/space.py.
 """
@@ -99,7 +99,7 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
 
 
 def test_text_is_written_by_engines_at_every_context(tmp_path) -> None:
-    """Phases with a cache are executed as `predict` does, beside those without; in decode the length is the context."""
+    """Phases with a KV cache match `predict`; in decode, the sequence length is the context."""
     space = Space(
         networks=("gpt2",), gpus=("a100-sxm-80gb",), precisions=("fp16",), phases=("decode", "inference", "prefill"),
         sequence_lengths=(100, 900), batch_sizes=(1, 16),
@@ -126,13 +126,13 @@ def test_text_is_written_by_engines_at_every_context(tmp_path) -> None:
         ("resnet50", (None,), "resnet50 does not read sequences"),
     ],
 )
-def test_what_does_not_write_is_not_swept(network, lengths, message) -> None:
+def test_unwritable_output_is_an_error(network, lengths, message) -> None:
     with pytest.raises(BadValue, match=message):
         Space(networks=(network,), gpus=("h100-sxm",), phases=("decode",), sequence_lengths=lengths).resolve_names()
 
 
-def test_a_file_is_swept_itself_not_what_it_calls_its_network(tmp_path) -> None:
-    """A Caffe file may call its network as one that is shipped: it is still the file that is asked for."""
+def test_file_takes_precedence_over_the_name_in_it(tmp_path) -> None:
+    """A Caffe file whose network has the name of a shipped one is swept as a file."""
     file = tmp_path / "mine.prototxt"
     file.write_text(
         'name: "AlexNet" input: "data" input_dim: 1 input_dim: 3 input_dim: 32 input_dim: 32 layer { name: "ip" '
@@ -150,7 +150,7 @@ def asked(network: str) -> Workload:
 
 
 def check_against_scale(rows: list[dict]) -> None:
-    """Rows that train, beside what `scale` says of each; the numbers of workers are asked at once."""
+    """Compare training rows with `scale`, for all numbers of workers at once."""
     questions = defaultdict(list)
     for row in rows:
         names = ("network", "gpu", "time_model", "link", "batch_size", "scaling", "strategy")
@@ -180,8 +180,8 @@ def check_row(row: dict, answer: ScaleRow) -> None:
 @pytest.mark.parametrize(
     "strategy", ["data", "zero-1", pytest.param("zero-2", marks=pytest.mark.thorough), "zero-3", "pipeline-1f1b"]
 )
-def test_several_workers_are_those_of_scale(tmp_path, strategy) -> None:
-    """What broadcasts (the first three) is what `scale` says of each; what does not is taken from there."""
+def test_rows_of_several_workers_match_scale(tmp_path, strategy) -> None:
+    """Vectorized strategies (the first three) equal `scale`; the others are computed by it."""
     space = Space(
         networks=("alexnet", "resnet18"), gpus=("k80-die",), phases=("training",), batch_sizes=(8, 36),
         workers=(1, 4, 8), strategies=(strategy,), scalings=("weak", "strong"), links=("pcie3-x16", "10 Gbit/s"),
@@ -192,8 +192,8 @@ def test_several_workers_are_those_of_scale(tmp_path, strategy) -> None:
     assert sum(row["workers"] > 1 for row in rows) > 20
 
 
-def test_what_follows_an_impossible_combination_is_those_of_scale(tmp_path) -> None:
-    """First in its list stands what has no step of several workers: a phase, a number of workers, a batch size."""
+def test_rows_after_an_infeasible_combination_match_scale(tmp_path) -> None:
+    """The first value of each axis has no step on several workers: a phase, a number of workers, a batch size."""
     space = Space(
         networks=("alexnet",), gpus=("k80-die",), phases=("inference", "training"), batch_sizes=(2**17, 8),
         workers=(2**18, 1, 4), strategies=("tensor", "data"), scalings=("strong", "weak"), links=("10 Gbit/s",),
@@ -206,7 +206,7 @@ def test_what_follows_an_impossible_combination_is_those_of_scale(tmp_path) -> N
     assert {(row["collective"], row["time_s"]) for row in rows if row not in possible} == {(None, None)}
 
 
-def test_what_workers_cannot_share_has_its_reason(tmp_path) -> None:
+def test_infeasible_rows_have_a_reason(tmp_path) -> None:
     space = Space(
         networks=("alexnet",), gpus=("v100-sxm2",), phases=("training", "backward", "inference"), batch_sizes=(2, 6, 8),
         workers=(1, 4), strategies=("data", "tensor"), links=("pcie3-x16",),
@@ -266,7 +266,7 @@ def test_strategies_without_options_of_theirs_are_not_swept() -> None:
         space.check()
 
 
-def test_an_interrupted_sweep_goes_on(tmp_path, small_chunks) -> None:
+def test_interrupted_sweep_resumes(tmp_path, small_chunks) -> None:
     whole, path = tmp_path / "whole.parquet", tmp_path / "sweep.parquet"
     run_sweep(SMALL, whole, choose_model, jobs=1)
     with pytest.raises(Interrupted, match=r"interrupted; 5 of 16 chunks are kept in .*sweep\.parquet\.partial"):
@@ -291,7 +291,7 @@ def test_an_output_that_exists_stays(tmp_path, small_chunks) -> None:
     assert path.read_text().startswith('"network","gpu"') and len(path.read_text().splitlines()) == SMALL.size + 1
 
 
-def test_processes_write_what_one_writes(tmp_path, small_chunks) -> None:
+def test_several_processes_write_the_same_file(tmp_path, small_chunks) -> None:
     for jobs in (1, 2):
         run_sweep(SMALL, tmp_path / f"{jobs}.parquet", choose_model, jobs=jobs)
     assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
@@ -326,7 +326,7 @@ def half_done(tmp_path):
 
 
 def test_two_sweeps_with_one_output(tmp_path, small_chunks, half_done) -> None:
-    """The second is told who is at work; what was killed is taken up, and written as if nothing had been."""
+    """The second sweep names the running process; a killed sweep resumes and writes the same output."""
     process, space = half_done
     path, whole = tmp_path / "sweep.parquet", tmp_path / "whole.parquet"
     with pytest.raises(
@@ -342,7 +342,7 @@ def test_two_sweeps_with_one_output(tmp_path, small_chunks, half_done) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
-def test_chunks_stay_until_what_was_written_is_whole(tmp_path, small_chunks, monkeypatch, suffix) -> None:
+def test_chunks_remain_until_the_output_is_complete(tmp_path, small_chunks, monkeypatch, suffix) -> None:
     path = tmp_path / f"sweep.{suffix}"
 
     def torn(aside: Path, *told) -> None:
@@ -358,7 +358,7 @@ def test_chunks_stay_until_what_was_written_is_whole(tmp_path, small_chunks, mon
     assert run_sweep(SMALL, path, choose_model, jobs=1).resumed == SMALL.chunk_count
 
 
-def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch) -> None:
+def test_unwritable_folder_is_an_error(tmp_path, monkeypatch) -> None:
     """As in a folder that others own: root, who runs tests in containers, may write everywhere."""
 
     def refuse(*_: object, **__: object) -> None:
@@ -379,7 +379,7 @@ def no_file_above():
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 @pytest.mark.parametrize("share", [0.5, 1.5])
-def test_a_full_disk_leaves_what_can_go_on(tmp_path, small_chunks, no_file_above, share, suffix) -> None:
+def test_sweep_can_resume_after_a_full_disk(tmp_path, small_chunks, no_file_above, share, suffix) -> None:
     """Below the size of a chunk none can be written; above it only the whole cannot."""
     path = tmp_path / f"sweep.{suffix}"
     with pytest.raises(Interrupted):
@@ -395,7 +395,7 @@ def test_a_full_disk_leaves_what_can_go_on(tmp_path, small_chunks, no_file_above
     assert (done.resumed, done.rows) == (kept, SMALL.size)
 
 
-def test_what_lies_in_the_way(tmp_path, small_chunks) -> None:
+def test_existing_paths_are_not_overwritten(tmp_path, small_chunks) -> None:
     folder = tmp_path / "sweep.parquet.partial"
     folder.mkdir()
     (folder / "mine").touch()
@@ -454,7 +454,7 @@ def test_ranges_and_names() -> None:
 
 
 @pytest.mark.slow
-def test_a_cluster_whose_worker_is_killed_writes_the_same(tmp_path, small_chunks) -> None:
+def test_cluster_with_a_killed_worker_writes_the_same(tmp_path, small_chunks) -> None:
     distributed = pytest.importorskip("distributed")
     here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
     run_sweep(SMALL, here, choose_model, jobs=1)

@@ -159,8 +159,8 @@ def test_messages_for_too_few_layers_and_missing_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda row: {**row, "kernelsize": "wide"}, "sizes or time cannot be read"),
-        (lambda row: {**row, "value": ""}, "sizes or time cannot be read"),
+        (lambda row: {**row, "kernelsize": "wide"}, "cannot read the sizes or time of a row"),
+        (lambda row: {**row, "value": ""}, "cannot read the sizes or time of a row"),
         (lambda row: {**row, "value": "0"}, "a number of seconds above 0"),
         (lambda row: {name: value for name, value in row.items() if name != "gpu"}, "no column gpu"),
     ],

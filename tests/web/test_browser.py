@@ -73,7 +73,7 @@ def wait_for(address, process, log):
 
 @pytest.fixture(scope="module")
 def visitor(browser):
-    """Somebody whose browser has Streamlit's scripts already, from the second page on."""
+    """Open a browser page; scripts of Streamlit are cached from the second page on."""
     return browser.new_context(viewport=DESKTOP, accept_downloads=True)
 
 
@@ -119,7 +119,7 @@ def until(page, name, *values):
 
 
 def choose(page, label, text, listed=True):
-    """Pick from a list as one does with a keyboard: type, Enter; what is not listed is taken as it was typed."""
+    """Choose from a list with the keyboard: type and press Enter; unlisted text is accepted as typed."""
     box = page.get_by_role("combobox", name=label, exact=True)
     box.fill(text)
     expect(box).to_have_value(text)
@@ -127,7 +127,7 @@ def choose(page, label, text, listed=True):
 
 
 def take_option(page, text):
-    """Enter, once the list shows what was typed."""
+    """Press Enter as soon as the list shows the typed text."""
     page.get_by_role("option").filter(has_text=text).first.wait_for()
     page.keyboard.press("Enter")
 

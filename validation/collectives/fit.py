@@ -38,7 +38,7 @@ _NOISE = 0.05
 """Relative scatter below which residuals are squared by the loss."""
 
 SIZE_FOLDS = 7
-"""Number of folds of message sizes: every seventh size in rising order, so that neighboring sizes are not held out."""
+"""Number of folds of message sizes: every seventh size in rising order, so that neighbouring sizes are not held out."""
 
 FEWEST = 10
 """Fewest exchanges of a platform and operation that are fitted and held out."""

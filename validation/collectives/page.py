@@ -22,7 +22,7 @@ def exchange_validation_page(
         Table(title, _COLUMNS, [msgspec.to_builtins(row) for row in rows if row.held_out == kind])
         for kind, title in (
             ("sizes", "Message sizes held out, every seventh at a time"),
-            ("workers", "Each number of workers held out: its PPP comes from neighboring numbers"),
+            ("workers", "Each number of workers held out: its PPP comes from neighbouring numbers"),
         )
     ]
     worst = Table(

@@ -1,4 +1,4 @@
-"""Every kind of layer goes through all that is asked of a kind, and one without a record is named, not assumed.
+"""Records of all kinds of layers are complete, and a kind without a record is reported.
 
 Tests: counting/kinds/__init__.py.
 """
@@ -45,7 +45,7 @@ SORT = Layer("it", "aten.sort", ((1, 4),), ((1, 4),), (), (INPUT,))
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
-def test_every_kind_says_all_that_is_asked_of_it(name):
+def test_records_of_kinds_are_complete(name):
     kind, layers = KINDS[name], layer_of_kind(name)
     layer = layers[-1]
     where = f"{name}: in its record in paleo_lite/counting/kinds"
@@ -73,12 +73,12 @@ def test_a_kind_without_a_record_is_not_taken_for_another():
     assert not preserves_sharding(SORT)
 
 
-def test_what_is_unknown_is_said():
+def test_unknown_kind_is_reported():
     assert missing_rules_note(["aten.sort (2)"]).endswith("aten.sort (2): its time and its saved tensors are unknown")
     assert missing_rules_note(["conv2d (16)"]).endswith("conv2d (16): its time is unknown")
 
 
-def test_a_prediction_names_what_has_no_record():
+def test_prediction_names_kinds_without_record():
     weighted = Layer("first", "linear", ((1, 4),), ((1, 4),), ((4, 4),), (INPUT,), 16)
     network = Network("sorted", ((1, 4),), (weighted, SORT._replace(parents=(0,))), 16)
     for phase in ("inference", "training"):

@@ -1,4 +1,4 @@
-"""Rules of a user's own: for operations and whole modules, beside those that torch's counter takes.
+"""User-defined rules for operations and modules, compared with rules of torch's counter.
 
 Tests: api/counts.py.
 """
@@ -32,7 +32,7 @@ def as_found():
         table.update(before)
 
 
-def test_an_operation_and_the_note_that_says_so():
+def test_rule_of_an_operation_and_its_note():
     pl.rule("erfinv", lambda layer: 20 * prod(layer.outputs[0]))
     counts = pl.layers(NETWORK, batch_size=3)
     assert counts.total == 240
@@ -41,7 +41,7 @@ def test_an_operation_and_the_note_that_says_so():
     assert note in pl.predict(NETWORK, gpu="k80-die", time_model="roofline").notes
 
 
-def test_a_rule_may_tell_the_passes_apart():
+def test_rule_may_depend_on_the_pass():
     weighted = Layer("first", "linear", ((1, 4),), ((1, 4),), ((4, 4),), (INPUT,), 16)
     pl.rule("my.thing", lambda layer: (10, 20, 40), macs=True)
     own = Layer("own", "my.thing", ((1, 4),), ((1, 2),), ((3, 3),), (0,), 9)
@@ -55,7 +55,7 @@ def test_a_rule_may_tell_the_passes_apart():
 
 
 @pytest.mark.parametrize("given", [-1, (1, 2), float("nan"), None])
-def test_what_is_no_count_is_refused(given):
+def test_invalid_count_is_an_error(given):
     pl.rule("aten.erfinv", lambda layer: given)
     with pytest.raises(CountFailed, match=r"layer 'it'.*aten\.erfinv"):
         pl.layers(NETWORK)
@@ -67,7 +67,7 @@ def test_a_rule_is_a_function():
 
 
 @pytest.mark.slow
-def test_the_same_rule_gives_what_torchs_counter_gives():
+def test_rule_gives_the_count_of_torch():
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -107,7 +107,7 @@ def test_a_file_on_the_command_line(tmp_path):
 
 
 @pytest.mark.parametrize(("length", "heads", "size"), [(512, 32, 64), (16384, 16, 128), (7, 1, 8)])
-def test_causal_attention_by_half_is_what_flashattention_reports(length, heads, size):
+def test_causal_attention_has_half_the_flops_as_in_flashattention(length, heads, size):
     # benchmarks/benchmark_flash_attention.py: 4 * batch * seqlen**2 * nheads * headdim // (2 if causal else 1),
     # 2.5 times as much backward, the recomputation of scores included: 2 without
     batch, shape = 3, (1, heads, length, size)

@@ -63,7 +63,7 @@ def test_sizes_by_hand(name: str) -> None:
     assert gemm_of(layer, "backward_weight") == Gemm(*weight)
 
 
-def test_what_is_no_product_has_none() -> None:
+def test_other_kinds_have_no_matrix_products() -> None:
     assert gemm_of(Layer("it", "relu", ((1, 4),), ((1, 4),)), "forward") is None
 
 
@@ -83,8 +83,8 @@ def test_torch_lowers_a_convolution_to_the_same_sizes(layer: Layer) -> None:
 
 
 @pytest.mark.slow
-def test_multiply_accumulates_are_those_that_torch_counts() -> None:
-    """Forward and both gradients of layers whose positions are as many in as out."""
+def test_macs_equal_torch() -> None:
+    """Compare the forward pass and both gradients of layers with as many input as output positions."""
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 

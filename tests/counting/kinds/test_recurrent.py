@@ -48,7 +48,7 @@ def total(layer, column, batch_size=1):
     return int(count([layer]).column(column, "inference", batch_size).sum())
 
 
-def test_a_selective_scan_counts_what_its_authors_count():
+def test_selective_scan_matches_its_authors_count():
     """state-spaces/mamba, ``selective_scan_flop_jit``: 9 B L D N, B L D for the skip connection, B L D for the gate."""
     assert total(SCAN, "flops") == 9 * TOKENS * CHANNELS * STATES + 2 * TOKENS * CHANNELS
     assert total(SCAN, "macs") == 0  # no matrix product

@@ -273,7 +273,7 @@ def test_shapes_that_do_not_fit_their_kind(wrong):
 
 @given(layers=any_layer(), batch_size=st.integers(1, 2**20))
 def test_every_count_is_affine_in_the_batch_and_never_negative(layers, batch_size):
-    """Asked directly at a batch size, a rule says what the two stored parts add up to."""
+    """A rule evaluated at a batch size equals the sum of the stored constant and per-sample parts."""
     from paleo_lite.counting.layer import trace_flow
     from paleo_lite.counting.work import _count_passes, find_convention
 
@@ -333,13 +333,13 @@ def test_every_kind_is_in_the_docs():
 
 
 @pytest.mark.parametrize("kind", PER_ELEMENT)
-def test_kinds_per_element_cost_what_the_docs_say(kind):
+def test_elementwise_costs_match_the_documentation(kind):
     layers = layer_of_kind(kind)
     found = [figures(layers, phase)["flops"] / prod(layers[-1].outputs[0]) for phase in ("forward", "backward_data")]
     assert found == PER_ELEMENT[kind]
 
 
-def test_the_docs_say_it_of_every_kind_per_element():
+def test_documentation_lists_every_elementwise_kind():
     from paleo_lite.counting.kinds.elementwise import KINDS as ELEMENTWISE
 
     of_their_own = {"softmax", "log_softmax", "cross_entropy", "dropout", "reduce", "scan", "fourier"}

@@ -31,7 +31,7 @@ def beside():
     return compare_with_profile("run", PassTimes("inference", 3, 3, sums, times, True), prediction)
 
 
-def test_share_of_peak_of_each_class_and_layer(beside):
+def test_share_of_peak_by_class_and_layer(beside):
     rows = data(ppp_chart(beside))
     shares = {row["class"]: row["share"] for row in rows if str(row.get("measure", "")).startswith("PPP")}
     assert shares == {"forward: convolution": pytest.approx(0.5), "forward: linear": pytest.approx(0.25)}

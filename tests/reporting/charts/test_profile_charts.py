@@ -146,7 +146,7 @@ def efficiency_of(paths, **options):
 
 @pytest.fixture
 def runs(tmp_path):
-    """Batch 64 twice as efficient as batch 32, whatever the number of nodes; two repeats, one a little slower."""
+    """Return runs in which batch 64 is twice as efficient as batch 32 on any number of nodes, with two repetitions."""
     for run, slower in ((0, 1.0), (1, 1.1)):
         for nodes in (1, 8):
             for batch, faster in ((32, 1), (64, 2)):

@@ -84,7 +84,7 @@ def pl_options():
     return TrainingOptions("sgd")
 
 
-def test_nothing_is_fetched_and_only_its_own_script_runs(page):
+def test_page_loads_no_external_resources(page):
     read = Reader(page)
     for _, attributes in read.tags:
         for name in ("src", "href", "xlink:href", "action", "data", "poster", "srcset"):
@@ -116,7 +116,7 @@ def test_headings_captions_and_ids_are_accessible(page):
     assert boxes and all(tag["tabindex"] == "0" and tag["role"] == "region" for tag in boxes)
 
 
-def test_numbers_are_those_of_the_prediction(page, prediction):
+def test_numbers_match_the_prediction(page, prediction):
     text = html.unescape(re.sub(r"<[^>]+>", " ", page))
     low, high = prediction.interval
     assert format_si(prediction.time_s, "s") in text
