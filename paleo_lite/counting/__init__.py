@@ -1,4 +1,4 @@
-"""Floor 2: what one operation costs, from its shapes."""
+"""Floor 2: the cost of a single operation, from its shapes."""
 
 from .kinds import KINDS, MATRIX_KINDS
 from .layer import CONSTANT, INPUT, Layer, Shape

@@ -1,1 +1,1 @@
-"""Floor 5: what keeps a device waiting for its data, and what would help."""
+"""Floor 5: bottlenecks of the input pipeline, and remedies."""

@@ -1,4 +1,4 @@
-"""Floor 3: what this machine does, timed. Knows shapes and torch; no network, device file or time model."""
+"""Floor 3: timing of this machine with torch, without networks, hardware files or time models."""
 
 from .loops import LoadingRate, StepTimer, mock_loader, mock_trainer
 

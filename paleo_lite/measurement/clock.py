@@ -1,8 +1,8 @@
-"""Timing a call: warmed up, repeated until its median stands still, in rounds; median and spread.
+"""Timing of calls: warm-up, repetition in rounds until the median is stable, and its spread.
 
-Two clocks. On the CPU a call has ended when it returns. On CUDA it has only been queued, so events are put before and
-behind many calls and waited for once: a wait per call would add its own cost to each and inflate every sum of layers
-(Lu et al. 2017 measured layer by layer; their sums needed that cost taken out).
+There are two clocks. On the CPU, a call is complete when it returns. On CUDA, it has only been queued, so events
+enclose many calls and are awaited once: waiting for each call would add a cost to each, and inflate sums of layers (Lu
+et al. 2017 measured layer by layer, and had to subtract this cost from their sums).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Run = Callable[[], object]
 
 
 class Clock(Protocol):
-    """Anything that can say how long several calls in a row take."""
+    """Protocol of clocks that time several consecutive calls."""
 
     def seconds(self, run: Run, calls: int) -> float:
         """Seconds of `calls` calls of `run`, all ended."""
@@ -27,7 +27,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """The host's own clock, for work that has ended when its call returns."""
+    """Clock of the host, for work that is complete when its call returns."""
 
     def seconds(self, run: Run, calls: int) -> float:
         """Seconds of `calls` calls."""
@@ -38,12 +38,12 @@ class HostClock:
 
 
 class EventClock:
-    """CUDA events around all calls, one wait at their end.
+    """Clock with CUDA events around all calls and one wait at the end.
 
     Parameters
     ----------
     cuda : module
-        ``torch.cuda``, or anything with its ``Event`` and ``synchronize``.
+        ``torch.cuda``, or an object with its ``Event`` and ``synchronize``.
     """
 
     def __init__(self, cuda: Any) -> None:
@@ -62,18 +62,19 @@ class EventClock:
 
 
 class Effort(msgspec.Struct, frozen=True):
-    """How hard to try.
+    """Limits of the repetition of a timed call.
 
     Attributes
     ----------
     tolerance : float
-        Relative error of the median at which it stands still.
+        Relative error of the median below which it counts as stable.
     sample_s : float
-        Calls are repeated until a sample takes this long, so that the clock's own steps do not show.
+        Minimum seconds of a sample, which contains several calls if necessary, so that the clock's resolution does not
+        matter.
     limit_s : float
-        Time after which the median of at least three samples stands as it is.
+        Seconds after which the median of at least three samples is accepted.
     warm_up_s : float
-        Warmed up for so long at least: see `RISE_S`.
+        Minimum seconds of the warm-up: see `RISE_S`.
     """
 
     tolerance: float = 0.01
@@ -84,7 +85,7 @@ class Effort(msgspec.Struct, frozen=True):
     warm_up_s: float = 0.0
 
     def takes_s(self, call_s: float) -> float:
-        """Seconds that timing a steady call takes, warmed up, all rounds together."""
+        """Return the seconds that timing a steady call takes in all rounds, without the warm-up."""
         sample_s = max(call_s, self.sample_s)
         samples = min(self.samples_at_least, max(_SAMPLES_AT_LEAST, math.ceil((self.limit_s - call_s) / sample_s)))
         return ROUNDS * (max(2 * call_s, self.warm_up_s) + samples * sample_s)
@@ -100,18 +101,18 @@ _CALLS_AT_MOST = 10_000
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """What timing a call gave.
+    """Result of timing a call.
 
     Attributes
     ----------
     median_s : float
-        Seconds of one call.
+        Median seconds of a call.
     spread : float
-        Relative standard deviation of one sample, from the range of the middle half of them.
+        Relative standard deviation of a sample, estimated from the interquartile range.
     samples, calls : int
-        Samples taken, and calls in each.
+        Number of samples, and of calls per sample.
     stable : bool
-        Whether the median stood still within the tolerance before time ran out.
+        Whether the median became stable within the time limit.
     """
 
     median_s: float
@@ -124,7 +125,8 @@ class Timing(msgspec.Struct, frozen=True):
 def time_call(run: Run, clock: Clock, effort: Effort | None = None) -> Timing:
     """Time a call.
 
-    The error of a median of n samples is 1.25 times their deviation over the root of n (Kenney and Keeping 1962).
+    The error of the median of n samples is 1.25 times their standard deviation divided by sqrt(n) (Kenney and Keeping
+    1962).
     """
     effort = effort or Effort()
     once, spent = _warm_up(run, clock, effort)
@@ -153,14 +155,14 @@ _AGREEING = 0.05
 
 
 def best_of(timings: Sequence[Timing]) -> Timing:
-    """The fastest round: other work on a machine only ever adds time. It is stable if another round agrees with it."""
+    """Return the fastest round, because other work only adds time; it is stable if another round agrees with it."""
     fastest, *others = sorted(timings, key=lambda timing: timing.median_s)
     agreed = not others or others[0].median_s <= fastest.median_s * (1 + _AGREEING)
     return msgspec.structs.replace(fastest, stable=fastest.stable and agreed)
 
 
 def _warm_up(run: Run, clock: Clock, effort: Effort) -> tuple[float, float]:
-    """Call until two calls in a row take about as long: caches, lazy initialisation, compilers, clocks that rise."""
+    """Call until two consecutive calls take equally long: caches, lazy initialisation, compilation, rising clocks."""
     before, spent = clock.seconds(run, 1), 0.0
     for _ in range(_WARM_UP_AT_MOST):
         now = clock.seconds(run, 1)

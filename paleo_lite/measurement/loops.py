@@ -1,10 +1,10 @@
-"""A training loop and what loads its batches: timed while it runs, or each alone.
+"""Timing of a training loop and of its data loader, together or separately.
 
-From the course slides "Performance and Profiling". `StepTimer` is their manual instrumentation, with the two things
-that it leaves out: work on a GPU is only queued when a call returns, so that the end of a step has to wait for it, and
-the first steps (start of workers, lazy initialisation, choice of algorithms) belong to no average. A mocked-up loader
-measures the limit of training, a mocked-up training the limit of I/O. No framework is needed: a loader is anything
-that yields batches.
+The methods are those of the course slides "Performance and Profiling". `StepTimer` corresponds to their manual
+instrumentation, with two additions: it waits for the GPU at the end of a step, because a call returns when its work is
+only queued, and averages exclude the first steps (start of workers, lazy initialisation, choice of algorithms). A mock
+loader measures the limit of training, and a mock trainer the limit of I/O. No framework is required: a loader is
+any iterable of batches.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class StepTimer:
             train(inputs, targets)
         print(timer)
 
-    or, where the loop is another's, ``with timer.loading(): ...`` and ``with timer.training(): ...``.
+    or, if the loop cannot be changed in this way, ``with timer.loading(): ...`` and ``with timer.training(): ...``.
 
     Parameters
     ----------
     window : int
-        Steps that the averages are over.
+        Number of steps in the moving averages.
     warm_up : int
-        Steps at the start that no average takes.
+        Number of initial steps to exclude.
     synchronise : callable, False or None
-        Waits for the device at the end of a step. None: ``torch.cuda.synchronize`` once torch is imported and CUDA in
-        use, else nothing. False: never; then a step ends when its last kernel is queued, and the waiting shows up
-        wherever the host happens to need a result.
+        Function that waits for the device at the end of a step. None uses ``torch.cuda.synchronize`` if torch is
+        imported and CUDA is in use. False never waits: a step then ends when its last kernel is queued, and the wait
+        counts where the host next needs a result.
     clock : callable
         Seconds.
 
@@ -75,9 +75,9 @@ class StepTimer:
         self.count = 0
 
     def steps(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches of a loader, each step timed: fetching as loading, what the loop does with it as training.
+        """Iterate over the batches of a loader and time each step: fetching as loading, the loop's body as training.
 
-        A step that the loop leaves by ``break`` or an error has not ended and is not counted.
+        A step that the loop leaves by ``break`` or an error is not counted.
         """
         arriving = iter(loader)
         while True:
@@ -93,12 +93,12 @@ class StepTimer:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Time what is inside as loading."""
+        """Time the body of a ``with`` statement as loading."""
         yield from self._timed("loading")
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Time what is inside as training, the device's work included."""
+        """Time the body of a ``with`` statement as training, including the work of the device."""
         yield from self._timed("training")
 
     def _timed(self, part: str) -> Iterator[None]:
@@ -132,17 +132,17 @@ class StepTimer:
 
     @property
     def loading_s(self) -> float | None:
-        """Average seconds that a step waits for its batch; None before there is one."""
+        """Average seconds of loading per step; None before the first step."""
         return _mean(self._seconds["loading"])
 
     @property
     def training_s(self) -> float | None:
-        """Average seconds that a step works; None before there is one."""
+        """Average seconds of training per step; None before the first step."""
         return _mean(self._seconds["training"])
 
     @property
     def utilisation(self) -> float | None:
-        """Share of a step that is work: the utilisation of the device, where training keeps it busy."""
+        """Fraction of a step that is training: the utilisation of the device if training keeps it busy."""
         loading, training = self.loading_s, self.training_s
         if loading is None or training is None or loading + training == 0:
             return None
@@ -172,17 +172,17 @@ def _mean(seconds: deque[float]) -> float | None:
 def mock_loader(
     source: Iterable[Batch], batches: int | None = None, place: Callable[[Batch], Batch] | None = None
 ) -> Iterator[Batch]:
-    """Yield one stored batch again and again: a training loop over it runs at the limit of training.
+    """Yield the same batch repeatedly: a training loop over it runs at the limit of training.
 
     Parameters
     ----------
     source : iterable
-        A loader; its first batch is taken, now, and the rest is not touched.
+        A loader; only its first batch is read, immediately.
     batches : int, optional
-        How often; without it for ever.
+        Number of batches to yield (default: unlimited).
     place : callable, optional
-        Moves the batch to where it is kept, once: ``lambda batch: [part.cuda() for part in batch]``. Kept on the
-        device it leaves the copy out, kept on the host it leaves it in.
+        Function that moves the batch once, such as ``lambda batch: [part.cuda() for part in batch]``. With the batch on
+        the device, the loop does not include the copy; with the batch on the host, it does.
 
     Raises
     ------
@@ -198,14 +198,14 @@ def mock_loader(
 
 
 class LoadingRate(msgspec.Struct, frozen=True):
-    """How fast batches came while nothing was done with them.
+    """Rate of loading without training.
 
     Attributes
     ----------
     batches : int
-        Timed, those to warm up left out.
+        Number of timed batches, without the warm-up.
     samples : int or None
-        In them; None where the batches do not show it.
+        Number of samples in them; None if unknown.
     """
 
     batches: int
@@ -219,7 +219,7 @@ class LoadingRate(msgspec.Struct, frozen=True):
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples per second: has to be higher than that of training."""
+        """Samples per second, which must exceed those of training."""
         return None if self.samples is None else self.samples / self.seconds
 
 
@@ -231,29 +231,29 @@ def mock_trainer(
     samples_in: Callable[[Any], int | None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> LoadingRate:
-    """Discard each batch after loading it: the limit of loading.
+    """Measure the limit of loading by discarding each batch.
 
-    A loader that fetches ahead has a buffer full when the clock starts: time many more batches than it holds.
+    A loader that prefetches has a full buffer when the clock starts: time many more batches than the buffer holds.
 
     Parameters
     ----------
     source : iterable
         A loader.
     batches : int, optional
-        Stop after so many timed batches; without it, and without `seconds`, at the loader's end.
+        Number of timed batches; without it and `seconds`, all batches of the loader.
     seconds : float, optional
-        Stop after so long.
+        Time limit.
     warm_up : int
-        Batches before the clock starts: workers start, caches fill.
+        Number of batches before the clock starts, while workers start and caches fill.
     samples_in : callable, optional
-        Samples in a batch; without it `count_samples`.
+        Function that returns the number of samples in a batch (default: `count_samples`).
     clock : callable
         Seconds.
 
     Raises
     ------
     BadValue
-        If no batch is left to time, or a limit is not above 0.
+        If there is no batch to time, or a limit is not > 0.
     """
     if (batches is not None and batches < 1) or (seconds is not None and not seconds > 0) or warm_up < 0:
         raise BadValue("batches must be 1 or more, seconds above 0 and batches to warm up 0 or more")
@@ -277,9 +277,9 @@ def mock_trainer(
 
 
 def count_samples(batch: Any) -> int | None:
-    """Samples in a batch: the first dimension of its first tensor, or None where there is none.
+    """Return the number of samples in a batch: the first dimension of its first tensor, or None if it has none.
 
-    A batch is a tensor or array, or a list, tuple or dict whose first entry is one.
+    A batch is a tensor or array, or a list, tuple or dict with one as its first entry.
     """
     shape = getattr(batch, "shape", None)
     if shape is not None:

@@ -1,4 +1,4 @@
-"""The machine in words and figures: a hardware description from what the system reports and what the probes took."""
+"""Description of this machine: figures from the operating system and the driver, and rates from probes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ TENSOR_SINCE = {"fp16": 7.0, "bf16": 8.0, "tf32": 8.0}
 
 
 class System(msgspec.Struct, frozen=True):
-    """What the system says of itself.
+    """Properties that the system reports.
 
     Attributes
     ----------
     multiprocessors, lanes : int
         CPU threads that torch uses or GPU multiprocessors, and fp32 lanes over all of them.
     lanes_note : str
-        How the lanes were found.
+        How the number of lanes was determined.
     capability : str
         Compute capability of a GPU.
     """
@@ -56,7 +56,7 @@ class System(msgspec.Struct, frozen=True):
 
 
 def describe(setup: Setup) -> System:
-    """The machine that a setup runs on."""
+    """Return the properties of the machine that a setup runs on."""
     return _gpu(setup) if setup.device == "cuda" else _cpu(setup)
 
 
@@ -82,7 +82,7 @@ def _cpu(setup: Setup) -> System:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """The first processor of ``/proc/cpuinfo``; empty where there is no such file."""
+    """Return the fields of the first processor in ``/proc/cpuinfo``, or an empty dict if there is no such file."""
     path = Path("/proc/cpuinfo")
     if not path.is_file():
         return {}
@@ -114,7 +114,7 @@ def _gpu(setup: Setup) -> System:
 
 
 def _clock_from_driver() -> float:
-    """The highest clock of the multiprocessors."""
+    """Return the highest clock of the multiprocessors according to the driver."""
     try:
         (clock,) = _ask_driver("clocks.max.sm")
         return float(clock) * 1e6
@@ -125,7 +125,7 @@ def _clock_from_driver() -> float:
 
 
 def _ask_driver(fields: str) -> list[str]:
-    """What NVIDIA's own command says of the first GPU, in its words."""
+    """Return the answer of ``nvidia-smi`` about the first GPU."""
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     return [word.strip() for word in answer.split(",")]
@@ -142,9 +142,9 @@ SLOWER = 0.97
 
 
 def held_back(setup: Setup) -> str:
-    """What to say of a GPU whose clocks are held back under load; empty where they are not, or nothing tells.
+    """Return a note if the clocks of the GPU are reduced under load; empty if they are not, or if it is unknown.
 
-    Asked of the driver's own command while products that were queued before keep the device busy.
+    The driver is queried while queued matrix products keep the device busy.
     """
     if setup.device != "cuda":
         return ""
@@ -171,7 +171,7 @@ BUSY_S = 1.0
 
 
 def identity(machine: System, threads: int | None = None) -> str:
-    """A device id made from a machine's name: ``measured-amd-epyc-2-threads``."""
+    """Return a device id from the name of a machine, such as ``measured-amd-epyc-2-threads``."""
     name = re.sub(r"[^a-z0-9]+", "-", machine.name.lower()).strip("-") or "machine"
     return f"measured-{name}" + (f"-{_threads(threads).replace(' ', '-')}" if threads else "")
 
@@ -181,9 +181,9 @@ def _threads(number: int) -> str:
 
 
 def other_work() -> str:
-    """What to say of a machine that has other things to do; empty where it has not, or does not tell.
+    """Return a note if other programs use the machine; empty if none do, or if it is unknown.
 
-    A step whose threads wait for each other takes many times as long where one of them has to share its core.
+    If threads of a step wait for each other, sharing one core with another program slows down the whole step.
     """
     if not hasattr(os, "getloadavg"):
         return ""
@@ -194,21 +194,21 @@ def other_work() -> str:
 
 
 def peak_per_s(probed: Sequence[Probed], precision: str) -> float:
-    """FLOP/s of the fastest matrix product, a multiply-accumulate counted as 2.
+    """Return the FLOP/s of the fastest matrix product, with 2 FLOPs per multiply-accumulate.
 
-    Libraries for convolutions and for matrix products differ, on some CPUs by a factor of 2: what the faster of them
-    reaches is what the machine can do.
+    Libraries for convolutions and for matrix products differ, on some CPUs by a factor of 2; the faster one determines
+    the peak.
     """
     return max(_rate(measured, precision, "flops") for measured in probed if measured.probe.is_product)
 
 
 def bandwidth_bytes_per_s(probed: Sequence[Probed], precision: str) -> float:
-    """Bytes read and written per second by the fastest stream."""
+    """Return the bytes read and written per second by the fastest stream."""
     return max(_rate(measured, precision, "bytes") for measured in probed if measured.probe.purpose == "stream")
 
 
 def launch_s(probed: Sequence[Probed]) -> float:
-    """Seconds of the shortest operation."""
+    """Return the seconds of the shortest operation."""
     return min(measured.timing.median_s for measured in probed if measured.probe.purpose == "launch")
 
 
@@ -220,7 +220,7 @@ def _rate(measured: Probed, precision: str, column: str) -> float:
 def hardware(
     machine: System, name: str, peaks: dict[str, float], bandwidth: float, year: int, scope: str, software: str
 ) -> dict[str, Any]:
-    """The machine as a hardware file.
+    """Return the machine as the content of a hardware file.
 
     Parameters
     ----------
@@ -231,11 +231,11 @@ def hardware(
     bandwidth : float
         Bytes per second.
     year : int
-        The year in which it was measured stands for the one it was made, which no system reports.
+        Year of the measurement, instead of the year of release, which systems do not report.
     scope : {"cpu", "die"}
         The scope.
     software : str
-        What it was measured with.
+        Software of the measurement.
     """
 
     def figure(value: str, note: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""What is timed, and how torch runs it: steps of whole networks on real memory, and probes.
+"""Execution of steps of networks and of probes with torch.
 
-A probe is a single operation whose work is known by its shapes alone: a `Layer` at a batch size, counted by the same
-rules as the layers of a network.
+A probe is a single operation with known work: a `Layer` at a batch size, counted by the same rules as the layers of a
+network.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEVICES = ("cpu", "cuda")
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """How to run.
+    """Device and settings of a run.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Setup(msgspec.Struct, frozen=True):
     precision : str
         One of `PRECISIONS`.
     threads : int
-        Of the CPU; on CUDA they only launch.
+        Number of CPU threads; on CUDA they only launch kernels.
     channels_last, compiled : bool
         Memory format of images, and whether networks go through ``torch.compile``.
     """
@@ -48,12 +48,12 @@ class Setup(msgspec.Struct, frozen=True):
 
     @property
     def dtype(self) -> Any:
-        """The torch type of the numbers."""
+        """Torch type of the elements."""
         return getattr(self.torch, PRECISIONS[self.precision])
 
     @property
     def software(self) -> str:
-        """Framework and options, as a measurement records them; no comma, which a CSV would take for its own."""
+        """Framework and options as recorded in measurements, without commas, because they are written to CSV."""
         words = [f"torch {self.torch.__version__.partition('+')[0]}"]
         if self.device == "cpu":
             words.append(f"{self.threads} threads" if self.threads != 1 else "1 thread")
@@ -61,7 +61,7 @@ class Setup(msgspec.Struct, frozen=True):
         return " ".join(words)
 
     def images(self, *shape: int) -> Any:
-        """Random numbers of a shape; what a network does takes as long whatever they are."""
+        """Return random images of a shape; the time of a network does not depend on their values."""
         tensor = self.torch.rand(*shape, device=self.device).to(self.dtype)
         if self.channels_last and len(shape) == 4:
             tensor = tensor.contiguous(memory_format=self.torch.channels_last)
@@ -72,10 +72,9 @@ class Setup(msgspec.Struct, frozen=True):
 def set_up(
     device: str, precision: str, threads: int | None = None, channels_last: bool = False, compiled: bool = False
 ) -> Iterator[Setup]:
-    """Prepare torch, and leave it afterwards as it was.
+    """Configure torch for a run, and restore its configuration afterwards.
 
-    In fp32 on CUDA the tensor cores' tf32 is switched off, which torch leaves on for convolutions: it is a precision of
-    its own.
+    For fp32 on CUDA, tf32 is disabled, which torch enables for convolutions by default: tf32 is a separate precision.
 
     Raises
     ------
@@ -113,7 +112,7 @@ STEPS = ("inference", "forward+backward", "training")
 
 
 class OutOfMemory(Exception):
-    """The device has no room for a step: a smaller batch may fit."""
+    """Raised if a step does not fit into the device's memory; a smaller batch may fit."""
 
 
 def time_step(
@@ -124,16 +123,16 @@ def time_step(
     Parameters
     ----------
     module : torch.nn.Module
-        Takes images; is moved to the setup's device and precision.
+        Module that takes images; it is moved to the setup's device and precision.
     phase : str
         One of `STEPS`; training is forward, backward and a step of plain stochastic gradient descent.
 
     Raises
     ------
     BadValue
-        If the phase is none of `STEPS`.
+        If the phase is not in `STEPS`.
     OutOfMemory
-        If the device has no room for it.
+        If the step does not fit into the device's memory.
     """
     if phase not in STEPS:
         raise BadValue(f"a step of {phase!r} cannot be timed on its own: expected one of {', '.join(STEPS)}")
@@ -161,7 +160,7 @@ def time_step(
 
 
 def _training(module: Any, called: Any, images: Any, setup: Setup, updates: bool) -> Run:
-    """A training step; its loss is the sum of the outputs, which costs next to nothing."""
+    """Return a training step; its loss is the sum of the outputs, which has a negligible cost."""
     # A rate of 0 would let weights stand, but some libraries skip it; this one leaves them what they were in effect.
     optimizer = setup.torch.optim.SGD(module.parameters(), lr=1e-12)
 
@@ -178,7 +177,7 @@ def _training(module: Any, called: Any, images: Any, setup: Setup, updates: bool
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One operation to time.
+    """An operation to time.
 
     Attributes
     ----------
@@ -191,7 +190,7 @@ class Probe(msgspec.Struct, frozen=True):
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a matrix product and nothing else, as a dense 1x1 convolution of stride 1 is too."""
+        """Whether the probe is a plain matrix product, including dense 1x1 convolutions with stride 1."""
         plain = self.layer.attributes.get("stride") == [1, 1] and "groups" not in self.layer.attributes
         return self.purpose == "gemm" or (
             self.purpose == "convolution" and plain and self.layer.weights[0][2:] == (1, 1)
@@ -199,14 +198,14 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class Probed(msgspec.Struct, frozen=True):
-    """A probe and what it took."""
+    """A probe and its timing."""
 
     probe: Probe
     timing: Timing
 
 
 def gemm(rows: int, columns: int, inner: int) -> Probe:
-    """A product of ``rows x inner`` by ``inner x columns``."""
+    """Return the probe of a product of ``rows x inner`` by ``inner x columns``."""
     weight = (columns, inner)
     layer = Layer(
         f"gemm {rows}x{columns}x{inner}", "linear", ((1, inner),), ((1, columns),), (weight,), (INPUT,), columns * inner
@@ -217,7 +216,7 @@ def gemm(rows: int, columns: int, inner: int) -> Probe:
 def convolution(
     channels: int, outputs: int, size: int, kernel: int, batch_size: int, groups: int = 1, stride: int = 1
 ) -> Probe:
-    """A convolution of square images, padded so that its output is as large as its input over the stride."""
+    """Return the probe of a convolution of square images, padded to an output of the input's size over the stride."""
     weight = (outputs, channels // groups, kernel, kernel)
     after = -(-size // stride)
     attributes: dict[str, Any] = {"stride": [stride, stride], "padding": [kernel // 2, kernel // 2]}
@@ -233,20 +232,19 @@ def convolution(
 
 
 def elementwise(purpose: str, kind: str, elements: int) -> Probe:
-    """A copy or a ReLU of so many numbers: reads them, writes as many."""
+    """Return the probe of a copy or ReLU, which reads and writes the given number of elements."""
     return Probe(purpose, Layer(f"{kind} {elements}", kind, ((1, elements),), ((1, elements),), (), (INPUT,)), 1)
 
 
 def probes(quick: bool, scale: int = 1) -> list[Probe]:
-    """The probes of a calibration.
+    """Return the probes of a calibration.
 
     Parameters
     ----------
     quick : bool
-        Fewer and smaller ones.
+        Use fewer and smaller probes.
     scale : int
-        Batch sizes and sizes of matrices and streams grow by it: a GPU needs more work than a CPU to show what it can
-        do.
+        Factor on batch sizes and on sizes of matrices and streams: a GPU needs more work than a CPU to reach its peak.
     """
     side, batch = (1024 if quick else 2048) * min(scale, 4), (2 if quick else 4) * scale
     stream = 2**24 * (1 if quick else 4) * scale  # numbers: more than caches hold
@@ -273,14 +271,14 @@ def probes(quick: bool, scale: int = 1) -> list[Probe]:
 
 
 def run_probes(chosen: Sequence[Probe], setup: Setup, effort: Effort | None = None) -> list[Probed]:
-    """Time probes, one after the other, in `ROUNDS`."""
+    """Time the probes sequentially, in `ROUNDS`."""
     with setup.torch.inference_mode():
         rounds = [[time_call(_call(probe, setup), setup.clock, effort) for probe in chosen] for _ in range(ROUNDS)]
     return [Probed(probe, best_of(timings)) for probe, timings in zip(chosen, zip(*rounds))]
 
 
 def _call(probe: Probe, setup: Setup) -> Run:
-    """What runs the probe, its tensors made beforehand."""
+    """Return a function that runs the probe on tensors that already exist."""
     torch, layer = setup.torch, probe.layer
     numbers = setup.images(probe.batch_size, *layer.inputs[0][1:])
     if layer.kind == "linear":

@@ -1,7 +1,7 @@
-"""What PALEO counts of each layer: the ``paleo`` convention, and the terms that its passes are timed by.
+"""PALEO's counts of layers: the ``paleo`` convention, and the terms that determine the time of each pass.
 
-Each pass over a layer is a list of `Term`s, arithmetic or memory transfers, timed one by one (`simulator`).
-Convolutions and their gradients are taken to be matrix products, or to be computed by Fourier transform.
+Each pass over a layer is a list of `Term`s, arithmetic or memory transfers, which `simulator` times one by one.
+Convolutions and their gradients are computed as matrix products or by Fourier transform.
 
 Source: ``layers/*.py`` and ``profilers/flops_profiler.py``, both revisions.
 """
@@ -25,16 +25,16 @@ ALGORITHMS = ("gemm", "fft", "fft-tiled", "winograd")
 
 
 def is_product(layer: Layer) -> bool:
-    """Whether it is a convolution or an inner product: no other layer has weights in PALEO."""
+    """Return whether a layer is a convolution or an inner product, the only layers with weights in PALEO."""
     return layer.kind in ("conv2d", "linear")
 
 
 def count_paleo(op: Op) -> int | None:
-    """The ``paleo`` convention: forward FLOPs as PALEO has them, None for layers that it has no type for.
+    """Return forward FLOPs in the ``paleo`` convention; None for layers without a type in PALEO.
 
-    Convolution and inner product 2 per multiply-accumulate, biases nothing; pooling 2 per window element; dropout 1 per
-    element, in inference, too; batch norm, activations, softmax, concat, sums and reshapes 0. Its convolutions have
-    neither groups nor dilation, its images two dimensions.
+    Convolutions and inner products have 2 FLOPs per multiply-accumulate and none for biases, pooling 2 per window
+    element, and dropout 1 per element, also in inference. Batch norm, activations, softmax, concatenation, sums and
+    reshapes have none. PALEO's convolutions have neither groups nor dilation, and its images have two dimensions.
     """
     kind, attributes, weights = op.layer.kind, op.layer.attributes, op.layer.weights
     if kind == "conv2d" and attributes.get("groups", 1) == 1 and set(attributes.get("dilation", [1])) == {1}:
@@ -49,29 +49,29 @@ def count_paleo(op: Op) -> int | None:
 
 
 def layer_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, algorithm: str = "gemm") -> list[Term]:
-    """What a pass over a layer takes.
+    """Return the terms of a pass over a layer.
 
     Parameters
     ----------
     pass_name : str
         One of `PASSES`.
     batch_size : int or ndarray
-        With several, each term has an amount for each of them.
+        If there are several, each term has an amount for each of them.
     revision : str
         One of `REVISIONS`.
     algorithm : str
-        One of `ALGORITHMS`, for convolutions that cuDNN can compute so; all others are GEMMs. (PALEO itself asks the
-        cuDNN library, version 4, on a GPU.)
+        One of `ALGORITHMS`, for convolutions that cuDNN supports with it; all others are GEMMs. (PALEO itself queries
+        the cuDNN 4 library on a GPU.)
 
     Returns
     -------
     list of Term
-        Empty where PALEO counts nothing.
+        Empty if PALEO does not count the pass.
 
     Raises
     ------
     CountFailed
-        If PALEO does not know the layer, or fails on it.
+        If PALEO does not support the layer, or fails on it.
     """
     kind, inputs = layer.kind, layer.inputs
     if is_uncounted(kind, "paleo"):
@@ -89,7 +89,7 @@ def layer_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, al
 
 
 def parameter_bytes(layers: Sequence[Layer]) -> int:
-    """Bytes of the weights of convolutions and inner products, each with a bias whether it has one or not."""
+    """Return the bytes of the weights of convolutions and inner products, each counted with a bias."""
     matrices = [layer.weights[0] for layer in layers if is_product(layer)]
     return sum(FLOAT_BYTES * (prod(shape) + shape[0]) for shape in matrices)
 
@@ -107,16 +107,16 @@ Pair = tuple[int, int]
 
 
 class Term(NamedTuple):
-    """One piece of work: it is timed on its own, and takes a tick of the clock at least.
+    """An amount of work that is timed separately and takes at least one clock cycle.
 
     Attributes
     ----------
     compute : bool
-        FLOPs, or else bytes of a transfer.
+        Whether the amount is FLOPs; otherwise it is bytes of a transfer.
     amount : number or ndarray
-        For each batch size that was asked for.
+        Amount for each batch size.
     repeats : int
-        How many times over.
+        Number of repetitions.
     """
 
     compute: bool
@@ -125,17 +125,17 @@ class Term(NamedTuple):
 
 
 def terms_of(flops: Any, *operands: Any) -> list[Term]:
-    """A piece of arithmetic, and one transfer for each operand (in elements)."""
+    """Return a term of arithmetic, and one of transfer for each operand (in elements)."""
     return [Term(True, flops), *(Term(False, FLOAT_BYTES * elements) for elements in operands)]
 
 
 class Convolution(NamedTuple):
-    """A convolution of stride 1 as PALEO times it, forward or standing in for a gradient.
+    """A convolution of stride 1 as PALEO times it, either forward or in place of a gradient.
 
     Attributes
     ----------
     images, channels : int or ndarray
-        Of the input; for the filter's gradient they change places.
+        Images and channels of the input; exchanged for the gradient of the filter.
     size, kernel, out : tuple of int
         Height and width of input, filter and output.
     pads : tuple of int
@@ -143,7 +143,7 @@ class Convolution(NamedTuple):
     taps : int
         Elements of a filter that are not inserted zeros.
     spread : int or ndarray
-        Further multiply-accumulates: input elements set among zeros.
+        Additional multiply-accumulates for placing input elements among zeros.
     """
 
     images: Any
@@ -158,7 +158,7 @@ class Convolution(NamedTuple):
 
 
 def convolution_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, algorithm: str) -> list[Term]:
-    """What a pass over a convolution takes; see `paleo_lite.paleo.layers.layer_terms`."""
+    """Return the terms of a pass over a convolution; see `paleo_lite.paleo.layers.layer_terms`."""
     if pass_name == "forward":
         convolution = _forward(layer, batch_size, revision)
     else:
@@ -171,10 +171,10 @@ def convolution_terms(layer: Layer, pass_name: str, batch_size: Any, revision: s
 
 
 def _supports(algorithm: str, layer: Layer, pass_name: str) -> bool:
-    """Whether cuDNN computes the layer so, as its documentation (versions 4 and 5) has it; PALEO adds: never for 1x1.
+    """Return whether cuDNN supports an algorithm for the layer, by the documentation of versions 4 and 5.
 
-    Stride 1 and filters larger than the padding; FFT for padded inputs up to 256, tiled for filters up to 32, Winograd
-    for 3x3. The filter gradient has neither tiles nor Winograd.
+    All algorithms need stride 1 and filters larger than the padding; FFT padded inputs up to 256, tiled FFT filters up
+    to 32, Winograd 3x3 filters. The filter gradient supports neither tiles nor Winograd. PALEO excludes 1x1 filters.
     """
     kernel, pads = _pair(layer.weights[0]), _given_pads(layer)
     if kernel == (1, 1) or set(layer.attributes["stride"]) != {1} or any(k <= p for k, p in zip(kernel, pads)):
@@ -187,7 +187,7 @@ def _supports(algorithm: str, layer: Layer, pass_name: str) -> bool:
 
 
 def _pair(shape: tuple[int, ...]) -> Pair:
-    """Height and width of an NCHW shape."""
+    """Return height and width of an NCHW shape."""
     return shape[2], shape[3]
 
 
@@ -197,10 +197,10 @@ def _given_pads(layer: Layer) -> Pair:
 
 
 def _pads(layer: Layer, revision: str) -> Pair:
-    """The padding on either side.
+    """Return the padding on either side.
 
-    The first revision takes a SAME convolution's from the size of its input instead of its output: with a stride that
-    is too large by about ``(stride - 1) / 2`` of the input.
+    The first revision computes the padding of a SAME convolution from the size of its input instead of its output. With
+    a stride, this is too large by about ``(stride - 1) / 2`` of the input.
     """
     if revision == "last" or not layer.attributes.get("same"):
         return _given_pads(layer)
@@ -216,16 +216,17 @@ def _forward(layer: Layer, batch_size: Any, revision: str) -> Convolution:
 
 
 def gradient_of(layer: Layer, pass_name: str, batch_size: Any, revision: str) -> Convolution:
-    """The convolution of stride 1 that PALEO puts in the place of a gradient.
+    """Return the convolution of stride 1 that PALEO uses in place of a gradient.
 
-    The gradient of the output is expanded to ``(out - 1) stride + 1``, zeros between its elements. ``backward_data``
-    convolves it with the filters, and all those zeros count as work: too much by about the square of the stride, and of
-    the kernel where the output is a single element. In ``backward_weight`` it is the filter, and they do not count.
+    The gradient of the output is expanded to ``(out - 1) stride + 1`` by zeros between elements. ``backward_data``
+    convolves it with the filters and counts the zeros as work, which is too much by about the square of the stride, and
+    by that of the kernel if the output is a single element. In ``backward_weight`` the expanded gradient is the filter,
+    and its zeros do not count.
 
     Raises
     ------
     CountFailed
-        If the stand-in does not have the gradient's shape, where PALEO stops with an assertion.
+        If the convolution does not have the gradient's shape; PALEO fails with an assertion in this case.
     """
     channels, filters, own_pads = layer.inputs[0][1], layer.outputs[0][1], _pads(layer, revision)
     size, out, kernel = _pair(layer.inputs[0]), _pair(layer.outputs[0]), _pair(layer.weights[0])
@@ -253,7 +254,7 @@ def gradient_of(layer: Layer, pass_name: str, batch_size: Any, revision: str) ->
 
 
 def _expanded(size: int, out: int, kernel: int, stride: int, pad: int, revision: str) -> Pair:
-    """Along one axis: length of the output's gradient with zeros inserted, and the padding around it."""
+    """Return the length of the output's gradient with inserted zeros along an axis, and the padding around it."""
     length = (out - 1) * stride + 1
     before = kernel - 1 - pad
     after = size + kernel - 1 - length - before
@@ -263,7 +264,10 @@ def _expanded(size: int, out: int, kernel: int, stride: int, pad: int, revision:
 
 
 def _by_gemm(c: Convolution, padded: bool) -> list[Term]:
-    """2 FLOPs per multiply-accumulate; input, filter and output moved once, in the last revision with the padding."""
+    """Return the terms of a GEMM: 2 FLOPs per multiply-accumulate, and one transfer of each operand.
+
+    In the last revision, the transfer includes the padding.
+    """
     around = c.pads if padded else (0, 0)
     source = c.images * prod(n + 2 * pad for n, pad in zip(c.size, around)) * c.channels
     flops = 2 * (c.taps * c.channels * prod(c.out) * c.filters * c.images + c.spread)

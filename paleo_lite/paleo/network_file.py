@@ -1,10 +1,10 @@
-"""Reading PALEO's network files (github TalwalkarLab/paleo, ``nets/README.md``): NHWC layers in one JSON object.
+"""Reader of PALEO's network files (github TalwalkarLab/paleo, ``nets/README.md``): NHWC layers in a JSON object.
 
-``{"name": ..., "layers": {NAME: {"type": ..., "parents": [...], ...}}}``. A ``Block`` is a name space whose layers
-without parents take the block's; its ``endpoint`` stands for the block as a parent. A ``ModelParallel`` block is one
-whose layers are split over workers: what is computed is the layers unsplit, and they are marked ``model_parallel``.
-PALEO gives every convolution a bias. Its activations and normalisations become layers of their own here, batch
-normalisation without parameters, so that parameters and layers are those that PALEO counts.
+The format is ``{"name": ..., "layers": {NAME: {"type": ..., "parents": [...], ...}}}``. A ``Block`` is a name space:
+its layers without parents have the parents of the block, and its ``endpoint`` represents the block as a parent. The
+layers of a ``ModelParallel`` block are split over workers; they are read unsplit and marked ``model_parallel``. Every
+convolution has a bias. Activations and normalisations become separate layers, batch normalisation without parameters,
+so that parameters and layers match PALEO's counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ONE_TO_ONE = {kind.paleo: kind.name for kind in KINDS.values() if kind.paleo}
 
 
 class _File(msgspec.Struct, frozen=True):
-    """The whole file; descriptors have a format, PALEO's files have none."""
+    """The whole file; unlike descriptors, PALEO's files have no format version."""
 
     format: Any = None
     layers: dict[str, Any] = {}
@@ -50,21 +50,21 @@ class _Spec(NamedTuple):
 
 
 def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> Network | None:
-    """Read one of PALEO's network files; None for what is none, such as a descriptor.
+    """Read one of PALEO's network files; return None for other files, such as a descriptor.
 
     Parameters
     ----------
     data : bytes
         The file.
     where : str
-        Its path, for messages and the source.
+        Path of the file, for messages and the source.
     image_size : int, optional
-        Another height and width of the input than the file's.
+        Height and width of the input, instead of the file's.
 
     Raises
     ------
     BadDescriptor
-        If it describes no network: the message names the layer and what is wrong with it.
+        If the file does not describe a network; the message names the layer and the problem.
     """
     try:
         file = msgspec.json.decode(data, type=_File)
@@ -95,7 +95,7 @@ def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> N
 
 
 def _flatten(builder: Builder, layers: dict[str, Any]) -> dict[str, _Spec]:
-    """The layers of all blocks under their full names."""
+    """Return the layers of all blocks by full name."""
     specs: dict[str, _Spec] = {}
     ends: dict[str, str] = {}
 
@@ -129,7 +129,7 @@ def _flatten(builder: Builder, layers: dict[str, Any]) -> dict[str, _Spec]:
 
 
 def _in_order(specs: dict[str, _Spec], where: str) -> Iterator[_Spec]:
-    """Every layer behind its parents, in the file's order otherwise."""
+    """Return the layers in topological order, and otherwise in the order of the file."""
     sorter = TopologicalSorter({name: spec.parents for name, spec in specs.items()})
     try:
         sorter.prepare()
@@ -226,7 +226,7 @@ def _padding(builder: Builder, name: str, padding: Any) -> tuple[int, int] | str
 
 
 def _reshaped(builder: Builder, name: str, blob: Blob, shape: list[int]) -> tuple[int, ...]:
-    """The shape behind the batch; -1 stands for what is left."""
+    """Return the new shape without the batch dimension; -1 is inferred."""
     elements, rest = prod(blob.shape), list(shape[1:])
     known = prod(size for size in rest if size != -1)
     if rest.count(-1) > 1 or known < 1 or elements % known or (-1 not in rest and known != elements):

@@ -1,8 +1,8 @@
 """PALEO on many workers: ``--compat paleo``.
 
-Weak scaling keeps the batch per worker, strong scaling gives each ``ceil(batch / n)``. Model parallel has two bounds:
-branches side by side. Hybrid is Krizhevsky's "one weird trick for parallelizing convolutional neural networks" (2014):
-convolutions data-parallel, fully connected layers in parts.
+Weak scaling keeps the batch per worker; strong scaling gives each worker ``ceil(batch / n)``. Model parallelism has two
+bounds and runs parallel branches on different workers. Hybrid parallelism is Krizhevsky's "one weird trick for
+parallelizing convolutional neural networks" (2014): data-parallel convolutions and split fully connected layers.
 
 Source: ``simulation.py`` and ``graph.py``.
 """
@@ -40,7 +40,7 @@ PLATFORMS = {"caffe": (0.21, 0.56), "mxnet": (0.49, 0.72), "tensorflow": (0.62, 
 
 
 class PaleoStep(NamedTuple):
-    """A step of training, and what it consists of; `batch_size` is that of all workers together."""
+    """A training step and its parts; `batch_size` is the global batch size."""
 
     workers: int
     batch_size: int
@@ -50,11 +50,11 @@ class PaleoStep(NamedTuple):
 
     @property
     def time_s(self) -> float:
-        """One after the other: PALEO hides nothing."""
+        """Sum of all parts: PALEO overlaps none of them."""
         return sum(self[2:]) / 1e3
 
     def row(self, alone: PaleoStep, strategy: str, collective: str, notes: tuple[str, ...] = ()) -> ScaleRow:
-        """The step beside that of one worker, `alone`."""
+        """Return the row of the table, relative to the step of one worker, `alone`."""
         compute_s, communication_s, update_s = (ms / 1e3 for ms in self[2:])
         return ScaleRow(
             workers=self.workers,
@@ -81,12 +81,12 @@ def paleo_scale(
     collective: str = "tree",
     strategy: str = "data",
 ) -> list[ScaleRow]:
-    """What PALEO says a training step takes on some numbers of workers.
+    """Return PALEO's predictions of a training step for some numbers of workers.
 
     Parameters
     ----------
     network : str or Network
-        ``paleo_alex_v2``, or any network of layers that PALEO knows.
+        ``paleo_alex_v2``, or any network with layers that PALEO supports.
     simulator : Simulator
         Of `make_simulator`.
     batch_size : int
@@ -142,9 +142,9 @@ def _data_steps(
 
 
 def _hybrid_step(network: Network, simulator: Simulator, workers: int, batch_size: int) -> PaleoStep:
-    """Whole layers are data-parallel; split ones each worker computes for everybody's batch.
+    """Return a hybrid step: unsplit layers are data-parallel; each worker computes its split layers for all batches.
 
-    A slip of the release: a worker updates all parameters of the split layers.
+    An error of the release: a worker updates all parameters of the split layers.
     """
     whole, split = divide(network, workers)
     compute_whole, compute_split = (float(simulator.times(part, [batch_size]).total_ms()[0]) for part in (whole, split))
@@ -159,7 +159,7 @@ def _hybrid_step(network: Network, simulator: Simulator, workers: int, batch_siz
 
 
 def _bound(network: Network, simulator: Simulator, batch_size: int, strategy: str) -> ScaleRow:
-    """A bound of model parallelism, beside the upper one, which is that of one worker."""
+    """Return a bound of model parallelism, compared with the upper bound, which is the time of one worker."""
     times = simulator.times(network.layers, [batch_size])
     alone = PaleoStep(1, batch_size, float(times.total_ms()[0]))
     lower_ms, width = slowest_branches(network, times.layer_ms()[..., 0])
@@ -178,12 +178,12 @@ def paleo_table(
     ppp: float = 1.0,
     concurrent: bool = False,
 ) -> ScaleTable:
-    """The answer of `paleo_scale` to a request, in the table of `paleo_lite.scale`.
+    """Return the result of `paleo_scale` as a table of `paleo_lite.scale`.
 
     Raises
     ------
     UnknownName, BadValue
-        If a name or number is none, options do not go together, or there is no device or link.
+        If a name or number is invalid, options contradict each other, or there is no device or link.
     """
     if gpu is None or request.link is None:
         raise BadValue("PALEO needs a device and a link: --gpu TITAN_X --link ethernet20")
@@ -221,25 +221,25 @@ _SWITCH = 4  # GPUs behind one switch
 
 
 def slowest_branches(network: Network, layer_ms: Array) -> tuple[Array, int]:
-    """PALEO's lower bound of model parallelism: the sum over a chain, with the slowest of branches side by side.
+    """Return PALEO's lower bound of model parallelism: the time of the chain with the slowest of parallel branches.
 
-    Chains fork, and meet again at layers with several parents. (PALEO itself fails at a fork in a branch.)
+    Chains fork, and join at layers with several parents. (PALEO itself fails at a fork inside a branch.)
 
     Parameters
     ----------
     layer_ms : ndarray, shape (directions, layers)
-        Each direction has a slowest branch of its own.
+        The slowest branch is determined for each direction.
 
     Returns
     -------
     bound : ndarray, shape (directions,)
     width : int
-        Branches side by side where there are most.
+        Largest number of parallel branches.
 
     Raises
     ------
     BadValue
-        If the walk does not reach all layers, where branches do not all meet in one place: PALEO loses those.
+        If branches do not all join in one layer, so that the walk does not reach all layers; PALEO omits those.
     """
     parents = [[parent for parent in layer.parents if parent >= 0] for layer in network.layers]
     children: list[list[int]] = [[] for _ in parents]
@@ -251,7 +251,7 @@ def slowest_branches(network: Network, layer_ms: Array) -> tuple[Array, int]:
     reached = 0
 
     def walk(frontier: list[int]) -> tuple[Array, int, list[int]]:
-        """A chain's time and width, and the joints that it comes to."""
+        """Return the time and width of a chain, and the joins that it reaches."""
         nonlocal reached
         total, width = np.zeros(len(layer_ms)), 0
         while frontier and not all(index in joints for index in frontier):
@@ -280,16 +280,16 @@ def slowest_branches(network: Network, layer_ms: Array) -> tuple[Array, int]:
 
 
 def divide(network: Network, workers: int) -> tuple[list[Layer], list[Layer]]:
-    """The layers that every worker computes whole, and one worker's part of those that are split.
+    """Return the unsplit layers, and one worker's part of the split layers.
 
-    Split are the layers that the file marks ``model_parallel``, else those from the first fully connected layer up to
-    the last one, which stays whole; a single worker splits nothing. A worker has its share of the outputs of a fully
-    connected layer, and the same share of what follows.
+    The split layers are those marked ``model_parallel`` in the file, else those from the first fully connected layer up
+    to but excluding the last one; a single worker splits none. A worker computes its share of the outputs of a fully
+    connected layer, and the same share of the layers after it.
 
     Raises
     ------
     BadValue
-        If there is nothing to split, it is not a chain, or does not divide by the workers.
+        If there is no layer to split, or the layers are not a chain or not divisible by the number of workers.
     """
     layers, name = network.layers, network.name
     if workers == 1:
@@ -315,7 +315,7 @@ def divide(network: Network, workers: int) -> tuple[list[Layer], list[Layer]]:
 
 
 def _is_dense(layer: Layer) -> bool:
-    """An inner product, or a convolution that is one: its output has a single position."""
+    """Return whether a layer is an inner product, or a convolution with a single output position."""
     return is_product(layer) and layer.outputs[0][2:] in ((), (1, 1))
 
 
@@ -324,18 +324,18 @@ def _share(shapes: Sequence[Shape], workers: int) -> tuple[Shape, ...]:
 
 
 def activations_ms(simulator: Simulator, split: Sequence[Layer], workers: int, batch_size: int) -> float:
-    """Fetching what the split layers take from other workers, forward and backward.
+    """Return the time to fetch the inputs of split layers from other workers, forward and backward.
 
-    Every worker puts its part of the split layers through everybody's batch, one batch after the other; fetching the
-    next batch hides behind that. Slips of the release: the hidden fetch is in elements where the fetch is in bytes, and
-    knows no PPP; worker 0 fetches from itself; every fetch across a switch halves what bandwidth was left.
+    Every worker computes its part of the split layers for the batches of all workers in turn; fetching the next batch
+    overlaps with this. Errors of the release: the overlapped fetch is in elements instead of bytes and ignores the PPP,
+    worker 0 fetches from itself, and every fetch across a switch halves the remaining bandwidth.
 
     Parameters
     ----------
     split : sequence of Layer
-        One worker's part of the split layers; without any there is nothing to fetch.
+        One worker's part of the split layers; if it is empty, the time is 0.
     workers, batch_size : int
-        The batch is that of one worker.
+        Number of workers, and batch size of one worker.
     """
     if not split:
         return 0.0

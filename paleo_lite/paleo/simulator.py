@@ -41,7 +41,7 @@ COLLECTIVES: dict[str, Callable[[int], int]] = {
 
 
 def check_name(what: str, name: str, known: Collection[str]) -> None:
-    """Refuse a name that is not among the known ones with `UnknownName`."""
+    """Raise `UnknownName` if a name is not among the known ones."""
     if name not in known:
         raise UnknownName(f"{what} of PALEO", name, known)
 
@@ -53,37 +53,37 @@ class PaleoTimes(NamedTuple):
     memory_ms: Array
 
     def layer_ms(self, concurrent: bool = False) -> Array:
-        """Forward, and both gradients together, of each layer: shape (2, layers, batches)."""
+        """Return the milliseconds of each layer, forward and both gradients together: shape (2, layers, batches)."""
         compute, memory = (np.add.reduceat(times, (0, 1)) for times in self)
         times: Array = together(compute, memory, concurrent)
         return times
 
     def total_ms(self, concurrent: bool = False) -> Array:
-        """Forward and backward pass over all layers, shape (batches,)."""
+        """Return the milliseconds of forward and backward pass over all layers, shape (batches,)."""
         total: Array = self.layer_ms(concurrent).sum((0, 1))
         return total
 
 
 class Simulator(msgspec.Struct, frozen=True):
-    """A machine, and how PALEO is asked to compute.
+    """A machine, and the options of PALEO's computation.
 
     Attributes
     ----------
     link : LinkRate
-        Between all workers.
+        Link between all workers.
     ppp, ppp_comm : float
-        Platform percent of peak, as a share, of arithmetic and memory, and of communication.
+        Platform percent of peak as a fraction, of arithmetic and memory, and of communication.
     revision : str
         One of `REVISIONS`.
     algorithm : str
-        How convolutions are computed where cuDNN can: one of `ALGORITHMS`.
+        Algorithm of convolutions that cuDNN supports with it: one of `ALGORITHMS`.
     concurrent : bool
-        Memory traffic and arithmetic of a layer hide behind each other.
+        Whether memory traffic and arithmetic of a layer overlap.
 
     Raises
     ------
     BadValue
-        If a PPP is not above 0.
+        If a PPP is not > 0.
     """
 
     device: PaleoDevice
@@ -117,22 +117,22 @@ class Simulator(msgspec.Struct, frozen=True):
         return times
 
     def exchange_ms(self, collective: str, size_bytes: float, workers: int) -> float:
-        """An all-reduce by one of `COLLECTIVES`, without latency."""
+        """Return the milliseconds of an all-reduce by one of `COLLECTIVES`, without latency."""
         once = size_bytes / self.link.bandwidth_bytes_per_s * 1e3 / self.ppp_comm
         return COLLECTIVES[collective](workers) * once
 
 
 def make_simulator(device: str, link: str, **options: Any) -> Simulator:
-    """A simulator from names.
+    """Return a simulator for a named device and link.
 
     Parameters
     ----------
     device : str
-        One of PALEO's by its name (``TITAN_X``) or ours (``k20x``), with the figures PALEO has; any other device by the
-        registry's.
+        A device of PALEO by PALEO's name (``TITAN_X``) or ours (``k20x``), with PALEO's figures; any other device with
+        the figures of the registry.
     link : str
-        ``aws``, ``ethernet``, ``ethernet20``, ``infiniband``, ``pcie2``, ``pcie3`` with PALEO's rates, or what
-        `link_rate` reads.
+        ``aws``, ``ethernet``, ``ethernet20``, ``infiniband``, ``pcie2`` or ``pcie3`` with PALEO's rates, or any link
+        that `link_rate` accepts.
     **options
         ``ppp``, ``ppp_comm``, ``revision``, ``algorithm`` and ``concurrent`` of a `Simulator`.
     """
@@ -148,7 +148,7 @@ def make_simulator(device: str, link: str, **options: Any) -> Simulator:
 
 
 class PaleoDevice(msgspec.Struct, frozen=True):
-    """A device; its times are those of each amount, where it is given several."""
+    """A device; methods return the time of each amount if several are given."""
 
     clock_mhz: float
     peak_gflops: float
@@ -156,28 +156,28 @@ class PaleoDevice(msgspec.Struct, frozen=True):
 
     @property
     def tick_ms(self) -> float:
-        """One cycle of the clock: the least that any term takes."""
+        """Milliseconds of a clock cycle, the minimum time of a term."""
         return 1 / self.clock_mhz / 1000
 
     def compute_ms(self, flops: Any, ppp: float = 1.0) -> Any:
-        """Arithmetic."""
+        """Return the milliseconds of arithmetic."""
         return np.maximum(self.tick_ms, flops / 1e6 / self.peak_gflops / ppp)
 
     def transfer_ms(self, size_bytes: Any, ppp: float = 1.0, bandwidth_gb_per_s: float | None = None) -> Any:
-        """A transfer to or from memory, or over a link of another bandwidth."""
+        """Return the milliseconds of a transfer to or from memory, or over a link with another bandwidth."""
         return np.maximum(
             self.tick_ms, size_bytes / 2**30 / (bandwidth_gb_per_s or self.bandwidth_gb_per_s) * 1e3 / ppp
         )
 
     def update_ms(self, size_bytes: int, concurrent: bool = False) -> float:
-        """Gradient descent on parameters of that size: 2 FLOPs and three transfers each, always at a PPP of 1."""
+        """Return the milliseconds of gradient descent: 2 FLOPs and three transfers per parameter, at a PPP of 1."""
         if not size_bytes:
             return 0.0
         return float(together(self.compute_ms(size_bytes // 4 * 2), 3 * self.transfer_ms(size_bytes), concurrent))
 
 
 def together(compute_ms: Any, memory_ms: Any, concurrent: bool) -> Any:
-    """Arithmetic and transfers one after the other, or, concurrent, behind each other."""
+    """Combine arithmetic and transfers: their sum, or their maximum if they are concurrent."""
     return np.maximum(compute_ms, memory_ms) if concurrent else compute_ms + memory_ms
 
 
@@ -201,7 +201,7 @@ _OURS = {
 
 
 def find_paleo_device(name: str) -> PaleoDevice:
-    """A device of PALEO's by its own name or ours; any other one by the registry's fp32 peak, clock and bandwidth.
+    """Return a device of PALEO by PALEO's name or ours, or any other one with the registry's fp32 peak and rates.
 
     Raises
     ------
