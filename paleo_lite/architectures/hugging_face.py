@@ -235,7 +235,7 @@ class BuiltModel:
 
 
 def _append_in_place(layer: Layer, new_tokens: int) -> Layer:
-    """Return the write to a preallocated KV cache in place of a concatenation with what the cache holds."""
+    """Return the write to a preallocated KV cache that replaces a concatenation with the cache."""
     if layer.kind != "concat" or len(layer.inputs) != 2:
         return layer
     cached, new = layer.inputs

@@ -304,7 +304,7 @@ def _assumption(options: SequenceOptions, lengths: Lengths) -> str:
 def text_lengths(
     config: Config, options: SequenceOptions, positions: str, longest: int | None, generates: bool
 ) -> Lengths:
-    """Return the tokens of a pass, checked against what the model knows."""
+    """Return the number of tokens of a pass, checked against the model's maximum."""
     model_type = config.fields["model_type"]
     is_decode = options.phase == "decode"
     uses_cache = options.phase in GENERATION_PHASES

@@ -89,7 +89,7 @@ class Publication(msgspec.Struct, frozen=True):
         Whether the publisher leaves the embedding of the inputs out of the active parameters, as only one of its rows
         is read.
     definition : str
-        What the publisher counts, if it is not simply all parameters of the decoder.
+        The publisher's definition of the number of parameters, unless it is all parameters of the decoder.
     """
 
     publisher: str

@@ -1,10 +1,10 @@
-"""Floor 5: PALEO as released, its slips included, and nowhere else.
+"""Floor 5: reproduction of PALEO as released, including its errors.
 
 Source: Qi, Sparks, Talwalkar, "Paleo: A Performance Model for Deep Neural Networks", ICLR 2017, and the code that its
-authors released (github TalwalkarLab/paleo), read, not used. Each module names the file of the release that it follows;
-``docs/paleo.md`` lists the slips and what each is worth.
+authors released (github TalwalkarLab/paleo), which was read but not copied. Each module names the file that it follows;
+``docs/paleo.md`` lists the errors and their effects.
 
-Words of the release, and what stands for them here:
+Names in the release, and the corresponding names here:
 
 ==================================================  ==================================================
 ``ppp_comp``, ``ppp_comm``                          ``ppp``, ``ppp_comm``

@@ -1,4 +1,4 @@
-"""Families of encoders: for each ``model_type`` of a config one record of what the model is made of.
+"""Families of encoders: for each ``model_type`` of a config one record of its parts.
 
 Each record says which key of the config gives each field of the records in `traits`. Sources are the modules of
 ``transformers`` 5 of the same names, with which tests compare every family.
@@ -136,7 +136,10 @@ class ProjectedSize(NamedTuple):
 
 
 class RelativeSpan(NamedTuple):
-    """The distances that DeBERTa tells apart: its buckets, else its longest distance; 0 without relative positions."""
+    """The number of relative distances that DeBERTa distinguishes: its buckets, else its longest distance.
+
+    It is 0 without relative positions.
+    """
 
     def read(self, config: Config) -> int:
         """Return the number."""
@@ -187,7 +190,7 @@ class FeedForwardProjection(NamedTuple):
 
 
 class UpName(NamedTuple):
-    """The name of T5's first projection, which is another one beside a gate.
+    """The name of T5's first projection, which differs if there is a gate.
 
     Attributes
     ----------

@@ -86,7 +86,8 @@ class Disentangled(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     span : int
-        Distances to either side that are told apart; the table of relative positions has twice as many rows.
+        Number of distances to either side that are distinguished; the table of relative positions has twice as many
+        rows.
     has_log_buckets : bool
         Whether far distances share a row, in classes that grow logarithmically.
     shares_projections : bool
@@ -384,7 +385,7 @@ class AddConstant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SplitAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The logits of the first and the last token of an answer, taken apart."""
+    """Separation of the logits of an answer's first and last token."""
 
 
 class Squeeze(msgspec.Struct, frozen=True, kw_only=True):

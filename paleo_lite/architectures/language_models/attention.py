@@ -11,7 +11,7 @@ from .traits import Attention, LatentAttention
 
 
 class Positions(NamedTuple):
-    """What all attention layers of a model share: made once, before the first block.
+    """Tensors that all attention layers of a model share, created before the first block.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ def _separate_projections(
 def _packed_projection(
     tape: Tape, name: str, attention: Attention, x: Blob, heads: int, kv_heads: int
 ) -> tuple[Blob, Blob, Blob]:
-    """Add the projection that makes queries, keys and values at once, and take its output apart."""
+    """Add the projection that computes queries, keys and values at once, and the split of its output."""
     size, tokens = attention.head_size, tape.lengths.queries
     width = (heads + 2 * kv_heads) * size
     projection = f"{name}.{attention.projections.packed}"

@@ -117,7 +117,7 @@ def _add_block(tape: Tape, name: str, block: Block, x: Blob, positions: Position
 
 
 def _finish_part(tape: Tape, name: str, block: Block, output: Blob, norm: str) -> Blob:
-    """Add what follows a mixer or a feed-forward part before its residual addition."""
+    """Add the operations between a mixer or feed-forward part and its residual addition."""
     if norm:
         output = add_norm(tape, f"{name}.{norm}", block.norm, output)
     if block.dropout is not None:

@@ -1,4 +1,4 @@
-"""Families of decoders: for each ``model_type`` of a config one record of what its blocks are made of.
+"""Families of decoders: for each ``model_type`` of a config one record of its traits.
 
 Each record says which key of the config gives each field of the records in `traits`, where it differs from
 `STANDARD_ATTENTION` and the other standards, which are LLaMA's. Sources are the modules of ``transformers`` 5 of the
@@ -122,7 +122,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     same : tuple of (str, str)
         Pairs of keys that must have the same value, where the first is given.
     left_out : tuple of (str, str)
-        Keys of parts that are left out unless asked for, and what they are.
+        Keys of parts that are omitted unless requested, and their descriptions.
     """
 
     name: str
@@ -190,7 +190,7 @@ def describe_decoder(family: Family, config: Config) -> Decoder:
 
 
 def _resolve(config: Config, fields: Fields) -> dict[str, Any]:
-    """Return the fields with every reader replaced by what it reads."""
+    """Return the fields with every reader replaced by the value that it reads."""
     return {name: value.read(config) if hasattr(value, "read") else value for name, value in fields.items()}
 
 

@@ -51,7 +51,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
         Name of the attention module in its block.
     projections : Projections
     packed_layout : {"split", "chunk", "heads", "groups"}
-        How the packed projection is taken apart: split by width, chunked in three, three parts per head, or one group
+        How the packed projection is divided: split by width, chunked in three, three parts per head, or one group
         of queries with its key and value after another.
     transposed_weights : bool
         Whether projections are GPT-2's ``Conv1D``.

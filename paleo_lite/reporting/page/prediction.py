@@ -420,7 +420,7 @@ def _alternatives_table(
 
 
 def _model_origin(prediction: Prediction) -> str:
-    """Return what the time model of a prediction is based on."""
+    """Return the basis of a prediction: the plain model, fits of other devices, or measurements of the device."""
     label = prediction.model.label
     if not label:
         return f"the {prediction.model.name} model"
