@@ -139,7 +139,7 @@ def time_call(run: Run, clock: Clock, effort: Effort | None = None) -> Timing:
         if len(samples) < _SAMPLES_AT_LEAST:
             continue
         median = statistics.median(samples)
-        # The median absolute deviation is 0 where three of five samples agree, whatever the others say; this is not.
+        # Unlike this estimate, the median absolute deviation is 0 if three of five samples agree.
         low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
         spread = (high - low) / 1.349 / median if median > 0 else 0.0
         still = 1.25 * spread / math.sqrt(len(samples)) <= effort.tolerance

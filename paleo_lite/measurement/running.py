@@ -161,7 +161,7 @@ def time_step(
 
 def _training(module: Any, called: Any, images: Any, setup: Setup, updates: bool) -> Run:
     """Return a training step; its loss is the sum of the outputs, which has a negligible cost."""
-    # A rate of 0 would let weights stand, but some libraries skip it; this one leaves them what they were in effect.
+    # Some libraries skip updates with a learning rate of 0; this rate has practically no effect on the weights.
     optimizer = setup.torch.optim.SGD(module.parameters(), lr=1e-12)
 
     def step() -> None:

@@ -140,7 +140,7 @@ def make_simulator(device: str, link: str, **options: Any) -> Simulator:
     return Simulator(find_paleo_device(device), link_rate(own or link), **options)
 
 
-# Devices, by the three figures that PALEO has of each, and what work takes there, in milliseconds ---------------------
+# Devices, by PALEO's three figures of each, and their times in milliseconds -------------------------------------------
 #
 # ``compute = max(tick, FLOPs / peak / PPP)``, ``transfer = max(tick, bytes / 2^30 / (bandwidth in GB/s) / PPP)``: the
 # bytes are counted in GiB though the bandwidth is given in GB, 7% too fast.
