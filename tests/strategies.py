@@ -217,7 +217,7 @@ def small_networks(draw):
 
 # Files, damaged or in pieces -----------------------------------------------------------------------------------------
 
-# A place in a file of any size, as a share of its length in 2**-24: up to there Hypothesis draws all alike.
+# A position in a file of any size, as a multiple of 2**-24 of its length: Hypothesis draws such integers uniformly.
 _PLACE_BITS = 24
 PLACES = st.integers(0, 2**_PLACE_BITS - 1)
 CUTS = st.lists(PLACES, max_size=6)

@@ -234,7 +234,7 @@ def test_the_python_reference_has_the_public_face_with_its_real_defaults(site):
     text = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", "", text)))
     for name in ("predict", "layers", "scale", "devices", "network_names", "trace"):
         assert f" {name}(" in text
-    # numpydoc's {"fp64", "fp32", ...} is a set of choices, and fp32 what the signature takes
+    # numpydoc's {"fp64", "fp32", ...} is a set of choices, and fp32 is the default in the signature
     assert re.search(r"precision \( ?'fp64' \| 'fp32' .*?default: 'fp32'", text)
 
 

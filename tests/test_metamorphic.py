@@ -234,6 +234,6 @@ def test_rows_of_many_devices(seed: int) -> None:
             assert low <= row["time_s"] <= high, said
             if question["time_model"] == "roofline":
                 assert row["bound_s"] <= row["time_s"] * (1 + 1e-9), said
-            # One worker that does not hold its samples is held against fewer, which take it longer each.
+            # If the samples do not fit on one worker, it is compared with a smaller batch, which is slower per sample.
             if question["strategy"] == "data" and row["speedup_over"] == 1 and row["fits"] is not False:
                 assert row["speedup"] <= row["workers"] * (1 + 1e-9), said

@@ -100,7 +100,7 @@ def test_kept_as_it_should_be(name):
             assert not cell.outputs and cell.execution_count is None, STRIP
             assert len(cell.source.splitlines()) <= LINES_AT_MOST
         assert not re.search(r"(?<![\w.:~])(/(home|root|tmp|usr|work|mnt|data)\b|[A-Z]:\\)", cell.source), cell.source
-    # The kernel's name is the one that every Jupyter has, not that of somebody's environment.
+    # The kernel has the name that every Jupyter installation provides, not that of a personal environment.
     assert notebook.metadata.kernelspec.name == "python3"
     assert notebook.cells[0].source.startswith("# ") and notebook.cells[-1].cell_type == "markdown"
 

@@ -203,8 +203,8 @@ def pooled_model(
     """
     is_engine = execution == ENGINE
     if is_engine:
-        # Engines call the kernels that were timed one by one; what steps of eager PyTorch lose around a product does
-        # not apply to them.
+        # Engines call the kernels that were timed one by one. The losses around a matrix product in steps of eager
+        # PyTorch do not apply to them.
         software = execution = SINGLE_OPERATIONS
     match = _match_pool(device, precision, execution, software, pool)
     if isinstance(match, NotPooled):

@@ -315,7 +315,7 @@ def _device_cost(terms: Terms, workload: Workload, memory: Memory, element_bytes
 
 
 def _subtract_costs(total: DeviceCost, part: DeviceCost) -> DeviceCost:
-    """Return the cost of what `total` has beyond `part`.
+    """Return the cost of `total` minus that of `part`.
 
     Of the messages, the first one and those at the end belong to `part`.
     """

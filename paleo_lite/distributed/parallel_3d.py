@@ -274,7 +274,7 @@ def _recomputed_s(block: DeviceCost, config: ParallelConfig) -> float:
 
 
 def candidate_configs(network: Network, topology: Topology) -> Iterator[ParallelConfig]:
-    """Iterate over the configurations worth trying for a network of equal blocks, whatever the batch size."""
+    """Iterate over the configurations worth trying for a network of equal blocks, independent of the batch size."""
     if network.lengths and network.lengths.uses_cache:
         for power in range(topology.devices_per_node.bit_length()):
             yield ParallelConfig(tensor=2**power)

@@ -106,7 +106,7 @@ class Timing(msgspec.Struct, frozen=True):
     Attributes
     ----------
     median_s : float
-        Seconds of one call.
+        Median seconds of a call.
     spread : float
         Relative standard deviation of one sample, estimated from the interquartile range.
     samples, calls : int

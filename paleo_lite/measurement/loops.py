@@ -253,7 +253,7 @@ def mock_trainer(
     Raises
     ------
     BadValue
-        If no batch is left to time, or a limit is not above 0.
+        If there is no batch to time, or a limit is not > 0.
     """
     if (batches is not None and batches < 1) or (seconds is not None and not seconds > 0) or warm_up < 0:
         raise BadValue("batches must be >= 1, seconds > 0 and warm_up >= 0")
@@ -280,7 +280,7 @@ def mock_trainer(
 def count_samples(batch: Any) -> int | None:
     """Return the number of samples in a batch: the first dimension of its first tensor; None if there is no tensor.
 
-    A batch is a tensor or array, or a list, tuple or dict whose first entry is one.
+    A batch is a tensor or array, or a list, tuple or dict with one as its first entry.
     """
     shape = getattr(batch, "shape", None)
     if shape is not None:

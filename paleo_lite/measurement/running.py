@@ -179,7 +179,7 @@ def _make_training_step(module: Any, forward: Any, images: Any, setup: Setup, ha
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One operation to time.
+    """An operation to time.
 
     Attributes
     ----------

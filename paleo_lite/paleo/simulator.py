@@ -84,7 +84,7 @@ class Simulator(msgspec.Struct, frozen=True):
     Raises
     ------
     BadValue
-        If a PPP is not above 0.
+        If a PPP is not > 0.
     """
 
     device: PaleoDevice

@@ -77,7 +77,7 @@ def test_other_precisions_and_unknown_priors_are_independent() -> None:
         assert log_ratio_variance(one, second, is_same_step=False) == pytest.approx(
             0.13 + residual_variance(0.1) + residual_variance(0.2)
         )
-    # Devices that are pooled alike have the same parameters, and errors of their own all the same.
+    # Devices with the same pooled parameters still have separate errors.
     same = Estimate(made([0.0], [[0.09]], np.zeros(1), 0.2), np.ones(1), "b", "fp32")
     assert log_ratio_variance(one, same, is_same_step=True) == pytest.approx(0.18 - 2 * 0.4 * 0.2 * 0.3)
 

@@ -56,7 +56,7 @@ class Scores(nn.Module):
 @pytest.mark.parametrize(
     ("module", "mask", "kinds", "forward", "backward"),
     [
-        # Two numbers of 4 bytes read and one written, and a byte a number of what is dropped; backward as before.
+        # Two 4-byte elements read and one written, and one byte per element of the dropout mask; backward as before.
         (Residual(), (1, 5, 8), ("dropout", "add"), (3 * 4 + 1) * NUMBERS, None),
         # Backward the gradient and both are read, and both gradients written.
         (Gate(), (1, 5, 8), ("silu", "mul"), 3 * 4 * NUMBERS, 5 * 4 * NUMBERS),

@@ -33,7 +33,7 @@ def test_values_this_project_started_from():
     assert k80.bandwidth_bytes_per_s == 480e9 and k80.memory_bytes == 24e9
 
 
-# --- the reference table: column, then what it is here
+# --- the reference table: column, and the corresponding field
 
 IDS = {"k80-board": "k80", "mi250x-package": "mi250x"}
 PEAKS = {  # column: (precision, unit, accumulate, clock); None where the column does not say

@@ -132,7 +132,7 @@ def test_file_is_valid(
     assert {peak.precision: peak.unit for peak in device.peaks} == units
     assert all(SOURCE in device.sources[figure.source] for _, _, figure in list_figures(device))
     mistakes = [finding for finding in audit_device(device) if finding.severity == "error"]
-    # A CPU need not say its clock, which the audit of shipped files asks of every device.
+    # A CPU may not report its clock, which the audit of shipped files requires.
     assert [finding.field for finding in mistakes] == (["clocks.default"] if seen.clock_hz is None else [])
 
 

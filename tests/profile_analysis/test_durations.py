@@ -119,7 +119,7 @@ def test_the_three_durations():
     # (70 - median(18, 20, 40)) / 50
     assert tau_batch_duration([60.0, 70.0], [18.0, 40.0, 20.0], 50) == pytest.approx(1.0)
     assert nvprof_batch_duration([0, 10**9, 3 * 10**9, 4 * 10**9]) == pytest.approx(1.0)
-    # 51 forward markers as in SURFBoard's files: 26 far apart, then 25 that count (the notebook's markers[26:])
+    # 51 forward markers as in SURFBoard's files: 26 with long gaps, then 25 that count (the notebook's markers[26:])
     markers = [place * 9 * 10**9 for place in range(26)]
     markers += [markers[-1] + 10**12 + place * 7 * 10**8 for place in range(25)]
     assert pyprof_batch_duration(markers) == pytest.approx(0.7)

@@ -112,7 +112,7 @@ def test_roofline_headroom_and_rank():
     assert norm.headroom == pytest.approx(0.5)
     assert unknown.headroom is None and unknown.flops is None
     assert gemm.calls == 2 and gemm.share == pytest.approx(2 / 3.5)
-    # 2 s x 0.9, 1 s x 0.5; what is unknown has no place among what is known
+    # 2 s x 0.9, 1 s x 0.5; kernels with unknown headroom have no rank
     assert (gemm.rank, norm.rank, unknown.rank) == (1, 2, None)
 
 

@@ -285,7 +285,7 @@ def test_zero_rows_and_no_time():
             CountedOperation(CONV_FORWARD / 2, 4.0 * (512 + 108 + 768)),
         ),
         ("linear", LINEAR, "fprop", [], None, CountedOperation(120.0, 4.0 * (12 + 30 + 10))),
-        # forward keeps the place of each maximum, 8 bytes; the window is not said, so that FLOPs stay unknown
+        # forward stores the index of each maximum, 8 bytes; the window is not recorded, so FLOPs are unknown
         (
             "max_pool2d",
             "T=[(2,6,8,8)],['float32']",

@@ -222,7 +222,7 @@ def test_products_of_a_real_language_model():
     assert found.iterations == 1
     assert products == pytest.approx(5.515e12, rel=1e-3)  # 169 products, counted from the file by another program
     assert products + rest < found.flops < 1.01 * (products + rest)  # all else is elementwise
-    # A third of the trace's kernels was launched by the step before, whose calls are not in it.
+    # A third of the trace's kernels was launched by the previous step, which is not in the trace.
     calls = {event["args"]["correlation"] for event in events if event.get("cat") in ("cuda_runtime", "cuda_driver")}
     launched = [event for event in events if event.get("args", {}).get("correlation") in calls]
     times_us = sum(event["dur"] for event in launched if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset"))
@@ -315,7 +315,7 @@ def test_a_timeline_is_by_tracelens_formula():
     assert idle.window_s == pytest.approx(total_us * 1e-6, rel=1e-6)
     assert sum(idle.idle_s.values()) == pytest.approx((total_us - union_us(ran)) * 1e-6, rel=1e-3)
     assert idle.communication_s == pytest.approx(union_us(communication) * 1e-6, rel=1e-6)
-    # Fills are computation there (1% of what is exposed here), and copies here.
+    # Fills are computation there (1% of the exposed time here), and copies here.
     computation = [event for event in ran if event["cat"] == "kernel" and "nccl" not in event["name"]]
     exposed_us = union_us(communication + computation) - union_us(computation)
     assert idle.exposed_communication_s == pytest.approx(exposed_us * 1e-6, rel=1e-6)

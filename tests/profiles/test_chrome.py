@@ -489,7 +489,7 @@ def test_real_steps_are_the_profilers_around_the_launch(data_folder, name):
     launches = {
         e["args"]["correlation"]: e["ts"] for e in events if KIND[e["cat"]] == "api" and "correlation" in e["args"]
     }
-    # What no call in the trace launched is of the step whose range on the device it is in, if there are such.
+    # Kernels without a launch call in the trace belong to the step with the range on the device that contains them.
     ran = {e["name"]: (e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == "gpu_user_annotation"}
     ran = ran if set(marks) <= set(ran) else marks
     seen = set()

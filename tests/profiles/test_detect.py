@@ -31,7 +31,7 @@ REAL = [
     ("profiles/torch_chrome_trace/c*", "chrome-trace", 3),
     ("profiles/torch_chrome_trace/[nt]*", "chrome-trace", 5),
     ("profiles/tracelens/*", "chrome-trace", 1),
-    # tables, notes and archives that stand beside profiles
+    # tables, notes and archives in the same folder as profiles
     ("surfboard/mpi/init_times*", None, 1),
     ("surfboard/*.csv", None, 1),
     ("surfboard/derived/*", None, 5),

@@ -93,15 +93,24 @@ def compare_models(data: Path, profile_set: ProfileSet) -> list[ProfilePredictio
             model = fit(fitted, profile_set)
             for step, count in others.items():
                 prediction = predict(workload_of(step), Machine(find_device(profile_set.gpu)), model)
-                low_s, high_s = prediction.interval or (prediction.time_s, prediction.time_s)
-                ends = f"{split.key} {split.fitted}", f"{split.key} {split.predicted}"
+                predicted_s = float(prediction.time_s)
+                low_s, high_s = prediction.interval or (predicted_s, predicted_s)
                 rows.append(
                     ProfilePrediction(
-                        name, *ends, sum(fitted.values()) // 2,
-                        count, step.phase, step.batch_size, step.time_s, prediction.time_s, low_s, high_s,
-                        prediction.time_s / step.time_s - 1,
+                        model=name,
+                        fitted_to=f"{split.key} {split.fitted}",
+                        predicted=f"{split.key} {split.predicted}",
+                        fitted=sum(fitted.values()) // 2,
+                        profiles=count,
+                        phase=step.phase,
+                        batch_size=step.batch_size,
+                        measured_s=step.time_s,
+                        predicted_s=predicted_s,
+                        low_s=float(low_s),
+                        high_s=float(high_s),
+                        error=predicted_s / step.time_s - 1,
                     )
-                )  # fmt: skip
+                )
     return rows
 
 
@@ -150,7 +159,7 @@ def _measurements(profiles: Sequence[_Profile], profile_set: ProfileSet) -> dict
             seconds.setdefault((profile.configuration["batch_size"], phase), []).append(total)
     return {
         Measurement(
-            profile_set.gpu, profile_set.network, batch_size, phase, profile_set.precision, median(values)
+            profile_set.gpu, profile_set.network, batch_size, phase, profile_set.precision, float(median(values))
         ): len(values)
         for (batch_size, phase), values in seconds.items()
     }

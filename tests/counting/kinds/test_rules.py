@@ -102,7 +102,7 @@ BY_HAND = {
             "backward_weight": (2 * 18, 4 * (18 + 18), 4 * 6),
         },
     ),
-    # a bias that is a parameter beside two factors that are not (torch.baddbmm)
+    # a bias that is a parameter, and two factors that are not (torch.baddbmm)
     "product with a bias": (
         layer("matmul", [(1, 5, 16), (1, 16, 8)], (1, 5, 8), [(8,)], inner=16, bias=True),
         {
