@@ -1,0 +1,242 @@
+"""Published training steps on H100 that no constant was fitted to, beside their predictions.
+
+Run with ``python -m validation.training.reproduce``. `h100.csv` contains the runs of mosaicml/llm-foundry (Apache-2.0)
+that are not in the pool of measurements, and those of pytorch/torchtitan (BSD-3-Clause) with data and tensor
+parallelism. torchtitan's devices have a power limit of 500 W. Its selective checkpointing per operation saves about
+every second matrix product; it is predicted as the recomputation of every second block.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from paleo_lite.architectures.model_config import read_config
+from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.calibration.choose import choose_model
+from paleo_lite.distributed.clusters import cluster_prior
+from paleo_lite.distributed.job import Job, ParallelConfig, Settings
+from paleo_lite.distributed.platforms import parse_topology
+from paleo_lite.distributed.scale import predict_step
+from paleo_lite.machines import Machine, find_device
+from paleo_lite.machines.registry import limit_power
+from paleo_lite.timing.workload import TrainingOptions, Workload
+
+FILE = Path(__file__).parent / "h100.csv"
+
+DEVICES_PER_NODE = 8
+
+LONG = 16_384
+"""Tokens per sequence from which a sequence counts as long."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A published step.
+
+    Attributes
+    ----------
+    source, url, model : str
+        Origin and network.
+    gpu, power_limit : str
+        Device, and its power limit if it is not the rated one.
+    layers, hidden, heads, kv_heads, inner, vocabulary, length : int
+        Sizes of the network, and tokens per sequence.
+    workers, batch_size, micro_batch_size, tensor : int
+        Devices, sequences per step and per micro-batch, and tensor-parallel degree.
+    precision, recompute, execution, attention : str
+        As in `paleo_lite.distributed.job.ParallelConfig`; an empty `attention` is the default of the stack.
+    recompute_every : int
+        Every n-th block is recomputed.
+    tokens_per_s_per_gpu : float
+        Measured throughput.
+    memory_gib : float or None
+        Measured peak memory of a device in GiB.
+    """
+
+    source: str
+    url: str
+    model: str
+    gpu: str
+    power_limit: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    inner: int
+    vocabulary: int
+    length: int
+    workers: int
+    batch_size: int
+    micro_batch_size: int
+    tensor: int
+    precision: str
+    recompute: str
+    recompute_every: int
+    execution: str
+    attention: str
+    tokens_per_s_per_gpu: float
+    memory_gib: float | None
+
+    @property
+    def time_s(self) -> float:
+        """Measured seconds per step."""
+        return self.batch_size * self.length / (self.tokens_per_s_per_gpu * self.workers)
+
+    @property
+    def config(self) -> bytes:
+        """Config of the network, as Hugging Face writes it."""
+        if self.source == "torchtitan":
+            fields = {
+                "model_type": "llama",
+                "vocab_size": self.vocabulary,
+                "hidden_size": self.hidden,
+                "num_hidden_layers": self.layers,
+                "num_attention_heads": self.heads,
+                "num_key_value_heads": self.kv_heads,
+                "intermediate_size": self.inner,
+                "max_position_embeddings": self.length,
+            }
+        else:
+            fields = {
+                "model_type": "gpt2",
+                "vocab_size": self.vocabulary,
+                "n_embd": self.hidden,
+                "n_layer": self.layers,
+                "n_head": self.heads,
+                "n_inner": self.inner,
+                "n_positions": self.length,
+                "activation_function": "gelu_pytorch_tanh",
+            }
+        return json.dumps(fields).encode()
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A published step and its prediction, in seconds and bytes."""
+
+    point: Point
+    predicted_s: float
+    low_s: float
+    high_s: float
+    memory_bytes: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured time, minus 1."""
+        return self.predicted_s / self.point.time_s - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measured time is in the 90% interval."""
+        return self.low_s <= self.point.time_s <= self.high_s
+
+
+def published_steps(path: Path = FILE) -> list[Point]:
+    """Return all published steps."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [
+            {name: None if name == "memory_gib" and not value else value for name, value in row.items()}
+            for row in csv.DictReader(file)
+        ]
+    return [msgspec.convert(row, Point, strict=False) for row in rows]
+
+
+def compare(point: Point) -> Comparison:
+    """Predict a published step with the shipped constants."""
+    parallel = ParallelConfig(
+        tensor=point.tensor,
+        sequence_parallel=point.tensor > 1,
+        micro_batch_size=point.micro_batch_size,
+        zero_stage=3,
+        recompute=point.recompute,
+        recompute_every=point.recompute_every,
+        execution=point.execution,
+        attention=point.attention or None,
+    )
+    nodes = max(point.workers // DEVICES_PER_NODE, 1)
+    inside = min(point.workers, DEVICES_PER_NODE)
+    topology = parse_topology(f"{inside}x {point.gpu} @ nvlink4-x18, {nodes} nodes @ 3200 Gbit/s")
+    job = _job(point.config, point.model, point.length, point.gpu, point.power_limit, point.precision)
+    step = predict_step(
+        job,
+        topology.with_workers(point.workers),
+        Settings(parallel=parallel),
+        point.batch_size,
+        "3d",
+        cluster_prior(),
+    )
+    assert step.interval is not None and step.memory_bytes is not None
+    return Comparison(point, float(step.time_s), *step.interval, float(step.memory_bytes))
+
+
+@cache
+def _job(config: bytes, model: str, length: int, gpu: str, power_limit: str, precision: str) -> Job:
+    options = TrainingOptions("adam", mixed_precision=True, fused_loss=True)
+    precision, options = options.split_precision(precision)
+    device = find_device(gpu)
+    if power_limit:
+        device = limit_power(device, power_limit)
+    network = read_config(config, f"{model}.json", None, SequenceOptions(length, phase="training"))
+    workload = Workload(network, precision, phase="training", training=options)
+    return Job(workload, Machine(device), choose_model(device, precision, products=options.products))
+
+
+def summarize(comparisons: Sequence[Comparison]) -> str:
+    """Return the Markdown table of errors by source and kind of run."""
+    groups: dict[tuple[str, str], list[Comparison]] = {}
+    for comparison in comparisons:
+        point = comparison.point
+        kind = f"{point.precision}, {'long' if point.length >= LONG else 'short'} sequences"
+        groups.setdefault((point.source, kind), []).append(comparison)
+    for source in dict.fromkeys(comparison.point.source for comparison in comparisons):
+        groups[source, "all"] = [one for one in comparisons if one.point.source == source]
+    groups["all", "all"] = list(comparisons)
+    lines = [
+        "| Source | Runs | Steps | Mean error | Median error | Median bias | Inside 90% |",
+        "| :-- | :-- | --: | --: | --: | --: | --: |",
+    ]
+    for (source, kind), members in groups.items():
+        errors = [abs(member.error) for member in members]
+        mean = sum(errors) / len(errors)
+        bias = median(member.error for member in members)
+        inside = sum(member.is_inside for member in members) / len(members)
+        figures = f"{mean:.0%} | {median(errors):.0%} | {bias:+.0%} | {inside:.0%}"
+        lines.append(f"| {source} | {kind} | {len(members)} | {figures} |")
+    return "\n".join(lines)
+
+
+def list_memory(comparisons: Sequence[Comparison]) -> str:
+    """Return the Markdown table of the steps with a published peak memory."""
+    lines = [
+        "| Network | Devices | Execution | Precision | Tokens per sequence | Recomputed | Measured | Predicted | Error |",
+        "| :-- | --: | :-- | :-- | --: | :-- | --: | --: | --: |",
+    ]
+    for comparison in comparisons:
+        point = comparison.point
+        if point.memory_gib is None:
+            continue
+        predicted_gib = comparison.memory_bytes / 2**30
+        recomputed = "every 2nd block" if point.recompute_every == 2 else "all blocks"
+        lines.append(
+            f"| {point.model} | {point.workers} | {point.execution} | {point.precision} | {point.length:,} | "
+            f"{recomputed} | {point.memory_gib:.1f} GiB | {predicted_gib:.1f} GiB | "
+            f"{predicted_gib / point.memory_gib - 1:+.0%} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the tables of errors."""
+    comparisons = [compare(point) for point in published_steps()]
+    print(summarize(comparisons))
+    print()
+    print(list_memory(comparisons))
+
+
+if __name__ == "__main__":
+    main()
