@@ -213,7 +213,7 @@ def summarize(comparisons: Sequence[Comparison]) -> str:
 def list_memory(comparisons: Sequence[Comparison]) -> str:
     """Return the Markdown table of the steps with a published peak memory."""
     lines = [
-        "| Network | Devices | Execution | Precision | Tokens per sequence | Recomputed | Measured | Predicted | Error |",
+        "| Network | Devices | Execution | Precision | Tokens | Recomputed | Measured | Predicted | Error |",
         "| :-- | --: | :-- | :-- | --: | :-- | --: | --: | --: |",
     ]
     for comparison in comparisons:
