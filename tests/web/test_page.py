@@ -253,7 +253,7 @@ def test_bad_input_shows_an_error_message():
     assert "workers '4,2,...,1'" in unescaped(page.error[0].value)
     set_control(page, "workers", "2")
     set_control(page, "images", "many")
-    assert "'many' is not a quantity" in unescaped(page.error[0].value)
+    assert "`--images` must be a number such as 52k" in unescaped(page.error[0].value)
 
 
 @pytest.mark.parametrize("view", view_module.VIEWS)
