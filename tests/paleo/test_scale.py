@@ -175,7 +175,11 @@ def test_hybrid_fetches_by_hand():
         ({"strategy": "hybrid", "workers": [3]}, BadValue, "the 4096 channels of fc6 are not divisible by 3"),
         ({"strategy": "hybrid", "scaling": "strong"}, BadValue, "the hybrid strategy of PALEO requires weak scaling"),
         ({"strategy": "hybrid", "concurrent": True}, BadValue, "without `concurrent`"),
-        ({"network": "densenet121", "strategy": "model-lower"}, BadValue, "PALEO reaches 18 of 431 layers of the graph"),
+        (
+            {"network": "densenet121", "strategy": "model-lower"},
+            BadValue,
+            "PALEO reaches 18 of 431 layers of the graph",
+        ),
     ],
 )
 def test_invalid_combinations_are_an_error(change, error, message):
