@@ -169,7 +169,10 @@ def use_kernel_constants(model: TimeModel) -> TimeModel:
     """
     if not isinstance(model, CalibratedModel) or isinstance(model, TrainingModel):
         return model
-    return _replace_parameters(model, training_constants(), has_host_constants=False)
+    constants = training_constants()
+    note = f"the kernels have the constants of {constants.points} published training steps of language models"
+    model = msgspec.structs.replace(model, notes=(*model.notes, note))
+    return _replace_parameters(model, constants, has_host_constants=False)
 
 
 def _replace_parameters(
