@@ -85,6 +85,11 @@ def _views():
         link=st.sampled_from(["nvlink2-x6", "25 GB/s", "8x infiniband-hdr"]),
         images=st.sampled_from(["", "1.28M", "1281167"]),
         price=st.sampled_from(["", "0.90 USD/h"]),
+        rate=st.floats(*view.RATE_BOUNDS),
+        input_tokens=st.sampled_from(["1024", "1024:256", "azure-code"]),
+        output_tokens=st.sampled_from(["256", "64:16"]),
+        tensor=st.integers(1, view.TENSOR_AT_MOST),
+        policy=st.sampled_from(["vllm", "sglang", "tensorrt-llm"]),
     )
 
 

@@ -19,6 +19,7 @@ import streamlit as st
 from ..api.charted import memory_ranges as run_memory_ranges
 from ..api.prediction import predict as run_prediction
 from ..api.scaling import scale as run_scale
+from ..api.serve import serve as run_serve
 from ..architectures import Network, find_network
 from ..architectures.catalog import read_network_file
 from ..calibration.store import read_calibration, shipped_calibrations
@@ -26,6 +27,7 @@ from ..counting import GENERATION_PHASES
 from ..distributed.table import ScaleTable
 from ..errors import BadFile, PaleoError
 from ..machines import Device, list_devices
+from ..serving.answers import Serving
 from ..timing import Prediction
 from ..timing.memory_ranges import MemoryAt, MemoryRanges
 from ..units import parse_range
@@ -245,6 +247,12 @@ def reads_sequences(view: View) -> bool:
     return network.lengths is not None and network.tokens is not None
 
 
+def writes_text(view: View) -> bool:
+    """Return whether the network is a language model that writes text."""
+    uploaded, _ = own_files().network.get(view.network, (None, ""))
+    return (uploaded or _find_network(view.network)).is_language_model
+
+
 def _length_arguments(view: View) -> dict[str, Any]:
     """Return the sequence length or context of a network that reads sequences."""
     if not view.tokens or not reads_sequences(view):
@@ -343,6 +351,39 @@ def _scale(question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _upl
     arguments = _resolve_arguments(question, _uploaded)
     settings = Settings(collective=arguments.pop("collective"))
     return run_scale(arguments.pop("network"), settings=settings, **arguments)
+
+
+REQUESTS_AT_MOST = 1000
+"""Requests that the page simulates."""
+
+
+def serve(view: View, gpu: str) -> Serving:
+    """Return the prediction of a deployment on one of the devices.
+
+    Raises
+    ------
+    PaleoError
+    """
+    question = {
+        "network": view.network,
+        "gpu": gpu,
+        "precision": view.precision,
+        "rate": view.rate,
+        "input_tokens": view.input_tokens,
+        "output_tokens": view.output_tokens,
+        "tensor": view.tensor,
+        "policy": view.policy,
+        "num_requests": REQUESTS_AT_MOST,
+    }
+    uploaded, digests = _uploaded_arguments(question)
+    return _serve(tuple(question.items()), digests, uploaded)
+
+
+@_cached(CACHED_ANSWERS)
+def _serve(question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _uploaded: dict[str, Any]) -> Serving:
+    """Predict a deployment; the arguments without an underscore are the key of the cache."""
+    serving: Serving = run_serve(**_resolve_arguments(question, _uploaded))
+    return serving
 
 
 class ProfileAnswer(msgspec.Struct, frozen=True):

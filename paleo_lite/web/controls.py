@@ -12,11 +12,22 @@ from ..distributed.collectives import COLLECTIVES
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
 from ..machines import read_links
+from ..serving.engines import ENGINES
 from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES
 from .answers import SUFFIXES, OwnFiles, available_calibrations, devices, own_files, reads_sequences, store_own_files
 from .show import escape_markdown
-from .view import BATCH_AT_MOST, DEVICES_AT_MOST, EPOCH_BOUNDS, PPP_BOUNDS, TOKENS_AT_MOST, VIEWS, View
+from .view import (
+    BATCH_AT_MOST,
+    DEVICES_AT_MOST,
+    EPOCH_BOUNDS,
+    PPP_BOUNDS,
+    RATE_BOUNDS,
+    TENSOR_AT_MOST,
+    TOKENS_AT_MOST,
+    VIEWS,
+    View,
+)
 
 KEY = "control "
 """Prefix of the controls' keys in the session state."""
@@ -126,6 +137,8 @@ def draw_controls(view: View) -> None:
     )
     if view.view == "scaling":
         _draw_scaling(view)
+    if view.view == "serving":
+        _draw_serving()
 
 
 def _draw_scaling(view: View) -> None:
@@ -160,6 +173,16 @@ def _draw_scaling(view: View) -> None:
     st.text_input("Samples per epoch", key=KEY + "images", placeholder="1.28M", help="For training time and cost.")
     st.number_input("Epochs", *EPOCH_BOUNDS, key=KEY + "epochs")
     st.text_input("Price per device", key=KEY + "price", placeholder="0.90 USD/h", help="If empty: the recorded price.")
+
+
+def _draw_serving() -> None:
+    """Draw the controls of the view of serving."""
+    st.subheader("Serving", anchor=False)
+    st.number_input("Requests per second", *RATE_BOUNDS, key=KEY + "rate", help="Poisson arrivals.")
+    st.text_input("Input tokens", key=KEY + "input_tokens", help="1024, mean:std such as 1024:256, or a data set.")
+    st.text_input("Output tokens", key=KEY + "output_tokens", help="256, mean:std such as 256:64, or a data set.")
+    st.number_input("Tensor-parallel devices", 1, TENSOR_AT_MOST, key=KEY + "tensor")
+    st.selectbox("Engine", list(ENGINES), key=KEY + "policy", help="Its defaults for scheduling and memory.")
 
 
 def _draw_uploads() -> None:

@@ -13,11 +13,18 @@ from ..cli.values import Integer, Names, Number
 from ..counting import GENERATION_PHASES, PHASES
 from ..distributed.links import link_rate
 from ..errors import BadValue, PaleoError, UnknownName
+from ..serving.requests import parse_lengths
 from ..timing.budget import Amount, make_budget
 from ..timing.models import CALIBRATED, TIME_MODELS
 from ..units import parse_range
 
-VIEWS = {"time": "Time", "batches": "Batch sizes", "scaling": "Scaling", "profile": "Profile"}
+VIEWS = {
+    "time": "Time",
+    "batches": "Batch sizes",
+    "scaling": "Scaling",
+    "serving": "Serving",
+    "profile": "Profile",
+}
 SCALING_PHASES = ("training", *GENERATION_PHASES)
 DEVICES_AT_MOST = 6
 BATCH_AT_MOST = 2**20
@@ -26,6 +33,8 @@ PPP_BOUNDS = (0.01, 100.0)
 EPOCH_BOUNDS = (0.01, 1e6)
 COUNTS_AT_MOST = 40
 WORKERS_AT_MOST = 2**16
+RATE_BOUNDS = (0.01, 10_000.0)
+TENSOR_AT_MOST = 64
 
 
 class View(msgspec.Struct, frozen=True):
@@ -50,6 +59,14 @@ class View(msgspec.Struct, frozen=True):
     workers, link, scaling, strategy, collective : str
     images, price : str
     epochs : float
+    rate : float
+        Requests per second of the serving view.
+    input_tokens, output_tokens : str
+        Lengths of prompts and answers, such as ``1024``, ``1024:256`` (mean and standard deviation) or a data set.
+    tensor : int
+        Tensor-parallel devices of a replica.
+    policy : str
+        Serving engine.
     """
 
     view: str = "time"
@@ -71,6 +88,11 @@ class View(msgspec.Struct, frozen=True):
     images: str = ""
     epochs: float = 1.0
     price: str = ""
+    rate: float = 5.0
+    input_tokens: str = "1024"
+    output_tokens: str = "256"
+    tensor: int = 1
+    policy: str = "vllm"
 
     def normalized(self) -> View:
         """Return it with a phase that it offers, and an empty `shown` if it is the first device or not selected."""
@@ -118,6 +140,15 @@ class View(msgspec.Struct, frozen=True):
             if self.price:
                 words += ["--price", self.price]
         return shlex.join([*words, *self._model_options(), *_hardware_options(files)])
+
+    def serve_command(self, gpu: str, *files: str) -> str:
+        """Return the command of the same serving prediction, with additional hardware files."""
+        words = ["paleo-lite", "serve", self.network, "--gpu", gpu, "--precision", self.precision]
+        words += ["--input-tokens", self.input_tokens, "--output-tokens", self.output_tokens]
+        words += ["--rate", _format_value(self.rate), "--policy", self.policy]
+        if self.tensor > 1:
+            words += ["--tensor", str(self.tensor)]
+        return shlex.join([*words, *_hardware_options(files)])
 
     def _length_options(self) -> list[str]:
         option = "--context" if self.phase == "decode" else "--sequence-length"
@@ -195,6 +226,14 @@ def _price(text: str) -> str:
     return text
 
 
+def _lengths(option: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        parse_lengths(text, option, option == "--input-tokens")
+        return text
+
+    return read
+
+
 READERS: dict[str, Callable[[str], Any]] = {
     "view": Names("view", ".web.view:VIEWS"),
     "network": Names("network", ".architectures:network_names"),
@@ -215,6 +254,11 @@ READERS: dict[str, Callable[[str], Any]] = {
     "images": _images,
     "epochs": Number(*EPOCH_BOUNDS),
     "price": _price,
+    "rate": Number(*RATE_BOUNDS),
+    "input_tokens": _lengths("--input-tokens"),
+    "output_tokens": _lengths("--output-tokens"),
+    "tensor": Integer(TENSOR_AT_MOST),
+    "policy": Names("serving engine", ".serving.engines:ENGINES"),
 }
 """Parser of each query parameter.
 

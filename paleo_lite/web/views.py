@@ -1,4 +1,4 @@
-"""The four views of the page: time per device, batch sizes, scaling, and an uploaded profile."""
+"""The views of the page: time per device, batch sizes, scaling, serving, and an uploaded profile."""
 
 from __future__ import annotations
 
@@ -14,15 +14,28 @@ from ..reporting.charts.layers import kind_chart, layer_chart, pass_chart, predi
 from ..reporting.charts.profiles import class_chart, kernel_roofline, timeline_chart
 from ..reporting.charts.roofline import prediction_roofline
 from ..reporting.charts.scaling import scaling_chart
+from ..reporting.charts.serving import serving_chart
 from ..reporting.document import Document, Table
 from ..reporting.efficiency import efficiency_page
 from ..reporting.kernels import kernels_page
 from ..reporting.predictions import headline, layer_table, memory_fact, memory_tables, prediction_page
 from ..reporting.scale import scale_page
+from ..reporting.serving import serving_page
 from ..reporting.side_by_side import comparison_table, describe_bounds
 from ..timing import Prediction, describe_model
 from ..units import format_interval, format_number, format_si
-from .answers import Failure, devices, named_device, own_device_files, predict, read_profile, scale_possible, try_call
+from .answers import (
+    Failure,
+    devices,
+    named_device,
+    own_device_files,
+    predict,
+    read_profile,
+    scale_possible,
+    serve,
+    try_call,
+    writes_text,
+)
 from .charts import show_cost, show_memory, show_schedule
 from .controls import KEY, draw_shown
 from .show import (
@@ -170,6 +183,23 @@ def scale_view(view: View) -> None:
         show_schedule(table)
         show_document(shown, f"{view.network}-{gpu}-scaling")
         st.code(possible.scale_command(gpu, *own_device_files(gpu)), language="bash", wrap_lines=True)
+
+
+def serve_view(view: View) -> None:
+    """Show a deployment of a language model under traffic on each device."""
+    if not writes_text(view):
+        st.info("Serving needs a language model that writes text, such as llama-3.1-8b.")
+        return
+    for gpu in view.gpu:
+        answer = try_call(lambda gpu=gpu: serve(view, gpu))  # type: ignore[misc]
+        if isinstance(answer, Failure):
+            st.error(escape_markdown(f"{devices()[gpu].name}: {answer.reason}"))
+            continue
+        page = serving_page(answer)
+        st.markdown(f"**{escape_markdown(page.title)}**")
+        show_chart(lambda answer=answer: serving_chart(answer), columns=2)  # type: ignore[misc]
+        show_document(page, f"{view.network}-{gpu}-serving")
+        st.code(view.serve_command(gpu, *own_device_files(gpu)), language="bash", wrap_lines=True)
 
 
 def _reorder_columns(table: Table) -> Table:

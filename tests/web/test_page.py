@@ -18,6 +18,7 @@ from streamlit.testing.v1 import AppTest
 import paleo_lite as pl
 from measured import DATA
 from paleo_lite.distributed.job import Settings
+from paleo_lite.reporting.serving import serving_page
 from paleo_lite.units import format_si
 from paleo_lite.web import view as view_module
 from paleo_lite.web.controls import KEY
@@ -261,7 +262,8 @@ def test_a_shared_address_restores_every_control(view):
     asked = View(
         view=view, network="alexnet", gpu=("t4", "k80-die"), precision="fp32", batch=8, phase="training",
         shown="k80-die", model="ppp", ppp=0.7, workers="1,2", link="25 GB/s", scaling="strong", strategy="zero-1",
-        collective="ring", images="1.28M", epochs=90.0, price="1 USD/h",
+        collective="ring", images="1.28M", epochs=90.0, price="1 USD/h", rate=2.5, input_tokens="100:20",
+        output_tokens="64", tensor=2, policy="sglang",
     )  # fmt: skip
     page = opened(**asked.to_query())
     assert not page.exception and not page.warning and not page.error
@@ -271,6 +273,37 @@ def test_a_shared_address_restores_every_control(view):
     assert values == {
         name: (list(value) if isinstance(value := getattr(asked, name), tuple) else value) for name in drawn
     }
+
+
+SERVED = {"gpu": "h100-sxm", "precision": "bf16", "num_requests": 1000}
+
+
+def test_serving_shows_the_answer_of_the_api():
+    page = opened(view="serving", network="llama-3-8b", gpu=["h100-sxm"], precision="bf16")
+    asked = {"rate": 5.0, "input_tokens": 1024, "output_tokens": 256}
+    for control, value, ask in (
+        ("rate", 8.0, {"rate": 8.0}),
+        ("output_tokens", "64:16", {"output_tokens": "64:16"}),
+        ("policy", "sglang", {"policy": "sglang"}),
+        ("tensor", 2, {"tensor": 2}),
+    ):
+        set_control(page, control, value)
+        asked |= ask
+        title = serving_page(pl.serve("llama-3-8b", **SERVED, **asked)).title
+        assert title in [unescaped(markdown.value).strip("*") for markdown in page.markdown], control
+        assert not page.error
+    command = page.code[0].value
+    assert "--rate 8 --policy sglang --tensor 2" in command
+
+
+def test_serving_names_what_it_needs():
+    page = opened(view="serving")
+    assert "needs a language model" in page.info[0].value and not page.error
+    page = opened(view="serving", network="llama-3-70b", gpu=["t4"], precision="fp16")
+    assert "leaves no memory for a KV cache" in unescaped(page.error[0].value)
+    page = set_control(opened(view="serving", network="llama-3-8b", gpu=["h100-sxm"], precision="bf16"),
+                       "input_tokens", "many")  # fmt: skip
+    assert "no data set is called 'many'" in unescaped(page.error[0].value)
 
 
 def test_a_bad_address_is_reported_once_and_corrected():

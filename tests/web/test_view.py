@@ -37,7 +37,7 @@ def test_every_control_is_in_the_address():
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ({"view": ["nosuch"]}, "'view': no view is called 'nosuch': valid names: batches, profile, scaling, time."),
+        ({"view": ["nosuch"]}, "'view': no view is called 'nosuch': valid names: batches, profile, scaling, serving,"),
         ({"network": ["resnet5"]}, "no network is called 'resnet5': did you mean resnet50"),
         ({"network": ["../models/resnet50"]}, "no network is called"),
         ({"network": ["/etc/passwd.json"]}, "no network is called"),
@@ -67,6 +67,10 @@ def test_every_control_is_in_the_address():
         ({"epochs": ["inf"]}, "must be a number from"),
         ({"price": ["1 USD"]}, "is not in USD/h"),
         ({"shown": ["x"]}, "no device is called"),
+        ({"rate": ["0"]}, "must be a number from"),
+        ({"input_tokens": ["many"]}, "no data set is called 'many'"),
+        ({"tensor": ["0"]}, "must be an integer"),
+        ({"policy": ["vlm"]}, "did you mean vllm"),
         ({"colour": ["red"]}, "no control is called 'colour'"),
         ({"link": ["x" * 1000]}, "longer than 200 characters"),
     ],
