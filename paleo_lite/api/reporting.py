@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from ..calibration.store import Calibration
     from ..distributed.table import ScaleTable
+    from ..serving.answers import Serving
 
 
 class Report(Result, msgspec.Struct, frozen=True, eq=False):
@@ -94,6 +95,10 @@ class ReportArguments(msgspec.Struct, frozen=True, kw_only=True):
     images: float | str | None = None
     epochs: float | None = None
     price: float | str | None = None
+    rate: float | str | None = None
+    input_tokens: int | str | None = None
+    output_tokens: int | str | None = None
+    policy: str | None = None
     name_pattern: str | None = None
     program: str | None = None
     image_size: int | None = None
@@ -118,6 +123,10 @@ class ReportArguments(msgspec.Struct, frozen=True, kw_only=True):
             if name in _WORKERS_ARGUMENTS and not self.has_workers:
                 raise BadValue(
                     f"`{option_name(name)}` is for several devices: give their number, such as `--workers 8`"
+                )
+            if name in _SERVING_ARGUMENTS and self.rate is None:
+                raise BadValue(
+                    f"`{option_name(name)}` is for serving: give the requests per second, such as `--rate 5`"
                 )
         if self.has_workers and self.phase not in (None, "training", *GENERATION_PHASES):
             raise BadValue(
@@ -156,6 +165,7 @@ _WORKERS_ARGUMENTS = (
     "workers", "link", "topology", "platform", "scaling", "strategy", "collective", "advise", "images", "epochs",
     "price",
 )  # fmt: skip
+_SERVING_ARGUMENTS = ("input_tokens", "output_tokens", "policy")
 _PREDICTION_ARGUMENTS = (
     "network", "gpu", "precision", "time_model", "ppp", "calibration", "clock", "unit", "image_size",
     "sequence_length", "context", "inputs", "hardware_files", "training", "weights",
@@ -191,6 +201,10 @@ def report(
     images: float | str | None = None,
     epochs: float | None = None,
     price: float | str | None = None,
+    rate: float | str | None = None,
+    input_tokens: int | str | None = None,
+    output_tokens: int | str | None = None,
+    policy: str | None = None,
     name_pattern: str | None = None,
     program: str | None = None,
     image_size: int | None = None,
@@ -216,6 +230,10 @@ def report(
         Phase of the prediction; by default ``inference``, with several workers ``training``.
     workers, link, topology, platform, scaling, strategy, collective, advise, images, epochs, price
         Prediction on several devices: as for `paleo_lite.scale`.
+    rate : float or str, optional
+        Requests per second: the report also predicts the device as a server of the language model.
+    input_tokens, output_tokens, policy
+        Lengths of prompts and answers, and serving engine: as for `paleo_lite.serve`.
     name_pattern : str, optional
         For a profile: as for `paleo_lite.efficiency`.
     program : str, optional
@@ -260,6 +278,10 @@ def report(
         images=images,
         epochs=epochs,
         price=price,
+        rate=rate,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        policy=policy,
         name_pattern=name_pattern,
         program=program,
         image_size=image_size,
@@ -371,6 +393,7 @@ def _network_page(arguments: ReportArguments) -> Document:
     scaling = None
     if arguments.has_workers:
         scaling = _predict_scaling(arguments, network, prediction.batch_size)
+    serving = None if arguments.rate is None else _predict_serving(arguments, network)
     calibration = used_calibration(prediction, arguments.calibration)
     sources = _network_sources(arguments, prediction, calibration)
     return prediction_report(
@@ -378,7 +401,28 @@ def _network_page(arguments: ReportArguments) -> Document:
         _make_provenance(arguments, sources, _json_commands(arguments, prediction)),
         alternatives=try_alternatives(prediction, arguments.time_model, arguments.hardware_paths),
         scaling=scaling,
+        serving=serving,
         calibration=calibration,
+    )
+
+
+def _predict_serving(arguments: ReportArguments, network: Network) -> Serving:
+    """Return the prediction of the device as a server of a language model."""
+    from .serve import serve
+
+    return serve(
+        network,
+        gpu=arguments.gpu,
+        precision=arguments.precision,
+        rate=arguments.rate,
+        input_tokens=arguments.input_tokens or 1024,
+        output_tokens=arguments.output_tokens or 256,
+        policy=arguments.policy or "vllm",
+        weights=arguments.weights,
+        time_model=arguments.time_model,
+        clock=arguments.clock,
+        unit=arguments.unit,
+        hardware_files=arguments.hardware_paths,
     )
 
 
@@ -514,6 +558,10 @@ def _json_commands(arguments: ReportArguments, prediction: Prediction) -> list[t
             names += ["phase", "execution"]
         scale_line = [*_command_line(arguments, "scale", names), *batch_size, "--format", "json"]
         commands.append(("Several devices as JSON", shlex.join(scale_line)))
+    if arguments.rate is not None:
+        names = ["network", "gpu", "precision", "weights", "rate", *_SERVING_ARGUMENTS, "time_model", "clock", "unit"]
+        serve_line = [*_command_line(arguments, "serve", [*names, "hardware_files"]), "--format", "json"]
+        commands.append(("Serving as JSON", shlex.join(serve_line)))
     return commands
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from . import options
+from .values import Names
 
 
 @click.command()
@@ -45,6 +46,18 @@ from . import options
 @options.images()
 @options.epochs()
 @options.price()
+@click.option(
+    "--rate",
+    metavar="RATE",
+    help="Requests per second: also predict the device as a server of the language model.",
+)
+@click.option("--input-tokens", metavar="TOKENS", help="Tokens of a prompt, with --rate. [default: 1024]")
+@click.option("--output-tokens", metavar="TOKENS", help="Tokens of an answer, with --rate. [default: 256]")
+@click.option(
+    "--policy",
+    type=Names("serving engine", ".serving.engines:ENGINES"),
+    help="Serving engine, with --rate. [default: vllm]",
+)
 @options.name_pattern()
 @click.option(
     "--program", metavar="COMMAND", help="Program in the suggested profiler commands. [default: python train.py]"
@@ -71,6 +84,7 @@ def report(
     \b
       paleo-lite report resnet50 --gpu v100-sxm2 --precision fp16 --batch-size 64 -o report.html
       paleo-lite report resnet50 --gpu k80-die --workers 1,2,4,...,64 --link ethernet20 --images 1.28M -o scaling.html
+      paleo-lite report llama-3-8b --gpu h100-sxm --precision bf16 --phase decode --rate 5 -o serving.html
       paleo-lite report --profile run.parquet --gpu k40m -o profile.html
     """
     from ..api.reporting import report as write_report

@@ -20,6 +20,7 @@ pytest.importorskip("altair")
 from paleo_lite import extras
 from paleo_lite.cli import main
 from paleo_lite.files import shipped_folder
+from paleo_lite.reporting.document import format_time_short
 from paleo_lite.units import format_si
 
 pytestmark = pytest.mark.slow
@@ -35,6 +36,8 @@ REFUSED = {
     "unknown network": (["alexnex"], 2, "did you mean alexnet"),
     "unknown device": (["alexnet", "--gpu", "k41m"], 2, "did you mean k40m"),
     "unknown precision of the device": (["alexnet", "--precision", "fp8"], 2, "has no fp8 peak"),
+    "tokens without a rate": (["llama-3-8b", "--input-tokens", "64"], 2, "`--input-tokens` is for serving"),
+    "serving an image network": (["alexnet", "--rate", "5"], 2, "`serve` needs a language model"),
     "workers alone": (["alexnet", "--workers", "8"], 2, "`scale` needs a network: give `--link"),
     "a link without workers": (["alexnet", "--link", "pcie3-x16"], 2, "`--link` is for several devices"),
     "images without workers": (["alexnet", "--images", "1M"], 2, "`--images` is for several devices"),
@@ -141,6 +144,8 @@ QUESTIONS = {
     "inference": ["alexnet", "--gpu", "k40m", "--batch-size", "4", "--time-model", "roofline", "--clock", "boost"],
     "largest batch": ["resnet18", "--gpu", "t4", "--precision", "fp16", "--phase", "training", "--fit-batch",
                       "--optimizer", "adam", "--mixed-precision", "--checkpointing", "sqrt"],
+    "serving": ["llama-3.2-1b", "--gpu", "h100-sxm", "--precision", "bf16", "--phase", "decode", "--rate", "5",
+                "--output-tokens", "64"],
     "several": ["resnet18", "--gpu", "k80-die", "--workers", "2", "--link", "ethernet20"],
     "a token": ["gpt2", "--gpu", "t4", "--precision", "fp16", "--phase", "decode", "--context", "99",
                 "--weights", "int8", "--workers", "2", "--link", "pcie3"],
@@ -154,6 +159,7 @@ QUESTIONS = {
     [
         "inference",
         "several",
+        "serving",
         "a token",
         *(pytest.param(name, marks=pytest.mark.thorough) for name in ("largest batch", "strong")),
     ],
@@ -169,11 +175,15 @@ def test_commands_on_the_page_give_its_figures(question, tmp_path):
         result = CliRunner().invoke(main, words)
         assert result.exit_code == 0, result.output
         answer = json.loads(result.stdout)
+        if words[0] == "serve":
+            shown = format_time_short(answer["latencies"]["ttft_s"]["p50"]["value"])
+            assert f"time to first token {shown}" in page
+            continue
         step = answer["rows"][-1] if words[0] == "scale" else answer
         shown = f"{step['speedup']:.4g} ×" if words[0] == "scale" else format_si(step["time_s"], "s")
         assert f'<dd class="value">{shown}</dd>' in page
     assert [words[0] for words in others] == (
-        ["predict", "scale"] if "--workers" in QUESTIONS[question] else ["predict"]
+        ["predict"] + ["scale"] * ("--workers" in QUESTIONS[question]) + ["serve"] * ("--rate" in QUESTIONS[question])
     )
     path.rename(tmp_path / "first.html")
     assert CliRunner().invoke(main, again).exit_code == 0

@@ -12,6 +12,7 @@ from ...units import format_interval, format_number, format_si
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, prediction_title
 from ..charts.roofline import prediction_roofline
 from ..charts.scaling import scale_chart
+from ..charts.serving import serving_chart
 from ..document import (
     Chart,
     Column,
@@ -27,11 +28,13 @@ from ..document import (
 )
 from ..predictions import layer_table, memory_fact, memory_tables, prediction_page
 from ..scale import scale_page
+from ..serving import serving_page
 from .sections import device_section, model_section, sources_section
 
 if TYPE_CHECKING:
     from ...calibration.store import Calibration
     from ...distributed.table import ScaleTable
+    from ...serving.answers import Serving
     from ...timing.memory import MemoryFit
 
 _PHASES = {
@@ -56,6 +59,7 @@ def prediction_report(
     *,
     alternatives: Alternatives | None = None,
     scaling: ScaleTable | None = None,
+    serving: Serving | None = None,
     calibration: Calibration | None = None,
 ) -> Document:
     """Return the report of a prediction.
@@ -70,6 +74,8 @@ def prediction_report(
         Predictions for other settings and devices.
     scaling : ScaleTable, optional
         Prediction for several of the devices.
+    serving : Serving, optional
+        Prediction of the device as a server of the language model.
     calibration : Calibration, optional
         Calibration of the time model.
     """
@@ -80,6 +86,8 @@ def prediction_report(
         sections.append(Document("Memory", [memory_fact(prediction.memory)], tables, name="memory"))
     if scaling is not None:
         sections.append(_scaling_section(scaling, prediction))
+    if serving is not None:
+        sections.append(_serving_section(serving))
     sections += [
         _layers_section(prediction),
         device_section(prediction.device),
@@ -305,6 +313,14 @@ def _scaling_section(scaling: ScaleTable, prediction: Prediction) -> Document:
         introduction=[page.title],
         name="scaling",
     )
+
+
+def _serving_section(serving: Serving) -> Document:
+    page = serving_page(serving)
+    chart = draw_chart(
+        "Latencies of a request: mean and percentiles, with 90% intervals.", lambda: serving_chart(serving)
+    )
+    return Document("Serving", page.facts, [chart, *page.tables], page.notes, introduction=[page.title], name="serving")
 
 
 def _layers_section(prediction: Prediction) -> Document:
