@@ -2,8 +2,7 @@
 
 Run with ``python -m validation.training.reproduce``. `h100.csv` contains the runs of mosaicml/llm-foundry (Apache-2.0)
 that are not in the pool of measurements, and those of pytorch/torchtitan (BSD-3-Clause) with data and tensor
-parallelism. torchtitan's devices have a power limit of 500 W. Its selective checkpointing per operation saves about
-every second matrix product; it is predicted as the recomputation of every second block.
+parallelism. torchtitan's devices have a power limit of 500 W, and its loss is not fused.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Point(msgspec.Struct, frozen=True):
     precision, recompute, execution, attention : str
         As in `paleo_lite.distributed.job.ParallelConfig`; an empty `attention` is the default of the stack.
     recompute_every : int
-        Every n-th block is recomputed.
+        With full recomputation, every n-th block is recomputed.
     tokens_per_s_per_gpu : float
         Measured throughput.
     memory_gib : float or None
@@ -161,7 +160,8 @@ def compare(point: Point) -> Comparison:
     nodes = max(point.workers // DEVICES_PER_NODE, 1)
     inside = min(point.workers, DEVICES_PER_NODE)
     topology = parse_topology(f"{inside}x {point.gpu} @ nvlink4-x18, {nodes} nodes @ 3200 Gbit/s")
-    job = _job(point.config, point.model, point.length, point.gpu, point.power_limit, point.precision)
+    has_fused_loss = point.source == "llm-foundry"
+    job = _job(point.config, point.model, point.length, point.gpu, point.power_limit, point.precision, has_fused_loss)
     step = predict_step(
         job,
         topology.with_workers(point.workers),
@@ -175,8 +175,10 @@ def compare(point: Point) -> Comparison:
 
 
 @cache
-def _job(config: bytes, model: str, length: int, gpu: str, power_limit: str, precision: str) -> Job:
-    options = TrainingOptions("adam", mixed_precision=True, fused_loss=True)
+def _job(
+    config: bytes, model: str, length: int, gpu: str, power_limit: str, precision: str, has_fused_loss: bool
+) -> Job:
+    options = TrainingOptions("adam", mixed_precision=True, fused_loss=has_fused_loss)
     precision, options = options.split_precision(precision)
     device = find_device(gpu)
     if power_limit:
@@ -221,7 +223,7 @@ def list_memory(comparisons: Sequence[Comparison]) -> str:
         if point.memory_gib is None:
             continue
         predicted_gib = comparison.memory_bytes / 2**30
-        recomputed = "every 2nd block" if point.recompute_every == 2 else "all blocks"
+        recomputed = "per operation" if point.recompute == "selective" else "all blocks"
         lines.append(
             f"| {point.model} | {point.workers} | {point.execution} | {point.precision} | {point.length:,} | "
             f"{recomputed} | {point.memory_gib:.1f} GiB | {predicted_gib:.1f} GiB | "
