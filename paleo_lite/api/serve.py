@@ -28,6 +28,9 @@ REQUESTS_PER_USER = 8
 TENSOR_DEGREES = (1, 2, 4, 8)
 """Tensor-parallel degrees that `advise` tries."""
 
+PIPELINE_DEGREES = (2, 4)
+"""Pipeline degrees that `advise` tries, at the largest tensor degree, on a device on which nothing else fits."""
+
 
 def serve(
     network: str | Network,
@@ -37,6 +40,7 @@ def serve(
     link: str | None = None,
     workers: int | None = None,
     tensor: int | None = None,
+    pipeline: int | None = None,
     replicas: int | None = None,
     prefill_workers: int = 0,
     precision: str = "bf16",
@@ -83,11 +87,13 @@ def serve(
     platform : str, optional
         Computer that gives device, links and price: ``"p5.48xlarge"``.
     link : str, optional
-        Link between tensor-parallel devices; by default that of the platform, or the fastest link of the device.
+        Link between the devices of a replica; by default that of the platform, or the fastest link of the device.
     workers : int, optional
-        Number of devices; replicas are ``workers / tensor``.
+        Number of devices; replicas are ``workers / (tensor * pipeline)``.
     tensor : int, optional
-        Tensor-parallel devices of a replica, by default 1.
+        Tensor-parallel devices of a stage, by default 1.
+    pipeline : int, optional
+        Pipeline stages of a replica, by default 1; a replica has ``tensor * pipeline`` devices.
     replicas : int, optional
         Replicas, which take requests in turn; by default as many as `workers` allow, or 1.
     prefill_workers : int
@@ -138,7 +144,8 @@ def serve(
         Objectives, such as ``"ttft=500ms,tpot.p99=50ms"`` (p90 unless a percentile is given): the highest rate that
         meets them is computed.
     advise : bool
-        Rank devices, tensor degrees, weights and batch limits, and find the cheapest that meets `slo` at `rate`.
+        Rank devices, tensor degrees, weights and batch limits, with pipelines on devices on which nothing else fits,
+        and find the cheapest that meets `slo` at `rate`.
     price : float or str, optional
         US dollars per hour of one device; by default that of the platform, or the rental price on record.
     time_model, calibration, clock, unit, hardware_files
@@ -164,19 +171,17 @@ def serve(
     from ..distributed.platforms import Computer, find_platform
     from ..machines import find_device
     from ..serving.answers import answer
-    from ..serving.deployment import Deployment, tensor_group
+    from ..serving.deployment import Deployment, device_link, tensor_group
     from ..serving.engines import find_engine
     from ..serving.iteration_times import ModelOnDevice
+    from ..serving.pipeline import connect_stages
     from ..serving.requests import parse_lengths
     from ..serving.simulator import Options, Speculation
 
     inputs = parse_lengths(input_tokens, "--input-tokens", is_input=True)
     outputs = parse_lengths(output_tokens, "--output-tokens", is_input=False)
     rate_per_s = None if rate is None else _parse_rate(rate)
-    if kv_cache is None:
-        kv_cache = precision if element_bytes(precision) >= 2 else "bf16"
-    if kv_cache not in WEIGHT_BYTES:
-        raise BadValue(f"`--kv-cache` must be one of {', '.join(WEIGHT_BYTES)} (got {kv_cache!r})")
+    cache_format = _choose_cache_format(kv_cache, precision)
     topology: Topology | None = None
     price_usd_per_h = None if price is None else parse_quantity(price, "USD/h")
     if platform is not None:
@@ -191,7 +196,7 @@ def serve(
         raise BadValue(f"several devices need `--advise` (got {', '.join(map(str, devices))})")
 
     def make_deployment(
-        device_name: str | Device, tensor_degree: int, replica_count: int, weight_format: str | None
+        device_name: str | Device, tensor_degree: int, stages: int, replica_count: int, weight_format: str | None
     ) -> Deployment:
         def place(name: str | Network) -> ModelOnDevice:
             _check_language_model(name)
@@ -208,7 +213,9 @@ def serve(
                 weights=weight_format,
             )
             group = tensor_group(machine.device, tensor_degree, link, topology)
-            return ModelOnDevice(workload, machine, model, group, kv_cache)
+            stage_link = None if topology is not None or stages == 1 else link or device_link(machine.device)
+            connected = connect_stages(stages, tensor_degree, device_link=stage_link, topology=topology)
+            return ModelOnDevice(workload, machine, model, group, cache_format, connected)
 
         on_device = place(network)
         engine = find_engine(
@@ -236,8 +243,8 @@ def serve(
 
     if draft is not None and not draft_length:
         raise BadValue("`--draft` needs `--draft-length`, the tokens drafted per iteration")
-    tensor_degree = tensor or 1
-    replica_count = _count_replicas(workers, tensor_degree, replicas)
+    tensor_degree, stages = _check_degree(tensor, "--tensor"), _check_degree(pipeline, "--pipeline")
+    replica_count = _count_replicas(workers, tensor_degree * stages, replicas)
     if prefill_workers and replica_count < 2:
         raise BadValue("`--prefill-workers` needs at least 2 replicas: give `--replicas` or `--workers`")
     if advise:
@@ -248,6 +255,7 @@ def serve(
             outputs,
             precision=precision,
             tensor=tensor,
+            pipeline=pipeline,
             weights=weights,
             topology=topology,
             rate_per_s=rate_per_s,
@@ -257,7 +265,7 @@ def serve(
             num_requests=num_requests,
             arrivals=arrivals,
         )
-    deployment = make_deployment(devices[0], tensor_degree, replica_count, weights)
+    deployment = make_deployment(devices[0], tensor_degree, stages, replica_count, weights)
     traffic, description = _make_traffic(
         inputs, outputs, rate_per_s, concurrency, requests, num_requests, arrivals, seed, replica_count
     )
@@ -266,6 +274,15 @@ def serve(
     if slo is None:
         return result
     return _with_highest_rate(result, prepared, slo, inputs, outputs, seed, requests)
+
+
+def _choose_cache_format(kv_cache: str | None, precision: str) -> str:
+    """Return the format of the KV cache: the given one, or the precision, but at least 16 bits."""
+    if kv_cache is None:
+        return precision if element_bytes(precision) >= 2 else "bf16"
+    if kv_cache not in WEIGHT_BYTES:
+        raise BadValue(f"`--kv-cache` must be one of {', '.join(WEIGHT_BYTES)} (got {kv_cache!r})")
+    return kv_cache
 
 
 def _parse_rate(rate: float | str) -> float:
@@ -302,15 +319,30 @@ def _device_names(gpu: str | Device | Sequence[str] | None, topology: Topology |
     return names
 
 
-def _count_replicas(workers: int | None, tensor: int, replicas: int | None) -> int:
-    """Return the number of replicas."""
+def _check_degree(degree: int | None, option: str) -> int:
+    """Return a degree of parallelism, 1 if it is not given."""
+    if degree is None:
+        return 1
+    if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
+        raise BadValue(f"`{option}` must be an integer >= 1 (got {degree!r})")
+    return degree
+
+
+def _count_replicas(workers: int | None, replica_devices: int, replicas: int | None) -> int:
+    """Return the number of replicas of so many devices each."""
     if workers is None:
         return replicas or 1
-    if workers % tensor:
-        raise BadValue(f"`--tensor` must divide the {workers} workers (got {tensor})")
-    if replicas is not None and replicas * tensor != workers:
-        raise BadValue(f"`--workers` must be replicas times tensor degree, {replicas * tensor} (got {workers})")
-    return workers // tensor
+    if workers % replica_devices:
+        raise BadValue(
+            f"`--workers` must be a multiple of the devices of a replica, tensor times pipeline degree: "
+            f"{replica_devices} (got {workers})"
+        )
+    if replicas is not None and replicas * replica_devices != workers:
+        raise BadValue(
+            f"`--workers` must be replicas times tensor times pipeline degree, {replicas * replica_devices} "
+            f"(got {workers})"
+        )
+    return workers // replica_devices
 
 
 def _make_traffic(
@@ -381,13 +413,14 @@ def _with_highest_rate(
 
 
 def _advise(
-    make_deployment: Callable[[str | Device, int, int, str | None], Deployment],
+    make_deployment: Callable[[str | Device, int, int, int, str | None], Deployment],
     devices: Sequence[Device],
     inputs: Lengths,
     outputs: Lengths,
     *,
     precision: str,
     tensor: int | None,
+    pipeline: int | None,
     weights: str | None,
     topology: Topology | None,
     rate_per_s: float | None,
@@ -415,14 +448,34 @@ def _advise(
         for degree in degrees:
             for weight_format in formats:
                 name = f"{device.id}, tensor {degree}, weights {weight_format or precision}"
-                deployments[name] = partial(make_deployment, device, degree, 1, weight_format)
+                if pipeline is not None:
+                    name += f", pipeline {pipeline}"
+                deployments[name] = partial(make_deployment, device, degree, pipeline or 1, 1, weight_format)
+    fallbacks: dict[str, dict[str, Callable[[], Deployment]]] = {}
+    if pipeline is None:
+        for device in devices:
+            fallbacks[device.id] = {
+                f"{device.id}, tensor {degrees[-1]}, pipeline {stages}, weights {weight_format or precision}": partial(
+                    make_deployment, device, degrees[-1], stages, 1, weight_format
+                )
+                for stages in PIPELINE_DEGREES
+                for weight_format in formats
+            }
     objectives = parse_slo(slo) if slo else ()
-    advice = rank_deployments(deployments, inputs, outputs, objectives=objectives, rate_per_s=rate_per_s, seed=seed)
+    advice = rank_deployments(
+        deployments,
+        inputs,
+        outputs,
+        fallbacks=fallbacks,
+        objectives=objectives,
+        rate_per_s=rate_per_s,
+        seed=seed,
+    )
     if not advice.candidates:
         raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
     chosen = advice.best or advice.candidates[0]
     weight_format = None if chosen.weights == precision else chosen.weights
-    deployment = make_deployment(chosen.gpu, chosen.tensor, chosen.replicas, weight_format)
+    deployment = make_deployment(chosen.gpu, chosen.tensor, chosen.pipeline, chosen.replicas, weight_format)
     if rate_per_s is None and concurrency is None:
         concurrency = chosen.batch_limit
     limited = structs.replace(deployment, engine=structs.replace(deployment.engine, max_sequences=chosen.batch_limit))

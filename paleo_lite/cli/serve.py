@@ -24,10 +24,21 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     "--link",
     metavar="LINK",
     type=LINK,
-    help="Link between tensor-parallel devices. [default: that of the platform, or the fastest of the device]",
+    help="Link between the devices of a replica. [default: that of the platform, or the fastest of the device]",
 )
-@click.option("--workers", type=INTEGER, metavar="N", help="Number of devices. [default: --tensor times --replicas]")
-@click.option("--tensor", type=INTEGER, metavar="N", help="Tensor-parallel devices of a replica. [default: 1]")
+@click.option(
+    "--workers",
+    type=INTEGER,
+    metavar="N",
+    help="Number of devices. [default: --tensor times --pipeline times --replicas]",
+)
+@click.option("--tensor", type=INTEGER, metavar="N", help="Tensor-parallel devices of a stage. [default: 1]")
+@click.option(
+    "--pipeline",
+    type=INTEGER,
+    metavar="N",
+    help="Pipeline stages of a replica, which has --tensor times --pipeline devices. [default: 1]",
+)
 @click.option("--replicas", type=INTEGER, metavar="N", help="Replicas, which take requests in turn. [default: 1]")
 @click.option(
     "--prefill-workers",
@@ -149,6 +160,7 @@ def serve(**arguments: Any) -> Answer:
     \b
       paleo-lite serve llama-3-8b --gpu h100-sxm --input-tokens 1024 --output-tokens 256 --rate 5
       paleo-lite serve llama-3-70b --platform p5.48xlarge --tensor 4 --workers 8 --concurrency 64 --policy sglang
+      paleo-lite serve llama-3-70b --gpu l40s --tensor 4 --pipeline 2 --rate 0.5
       paleo-lite serve llama-3-8b --gpu l40s --rate 2 --slo ttft=500ms,tpot=50ms
       paleo-lite serve llama-3-8b --gpu h100-sxm,l40s --rate 20 --slo tpot=30ms --advise --plot front.png
     """

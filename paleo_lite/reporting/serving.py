@@ -59,15 +59,20 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
         interval = _interval(saturation, format_number)
         at_90 = f" ({interval} at 90%)" if interval else ""
         facts.append(("saturation", f"{format_number(saturation.value)} requests/s{at_90}"))
-    parallelism = f"tensor {serving.tensor}, {serving.replicas} replicas" if serving.devices > 1 else "1 device"
+    parallelism = "1 device"
+    if serving.devices > 1:
+        stages = f", pipeline {serving.pipeline}" if serving.pipeline > 1 else ""
+        replicas = "replica" if serving.replicas == 1 else "replicas"
+        parallelism = f"tensor {serving.tensor}{stages}, {serving.replicas} {replicas}"
     if serving.prefill_workers:
         parallelism += f", {serving.prefill_workers} of them for prompts"
     facts.append(("parallelism", parallelism))
     facts.append(("weights", f"{serving.weights}, KV cache {serving.kv_cache}"))
+    per_device = "per device of the fullest stage" if serving.pipeline > 1 else "per device"
     facts.append(
         (
             "memory",
-            f"per device weights {format_si(serving.weights_bytes, 'B', 3)}, activations "
+            f"{per_device} weights {format_si(serving.weights_bytes, 'B', 3)}, activations "
             f"{format_si(serving.activations_bytes, 'B', 3)}, cache {format_si(serving.cache_bytes, 'B', 3)} "
             f"for {serving.cache_tokens:,} tokens",
         )
@@ -121,6 +126,7 @@ def _candidate_table(serving: Serving) -> Table:
     columns = [
         Column("gpu", "device", left=True),
         Column("tensor", "tensor"),
+        *([Column("pipeline", "pipeline")] if any(candidate.pipeline > 1 for candidate in candidates) else []),
         Column("weights", "weights", left=True),
         Column("batch_limit", "batch"),
         Column("tokens_per_s_per_gpu", "tokens/s\nper GPU", format_number),
@@ -139,7 +145,10 @@ def _row(candidate: Candidate) -> dict[str, Any]:
 
 
 def _describe(candidate: Candidate) -> str:
-    text = f"{candidate.replicas} x {candidate.gpu} tensor {candidate.tensor}, weights {candidate.weights}, "
+    text = f"{candidate.replicas} x {candidate.gpu} tensor {candidate.tensor}, "
+    if candidate.pipeline > 1:
+        text += f"pipeline {candidate.pipeline}, "
+    text += f"weights {candidate.weights}, "
     text += f"at most {candidate.batch_limit} sequences"
     if candidate.usd_per_h is not None:
         text += f": {format_number(candidate.usd_per_h)} USD/h"

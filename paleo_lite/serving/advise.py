@@ -1,4 +1,4 @@
-"""Advice: deployments over devices, tensor degrees, weights and batch limits, their Pareto front, and the cheapest."""
+"""Advice: deployments over devices, degrees of parallelism, weights and batch limits, and the cheapest of them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def rank_deployments(
     inputs: Lengths,
     outputs: Lengths,
     *,
+    fallbacks: dict[str, dict[str, Callable[[], Deployment]]] | None = None,
     objectives: Sequence[Objective] = (),
     rate_per_s: float | None = None,
     seed: int = 0,
@@ -39,6 +40,8 @@ def rank_deployments(
         Functions that make a deployment of one replica, by its description.
     inputs, outputs : Lengths
         Tokens of prompts and answers.
+    fallbacks : dict of str to dict, optional
+        By the id of a device, further deployments that are tried if none on this device fits.
     objectives : sequence of Objective
         Service-level objectives.
     rate_per_s : float, optional
@@ -47,12 +50,19 @@ def rank_deployments(
         Seed of the lengths.
     """
     candidates: list[Candidate] = []
-    refused = {}
-    for description, make in deployments.items():
-        try:
-            candidates += _try_batch_limits(make(), inputs, outputs, objectives, rate_per_s, seed)
-        except PaleoError as error:
-            refused[description] = str(error)
+    refused: dict[str, str] = {}
+
+    def try_all(attempts: dict[str, Callable[[], Deployment]]) -> None:
+        for description, make in attempts.items():
+            try:
+                candidates.extend(_try_batch_limits(make(), inputs, outputs, objectives, rate_per_s, seed))
+            except PaleoError as error:
+                refused[description] = str(error)
+
+    try_all(deployments)
+    for gpu, attempts in (fallbacks or {}).items():
+        if all(candidate.gpu != gpu for candidate in candidates):
+            try_all(attempts)
     candidates = mark_front(candidates)
     candidates.sort(key=_sort_key)
     feasible = [candidate for candidate in candidates if candidate.meets_objectives]
@@ -69,7 +79,7 @@ def _fleet_cost(candidate: Candidate) -> float:
     """Return the price of all replicas per hour, or their number of devices without a price."""
     if candidate.usd_per_h is not None:
         return candidate.usd_per_h
-    return candidate.replicas * candidate.tensor
+    return candidate.replicas * candidate.tensor * candidate.pipeline
 
 
 def _try_batch_limits(
@@ -127,6 +137,7 @@ def _candidate(
         precision=workload.precision,
         weights=workload.weights or workload.precision,
         tensor=deployment.on_device.tensor,
+        pipeline=deployment.on_device.pipeline.degree,
         batch_limit=concurrency,
         tokens_per_s_per_gpu=float(figures["output_tokens_per_s_per_gpu"] or 0.0),
         tokens_per_s_per_user=float(figures["output_tokens_per_s_per_user"] or 0.0),
@@ -136,6 +147,6 @@ def _candidate(
         latency_s=float(values["latency_s"] or 0.0),
         replicas=replicas,
         usd_per_million_output_tokens=figures["usd_per_million_output_tokens"],
-        usd_per_h=None if price is None else price * deployment.on_device.tensor * replicas,
+        usd_per_h=None if price is None else price * deployment.on_device.devices * replicas,
         meets_objectives=is_met,
     )

@@ -57,7 +57,7 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
         The deployment.
     engine_limits : str
         Limits of the engine as text.
-    tensor, replicas, prefill_workers, devices : int
+    tensor, pipeline, replicas, prefill_workers, devices : int
         Parallelism and number of devices.
     traffic : str
         The traffic as text.
@@ -70,7 +70,7 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
     figures : dict of str to Figure
         Further figures, see `FIGURES`.
     weights_bytes, activations_bytes, cache_bytes : float
-        Memory of one device.
+        Memory of one device; with a pipeline of the stage with the least room for the cache.
     cache_tokens : int
         Tokens that the cache of one replica holds.
     model : str
@@ -100,6 +100,7 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
     engine: str
     engine_limits: str
     tensor: int
+    pipeline: int
     replicas: int
     prefill_workers: int
     devices: int
@@ -187,7 +188,7 @@ def measure_figures(outcomes: Sequence[Outcome], deployment: Deployment, input_t
     power_w = deployment.on_device.machine.device.power_w
     joules = None
     if power_w is not None:
-        joules = power_w * deployment.on_device.tensor * busy_s / output_tokens * 1e6
+        joules = power_w * deployment.on_device.devices * busy_s / output_tokens * 1e6
     return {
         "output_tokens_per_s": tokens_per_s,
         "total_tokens_per_s": (output_tokens + input_tokens) / duration_s,
@@ -296,6 +297,7 @@ def answer(
         engine=deployment.engine.name,
         engine_limits=deployment.engine.describe(),
         tensor=on_device.tensor,
+        pipeline=on_device.pipeline.degree,
         replicas=deployment.replicas,
         prefill_workers=deployment.prefill_workers,
         devices=deployment.devices,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from ..counting import Layer
@@ -11,6 +13,7 @@ from ..timing.memory import RESERVE_BYTES, model_bytes, peak_memory
 from ..units import WEIGHT_BYTES, format_si
 from .engines import Engine
 from .iteration_times import ModelOnDevice
+from .pipeline import stage_workloads
 
 
 class CacheRoom(msgspec.Struct, frozen=True):
@@ -19,7 +22,8 @@ class CacheRoom(msgspec.Struct, frozen=True):
     Attributes
     ----------
     weights_bytes, activations_bytes, cache_bytes : float
-        Bytes of weights, of the activations of the largest iteration, and what remains for the cache.
+        Bytes of weights, of the activations of the largest iteration, and what remains for the cache; with pipeline
+        parallelism those of the stage that limits the number of blocks.
     sequence_bytes : float
         Bytes of keys and values of one sequence of the mean length of the traffic.
     block_tokens : int
@@ -53,6 +57,9 @@ def cached_bytes(layers: tuple[Layer, ...], kv_cache: str) -> float:
 def measure_room(on_device: ModelOnDevice, engine: Engine, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
     """Compute how many blocks the cache of one device has.
 
+    With pipeline parallelism a block has the keys and values of a stage's layers, and the stage with room for the
+    fewest blocks limits all of them, as in vLLM, which takes the smallest number over its workers.
+
     Parameters
     ----------
     on_device : ModelOnDevice
@@ -73,25 +80,32 @@ def measure_room(on_device: ModelOnDevice, engine: Engine, *, mean_tokens: float
     device = on_device.machine.device
     context = max(round(mean_tokens) - 1, 1)
     decode = on_device.decode_workload(context)
-    weights_bytes = float(model_bytes(decode)[0])
     sampled = min(prompt_tokens, engine.max_batched_tokens)
     memory = peak_memory(on_device.prefill_workload(sampled))
     activations_bytes = (memory.activations_bytes + memory.workspace_bytes) * engine.max_batched_tokens / sampled
-    if engine.is_fraction_of_free:
-        free_bytes = device.memory_bytes - RESERVE_BYTES - weights_bytes - activations_bytes
-        cache_bytes = engine.memory_fraction * free_bytes
-    else:
-        usable_bytes = engine.memory_fraction * device.memory_bytes - RESERVE_BYTES
-        cache_bytes = usable_bytes - weights_bytes - activations_bytes
-    sequence_bytes = cached_bytes(decode.layers, on_device.kv_cache)
-    if not sequence_bytes:
+    rooms = []
+    for stage in stage_workloads(decode, on_device.workload.network, on_device.pipeline.degree):
+        weights_bytes = float(model_bytes(stage)[0])
+        if engine.is_fraction_of_free:
+            free_bytes = device.memory_bytes - RESERVE_BYTES - weights_bytes - activations_bytes
+            cache_bytes = engine.memory_fraction * free_bytes
+        else:
+            usable_bytes = engine.memory_fraction * device.memory_bytes - RESERVE_BYTES
+            cache_bytes = usable_bytes - weights_bytes - activations_bytes
+        sequence_bytes = cached_bytes(stage.layers, on_device.kv_cache)
+        block_bytes = sequence_bytes / (context + 1) * engine.block_tokens
+        blocks = int(cache_bytes // block_bytes) if block_bytes else (sys.maxsize if cache_bytes >= 0 else -1)
+        rooms.append(
+            CacheRoom(weights_bytes, activations_bytes, cache_bytes, sequence_bytes, engine.block_tokens, blocks)
+        )
+    if not any(room.sequence_bytes for room in rooms):
         raise DoesNotFit(f"{on_device.workload.network.name} has no KV cache, whose room limits the batch")
-    block_bytes = sequence_bytes / (context + 1) * engine.block_tokens
-    blocks = int(cache_bytes // block_bytes)
-    if blocks < 1:
+    smallest = min(rooms, key=lambda room: room.blocks)
+    if smallest.blocks < 1:
         raise DoesNotFit(
             f"{on_device.workload.network.name} leaves no memory for a KV cache on {device.name}: weights take "
-            f"{format_si(weights_bytes, 'B', 3)}, activations {format_si(activations_bytes, 'B', 3)} of "
-            f"{format_si(device.memory_bytes, 'B', 3)}; use a larger `--tensor` or narrower `--weights`"
+            f"{format_si(smallest.weights_bytes, 'B', 3)}, activations {format_si(activations_bytes, 'B', 3)} of "
+            f"{format_si(device.memory_bytes, 'B', 3)}; use a larger `--tensor`, `--pipeline` or narrower "
+            "`--weights`"
         )
-    return CacheRoom(weights_bytes, activations_bytes, cache_bytes, sequence_bytes, engine.block_tokens, blocks)
+    return smallest

@@ -14,8 +14,8 @@ class Candidate(msgspec.Struct, frozen=True):
     ----------
     gpu, precision, weights : str
         Device and formats.
-    tensor, batch_limit : int
-        Tensor-parallel devices of a replica, and requests at the same time.
+    tensor, pipeline, batch_limit : int
+        Tensor-parallel devices of a stage, pipeline stages of a replica, and requests at the same time.
     tokens_per_s_per_gpu, tokens_per_s_per_user : float
         Output tokens per second.
     requests_per_s : float
@@ -36,6 +36,7 @@ class Candidate(msgspec.Struct, frozen=True):
     precision: str
     weights: str
     tensor: int
+    pipeline: int
     batch_limit: int
     tokens_per_s_per_gpu: float
     tokens_per_s_per_user: float

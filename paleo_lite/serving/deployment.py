@@ -14,6 +14,7 @@ from ..machines import Device
 from .cache import CacheRoom, cached_bytes, measure_room
 from .engines import Engine
 from .iteration_times import IterationTimes, ModelOnDevice, tabulate
+from .pipeline import stage_workloads
 from .requests import Traffic
 from .simulator import Options, Outcome, simulate
 
@@ -31,7 +32,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     engine : Engine
         Scheduling policy.
     replicas : int
-        Tensor-parallel groups that serve requests, in turn.
+        Copies of the network, each on the devices of its tensor-parallel groups, that serve requests in turn.
     prefill_workers : int
         How many of the replicas compute prompts only and send keys and values to the others; 0 without disaggregation.
     options : Options
@@ -58,11 +59,13 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
                 f"`--prefill-workers` must be an integer >= 0 and below the {self.replicas} replicas "
                 f"(got {self.prefill_workers!r})"
             )
+        if self.draft is not None and self.on_device.pipeline.degree > 1:
+            raise BadValue("`--draft` is not modelled with `--pipeline`: leave it out, as for drafting with n-grams")
 
     @property
     def devices(self) -> int:
         """Number of devices."""
-        return self.replicas * self.on_device.tensor
+        return self.replicas * self.on_device.devices
 
     def prepare(self, traffic: Traffic) -> Prepared:
         """Compute iteration times and cache room for traffic of these lengths."""
@@ -179,8 +182,16 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
         """Return the time per token in which keys and values go from one replica to another, device to device."""
         on_device = self.deployment.on_device
         link = device_link(on_device.machine.device)
-        one, two = (cached_bytes(on_device.decode_workload(context).layers, on_device.kv_cache) for context in (1, 2))
-        return float(point_to_point_time_s(two - one, link_rate(link)))
+        one, two = (on_device.decode_workload(context) for context in (1, 2))
+        stages = [
+            stage_workloads(workload, on_device.workload.network, on_device.pipeline.degree) for workload in (one, two)
+        ]
+        # Stages send at the same time, each the keys and values of its own layers.
+        token_bytes = max(
+            cached_bytes(longer.layers, on_device.kv_cache) - cached_bytes(shorter.layers, on_device.kv_cache)
+            for shorter, longer in zip(*stages)
+        )
+        return float(point_to_point_time_s(token_bytes, link_rate(link)))
 
 
 def device_link(device: Device) -> str:

@@ -10,7 +10,8 @@ of small ones:
 - the head: by the number of sequences of which a token is sampled.
 
 All of them are times of the evaluator of `predict`, broadcast over many sizes at once (`timing.broadcast`), for one
-device of a tensor-parallel group. The all-reduces between the devices are added.
+device of a tensor-parallel group. The all-reduces between the devices are added. With pipeline parallelism the time of
+an iteration is the sum over the stages and of the sends between them, and each stage has tables of its own.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from ..timing.broadcast import Case, stack_cases
 from ..timing.models import RequestedOutputs
 from ..timing.workload import matrix_elements
 from ..units import WEIGHT_BYTES, element_bytes
+from .pipeline import MIN_EXCHANGE_BYTES, Pipeline, send_time_s, stage_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,9 +53,6 @@ TYPICAL_CONTEXT = 1024
 
 SHORTEST_CONTEXT = 32
 """Smallest tabulated context and prompt."""
-
-MIN_EXCHANGE_BYTES = 2
-"""Partial sums are exchanged in at least 16 bits."""
 
 
 class ModelOnDevice(NamedTuple):
@@ -71,6 +70,8 @@ class ModelOnDevice(NamedTuple):
         The tensor-parallel devices and their links; None for a single device.
     kv_cache : str
         Storage format of the KV cache, one of `paleo_lite.units.WEIGHT_BYTES`.
+    pipeline : Pipeline
+        Stages of the pipeline, each a tensor-parallel group.
     """
 
     workload: Workload
@@ -78,11 +79,21 @@ class ModelOnDevice(NamedTuple):
     model: TimeModel
     group: Topology | None
     kv_cache: str
+    pipeline: Pipeline = Pipeline()
 
     @property
     def tensor(self) -> int:
         """Number of tensor-parallel devices."""
         return 1 if self.group is None else self.group.workers
+
+    @property
+    def devices(self) -> int:
+        """Number of devices of a replica: tensor-parallel devices times stages."""
+        return self.tensor * self.pipeline.degree
+
+    def stage_numbers(self, layers: Sequence[Layer]) -> list[int]:
+        """Return the stage of each of some layers of the network."""
+        return stage_numbers(self.workload.network, layers, self.pipeline.degree)
 
     def decode_workload(self, context: int) -> Workload:
         """Return the workload of a decode step after `context` tokens."""
@@ -172,6 +183,10 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
     relative_low, relative_high : list of float
         90% interval of an iteration relative to its time, by the number of new tokens from 0; empty if the time model
         gives none.
+    stages : tuple of IterationTimes
+        Times of each stage of a pipeline that can be the slowest, without sending; empty without a pipeline.
+    pipeline : int
+        Number of stages.
     """
 
     token_s: list[float]
@@ -181,6 +196,8 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
     prompt_attention_s: list[float]
     relative_low: list[float]
     relative_high: list[float]
+    stages: tuple[IterationTimes, ...] = ()
+    pipeline: int = 1
 
     def decode_s(self, sequences: int, cached_tokens: float, new_tokens: int = 0, sampled: int = 0) -> float:
         """Return the time of an iteration without attention of prompts.
@@ -229,7 +246,10 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
         """
         if not self.relative_low:
             return self
-        factors = self.relative_low if end == "low" else self.relative_high
+        return self._times_factors(self.relative_low if end == "low" else self.relative_high)
+
+    def _times_factors(self, factors: list[float]) -> IterationTimes:
+        """Return the tables multiplied by factors by the number of new tokens."""
         last = len(factors) - 1
 
         def scale(values: list[float]) -> list[float]:
@@ -247,7 +267,23 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
             prompt_attention_s=scale(self.prompt_attention_s),
             relative_low=[],
             relative_high=[],
+            stages=tuple(stage._times_factors(factors) for stage in self.stages),
+            pipeline=self.pipeline,
         )
+
+    def is_never_slower_than(self, other: IterationTimes) -> bool:
+        """Return whether no time of these tables exceeds that of tables of the same sizes."""
+        return (
+            _none_exceeds(self.token_s, other.token_s)
+            and _none_exceeds(self.head_s, other.head_s)
+            and _none_exceeds(self.decode_attention_s, other.decode_attention_s)
+            and _none_exceeds(self.prompt_attention_s, other.prompt_attention_s)
+        )
+
+
+def _none_exceeds(values: Any, others: Any) -> bool:
+    """Return whether no value exceeds its counterpart by more than rounding."""
+    return bool(np.all(np.asarray(values) <= np.asarray(others) * (1 + 1e-9)))
 
 
 def tabulate(
@@ -271,27 +307,58 @@ def tabulate(
     workload = on_device.decode_workload(max(min(max_context - 1, TYPICAL_CONTEXT), 1))
     token_sizes = _sizes(max(max_new_tokens, max_sequences), is_coarse=has_experts(workload))
     times = _group_times(on_device, workload, token_sizes)
-    token_s = times.pieces_s[PER_TOKEN] + _all_reduce_s(on_device, workload, token_sizes)
-    head_s = times.pieces_s[HEAD] + _logits_gather_s(on_device, workload, token_sizes)
+    token_s = times.pieces_s[:, PER_TOKEN] + _all_reduce_s(on_device, workload, token_sizes)
+    head_s = times.pieces_s[:, HEAD].copy()
+    head_s[-1] += _logits_gather_s(on_device, workload, token_sizes)
     contexts = _contexts(max_context)
     sequence_sizes = _sizes(max_sequences)
-    decode_rows = _decode_attention(on_device, contexts, sequence_sizes)
     all_tokens = np.arange(token_sizes[-1] + 1)
     all_sequences = np.arange(max_sequences + 1)
-    by_sequences = [np.interp(all_sequences, sequence_sizes, row) for row in decode_rows]
+    decode_attention_s = _decode_attention(on_device, contexts, sequence_sizes)
+    lengths, prompt_attention_s = _prompt_attention(on_device, max_prompt)
+
+    def build(token_s: Floats, head_s: Floats, decode_s: Floats, prompt_s: Floats) -> IterationTimes:
+        by_sequences = [np.interp(all_sequences, sequence_sizes, row) for row in decode_s]
+        return IterationTimes(
+            token_s=np.interp(all_tokens, token_sizes, token_s).tolist(),
+            head_s=np.interp(all_tokens, token_sizes, head_s).tolist(),
+            contexts=[float(context) for context in contexts],
+            decode_attention_s=np.stack(by_sequences, axis=1).tolist(),
+            prompt_attention_s=_interpolate_prompts(lengths, prompt_s),
+            relative_low=[],
+            relative_high=[],
+        )
+
+    stages: tuple[IterationTimes, ...] = ()
+    if on_device.pipeline.degree > 1:
+        pieces = zip(token_s, head_s, decode_attention_s.swapaxes(0, 1), prompt_attention_s.T)
+        stages = _slowest_stages([build(*piece) for piece in pieces])
+    sent_s = send_time_s(on_device.pipeline, workload, token_sizes)
+    iteration = build(
+        token_s.sum(axis=0) + sent_s, head_s.sum(axis=0), decode_attention_s.sum(axis=1), prompt_attention_s.sum(axis=1)
+    )
     relative_low = relative_high = np.empty(0)
     if times.relative_low is not None and times.relative_high is not None:
         relative_low = np.interp(all_tokens, token_sizes, times.relative_low)
         relative_high = np.interp(all_tokens, token_sizes, times.relative_high)
-    return IterationTimes(
-        token_s=np.interp(all_tokens, token_sizes, token_s).tolist(),
-        head_s=np.interp(all_tokens, token_sizes, head_s).tolist(),
-        contexts=[float(context) for context in contexts],
-        decode_attention_s=np.stack(by_sequences, axis=1).tolist(),
-        prompt_attention_s=_prompt_attention(on_device, max_prompt),
+    return msgspec.structs.replace(
+        iteration,
         relative_low=relative_low.tolist(),
         relative_high=relative_high.tolist(),
+        stages=stages,
+        pipeline=on_device.pipeline.degree,
     )
+
+
+def _slowest_stages(stages: Sequence[IterationTimes]) -> tuple[IterationTimes, ...]:
+    """Return the stages without those that are never slower than another."""
+    remaining: list[IterationTimes] = []
+    for stage in stages:
+        if any(stage.is_never_slower_than(other) for other in remaining):
+            continue
+        remaining = [other for other in remaining if not other.is_never_slower_than(stage)]
+        remaining.append(stage)
+    return tuple(remaining)
 
 
 def has_experts(workload: Workload) -> bool:
@@ -324,7 +391,7 @@ def _contexts(largest: int) -> list[int]:
 
 
 class _GroupTimes(NamedTuple):
-    """Seconds by group of layers and size, and the interval of the whole step relative to its time."""
+    """Seconds by stage, group of layers and size, and the interval of the whole step relative to its time."""
 
     pieces_s: Floats
     relative_low: Floats | None
@@ -346,11 +413,12 @@ def _group_times(on_device: ModelOnDevice, workload: Workload, sizes: NDArray[np
     if columns[0].relative_low is not None:
         low = np.concatenate([column.relative_low for column in columns if column.relative_low is not None])
         high = np.concatenate([column.relative_high for column in columns if column.relative_high is not None])
-    return _GroupTimes(np.concatenate([column.pieces_s for column in columns], axis=1), low, high)
+    return _GroupTimes(np.concatenate([column.pieces_s for column in columns], axis=2), low, high)
 
 
 def _evaluate(on_device: ModelOnDevice, workload: Workload, sizes: NDArray[np.int64]) -> _GroupTimes:
-    groups = group_layers(workload.layers)
+    stages = on_device.stage_numbers(workload.layers)
+    groups = [(HEAD + 1) * stage + group for stage, group in zip(stages, group_layers(workload.layers))]
     batched = stack_cases([Case(workload.layers, workload.work, "decode", groups)]).at_batch_sizes(sizes)
     times = on_device.model.evaluate_many(
         batched, on_device.machine, workload.precision, RequestedOutputs(interval=True, pieces=True)
@@ -359,58 +427,70 @@ def _evaluate(on_device: ModelOnDevice, workload: Workload, sizes: NDArray[np.in
     low = high = None
     if times.low_s is not None and times.high_s is not None:
         low, high = times.low_s[0] / times.time_s[0], times.high_s[0] / times.time_s[0]
-    return _GroupTimes(times.pieces_s[: HEAD + 1], low, high)
+    stage_count = on_device.pipeline.degree
+    pieces_s = times.pieces_s[: (HEAD + 1) * stage_count].reshape(stage_count, HEAD + 1, len(sizes))
+    return _GroupTimes(pieces_s, low, high)
 
 
-def _decode_attention(on_device: ModelOnDevice, contexts: list[int], sizes: NDArray[np.int64]) -> list[Floats]:
-    """Return the seconds of attention of decoding sequences: for each context an array over their numbers."""
+def _decode_attention(on_device: ModelOnDevice, contexts: list[int], sizes: NDArray[np.int64]) -> Floats:
+    """Return the seconds of attention of decoding sequences, shape (contexts, stages, sizes)."""
     cases = []
     for context in contexts:
         workload = on_device.with_cache_format(attention_layers(on_device.decode_workload(context)))
-        cases.append(Case(workload.layers, workload.work, "decode"))
-    return list(_time_cases(on_device, cases, sizes))
+        stages = on_device.stage_numbers(workload.layers)
+        cases.append(Case(workload.layers, workload.work, "decode", stages))
+    return _time_cases(on_device, cases, sizes)
 
 
-def _prompt_attention(on_device: ModelOnDevice, longest: int) -> list[float]:
-    """Return the seconds of attention of a prompt by its length from 0; in between, logarithms are linear."""
+def _prompt_attention(on_device: ModelOnDevice, longest: int) -> tuple[list[int], Floats]:
+    """Return lengths of prompts, and the seconds of their attention, shape (lengths, stages)."""
     lengths = [1]
     while lengths[-1] < longest:
         lengths.append(min(max(2 * lengths[-1], SHORTEST_CONTEXT), longest))
     cases = []
     for length in lengths:
         workload = on_device.with_cache_format(attention_layers(on_device.prefill_workload(length)))
-        cases.append(Case(workload.layers, workload.work, "prefill"))
-    seconds = _time_cases(on_device, cases, np.array([1]))[:, 0]
-    all_lengths = np.arange(1, longest + 1)
+        stages = on_device.stage_numbers(workload.layers)
+        cases.append(Case(workload.layers, workload.work, "prefill", stages))
+    return lengths, _time_cases(on_device, cases, np.array([1]))[:, :, 0]
+
+
+def _interpolate_prompts(lengths: list[int], seconds: Floats) -> list[float]:
+    """Return the seconds of attention of a prompt by its length from 0; in between, logarithms are linear."""
+    all_lengths = np.arange(1, lengths[-1] + 1)
     interpolated = np.exp(np.interp(np.log(all_lengths), np.log(lengths), np.log(np.maximum(seconds, 1e-12))))
     return [0.0, *interpolated.tolist()]
 
 
 def _time_cases(on_device: ModelOnDevice, cases: list[Case], sizes: NDArray[np.int64]) -> Floats:
-    """Return the seconds of the layers of each case without the overhead of the model, shape (cases, sizes)."""
+    """Return the seconds of the pieces of each case without the overhead of the model, shape (cases, stages, sizes)."""
     stack = stack_cases(cases)
+    seconds = np.zeros((len(cases), on_device.pipeline.degree, len(sizes)))
     if not len(stack.products):
-        return np.zeros((len(cases), len(sizes)))
+        return seconds
     batched = stack.at_batch_sizes(sizes)
     outputs = RequestedOutputs(interval=False, pieces=True)
     times = on_device.model.evaluate_many(batched, on_device.machine, on_device.workload.precision, outputs)
     assert times.pieces_s is not None
-    return np.stack([times.pieces_s[first] for first in stack.first_piece[:-1]])
+    for index, (case, first) in enumerate(zip(cases, stack.first_piece)):
+        count = case.pieces_per_pass
+        seconds[index, :count] = times.pieces_s[first : first + count]
+    return seconds
 
 
-def _all_reduce_s(on_device: ModelOnDevice, workload: Workload, sizes: NDArray[np.int64]) -> Any:
-    """Return the time of the all-reduces of row-parallel layers at several numbers of new tokens."""
+def _all_reduce_s(on_device: ModelOnDevice, workload: Workload, sizes: NDArray[np.int64]) -> Floats:
+    """Return the time of the all-reduces of row-parallel layers by stage and number of new tokens."""
+    total_s = np.zeros((on_device.pipeline.degree, len(sizes)))
     if on_device.group is None:
-        return np.zeros(len(sizes))
-    total_s = np.zeros(len(sizes))
-    counts: dict[int, int] = {}
-    for layer in workload.layers:
+        return total_s
+    counts: dict[tuple[int, int], int] = {}
+    for layer, stage in zip(workload.layers, on_device.stage_numbers(workload.layers)):
         if layer.kind == "exchange" and layer.attributes["function"] == "sum":
             elements = prod(layer.outputs[0])
-            counts[elements] = counts.get(elements, 0) + 1
-    for elements, count in counts.items():
+            counts[stage, elements] = counts.get((stage, elements), 0) + 1
+    for (stage, elements), count in counts.items():
         message_bytes = elements * sizes * max(element_bytes(workload.precision), MIN_EXCHANGE_BYTES)
-        total_s += count * topology_all_reduce_s(on_device.group, message_bytes.astype(np.float64))
+        total_s[stage] += count * topology_all_reduce_s(on_device.group, message_bytes.astype(np.float64))
     return total_s
 
 

@@ -4,12 +4,16 @@ An iteration computes one token of every decoding sequence and, if there is room
 Orca; Kwon et al. 2023, PagedAttention; Agrawal et al. 2024, Sarathi-Serve for chunked prompts). Between two events
 (an arrival that can be admitted, a finished request, a full cache) only contexts grow, so that all iterations up to the
 next event are taken in one step, each at the time of the middle one.
+
+With pipeline parallelism an iteration of the simulation is a round, in which every batch in flight passes all stages
+once (`paleo_lite.serving.rounds`); the limit of tokens holds for each of the batches.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -21,6 +25,7 @@ from .cache import CacheRoom
 from .engines import Engine
 from .iteration_times import IterationTimes
 from .requests import Traffic
+from .rounds import Round, round_time_s
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -163,6 +168,8 @@ class _Replica:
         self, traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Engine, options: Options
     ) -> None:
         self.times, self.engine, self.options = times, engine, options
+        self.round_tokens = engine.max_batched_tokens * times.pipeline
+        self.is_idle = True
         self.block_tokens, self.total_blocks = room.block_tokens, room.blocks
         count = len(traffic)
         self.arrival_s: list[float] = traffic.arrival_s.tolist()
@@ -227,6 +234,7 @@ class _Replica:
                 self._run_decode_iterations()
             elif self.next_arrival < count:
                 self.now_s = max(self.now_s, self.arrival_s[self.next_arrival])
+                self.is_idle = True
             else:
                 return
 
@@ -240,7 +248,7 @@ class _Replica:
     def _admit(self) -> None:
         """Admit waiting requests in their order while tokens, sequences and blocks allow."""
         engine = self.engine
-        budget = engine.max_batched_tokens
+        budget = self.round_tokens
         if engine.mixes_phases:
             budget -= self.decoding * (self.options.speculation.draft_length + 1)
         for _, computed, tokens in self.prompts:
@@ -276,10 +284,11 @@ class _Replica:
         engine, times = self.engine, self.times
         drafted = self.options.speculation.draft_length + 1
         decoding = self.decoding if engine.mixes_phases else 0
-        budget = engine.max_batched_tokens - decoding * drafted
+        budget = self.round_tokens - decoding * drafted
         if engine.chunked_prefill:
-            budget = min(budget, engine.chunked_prefill)
-        new_tokens, attention_s = 0, 0.0
+            budget = min(budget, engine.chunked_prefill * times.pipeline)
+        new_tokens = 0
+        chunks: list[tuple[int, int]] = []
         completed: list[int] = []
         remaining: list[list[int]] = []
         for prompt in self.prompts:
@@ -291,7 +300,7 @@ class _Replica:
             elif new_tokens and new_tokens + wanted > budget:
                 chunk = 0
             if chunk:
-                attention_s += times.chunk_s(computed, computed + chunk)
+                chunks.append((computed, computed + chunk))
                 new_tokens += chunk
                 prompt[1] = computed + chunk
             if chunk == wanted:
@@ -300,8 +309,7 @@ class _Replica:
                 remaining.append(prompt)
         self.prompts = remaining
         self.computed_tokens += new_tokens
-        all_tokens = new_tokens + decoding * drafted
-        time_s = attention_s + self._iteration_s(decoding, self.cached_tokens, all_tokens, len(completed))
+        time_s = self._iteration_s(decoding, self.cached_tokens, chunks, len(completed))
         self._pass_time(time_s, 1, decoding)
         if decoding:
             self._advance(1)
@@ -323,13 +331,26 @@ class _Replica:
         self._pass_time(time_s, iterations, self.decoding)
         self._advance(iterations)
 
-    def _iteration_s(self, decoding: int, cached_tokens: float, all_tokens: int = 0, completed: int = 0) -> float:
-        """Return the time of one iteration without attention of prompts."""
-        speculation = self.options.speculation
+    def _iteration_s(
+        self, decoding: int, cached_tokens: float, chunks: Sequence[tuple[int, int]] = (), completed: int = 0
+    ) -> float:
+        """Return the time of one iteration, with pipeline parallelism of one round."""
+        engine, times, speculation = self.engine, self.times, self.options.speculation
         drafted = speculation.draft_length + 1
-        all_tokens = all_tokens or decoding * drafted
-        sampled = decoding * drafted + completed
-        time_s = self.engine.overhead_s + self.times.decode_s(decoding, cached_tokens, all_tokens, max(sampled, 1))
+        if times.pipeline > 1:
+            batch_tokens = min(engine.chunked_prefill or engine.max_batched_tokens, engine.max_batched_tokens)
+            work = Round(decoding, cached_tokens, drafted, chunks, completed)
+            starts_empty = self.is_idle
+            return round_time_s(
+                times, work, overhead_s=engine.overhead_s, batch_tokens=batch_tokens, starts_empty=starts_empty
+            )
+        attention_s = 0.0
+        all_tokens = decoding * drafted
+        for start, end in chunks:
+            attention_s += times.chunk_s(start, end)
+            all_tokens += end - start
+        sampled = max(decoding * drafted + completed, 1)
+        time_s = engine.overhead_s + times.decode_s(decoding, cached_tokens, all_tokens, sampled) + attention_s
         if speculation.draft is not None and decoding:
             time_s += speculation.draft_length * speculation.draft.decode_s(decoding, cached_tokens)
         return time_s
@@ -475,6 +496,7 @@ class _Replica:
         """Let time pass."""
         self.peak_blocks = max(self.peak_blocks, self.used_blocks)
         self.now_s += time_s
+        self.is_idle = False
         self.iterations += iterations
         self.busy_s += time_s
         self.cached_block_s += self.used_blocks * time_s

@@ -1,0 +1,195 @@
+"""Pipeline parallelism in serving: contiguous stages of blocks, the links between them, and the time of sending.
+
+The blocks of the network are divided among `Pipeline.degree` stages (Huang et al. 2019, GPipe), each of which is a
+tensor-parallel group with the weights and the KV cache of its blocks; the embedding is on the first stage, the head on
+the last. Engines keep as many batches in flight as there are stages: vLLM's batch queue has the size of the pipeline
+(``vllm/v1/executor``, `max_concurrent_batches`), TensorRT-LLM divides requests into as many micro-batches. The time
+of a round of these batches is in `paleo_lite.serving.rounds`.
+
+Sources: https://docs.vllm.ai/en/latest/serving/parallelism_scaling.html,
+https://nvidia.github.io/TensorRT-LLM/features/parallel-strategy.html, Huang et al. 2019 (GPipe), Qi et al. 2017
+(PALEO, section 4.1: a send is bytes over bandwidth).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from ..architectures import Network
+from ..counting import Layer
+from ..distributed.collectives import point_to_point_time_s
+from ..distributed.links import LinkRate, Topology, link_rate
+from ..errors import BadValue
+from ..timing import Workload
+from ..units import element_bytes
+
+MIN_EXCHANGE_BYTES = 2
+"""Activations and partial sums are exchanged in at least 16 bits."""
+
+
+class Pipeline(NamedTuple):
+    """Stages of a pipeline.
+
+    Attributes
+    ----------
+    boundaries : tuple of LinkRate
+        Link between each stage and the next; empty for a single stage.
+    """
+
+    boundaries: tuple[LinkRate, ...] = ()
+
+    @property
+    def degree(self) -> int:
+        """Number of stages, which is also the number of batches in flight."""
+        return len(self.boundaries) + 1
+
+
+def connect_stages(degree: int, tensor: int, *, device_link: str | None, topology: Topology | None = None) -> Pipeline:
+    """Return a pipeline of tensor-parallel groups.
+
+    Nodes are filled stage by stage; a boundary that falls between two nodes uses the link between nodes.
+
+    Parameters
+    ----------
+    degree : int
+        Number of stages.
+    tensor : int
+        Tensor-parallel devices of a stage.
+    device_link : str or None
+        Link of all boundaries without a topology.
+    topology : Topology, optional
+        Nodes of a platform and their links.
+
+    Raises
+    ------
+    BadValue
+        If the degree is below 1, or stages would not fill whole nodes.
+    """
+    if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
+        raise BadValue(f"`--pipeline` must be an integer >= 1 (got {degree!r})")
+    if degree == 1:
+        return Pipeline()
+    if topology is None:
+        assert device_link is not None
+        return Pipeline((link_rate(device_link, operation="point-to-point"),) * (degree - 1))
+    per_node = topology.devices_per_node
+    if degree * tensor > per_node and per_node % tensor:
+        raise BadValue(f"`--tensor` must divide the {per_node} devices of a node with `--pipeline` (got {tensor})")
+    boundaries = []
+    for stage in range(1, degree):
+        link = topology.between if stage * tensor % per_node == 0 else topology.inside
+        if link is None:
+            raise BadValue(f"`--pipeline` must be <= {per_node // tensor} on a single node (got {degree})")
+        boundaries.append(link)
+    return Pipeline(tuple(boundaries))
+
+
+def split_blocks(blocks: int, stages: int) -> list[int]:
+    """Return the number of blocks of each stage, as vLLM divides them.
+
+    Remaining blocks go to the stages before the last, which has the head: ``get_pp_indices`` in
+    ``vllm/distributed/utils.py``.
+
+    Raises
+    ------
+    BadValue
+        If there are more stages than blocks.
+    """
+    if stages > blocks:
+        raise BadValue(f"`--pipeline` must be <= {blocks}, the blocks of the network (got {stages})")
+    sizes = [blocks // stages] * stages
+    for offset in range(blocks % stages):
+        sizes[(stages - 2 - offset) % stages] += 1
+    return sizes
+
+
+def stage_numbers(network: Network, layers: Sequence[Layer], stages: int) -> list[int]:
+    """Return the stage of each layer, from 0.
+
+    Parameters
+    ----------
+    network : Network
+        The complete network, whose blocks are divided.
+    layers : sequence of Layer
+        Layers of it in their order; those outside blocks belong to the stage of the block before them, and those before
+        all blocks to the first stage.
+    stages : int
+        Number of stages.
+
+    Raises
+    ------
+    BadValue
+        If there are more stages than blocks, or blocks cannot be told by the names of the layers.
+    """
+    if stages == 1:
+        return [0] * len(layers)
+    names = list(dict.fromkeys(filter(None, (_block_name(layer) for layer in network.layers))))
+    if len(names) != network.blocks:
+        raise BadValue(f"`--pipeline` needs a network with numbered blocks, which {network.name} has not")
+    stage_of_block: dict[str, int] = {}
+    for stage, size in enumerate(split_blocks(len(names), stages)):
+        for name in names[len(stage_of_block) : len(stage_of_block) + size]:
+            stage_of_block[name] = stage
+    # The final norm and the head follow the last block, also where only a part of the layers is given.
+    last_block = max((index for index, layer in enumerate(layers) if _block_name(layer)), default=len(layers))
+    numbers, current = [], 0
+    for index, layer in enumerate(layers):
+        name = _block_name(layer)
+        current = stage_of_block[name] if name else current
+        numbers.append(stages - 1 if index > last_block else current)
+    return numbers
+
+
+def _block_name(layer: Layer) -> str:
+    """Return the outermost numbered module of a layer, such as ``model.layers.3``; empty outside blocks."""
+    parts = layer.name.split(".")
+    for index, part in enumerate(parts[:-1]):
+        if part.isdigit():
+            return ".".join(parts[: index + 1])
+    return ""
+
+
+def stage_workloads(workload: Workload, network: Network, stages: int) -> list[Workload]:
+    """Return the workload of each stage, for counting its weights and its cache; its layers are not connected."""
+    if stages == 1:
+        return [workload]
+    numbers = stage_numbers(network, workload.network.layers, stages)
+    workloads = []
+    for stage in range(stages):
+        layers = []
+        for layer, number in zip(workload.network.layers, numbers):
+            if number == stage:
+                layers.append(layer._replace(parents=(-1,) * len(layer.parents)))
+        workloads.append(workload.with_changes(network=workload.network._replace(layers=tuple(layers))))
+    return workloads
+
+
+def hidden_size(layers: Sequence[Layer]) -> int:
+    """Return the elements of one token between two blocks: those of the output of the embedding."""
+    for layer in layers:
+        if layer.kind == "embedding":
+            return prod(layer.outputs[0][1:])
+    raise BadValue("`--pipeline` needs a network with an embedding of tokens")
+
+
+def send_time_s(pipeline: Pipeline, workload: Workload, tokens: Any) -> Any:
+    """Return the time in which the activations of a batch pass all boundaries.
+
+    Each boundary takes the time of one message of ``tokens * hidden size * bytes per element`` (Hockney 1994: latency
+    plus bytes over bandwidth).
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        Links between the stages.
+    workload : Workload
+        Workload of a decode step, one token per sample.
+    tokens : array
+        Tokens of the batch.
+    """
+    if pipeline.degree == 1:
+        return 0.0
+    token_bytes = hidden_size(workload.layers) * max(element_bytes(workload.precision), MIN_EXCHANGE_BYTES)
+    return sum(point_to_point_time_s(tokens * float(token_bytes), link) for link in pipeline.boundaries)
