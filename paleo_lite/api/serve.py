@@ -180,7 +180,7 @@ def serve(
 
     inputs = parse_lengths(input_tokens, "--input-tokens", is_input=True)
     outputs = parse_lengths(output_tokens, "--output-tokens", is_input=False)
-    rate_per_s = None if rate is None else _parse_rate(rate)
+    rate_per_s = None if rate is None else parse_rate(rate)
     cache_format = _choose_cache_format(kv_cache, precision)
     topology: Topology | None = None
     price_usd_per_h = None if price is None else parse_quantity(price, "USD/h")
@@ -285,7 +285,8 @@ def _choose_cache_format(kv_cache: str | None, precision: str) -> str:
     return kv_cache
 
 
-def _parse_rate(rate: float | str) -> float:
+def parse_rate(rate: float | str) -> float:
+    """Return requests per second from a number or a text such as ``"5"``, ``"5/s"`` or ``"inf"``."""
     text = str(rate).strip().removesuffix("/s")
     if text == "inf":
         return math.inf

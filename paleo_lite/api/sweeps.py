@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..architectures import network_names
 from ..calibration.choose import choose_model
@@ -14,12 +15,17 @@ from ..errors import BadValue
 from ..machines import list_devices
 from ..sweeps.best import Best, find_best
 from ..sweeps.run import Sweep, run_sweep
+from ..sweeps.serving import ServingSpace
 from ..sweeps.space import AUTOMATIC, MAX_UNCONFIRMED_ROWS, Space, parse_names, parse_numbers
 from ..units import PRECISION_BYTES, parse_quantity
 from .arguments import Paths, to_paths
+from .serve import parse_rate, serve
 
 Names = str | Sequence[str]
 """A sequence of names, or a text of names separated by commas; ``"all"`` selects all names of a known list."""
+
+Rates = str | float | Sequence[float]
+"""A number of requests per second, a sequence, or a text such as ``"2,5,10"``."""
 
 Numbers = str | int | Sequence[int]
 """An integer, a sequence of integers, or a text such as ``"1,2,4"`` or ``"1:1024:x2"``."""
@@ -30,7 +36,7 @@ def sweep(
     gpus: Names,
     output: str | Path,
     *,
-    precisions: Names = "fp32",
+    precisions: Names | None = None,
     phases: Names = "inference",
     batch_sizes: Numbers = 1,
     sequence_lengths: Numbers | None = None,
@@ -45,6 +51,18 @@ def sweep(
     samples: float | str = 1e6,
     price: float | str | None = None,
     power: float | str | None = None,
+    rates: Rates | None = None,
+    concurrencies: Numbers | None = None,
+    tensor: Numbers | None = None,
+    pipeline: Numbers | None = None,
+    replicas: Numbers | None = None,
+    weights: Names | None = None,
+    kv_cache: str | None = None,
+    input_tokens: int | str | None = None,
+    output_tokens: int | str | None = None,
+    policy: str | None = None,
+    num_requests: int | None = None,
+    seed: int | None = None,
     hardware_files: Paths = (),
     force: bool = False,
     yes: bool = False,
@@ -52,7 +70,7 @@ def sweep(
     jobs: int | None = None,
     scheduler: str | None = None,
     on_done: Callable[[int, int], None] | None = None,
-) -> Sweep | Space:
+) -> Sweep | Space | ServingSpace:
     """Predict all combinations of networks, devices, batch sizes and other parameters, and write them to a file.
 
     The row of an infeasible combination states the reason. To resume an interrupted sweep, call the function again with
@@ -61,7 +79,7 @@ def sweep(
     Parameters
     ----------
     networks, gpus, precisions, phases : names
-        A sequence of names, a text with commas, or ``"all"``.
+        A sequence of names, a text with commas, or ``"all"``. The default precision is fp32, of servers bf16.
     output : path
         ``.parquet`` or ``.csv`` file; an existing file is replaced only with `force`.
     batch_sizes, workers : numbers
@@ -82,6 +100,17 @@ def sweep(
         Number of samples that hours, cost and energy refer to.
     price, power : float or str, optional
         US dollars per hour and watts of one device, instead of its recorded price and the power model.
+    rates : number, sequence of numbers, or str, optional
+        Requests per second: the sweep simulates servers of language models, as `paleo_lite.serve` does, and the
+        parameters of steps (from `phases` to `collectives`, and `power`) do not apply.
+    concurrencies : numbers, optional
+        The same with this many users, each of whom sends a request when the previous one is answered.
+    tensor, pipeline, replicas : numbers, optional
+        Tensor-parallel devices of a stage, pipeline stages of a replica, and replicas of a server.
+    weights : names, optional
+        Formats of the weights of a server; by default the precision.
+    kv_cache, input_tokens, output_tokens, policy, num_requests, seed
+        As for `paleo_lite.serve`.
     hardware_files : path, or sequence of paths
         TOML files of additional devices.
     force : bool
@@ -99,7 +128,7 @@ def sweep(
 
     Returns
     -------
-    Sweep, or Space for a dry run
+    Sweep, or Space or ServingSpace for a dry run
 
     Raises
     ------
@@ -107,34 +136,82 @@ def sweep(
         If a name is unknown, the output file exists, the sweep is too large, or an extra is missing.
     """
     hardware_paths = to_paths(hardware_files)
-    worker_counts = parse_numbers(workers, "workers")
-    if links and worker_counts == (1,):
-        raise BadValue("`--link` needs several workers: give `--workers`, such as `--workers 1,2,4,8`")
-    if sequence_lengths:
-        lengths: tuple[int | None, ...] = parse_numbers(sequence_lengths, "sequence lengths")
+    server_options = {
+        "--tensor": tensor,
+        "--pipeline": pipeline,
+        "--replicas": replicas,
+        "--weights": weights,
+        "--kv-cache": kv_cache,
+        "--input-tokens": input_tokens,
+        "--output-tokens": output_tokens,
+        "--policy": policy,
+        "--num-requests": num_requests,
+        "--seed": seed,
+    }
+    space: Space | ServingSpace
+    answer: Callable[..., Any]
+    if rates is None and concurrencies is None:
+        for option, value in server_options.items():
+            if value is not None:
+                raise BadValue(f"`{option}` is for servers: give `--rate` or `--concurrency` as well")
+        space = _step_space(
+            networks,
+            gpus,
+            "fp32" if precisions is None else precisions,
+            phases,
+            batch_sizes,
+            sequence_lengths,
+            time_models,
+            workers,
+            strategies,
+            scalings,
+            links,
+            collectives,
+            hardware_paths,
+            ppp=ppp,
+            optimizer=optimizer,
+            samples=parse_quantity(samples, ""),
+            price_usd_per_h=None if price is None else parse_quantity(price, "USD/h"),
+            power_w=None if power is None else parse_quantity(power, "W"),
+        )
+        answer = choose_model
     else:
-        lengths = (None,)
-    strategy_names = tuple(resolve_strategy(name) for name in parse_names(strategies, "strategies"))
-    space = Space(
-        networks=parse_names(networks, "networks", network_names()),
-        gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
-        precisions=parse_names(precisions, "precisions", list(PRECISION_BYTES)),
-        phases=parse_names(phases, "phases", list(PHASES)),
-        batch_sizes=parse_numbers(batch_sizes, "batch sizes"),
-        sequence_lengths=lengths,
-        time_models=parse_names(time_models, "time models"),
-        workers=worker_counts,
-        strategies=strategy_names,
-        scalings=parse_names(scalings, "scalings"),
-        links=parse_names(links, "links") if links else ("",),
-        collectives=parse_names(collectives, "collectives", list(COLLECTIVES)) if collectives else ("",),
-        ppp=ppp,
-        optimizer=optimizer,
-        samples=parse_quantity(samples, ""),
-        price_usd_per_h=None if price is None else parse_quantity(price, "USD/h"),
-        power_w=None if power is None else parse_quantity(power, "W"),
-        hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
-    ).resolve_names()
+        step_options = {
+            "--phase": phases != "inference",
+            "--batch-size": str(batch_sizes) != "1",
+            "--sequence-length": sequence_lengths is not None,
+            "--time-model": time_models != AUTOMATIC,
+            "--ppp": ppp is not None,
+            "--workers": str(workers) != "1",
+            "--strategy": strategies != "data",
+            "--scaling": scalings != "strong",
+            "--collective": bool(collectives),
+            "--power": power is not None,
+        }
+        for option, is_given in step_options.items():
+            if is_given:
+                raise BadValue(f"`{option}` does not apply to servers: leave it out, or `--rate` and `--concurrency`")
+        space = ServingSpace(
+            networks=parse_names(networks, "networks"),
+            gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
+            precisions=parse_names("bf16" if precisions is None else precisions, "precisions"),
+            weights=parse_names(weights, "weights") if weights else ("",),
+            tensor=parse_numbers(tensor or 1, "tensor degrees"),
+            pipeline=parse_numbers(pipeline or 1, "pipeline degrees"),
+            replicas=parse_numbers(replicas or 1, "replicas"),
+            rates=(None,) if rates is None else _parse_rates(rates),
+            concurrencies=(None,) if concurrencies is None else parse_numbers(concurrencies, "users"),
+            input_tokens="1024" if input_tokens is None else str(input_tokens),
+            output_tokens="256" if output_tokens is None else str(output_tokens),
+            kv_cache=kv_cache,
+            policy=policy or "vllm",
+            num_requests=num_requests,
+            seed=seed or 0,
+            link=_single_link(links),
+            price_usd_per_h=None if price is None else parse_quantity(price, "USD/h"),
+            hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
+        ).resolve_names()
+        answer = serve
     space.check()
     if dry_run:
         return space
@@ -143,7 +220,77 @@ def sweep(
             f"the sweep has {space.size:,} combinations ({space.describe()}), which take about {space.hours():,.3g} "
             f"core hours and {space.gigabytes():,.3g} GB: reduce it, or confirm with `--yes`"
         )
-    return run_sweep(space, Path(output), choose_model, jobs=jobs, scheduler=scheduler, force=force, progress=on_done)
+    return run_sweep(space, Path(output), answer, jobs=jobs, scheduler=scheduler, force=force, progress=on_done)
+
+
+def _step_space(
+    networks: Names,
+    gpus: Names,
+    precisions: Names,
+    phases: Names,
+    batch_sizes: Numbers,
+    sequence_lengths: Numbers | None,
+    time_models: Names,
+    workers: Numbers,
+    strategies: Names,
+    scalings: Names,
+    links: Names,
+    collectives: Names,
+    hardware_paths: Sequence[Path],
+    *,
+    ppp: float | None,
+    optimizer: str,
+    samples: float,
+    price_usd_per_h: float | None,
+    power_w: float | None,
+) -> Space:
+    """Return the space of a sweep over steps."""
+    worker_counts = parse_numbers(workers, "workers")
+    if links and worker_counts == (1,):
+        raise BadValue("`--link` needs several workers: give `--workers`, such as `--workers 1,2,4,8`")
+    if sequence_lengths:
+        lengths: tuple[int | None, ...] = parse_numbers(sequence_lengths, "sequence lengths")
+    else:
+        lengths = (None,)
+    return Space(
+        networks=parse_names(networks, "networks", network_names()),
+        gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
+        precisions=parse_names(precisions, "precisions", list(PRECISION_BYTES)),
+        phases=parse_names(phases, "phases", list(PHASES)),
+        batch_sizes=parse_numbers(batch_sizes, "batch sizes"),
+        sequence_lengths=lengths,
+        time_models=parse_names(time_models, "time models"),
+        workers=worker_counts,
+        strategies=tuple(resolve_strategy(name) for name in parse_names(strategies, "strategies")),
+        scalings=parse_names(scalings, "scalings"),
+        links=parse_names(links, "links") if links else ("",),
+        collectives=parse_names(collectives, "collectives", list(COLLECTIVES)) if collectives else ("",),
+        ppp=ppp,
+        optimizer=optimizer,
+        samples=samples,
+        price_usd_per_h=price_usd_per_h,
+        power_w=power_w,
+        hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
+    ).resolve_names()
+
+
+def _parse_rates(rates: Rates) -> tuple[float, ...]:
+    """Return rates from a number, a sequence, or a text such as ``"2,5,10"``."""
+    if isinstance(rates, (int, float)):
+        return (float(rates),)
+    if isinstance(rates, str):
+        return tuple(parse_rate(part) for part in rates.split(","))
+    return tuple(float(rate) for rate in rates)
+
+
+def _single_link(links: Names) -> str | None:
+    """Return the link of all servers; None for the fastest of each device."""
+    if not links:
+        return None
+    names = parse_names(links, "links")
+    if len(names) > 1:
+        raise BadValue(f"a sweep over servers has one `--link` for all of them (got {', '.join(names)})")
+    return names[0]
 
 
 def best(

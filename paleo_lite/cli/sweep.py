@@ -13,7 +13,7 @@ from ..sweeps.space import AUTOMATIC, MAX_UNCONFIRMED_ROWS
 from ..timing import TIME_MODELS
 from . import options
 from .options import command, progress
-from .values import DEVICE, LINK, NETWORK, CompletedText, Quantity
+from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedText, Names, Quantity
 
 
 @command()
@@ -40,10 +40,8 @@ from .values import DEVICE, LINK, NETWORK, CompletedText, Quantity
     "--precisions",
     "precisions",
     type=CompletedText(".units:PRECISION_BYTES"),
-    default="fp32",
-    show_default=True,
     metavar="NAMES",
-    help="Precisions, separated by commas, or all.",
+    help="Precisions, separated by commas, or all. [default: fp32, of servers bf16]",
 )
 @click.option(
     "--phase",
@@ -143,6 +141,60 @@ from .values import DEVICE, LINK, NETWORK, CompletedText, Quantity
     metavar="WATTS",
     help="Power of one device. [default: by the power model]",
 )
+@click.option(
+    "--rate",
+    "--rates",
+    "rates",
+    metavar="RATES",
+    help="Simulate servers, as `paleo-lite serve` does, at these requests per second: 2,5,10.",
+)
+@click.option(
+    "--concurrency",
+    "concurrencies",
+    type=CommaSeparated(INTEGER),
+    metavar="RANGE",
+    help="The same with these numbers of users; 1,2,4 or 1:64:x2.",
+)
+@click.option(
+    "--tensor",
+    type=CommaSeparated(INTEGER),
+    metavar="RANGE",
+    help="Servers: tensor-parallel devices of a stage. [default: 1]",
+)
+@click.option(
+    "--pipeline",
+    type=CommaSeparated(INTEGER),
+    metavar="RANGE",
+    help="Servers: pipeline stages of a replica. [default: 1]",
+)
+@click.option(
+    "--replicas",
+    type=CommaSeparated(INTEGER),
+    metavar="RANGE",
+    help="Servers: replicas, which take requests in turn. [default: 1]",
+)
+@click.option(
+    "--weights",
+    type=CompletedText(".units:WEIGHT_BYTES"),
+    metavar="NAMES",
+    help="Servers: formats of the weights, separated by commas. [default: the precision]",
+)
+@click.option(
+    "--kv-cache",
+    type=Names("precision of the KV cache", ".units:WEIGHT_BYTES"),
+    help="Servers: format of the KV cache. [default: the precision, but at least 16 bits]",
+)
+@click.option(
+    "--input-tokens", metavar="TOKENS", help="Servers: tokens of a prompt, as for `paleo-lite serve`. [default: 1024]"
+)
+@click.option("--output-tokens", metavar="TOKENS", help="Servers: tokens of an answer. [default: 256]")
+@click.option(
+    "--policy", type=Names("serving engine", ".serving.engines:ENGINES"), help="Servers: engine. [default: vllm]"
+)
+@click.option(
+    "--num-requests", type=INTEGER, metavar="N", help="Servers: requests of each row. [default: as for `serve`]"
+)
+@click.option("--seed", type=int, help="Servers: seed of arrivals and lengths. [default: 0]")
 @options.hardware_files()
 @options.output(help=".parquet or .csv file.", required=True)
 @options.force()
@@ -158,6 +210,8 @@ def sweep(**arguments: Any) -> Result:
       paleo-lite sweep --network all --gpu k80-die,v100-sxm2 --precision fp32,fp16 --phase training \\
         --batch-size 32:512:x2 --workers 1,2,4,8 --link pcie3-x16,'100 Gbit/s' -o training.parquet
       paleo-lite best sweep.parquet --minimise cost --where "hours < 1"
+      paleo-lite sweep --network llama-3-8b --gpu a100-sxm-80gb,h100-sxm,l40s --rate 2,5,10 -o servers.parquet
+      paleo-lite best servers.parquet --minimise usd_per_million_output_tokens --where "ttft_p50_s < 0.5"
 
     An infeasible combination gets a row with the reason. An interrupted sweep resumes when the command is repeated.
     """

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..sweeps.best import Best
 from ..sweeps.run import Sweep
+from ..sweeps.serving import ServingSpace
 from ..sweeps.space import Space
 from ..units import format_interval, format_number, format_si
 from .document import (
@@ -32,11 +33,12 @@ def sweep_page(sweep: Sweep) -> Document:
         facts.append(("resumed", f"{sweep.resumed} of {sweep.chunks} chunks came from an earlier run"))
     duration = format_si(sweep.seconds, "s", 3)
     facts.append(("duration", duration if sweep.resumed else f"{duration}, {sweep.rows / sweep.seconds:,.0f} rows/s"))
-    facts.append(("hours, cost and energy", f"for {format_si(sweep.samples)} samples"))
+    if sweep.samples is not None:
+        facts.append(("hours, cost and energy", f"for {format_si(sweep.samples)} samples"))
     return Document(title=f"{sweep.path}: {format_plural(sweep.rows, 'combination')}", facts=facts)
 
 
-def size_lines(space: Space) -> Document:
+def size_lines(space: Space | ServingSpace) -> Document:
     """Return the expected size of a sweep."""
     facts = [
         ("combinations", space.describe()),
@@ -89,7 +91,8 @@ def _count_rows(best: Best) -> str:
 
 _CONFIGURATION = (
     "network", "gpu", "precision", "phase", "time_model", "answer", "scaling", "strategy", "link", "collective",
-    "workers", "sequence_length", "batch_size",
+    "workers", "sequence_length", "batch_size", "weights", "tensor", "pipeline", "replicas", "rate_per_s",
+    "concurrency",
 )  # fmt: skip
 
 _COLUMNS = [
@@ -104,6 +107,21 @@ _COLUMNS = [
     Column("collective", "collective", left=True, drop_order=13),
     Column("sequence_length", "tokens", format_count),
     Column("batch_size", "batch", format_count),
+    Column("weights", "weights", left=True, drop_order=2),
+    Column("tensor", "tensor", format_count, drop_order=1),
+    Column("pipeline", "pipeline", format_count, drop_order=12),
+    Column("replicas", "replicas", format_count, drop_order=6),
+    Column("rate_per_s", "requests\nper s", format_number),
+    Column("concurrency", "users", format_count),
+    Column("ttft_p50_s", "first token\nmedian", format_time_short),
+    Column("tpot_p50_s", "per token\nmedian", format_time_short),
+    Column("latency_p99_s", "latency\n99%", format_time_short, drop_order=8),
+    Column("output_tokens_per_s_per_gpu", "tokens per s\nand GPU", format_number),
+    Column("output_tokens_per_s_per_user", "tokens per s\nand user", format_number, drop_order=3),
+    Column("saturation_requests_per_s", "saturation\nper s", format_number, drop_order=5),
+    Column("cache_occupancy", "cache\nin use", format_percent, drop_order=9),
+    Column("usd_per_million_output_tokens", "USD per\n1M tokens", format_3_digits),
+    Column("joules_per_million_output_tokens", "J per\n1M tokens", format_number, drop_order=6),
     Column("time_s", "time", format_time_short),
     Column("interval", "at 90%", format_interval, drop_order=7),
     Column("answer", "answer", left=True, drop_order=6),

@@ -17,6 +17,9 @@ from ..extras import require
 from ..result import Result
 from .chunk import BOUND, FORECAST, NUMBER_COLUMNS, STRING_COLUMNS
 from .run import without_dictionaries
+from .serving import INTEGER_COLUMNS as SERVING_INTEGER_COLUMNS
+from .serving import STRING_COLUMNS as SERVING_STRING_COLUMNS
+from .serving import number_columns as serving_number_columns
 from .where import find_column, parse_where
 
 if TYPE_CHECKING:
@@ -24,7 +27,17 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-LARGER_IS_BETTER = ("throughput_per_s", "efficiency", "scaling_efficiency", "speedup")
+LARGER_IS_BETTER = (
+    "throughput_per_s",
+    "efficiency",
+    "scaling_efficiency",
+    "speedup",
+    "output_tokens_per_s",
+    "output_tokens_per_s_per_gpu",
+    "output_tokens_per_s_per_user",
+    "requests_per_s",
+    "saturation_requests_per_s",
+)
 """Columns that a Pareto front maximises; it minimises all others."""
 
 COLUMN_LABELS = {
@@ -38,6 +51,19 @@ COLUMN_LABELS = {
     "speedup": "speed-up",
     "energy_j": "energy",
     "efficiency": "share of peak",
+    "ttft_p50_s": "median time to first token",
+    "ttft_p99_s": "99th percentile of the time to first token",
+    "tpot_p50_s": "median time per output token",
+    "tpot_p99_s": "99th percentile of the time per output token",
+    "latency_p50_s": "median end-to-end latency",
+    "latency_p99_s": "99th percentile of the end-to-end latency",
+    "output_tokens_per_s": "output tokens per second",
+    "output_tokens_per_s_per_gpu": "output tokens per second and GPU",
+    "output_tokens_per_s_per_user": "output tokens per second and user",
+    "requests_per_s": "requests per second",
+    "saturation_requests_per_s": "saturation rate",
+    "usd_per_million_output_tokens": "US dollars per million output tokens",
+    "joules_per_million_output_tokens": "joules per million output tokens",
 }
 """Labels of columns, where they differ from the name with blanks."""
 
@@ -216,8 +242,11 @@ def _split_by_answer(rows: Any, bounds: bool) -> Iterator[tuple[str, Any]]:
     yield BOUND, rows.filter(is_bound)
 
 
+_PRICE_HINT = ": the price of these devices is unknown; sweep with `--price`, such as '0.90 USD/h'"
+
 _HINTS = {
-    "cost": ": the price of these devices is unknown; sweep with `--price`, such as '0.90 USD/h'",
+    "cost": _PRICE_HINT,
+    "usd_per_million_output_tokens": _PRICE_HINT,
     "energy_j": ": the power of these devices is unknown; sweep with `--power`, such as '300 W'",
 }
 """Remedies for absent columns."""
@@ -347,13 +376,14 @@ def read_columns(path: Path) -> dict[str, bool]:
         if pa.types.is_nested(field.type) or pa.types.is_boolean(field.type) or pa.types.is_binary(field.type):
             raise BadFile(f"{path}: column {field.name[:60]!r} must have numbers or strings")
         has_numbers[field.name] = not (pa.types.is_dictionary(field.type) or pa.types.is_string(field.type))
-    for name in ("network", "gpu", "time_s", "reason"):
+    of_servers = "ttft_p50_s" in has_numbers
+    for name in ("network", "gpu", "ttft_p50_s" if of_servers else "time_s", "reason"):
         if name not in has_numbers:
             raise BadFile(f"{path}: not the output of a sweep: column {name!r} is missing")
     return has_numbers
 
 
-_INTEGER_COLUMNS = ("batch_size", "workers", "batch_size_per_worker", "sequence_length")
+_INTEGER_COLUMNS = ("batch_size", "workers", "batch_size_per_worker", "sequence_length", *SERVING_INTEGER_COLUMNS)
 
 
 def _read_batches(path: Path) -> Iterator[Any]:
@@ -365,8 +395,8 @@ def _read_batches(path: Path) -> Iterator[Any]:
             from pyarrow import csv
 
             column_types: dict[str, Any] = {}
-            column_types.update(dict.fromkeys(STRING_COLUMNS, pa.string()))
-            column_types.update(dict.fromkeys(NUMBER_COLUMNS, pa.float64()))
+            column_types.update(dict.fromkeys((*STRING_COLUMNS, *SERVING_STRING_COLUMNS), pa.string()))
+            column_types.update(dict.fromkeys((*NUMBER_COLUMNS, *serving_number_columns()), pa.float64()))
             column_types.update(dict.fromkeys(_INTEGER_COLUMNS, pa.int64()))
             options = csv.ConvertOptions(
                 column_types=column_types, strings_can_be_null=True, quoted_strings_can_be_null=False

@@ -24,7 +24,8 @@ from ..executor import run_tasks
 from ..extras import require
 from ..files import lock_file, write_atomically
 from ..result import Result
-from .chunk import ChooseModel, StringColumn, compute_chunk
+from .chunk import StringColumn, compute_chunk
+from .serving import ServingChunk, ServingSpace, compute_serving_chunk
 from .space import Chunk, Space
 
 FORMATS = (".parquet", ".csv")
@@ -68,8 +69,8 @@ class Sweep(Result, msgspec.Struct, frozen=True):
         Number of chunks, and of chunks left by an interrupted run.
     seconds : float
         Duration of this run.
-    samples : float
-        Number of samples that hours, cost and energy refer to.
+    samples : float or None
+        Number of samples that hours, cost and energy refer to; None for a sweep over servers.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:sweep_page"
@@ -80,7 +81,7 @@ class Sweep(Result, msgspec.Struct, frozen=True):
     chunks: int
     resumed: int
     seconds: float
-    samples: float
+    samples: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""
@@ -102,9 +103,9 @@ class Sweep(Result, msgspec.Struct, frozen=True):
 
 
 def run_sweep(
-    space: Space,
+    space: Space | ServingSpace,
     output: Path,
-    choose_model: ChooseModel,
+    answer: Callable[..., Any],
     *,
     jobs: int | None = None,
     scheduler: str | None = None,
@@ -115,12 +116,13 @@ def run_sweep(
 
     Parameters
     ----------
-    space : Space
+    space : Space or ServingSpace
         Combinations to predict.
     output : Path
         ``.parquet`` or ``.csv`` file.
-    choose_model : callable
-        See `chunk.ChooseModel`; a function of a module, since it is sent to other processes.
+    answer : callable
+        `chunk.ChooseModel` for a `Space`, `serving.Serve` for a `ServingSpace`; a function of a module, since it is
+        sent to other processes.
     jobs : int, optional
         Number of processes; by default one per core.
     scheduler : str, optional
@@ -143,10 +145,11 @@ def run_sweep(
     require("pyarrow", "a sweep's output", "profiles")
     start = time.perf_counter()
     space.check()
+    chunks: list[Chunk | ServingChunk] = [*space.chunks()]
     if output.suffix not in FORMATS:
         raise BadValue(f"the output of a sweep must end in {' or '.join(FORMATS)} (got {output})")
     _check_output(output, force)
-    folder, chunks = output.with_name(f"{output.name}.partial"), list(space.chunks())
+    folder = output.with_name(f"{output.name}.partial")
     try:
         manifest = Manifest(1, space.digest(), space.size, len(chunks))
         with lock_file(folder / _LOCK, "a sweep is being written"):
@@ -157,7 +160,7 @@ def run_sweep(
             if progress:
                 progress(resumed, len(chunks))
             remaining = [chunk for chunk in chunks if chunk.number not in finished]
-            compute = partial(encode_chunk, space, choose_model, folder if scheduler is None else None)
+            compute = partial(encode_chunk, space, answer, folder if scheduler is None else None)
             for chunk, data in run_tasks(remaining, compute, jobs, scheduler, _stop_for_dead_process):
                 if data is not None:
                     write_atomically(_chunk_file(folder, chunk.number), data)
@@ -182,18 +185,18 @@ def _check_output(output: Path, force: bool) -> None:
         raise BadValue(f"{output} already exists: choose another name, or `--force` to replace it")
 
 
-def _stop_for_dead_process(chunk: Chunk, error: PaleoError) -> NoReturn:
+def _stop_for_dead_process(chunk: Chunk | ServingChunk, error: PaleoError) -> NoReturn:
     raise SweepStopped(f"the process that computed chunk {chunk.number} died (out of memory?): use fewer `--jobs`")
 
 
-def _describe_progress(folder: Path, space: Space) -> str:
+def _describe_progress(folder: Path, space: Space | ServingSpace) -> str:
     return (
         f"{_count_chunk_files(folder)} of {space.chunk_count} chunks are kept in {folder}: the same command resumes "
         "the sweep"
     )
 
 
-def _describe_write_error(error: OSError, folder: Path, space: Space) -> str:
+def _describe_write_error(error: OSError, folder: Path, space: Space | ServingSpace) -> str:
     state = _describe_progress(folder, space)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"no space left to write {error.filename or folder} ({error.strerror}); {state} once there is space"
@@ -233,7 +236,9 @@ def _chunk_file(folder: Path, number: int) -> Path:
     return folder / f"chunk-{number:06d}.parquet"
 
 
-def encode_chunk(space: Space, choose_model: ChooseModel, folder: Path | None, chunk: Chunk) -> bytes | None:
+def encode_chunk(
+    space: Space | ServingSpace, answer: Callable[..., Any], folder: Path | None, chunk: Chunk | ServingChunk
+) -> bytes | None:
     """Predict a chunk and write it to the folder as a Parquet file.
 
     Without a folder, on a machine that does not share it, return the bytes of the file instead.
@@ -241,8 +246,14 @@ def encode_chunk(space: Space, choose_model: ChooseModel, folder: Path | None, c
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if isinstance(space, ServingSpace):
+        assert isinstance(chunk, ServingChunk)
+        columns = compute_serving_chunk(space, chunk, answer)
+    else:
+        assert isinstance(chunk, Chunk)
+        columns = compute_chunk(space, chunk, answer)
     arrays: dict[str, Any] = {}
-    for name, column in compute_chunk(space, chunk, choose_model).items():
+    for name, column in columns.items():
         if isinstance(column, StringColumn):
             codes = pa.array(column.codes, mask=column.codes < 0)
             arrays[name] = pa.DictionaryArray.from_arrays(codes, pa.array(list(column.values), pa.string()))
@@ -259,7 +270,7 @@ def encode_chunk(space: Space, choose_model: ChooseModel, folder: Path | None, c
     return None
 
 
-def _merge(files: list[Path], folder: Path, space: Space, output: Path) -> tuple[int, int]:
+def _merge(files: list[Path], folder: Path, space: Space | ServingSpace, output: Path) -> tuple[int, int]:
     """Merge all chunks into one file, with a row group per chunk; return the number of rows and of feasible rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -320,14 +331,14 @@ def _verify_merged_file(merged: Path, length: int, rows: int) -> None:
         raise SweepStopped(f"{merged} is incomplete: the disk lost part of it; the chunks are kept in the same folder")
 
 
-def _open_writer(sink: Any, suffix: str, schema: Any, space: Space) -> Any:
+def _open_writer(sink: Any, suffix: str, schema: Any, space: Space | ServingSpace) -> Any:
     """Return a Parquet or CSV writer."""
     import pyarrow as pa
 
     if suffix == ".parquet":
         import pyarrow.parquet as pq
 
-        metadata = msgspec.json.encode({"samples": space.samples, "optimizer": space.optimizer, "ppp": space.ppp})
+        metadata = msgspec.json.encode(space.metadata)
         schema = schema.with_metadata({b"paleo_lite.sweep": metadata})
         return pq.ParquetWriter(sink, schema, compression="zstd", compression_level=1)
     from pyarrow import csv

@@ -156,12 +156,12 @@ class Space(Result, msgspec.Struct, frozen=True):
         UnknownName
             If a precision, phase, time model, strategy, scaling or collective is unknown.
         """
-        _check_names("precision", self.precisions, PRECISION_BYTES)
-        _check_names("phase", self.phases, (*PHASES, *GENERATION_PHASES))
-        _check_names("time model", self.time_models, (AUTOMATIC, *TIME_MODELS))
-        _check_names("scaling", self.scalings, SCALINGS)
-        _check_names("collective", self.collectives, ("", *COLLECTIVES))
-        _check_names("optimizer", (self.optimizer,), OPTIMIZERS)
+        check_names("precision", self.precisions, PRECISION_BYTES)
+        check_names("phase", self.phases, (*PHASES, *GENERATION_PHASES))
+        check_names("time model", self.time_models, (AUTOMATIC, *TIME_MODELS))
+        check_names("scaling", self.scalings, SCALINGS)
+        check_names("collective", self.collectives, ("", *COLLECTIVES))
+        check_names("optimizer", (self.optimizer,), OPTIMIZERS)
         if any(STRATEGIES[resolve_strategy(name)].divides_blocks for name in self.strategies):
             raise BadValue("`sweep` does not support tensor or pipeline parallelism of blocks; use `paleo-lite scale`")
         for name in _DIMENSIONS:
@@ -234,6 +234,11 @@ class Space(Result, msgspec.Struct, frozen=True):
     def gigabytes(self) -> float:
         """Return the estimated size of the output in GB; while chunks are merged they take as much again."""
         return self.size * ROW_BYTES / 1e9
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Properties of the sweep that its file states."""
+        return {"samples": self.samples, "optimizer": self.optimizer, "ppp": self.ppp}
 
     @property
     def inner_shape(self) -> tuple[int, ...]:
@@ -316,7 +321,8 @@ def _is_language_model(name: str) -> bool:
     return find_network(name).is_language_model
 
 
-def _check_names(category: str, names: Iterable[str], valid_names: Collection[str]) -> None:
+def check_names(category: str, names: Iterable[str], valid_names: Collection[str]) -> None:
+    """Raise `UnknownName` for the first name that is not valid."""
     for name in names:
         if name not in valid_names:
             raise UnknownName(category, name, valid_names)

@@ -1,0 +1,344 @@
+"""Sweeps over servers: every combination of network, device, parallelism and load, each simulated by itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..architectures import find_network, is_network_file
+from ..errors import BadValue, PaleoError
+from ..machines import find_device
+from ..result import Result
+from ..serving.engines import find_engine
+from ..serving.requests import parse_lengths
+from ..units import PRECISION_BYTES, WEIGHT_BYTES
+from ..version import __version__
+from .chunk import BOUND, FORECAST, Columns, StringColumn
+from .space import check_names
+
+if TYPE_CHECKING:
+    from ..serving.answers import Serving
+
+ROWS_PER_S, ROW_BYTES = 2, 300
+"""Measured rows per second of one core, and bytes per row in Parquet, for estimates."""
+
+Serve = Callable[..., "Serving"]
+"""Function that simulates a server, with the parameters of `paleo_lite.serve`."""
+
+_DIMENSIONS = ("networks", "gpus", "precisions", "weights", "tensor", "pipeline", "replicas", "rates", "concurrencies")
+
+STRING_COLUMNS = ("network", "gpu", "precision", "weights", "kv_cache", "engine", "answer", "version", "reason")
+"""Columns of strings of a sweep over servers."""
+
+INTEGER_COLUMNS = ("tensor", "pipeline", "replicas", "devices", "concurrency")
+"""Columns of integers."""
+
+FIGURE_COLUMNS = (
+    "output_tokens_per_s",
+    "output_tokens_per_s_per_gpu",
+    "output_tokens_per_s_per_user",
+    "requests_per_s",
+    "saturation_requests_per_s",
+    "cache_occupancy",
+    "utilisation",
+    "usd_per_million_output_tokens",
+    "joules_per_million_output_tokens",
+)
+"""Columns with the figures of `serving.answers.FIGURES` of the same names."""
+
+LATENCY_COLUMNS = {
+    "ttft_p50_s": ("ttft_s", "p50"),
+    "ttft_p99_s": ("ttft_s", "p99"),
+    "tpot_p50_s": ("tpot_s", "p50"),
+    "tpot_p99_s": ("tpot_s", "p99"),
+    "latency_p50_s": ("latency_s", "p50"),
+    "latency_p99_s": ("latency_s", "p99"),
+}
+"""Columns with latencies, and their latency and percentile in `serving.answers.LATENCIES`."""
+
+WITH_INTERVALS = ("ttft_p50_s", "tpot_p50_s", "latency_p50_s", "output_tokens_per_s", "saturation_requests_per_s")
+"""Columns that are accompanied by the ends of their 90% intervals, ``NAME_low`` and ``NAME_high``."""
+
+
+def number_columns() -> list[str]:
+    """Return the names of all columns of numbers that are not integers, in their order."""
+    names = ["rate_per_s"]
+    for name in (*LATENCY_COLUMNS, *FIGURE_COLUMNS):
+        names.append(name)
+        if name in WITH_INTERVALS:
+            names += [f"{name}_low", f"{name}_high"]
+    return names
+
+
+class ServingChunk(NamedTuple):
+    """One server with all loads."""
+
+    number: int
+    network: str
+    gpu: str
+    precision: str
+    weights: str
+    tensor: int
+    pipeline: int
+    replicas: int
+
+
+class ServingSpace(Result, msgspec.Struct, frozen=True):
+    """All combinations of these servers and loads.
+
+    Attributes
+    ----------
+    networks, gpus, precisions : tuple of str
+        Names of the registries.
+    weights : tuple of str
+        Formats of the weights; empty for the precision.
+    tensor, pipeline, replicas : tuple of int
+        Tensor-parallel devices of a stage, stages of a replica, and replicas.
+    rates : tuple of float or None
+        Requests per second of all replicas; None for closed loops.
+    concurrencies : tuple of int or None
+        Users of closed loops; None for rates. One of the two has the single value None.
+    input_tokens, output_tokens : str
+        Lengths of prompts and answers, as `serving.requests.parse_lengths` reads them.
+    kv_cache : str or None
+        Format of the KV cache.
+    policy : str
+        Engine.
+    num_requests : int or None
+        Simulated requests of each row.
+    seed : int
+        Seed of arrivals and lengths.
+    link : str or None
+        Link between the devices of a replica; by default the fastest of each device.
+    price_usd_per_h : float or None
+        Price of one device; None uses the price of its hardware file.
+    hardware_files : tuple of str
+        Files with further devices.
+    """
+
+    _page: ClassVar[str] = "paleo_lite.reporting.sweep:size_lines"
+
+    networks: tuple[str, ...]
+    gpus: tuple[str, ...]
+    precisions: tuple[str, ...] = ("bf16",)
+    weights: tuple[str, ...] = ("",)
+    tensor: tuple[int, ...] = (1,)
+    pipeline: tuple[int, ...] = (1,)
+    replicas: tuple[int, ...] = (1,)
+    rates: tuple[float | None, ...] = (None,)
+    concurrencies: tuple[int | None, ...] = (None,)
+    input_tokens: str = "1024"
+    output_tokens: str = "256"
+    kv_cache: str | None = None
+    policy: str = "vllm"
+    num_requests: int | None = None
+    seed: int = 0
+    link: str | None = None
+    price_usd_per_h: float | None = None
+    hardware_files: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the total number of combinations and of chunks."""
+        return {"rows": self.size, "chunks": self.chunk_count}
+
+    def check(self) -> None:
+        """Raise an error if no combination can be simulated.
+
+        Raises
+        ------
+        BadValue
+            If an axis is empty or has a duplicate, if rates and users are mixed, or if a value is impossible.
+        UnknownName
+            If a precision, a format or the engine is unknown.
+        """
+        check_names("precision", self.precisions, PRECISION_BYTES)
+        check_names("format of weights", [name for name in self.weights if name], WEIGHT_BYTES)
+        if self.kv_cache is not None:
+            check_names("format of the KV cache", (self.kv_cache,), WEIGHT_BYTES)
+        for name in _DIMENSIONS:
+            values = getattr(self, name)
+            if not values:
+                raise BadValue(f"the sweep needs at least one value of {name}")
+            if len(set(values)) < len(values):
+                raise BadValue(f"the sweep has duplicate {name}: {', '.join(map(str, values))}")
+        if (self.rates == (None,)) == (self.concurrencies == (None,)):
+            raise BadValue("a sweep over servers needs exactly one of `--rate` and `--concurrency`")
+        for rate in self.rates:
+            if rate is not None and not rate > 0:
+                raise BadValue(f"`--rate` must be above 0 requests per second (got {rate:g})")
+        parse_lengths(self.input_tokens, "--input-tokens", is_input=True)
+        parse_lengths(self.output_tokens, "--output-tokens", is_input=False)
+        files = [Path(file) for file in self.hardware_files]
+        find_engine(self.policy, find_device(self.gpus[0], files))
+
+    def resolve_names(self) -> ServingSpace:
+        """Return the space with the registries' names of networks and devices.
+
+        Raises
+        ------
+        UnknownName
+            If a network or device is unknown.
+        BadValue
+            If a network is not a language model.
+        """
+        networks = []
+        for name in self.networks:
+            network = find_network(name)
+            if not network.is_language_model:
+                raise BadValue(f"a sweep with `--rate` or `--concurrency` needs language models (got {name})")
+            networks.append(name if is_network_file(name) else network.name)
+        files = [Path(file) for file in self.hardware_files]
+        gpus = tuple(find_device(name, files).id for name in self.gpus)
+        return msgspec.structs.replace(self, networks=tuple(networks), gpus=gpus)
+
+    def describe(self) -> str:
+        """Return the number of values per axis as text: ``2 networks x 3 gpus x 4 rates``."""
+        axes = []
+        for name in _DIMENSIONS:
+            length = len(getattr(self, name))
+            if length > 1:
+                axes.append(f"{length:,} {_TITLES.get(name, name)}")
+        return " x ".join(axes) or "1 of each"
+
+    def hours(self) -> float:
+        """Return the estimated time of a single core, in hours."""
+        return self.size / ROWS_PER_S / 3600
+
+    def gigabytes(self) -> float:
+        """Return the estimated size of the output in GB."""
+        return self.size * ROW_BYTES / 1e9
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Properties of the sweep that its file states."""
+        return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens, "seed": self.seed}
+
+    @property
+    def samples(self) -> None:
+        """Number of samples that costs refer to: none, as they refer to tokens."""
+        return None
+
+    @property
+    def size(self) -> int:
+        """Number of combinations."""
+        return prod(len(getattr(self, name)) for name in _DIMENSIONS)
+
+    @property
+    def loads(self) -> list[tuple[float | None, int | None]]:
+        """Rates and numbers of users; one of each pair is None."""
+        return list(product(self.rates, self.concurrencies))
+
+    @property
+    def chunk_count(self) -> int:
+        """Number of servers."""
+        return self.size // len(self.loads)
+
+    def chunks(self) -> Iterator[ServingChunk]:
+        """Iterate over all servers in their order."""
+        servers = product(
+            self.networks, self.gpus, self.precisions, self.weights, self.tensor, self.pipeline, self.replicas
+        )
+        for number, server in enumerate(servers):
+            yield ServingChunk(number, *server)
+
+    def digest(self) -> str:
+        """Return a hash of everything that the results depend on, except the shipped data."""
+        text = json.dumps(["serving", __version__, msgspec.to_builtins(self)])
+        for path in self.hardware_files:
+            text += hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+_TITLES = {
+    "weights": "formats of weights",
+    "tensor": "tensor degrees",
+    "pipeline": "pipeline degrees",
+    "replicas": "numbers of replicas",
+    "concurrencies": "numbers of users",
+}
+"""Names of axes in texts, where they differ from those of the attributes."""
+
+
+def compute_serving_chunk(space: ServingSpace, chunk: ServingChunk, serve: Serve) -> Columns:
+    """Simulate one server under all loads; a load that cannot be simulated becomes a row with the reason."""
+    loads = space.loads
+    columns: Columns = {}
+    for name in STRING_COLUMNS:
+        columns[name] = StringColumn(np.full(len(loads), -1, dtype=np.int32))
+    for name in INTEGER_COLUMNS:
+        columns[name] = np.full(len(loads), -1, dtype=np.int64)
+    for name in number_columns():
+        columns[name] = np.full(len(loads), np.nan)
+    for row, (rate, concurrency) in enumerate(loads):
+        for name, value in _serve_row(space, chunk, serve, rate, concurrency).items():
+            column = columns[name]
+            if value is None:
+                continue
+            if isinstance(column, StringColumn):
+                column.codes[row] = column.code(str(value))
+            else:
+                column[row] = value
+    return columns
+
+
+def _serve_row(
+    space: ServingSpace, chunk: ServingChunk, serve: Serve, rate: float | None, concurrency: int | None
+) -> dict[str, Any]:
+    """Return the values of a row by column; missing ones are absent."""
+    row: dict[str, Any] = {
+        "network": chunk.network,
+        "gpu": chunk.gpu,
+        "precision": chunk.precision,
+        "weights": chunk.weights or chunk.precision,
+        "engine": space.policy,
+        "version": __version__,
+        "tensor": chunk.tensor,
+        "pipeline": chunk.pipeline,
+        "replicas": chunk.replicas,
+        "devices": chunk.tensor * chunk.pipeline * chunk.replicas,
+        "concurrency": concurrency,
+        "rate_per_s": rate,
+    }
+    try:
+        answer = serve(
+            chunk.network,
+            gpu=chunk.gpu,
+            precision=chunk.precision,
+            weights=chunk.weights or None,
+            tensor=chunk.tensor,
+            pipeline=chunk.pipeline,
+            replicas=chunk.replicas,
+            link=space.link,
+            kv_cache=space.kv_cache,
+            input_tokens=space.input_tokens,
+            output_tokens=space.output_tokens,
+            rate=rate,
+            concurrency=concurrency,
+            policy=space.policy,
+            num_requests=space.num_requests,
+            seed=space.seed,
+            price=space.price_usd_per_h,
+            hardware_files=space.hardware_files,
+        )
+    except PaleoError as error:
+        row["reason"] = str(error)
+        return row
+    row["kv_cache"] = answer.kv_cache
+    row["answer"] = FORECAST if answer.is_forecast else BOUND
+    figures = {name: answer.figures[name] for name in FIGURE_COLUMNS}
+    for name, (latency, statistic) in LATENCY_COLUMNS.items():
+        figures[name] = answer.latencies[latency][statistic]
+    for name, figure in figures.items():
+        row[name] = figure.value
+        if name in WITH_INTERVALS:
+            row[f"{name}_low"] = figure.low
+            row[f"{name}_high"] = figure.high
+    return row
