@@ -8,7 +8,7 @@ of a round of these batches is in `paleo_lite.serving.rounds`.
 
 Sources: https://docs.vllm.ai/en/latest/serving/parallelism_scaling.html,
 https://nvidia.github.io/TensorRT-LLM/features/parallel-strategy.html, Huang et al. 2019 (GPipe), Qi et al. 2017
-(PALEO, section 4.1: a send is bytes over bandwidth).
+(PALEO: a send takes its bytes over the bandwidth).
 """
 
 from __future__ import annotations

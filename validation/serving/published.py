@@ -5,9 +5,9 @@ drew from ShareGPT_V3_unfiltered_cleaned_split.json (huggingface.co/datasets/ano
 whose card states Apache-2.0): ``input_lens`` and ``output_lens`` of the result files that the benchmarks saved, with
 empty answers as one token and all arrivals at 0.
 
-- ``sharegpt_320.csv``: 320 requests of Lambda (LambdaLabsML/vllm-benchmark on GitHub). The prompts are those of all
+- ``sharegpt_320.csv``: 320 requests of Lambda (LambdaLabsML/vllm-benchmark on GitHub). The prompts are those of
   its runs of Mistral 7B with 320 prompts (results/prompt_320). The answers, of 71,810 tokens, are those of one run,
-  which is not on record; those of other runs have 71,276 to 72,094 tokens.
+  which is not on record; those of three other runs have 71,276, 71,372 and 72,094 tokens.
 - ``sharegpt_200.csv``: 200 requests of llm-k8s (surajssd/llm-k8s on GitHub, commit 58b61c5,
   results_serving_meta-llama-Llama-3.3-70B-Instruct/03_tp4_pp2_IB, request rate inf).
 
