@@ -32,7 +32,13 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     metavar="N",
     help="Number of devices. [default: --tensor times --pipeline times --replicas]",
 )
-@click.option("--tensor", type=INTEGER, metavar="N", help="Tensor-parallel devices of a stage. [default: 1]")
+@click.option(
+    "--tensor",
+    type=INTEGER,
+    metavar="N",
+    help="Tensor-parallel devices of a stage; experts are divided as well, as expert parallelism is not modelled. "
+    "[default: 1]",
+)
 @click.option(
     "--pipeline",
     type=INTEGER,

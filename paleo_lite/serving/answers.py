@@ -12,6 +12,7 @@ import numpy as np
 from ..result import Result
 from .candidates import Advice
 from .deployment import LEVELS, Deployment, Prepared
+from .iteration_times import has_experts
 from .requests import Traffic
 from .simulator import Outcome
 
@@ -277,6 +278,8 @@ def answer(
     workload, device = on_device.workload, on_device.machine.device
     network_notes = on_device.decode_workload(1).network.notes
     all_notes = list(dict.fromkeys((*notes, *network_notes, *on_device.model.notes)))
+    if on_device.tensor > 1 and has_experts(workload):
+        all_notes.append("experts are divided by tensor parallelism; expert parallelism is not modelled")
     rate_per_s = traffic.rate_per_s
     capacity_per_s = figures["expected"].get("saturation_requests_per_s")
     if rate_per_s is not None and capacity_per_s is not None and rate_per_s > capacity_per_s:

@@ -8,7 +8,7 @@ of a round of these batches is in `paleo_lite.serving.rounds`.
 
 Sources: https://docs.vllm.ai/en/latest/serving/parallelism_scaling.html,
 https://nvidia.github.io/TensorRT-LLM/features/parallel-strategy.html, Huang et al. 2019 (GPipe), Qi et al. 2017
-(PALEO, section 4.1: a send is bytes over bandwidth).
+(PALEO: a send takes its bytes over the bandwidth).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ..distributed.collectives import point_to_point_time_s
 from ..distributed.links import LinkRate, Topology, link_rate
 from ..errors import BadValue
 from ..timing import Workload
+from ..timing.workload import matrix_elements
 from ..units import element_bytes
 
 MIN_EXCHANGE_BYTES = 2
@@ -152,7 +153,10 @@ def _block_name(layer: Layer) -> str:
 
 
 def stage_workloads(workload: Workload, network: Network, stages: int) -> list[Workload]:
-    """Return the workload of each stage, for counting its weights and its cache; its layers are not connected."""
+    """Return the workload of each stage, for counting its weights and its cache; its layers are not connected.
+
+    A head that shares its matrix with the embedding has a copy of it, as embedding and head are on different stages.
+    """
     if stages == 1:
         return [workload]
     numbers = stage_numbers(network, workload.network.layers, stages)
@@ -160,8 +164,12 @@ def stage_workloads(workload: Workload, network: Network, stages: int) -> list[W
     for stage in range(stages):
         layers = []
         for layer, number in zip(workload.network.layers, numbers):
-            if number == stage:
-                layers.append(layer._replace(parents=(-1,) * len(layer.parents)))
+            if number != stage:
+                continue
+            parameters = layer.parameters
+            if stage == stages - 1 and not _block_name(layer) and matrix_elements(layer) and not parameters:
+                parameters = prod(layer.weights[0])
+            layers.append(layer._replace(parents=(-1,) * len(layer.parents), parameters=parameters))
         workloads.append(workload.with_changes(network=workload.network._replace(layers=tuple(layers))))
     return workloads
 

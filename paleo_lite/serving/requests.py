@@ -87,10 +87,14 @@ DATASETS: dict[str, Dataset] = {
     "azure-conversation": Dataset(
         ((0.5, 1020.0),),
         ((0.5, 129.0),),
-        "Patel et al. 2024 (Splitwise), section III: medians of the chat trace",
+        "Patel et al. 2024 (Splitwise, ISCA, arXiv 2311.18677), section III-A: medians of the conversation trace, "
+        "which is published as AzureLLMInferenceTrace_conv.csv (github.com/Azure/AzurePublicDataset, CC-BY)",
     ),
     "azure-code": Dataset(
-        ((0.5, 1500.0),), ((0.5, 13.0),), "Patel et al. 2024, Splitwise, section III: medians of the coding trace"
+        ((0.5, 1500.0),),
+        ((0.5, 13.0),),
+        "Patel et al. 2024 (Splitwise, ISCA, arXiv 2311.18677), section III-A: medians of the coding trace, which is "
+        "published as AzureLLMInferenceTrace_code.csv (github.com/Azure/AzurePublicDataset, CC-BY)",
     ),
 }
 """Data sets by name. With one quantile every request has that length."""

@@ -372,6 +372,7 @@ def serve(view: View, gpu: str) -> Serving:
         "input_tokens": view.input_tokens,
         "output_tokens": view.output_tokens,
         "tensor": view.tensor,
+        "pipeline": view.pipeline,
         "policy": view.policy,
         "num_requests": REQUESTS_AT_MOST,
     }

@@ -21,6 +21,7 @@ from .view import (
     BATCH_AT_MOST,
     DEVICES_AT_MOST,
     EPOCH_BOUNDS,
+    PIPELINE_AT_MOST,
     PPP_BOUNDS,
     RATE_BOUNDS,
     TENSOR_AT_MOST,
@@ -182,6 +183,7 @@ def _draw_serving() -> None:
     st.text_input("Input tokens", key=KEY + "input_tokens", help="1024, mean:std such as 1024:256, or a data set.")
     st.text_input("Output tokens", key=KEY + "output_tokens", help="256, mean:std such as 256:64, or a data set.")
     st.number_input("Tensor-parallel devices", 1, TENSOR_AT_MOST, key=KEY + "tensor")
+    st.number_input("Pipeline stages", 1, PIPELINE_AT_MOST, key=KEY + "pipeline", help="Of a replica.")
     st.selectbox("Engine", list(ENGINES), key=KEY + "policy", help="Its defaults for scheduling and memory.")
 
 

@@ -35,6 +35,7 @@ COUNTS_AT_MOST = 40
 WORKERS_AT_MOST = 2**16
 RATE_BOUNDS = (0.01, 10_000.0)
 TENSOR_AT_MOST = 64
+PIPELINE_AT_MOST = 16
 
 
 class View(msgspec.Struct, frozen=True):
@@ -63,8 +64,8 @@ class View(msgspec.Struct, frozen=True):
         Requests per second of the serving view.
     input_tokens, output_tokens : str
         Lengths of prompts and answers, such as ``1024``, ``1024:256`` (mean and standard deviation) or a data set.
-    tensor : int
-        Tensor-parallel devices of a replica.
+    tensor, pipeline : int
+        Tensor-parallel devices of a stage, and pipeline stages of a replica.
     policy : str
         Serving engine.
     """
@@ -92,6 +93,7 @@ class View(msgspec.Struct, frozen=True):
     input_tokens: str = "1024"
     output_tokens: str = "256"
     tensor: int = 1
+    pipeline: int = 1
     policy: str = "vllm"
 
     def normalized(self) -> View:
@@ -148,6 +150,8 @@ class View(msgspec.Struct, frozen=True):
         words += ["--rate", _format_value(self.rate), "--policy", self.policy]
         if self.tensor > 1:
             words += ["--tensor", str(self.tensor)]
+        if self.pipeline > 1:
+            words += ["--pipeline", str(self.pipeline)]
         return shlex.join([*words, *_hardware_options(files)])
 
     def _length_options(self) -> list[str]:
@@ -258,6 +262,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "input_tokens": _lengths("--input-tokens"),
     "output_tokens": _lengths("--output-tokens"),
     "tensor": Integer(TENSOR_AT_MOST),
+    "pipeline": Integer(PIPELINE_AT_MOST),
     "policy": Names("serving engine", ".serving.engines:ENGINES"),
 }
 """Parser of each query parameter.

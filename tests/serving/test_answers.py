@@ -132,3 +132,37 @@ def test_impossible_questions_get_one_sentence(network: str, question: dict[str,
     with pytest.raises(PaleoError, match=message) as caught:
         pl.serve(network, gpu="h100-sxm", precision="bf16", **question)
     assert "\n" not in str(caught.value)
+
+
+def test_a_pipeline_through_the_command() -> None:
+    words = "serve llama-3-8b --gpu h100-sxm --pipeline 2 --replicas 2 --rate 5 --num-requests 50"
+    result = CliRunner().invoke(main, [*words.split(), "--format", "json"])
+    answer = json.loads(result.output)
+    assert (answer["tensor"], answer["pipeline"], answer["replicas"], answer["devices"]) == (1, 2, 2, 4)
+    page = CliRunner().invoke(main, words.split()).output
+    assert "tensor 1, pipeline 2, 2 replicas" in page and "per device of the fullest stage" in page
+
+
+def test_impossible_pipelines() -> None:
+    for arguments, message in (
+        ({"pipeline": 0}, "`--pipeline` must be an integer >= 1"),
+        ({"pipeline": 33}, "`--pipeline` must be <= 32, the blocks"),
+        ({"pipeline": 2, "workers": 3}, "`--workers` must be a multiple of the devices of a replica"),
+        ({"pipeline": 2, "draft": "llama-3.2-1b", "draft_length": 3}, "`--draft` is not modelled with `--pipeline`"),
+    ):
+        with pytest.raises(BadValue, match=message):
+            pl.serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=10, **arguments)  # type: ignore[arg-type]
+
+
+def test_advice_tries_pipelines_only_where_nothing_else_fits() -> None:
+    # 16 GB of weights in bf16 on 24 GB: one device is enough. 141 GB on four devices of 24 GB are not.
+    fits = pl.serve("llama-3-8b", gpu="l4", rate=0.1, advise=True, num_requests=20, weights="bf16", tensor=1)
+    assert fits.advice is not None and {one.pipeline for one in fits.advice.candidates} == {1}
+    result = pl.serve("llama-3-70b", gpu="l4", rate=0.1, advise=True, num_requests=20, weights="bf16", tensor=4)
+    assert result.advice is not None and result.pipeline in (2, 4)
+    assert any(name.endswith("tensor 4, weights bf16") for name in result.advice.refused)
+
+
+def test_experts_are_divided_by_tensor_parallelism() -> None:
+    result = pl.serve("mixtral-8x7b", gpu="h100-sxm", tensor=2, rate=1, num_requests=10)
+    assert "expert parallelism is not modelled" in " ".join(result.notes)

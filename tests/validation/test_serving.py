@@ -27,6 +27,12 @@ def test_lengths_of_sharegpt_are_those_of_the_published_run() -> None:
     assert rows[:, 2].sum() == 71_810 + 34
 
 
+def test_lengths_of_the_pipelined_run_are_those_of_its_result_file() -> None:
+    """42,659 input tokens and 42,444 output tokens in 200 requests (total_input_tokens and total_output_tokens)."""
+    rows = np.loadtxt(FILE.parent / "sharegpt_200.csv", delimiter=",", skiprows=1)
+    assert len(rows) == 200 and rows[:, 1].sum() == 42_659 and rows[:, 2].sum() == 42_444
+
+
 def test_a_trace_has_the_rate_and_the_lengths(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     write_trace(FILE.parent / "sharegpt_320.csv", 8.0, 640, path)
@@ -47,3 +53,13 @@ def test_throughput_of_a_published_table() -> None:
         comparisons += compare(point)
     assert all(one.is_inside and abs(one.error) < 0.15 for one in comparisons)
     assert "| TensorRT-LLM 0.17 | throughput | 4 |" in summarize(comparisons)
+
+
+@pytest.mark.slow
+def test_a_pipeline_over_two_nodes() -> None:
+    """llm-k8s, Llama 3.3 70B in bf16 on 8 A100: tensor 4 and pipeline 2 are within 40%, and slower than tensor 8."""
+    points = [point for point in published_points() if point.source == "llm-k8s, vLLM 0.8.3" and point.rate == "inf"]
+    tensor, pipeline = (compare(point)[0] for point in points)
+    assert (tensor.point.pipeline, pipeline.point.pipeline) == (1, 2)
+    assert pipeline.predicted < tensor.predicted
+    assert pipeline.is_inside and abs(pipeline.error) < 0.4

@@ -263,7 +263,7 @@ def test_a_shared_address_restores_every_control(view):
         view=view, network="alexnet", gpu=("t4", "k80-die"), precision="fp32", batch=8, phase="training",
         shown="k80-die", model="ppp", ppp=0.7, workers="1,2", link="25 GB/s", scaling="strong", strategy="zero-1",
         collective="ring", images="1.28M", epochs=90.0, price="1 USD/h", rate=2.5, input_tokens="100:20",
-        output_tokens="64", tensor=2, policy="sglang",
+        output_tokens="64", tensor=2, pipeline=2, policy="sglang",
     )  # fmt: skip
     page = opened(**asked.to_query())
     assert not page.exception and not page.warning and not page.error
@@ -286,6 +286,7 @@ def test_serving_shows_the_answer_of_the_api():
         ("output_tokens", "64:16", {"output_tokens": "64:16"}),
         ("policy", "sglang", {"policy": "sglang"}),
         ("tensor", 2, {"tensor": 2}),
+        ("pipeline", 2, {"pipeline": 2}),
     ):
         set_control(page, control, value)
         asked |= ask
@@ -293,7 +294,7 @@ def test_serving_shows_the_answer_of_the_api():
         assert title in [unescaped(markdown.value).strip("*") for markdown in page.markdown], control
         assert not page.error
     command = page.code[0].value
-    assert "--rate 8 --policy sglang --tensor 2" in command
+    assert "--rate 8 --policy sglang --tensor 2 --pipeline 2" in command
 
 
 def test_serving_names_what_it_needs():

@@ -70,6 +70,7 @@ def test_every_control_is_in_the_address():
         ({"rate": ["0"]}, "must be a number from"),
         ({"input_tokens": ["many"]}, "no data set is called 'many'"),
         ({"tensor": ["0"]}, "must be an integer"),
+        ({"pipeline": ["17"]}, "must be an integer"),
         ({"policy": ["vlm"]}, "did you mean vllm"),
         ({"colour": ["red"]}, "no control is called 'colour'"),
         ({"link": ["x" * 1000]}, "longer than 200 characters"),

@@ -1,4 +1,18 @@
-"""Published serving results: `published.csv`, with the address of every figure."""
+"""Published serving results: `published.csv`, with the address of every figure.
+
+``sharegpt_320.csv`` and ``sharegpt_200.csv`` are numbers of tokens, without any text, of requests that vLLM's benchmark
+drew from ShareGPT_V3_unfiltered_cleaned_split.json (huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered,
+whose card states Apache-2.0): ``input_lens`` and ``output_lens`` of the result files that the benchmarks saved, with
+empty answers as one token and all arrivals at 0.
+
+- ``sharegpt_320.csv``: 320 requests of Lambda (LambdaLabsML/vllm-benchmark on GitHub). The prompts are those of
+  its runs of Mistral 7B with 320 prompts (results/prompt_320). The answers, of 71,810 tokens, are those of one run,
+  which is not on record; those of three other runs have 71,276, 71,372 and 72,094 tokens.
+- ``sharegpt_200.csv``: 200 requests of llm-k8s (surajssd/llm-k8s on GitHub, commit 58b61c5,
+  results_serving_meta-llama-Llama-3.3-70B-Instruct/03_tp4_pp2_IB, request rate inf).
+
+No licence was found in either repository; only the numbers of tokens, which are measured facts, are copied.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +33,8 @@ class Point(msgspec.Struct, frozen=True):
         Where it is published.
     network, gpu, precision, weights, kv_cache, engine : str
         The deployment, in the names of paleo-lite.
-    tensor : int
-        Tensor-parallel devices.
+    tensor, pipeline : int
+        Tensor-parallel devices of a stage, and pipeline stages.
     input_tokens, output_tokens : int
         Lengths; of data sets the published means.
     lengths : str
@@ -44,6 +58,7 @@ class Point(msgspec.Struct, frozen=True):
     network: str
     gpu: str
     tensor: int
+    pipeline: int
     precision: str
     weights: str
     kv_cache: str

@@ -31,8 +31,8 @@ GOALS = {"throughput": 0.15, "ttft": 0.25, "tpot": 0.25}
 
 
 COLUMNS = (
-    "source", "network", "gpu", "tensor", "input_tokens", "output_tokens", "rate", "concurrency", "figure", "measured",
-    "predicted", "low", "high", "error",
+    "source", "network", "gpu", "tensor", "pipeline", "input_tokens", "output_tokens", "rate", "concurrency", "figure",
+    "measured", "predicted", "low", "high", "error",
 )  # fmt: skip
 """Columns of the file of all comparisons."""
 
@@ -78,8 +78,8 @@ def compare(point: Point) -> list[Comparison]:
         options[name] = float(value) if "." in value else int(value)
     arguments: dict[str, Any] = {"rate": point.rate} if point.rate else {"concurrency": point.concurrency}
     result = _serve(
-        point.network, point.gpu, point.tensor, point.precision, point.weights, point.kv_cache, point.engine,
-        point.input_tokens, point.output_tokens, point.lengths, min(point.requests, MOST_REQUESTS),
+        point.network, point.gpu, point.tensor, point.pipeline, point.precision, point.weights, point.kv_cache,
+        point.engine, point.input_tokens, point.output_tokens, point.lengths, min(point.requests, MOST_REQUESTS),
         tuple({**arguments, **options}.items()),
     )  # fmt: skip
     statistic = point.statistic or "p50"
@@ -100,7 +100,7 @@ def compare(point: Point) -> list[Comparison]:
 
 @cache
 def _serve(
-    network: str, gpu: str, tensor: int, precision: str, weights: str, kv_cache: str, engine: str,
+    network: str, gpu: str, tensor: int, pipeline: int, precision: str, weights: str, kv_cache: str, engine: str,
     input_tokens: int, output_tokens: int, lengths: str, requests: int, arguments: tuple[tuple[str, Any], ...],
 ) -> Any:  # fmt: skip
     options = dict(arguments)
@@ -115,6 +115,7 @@ def _serve(
             network,
             gpu=gpu,
             tensor=tensor,
+            pipeline=pipeline,
             precision=precision,
             weights=None if weights == precision else weights,
             kv_cache=kv_cache,
@@ -174,7 +175,7 @@ def write_rows(comparisons: Sequence[Comparison], path: Path) -> None:
         writer.writerow(COLUMNS)
         for one in comparisons:
             point = one.point
-            deployment = [point.source, point.network, point.gpu, point.tensor]
+            deployment = [point.source, point.network, point.gpu, point.tensor, point.pipeline]
             traffic = [point.input_tokens, point.output_tokens, point.rate, point.concurrency]
             values = [f"{value:.5g}" for value in (one.measured, one.predicted, one.low, one.high, one.error)]
             writer.writerow([*deployment, *traffic, one.quantity, *values])
