@@ -23,7 +23,16 @@ from ..timing import Prediction, RooflineModel, TimeModel, find_model
 from ..timing.blocks import use_kernel_constants
 from ..timing.calibrated import NAMES, CalibratedModel
 from ..timing.models import CALIBRATED
-from .prior import SINGLE_OPERATIONS, SOFTWARE, Evidence, Prior, Traits, prior_from_evidence, traits_of
+from .prior import (
+    SINGLE_OPERATIONS,
+    SOFTWARE,
+    Evidence,
+    Prior,
+    Traits,
+    prior_from_evidence,
+    prior_of_calibration,
+    traits_of,
+)
 
 if TYPE_CHECKING:
     from .store import Calibration
@@ -254,7 +263,7 @@ def pool_prior(
     if isinstance(match, NotPooled):
         return None
     traits, pool = match
-    return prior_from_evidence(traits, pool.fits)
+    return prior_of_calibration(prior_from_evidence(traits, pool.fits))
 
 
 def _match_pool(

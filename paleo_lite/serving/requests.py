@@ -73,7 +73,7 @@ class Dataset(msgspec.Struct, frozen=True):
     Attributes
     ----------
     input_quantiles, output_quantiles : tuple of (float, float)
-        Pairs of a probability and tokens.
+        Pairs of a probability and tokens, from the median on.
     source : str
         Where the quantiles are published.
     """
@@ -85,19 +85,19 @@ class Dataset(msgspec.Struct, frozen=True):
 
 DATASETS: dict[str, Dataset] = {
     "azure-conversation": Dataset(
-        ((0.5, 1020.0),),
-        ((0.5, 129.0),),
-        "Patel et al. 2024 (Splitwise, ISCA, arXiv 2311.18677), section III-A: medians of the conversation trace, "
-        "which is published as AzureLLMInferenceTrace_conv.csv (github.com/Azure/AzurePublicDataset, CC-BY)",
+        ((0.5, 1020.0), (0.95, 4083.0), (0.99, 4142.0)),
+        ((0.5, 129.0), (0.95, 451.0), (0.99, 601.0)),
+        "19,366 requests of AzureLLMInferenceTrace_conv.csv of 2023 (github.com/Azure/AzurePublicDataset, CC-BY); the "
+        "medians are those of Patel et al. 2024 (Splitwise, ISCA, arXiv 2311.18677), section III-A",
     ),
     "azure-code": Dataset(
-        ((0.5, 1500.0),),
-        ((0.5, 13.0),),
-        "Patel et al. 2024 (Splitwise, ISCA, arXiv 2311.18677), section III-A: medians of the coding trace, which is "
-        "published as AzureLLMInferenceTrace_code.csv (github.com/Azure/AzurePublicDataset, CC-BY)",
+        ((0.5, 1469.0), (0.99, 7436.0)),
+        ((0.5, 13.0), (0.99, 249.0)),
+        "8,819 requests of AzureLLMInferenceTrace_code.csv of 2023 (github.com/Azure/AzurePublicDataset, CC-BY); Patel "
+        "et al. 2024 (Splitwise, ISCA, arXiv 2311.18677), section III-A, give medians of 1500 and 13",
     ),
 }
-"""Data sets by name. With one quantile every request has that length."""
+"""Data sets by name. Lengths of prompts and of answers are drawn independently."""
 
 
 class Lengths(msgspec.Struct, frozen=True):
@@ -106,12 +106,12 @@ class Lengths(msgspec.Struct, frozen=True):
     Attributes
     ----------
     mean : float
-        Mean number of tokens.
+        Mean number of tokens, of a data set the median.
     deviation : float
         Standard deviation of a normal distribution, truncated at 1 token; 0 for a constant.
     quantiles : tuple of (float, float)
-        Pairs of a probability and tokens, which replace mean and deviation; between them the logarithm of the length
-        is linear in the normal score.
+        At least two pairs of a probability and tokens, which replace mean and deviation. Between them, and below the
+        first, the logarithm of the length is linear in the normal score; above the last it is constant.
     """
 
     mean: float
@@ -125,7 +125,10 @@ class Lengths(msgspec.Struct, frozen=True):
 
             scores = ndtri([probability for probability, _ in self.quantiles])
             logarithms = np.log([tokens for _, tokens in self.quantiles])
-            drawn = np.exp(np.interp(generator.standard_normal(count), scores, logarithms))
+            drawn_scores = generator.standard_normal(count)
+            first_slope = (logarithms[1] - logarithms[0]) / (scores[1] - scores[0])
+            below_first = np.minimum(drawn_scores - scores[0], 0.0) * first_slope
+            drawn = np.exp(np.interp(drawn_scores, scores, logarithms) + below_first)
         elif self.deviation:
             drawn = generator.normal(self.mean, self.deviation, count)
         else:
@@ -160,7 +163,7 @@ def parse_lengths(value: int | str | Lengths, option: str, is_input: bool) -> Le
             raise UnknownName("data set", text, DATASETS)
         dataset = DATASETS[text]
         quantiles = dataset.input_quantiles if is_input else dataset.output_quantiles
-        return Lengths(quantiles[len(quantiles) // 2][1], quantiles=quantiles)
+        return Lengths(quantiles[0][1], quantiles=quantiles)
     mean_text, colon, deviation_text = text.partition(":")
     try:
         mean = float(mean_text)

@@ -111,3 +111,19 @@ def test_damaged_traces_say_where(tmp_path: Path, text: str, message: str) -> No
 def test_a_trace_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"none\.csv: there is no such file"):
         read_trace(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_input", "mean", "p99"),
+    [
+        ("azure-conversation", True, 1155, 4142),
+        ("azure-conversation", False, 211, 601),
+        ("azure-code", True, 2048, 7436),
+        ("azure-code", False, 28, 249),
+    ],
+)
+def test_drawn_lengths_have_the_mean_of_the_published_trace(name: str, is_input: bool, mean: float, p99: float) -> None:
+    """The means of the published files were not used: lengths of that mean show that the shape is close."""
+    drawn = parse_lengths(name, "--tokens", is_input=is_input).draw(20_000, np.random.default_rng(0))
+    assert drawn.mean() == pytest.approx(mean, rel=0.25)
+    assert np.percentile(drawn, 99) == pytest.approx(p99, rel=0.05)
