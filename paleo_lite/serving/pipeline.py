@@ -175,11 +175,11 @@ def stage_workloads(workload: Workload, network: Network, stages: int) -> list[W
 
 
 def hidden_size(layers: Sequence[Layer]) -> int:
-    """Return the elements of one token between two blocks: those of the output of the embedding."""
-    for layer in layers:
-        if layer.kind == "embedding":
-            return prod(layer.outputs[0][1:])
-    raise BadValue("`--pipeline` needs a network with an embedding of tokens")
+    """Return the elements of one token between two blocks: those of the output of a block's last layer."""
+    of_blocks = [layer for layer in layers if _block_name(layer)]
+    if not of_blocks:
+        raise BadValue("`--pipeline` needs a network with numbered blocks")
+    return prod(of_blocks[-1].outputs[0][1:])
 
 
 def send_time_s(pipeline: Pipeline, workload: Workload, tokens: Any) -> Any:

@@ -133,7 +133,8 @@ class Lengths(msgspec.Struct, frozen=True):
             drawn = generator.normal(self.mean, self.deviation, count)
         else:
             drawn = np.full(count, self.mean)
-        return np.maximum(np.rint(drawn), 1).astype(np.int64)
+        tokens: Ints = np.maximum(np.rint(drawn), 1).astype(np.int64)
+        return tokens
 
 
 def parse_lengths(value: int | str | Lengths, option: str, is_input: bool) -> Lengths:

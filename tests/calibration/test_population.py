@@ -34,7 +34,7 @@ ASKED = traits_of(find_device("t4"), "fp32")
 def evidence(gpu: str, precision: str, seed: int, **traits: str) -> Evidence:
     draw = np.random.default_rng(seed)
     own = msgspec.structs.asdict(traits_of(find_device(gpu), precision))
-    theta = base_prior(own["unit"].endswith("tensor")).mean + draw.normal(0, 0.3, len(NAMES))
+    theta = base_prior(own["unit"].endswith("tensor"), precision=precision).mean + draw.normal(0, 0.3, len(NAMES))
     deviation = tuple(None if draw.random() < 0.2 else float(value) for value in draw.uniform(0.02, 0.5, len(NAMES)))
     return Evidence(
         **{**own, "source": f"source {seed}", **traits}, points=9, theta=tuple(theta.tolist()), deviation=deviation
@@ -72,7 +72,7 @@ def by_effects(asked: Traits, name: str) -> tuple[float, float]:
     for number, effects in enumerate(rows):
         design[number, list(effects)] = list(effects.values())
     design *= max(BASE[name][2], 0.3) / 0.3
-    beyond = [one.theta[index] - base_prior(one.unit.endswith("tensor")).mean[index] for one in speaking]
+    beyond = [one.theta[index] - base_prior(one.unit.endswith("tensor"), precision=one.precision).mean[index] for one in speaking]
     scale = np.array([one.deviation[index] for one in speaking])
     known = design[:-1] / scale[:, None]
     covariance = np.linalg.inv(np.eye(design.shape[1]) + known.T @ known)
@@ -82,7 +82,7 @@ def by_effects(asked: Traits, name: str) -> tuple[float, float]:
 
 @pytest.mark.parametrize("asked", [ASKED, traits_of(find_device("rtx3090"), "tf32", "mxnet"), FITS[0]])
 def test_estimate_equals_the_best_linear_unbiased_prediction(asked: Traits) -> None:
-    base = base_prior(asked.unit.endswith("tensor"))
+    base = base_prior(asked.unit.endswith("tensor"), precision=asked.precision)
     found = prior_from_evidence(asked, FITS)
     for index, name in enumerate(NAMES):
         mean, variance = by_effects(asked, name)
