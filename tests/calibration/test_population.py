@@ -72,7 +72,10 @@ def by_effects(asked: Traits, name: str) -> tuple[float, float]:
     for number, effects in enumerate(rows):
         design[number, list(effects)] = list(effects.values())
     design *= max(BASE[name][2], 0.3) / 0.3
-    beyond = [one.theta[index] - base_prior(one.unit.endswith("tensor"), precision=one.precision).mean[index] for one in speaking]
+    beyond = []
+    for one in speaking:
+        base = base_prior(one.unit.endswith("tensor"), precision=one.precision)
+        beyond.append(one.theta[index] - base.mean[index])
     scale = np.array([one.deviation[index] for one in speaking])
     known = design[:-1] / scale[:, None]
     covariance = np.linalg.inv(np.eye(design.shape[1]) + known.T @ known)
