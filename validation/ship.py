@@ -20,7 +20,7 @@ from paleo_lite.calibration.fit import Fit, calibrate
 from paleo_lite.calibration.from_profiles import measure_profiles
 from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement, provenance_of
-from paleo_lite.calibration.prior import SINGLE_OPERATIONS, prior_from_evidence, prior_of_calibration, traits_of
+from paleo_lite.calibration.prior import SINGLE_OPERATIONS, prior_of_calibration, traits_of
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import Point, validate
 from paleo_lite.counting.work import ENGINE
@@ -122,7 +122,7 @@ def fit_with_pool_prior(key: GroupKey, devices: MeasuredDevices, pool: Pool) -> 
     own = key._replace(execution=traits.execution)
     others = [one for one in pool.fits if GroupKey(one.id, one.measured_in, one.source, one.execution) != own]
     device = find_device(key.gpu)
-    prior = prior_of_calibration(prior_from_evidence(traits, others))
+    prior = prior_of_calibration(traits, others)
     return calibrate(devices.groups[key], device, key.precision, prior)[1]
 
 

@@ -263,7 +263,7 @@ def pool_prior(
     if isinstance(match, NotPooled):
         return None
     traits, pool = match
-    return prior_of_calibration(prior_from_evidence(traits, pool.fits))
+    return prior_of_calibration(traits, pool.fits)
 
 
 def _match_pool(

@@ -24,6 +24,7 @@ from .prior import (
     Traits,
     device_prior,
     prior_from_evidence,
+    prior_of_calibration,
     traits_of,
 )
 
@@ -158,6 +159,7 @@ class MeasuredDevices:
         held_out: str = "",
         ignore: Callable[[Traits], bool] = lambda other: False,
         is_source_known: bool = True,
+        of_calibration: bool = False,
     ) -> Prior:
         """Return the prior of a group from the evidence of the other groups.
 
@@ -171,13 +173,18 @@ class MeasuredDevices:
             Returns whether to leave out a whole group.
         is_source_known : bool
             Whether the host of the source is known from its other devices.
+        of_calibration : bool
+            Whether own measurements of the group will be fitted with this prior, see `prior.prior_of_calibration`.
         """
         traits = self.measured[key].traits
         if not is_source_known:
             traits = msgspec.structs.replace(traits, source="")
         candidates = [evidence for other, evidence in self.evidence(held_out).items() if other != key]
         candidates += self.operations
-        return prior_from_evidence(traits, [evidence for evidence in candidates if not ignore(evidence)])
+        used = [evidence for evidence in candidates if not ignore(evidence)]
+        if of_calibration:
+            return prior_of_calibration(traits, used)
+        return prior_from_evidence(traits, used)
 
 
 # Evidence of a group --------------------------------------------------------------------------------------------------

@@ -327,12 +327,16 @@ def prior_from_evidence(target: Traits, evidence: Sequence[Evidence]) -> Prior:
     return Prior(mean, deviation)
 
 
-def prior_of_calibration(expected: Prior) -> Prior:
-    """Return the prior for fitting a device's own measurements, from the prior of its predictions.
+def prior_of_calibration(target: Traits, evidence: Sequence[Evidence]) -> Prior:
+    """Return the prior for fitting a device's own measurements.
 
-    The mean is the same. The parameters of saturation are free to differ from those of other devices, see
-    `OWN_SATURATION_DEVIATION`.
+    It is that of `prior_from_evidence`, except that the parameters of saturation are free to differ from those of other
+    devices (`OWN_SATURATION_DEVIATION`), unless the evidence includes the device under the same software.
     """
+    expected = prior_from_evidence(target, evidence)
+    for fit in evidence:
+        if (fit.id, fit.precision, fit.software) == (target.id, target.precision, target.software):
+            return expected
     deviation = expected.deviation.copy()
     for name in OWN_SATURATION_PARAMETERS:
         index = NAMES.index(name)

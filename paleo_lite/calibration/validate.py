@@ -18,7 +18,7 @@ from .choose import POOL_SCATTER
 from .fit import Fit, MeasuredRuns, predict_held_out, runs_of
 from .measured_devices import DeviceData, GroupKey, MeasuredDevices
 from .measurements import Measurement
-from .prior import Prior, Traits, prior_of_calibration
+from .prior import Prior, Traits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -264,7 +264,7 @@ def _predict_by_label(split: str, devices: MeasuredDevices, key: GroupKey) -> _H
     runs = devices.measured[key].runs
     sorted_labels = sorted(set(labels))
     folds = [np.flatnonzero(np.array(labels) == label) for label in sorted_labels]
-    priors = [prior_of_calibration(devices.prior(key, label)) for label in sorted_labels]
+    priors = [devices.prior(key, label, of_calibration=True) for label in sorted_labels]
     predicted_s, deviation = predict_held_out(runs, priors, folds)
     return _HeldOutPredictions(runs, predicted_s, deviation, baseline_times(runs, folds))
 

@@ -20,7 +20,7 @@ from measured import DATA
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.choose import NotPooled, Pool, pool_prior, pooled_model, read_pool, why_not_pooled
 from paleo_lite.calibration.fit import calibrate, runs_of
-from paleo_lite.calibration.prior import HOST_PARAMETERS, SINGLE_OPERATIONS
+from paleo_lite.calibration.prior import HOST_PARAMETERS, SINGLE_OPERATIONS, prior_from_evidence, traits_of
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.machines import Device, Machine, find_device, list_devices
@@ -50,6 +50,27 @@ def test_a_measured_device_is_surer_than_one_that_was_not() -> None:
     index = NAMES.index("efficiency_conv_1x1")
     assert known.deviation[index] < 0.8 * unknown.deviation[index]
     assert pool_prior(find_device("xeon-8380"), "fp32") is None
+
+
+def test_saturation_may_differ_only_on_devices_that_the_pool_does_not_contain() -> None:
+    device = find_device("titan-rtx")
+    others = [one for one in POOL.fits if one.id != device.id]
+    saturation = np.array([name in ("half", "half_3x3") for name in NAMES])
+    for fits, is_wider in ((POOL.fits, False), (others, True)):
+        expected = prior_from_evidence(traits_of(device, "fp32"), fits)
+        of_fit = pool_prior(device, "fp32", pool=Pool(POOL.format, POOL.parameters, fits))
+        assert of_fit is not None
+        assert np.array_equal(of_fit.mean, expected.mean)
+        extra = np.sqrt(of_fit.deviation**2 - expected.deviation**2)
+        assert extra[saturation] == pytest.approx(0.5 if is_wider else 0.0)
+        assert not extra[~saturation].any()
+
+
+@pytest.mark.parametrize("gpu", ["vega-fe", "mi25"])
+def test_vgg16_in_fp64_is_not_forecast_below_its_bound(gpu: str) -> None:
+    """In fp64 libraries do not use Winograd's algorithm, which multiplies less than is counted."""
+    prediction = pl.predict("vgg16", gpu=gpu, precision="fp64")
+    assert prediction.is_forecast and prediction.time_s > prediction.bound_s
 
 
 def test_prediction_states_that_the_device_was_not_measured() -> None:

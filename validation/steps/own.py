@@ -12,7 +12,7 @@ import numpy as np
 from paleo_lite.calibration.fit import MeasuredRuns, fit
 from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.prior import FIT_SCATTER, Prior
+from paleo_lite.calibration.prior import FIT_SCATTER, Prior, Traits
 from paleo_lite.calibration.suggest import choose_measurements, measuring_time_s
 from paleo_lite.calibration.validate import error_statistics, prior_as_fit
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
@@ -63,6 +63,7 @@ class _HeldOutDevice(NamedTuple):
     group: Sequence[Measurement]
     runs: MeasuredRuns
     prior: Prior
+    prior_of_fit: Prior
     slopes: np.ndarray
     measuring_s: np.ndarray
 
@@ -120,14 +121,23 @@ def _has_evidence(devices: MeasuredDevices, key: GroupKey) -> bool:
 def _hold_out(devices: MeasuredDevices, key: GroupKey) -> _HeldOutDevice:
     """Return a group of measurements with a prior that excludes its chip."""
     traits, runs = devices.measured[key].traits, devices.measured[key].runs
-    prior = devices.prior(key, ignore=lambda other: other.chip == traits.chip, is_source_known=False)
+
+    def is_same_chip(other: Traits) -> bool:
+        return other.chip == traits.chip
+
+    prior = devices.prior(key, ignore=is_same_chip, is_source_known=False)
+    prior_of_fit = devices.prior(key, ignore=is_same_chip, is_source_known=False, of_calibration=True)
     times, gradient = sensitivities(runs.features, runs.rates, np.exp(prior.mean), runs.run, len(runs))
-    return _HeldOutDevice(devices.groups[key], runs, prior, gradient / times[:, None], measuring_time_s(times))
+    slopes = gradient / times[:, None]
+    return _HeldOutDevice(devices.groups[key], runs, prior, prior_of_fit, slopes, measuring_time_s(times))
 
 
 def _score(device: _HeldOutDevice, indices: Sequence[int]) -> list[dict[str, float]]:
     """Fit the measurements at some indices and predict the others; return a row for each phase."""
-    fitted = fit(device.runs.select(np.array(indices)), device.prior) if len(indices) else prior_as_fit(device.prior)
+    if len(indices):
+        fitted = fit(device.runs.select(np.array(indices)), device.prior_of_fit)
+    else:
+        fitted = prior_as_fit(device.prior)
     others = np.setdiff1d(np.arange(len(device.runs)), indices)
     runs = device.runs.select(others)
     predicted, deviation = fitted.predict(runs)

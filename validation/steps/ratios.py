@@ -14,7 +14,6 @@ from paleo_lite.calibration.choose import POOL_SCATTER
 from paleo_lite.calibration.fit import fit
 from paleo_lite.calibration.measured_devices import GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.prior import prior_of_calibration
 from paleo_lite.calibration.side_by_side import Estimate, log_ratio_variance
 from paleo_lite.calibration.validate import family_of
 from paleo_lite.reporting.document import Column, Document, Table
@@ -107,13 +106,9 @@ def _predict_by_label(
         labels = np.array([label_of(step) for step in group])
         for label in sorted(set(labels)):
             out, rest = np.flatnonzero(labels == label), np.flatnonzero(labels != label)
-            expected = devices.prior(key, label)
-            if is_fitted:
-                result = fit(runs.select(rest), prior_of_calibration(expected))
-                scatter = result.scatter
-            else:
-                result = fit(runs.select(rest[:0]), expected)
-                scatter = POOL_SCATTER
+            prior = devices.prior(key, label, of_calibration=is_fitted)
+            result = fit(runs.select(rest if is_fitted else rest[:0]), prior)
+            scatter = result.scatter if is_fitted else POOL_SCATTER
             model = CalibratedModel(
                 "held out", result.theta, result.covariance, scatter, learned_fraction=result.learned_fraction
             )
