@@ -18,6 +18,7 @@ from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, eviden
 from paleo_lite.calibration.prior import prior_from_evidence, traits_of
 from paleo_lite.errors import BadFile
 from paleo_lite.machines import find_device
+from paleo_lite.timing.calibrated import NAMES
 from paleo_lite.timing.models import QUANTILES
 from validation.steps.dataset import Dataset
 from validation.steps.modern import modern_networks, published_engines
@@ -154,7 +155,8 @@ def test_evidence_matches_the_shipped_pool(key: GroupKey) -> None:
     again = evidence_of(measured, prior_for_group(measured, [one for one in fits if one is not shipped_fit]))
     assert again.points == shipped_fit.points
     # One round more, and numbers rounded: the efficiency of every class within a few percent.
-    assert again.theta == pytest.approx(shipped_fit.theta, abs=0.05)
+    is_efficiency = np.array([name.startswith("efficiency") for name in NAMES])
+    assert np.array(again.theta)[is_efficiency] == pytest.approx(np.array(shipped_fit.theta)[is_efficiency], abs=0.05)
 
 
 @pytest.mark.needs_data
