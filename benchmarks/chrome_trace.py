@@ -1,7 +1,9 @@
 """Time and memory to read a large PyTorch trace, compared with json.load and HolisticTraceAnalysis.
 
 A real trace is repeated in a temporary folder with later timestamps and unique ids, as in a longer run. Each reader
-runs in its own process; HolisticTraceAnalysis is skipped if it is not installed.
+runs in its own process. Its memory is the peak of this process plus, for each core, that of the largest child process:
+an upper bound, because pages shared with the parent are counted again. HolisticTraceAnalysis is
+skipped if it is not installed.
 """
 
 from __future__ import annotations
@@ -44,10 +46,12 @@ rows = len(TraceAnalysis(trace_files={0: path}, trace_dir="").t.get_trace(0))
 """,
 }
 MEASURE = """
-import resource, sys, time
+import os, resource, sys, time
 path, start = sys.argv[1], time.perf_counter()
 {body}
-print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, rows)
+taken_s = time.perf_counter() - start
+own, of_child = (resource.getrusage(of).ru_maxrss for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+print(taken_s, (own + os.cpu_count() * of_child) * 1024, rows)
 """
 IDS = ("External id", "external id", "correlation")
 

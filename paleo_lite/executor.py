@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -77,6 +78,46 @@ def run_tasks(
         if died is None:
             raise error
         yield task, died(task, error)
+
+
+def map_in_order(tasks: Iterable[_Task], work: Work[_Task, _T], jobs: int, ahead: int) -> Generator[_T, None, None]:
+    """Run a function on every task in a process pool and yield the results in the order of the tasks.
+
+    Ends early, without an error, if a process of the pool dies: the caller must count the results.
+
+    Parameters
+    ----------
+    tasks : iterable
+        Arguments of `work`; read only as far as needed.
+    work : callable
+        Function from a task to a result; both must be picklable.
+    jobs : int
+        Number of processes.
+    ahead : int
+        Maximum number of tasks that are read before their results are yielded, which bounds memory.
+    """
+    processes_before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(jobs, mp_context=_process_context(work), initializer=_follow_parent)
+    pending: deque[Future[_T]] = deque()
+    try:
+        for task in tasks:
+            pending.append(pool.submit(work, task))
+            if len(pending) >= ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except BrokenProcessPool:
+        _kill(set(multiprocessing.active_children()) - processes_before)
+    except BaseException:  # interrupted, or the caller does not need the remaining results: stop at once
+        _kill(set(multiprocessing.active_children()) - processes_before)
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def is_worker() -> bool:
+    """Return whether this process was started by a process pool, which should not start another one."""
+    return multiprocessing.parent_process() is not None
 
 
 def count_cores() -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from paleo_lite import executor
 from paleo_lite.errors import BadProfile, BadValue
-from paleo_lite.executor import run_tasks
+from paleo_lite.executor import map_in_order, run_tasks
 from paleo_lite.profiles.detect import find_files
 
 WORK = """
@@ -180,3 +180,23 @@ def wait_for(look, number):
     while len(found := look()) < number:
         time.sleep(0.05)
     return found
+
+
+def test_results_come_in_order_and_tasks_are_read_only_as_far_as_needed(files, work):
+    read = []
+
+    def tasks():
+        for path in files * 5:
+            read.append(path)
+            yield path
+
+    lengths = []
+    for length in map_in_order(tasks(), work.length, jobs=2, ahead=3):
+        lengths.append(length)
+        assert len(read) <= len(lengths) + 3
+    assert lengths == [path.stat().st_size for path in files * 5]
+
+
+def test_results_end_before_a_task_whose_process_dies(files, work):
+    names = list(map_in_order(files, work.dies, jobs=2, ahead=1))
+    assert names == [path.name for path in files][:3]

@@ -6,6 +6,10 @@ temporary Arrow file until the end of the trace is read, because only then are a
 operations, about 200 bytes per CPU operation (a sixth of the size of the trace). The latter is not needed without the
 columns op, params, direction, execution, step, launch_ns and layer.
 
+Pieces of a large trace are converted by several processes, each to columns with its own codes of names, parameters and
+threads; `_Rows.merge` translates the codes. Whatever a process cannot convert is read in this process, in file order,
+so that the result and the errors are the same.
+
 Python functions other than calls of modules, flow arrows, synchronisation and overhead events are skipped.
 """
 
@@ -13,9 +17,10 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,6 +29,7 @@ import pyarrow.compute
 from numpy.typing import NDArray
 
 from ..errors import BadFile, BadProfile
+from ..executor import count_cores, is_worker, map_in_order
 from .chrome_events import (
     CATEGORIES,
     COUNTED,
@@ -41,7 +47,8 @@ from .chrome_events import (
     decode_events,
     times_ns,
 )
-from .json_stream import Elements, JsonArray, decode_around
+from .detect import is_gzip
+from .json_stream import Elements, JsonArray, Span, decode_around
 from .launches import (
     BPROP,
     LAUNCH,
@@ -61,6 +68,7 @@ from .ncu import counted_flops
 from .table import batch_of, encode_text
 from .xla import SIGN
 
+_Key = TypeVar("_Key")
 _KEY = re.compile(rb'"(traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 _LINKED = ("op", "params", "direction", "execution", "step", "launch_ns")
 
@@ -76,6 +84,15 @@ _COLLECTIVE = "record_param_comms"
 """Operation with the message of a collective in its arguments."""
 
 _CACHED_PARAMS = 2**14
+
+_LARGE = 32 * 2**20
+"""Bytes of a trace from which several processes are faster than one."""
+
+_LARGE_GZIP = 3 * 2**20
+"""The same for gzip, which makes traces about ten times smaller."""
+
+_MOST_PROCESSES = 8  # more would wait for this process, which finds the cuts and writes the rows
+_SPANS_AHEAD = 4  # spans of 1 MiB per process that are read before their results are needed
 
 _MESSAGE = b'{"collective":%s,"dtype":%s,"in":%s,"out":%s,"group":%s}'
 _NO_ARGS = Args()
@@ -146,14 +163,17 @@ class ChromeTrace:
 def _spool(path: Path, rows: _Rows, spool: IO[bytes]) -> int:
     """Write the rows of the whole trace to the temporary file and return the base time in ns."""
     array = JsonArray(path, "traceEvents", decode_events)
+    jobs = _processes_for(path)
+    run = partial(_convert_spans, path=path, linked=rows.linked, placed=rows.placed, jobs=jobs)
     writer, count = None, 0
-    for piece in array.pieces():
-        count += piece.decoded.count
-        if piece.decoded.fault:
-            index, problem = piece.decoded.fault
-            raise bad_element(path, piece, index, problem)
-        if piece.decoded.wanted:
-            batch = rows.batch(path, piece)
+    for piece in array.pieces() if jobs == 1 else array.pieces_ahead(run):
+        if isinstance(piece, _Converted):
+            count += piece.elements
+            batch = None if piece.batch is None else rows.merge(piece.rows, piece.batch)
+        else:
+            count += piece.decoded.count
+            batch = _batch_of(path, piece, rows)
+        if batch is not None:
             writer = writer or pa.ipc.new_stream(spool, batch.schema)
             writer.write_batch(batch)
     if writer is None:
@@ -170,6 +190,72 @@ def _spool(path: Path, rows: _Rows, spool: IO[bytes]) -> int:
     if not 0 <= base_ns <= LATEST_US * 1000:
         raise BadProfile(f"{path}: baseTimeNanoseconds is {base_ns}, outside the years 1970 to 2096")
     return base_ns
+
+
+def _batch_of(path: Path, piece: Elements[Decoded], rows: _Rows) -> pa.RecordBatch | None:
+    """Return the columns of a piece; None if it has no events of `CATEGORIES`."""
+    if piece.decoded.fault:
+        index, problem = piece.decoded.fault
+        raise bad_element(path, piece, index, problem)
+    return rows.batch(path, piece) if piece.decoded.wanted else None
+
+
+def _processes_for(path: Path) -> int:
+    """Return the number of processes to convert a trace with."""
+    is_large = path.stat().st_size >= (_LARGE_GZIP if is_gzip(path) else _LARGE)
+    return min(count_cores(), _MOST_PROCESSES) if is_large and not is_worker() else 1
+
+
+class _Converted(NamedTuple):
+    """Result of a process for one span.
+
+    Attributes
+    ----------
+    elements : int
+        Number of elements.
+    batch : pyarrow.RecordBatch or None
+        As of `_Rows.batch`; None without events of `CATEGORIES`.
+    rows : _Rows
+        Operations and launches of the span alone.
+    """
+
+    elements: int
+    batch: pa.RecordBatch | None
+    rows: _Rows
+
+
+class _Task(NamedTuple):
+    """A span to convert: its text, or for a file that is not compressed only its length."""
+
+    start: int
+    length: int
+    text: bytes | None
+
+
+def _convert_spans(
+    spans: Iterator[Span], path: Path, linked: bool, placed: bool, jobs: int
+) -> Generator[_Converted | None, None, None]:
+    """Convert spans in several processes and yield the results in file order."""
+    zipped = is_gzip(path)
+    tasks = (_Task(span.start, len(span.text), span.text if zipped else None) for span in spans)
+    work = partial(_convert, path=path, linked=linked, placed=placed)
+    yield from map_in_order(tasks, work, jobs, ahead=_SPANS_AHEAD * jobs)
+
+
+def _convert(task: _Task, path: Path, linked: bool, placed: bool) -> _Converted | None:
+    """Convert one span; None if it is not a series of complete elements, or has an error to report in file order."""
+    if task.text is not None:
+        text = b"[" + task.text + b"]"
+    else:
+        with path.open("rb") as file:
+            file.seek(task.start)
+            text = b"[" + file.read(task.length) + b"]"
+    rows = _Rows(linked, placed)
+    try:
+        piece = Elements(task.start - 1, text, decode_events(text))
+        return _Converted(piece.decoded.count, _batch_of(path, piece, rows), rows)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, BadProfile):
+        return None
 
 
 class _Rows:
@@ -229,6 +315,38 @@ class _Rows:
         ranges = np.array([mark for mark in on_device if mark is not None], np.int64).reshape(-1, 2)
         ran = MarkedSteps(steps.names, *ranges.T) if len(ranges) == len(on_device) else steps
         return Launched(steps, ran, launches)
+
+    def merge(self, other: _Rows, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Add the operations and launches of a later piece, and return its columns with the codes of this object.
+
+        Parameters
+        ----------
+        other : _Rows
+            With the one piece that `batch` was made of; it is changed.
+        """
+        if not self.linked:
+            return batch
+        names = _translation(self._names, other._names)
+        params = _translation(self._params, other._params)
+        threads = _translation(self._threads, other._threads)
+        operations, launches = other._operations[0], other._launches[0]
+        operations["name"] = names[operations["name"]]
+        operations["params"] = params[operations["params"]]
+        operations["thread"] = threads[operations["thread"]]
+        launches["thread"] = threads[launches["thread"]]
+        self._operations.append(operations)
+        self._launches.append(launches)
+        self._marks += other._marks
+        self._device_marks |= other._device_marks
+        self._ranges += [item._replace(thread=int(threads[item.thread])) for item in other._ranges]
+        own = np.asarray(batch.column("own"))
+        position = batch.schema.get_field_index("own")
+        columns = batch.columns
+        columns[position] = pa.array(np.where(own >= 0, own + self._count, -1))
+        self._count += other._count
+        self._with_both += other._with_both
+        self._alike += other._alike
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
     def batch(self, path: Path, piece: Elements[Decoded]) -> pa.RecordBatch:
         """Return the columns stored in the events, and `external`, `correlation` and `own` for linking.
@@ -349,6 +467,11 @@ class _Rows:
         for pair in dict.fromkeys(pairs):
             codes[pair] = self._threads.setdefault((pair[0], str(pair[1])), len(self._threads))
         return [codes[pair] for pair in pairs]
+
+
+def _translation(codes: dict[_Key, int], of_piece: Iterable[_Key]) -> NDArray[np.int32]:
+    """Return the code of each key of a piece, adding new keys; the last entry translates -1 to itself."""
+    return np.array([*(codes.setdefault(key, len(codes)) for key in of_piece), -1], np.int32)
 
 
 def _kinds(events: list[Event], names: pa.DictionaryArray) -> NDArray[np.int8]:

@@ -4,13 +4,20 @@ msgspec parses the pieces; this module decides where to cut. A piece that ends b
 array when it is enclosed in brackets. A piece that ends elsewhere does not, because an open string or bracket
 remains. The cut can therefore be guessed from the bytes, and the decoder accepts or rejects it. After a rejected
 guess the brackets outside strings are counted.
+
+Pieces can also be decoded ahead by other processes. All cuts are then guesses, and results are used in file order: a
+piece that starts between two elements and is accepted by the decoder also ends between two elements, so the next one
+starts there too. From the first piece that is not accepted, the document is read sequentially.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
@@ -20,6 +27,7 @@ from ..errors import BadProfile
 from .detect import is_gzip, open_decompressed
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 PIECE = 2**20
 """Bytes per read. Gzip is expanded by at most this much per step."""
@@ -50,6 +58,21 @@ class Elements(NamedTuple, Generic[T]):
     decoded: T
 
 
+class Span(NamedTuple):
+    """Text between two guessed cuts.
+
+    Attributes
+    ----------
+    start : int
+        Byte offset in the (decompressed) document.
+    text : bytes
+        Elements without brackets, if both cuts are between elements.
+    """
+
+    start: int
+    text: bytes
+
+
 class JsonArray(Generic[T]):
     """An array that is the whole document or the value of a key of the outermost object.
 
@@ -77,6 +100,9 @@ class JsonArray(Generic[T]):
         self._offset = 0  # of the buffer's first byte in the document
         self._ended = False
         self._after_comma = False
+        self._ahead: deque[bytes] = deque()  # spans whose results are not known yet, each with its comma
+        self._returned = io.BytesIO()  # text that is read before the rest of the file
+        self._failure: Exception | None = None  # of reading the file
 
     def pieces(self) -> Iterator[Elements[T]]:
         """Yield the elements in file order."""
@@ -85,9 +111,56 @@ class JsonArray(Generic[T]):
             yield from self._elements(file)
             self.around = head + self._rest(file)
 
+    def pieces_ahead(
+        self, run: Callable[[Iterator[Span]], Generator[R | None, None, None]]
+    ) -> Iterator[R | Elements[T]]:
+        """Yield the results of a function for as many pieces as possible, then the remaining elements.
+
+        Parameters
+        ----------
+        run : callable
+            Function from spans to their results in the same order; it may read spans ahead and end early. The result
+            must be None for a span that is not a JSON array when enclosed in brackets, or that contains an error.
+        """
+        with open_decompressed(self.path) as file:
+            head = self._find_array(file)
+            with closing(run(self._spans(file))) as results:
+                for result in results:
+                    if result is None:
+                        break
+                    self._ahead.popleft()
+                    self._after_comma = True
+                    yield result
+            self._return_spans()
+            yield from self._elements(file)
+            self.around = head + self._rest(file)
+
+    def _return_spans(self) -> None:
+        """Go back to the start of the first span without a result."""
+        spans = b"".join(self._ahead)
+        self._ahead.clear()
+        self._returned = io.BytesIO(spans + self._buffer)
+        self._buffer = b""
+        self._offset -= len(spans)
+        self._ended = False
+
+    def _spans(self, file: BinaryIO) -> Iterator[Span]:
+        """Yield the text up to the last piece before the end of the file, cut at guesses."""
+        while True:
+            try:
+                self._fill(file, PIECE)
+            except BadProfile:  # raised again after the pieces before it
+                return
+            cut = None if self._ended else last_seam(self._buffer)
+            if cut is None:
+                return
+            span = Span(self._offset, self._buffer[:cut])
+            self._ahead.append(self._buffer[: cut + 1])
+            self._drop(cut + 1)
+            yield span
+
     def _elements(self, file: BinaryIO) -> Iterator[Elements[T]]:
         """Yield the elements from the start of the buffer up to the bracket that closes the array."""
-        self._after_comma = False
         wanted = PIECE
         while True:
             self._fill(file, wanted)
@@ -180,12 +253,22 @@ class JsonArray(Generic[T]):
         self._buffer = self._buffer[count:]
         self._offset += count
 
+    def _read(self, file: BinaryIO, size: int) -> bytes:
+        piece = self._returned.read(size)
+        if piece:
+            return piece
+        if self._failure is not None:
+            raise self._failure
+        return file.read(size)
+
     def _fill(self, file: BinaryIO, size: int) -> None:
         pieces, length = [self._buffer], len(self._buffer)
         while length < size and not self._ended:
             try:
-                piece = file.read(min(PIECE, size - length))
+                piece = self._read(file, min(PIECE, size - length))
             except (EOFError, OSError, zlib.error) as error:
+                self._failure = error
+                self._buffer = b"".join(pieces)
                 raise self._bad(length, f"the file cannot be read further ({error})") from None
             self._ended = not piece
             pieces.append(piece)
@@ -241,6 +324,7 @@ class NestedArrays(JsonArray[T]):
             match = self._pattern.search(self._buffer)
             if match is not None:
                 self._drop(match.end())
+                self._after_comma = False
                 return match[1].decode()
             if self._ended:
                 return None
