@@ -23,6 +23,7 @@ from paleo_lite.timing.models import QUANTILES
 from validation.steps.dataset import Dataset
 from validation.steps.modern import modern_networks, published_engines
 from validation.steps.networks import published_networks
+from validation.steps.nvidia_examples import QUOTED, nvidia_examples
 from validation.steps.order import validate_steps as validate_order
 from validation.steps.own import validate_steps as validate_own
 from validation.steps.published import SOURCES, published_steps
@@ -54,6 +55,7 @@ def rows(name: str) -> list[dict[str, str]]:
                 "timm_rtx3090_rtx4090.csv.gz",
                 "../modern/networks_pytorch.csv",
                 "../modern/cnn_more_gpus.csv",
+                QUOTED.as_posix(),
             ),
             strict=True,
         )
@@ -89,6 +91,31 @@ def test_networks_match_those_of_the_source() -> None:
     assert not any(m.network == "alexnet" for m in found)  # other channels, or groups
     # 3.86 G multiply-accumulates against 4.09: TensorFlow of 2017 strides in the 1x1 convolution.
     assert {m.network for m in found if "tensorflow" in m.source} == {"resnet50-caffe", "inception_v3", "vgg16"}
+
+
+def test_frameworks_of_nvidia_train_as_its_tables_say() -> None:
+    """MXNet's README: 2,180 images/s on an A100 in mixed precision; TensorFlow's: 1,270 on a V100, both with 256."""
+    training = {
+        (step.software, step.gpu, step.precision): (step.time_s, step.execution)
+        for step in nvidia_examples(MEASURED).measurements
+        if step.phase == "training"
+    }
+    assert training["mxnet", "a100-sxm-80gb", "fp16"] == (pytest.approx(0.1174, abs=5e-5), "compiled")
+    assert training["tensorflow", "v100-sxm2", "fp16"] == (pytest.approx(0.2016, abs=5e-5), "compiled")
+    assert training["paddle", "a100-sxm-80gb", "tf32"] == (pytest.approx(0.2578, abs=5e-5), "eager")
+
+
+def test_inference_that_waits_for_images_is_omitted() -> None:
+    """TensorFlow on an A100 in fp16: 3,570 images/s with a batch of 64, 3,229 with 256; on a T4: 991 and 993."""
+    found = nvidia_examples(MEASURED)
+    series = {
+        (step.software, step.gpu, step.execution)
+        for step in found.measurements
+        if (step.phase, step.precision) == ("inference", "fp16")
+    }
+    assert ("tensorflow", "t4", "channels-last") in series
+    assert ("tensorflow", "a100-sxm-40gb", "channels-last") not in series
+    assert sum(found.left_out.values()) + len(found.measurements) == len(QUOTED.read_text().splitlines()) - 1
 
 
 @pytest.mark.needs_data

@@ -13,6 +13,7 @@ from pathlib import Path
 from .dataset import Dataset
 from .modern import modern_networks, published_engines
 from .networks import published_networks
+from .nvidia_examples import nvidia_examples
 from .timm import published_timm
 from .torchvision import torchvision_benchmark
 
@@ -22,6 +23,7 @@ SOURCES: tuple[Callable[[Path], Dataset], ...] = (
     published_timm,
     modern_networks,
     published_engines,
+    nvidia_examples,
 )
 """Function that reads each file of the folder."""
 

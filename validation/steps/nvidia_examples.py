@@ -1,0 +1,70 @@
+"""Reader of ``nvidia_examples.csv``: ResNet-50 in MXNet, PaddlePaddle and TensorFlow, from NVIDIA's tables.
+
+The tables are those of the README files of NVIDIA/DeepLearningExamples, at the commit that each row names. In fp16 MXNet
+and PaddlePaddle fuse batch norms with the ReLU and the addition that follow (``--fuse-bn-relu 1 --fuse-bn-add-relu 1``
+in MXNet's ``runner``; ``fuse_bn_act_ops`` and ``fuse_bn_add_act_ops`` in PaddlePaddle's ``program.py``), and XLA fuses
+pointwise operations: the execution is ``compiled``. TensorFlow without XLA computes in the channels-last layout.
+
+Not copied: several GPUs, of which ``scaling/published_clusters.csv`` has some; the V100 of a DGX-2, which has another
+power limit; and TensorRT in PaddlePaddle, whose times include copies of the inputs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from paleo_lite.calibration.measurements import Measurement
+
+from ..tables import device_of, rows_of
+from .dataset import Dataset
+
+QUOTED = Path(__file__).parent / "nvidia_examples.csv"
+
+INPUT_BOUND_LOSS = 0.05
+"""Relative loss of throughput with a larger batch from which on a series is taken to wait for its images, which are read
+and decoded at the same time."""
+
+
+def nvidia_examples(folder: Path) -> Dataset:
+    """Read all steps, except series of inference that wait for their images.
+
+    Parameters
+    ----------
+    folder : Path
+        Not used: the table is part of the repository.
+    """
+    series: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+    for row in rows_of(QUOTED):
+        series[tuple(row[name] for name in ("page", "execution", "gpu", "precision", "network", "phase"))].append(row)
+    measurements = []
+    omitted = 0
+    for rows in series.values():
+        if _is_input_bound([float(row["images_per_s"]) for row in rows]):
+            omitted += len(rows)
+        else:
+            measurements += [_measurement(row) for row in rows]
+    return Dataset(sorted(measurements), {"throughput falls with the batch size: waits for its images": omitted})
+
+
+def _is_input_bound(images_per_s: list[float]) -> bool:
+    """Return whether throughputs, in the order of batch sizes, fall from one to the next."""
+    for smaller_batch, larger_batch in zip(images_per_s, images_per_s[1:]):
+        if larger_batch < (1 - INPUT_BOUND_LOSS) * smaller_batch:
+            return True
+    return False
+
+
+def _measurement(row: dict[str, str]) -> Measurement:
+    batch_size = int(row["batch_size"])
+    return Measurement(
+        gpu=device_of(row["gpu"]),
+        network=row["network"],
+        batch_size=batch_size,
+        phase=row["phase"],
+        precision=row["precision"],
+        time_s=batch_size / float(row["images_per_s"]),
+        framework=row["software"],
+        source=f"DeepLearningExamples {row['software']}",
+        execution=row["execution"],
+    )
