@@ -11,10 +11,11 @@ power limit; and TensorRT in PaddlePaddle, whose times include copies of the inp
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from paleo_lite.calibration.measurements import Measurement
+from paleo_lite.counting.work import COMPILED
 
 from ..tables import device_of, rows_of
 from .dataset import Dataset
@@ -27,7 +28,10 @@ and decoded at the same time."""
 
 
 def nvidia_examples(folder: Path) -> Dataset:
-    """Read all steps, except series of inference that wait for their images.
+    """Read all steps, except those of inference that wait for their images, or with fused kernels.
+
+    The execution ``compiled`` stands for ``torch.compile``, whose host time per kernel differs from that of XLA and
+    MXNet. With their inference in the pool, single images in PyTorch would be forecast to take twice as long.
 
     Parameters
     ----------
@@ -38,13 +42,16 @@ def nvidia_examples(folder: Path) -> Dataset:
     for row in rows_of(QUOTED):
         series[tuple(row[name] for name in ("page", "execution", "gpu", "precision", "network", "phase"))].append(row)
     measurements = []
-    omitted = 0
+    left_out = Counter[str]()
     for rows in series.values():
-        if _is_input_bound([float(row["images_per_s"]) for row in rows]):
-            omitted += len(rows)
+        phase, execution = rows[0]["phase"], rows[0]["execution"]
+        if phase == "inference" and execution == COMPILED:
+            left_out["inference with fused kernels: the host time differs from PyTorch's"] += len(rows)
+        elif _is_input_bound([float(row["images_per_s"]) for row in rows]):
+            left_out["throughput falls with the batch size: waits for its images"] += len(rows)
         else:
             measurements += [_measurement(row) for row in rows]
-    return Dataset(sorted(measurements), {"throughput falls with the batch size: waits for its images": omitted})
+    return Dataset(sorted(measurements), dict(left_out))
 
 
 def _is_input_bound(images_per_s: list[float]) -> bool:
