@@ -1,9 +1,10 @@
 """Reader of ``nvidia_examples.csv``: ResNet-50 in MXNet, PaddlePaddle and TensorFlow, from NVIDIA's tables.
 
-The tables are those of the README files of NVIDIA/DeepLearningExamples, at the commit that each row names. In fp16 MXNet
-and PaddlePaddle fuse batch norms with the ReLU and the addition that follow (``--fuse-bn-relu 1 --fuse-bn-add-relu 1``
-in MXNet's ``runner``; ``fuse_bn_act_ops`` and ``fuse_bn_add_act_ops`` in PaddlePaddle's ``program.py``), and XLA fuses
-pointwise operations: the execution is ``compiled``. TensorFlow without XLA computes in the channels-last layout.
+The tables are those of the README files of NVIDIA/DeepLearningExamples, at the commit that each row names. In fp16,
+MXNet and PaddlePaddle fuse batch norms with the ReLU and the addition that follow (``--fuse-bn-relu 1
+--fuse-bn-add-relu 1`` in MXNet's ``runner``; ``fuse_bn_act_ops`` and ``fuse_bn_add_act_ops`` in PaddlePaddle's
+``program.py``), and XLA fuses pointwise operations: the execution is ``compiled``. TensorFlow without XLA computes fp16
+in the channels-last layout.
 
 Not copied: several GPUs, of which ``scaling/published_clusters.csv`` has some; the V100 of a DGX-2, which has another
 power limit; and TensorRT in PaddlePaddle, whose times include copies of the inputs.
@@ -12,6 +13,7 @@ power limit; and TensorRT in PaddlePaddle, whose times include copies of the inp
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 from paleo_lite.calibration.measurements import Measurement
@@ -23,7 +25,7 @@ from .dataset import Dataset
 QUOTED = Path(__file__).parent / "nvidia_examples.csv"
 
 INPUT_BOUND_LOSS = 0.05
-"""Relative loss of throughput with a larger batch from which on a series is taken to wait for its images, which are read
+"""Least relative loss of throughput with a larger batch that shows that a series waits for its images, which are read
 and decoded at the same time."""
 
 
@@ -56,7 +58,7 @@ def nvidia_examples(folder: Path) -> Dataset:
 
 def _is_input_bound(images_per_s: list[float]) -> bool:
     """Return whether throughputs, in the order of batch sizes, fall from one to the next."""
-    for smaller_batch, larger_batch in zip(images_per_s, images_per_s[1:]):
+    for smaller_batch, larger_batch in pairwise(images_per_s):
         if larger_batch < (1 - INPUT_BOUND_LOSS) * smaller_batch:
             return True
     return False
