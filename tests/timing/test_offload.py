@@ -55,6 +55,11 @@ def test_a_device_without_a_host_of_its_own(gpu: str) -> None:
                    training=TrainingOptions("adamw", offload="cpu"))  # fmt: skip
 
 
+def test_a_device_whose_file_names_no_host_link() -> None:
+    with pytest.raises(BadValue, match="the hardware file of GB200.* names none"):
+        host_bandwidth_bytes_per_s(find_device("gb200"))
+
+
 def test_a_step_without_state_on_the_device() -> None:
     """The device needs neither state nor gradients, and waits for the host."""
     plain, offloaded = (
@@ -67,3 +72,38 @@ def test_a_step_without_state_on_the_device() -> None:
     assert offloaded.passes_s["update"] > plain.passes_s["update"]
     assert any(note.startswith("offload: ") for note in offloaded.notes)
     assert "NVMe" in offload_note("nvme", 1e9)
+
+
+def test_transfers_by_hand() -> None:
+    """A V100 reaches 0.771 of PCIe 3's 15.75 GB/s; four devices share processors that update 112 GB/s."""
+    transfers = host_transfers(
+        V100,
+        "cpu",
+        gradient_bytes=24.2865e9,
+        parameter_bytes=12.14325e9,
+        update_bytes=28e9,
+        state_bytes=12e9,
+        devices_per_host=4,
+    )
+    assert transfers.gradients_s == pytest.approx(2.0, rel=1e-4)
+    assert transfers.parameters_s == pytest.approx(1.0, rel=1e-4)
+    assert transfers.update_s == pytest.approx(1.0)
+
+
+def test_the_slower_of_update_and_drive_counts() -> None:
+    """Two devices: 224 GB take the processors 4 s, and 2 x 2 x 6.0755 GB take a drive of 6.0755 GB/s as long."""
+    sizes = {"gradient_bytes": 0.0, "parameter_bytes": 0.0, "devices_per_host": 2}
+    slow_update = host_transfers(V100, "nvme", update_bytes=224e9, state_bytes=1e9, **sizes)
+    slow_drive = host_transfers(V100, "nvme", update_bytes=1e9, state_bytes=6.07548e9, **sizes)
+    assert slow_update.update_s == pytest.approx(4.0)
+    assert slow_drive.update_s == pytest.approx(4.0, rel=1e-3)
+
+
+def test_cards_without_a_link_of_their_own_communicate_over_the_host() -> None:
+    """The data sheet of the T4 names PCIe 3.0 x16 only: 15.75 GB/s in one direction."""
+    assert peer_bandwidth_bytes_per_s(find_device("t4")) == pytest.approx(15.75e9, rel=1e-3)
+
+
+def test_the_note_names_size_and_place() -> None:
+    assert offload_note("cpu", 12e9) == "offload: 12 GB of gradients and optimizer state are in the memory of the host"
+    assert offload_note("nvme", 12e9) == "offload: 12 GB of gradients and optimizer state are in NVMe drives"
