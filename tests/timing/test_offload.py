@@ -56,7 +56,7 @@ def test_a_device_without_a_host_of_its_own(gpu: str) -> None:
 
 
 def test_a_device_whose_file_names_no_host_link() -> None:
-    with pytest.raises(BadValue, match="the hardware file of GB200.* names none"):
+    with pytest.raises(BadValue, match=r"the hardware file of GB200.* names none"):
         host_bandwidth_bytes_per_s(find_device("gb200"))
 
 
