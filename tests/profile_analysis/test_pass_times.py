@@ -95,3 +95,69 @@ def test_one_clear_sentence():
         measure_passes(Profile(Path("run"), "in-memory", InMemory({"kernel": ["a", "b"], "duration_ns": [1.0, 2.0]})))
     with pytest.raises(BadProfile, match="kernels"):
         measure_passes(Profile(Path("run"), "in-memory", InMemory({"kernel": [], "duration_ns": []})))
+
+
+def measured(steps, **columns):
+    """Measure rows of (operation, direction, thread, milliseconds); further columns are given by name."""
+    operations, directions, threads, durations_ms = zip(*steps)
+    rows = {
+        "kernel": [f"kernel_of_{operation}" for operation in operations],
+        "op": operations,
+        "direction": directions,
+        "thread": threads,
+        "duration_ns": [duration_ms * 1e6 for duration_ms in durations_ms],
+        **columns,
+    }
+    return measure_passes(Profile(Path("run"), "in-memory", InMemory(rows)))
+
+
+FORWARD = [("conv2d", "fprop", 1, 5.0), ("conv1d", "fprop", 1, 2.0), ("relu", "fprop", 1, 1.0)]
+BACKWARD = [("conv1d", "bprop", 2, 6.0), ("conv2d", "bprop", 2, 3.0)]
+
+
+def test_times_of_single_layers_are_in_the_order_of_execution():
+    found = measured([*FORWARD, *BACKWARD] * 4)
+    assert found.layers["convolution", "forward"] == pytest.approx((5e-3, 2e-3))
+    assert found.layers["convolution", "backward"] == pytest.approx((6e-3, 3e-3))
+    assert found.layers["elementwise", "forward"] == pytest.approx((1e-3,))
+
+
+def test_iterations_without_labels_of_the_backward_pass_are_left_out():
+    """A profiler that labels every second backward pass: of seven iterations, the second, fourth and sixth count."""
+    unlabelled = [(operation, "fprop", thread, 1.0) for operation, _, thread, _ in BACKWARD]
+    found = measured([*[*FORWARD, *unlabelled, *FORWARD, *BACKWARD] * 3, *FORWARD])
+    assert (found.iterations_found, found.iterations) == (7, 3)
+    assert found.seconds["convolution", "backward"] == pytest.approx(9e-3)
+
+
+def test_an_update_that_is_labelled_is_one_wherever_it_runs():
+    found = measured([*FORWARD, *BACKWARD, ("add_", "update", 2, 4.0)] * 4)
+    assert found.seconds["elementwise", "update"] == pytest.approx(4e-3)
+    assert found.seconds["convolution", "backward"] == pytest.approx(9e-3)
+
+
+def test_an_operation_that_most_iterations_lack_takes_no_time():
+    """The median over eleven iterations, one of which gathers statistics for 0.1 ms on another thread."""
+    statistics = ("softmax", "fprop", 3, 0.1)
+    found = measured([*FORWARD * 6, statistics, *FORWARD * 6])
+    assert found.iterations == 11
+    assert found.seconds == pytest.approx({("convolution", "forward"): 7e-3, ("elementwise", "forward"): 1e-3})
+    assert ("softmax", "forward") not in found.layers
+
+
+def test_gaps_between_kernels():
+    """The first kernel of 5 ms ends 1 ms before the second begins; the third follows at once."""
+    starts_ms = [iteration * 10 + offset for iteration in range(4) for offset in (0, 6, 8)]
+    found = measured(FORWARD * 4, start_ns=[int(start_ms * 1e6) for start_ms in starts_ms])
+    assert found.gap_s == pytest.approx(1e-3)
+    assert measured(FORWARD * 4).gap_s is None
+
+
+def test_kernels_without_operations_are_classified_by_their_names():
+    names = ["implicit_convolve_sgemm", "cudnn::bn_fw_tr_1C11_kernel_NCHW", "relu_elementwise_kernel"]
+    rows = {"kernel": names * 4, "duration_ns": [3e6, 2e6, 1e6] * 4}
+    found = measure_passes(Profile(Path("run"), "in-memory", InMemory(rows)))
+    assert not found.has_ops
+    assert found.seconds["convolution", "forward"] == pytest.approx(3e-3)
+    assert found.seconds["batch_norm", "forward"] == pytest.approx(2e-3)
+    assert found.seconds["elementwise", "forward"] == pytest.approx(1e-3)
