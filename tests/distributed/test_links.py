@@ -68,7 +68,7 @@ def test_names_and_rates(name: str, identity: str, gbit_per_s: float) -> None:
         ("0x pcie3", BadValue, "the number of parallel links must be >= 1"),
         ("pcie33", UnknownName, "no link is called 'pcie33': did you mean pcie3-x8"),
         ("", UnknownName, "`paleo-lite hardware links` lists all links"),
-        ("nvlink", AmbiguousName, "matches more than one link: use nvlink1, "),
+        ("nvlink", AmbiguousName, "matches more than one link: use nvlink-c2c, nvlink1, "),
     ],
 )
 def test_invalid_links(name: str, error: type[Exception], message: str) -> None:
