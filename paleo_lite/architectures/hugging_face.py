@@ -15,6 +15,7 @@ import msgspec
 
 from ..counting import CONSTANT, Layer
 from ..errors import BadDescriptor, BadValue, FactoryFailed
+from ..files import file_exists
 from .descriptor import read_bounded
 from .inputs import Input
 from .model_config import DEFAULT_TOKENS, is_known, read_config, text_lengths
@@ -45,7 +46,7 @@ def read_hugging_face(
     path = Path(reference.partition(":")[2])
     if path.suffix != ".json":
         path = path / "config.json"
-    if not path.is_file():
+    if not file_exists(path):
         raise BadDescriptor(f"{reference}: there is no {path}; names of the hub would need a network connection")
     data = read_bounded(path)
     try:

@@ -15,6 +15,7 @@ import msgspec
 from ..counting import PHASES
 from ..counting.fusion import EXECUTIONS
 from ..errors import BadFile, CalibrationFailed
+from ..files import file_exists
 from ..machines import Device, find_device
 from ..units import PRECISION_BYTES
 from .prior import SOFTWARE
@@ -29,6 +30,7 @@ TEMPLATE = (
 )
 """Output of ``calibrate --template``. time_s: seconds of one step, synchronized; the median of several runs."""
 
+_SHORTEST_S, _LONGEST_S = 1e-9, 1e9  # a clock cycle, and 30 years
 _MAX_ROWS = 1_000_000
 _MAX_HEADER_CHARACTERS = 4096
 
@@ -115,7 +117,7 @@ def read_inputs(
 
 def is_measurements_csv(path: Path) -> bool:
     """Return whether most columns of `COLUMNS` are in the header of a file; True also for an unreadable file."""
-    if path.is_dir():
+    if file_exists(path, Path.is_dir):
         return False
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
@@ -152,7 +154,7 @@ def read_measurements(path: Path) -> list[Measurement]:
                     raise BadFile(f"{path}: more than {_MAX_ROWS} rows")
                 measurements.append(_parse_row(row, f"{path}: line {reader.line_num}"))
     except OSError as error:
-        if path.is_dir():
+        if file_exists(path, Path.is_dir):
             raise BadFile(
                 f"{path}: a folder, not a measurements CSV: `paleo-lite calibrate --template` prints one to fill in"
             ) from None
@@ -183,8 +185,11 @@ def _parse_row(row: dict[str, str | None], location: str) -> Measurement:
         time_s = float(values["time_s"])
     except ValueError:
         time_s = math.nan
-    if not (math.isfinite(time_s) and time_s > 0):
-        raise BadFile(f"{location}: time_s is {row['time_s']!r}: expected seconds, a number above 0")
+    if not _SHORTEST_S <= time_s <= _LONGEST_S:  # also true for NaN
+        raise BadFile(
+            f"{location}: time_s is {row['time_s']!r}: expected a number of seconds from {_SHORTEST_S:g} to "
+            f"{_LONGEST_S:g}"
+        )
     if not image_size.isdecimal():
         raise BadFile(f"{location}: image_size is {image_size!r}: expected an integer >= 0")
     if execution not in EXECUTIONS:

@@ -207,7 +207,7 @@ class Work(msgspec.Struct, frozen=True, eq=False):
             pass_indices = [PASSES.index(pass_name) for pass_name in passes]
             column = COLUMNS.index(name)
             per_sample, fixed = self.per_sample[column][pass_indices], self.fixed[column][pass_indices]
-        if float(per_sample.sum()) * batch_size > 2.0**62:
+        if max(float(per_sample.sum()), 1.0) * batch_size > 2.0**62:
             raise BadValue(f"the counts of this network overflow 64 bits at batch size {batch_size}")
         result: Array = per_sample * np.int64(batch_size) + fixed
         return result

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import BadProfile
+from ..files import file_exists
 from ..profiles.detect import is_gzip, parse_name
 
 COLUMN_ALIASES = {
@@ -186,7 +187,7 @@ def read_durations(
 
 def _list_files(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
-        if path.is_dir():
+        if file_exists(path, Path.is_dir):
             yield from sorted(child for child in path.iterdir() if child.is_file())
         else:
             yield path

@@ -41,6 +41,8 @@ _VALUE = re.compile(r"(?P<number>[^%A-Za-z/]+)(?P<unit>%|[KMGT]?B(?:/s)?)?|[A-Z]
 _TRACE_HEADING = re.compile(r'"?Start"?[;,\t|]"?Duration"?\s*(?:[;,\t|]|$)')
 _METRIC_HEADING = re.compile(r'"?Device"?[;,\t|]"?Kernel"?[;,\t|]"?Invocations"?[;,\t|]"?(?:Metric|Event) Name"?')
 
+_METRIC_COLUMNS = {"Device", "Kernel", "Invocations", "Avg"}
+
 
 class GpuTraceCsv:
     """Reader of ``nvprof --csv --print-gpu-trace`` and ``--print-api-trace``, also as gzip: one row per activity.
@@ -110,9 +112,10 @@ class MetricsCsv:
                 raise BadProfile(f"{path}: more than {MOST_ROWS:,} rows, expected a summary")
             row = dict(zip(table.names, fields))
             name = row.get("Metric Name", row.get("Event Name", ""))
-            if "Avg" not in row or not name or len(name) > _LONGEST_NAME:
+            if not row.keys() >= _METRIC_COLUMNS or not name or len(name) > _LONGEST_NAME:
                 raise BadProfile(
-                    f"{path}: line {number}: no metric with an average under {quoted(','.join(table.names))}"
+                    f"{path}: line {number}: no metric with an average under {quoted(','.join(table.names))}, expected "
+                    f"the columns {', '.join(sorted(_METRIC_COLUMNS))}"
                 )
             if not row["Invocations"].isdecimal() or len(row["Invocations"]) > 18:
                 raise BadProfile(f"{path}: line {number}: {quoted(row['Invocations'])} is not a number of invocations")

@@ -89,6 +89,8 @@ class HotspotsCsv:
             names = table.names
             numbers.append(number)
             rows.append(fields)
+        if rows and table.names != names:
+            raise BadProfile(f"{path}: ends with the heading of a second table, expected one report")
         plain = [re.sub(r":\s+", ":", name) for name in table.names]
         time = next((plain.index(name) for name in _SELF_TIME if name in plain), None)
         if time is None and not any(name.startswith(_EVENTS) for name in plain):
