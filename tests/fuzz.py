@@ -47,6 +47,7 @@ TABLES = ("table", "json", "csv", "markdown")
 
 PROFILE = ("kernels {file} --gpu k40m", "efficiency {file} --gpu k40m", "compare {file} {file}",
            "efficiency {file} --gpu k40m --method notebook", "efficiency {file} {file} --gpu k40m --by shape",
+           "efficiency {file} --gpu k40m --capture-trace {file}",
            "kernels {file} --gpu a100-sxm-40gb --full-names")  # fmt: skip
 NETWORK = ("predict {file} --gpu k40m", "predict {file} --gpu k40m --phase training", "layers {file}",
            "layers {file} --depth 2", "feeding {file} --gpu k40m --storage nvme")  # fmt: skip

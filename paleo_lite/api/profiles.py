@@ -45,6 +45,7 @@ def efficiency(
     name_pattern: str | None = None,
     steps: str | None = None,
     by: str = "op",
+    capture_traces: Paths = (),
     durations: Paths = (),
     batches: int = 25,
     tau_init: str | os.PathLike[str] | None = None,
@@ -76,6 +77,9 @@ def efficiency(
         Analyze only these iterations, by the numbers of their step markers: ``"3"``, or ``"2:5"``.
     by : {"op", "shape", "module", "kernel"}
         Sum the time of an iteration by operation, by operation and shapes, by module (or marked range), or by kernel.
+    capture_traces : path, or sequence of paths
+        Traces of the captures of the CUDA or HIP graphs that the profiles replay, or folders of them: the kernels of
+        the graphs get the operations, shapes and modules of the captures.
     durations : path, or sequence of paths
         Measured batch durations, used for rates instead of kernel times: CSV tables, CSVs of markers, TAU intervals, or
         folders of these; the shortest duration is used.
@@ -131,6 +135,7 @@ def efficiency(
         batches=batches,
         keep_going=keep_going,
         by=by,
+        capture_traces=tuple(to_paths(capture_traces)),
     )
     return measure_efficiency(to_paths(paths), device, reading, precision, group_by, jobs, scheduler, on_done)
 
@@ -250,6 +255,7 @@ def compare(
     time_model: str | None = None,
     ppp: float | None = None,
     calibration: str | Calibration | None = None,
+    capture_traces: Paths = (),
     name_pattern: str | None = None,
     hardware_files: Paths = (),
 ) -> Comparison | ProfileComparison:
@@ -279,6 +285,8 @@ def compare(
     phase : str, optional
         With `predict`: phase, such as ``"prefill"`` or ``"decode"``; by default ``training`` if the profile has
         backward kernels, and otherwise ``inference``.
+    capture_traces : path, or sequence of paths
+        With `predict`: as for `efficiency`.
     name_pattern : str, optional
         As for `efficiency`.
 
@@ -295,10 +303,10 @@ def compare(
     profiles_b = to_paths(b)
     if predict is None:
         prediction_arguments = (gpu, batch_size, sequence_length, context, phase, time_model, ppp, calibration)
-        if any(argument is not None for argument in prediction_arguments):
+        if any(argument is not None for argument in prediction_arguments) or to_paths(capture_traces):
             raise BadValue(
-                "`--gpu`, `--batch-size`, `--sequence-length`, `--context`, `--phase`, `--time-model`, `--ppp` and "
-                "`--calibration` can be used only with `--predict`"
+                "`--gpu`, `--batch-size`, `--sequence-length`, `--context`, `--phase`, `--time-model`, `--ppp`, "
+                "`--calibration` and `--capture-trace` can be used only with `--predict`"
             )
         if not profiles_a or not profiles_b:
             raise BadValue("`compare` needs two profiles, A and B (or `--predict NETWORK` and one profile)")
@@ -323,6 +331,7 @@ def compare(
             time_model=time_model,
             ppp=ppp,
             calibration=calibration,
+            capture_traces=to_paths(capture_traces),
             name_pattern=name_pattern,
         )
     sides = []
@@ -347,11 +356,13 @@ def _compare_prediction(
     time_model: str | None,
     ppp: float | None,
     calibration: str | Calibration | None,
+    capture_traces: Sequence[Path],
     name_pattern: str | None,
 ) -> ProfileComparison:
     """Compare a prediction with a profile."""
     from ..calibration.comparison import compare_with_profile, training_overlap_notes
     from ..calibration.from_profiles import predict_with_fitted_ppp
+    from ..profile_analysis.captured_graphs import add_captured_operations
     from ..profile_analysis.evidence import check_evidence
     from ..profile_analysis.pass_times import measure_passes
     from ..profiles.detect import open_profile
@@ -376,6 +387,8 @@ def _compare_prediction(
     )
     prediction = predict_phase(phase=phase or "inference")  # an unknown network raises before the profile is read
     check_evidence(profile, prediction.device, prediction.network, prediction.precision)
+    if capture_traces:
+        profile, _ = add_captured_operations(profile, capture_traces)
     measured = measure_passes(profile)
     comparison = compare_with_profile(str(path), measured, predict_phase(phase=phase or measured.phase))
     if is_fitted:

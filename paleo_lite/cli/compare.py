@@ -50,6 +50,7 @@ from .values import NETWORK, Names
 @options.ppp()
 @options.calibration()
 @options.top()
+@options.capture_traces()
 @options.name_pattern()
 @options.decompressed()
 @options.hardware_files()

@@ -45,6 +45,7 @@ from .values import INTEGER, CompletedText, Names
     help="Also print means over these columns of the configuration, such as batch_size,nodes.",
 )
 @options.name_pattern()
+@options.capture_traces()
 @options.decompressed()
 @click.option(
     "--durations",
@@ -79,6 +80,7 @@ def efficiency(paths: tuple[Path, ...], group_by: str, **arguments: Any) -> Answ
     \b
       paleo-lite efficiency run.parquet --gpu k40m
       paleo-lite efficiency h100.json.gz --by module
+      paleo-lite efficiency decode.json.gz --capture-trace captures/
       paleo-lite efficiency profiles/ --gpu k40m --group-by batch_size,nodes
       paleo-lite efficiency profiles/ --gpu k40m --method notebook --durations batch_durations.csv
       paleo-lite efficiency profiles/ --gpu k40m --method notebook --durations markers/ --durations interval.parquet \\

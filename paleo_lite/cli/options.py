@@ -566,6 +566,19 @@ def decompressed() -> Decorator:
     )
 
 
+def capture_traces() -> Decorator:
+    """Add ``--capture-trace``."""
+    return click.option(
+        "--capture-trace",
+        "capture_traces",
+        multiple=True,
+        metavar="PATH",
+        type=click.Path(path_type=Path, exists=True),
+        help="Trace of the capture of the CUDA or HIP graphs that the profiles replay, or a folder of such traces: "
+        "kernels of the graphs get their operations and shapes.",
+    )
+
+
 def name_pattern() -> Decorator:
     """Add ``--name-pattern``."""
     return click.option(

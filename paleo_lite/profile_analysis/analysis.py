@@ -18,6 +18,7 @@ from ..result import Result
 from . import GROUPINGS, activity, runs
 from .above_peak import explain_bytes_above_peak, explain_flops_above_peak
 from .activity import ActivityRecorder
+from .captured_graphs import CapturedGraphs, add_captured_operations
 from .device_time import TIME_KEYS, DeviceTime, analyse_device_time
 from .evidence import Evidence, device_warnings, find_contradictions, find_rank, gather_evidence
 from .iteration_work import OperatorWork, known_sum
@@ -52,6 +53,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
         Report a file that cannot be read in `failed` instead of raising.
     by : str
         Key that the time of an iteration is summed by, one of `GROUPINGS`.
+    capture_traces : tuple of Path
+        Steady method only: traces of the captures of the graphs that the profiles replay (`captured_graphs`).
     """
 
     method: Method = "steady"
@@ -61,6 +64,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     batches: int = 25
     keep_going: bool = False
     by: str = "op"
+    capture_traces: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.method != "steady":
@@ -69,6 +73,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
             raise UnknownName("grouping", self.by, GROUPINGS)
         if self.by != "op" and self.method != "steady":
             raise BadValue("--by groups the time of an iteration and cannot be used with --method notebook")
+        if self.capture_traces and self.method != "steady":
+            raise BadValue("--capture-trace names operations and cannot be used with --method notebook, which has none")
 
 
 class Efficiency(Result, msgspec.Struct, frozen=True):
@@ -148,6 +154,8 @@ class FileAnalysis(msgspec.Struct, frozen=True):
         Rank in a distributed job, if the profile or its name records one.
     engine_steps : list of PhaseSummary
         Steps of an inference engine by phase; empty without its annotations.
+    captured_graphs : CapturedGraphs or None
+        How many graph launches have the operations of captured graphs; None without traces of captures.
     error : str
         Error message of a file without figures; empty if the file was read.
     """
@@ -161,6 +169,7 @@ class FileAnalysis(msgspec.Struct, frozen=True):
     evidence: Evidence | None = None
     rank: int | None = None
     engine_steps: list[PhaseSummary] = []
+    captured_graphs: CapturedGraphs | None = None
     error: str = ""
 
 
@@ -251,7 +260,14 @@ def _analyse_files(
 ) -> list[FileAnalysis]:
     """Analyse each file; with the notebook method and durations, a file without a duration is an error."""
     steps = None if reading.steps is None else parse_steps(reading.steps)
-    task = partial(analyse_file, method=reading.method, name_pattern=reading.name_pattern, steps=steps, by=reading.by)
+    task = partial(
+        analyse_file,
+        method=reading.method,
+        name_pattern=reading.name_pattern,
+        steps=steps,
+        by=reading.by,
+        capture_traces=reading.capture_traces,
+    )
     analysis_of: dict[Path, FileAnalysis] = {}
     for done, (path, result) in enumerate(run_tasks(files, task, jobs, scheduler, failed_analysis), 1):
         analysis = _require_duration(result, reading.durations)
@@ -273,11 +289,16 @@ def _require_duration(analysis: FileAnalysis, durations: DurationBook | None) ->
 
 
 def analyse_file(
-    path: Path, method: Method = "steady", name_pattern: str | None = None, steps: range | None = None, by: str = "op"
+    path: Path,
+    method: Method = "steady",
+    name_pattern: str | None = None,
+    steps: range | None = None,
+    by: str = "op",
+    capture_traces: tuple[Path, ...] = (),
 ) -> FileAnalysis:
     """Analyse one file; errors are returned in `FileAnalysis.error`."""
     try:
-        return _analyse(path, method, name_pattern, steps, by)
+        return _analyse(path, method, name_pattern, steps, by, capture_traces)
     except PaleoError as error:
         return failed_analysis(path, error)
     except Exception as error:  # one file must not end the analysis of the others
@@ -290,11 +311,21 @@ def failed_analysis(path: Path, error: PaleoError) -> FileAnalysis:
     return FileAnalysis(path, error=text if str(path) in text else f"{path}: {text}")
 
 
-def _analyse(path: Path, method: Method, name_pattern: str | None, steps: range | None, by: str) -> FileAnalysis:
+def _analyse(
+    path: Path,
+    method: Method,
+    name_pattern: str | None,
+    steps: range | None,
+    by: str,
+    capture_traces: tuple[Path, ...],
+) -> FileAnalysis:
     profile = open_profile(path, name_pattern)
     configuration = dict(profile.configuration)
     if method == "notebook":
         return FileAnalysis(path, profile.format, configuration, _notebook_sums(profile), rank=find_rank(profile))
+    captured_graphs = None
+    if capture_traces:
+        profile, captured_graphs = add_captured_operations(profile, capture_traces)
     recorder = ActivityRecorder() if profile.has_starts else None
     columns = set(runs.COLUMNS)
     if by == "module":
@@ -334,6 +365,7 @@ def _analyse(path: Path, method: Method, name_pattern: str | None, steps: range 
         evidence=evidence,
         rank=find_rank(profile),
         engine_steps=engine_recorder.summarise(),
+        captured_graphs=captured_graphs,
     )
 
 
@@ -374,10 +406,13 @@ def _make_row(analysis: FileAnalysis, device: Device, peak: PeakRate, reading: R
         else:
             figures.update(analysis.device_time.to_dict())
         figures["engine_steps"] = msgspec.to_builtins(analysis.engine_steps)
+        figures["captured_graphs"] = msgspec.to_builtins(analysis.captured_graphs)
         figures["peak"] = peak.describe()
         figures["peak_flops_per_s"] = peak.per_s
         figures["mfu"] = _rate(analysis.steady.flops, figures["step_s"], peak.per_s)
         figures["notes"] = figures["notes"] + _notes_above_peak(analysis.steady, figures, device, peak)
+        if analysis.captured_graphs is not None:
+            figures["notes"].append(analysis.captured_graphs.describe())
     figures["duration_from"] = None if duration is None else duration.source
     row = {"file": analysis.path.name, **analysis.configuration}
     for name in ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s"):

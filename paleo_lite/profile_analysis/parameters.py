@@ -133,17 +133,18 @@ def read_call(operator: str, params: str) -> Call | None:
     if decoded is None:
         return None
     dims, types, numbers = decoded
-    shapes = tuple(
-        tuple(shape) if is_shape(shape) and (shape or (index < len(types) and types[index] in ELEMENT_BYTES)) else None
-        for index, shape in enumerate(dims)
-    )
+    shapes: list[tuple[int, ...] | None] = []
+    for index, shape in enumerate(dims):
+        # An empty shape is a tensor without dimensions if it has an element type, and otherwise another argument.
+        is_tensor = bool(shape) or (index < len(types) and types[index] in ELEMENT_BYTES)
+        shapes.append(tuple(shape) if is_shape(shape) and is_tensor else None)
     name = operator.removeprefix("aten::").removeprefix("_foreach").strip("_")
     backward = _BACKWARD.search(name) is not None
     name = _BACKWARD.sub("", name)
     if not CONVOLUTION.search(name):
         name = _LIBRARY.sub("", name).removesuffix("_with_indices").removesuffix("_forward")
     part = "backward_weight" if operator.endswith("_weight") else "backward_data"
-    return Call(_ALIASES.get(name, name), backward, shapes, types, numbers, part)
+    return Call(_ALIASES.get(name, name), backward, tuple(shapes), types, numbers, part)
 
 
 def decode_arguments(params: str) -> tuple[list[Any], tuple[str, ...], tuple[str, ...]] | None:
@@ -151,11 +152,12 @@ def decode_arguments(params: str) -> tuple[list[Any], tuple[str, ...], tuple[str
     if len(params) > MAX_PARAMS_LENGTH:
         return None
     try:
-        dims, *rest = (msgspec.json.decode(text, type=list) for text in params.split(" "))
+        lists = [msgspec.json.decode(text, type=list) for text in params.split(" ")]
     except msgspec.DecodeError:
         return None
-    types, numbers = (tuple(map(str, texts)) for texts in [*rest, [], []][:2])
-    return dims, types, numbers
+    types = tuple(map(str, lists[1])) if len(lists) > 1 else ()
+    numbers = tuple(map(str, lists[2])) if len(lists) > 2 else ()
+    return lists[0], types, numbers
 
 
 def is_shape(value: Any) -> bool:

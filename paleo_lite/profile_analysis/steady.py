@@ -36,16 +36,16 @@ _FORWARD, _BACKWARD, _UPDATE, _OTHER = range(4)
 
 
 class SteadyStep(msgspec.Struct, frozen=True):
-    """An iteration that was found.
+    """One iteration of a profile.
 
     Attributes
     ----------
     name : str
-        As the program marked it, else its number.
+        Name of the program's mark, or the number of the iteration if there are no marks.
     kernel_s : float
         Summed kernel time.
     counts : bool
-        Whether the figures are of it (and of others that count).
+        Whether the iteration is one of those that the figures describe.
     """
 
     name: str
@@ -54,36 +54,37 @@ class SteadyStep(msgspec.Struct, frozen=True):
 
 
 class SteadyIteration(msgspec.Struct, frozen=True):
-    """One steady iteration of a profile; None where the profile does not tell.
+    """One iteration in the steady state; figures are None if the profile does not determine them.
 
     Attributes
     ----------
     iterations, forwards, backwards, matched : int
-        Iterations found; with a steady forward pass; with a steady backward pass that is labelled as one; with both.
+        Number of iterations: all of them; with a steady forward pass; with a steady backward pass that is labelled as
+        one; with both.
     forward_s, backward_s, update_s, other_s : float or None
-        Medians of the summed kernel time.
+        Median of the summed kernel time of each part.
     kernel_s : float
-        Median sum over all kernels of an iteration.
+        Median of the summed time of all kernels of an iteration.
     busy_s : float or None
-        Median of the time in which at least one kernel ran: the union of their intervals.
+        Median of the time in which at least one kernel ran: the union of the kernels' intervals.
     compute_s : float or None
-        Of `kernel_s`, in operations that have FLOPs.
+        Part of `kernel_s` in operations that have FLOPs.
     flops, bytes : float or None
-        Algorithmic FLOPs of an iteration, from the shapes; algorithms such as Winograd execute fewer.
+        Algorithmic FLOPs and bytes of an iteration, from the shapes; algorithms such as Winograd execute fewer FLOPs.
     flops_covered, bytes_covered : float
-        Share of `kernel_s` in operations for which they are known.
+        Share of `kernel_s` in operations with known FLOPs, and with known bytes.
     profiler_flops, profiler_bytes : float or None
-        The same as counted by the profiler.
+        FLOPs and bytes of an iteration as counted by the profiler.
     conv_flops_forward, conv_flops_backward, conv_forward_s, conv_backward_s : float or None
-        Of the convolutions alone.
+        FLOPs and kernel time of the convolutions.
     precision : str or None
         Precision of nearly all matrix products, if a trace records it.
-    operators : list of Operator
-        Of the sampled iteration, longest first.
-    missing : list of Missing
-        Longest first.
+    operators : list of OperatorWork
+        Operations of one steady iteration, longest first.
+    missing : list of UncountedOperation
+        Operations without a FLOP count, longest first.
     steps : list of SteadyStep
-        The iterations found; empty where there are none.
+        All iterations; empty if none were found.
     """
 
     iterations: int
@@ -120,13 +121,13 @@ class Iterations(msgspec.Struct, frozen=True, eq=False):
     Attributes
     ----------
     anchor : Signature
-        The run that every iteration begins with.
+        Signature of the first run of every iteration.
     thread : int or None
-        The thread that does the forward pass.
+        Thread of the forward pass.
     starts : ndarray of int64, shape (iterations,)
-        First row of each iteration; rows before the first belong to none.
+        First row of each iteration; rows before the first iteration belong to none.
     number : ndarray of int64, shape (runs,)
-        The iteration of every run, counted from 0; -1 before the first.
+        Index of the iteration of each run; -1 before the first iteration.
     marks : list of str
         Names of the program's marks; empty if iterations were found by repetition.
     """
@@ -139,22 +140,25 @@ class Iterations(msgspec.Struct, frozen=True, eq=False):
 
 
 def analyse_steady_state(runs: Runs, steps: range | None = None, by: str = "op") -> SteadyIteration:
-    """The steady iteration of a profile.
+    """Return the time and work of one steady iteration of a profile.
 
-    Left out are iterations that run other kernels than most do: the first with its autotuning, one that is cut off.
-    Forward and backward passes are judged separately, because a profiler may label only some backward passes.
+    Iterations that run other kernels than most iterations are left out, such as the first one with its autotuning, or
+    one that is cut off. Forward and backward passes are judged separately, because a profiler may label only some
+    backward passes.
 
     Parameters
     ----------
+    runs : Runs
+        Runs of the whole profile.
     steps : range, optional
-        Only iterations with these numbers (`step_numbers`).
+        Numbers of the iterations to use (`step_numbers`); by default all.
     by : str
-        Grouping of `operators`, one of `BY`.
+        Key that the operations are grouped by, one of `GROUPINGS`.
 
     Raises
     ------
     BadProfile
-        If there are no rows, they took no time, or there are no such iterations.
+        If there are no rows, the rows took no time, or no iteration has one of the numbers.
     """
     if not runs.length:
         raise BadProfile("there are no kernels in it")
@@ -207,53 +211,72 @@ class _Judged(NamedTuple):
 
 def _judge(runs: Runs, loop: Iterations, chosen: NDArray[np.bool_]) -> _Judged:
     """Assign runs to parts, and find the iterations with the most frequent combination of kernels."""
-    table, count = runs.table, len(loop.starts)
-    back, main, named = np.array(
-        [(one.direction == "bprop", one.thread == loop.thread, one.op is not None) for one in runs.signatures], bool
-    ).T[:, table["signature"]]
-    part = _parts(runs, loop, back, main & named)
-    cell = (loop.number + 1) * len(PARTS) + part  # rows outside all iterations are in the first row, which is dropped
-    many, shape = (count + 1) * len(PARTS), (count + 1, len(PARTS))
-    ran: NDArray[np.bool_] = (np.bincount(cell, minlength=many) > 0).reshape(shape)[1:]
-    times_ns = np.bincount(cell, table["duration_ns"], many).astype(np.float64).reshape(shape)[1:]
+    table = runs.table
+    signature = table["signature"]
+    is_backward = np.array([item.direction == "bprop" for item in runs.signatures])[signature]
+    is_on_forward_thread = np.array([item.thread == loop.thread for item in runs.signatures])[signature]
+    has_name = np.array([item.op is not None for item in runs.signatures])[signature]
+    part = _parts(runs, loop, is_backward, is_on_forward_thread & has_name)
+    # One cell per iteration and part. Runs outside all iterations are in the first row of cells, which is dropped.
+    cell = (loop.number + 1) * len(PARTS) + part
+    shape = (len(loop.starts) + 1, len(PARTS))
+    cells = shape[0] * shape[1]
+    ran: NDArray[np.bool_] = (np.bincount(cell, minlength=cells) > 0).reshape(shape)[1:]
+    times_ns = np.bincount(cell, table["duration_ns"], cells).astype(np.float64).reshape(shape)[1:]
     times = times_ns.sum(axis=1)
-    mixes = np.zeros(many, np.uint64)
+    mixes = np.zeros(cells, np.uint64)
     np.add.at(mixes, cell, table["mix"])  # modulo 2^64, like the hashes
     mixes = mixes.reshape(shape)[1:]
     forwards = most_frequent(mixes[:, _FORWARD], ran[:, _FORWARD] & chosen, times)
     backwards = most_frequent(mixes[:, _BACKWARD], ran[:, _BACKWARD] & chosen, times)
-    labelled = bool(back.any())
-    if labelled:  # with both passes, else with one, else all
-        whole = next((among for among in (forwards & backwards, forwards) if among.any()), chosen)
+    labelled = bool(is_backward.any())
+    if labelled:
+        whole = chosen
+        if (forwards & backwards).any():
+            whole = forwards & backwards
+        elif forwards.any():
+            whole = forwards
     else:
         whole = most_frequent(mixes.sum(axis=1, dtype=np.uint64), chosen, times)
     return _Judged(part, labelled, ran, times_ns, chosen, forwards, backwards, whole)
 
 
-def _parts(runs: Runs, loop: Iterations, back: NDArray[Any], main: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the part of every run; all are `other` if no backward pass is labelled.
+def _parts(
+    runs: Runs, loop: Iterations, is_backward: NDArray[np.bool_], is_forward_operation: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return the part of each run; all are `other` if no backward pass is labelled.
 
-    On a thread with backward but no forward passes everything is backward, in the labelled iterations: it also
-    accumulates and converts gradients, under other labels. `main` selects operations of the forward thread.
+    A thread that runs backward but no forward passes also accumulates and converts gradients, under other labels. In
+    iterations with a labelled backward pass, everything on such a thread is backward.
+
+    Parameters
+    ----------
+    is_backward : ndarray of bool, shape (runs,)
+        Runs that are labelled backward.
+    is_forward_operation : ndarray of bool, shape (runs,)
+        Named operations of the forward thread.
     """
     row, number = runs.table["row"], loop.number
     part = np.full(len(row), _OTHER)
-    if not back.any():
+    if not is_backward.any():
         return part
-    threads = {signature.thread for signature in runs.signatures if signature.direction == "bprop"}
-    behind = back
-    if loop.thread not in threads:  # if one thread runs both, only the label decides
-        behind = np.array([signature.thread in threads for signature in runs.signatures])[runs.table["signature"]]
-    inside = number >= 0
-    labelled = np.zeros(len(loop.starts), bool)
-    labelled[number[back & inside]] = True
-    begin = np.full(len(loop.starts), np.iinfo(np.int64).max)
-    np.minimum.at(begin, number[behind & inside], row[behind & inside])
-    before = row < begin[number]
-    part[main & before] = _FORWARD
-    part[main & ~before] = _UPDATE
-    part[behind & labelled[number]] = _BACKWARD
-    part[~inside] = _OTHER
+    backward_threads = {signature.thread for signature in runs.signatures if signature.direction == "bprop"}
+    if loop.thread in backward_threads:  # one thread runs both passes: only the label decides
+        is_on_backward_side = is_backward
+    else:
+        on_backward_thread = [signature.thread in backward_threads for signature in runs.signatures]
+        is_on_backward_side = np.array(on_backward_thread)[runs.table["signature"]]
+    is_inside = number >= 0
+    has_label = np.zeros(len(loop.starts), bool)
+    has_label[number[is_backward & is_inside]] = True
+    first_backward_row = np.full(len(loop.starts), np.iinfo(np.int64).max)
+    backward_rows = is_on_backward_side & is_inside
+    np.minimum.at(first_backward_row, number[backward_rows], row[backward_rows])
+    is_before_backward = row < first_backward_row[number]
+    part[is_forward_operation & is_before_backward] = _FORWARD
+    part[is_forward_operation & ~is_before_backward] = _UPDATE
+    part[is_on_backward_side & has_label[number]] = _BACKWARD
+    part[~is_inside] = _OTHER
     return part
 
 
@@ -346,15 +369,13 @@ def _notes(runs: Runs, loop: Iterations, judged: _Judged, steady: SteadyIteratio
             if not has.all():
                 notes.append(f"{name}: labelled in {int(has.sum())} of {count} iterations")
     known = (("FLOPs", steady.flops, steady.flops_covered), ("bytes", steady.bytes, steady.bytes_covered))
-    return [
-        *notes,
-        *(
-            f"{name} are known for {share:.0%} of an iteration's time: rates of them are lower bounds"
-            for name, value, share in known
-            if value is not None and share < MIN_COVERAGE
-        ),
-        *(f"{name} are unknown for every kernel" for name, value, _ in known if value is None),
-    ]
+    for name, value, share in known:
+        if value is not None and share < MIN_COVERAGE:
+            notes.append(f"{name} are known for {share:.0%} of an iteration's time: rates of them are lower bounds")
+    for name, value, _ in known:
+        if value is None:
+            notes.append(f"{name} are unknown for every kernel")
+    return notes
 
 
 # Where iterations begin -----------------------------------------------------------------------------------------------
@@ -425,7 +446,7 @@ def parse_steps(text: str) -> range:
     Raises
     ------
     BadValue
-        If it is neither.
+        If the text is neither a number nor a range.
     """
     span = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text.strip())
     if span is None or int(span[2] or span[1]) < int(span[1]):

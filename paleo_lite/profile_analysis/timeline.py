@@ -27,20 +27,22 @@ _COLUMNS = ("category", "kernel", "op", "start_ns", "duration_ns", "device")
 
 
 class Timeline(Result, msgspec.Struct, frozen=True, eq=False):
-    """A profile's time in slices.
+    """Busy time of a profile in equal slices of time.
 
     Attributes
     ----------
     slice_s : float
-        Seconds of one slice.
+        Length of a slice in seconds.
     classes : tuple of str
         Classes of kernels (`paleo_lite.profiles.names.CLASSES`), longest first.
     busy_s : ndarray, shape (classes, slices)
-        Seconds of kernels of a class within a slice; kernels that overlap, and those of several devices, count each.
+        Seconds of the kernels of a class within a slice. Kernels that overlap are added, also over several devices.
+    kernels : int
+        Number of kernels.
     name : str
-        Of the profile's file.
+        Name of the profile's file.
     by_device : dict of int to ndarray, shape (classes, slices)
-        The same of each device, -1 where the profiler does not say.
+        `busy_s` of each device; -1 is an unknown device.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.kernels:timeline_page"
@@ -53,7 +55,7 @@ class Timeline(Result, msgspec.Struct, frozen=True, eq=False):
     by_device: dict[int, Floats] = {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers: seconds of each class in each slice."""
+        """Return the documented JSON: seconds of each class in each slice."""
         busy_s = dict(zip(self.classes, self.busy_s.tolist()))
         devices = {str(device): dict(zip(self.classes, seconds.tolist())) for device, seconds in self.by_device.items()}
         return {
@@ -62,14 +64,21 @@ class Timeline(Result, msgspec.Struct, frozen=True, eq=False):
 
 
 def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
-    """Slice a profile's time, from the first kernel's start to the last one's end.
+    """Divide the time from the start of the first kernel to the end of the last into slices.
+
+    Parameters
+    ----------
+    profile : Profile
+        A profile with start times.
+    slices : int
+        Number of slices.
 
     Raises
     ------
     BadValue
-        If there is to be no slice.
+        If the number of slices is below 1.
     BadProfile
-        If the profile holds no kernel with a start and a duration.
+        If no kernel of the profile has a start and a duration.
     """
     if slices < 1:
         raise BadValue(f"a timeline has 1 slice or more, not {slices}")
@@ -80,7 +89,7 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
         rows = device_rows(batch)
         starts_ns = rows.column("start_ns")
         if origin is None and starts_ns.null_count < len(starts_ns):
-            origin = starts_ns.drop_null()[0]  # nanoseconds since 1970 are more than a float64 holds
+            origin = starts_ns.drop_null()[0]  # float64 cannot represent nanoseconds since 1970 exactly
         since = starts_ns if origin is None else pc.subtract(starts_ns, origin)
         start = to_numpy(since.cast(pa.float64()), math.nan)
         duration = float_column(rows, "duration_ns")
@@ -116,9 +125,10 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
 
 
 def _labels(rows: pa.RecordBatch) -> NDArray[np.object_]:
-    """The class of every row: found once for each name and category, in which its operation tells of convolutions."""
-    kernels, which = group_by_kernel(rows)
-    return np.array([classify(name, category).label for name, category in kernels], dtype=object)[which]
+    """Return the class of each row; each distinct kernel is classified once."""
+    kernels, kernel_of_row = group_by_kernel(rows)
+    labels = [classify(name, category).label for name, category in kernels]
+    return np.array(labels, dtype=object)[kernel_of_row]
 
 
 def _before(times: Floats, edges: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Sums over the rows of a profile, kernel by kernel, in memory that grows with the number of names only."""
+"""Sums over the rows of a profile for each kernel; memory use depends on the number of names, not of rows."""
 
 from __future__ import annotations
 
@@ -36,20 +36,23 @@ SUMS = (
 
 
 class KernelTotals:
-    """Sums per kernel name as the profiler printed it.
+    """Sums for each kernel name, as the profiler printed it.
 
     Attributes
     ----------
     sums : dict of (str, str) to ndarray, shape (len(SUMS),)
-        By name and category; the category is ``convolution`` for kernels of a convolution.
+        Sums by name and category; the category is ``convolution`` for kernels of a convolution.
     metrics : dict of (str, str) to dict of str to ndarray, shape (2,)
-        For each counter its sum, weighted by the time of the row (by calls where there is none), and the weight.
+        By name and category, and then by counter: the sum of the counter, weighted by the rows' times (by their calls
+        if there are no times), and the sum of the weights.
     has_durations : bool
-        False where no row has one.
+        Whether any row has a duration.
     rows, untimed_rows : int
-        Rows of the device, and rows that have neither a duration nor a counter.
+        Number of rows of the device, and of rows with neither a duration nor a counter.
     no_op_ns : float
-        Time of the rows that name no operation.
+        Time of the rows without an operation.
+    has_starts : bool
+        Whether all rows have start times.
     """
 
     def __init__(self) -> None:
@@ -62,7 +65,7 @@ class KernelTotals:
 
     @property
     def duration_ns(self) -> float:
-        """Of all rows together."""
+        """Time of all rows."""
         return float(sum(values[SUMS.index("duration_ns")] for values in self.sums.values()))
 
     def merge(self, other: KernelTotals) -> None:
@@ -80,7 +83,7 @@ class KernelTotals:
         self.no_op_ns += other.no_op_ns
 
     def add(self, batch: pa.RecordBatch, busy: BusyTime | None = None) -> None:
-        """Add rows; intervals go to `busy`."""
+        """Add the rows of a batch, and their intervals to `busy`."""
         timed = self._timed(batch)
         if not timed.num_rows:
             return
@@ -96,7 +99,7 @@ class KernelTotals:
         self._add_intervals(timed, columns["duration_ns"], busy)
 
     def _timed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of the device; all of them where none has a duration but counters are there."""
+        """Return the device rows with durations; all device rows if none has a duration but they have counters."""
         mine = batch.filter(pc.invert(pc.is_in(_category(batch).cast(pa.string()), pa.array(HOST))))
         if mine.column("duration_ns").null_count == mine.num_rows and not self.has_durations:
             if any(name.startswith("metric.") for name in batch.schema.names):
@@ -157,25 +160,28 @@ class KernelTotals:
 def total_kernels(
     profile: Profile, direction: str = "all", *, with_busy: bool = True
 ) -> tuple[KernelTotals, dict[int, float] | None]:
-    """Sum a profile's kernels in one pass (two where it has start times that are far from sorted).
+    """Sum the kernels of a profile.
+
+    The profile is read once, or twice if its start times are far from sorted.
 
     Parameters
     ----------
+    profile : Profile
     direction : str
-        One of `DIRECTIONS`.
+        Pass of the kernels, one of `DIRECTIONS`.
     with_busy : bool
-        False leaves the union of the intervals out.
+        Whether to compute the busy time, the union of the kernels' intervals.
 
     Returns
     -------
-    dict of int to float or None
-        Busy seconds of each device (-1 where the profiler does not say which); None without start times, or where it
-        was not asked for.
+    totals : KernelTotals
+    busy_s : dict of int to float or None
+        Busy seconds of each device (-1 is an unknown device); None without start times or `with_busy`.
 
     Raises
     ------
     BadProfile
-        If there are no rows, none of that direction, or none has a duration or a counter.
+        If there are no rows, no rows of this direction, or no row has a duration or a counter.
     """
     try:
         busy = BusyTime() if with_busy else None
@@ -202,12 +208,19 @@ def _total(profile: Profile, direction: str, busy: BusyTime | None) -> tuple[Ker
 
 
 def batches_in_direction(profile: Profile, direction: str, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
-    """Rows of a direction with some columns, `direction` among them.
+    """Yield the rows of a direction.
+
+    Parameters
+    ----------
+    direction : str
+        One of `DIRECTIONS`.
+    columns : iterable of str
+        Columns to read, which include `direction`.
 
     Raises
     ------
     BadValue
-        If there is no such direction.
+        If the direction is unknown.
     """
     if direction not in DIRECTIONS:
         raise BadValue(f"no direction is called {direction!r}: known are {', '.join(DIRECTIONS)}")
@@ -228,7 +241,7 @@ def _nothing(profile: Profile, direction: str, seen: int, totals: KernelTotals) 
     if totals.untimed_rows:
         return BadProfile(f"{profile.path}: no row of {which} has a duration: the kernels' times are unknown")
     return NothingOnDevice(
-        f"{profile.path}: nothing in {which} ran on a device: `paleo-lite kernels` says where the host's time went"
+        f"{profile.path}: nothing in {which} ran on a device: `paleo-lite kernels` shows the time of the host"
     )
 
 
@@ -239,14 +252,22 @@ def _category(batch: pa.RecordBatch) -> pa.DictionaryArray:
 
 
 def group_by_kernel(batch: pa.RecordBatch) -> tuple[list[tuple[str, str]], NDArray[np.int64]]:
-    """Names of kernels with their categories, and which each row is: ``convolution`` where the operation is one."""
-    number, (_, *words) = values_of(batch, "category")
-    named = ["kernel", *words]
+    """Return the distinct kernels of a batch, and the index of each row's kernel.
+
+    Returns
+    -------
+    kernels : list of (str, str)
+        Name and category. The category is ``convolution`` for kernels of a convolution, and ``kernel`` if unknown.
+    index : ndarray of int64, shape (rows,)
+    """
+    category, categories = values_of(batch, "category")
+    categories[0] = "kernel"
     op, operations = values_of(batch, "op")
     convolves = np.array([is_convolution(name) for name in operations])
-    is_kernel = np.array([name == "kernel" for name in named])
-    number = np.where(is_kernel[number] & convolves[op], len(named), number)
-    named.append("convolution")
-    kernel, names = values_of(batch, "kernel")
-    keys, group = np.unique(kernel * len(named) + number, return_inverse=True)
-    return [(names[key // len(named)] or "", named[key % len(named)]) for key in keys.tolist()], group
+    is_kernel = np.array([name == "kernel" for name in categories])
+    category = np.where(is_kernel[category] & convolves[op], len(categories), category)
+    categories.append("convolution")
+    name, names = values_of(batch, "kernel")
+    keys, index = np.unique(name * len(categories) + category, return_inverse=True)
+    kernels = [(names[key // len(categories)] or "", categories[key % len(categories)]) for key in keys.tolist()]
+    return kernels, index

@@ -102,9 +102,10 @@ def _count(call: Call, after: Shape | None) -> CountedOperation:
     typed = [(name, shape) for name, shape in zip(call.types, call.shapes) if shape is not None]
     if any("complex" in name for name, _ in typed):
         return least
-    precisions = {FLOAT_PRECISIONS[name] for name, shape in typed if name in FLOAT_PRECISIONS and shape} or {
-        FLOAT_PRECISIONS[name] for name, _ in typed if name in FLOAT_PRECISIONS
-    }
+    floats = [(FLOAT_PRECISIONS[name], shape) for name, shape in typed if name in FLOAT_PRECISIONS]
+    precisions = {precision for precision, shape in floats if shape}
+    if not precisions:  # all operands are scalars
+        precisions = {precision for precision, _ in floats}
     layer, wanted = _layer_of(call, after)
     if layer is None or any(size < 1 for shape in layer.inputs + layer.outputs + layer.weights for size in shape):
         return least
@@ -119,9 +120,7 @@ def _count(call: Call, after: Shape | None) -> CountedOperation:
     passes: list[PassCost] = [getattr(cost, name) for name in wanted if getattr(cost, name) is not NO_COST]
     if KINDS[layer.kind].group == "normalisation":  # the type of the small weight vectors is ignored
         largest = max(prod(shape) for _, shape in typed)
-        precisions = {
-            FLOAT_PRECISIONS[name] for name, shape in typed if name in FLOAT_PRECISIONS and 100 * prod(shape) >= largest
-        }
+        precisions = {precision for precision, shape in floats if 100 * prod(shape) >= largest}
     precision = next(iter(precisions)) if len(precisions) == 1 else None
     moved = None
     if precision is not None and layer.attributes.get("known", True):
@@ -168,11 +167,16 @@ def _make_layer(
 
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
-    rank = max(map(len, shapes))
-    sizes = [{*column} - {1} for column in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes))]
-    if any(len(column) > 1 for column in sizes):
-        return None
-    return tuple(next(iter(column), 1) for column in sizes)
+    """Return the shape that NumPy's rules broadcast shapes to; None if they do not fit."""
+    rank = max(len(shape) for shape in shapes)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    result = []
+    for axis_sizes in zip(*padded):
+        sizes = set(axis_sizes) - {1}
+        if len(sizes) > 1:
+            return None
+        result.append(sizes.pop() if sizes else 1)
+    return tuple(result)
 
 
 def _plain(kind: str, call: Call, after: Shape | None) -> _Read:
@@ -209,7 +213,9 @@ def _product(kind: str, call: Call, after: Shape | None) -> _Read:
     batch = _broadcast([left[:-2], right[:-2]]) if left[:-2] or right[:-2] else ()
     if batch is None:
         return _NONE
-    output = (*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ()))
+    rows = left[-2:-1]  # empty for a vector
+    columns = right[-1:] if len(right) > 1 else ()
+    output = (*batch, *rows, *columns)
     return _make_layer(kind, (left, right), output, added, inner=left[-1], bias=bool(added)), _FORWARD
 
 

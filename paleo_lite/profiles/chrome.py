@@ -135,7 +135,11 @@ class ChromeTrace:
         """
         with tempfile.TemporaryFile() as spool:
             wanted = columns is None or "layer" in columns
-            rows = _Rows(linked=wanted or not set(_LINKED).isdisjoint(columns or ()), placed=wanted)
+            rows = _Rows(
+                linked=wanted or not set(_LINKED).isdisjoint(columns or ()),
+                placed=wanted,
+                launched=columns is None or "launched" in columns,
+            )
             try:
                 base_ns = _spool(path, rows, spool)
             except OSError as error:  # from the temporary file: errors of the trace are already BadProfile
@@ -164,7 +168,7 @@ def _spool(path: Path, rows: _Rows, spool: IO[bytes]) -> int:
     """Write the rows of the whole trace to the temporary file and return the base time in ns."""
     array = JsonArray(path, "traceEvents", decode_events)
     jobs = _processes_for(path)
-    run = partial(_convert_spans, path=path, linked=rows.linked, placed=rows.placed, jobs=jobs)
+    run = partial(_convert_spans, path=path, linked=rows.linked, placed=rows.placed, launched=rows.launched, jobs=jobs)
     writer, count = None, 0
     for piece in array.pieces() if jobs == 1 else array.pieces_ahead(run):
         if isinstance(piece, _Converted):
@@ -233,16 +237,16 @@ class _Task(NamedTuple):
 
 
 def _convert_spans(
-    spans: Iterator[Span], path: Path, linked: bool, placed: bool, jobs: int
+    spans: Iterator[Span], path: Path, linked: bool, placed: bool, launched: bool, jobs: int
 ) -> Generator[_Converted | None, None, None]:
     """Convert spans in several processes and yield the results in file order."""
     zipped = is_gzip(path)
     tasks = (_Task(span.start, len(span.text), span.text if zipped else None) for span in spans)
-    work = partial(_convert, path=path, linked=linked, placed=placed)
+    work = partial(_convert, path=path, linked=linked, placed=placed, launched=launched)
     yield from map_in_order(tasks, work, jobs, ahead=_SPANS_AHEAD * jobs)
 
 
-def _convert(task: _Task, path: Path, linked: bool, placed: bool) -> _Converted | None:
+def _convert(task: _Task, path: Path, linked: bool, placed: bool, launched: bool) -> _Converted | None:
     """Convert one span; None if it is not a series of complete elements, or has an error to report in file order."""
     if task.text is not None:
         text = b"[" + task.text + b"]"
@@ -250,7 +254,7 @@ def _convert(task: _Task, path: Path, linked: bool, placed: bool) -> _Converted 
         with path.open("rb") as file:
             file.seek(task.start)
             text = b"[" + file.read(task.length) + b"]"
-    rows = _Rows(linked, placed)
+    rows = _Rows(linked, placed, launched)
     try:
         piece = Elements(task.start - 1, text, decode_events(text))
         return _Converted(piece.decoded.count, _batch_of(path, piece, rows), rows)
@@ -267,10 +271,12 @@ class _Rows:
         Whether to record operations and launches.
     placed : bool
         Whether to record the ranges of the program (modules, annotations) too.
+    launched : bool
+        Whether to read the names and grids of kernels from the launches that record them.
     """
 
-    def __init__(self, linked: bool, placed: bool = False) -> None:
-        self.linked, self.placed = linked, placed
+    def __init__(self, linked: bool, placed: bool = False, launched: bool = False) -> None:
+        self.linked, self.placed, self.launched = linked, placed, launched
         self._names: dict[str, int] = {}
         self._params: dict[bytes, int] = {}
         self._codes_of_raws: dict[tuple[bytes, ...], int] = {}  # as written in the trace
@@ -385,6 +391,8 @@ class _Rows:
             **_device_columns(events, args, np.array(on_device)),
             **{name: pa.array(values) for name, values in ids.items()},
         }
+        if self.launched:
+            columns |= _launch_columns(args, columns["grid"])
         _check_bytes(path, piece, columns["bytes"])
         return pa.RecordBatch.from_pydict(columns)
 
@@ -499,6 +507,23 @@ def _device_columns(events: list[Event], args: list[Args], on_device: NDArray[np
     }
     row = pa.array(np.cumsum(on_device) - 1, mask=~on_device)
     return {name: values.take(row) for name, values in columns.items()}
+
+
+def _launch_columns(args: list[Args], grid_on_device: pa.Array) -> dict[str, pa.Array]:
+    """Return `launched`, and `grid` with the grids of launches that record them."""
+    names: list[str | None] = []
+    grids = grid_on_device.to_pylist()
+    for index, arg in enumerate(args):
+        raw = bytes(arg.kernel)
+        name = msgspec.json.decode(raw) if raw[:1] == b'"' else None
+        names.append(name)
+        if name is not None:
+            grids[index] = _dimensions([arg.grid])[0].as_py()
+    return {"launched": _text_column(names), "grid": _text_column(grids)}
+
+
+def _text_column(texts: list[str | None]) -> pa.DictionaryArray:
+    return pa.array(texts, pa.string()).dictionary_encode()
 
 
 def _check_bytes(path: Path, piece: Elements[Decoded], sizes: pa.Array) -> None:

@@ -51,6 +51,7 @@ class Args(msgspec.Struct, gc=False):
     size: Whole = None
     grid: msgspec.Raw = msgspec.Raw()
     block: msgspec.Raw = msgspec.Raw()
+    kernel: msgspec.Raw = msgspec.Raw()
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
     types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
     numbers: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw())

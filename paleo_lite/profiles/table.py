@@ -44,9 +44,13 @@ SCHEMA = pa.schema(
         ("execution", pa.int64()),  # index of the framework's operation: equal for all kernels of one execution
         ("step", _NAME),  # name of the iteration if the program marks iterations
         ("launch_ns", pa.int64()),  # start of the launching call on the host
+        ("launched", _NAME),  # of a launch on the host: the name of the kernel, if the profiler records it (ROCm)
     ]
 )
 """Columns of every table, in this order. Metrics of a kernel follow as float64 columns named ``metric.NAME``."""
+
+_LARGEST_COUNT = 1e24
+"""FLOPs or bytes of one row: those of a day on 10,000 devices. Sums of larger numbers could overflow."""
 
 HOST = ("api", "cpu", "marker", "message")
 """Categories of host events."""
@@ -152,7 +156,7 @@ def device_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     Raises
     ------
     BadProfile
-        If a duration is negative or NaN.
+        If a duration is negative or NaN, or FLOPs or bytes are more than any kernel can have.
     """
     rows = batch
     if "category" in batch.schema.names:
@@ -168,6 +172,11 @@ def device_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     values = to_numpy(duration)
     if len(values) and not values.min() >= 0:  # also true for NaN
         raise BadProfile(f"a duration is {values.min():g} ns, expected a number of 0 or more")
+    for name in ("flops", "bytes"):
+        if name in rows.schema.names and rows.column(name).null_count < rows.num_rows:
+            largest = np.fmax.reduce(float_column(rows, name))
+            if largest > _LARGEST_COUNT:
+                raise BadProfile(f"a row has {largest:g} {name}, expected at most {_LARGEST_COUNT:g}")
     return rows
 
 
