@@ -1,11 +1,12 @@
-"""Mutation testing: small faults are made in the package, one at a time, and the tests must fail.
+"""Mutation testing: make small faults in the package, one at a time; the tests must fail.
 
-    python tests/mutants.py cover [PYTEST ARGUMENTS]   which test runs which line, from one run of the tests
-    python tests/mutants.py try [--count N] [--random-state N]   a sample of mutants; goes on where it was interrupted
+    python tests/mutants.py cover [PYTEST ARGUMENTS]   run the tests, and record which test runs which line
+    python tests/mutants.py try [--count N] [--random-state N]   try a sample of mutants; resumes after an interruption
 
-cosmic-ray makes the mutants; they live in a copy of the repository, ``build/mutants/mutated``. Of each only those tests
-run that run its statement. What no test runs has survived. Not mutated is what computes nothing: annotations,
-decorators, promises (``frozen=True``, ``zip(..., strict=True)``), what only type checkers read, and errors' messages.
+cosmic-ray makes the mutants in a copy of the repository, ``build/mutants/mutated``. Only the tests that run the changed
+statement are run for each mutant. A mutant in a statement that no test runs survives. Code that computes nothing is
+not mutated: annotations, decorators, the options ``frozen``, ``eq`` and ``strict``, code for type checkers, and error
+messages.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from typing import NamedTuple
 
 import pytest
 
-ROOMS = ("counting", "timing", "distributed", "input_pipeline", "sweeps", "profile_analysis", "calibration", "machines")
+FOLDERS = (
+    "counting", "timing", "distributed", "input_pipeline", "sweeps", "profile_analysis", "calibration", "machines",
+)  # fmt: skip
+"""Folders of the package that are mutated."""
 
 BUILD = Path(__file__).parents[1] / "build" / "mutants"
 TREE = BUILD / "tree"
@@ -42,13 +46,16 @@ RESULTS = BUILD / "results.json"
 OUTPUT = BUILD / "output.txt"
 CAUGHT_BY = BUILD / "caught_by.txt"
 
-FIRST_S, LONGEST_S = (
-    5,
-    60,
-)  # of the processor: tests of the mutant's own room and short ones first; together no longer than this
-PRELOADED = ("hypothesis", "torch", "scipy.optimize", "pandas")  # once, not once per mutant
+FIRST_S = 5
+"""Processor seconds of the first batch of tests: those of the mutant's own folder, short tests first."""
 
-# Operators, each by what a slip would make of it. Others, such as a shift of a float, no program survives.
+LONGEST_S = 60
+"""Processor seconds of all tests that are run for one mutant."""
+
+PRELOADED = ("hypothesis", "torch", "scipy.optimize", "pandas")
+"""Modules that are imported once, rather than for each mutant."""
+
+# Operators, each with the ones that a typing error would replace it by. With others every program fails at once.
 REPLACED = {
     "Add": ["Sub"], "Sub": ["Add"], "Mul": ["Div"], "Div": ["Mul"], "FloorDiv": ["Div"], "Mod": ["Mul"], "Pow": ["Mul"],
     "BitAnd": ["BitOr"], "BitOr": ["BitAnd"], "LShift": ["RShift"], "RShift": ["LShift"],
@@ -57,14 +64,14 @@ REPLACED = {
 }  # fmt: skip
 
 
-PROMISES = ("frozen", "eq", "strict")
-"""Options of classes and of ``zip`` by which nothing is computed: they promise what nobody does."""
+GUARDS = ("frozen", "eq", "strict")
+"""Options of classes and of ``zip`` that only guard against misuse."""
 
 
 class Recorder:
     """Records the duration of each passing test, and clears caches of functions between tests.
 
-    Otherwise only the first test that asks for a device would be known to read it.
+    Otherwise only the first test that reads a device would be recorded as running the code that reads it.
     """
 
     def __init__(self):
@@ -91,7 +98,7 @@ class Recorder:
 
 
 class Chosen:
-    """Keeps the tests that were chosen, and writes down which one fails."""
+    """Selects tests, and records the first failure."""
 
     def __init__(self, tests):
         self.tests = set(tests)
@@ -112,7 +119,7 @@ class Chosen:
 
 
 def run_tests(arguments: list[str], plugin: object) -> int:
-    """The tests with random examples that are the same each time and take as long as they take."""
+    """Run tests with the same random examples each time and without time limits; return pytest's exit code."""
     from hypothesis import HealthCheck, settings
 
     options = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": list(HealthCheck)}
@@ -137,7 +144,7 @@ def cover(arguments: list[str]) -> None:
 
 
 class Places:
-    """The statements of one module, and who runs them."""
+    """The statements of one module, and the tests that run them."""
 
     def __init__(self, path: Path, contexts: dict[int, set[str]], imported: set[int]):
         self.contexts = contexts
@@ -156,7 +163,7 @@ class Places:
                 getattr(node, "returns", None),
             ]
             if isinstance(node, ast.ClassDef) or (isinstance(node, ast.Call) and ast.unparse(node.func) == "zip"):
-                self.skipped += [option for option in node.keywords if option.arg in PROMISES]
+                self.skipped += [option for option in node.keywords if option.arg in GUARDS]
             if isinstance(node, ast.Raise):
                 self.skipped.append(node)
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -172,7 +179,7 @@ class Places:
         return any(first <= line <= last for first, last in self.inside)
 
     def tests_of(self, line: int) -> set[str] | None:
-        """Tests that run the statement; None where it runs once, when the module is imported."""
+        """Return the tests that run a statement; None if it runs only when the module is imported."""
         if not self.in_function(line):
             return None
         statements = [
@@ -223,14 +230,14 @@ def all_mutants(places: dict[str, Places]) -> Iterator[Mutant]:
         for name, operator in operators.items():
             found = ((node, start, end) for node in nodes for start, end in operator.mutation_positions(node))
             for occurrence, (node, start, end) in enumerate(found):
-                # A bare * among parameters is no product; an exception of a module cosmic-ray cannot replace.
+                # A bare * among parameters is not a product, and cosmic-ray cannot replace `module.Error`.
                 is_dotted = node.type == "except_clause" and "." in place.lines[start[0] - 1][start[1] : end[1]]
                 if not place.is_skipped(start) and node.parent.type != "parameters" and not is_dotted:
                     yield Mutant(path, *start, name, occurrence)
 
 
 def sample(places: dict[str, Places], count: int, random_state: int) -> list[Mutant]:
-    """Places drawn at random, each with one of its mutants."""
+    """Draw places at random, each with one of its mutants."""
     of_place = defaultdict(list)
     for mutant in all_mutants(places):
         of_place[mutant.path, mutant.line, mutant.column, mutant.operator.split("_")[0]].append(mutant)
@@ -249,8 +256,8 @@ def read_places() -> dict[str, Places]:
     for test in passed:
         of_file[test.partition("::")[0]].add(test)
     places = {}
-    for room in ROOMS:
-        for path in sorted((TREE / "paleo_lite" / room).rglob("*.py")):
+    for folder in FOLDERS:
+        for path in sorted((TREE / "paleo_lite" / folder).rglob("*.py")):
             name = str(path.relative_to(TREE))
             runs, imported = defaultdict(set), set()
             for line, contexts in (data.contexts_by_lineno(name) if name in data.measured_files() else {}).items():
@@ -258,7 +265,7 @@ def read_places() -> dict[str, Places]:
                     imported.add(line)
                 for context in filter(None, contexts):
                     test, _, when = context.rpartition("|")
-                    # What is made once for a whole file of tests is made in the first one's name.
+                    # A fixture of a whole file is recorded for the file's first test.
                     runs[line] |= of_file[test.partition("::")[0]] if when == "setup" else {test} & passed.keys()
             places[name] = Places(Path(name), runs, imported)
     return places
@@ -282,11 +289,11 @@ def run_in_child(tests: list[str], limit_s: int) -> str:
     CAUGHT_BY.unlink(missing_ok=True)
     child = multiprocessing.get_context("fork").Process(target=in_child, args=(tests, limit_s))
     child.start()
-    child.join(20 * limit_s)  # the limit is the processor's time; this one is for what waits for ever
+    child.join(20 * limit_s)  # `limit_s` is processor time; this wall-clock limit stops tests that wait forever
     if child.exitcode is None:
         os.killpg(child.pid, signal.SIGKILL)
         child.join()
-        return "waits for ever"
+        return "waits forever"
     if CAUGHT_BY.exists():
         return CAUGHT_BY.read_text()
     if child.exitcode < 0:
@@ -297,21 +304,21 @@ def run_in_child(tests: list[str], limit_s: int) -> str:
 
 
 def try_mutant(mutant: Mutant, places: dict[str, Places], seconds: dict[str, float]) -> dict[str, object] | None:
-    """Whether a test fails with the mutant; None where it is no program."""
+    """Return which test fails with a mutant; None if the mutant does not compile."""
     from cosmic_ray.mutating import use_mutation
     from cosmic_ray.plugins import get_operator
 
-    room = "tests/" + mutant.path.split("/")[1]
+    folder = "tests/" + mutant.path.split("/")[1]
     found = places[mutant.path].tests_of(mutant.line)
     if found is None:
         found = places[mutant.path].tests()
         path = Path(mutant.path)
-        mirror = f"{room}/{'/'.join(path.parts[2:-1])}/test_{path.name}".replace("//", "/")
-        found = found | {test for test in seconds if test.partition("::")[0] == mirror}  # it may read a constant only
+        mirror = f"{folder}/{'/'.join(path.parts[2:-1])}/test_{path.name}".replace("//", "/")
+        found = found | {test for test in seconds if test.partition("::")[0] == mirror}  # for a constant
         if not found:
             same_folder = [place for name, place in places.items() if Path(name).parent == Path(mutant.path).parent]
             found = set().union(*(place.tests() for place in same_folder))
-    ordered = sorted(found, key=lambda test: (not test.startswith(room), seconds[test], test))
+    ordered = sorted(found, key=lambda test: (not test.startswith(folder), seconds[test], test))
     batches: tuple[list[str], list[str]] = ([], [])
     total_s = 0.0
     for test in ordered:
@@ -323,12 +330,13 @@ def try_mutant(mutant: Mutant, places: dict[str, Places], seconds: dict[str, flo
             compile(after, mutant.path, "exec")
         except SyntaxError:
             return None
-        said = ""
-        for tests in filter(None, batches):
-            said = said or run_in_child(sorted(tests), 60 + 10 * round(sum(seconds[test] for test in tests)))
+        failure = ""
+        for tests in batches:
+            if tests and not failure:
+                failure = run_in_child(sorted(tests), 60 + 10 * round(sum(seconds[test] for test in tests)))
     difference = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
     ran = sum(map(len, batches))
-    return {"caught_by": said, "tests": ran, "not_run": len(ordered) - ran, "change": list(difference)[3:]}
+    return {"caught_by": failure, "tests": ran, "not_run": len(ordered) - ran, "change": list(difference)[3:]}
 
 
 def try_sample(count: int, random_state: int) -> None:
@@ -336,7 +344,7 @@ def try_sample(count: int, random_state: int) -> None:
     seconds = json.loads(PASSED.read_text())
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     mutants = sample(places, count, random_state)
-    shutil.rmtree(MUTATED, ignore_errors=True)  # it may hold the mutant at which the last run was interrupted
+    shutil.rmtree(MUTATED, ignore_errors=True)  # an interrupted run leaves a mutant in it
     shutil.copytree(TREE, MUTATED, symlinks=True)
     os.environ |= {"PYTHONPATH": str(MUTATED), "PYTHONDONTWRITEBYTECODE": "1"}
     for name in PRELOADED:
@@ -354,18 +362,18 @@ def report(results: dict[Mutant, dict[str, object] | None]) -> None:
     for mutant, result in tried.items():
         if not result["caught_by"]:
             print(f"\nsurvived {result['tests']} tests: {mutant}", *result["change"], sep="\n")
-    print(f"\n{len(results) - len(tried)} were no programs")
-    for room in (*ROOMS, ""):
+    print(f"\n{len(results) - len(tried)} did not compile")
+    for folder in (*FOLDERS, ""):
         caught = [
             bool(result["caught_by"])
             for mutant, result in tried.items()
-            if mutant.path.startswith(f"paleo_lite/{room}")
+            if mutant.path.startswith(f"paleo_lite/{folder}")
         ]
-        print(f"{room or 'all':12} {sum(caught)} of {len(caught)} caught")
+        print(f"{folder or 'all':12} {sum(caught)} of {len(caught)} caught")
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["_record"]:  # in the copy, in a process that coverage starts with
+    if sys.argv[1:2] == ["_record"]:  # runs in the copy, in a process that coverage measures from its start
         return run_tests(sys.argv[2:], Recorder())
     if sys.argv[1:2] == ["cover"]:
         cover(sys.argv[2:])
@@ -374,8 +382,8 @@ def main() -> int:
     parser.add_argument("what", choices=["try"])
     parser.add_argument("--count", type=int, default=240)
     parser.add_argument("--random-state", type=int, default=2017)
-    asked = parser.parse_args()
-    try_sample(asked.count, asked.random_state)
+    arguments = parser.parse_args()
+    try_sample(arguments.count, arguments.random_state)
     return 0
 
 
