@@ -72,3 +72,15 @@ def test_a_batch_that_does_not_fit_is_compared_with_the_largest_that_does():
     largest = prediction.memory.largest_batch
     names = [each.name for each in try_alternatives(prediction).tried if each.change == "batch"]
     assert names == [f"batch {largest:,}, the largest that fits"]
+
+
+def test_narrower_precisions_are_tried_and_training_stays_mixed():
+    asked = {**ASKED, "network": find_network("alexnet"), "time_model": "roofline"}
+    (training,) = [
+        each for each in try_alternatives(pl.predict(**asked), "roofline").tried if each.change == "precision"
+    ]
+    assert training.name == "mixed precision in fp16"
+    assert training.prediction.workload.options.mixed_precision
+    inference = pl.predict(**{**asked, "phase": "inference", "training": None})
+    names = [each.name for each in try_alternatives(inference, "roofline").tried if each.change == "precision"]
+    assert names == ["fp16"]

@@ -194,3 +194,10 @@ def test_uncertain_prediction_suggests_a_measurement_without_heavy_libraries() -
     low, high = pl.predict("resnet50", gpu="titan-rtx", batch_size=12).interval or (0, 0)
     assert high < 2 * low and "narrower" not in run("predict", "resnet50", "--gpu", "titan-rtx", "--batch-size", "12")
     assert "narrower" not in run("predict", "vgg16", "--gpu", "k80", "--precision", "fp64", "--time-model", "roofline")
+
+
+@pytest.mark.parametrize(("precision", "option"), [("fp32", ""), ("fp64", " --precision fp64")])
+def test_the_command_names_a_precision_other_than_fp32(precision: str, option: str) -> None:
+    suggestions = pl.calibrate(gpu="k80-die", precision=precision, suggest=1)
+    assert suggestions.command.startswith("paleo-lite measure ")
+    assert suggestions.command.endswith(f" --device cuda --gpu k80-die{option} -o measured.csv")

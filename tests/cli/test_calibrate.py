@@ -45,6 +45,13 @@ def csv_file(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_name_that_is_too_long_is_reported_as_such() -> None:
+    name = "x" * 300
+    answer = run("calibrate", name, "--gpu", "k40m")
+    assert answer.exit_code == 1
+    assert answer.stderr.endswith("cannot be read (File name too long)\n")
+
+
 @pytest.mark.slow
 def test_calibrate_write_show_predict(tmp_path: Path, csv_file: Path) -> None:
     target = tmp_path / "mine.toml"

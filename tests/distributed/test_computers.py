@@ -70,7 +70,8 @@ def test_invalid_files(tmp_path) -> None:
     text = (shipped_folder("hardware") / "platforms" / "dgx-h100.toml").read_text("utf-8")
     for old, new, message in (
         ("nvlink4-x18", "nvlink9", "nvlink9"), ('"basepod", note = "four', '"nobody", note = "four', "nobody"),
-        ("devices_per_node", "devices", "devices"), ("= 8", "= 0", r"devices per node \(got 0\)"),
+        ("devices_per_node", "devices", "devices"),
+        ('link = "nvlink4', 'speed = 1, link = "nvlink4', "speed"), ("= 8", "= 0", r"devices per node \(got 0\)"),
     ):  # fmt: skip
         path = tmp_path / "rack.toml"
         path.write_text(text.replace(old, new))

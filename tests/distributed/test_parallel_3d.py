@@ -14,7 +14,7 @@ from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.distributed.collectives import point_to_point_time_s, topology_all_reduce_s
 from paleo_lite.distributed.job import Job, ParallelConfig, Settings
-from paleo_lite.distributed.parallel_3d import Layout, _stage_transfer_s, train_3d_parallel
+from paleo_lite.distributed.parallel_3d import Layout, _ring_step_s, _stage_transfer_s, train_3d_parallel
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
@@ -147,6 +147,8 @@ def test_full_recomputation_costs_a_forward_pass_and_saves_memory(tmp_path):
     )
     assert 1.25 < full.compute_s / none.compute_s < 1.4
     assert full.hfu == pytest.approx(full.mfu * (1 + full.recomputed_fraction))
+    assert 0.25 < full.recomputed_fraction < 0.4  # a forward pass, a third of forward and backward
+    assert none.recomputed_fraction == 0
     assert full.memory_bytes < none.memory_bytes / 2
 
 
@@ -472,3 +474,13 @@ def test_stages_on_other_nodes_share_the_link_between_nodes() -> None:
     one_node = parse_topology(NODE)
     inside_s = _stage_transfer_s(one_node, config, layout._replace(data=1), 1e6)
     assert inside_s == pytest.approx(float(point_to_point_time_s(1e6, one_node.inside)))
+
+
+def test_a_ring_inside_a_node_sends_over_the_link_of_the_node():
+    node = parse_topology("8x @ nvlink3-x12, 2 nodes @ infiniband-hdr")
+    inside_s = float(point_to_point_time_s(1e8, node.inside))
+    between_s = float(point_to_point_time_s(1e8, node.between))
+    assert _ring_step_s(node, 1, 8, 1e8) == pytest.approx(inside_s)
+    assert _ring_step_s(node, 1, 16, 1e8) == pytest.approx(max(inside_s, between_s))
+    # Neighbours that are a node apart: the rings of all 8 devices share the link between the nodes.
+    assert _ring_step_s(node, 8, 2, 1e8) == pytest.approx(float(point_to_point_time_s(8e8, node.between)))

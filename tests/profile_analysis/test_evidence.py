@@ -5,6 +5,7 @@ Tests: profile_analysis/evidence.py.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 
 import pytest
@@ -144,3 +145,21 @@ def test_ranks_by_the_trace_or_its_name(tmp_path, name, text, rank):
     path = tmp_path / name
     path.write_text(text)
     assert find_rank(Profile(path, "chrome-trace", None)) == rank
+
+
+@pytest.mark.parametrize(
+    ("kernel", "capability"),
+    [
+        ("maxwell_sgemm_128x64_nn", 5.0),
+        ("volta_h884gemm_64x64_ldg8_nn", 7.0),
+        ("turing_fp16_s1688gemm_fp16_64x64", 7.5),
+        ("ampere_bf16_s16816gemm_bf16_128x64", 8.0),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn", 9.0),
+    ],
+)
+def test_names_of_kernels_tell_their_compute_capability(kernel: str, capability: float, tmp_path) -> None:
+    """Compute capabilities: CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability"."""
+    event = {"ph": "X", "cat": "kernel", "name": kernel, "ts": 1, "dur": 1, "args": {}}
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event]}))
+    evidence = gather_evidence(open_profile(tmp_path / "trace.json"))
+    assert evidence.minimum_capability == (capability, kernel)

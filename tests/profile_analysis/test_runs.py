@@ -122,3 +122,14 @@ def test_kernels_across_iterations_are_divided_among_them() -> None:
 def test_no_rows() -> None:
     assert find_runs(batch([])).length == 0
     assert concatenate_runs([]).length == 0
+
+
+def test_spans_of_batches_are_joined_if_all_batches_have_them() -> None:
+    rows = [row for row in rows_at_random(40, 3) if row["thread"] is not None]
+    halves = [find_runs(batch(rows[:20])), find_runs(batch(rows[20:]))]
+    whole = find_runs(batch(rows))
+    joined = concatenate_runs(halves)
+    assert whole.spans_ns is not None and joined.spans_ns is not None
+    assert joined.spans_ns.tolist() == whole.spans_ns.tolist()
+    without_starts = [{**row, "start_ns": None} for row in rows[20:]]
+    assert concatenate_runs([halves[0], find_runs(batch(without_starts))]).spans_ns is None

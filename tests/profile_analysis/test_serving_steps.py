@@ -99,3 +99,20 @@ def test_prompts_of_unknown_length_have_no_rate():
 
 def test_no_annotations():
     assert EngineStepRecorder().summarise() == []
+
+
+def test_the_cache_has_the_bytes_that_the_kernels_of_all_layers_store():
+    """Two steps of a model with three layers, whose kernels store keys of 64 bytes and values of 32 bytes per token."""
+    names = ["step[DECODE bs=2 g_sq=2 g_sk=10]", "step[DECODE bs=2 g_sq=2 g_sk=12]"]
+    names += ["void sglang::store_kvcache<64l, 32l, long>(...)"] * 6
+    columns = {
+        "category": ["marker"] * 2 + ["kernel"] * 6,
+        "kernel": names,
+        "start_ns": list(range(8)),
+        "duration_ns": [1e6] * 8,
+        "thread": [1] * 2 + [None] * 6,
+    }
+    recorder = EngineStepRecorder()
+    recorder.add(batch_of(columns, 8))
+    (summary,) = recorder.summarise()
+    assert (summary.cached_tokens, summary.cache_bytes) == (22, 22 * 3 * (64 + 32))

@@ -388,3 +388,9 @@ def test_the_precision_is_that_of_the_products():
         analyse_steady_state(layered(("aten::mm", single, None, "cutlass_80_tensorop_s1688gemm_1", 9.0))).precision
         == "tf32"
     )
+
+
+def test_steps_have_the_kernel_times_of_their_iterations():
+    steady = analyse_steady_state(find_runs(loop(6, labelled={3, 4, 5})))
+    # forward 10 + 30 to 32 + 5 + 8, backward 9 + 60, other 2, update 4
+    assert [step.kernel_s for step in steady.steps] == pytest.approx([(128 + number % 3) * 1e-9 for number in range(6)])

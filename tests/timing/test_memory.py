@@ -360,3 +360,15 @@ def test_the_largest_batch_is_the_one_that_was_found_by_trying(published_runs) -
         (inside if most < following else above).append(run.network)
     assert above == ["efficientnet_b0"]
     assert len(inside) >= 25
+
+
+def test_the_square_root_takes_about_that_many_segments() -> None:
+    """Chen et al. 2016 (arXiv 1604.06174), section 4.1: a network of n layers is divided into sqrt(n) segments."""
+    shape = ((1, 8),)
+    layers = [
+        Layer(str(index), "linear", shape, shape, ((8, 8),), (index - 1 if index else INPUT,)) for index in range(64)
+    ]
+    plan = make_plan(layers, 4)
+    assert len(find_segments(layers, plan, "all")) >= 60
+    assert 6 <= len(find_segments(layers, plan, "sqrt")) <= 10
+    assert len(find_segments(layers, plan, "none")) == 1

@@ -241,3 +241,9 @@ def test_to_frame_has_a_row_per_layer() -> None:
     assert list(frame.columns) == ["name", "kind", "flops", "bytes", "time_s", "bound_s", "bound"]
     assert frame.attrs["calibration"] == prediction.calibration and frame.attrs["bound_s"] == prediction.bound_s
     assert frame["time_s"].sum() == pytest.approx(prediction.time_s)
+
+
+def test_kinds_of_layers_are_listed_by_their_time() -> None:
+    times_s = [row["time_s"] for row in pl.predict("vgg16", gpu="k40m").by_kind().values()]
+    assert times_s == sorted(times_s, reverse=True)
+    assert len(set(times_s)) > 3

@@ -6,7 +6,7 @@ import pytest
 
 from paleo_lite.counting import Layer
 from paleo_lite.counting.kinds import gemm_of
-from paleo_lite.counting.kinds.products import computed_score_fraction
+from paleo_lite.counting.kinds.products import computed_score_fraction, unfused_attention
 from paleo_lite.counting.layer import Gemm
 
 
@@ -122,3 +122,27 @@ def test_scores_of_a_fused_kernel_are_those_that_the_mask_shows(
         first_key = 0 if window is None else max(last_key - window + 1, 0)
         shown += last_key - first_key + 1
     assert computed_score_fraction(layer) == pytest.approx(shown / (queries * keys))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "weight", "sizes"),
+    [
+        ((1, 6, 100), (1, 8, 50), (8, 6, 3), (100, 6, 8 * 3)),
+        ((1, 4, 6, 8, 10), (1, 5, 3, 4, 5), (5, 4, 3, 3, 3), (6 * 8 * 10, 4, 5 * 27)),
+    ],
+)
+def test_gradients_of_one_and_three_dimensional_convolutions_have_a_row_per_input_position(
+    inputs: tuple[int, ...], outputs: tuple[int, ...], weight: tuple[int, ...], sizes: tuple[int, ...]
+) -> None:
+    """NVIDIA, "Convolutional Layers User's Guide": M is N x H x W of the input, N its channels, K = output x taps."""
+    gemm = gemm_of(conv(inputs, outputs, weight), "backward_data")
+    assert gemm is not None
+    assert (gemm.rows, gemm.columns, gemm.inner) == sizes
+
+
+def test_attention_without_a_fused_kernel_has_a_score_per_query_and_key() -> None:
+    query, key, value = (4, 3, 16), (4, 7, 16), (4, 7, 16)
+    attention = Layer("attention", "attention", (query, key, value), ((4, 3, 16),), (), (0, 1, 2))
+    layers = {layer.name: layer for layer in unfused_attention(attention, (0, 1, 2), 3)}
+    scores = layers["attention.scores"]
+    assert (scores.inputs, scores.outputs) == (((4, 3, 16), (4, 16, 7)), ((4, 3, 7),))

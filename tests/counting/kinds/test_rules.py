@@ -353,3 +353,10 @@ def test_documentation_lists_every_elementwise_kind():
 
 def test_the_kinds_of_matrix_work():
     assert {"conv2d", "linear", "matmul", "attention"} < MATRIX_KINDS < set(KINDS)
+
+
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.group == "normalisation"])
+def test_normalisation_has_no_products(kind: str) -> None:
+    made = layer(kind, [(4, 6, 6)], (4, 6, 6), [(4,)] if kind != "rms_norm" else [(6,)])
+    for phase in ("forward", "backward_data", "backward_weight"):
+        assert figures(made, phase)["macs"] == 0
