@@ -22,6 +22,9 @@ from .model_config import DEFAULT_TOKENS, is_known, read_config, text_lengths
 from .network import LANGUAGE_MODELS, Network, SequenceOptions
 from .tape import Config
 
+_CACHE_ARGUMENTS = ("cache", "past_key_values")
+"""Names of the KV cache in ``forward``: since transformers 5.24, and before."""
+
 
 def read_hugging_face(
     reference: str, inputs: Sequence[Input] = (), image_size: int | None = None, options: SequenceOptions | None = None
@@ -65,6 +68,12 @@ def read_hugging_face(
     return built.trace_inputs(inputs, options)
 
 
+def cache_argument(module: Any) -> str | None:
+    """Return the name under which the ``forward`` of a module of transformers accepts a KV cache, if it does."""
+    arguments = inspect.signature(module.forward).parameters
+    return next((name for name in _CACHE_ARGUMENTS if name in arguments), None)
+
+
 class BuiltModel:
     """A module built by ``transformers`` on the meta device.
 
@@ -102,9 +111,9 @@ class BuiltModel:
         if any(type(part).__name__.endswith("Experts") for part in self.module.modules()):
             self.module.to(self.torch.bfloat16)
             self.notes = ("traced in bf16, as the grouped matrix products of experts exist in 16 bits only",)
-        arguments = inspect.signature(self.module.forward).parameters
+        self._cache_argument = cache_argument(self.module)
         self.generates_text = (
-            "past_key_values" in arguments
+            self._cache_argument is not None
             and getattr(self.module, "main_input_name", "") == "input_ids"
             and not getattr(self.config, "is_encoder_decoder", False)
             and not hasattr(self.config, "vision_config")
@@ -173,8 +182,8 @@ class BuiltModel:
         lengths = text_lengths(self.fields, options, "max_position_embeddings", None, generates=True)
         tokens = self.torch.zeros(1, lengths.queries, dtype=self.torch.long, device="meta")
         arguments: dict[str, Any] = {"use_cache": lengths.uses_cache}
-        if lengths.uses_cache:
-            arguments["past_key_values"] = self._filled_cache(lengths.keys - lengths.queries)
+        if lengths.uses_cache and self._cache_argument is not None:
+            arguments[self._cache_argument] = self._filled_cache(lengths.keys - lengths.queries)
             if "logits_to_keep" in inspect.signature(self.module.forward).parameters:
                 arguments["logits_to_keep"] = 1
         network = trace(self.module, tokens, name=self.reference, source=self.source, **arguments)
@@ -193,10 +202,10 @@ class BuiltModel:
     def _filled_cache(self, tokens: int) -> Any:
         """Return a KV cache that holds so many tokens."""
         cache = self.transformers.DynamicCache(config=self.config)
-        if tokens:
+        if tokens and self._cache_argument is not None:
             words = self.torch.zeros(1, tokens, dtype=self.torch.long, device="meta")
             with self.torch.device("meta"), self.torch.no_grad():
-                self.module(words, past_key_values=cache, use_cache=True)
+                self.module(words, **{self._cache_argument: cache}, use_cache=True)
         return cache
 
     def _config_value(self, name: str) -> Any:

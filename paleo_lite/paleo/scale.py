@@ -215,7 +215,7 @@ def paleo_table(
         precision="fp32",
         scaling=request.scaling,
         batch_size=samples,
-        topology=f"as PALEO has it: {request.link} between all workers",
+        topology=f"{request.link} between all workers, as in PALEO",
         links=(),
         model=f"PALEO, {revision} release, PPP {ppp:g}, of the link {ppp_comm:g}",
         memory_bytes=None,

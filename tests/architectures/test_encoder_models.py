@@ -15,6 +15,7 @@ from functools import cache
 import pytest
 
 from paleo_lite.architectures.encoder_models.families import FAMILIES
+from paleo_lite.architectures.hugging_face import cache_argument
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import count
@@ -131,7 +132,7 @@ def traced_with_cache(model_type, class_name, phase):
     token = torch.zeros(1, 1, dtype=torch.long, device="meta")
     parts = [transformers.DynamicCache(config=module.config) for _ in range(2)]
     filled = transformers.EncoderDecoderCache(*parts)
-    options = {"decoder_input_ids": token, "past_key_values": filled, "use_cache": True}
+    options = {"decoder_input_ids": token, cache_argument(module): filled, "use_cache": True}
     if phase == "prefill":
         return trace(module, *inputs, **options)
     encoder_tokens = 32 if model_type == "whisper" else CONTEXT

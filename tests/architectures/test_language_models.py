@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
+from paleo_lite.architectures.hugging_face import cache_argument
 from paleo_lite.architectures.language_models.families import FAMILIES
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
@@ -161,11 +162,11 @@ def traced(model_type, phase="inference"):
     words = torch.zeros(1, 1 if phase == "decode" else TOKENS, dtype=torch.long, device="meta")
     if phase == "inference":
         return trace(module, words, use_cache=False)
-    filled = transformers.DynamicCache(config=module.config)
+    cache = {cache_argument(module): transformers.DynamicCache(config=module.config)}
     if phase == "decode":
         with torch.device("meta"):
-            module(torch.zeros(1, CONTEXT, dtype=torch.long), past_key_values=filled, use_cache=True)
-    return trace(module, words, past_key_values=filled, use_cache=True, logits_to_keep=1)
+            module(torch.zeros(1, CONTEXT, dtype=torch.long), **cache, use_cache=True)
+    return trace(module, words, **cache, use_cache=True, logits_to_keep=1)
 
 
 def network(model_type, phase="inference", **changes):
