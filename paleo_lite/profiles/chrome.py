@@ -25,7 +25,6 @@ from typing import IO, Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 from numpy.typing import NDArray
 
 from ..errors import BadFile, BadProfile
@@ -65,7 +64,7 @@ from .launches import (
     find_steps,
 )
 from .ncu import counted_flops
-from .table import batch_of, encode_text
+from .table import batch_of, encode_names, encode_text, from_numpy, text_array, to_numpy
 from .xla import SIGN
 
 _Key = TypeVar("_Key")
@@ -92,7 +91,10 @@ _LARGE_GZIP = 3 * 2**20
 """The same for gzip, which makes traces about ten times smaller."""
 
 _MOST_PROCESSES = 8  # more would wait for this process, which finds the cuts and writes the rows
-_SPANS_AHEAD = 4  # spans of 1 MiB per process that are read before their results are needed
+_SPANS_AHEAD = 2  # spans of 4 MiB per process that are read before their results are needed
+
+_ABSENT = -(2**63)
+"""Marks an absent integer before the columns are built; no id or size is so low."""
 
 _MESSAGE = b'{"collective":%s,"dtype":%s,"in":%s,"out":%s,"group":%s}'
 _NO_ARGS = Args()
@@ -148,14 +150,15 @@ class ChromeTrace:
             links = rows.links() if rows.linked else None
             places = None if launched is None else rows.places(launched.steps)
             placed = None if places is None or links is None else places.of(links)
-            names, params = pa.array(rows.names, pa.string()), pa.array(rows.params, pa.string())
+            names, params = text_array(rows.names), text_array(rows.params)
             spool.seek(0)
             for batch in pa.ipc.open_stream(spool):
                 values = {name: batch.column(name) for name in batch.schema.names}
-                external, correlation, own = (np.asarray(values.pop(key)) for key in ("external", "correlation", "own"))
+                external, correlation, own = (to_numpy(values.pop(key)) for key in ("external", "correlation", "own"))
+                start_ns = to_numpy(values["start_ns"])
                 if launched is not None:
-                    values |= launched.columns(correlation, np.asarray(values["start_ns"]), base_ns)
-                values["start_ns"] = pa.compute.add(values["start_ns"], base_ns)
+                    values |= launched.columns(correlation, start_ns, base_ns)
+                values["start_ns"] = from_numpy(start_ns + base_ns, pa.int64())
                 if links is not None:
                     at = np.where(own >= 0, own, links.find(external, correlation))
                     values |= links.columns(at, names, params)
@@ -345,10 +348,10 @@ class _Rows:
         self._marks += other._marks
         self._device_marks |= other._device_marks
         self._ranges += [item._replace(thread=int(threads[item.thread])) for item in other._ranges]
-        own = np.asarray(batch.column("own"))
+        own = to_numpy(batch.column("own"))
         position = batch.schema.get_field_index("own")
         columns = batch.columns
-        columns[position] = pa.array(np.where(own >= 0, own + self._count, -1))
+        columns[position] = from_numpy(np.where(own >= 0, own + self._count, -1), pa.int64())
         self._count += other._count
         self._with_both += other._with_both
         self._alike += other._alike
@@ -361,39 +364,40 @@ class _Rows:
         """
         events = piece.decoded.wanted
         args = [event.args or _NO_ARGS for event in events]
-        names = pa.array([event.name for event in events]).dictionary_encode()
-        kind = _kinds(events, names)
+        names = encode_names([event.name for event in events])
+        name_codes, distinct_names = to_numpy(names.indices), names.dictionary.to_pylist()
+        of_nccl = np.array([COMMUNICATION.match(name) is not None for name in distinct_names])
+        kind = _kinds(events, of_nccl[name_codes])
         start_ns, duration_ns = times_ns(path, piece)
         external = _integers([of.external if of.external is not None else of.external_2021 for of in args])
         ids = {
-            "external": np.where(kind == _MARKER, -1, external.fill_null(-1).to_numpy()),
-            "correlation": _integers([of.correlation for of in args]).fill_null(-1).to_numpy(),
+            "external": np.where(kind == _MARKER, -1, _filled(external, -1)),
+            "correlation": _filled(_integers([of.correlation for of in args]), -1),
             "own": np.full(len(events), -1),
         }
         if self.linked:
             end_ns = start_ns + np.nan_to_num(duration_ns).astype(np.int64)
             self._record_operations(events, args, kind, start_ns, end_ns, ids)
             self._record_launches(events, kind, start_ns, ids)
-            marks = np.array([name.startswith(PROFILER_STEP) for name in names.dictionary.to_pylist()], bool)
-            marked = np.flatnonzero((kind == _MARKER) | marks[names.indices.to_numpy()])
+            marks = np.array([name.startswith(PROFILER_STEP) for name in distinct_names])
+            marked = np.flatnonzero((kind == _MARKER) | marks[name_codes])
             self._record_marks(events, marked.tolist(), start_ns, end_ns)
-        on_device = [event.cat in _ON_DEVICE for event in events]
+        on_device = np.array([event.cat in _ON_DEVICE for event in events])
         counted = np.array([event.cat == COUNTED for event in events])
         unknown = np.isnan(duration_ns) | counted
         columns = {
-            "category": pa.DictionaryArray.from_arrays(pa.array(kind), pa.array(_KINDS)),
+            "category": encode_text(kind, _KINDS),
             "kernel": names,
-            "start_ns": pa.array(start_ns),
-            "duration_ns": pa.array(duration_ns, mask=unknown),
+            "start_ns": from_numpy(start_ns, pa.int64()),
+            "duration_ns": from_numpy(duration_ns, pa.float64(), ~unknown),
             "flops": _counted_flops(piece.text, counted),
-            "calls": pa.array(np.ones(len(events), dtype=np.int64)),
-            "thread": _integers([None if is_device else event.tid for event, is_device in zip(events, on_device)]),
-            **_device_columns(events, args, np.array(on_device)),
-            **{name: pa.array(values) for name, values in ids.items()},
+            "calls": from_numpy(np.ones(len(events), dtype=np.int64), pa.int64()),
+            "thread": _column(np.where(on_device, _ABSENT, _integers([event.tid for event in events]))),
+            **_device_columns(path, piece, args, on_device),
+            **{name: from_numpy(values, pa.int64()) for name, values in ids.items()},
         }
         if self.launched:
             columns |= _launch_columns(args, columns["grid"])
-        _check_bytes(path, piece, columns["bytes"])
         return pa.RecordBatch.from_pydict(columns)
 
     def _record_operations(
@@ -419,8 +423,8 @@ class _Rows:
         record["thread"] = self._thread_codes(mine)
         record["name"] = np.where(is_cpu[at], [self._names.setdefault(name, len(self._names)) for name in names], -1)
         record["params"] = [self._params_code(name, arg) for name, arg in zip(names, theirs)]
-        record["sequence"] = _integers([of.sequence for of in theirs]).fill_null(-1).to_numpy()
-        forward_thread = _integers([of.forward_thread for of in theirs]).fill_null(0).to_numpy()
+        record["sequence"] = _filled(_integers([of.sequence for of in theirs]), -1)
+        forward_thread = _filled(_integers([of.forward_thread for of in theirs]), 0)
         direction_by_name = {name: direction_of(name) for name in {*names}}
         own = np.array([direction_by_name[name] for name in names], dtype=np.int8)
         record["direction"] = np.where((own < 0) & (forward_thread > 0), BPROP, own)
@@ -482,87 +486,104 @@ def _translation(codes: dict[_Key, int], of_piece: Iterable[_Key]) -> NDArray[np
     return np.array([*(codes.setdefault(key, len(codes)) for key in of_piece), -1], np.int32)
 
 
-def _kinds(events: list[Event], names: pa.DictionaryArray) -> NDArray[np.int8]:
+def _kinds(events: list[Event], of_nccl: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """Return the index of each event's category in `_KINDS`."""
     kind = np.array(
         [_MEMCPY if event.name == DMA and event.cat == MTIA else _CODES[event.cat] for event in events],
         dtype=np.int8,
     )
-    of_nccl = np.array([COMMUNICATION.match(name) is not None for name in names.dictionary.to_pylist()])
-    return np.where((kind == _KERNEL) & of_nccl[names.indices.to_numpy()], _COMMUNICATION, kind).astype(np.int8)
+    return np.where((kind == _KERNEL) & of_nccl, _COMMUNICATION, kind).astype(np.int8)
 
 
-def _device_columns(events: list[Event], args: list[Args], on_device: NDArray[np.bool_]) -> dict[str, pa.Array]:
-    """Return the columns of device events; stream and device default to the thread and process of the event."""
+def _device_columns(
+    path: Path, piece: Elements[Decoded], args: list[Args], on_device: NDArray[np.bool_]
+) -> dict[str, pa.Array]:
+    """Return the columns of device events; stream and device default to the thread and process of the event.
+
+    Raises
+    ------
+    BadProfile
+        If a size is negative or larger than any memory.
+    """
+    events = piece.decoded.wanted
     at = np.flatnonzero(on_device)
     mine, theirs = [events[i] for i in at], [args[i] for i in at]
+    sizes = _integers([of.size if of.bytes is None else of.bytes for of in theirs])
+    known = _filled(sizes, 0)
+    wrong = (known < 0) | (known > LARGEST)
+    if wrong.any():
+        first = int(wrong.argmax())
+        problem = f"an event of {known[first]:,} bytes, expected 0 to {LARGEST:,}"
+        raise bad_event(path, piece, int(at[first]), problem)
+    occupancy = np.array([np.nan if of.occupancy is None else of.occupancy / 100 for of in theirs])
     columns = {
-        "bytes": _integers([of.size if of.bytes is None else of.bytes for of in theirs]),
-        "grid": _dimensions([of.grid for of in theirs]),
-        "block": _dimensions([of.block for of in theirs]),
-        "stream": _integers([e.tid if of.stream is None else of.stream for e, of in zip(mine, theirs)]),
-        "device": _integers([e.pid if of.device is None else of.device for e, of in zip(mine, theirs)]),
-        "metric.est_achieved_occupancy": pa.array(
-            [None if of.occupancy is None else of.occupancy / 100 for of in theirs], pa.float64()
-        ),
+        "bytes": _column(sizes),
+        "grid": encode_names(_dimensions([of.grid for of in theirs])),
+        "block": encode_names(_dimensions([of.block for of in theirs])),
+        "stream": _column(_integers([e.tid if of.stream is None else of.stream for e, of in zip(mine, theirs)])),
+        "device": _column(_integers([e.pid if of.device is None else of.device for e, of in zip(mine, theirs)])),
+        "metric.est_achieved_occupancy": from_numpy(occupancy, pa.float64(), ~np.isnan(occupancy)),
     }
-    row = pa.array(np.cumsum(on_device) - 1, mask=~on_device)
+    row = from_numpy(np.cumsum(on_device) - 1, pa.int64(), on_device)
     return {name: values.take(row) for name, values in columns.items()}
 
 
 def _launch_columns(args: list[Args], grid_on_device: pa.Array) -> dict[str, pa.Array]:
     """Return `launched`, and `grid` with the grids of launches that record them."""
-    names: list[str | None] = []
+    names: list[str | None] = [None] * len(args)
+    recorded = [index for index, arg in enumerate(args) if arg.kernel]
+    if not recorded:
+        return {"launched": encode_names(names), "grid": grid_on_device}
     grids = grid_on_device.to_pylist()
-    for index, arg in enumerate(args):
-        raw = bytes(arg.kernel)
-        name = msgspec.json.decode(raw) if raw[:1] == b'"' else None
-        names.append(name)
-        if name is not None:
-            grids[index] = _dimensions([arg.grid])[0].as_py()
-    return {"launched": _text_column(names), "grid": _text_column(grids)}
-
-
-def _text_column(texts: list[str | None]) -> pa.DictionaryArray:
-    return pa.array(texts, pa.string()).dictionary_encode()
-
-
-def _check_bytes(path: Path, piece: Elements[Decoded], sizes: pa.Array) -> None:
-    """Raise if a size is negative or larger than any memory."""
-    known = sizes.fill_null(0).to_numpy()
-    wrong = (known < 0) | (known > LARGEST)
-    if wrong.any():
-        index = int(wrong.argmax())
-        raise bad_event(path, piece, index, f"an event of {known[index]:,} bytes, expected 0 to {LARGEST:,}")
+    for index in recorded:
+        text = bytes(args[index].kernel)
+        if text[:1] == b'"':
+            names[index] = msgspec.json.decode(text)
+            grids[index] = _dimensions([args[index].grid])[0]
+    return {"launched": encode_names(names), "grid": encode_names(grids)}
 
 
 def _counted_flops(text: bytes, counted: NDArray[np.bool_]) -> pa.Array:
     """Return the FLOPs of the events with hardware counters."""
-    if not counted.any():
-        return pa.nulls(len(counted), pa.float64())
-    flops = pa.array([counted_flops(counters) for counters in counters_of(text)], pa.float64())
-    return flops.take(pa.array(np.cumsum(counted) - 1, mask=~counted))
+    flops = np.full(len(counted), np.nan)
+    if counted.any():
+        of_event = [counted_flops(counters) for counters in counters_of(text)]
+        flops[counted] = [np.nan if value is None else value for value in of_event]
+    return from_numpy(flops, pa.float64(), ~np.isnan(flops))
 
 
-def _integers(values: list[Whole]) -> pa.Array:
-    """Return integers from numbers or texts ("stream 7" is 7); null for anything else."""
-    try:
-        return pa.array(values, pa.int64())
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        converted = {value: _integer(value) for value in {*values}}
-        return pa.array([converted[value] for value in values], pa.int64())
+def _integers(values: list[Whole]) -> Integers:
+    """Return integers from numbers or texts ("stream 7" is 7); `_ABSENT` for anything else."""
+    if {*map(type, values)} <= {int, type(None)}:
+        numbers = np.array([_ABSENT if value is None else value for value in values])
+        if numbers.dtype == np.int64:  # it is another type if a number has more than 64 bits
+            return numbers
+    converted = {value: _integer(value) for value in {*values}}
+    return np.array([converted[value] for value in values], dtype=np.int64)
 
 
-def _integer(value: Whole) -> int | None:
+def _integer(value: Whole) -> int:
     if isinstance(value, str):
         value = int(match.group()) if (match := _DIGITS.fullmatch(value.removeprefix("stream "))) else None
     if value is None or not abs(value) < 2**63 or value != int(value):  # also false for NaN
-        return None
+        return _ABSENT
     return int(value)
 
 
-def _dimensions(raws: list[msgspec.Raw]) -> pa.Array:
+def _filled(values: Integers, absent: int) -> Integers:
+    """Return the integers with another number in place of `_ABSENT`."""
+    return np.where(values == _ABSENT, absent, values)
+
+
+def _column(values: Integers) -> pa.Array:
+    """Return a column that is null where a value is `_ABSENT`."""
+    return from_numpy(values, pa.int64(), values != _ABSENT)
+
+
+def _dimensions(raws: list[msgspec.Raw]) -> list[str | None]:
+    """Return the texts of grids or blocks, such as "64,1,1"."""
     texts = [bytes(raw) for raw in raws]
     extents: dict[bytes, str | None] = {}
     for text in {*texts}:
         extents[text] = b"".join(text.strip(b"[]").split()).decode("utf-8", "replace") or None
-    return pa.array([extents[text] for text in texts], pa.string()).dictionary_encode()
+    return [extents[text] for text in texts]

@@ -32,6 +32,9 @@ R = TypeVar("R")
 PIECE = 2**20
 """Bytes per read. Gzip is expanded by at most this much per step."""
 
+SPAN = 2**22
+"""Bytes of a span that another process decodes: several times a piece, because each span has a fixed cost."""
+
 ELEMENT_LIMIT = 32 * 2**20
 """Maximum bytes of one element, and of the document outside the array."""
 
@@ -148,7 +151,7 @@ class JsonArray(Generic[T]):
         """Yield the text up to the last piece before the end of the file, cut at guesses."""
         while True:
             try:
-                self._fill(file, PIECE)
+                self._fill(file, SPAN)
             except BadProfile:  # raised again after the pieces before it
                 return
             cut = None if self._ended else last_seam(self._buffer)

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .table import encode_text
+from .table import encode_text, from_numpy, text_array
 
 Integers = NDArray[np.int64]
 
@@ -203,12 +203,12 @@ class Links:
         """
         operation = self.operations[at]
         codes = {"op": operation["name"], "params": operation["params"], "direction": self.direction[at]}
-        texts = {"op": names, "params": params, "direction": pa.array(DIRECTIONS)}
+        texts = {"op": names, "params": params, "direction": text_array(DIRECTIONS)}
         columns: dict[str, pa.Array] = {}
         for name, code in codes.items():
-            indices = pa.array(code.astype(np.int32), mask=(at < 0) | (code < 0))
+            indices = from_numpy(code.astype(np.int32), pa.int32(), (at >= 0) & (code >= 0))
             columns[name] = pa.DictionaryArray.from_arrays(indices, texts[name])
-        columns["execution"] = pa.array(at, mask=at < 0)
+        columns["execution"] = from_numpy(at, pa.int64(), at >= 0)
         return columns
 
 
@@ -305,7 +305,10 @@ class Launched:
         time = start.copy()
         time[launch >= 0] = self.launches["start"][launch[launch >= 0]]
         step = np.where(launch >= 0, self.steps.find(time), self._ran.find(start))
-        return {"launch_ns": pa.array(time + base_ns, mask=launch < 0), "step": encode_text(step, self.steps.names)}
+        return {
+            "launch_ns": from_numpy(time + base_ns, pa.int64(), launch >= 0),
+            "step": encode_text(step, self.steps.names),
+        }
 
 
 def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches: Integers) -> MarkedSteps:

@@ -22,7 +22,7 @@ from ..errors import BadProfile
 from .launches import LAUNCH, OPERATION, HostRange, Launched, Links, ProgramPaths, direction_of, find_steps
 from .lines import LONGEST_LINE, gpu_category, quoted
 from .sqlite_file import open_readonly, recognised_tables, tables_of
-from .table import batch_of, encode_text
+from .table import batch_of, encode_text, text_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -320,7 +320,7 @@ class _Ranges:
         steps = find_steps(names, np.array(starts, np.int64), np.array(ends, np.int64), launches["start"])
         operations = np.array(self._operations, OPERATION)
         links = Links(operations, launches, external_ids=False) if len(operations) else None
-        texts = tuple(pa.array([*codes], pa.string()) for codes in (self.names, self.sizes))
+        texts = tuple(text_array([*codes]) for codes in (self.names, self.sizes))
         return _Linked(Launched(steps, steps, launches), ProgramPaths(self._ranges, steps), links, *texts)
 
 

@@ -80,17 +80,17 @@ class KernelTable(msgspec.Struct, frozen=True, eq=False):
         return frame
 
 
-def _names(values: Any) -> pa.DictionaryArray:
-    """Dictionary-encode texts, so that each distinct text is stored once."""
-    index_of: dict[str | None, int] = {}
-    codes = [None if value is None else index_of.setdefault(value, len(index_of)) for value in values]
-    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array([*index_of], pa.string()))
+def encode_names(values: Iterable[str | None]) -> pa.DictionaryArray:
+    """Dictionary-encode texts, so that each distinct text is stored once; None becomes null."""
+    code_of: dict[str, int] = {}
+    codes = [-1 if value is None else code_of.setdefault(value, len(code_of)) for value in values]
+    return encode_text(np.array(codes, np.int32), list(code_of))
 
 
 def encode_text(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
     """Return a dictionary array from indices into a list of texts; -1 is absent."""
-    codes = codes.astype(np.int32)
-    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(names, pa.string()))
+    indices = from_numpy(codes.astype(np.int32), pa.int32(), codes >= 0)
+    return pa.DictionaryArray.from_arrays(indices, text_array(names))
 
 
 _ROWS = 2**14
@@ -134,7 +134,7 @@ def batch_of(columns: Mapping[str, Any], length: int, keep: tuple[str, ...] | No
         elif isinstance(value, (pa.Array, pa.ChunkedArray)):
             array = value if value.type == field.type else value.cast(field.type)
         elif field.type == _NAME:
-            array = _names(value)
+            array = encode_names(value)
         else:
             array = pa.array(value, type=field.type)
         if isinstance(array, pa.ChunkedArray):
@@ -250,7 +250,7 @@ def valid_mask(array: pa.Array) -> NDArray[np.bool_]:
     return bits[array.offset :].view(bool)
 
 
-def text_array(values: list[str]) -> pa.Array:
+def text_array(values: Sequence[str]) -> pa.Array:
     """Return a text array of a short list."""
     encoded = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
