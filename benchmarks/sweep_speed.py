@@ -123,8 +123,7 @@ class LayerObject:
             tiles /= rates.multiprocessors
             half = values["half_3x3" if name == "conv_3x3" else "half"]
             per_s = rates.matrix_per_s * values[f"efficiency_{name}"] / (1 + half / tiles)
-            if name in ("gemm", "attention"):
-                per_s *= rates.sustained_fraction
+            per_s *= rates.convolution_fraction if name.startswith("conv") else rates.sustained_fraction
         share = values["share_matrix" if matrix else "share_other"]
         compute = self.flops() * padding / per_s
         memory = self.bytes(PRECISION_BYTES[precision]) / (rates.bandwidth_bytes_per_s * share)

@@ -30,12 +30,16 @@ if TYPE_CHECKING:
 RateFunction = Callable[[Rates], float]
 
 SUSTAINED = ("efficiency_gemm", "efficiency_attention")
-"""Parameters that are relative to the sustained clock."""
+"""Parameters that are relative to the clock that matrix products sustain; other efficiencies are relative to that of
+convolutions."""
 
 ORDERED: dict[str, tuple[RateFunction, ...]] = {
     **dict.fromkeys(
         (name for name in NAMES if name.startswith("efficiency") and name not in SUSTAINED),
-        (lambda rates: rates.matrix_per_s, lambda rates: rates.matrix_per_s / rates.multiprocessors),
+        (
+            lambda rates: rates.matrix_per_s * rates.convolution_fraction,
+            lambda rates: rates.matrix_per_s * rates.convolution_fraction / rates.multiprocessors,
+        ),
     ),
     **dict.fromkeys(
         SUSTAINED,
@@ -61,16 +65,22 @@ MEASURED_WEIGHT = 10.0
 
 def is_better(one: Rates, other: Rates) -> bool:
     """Return whether rates are at least as high as others in every respect, including rates per multiprocessor."""
-    own_sustained_per_s = one.matrix_per_s * one.sustained_fraction
-    other_sustained_per_s = other.matrix_per_s * other.sustained_fraction
-    return (
-        one.matrix_per_s >= other.matrix_per_s
-        and own_sustained_per_s >= other_sustained_per_s
-        and one.vector_per_s >= other.vector_per_s
-        and one.bandwidth_bytes_per_s >= other.bandwidth_bytes_per_s
-        and one.matrix_per_s / one.multiprocessors >= other.matrix_per_s / other.multiprocessors
-        and own_sustained_per_s / one.multiprocessors >= other_sustained_per_s / other.multiprocessors
-    )
+    own, others = _compared_rates(one), _compared_rates(other)
+    return all(own_per_s >= other_per_s for own_per_s, other_per_s in zip(own, others, strict=True))
+
+
+def _compared_rates(rates: Rates) -> list[float]:
+    """Return the rates that decide whether a device is better than another."""
+    convolutions_per_s = rates.matrix_per_s * rates.convolution_fraction
+    products_per_s = rates.matrix_per_s * rates.sustained_fraction
+    return [
+        convolutions_per_s,
+        products_per_s,
+        rates.vector_per_s,
+        rates.bandwidth_bytes_per_s,
+        convolutions_per_s / rates.multiprocessors,
+        products_per_s / rates.multiprocessors,
+    ]
 
 
 def are_comparable(one: Device, other: Device) -> bool:

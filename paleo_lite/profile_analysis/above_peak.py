@@ -12,9 +12,9 @@ from ..units import format_si, parse_quantity
 
 _FEWER_MULTIPLICATIONS = {"convolution_winograd": "Winograd", "convolution_fft": "FFT"}
 _SPARSE = re.compile(r"spmma|sptensorop|cusparselt|sp_?gemm|(?<![a-z])sparse", re.IGNORECASE)
-_MAX_BOOST = 1.15
-"""Largest plausible ratio of an actual clock to the boost clock of the data sheet. Founders and partner cards of the
-RTX 20 to 50 series run up to about 10% above it."""
+_MAX_BOOST = 1.3
+"""Largest plausible ratio of an actual clock to the boost clock of the data sheet. An RTX 2080 Ti holds up to 1.94 GHz,
+and its data sheet lists 1.545 GHz (`paleo_lite.timing.power`)."""
 
 
 def explain_flops_above_peak(

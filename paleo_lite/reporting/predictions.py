@@ -13,7 +13,7 @@ from ..machines.device import CLOCKS
 from ..result import LOWER_BOUND_FACT
 from ..timing import Prediction, describe_model
 from ..timing.generating import generation_dict, tokens_per_s
-from ..timing.power import limited_fraction
+from ..timing.power import convolution_fraction, limited_fraction
 from ..units import format_interval, format_number, format_si, parse_quantity
 from ..version import __version__
 from .document import (
@@ -167,16 +167,23 @@ def _generation_facts(prediction: Prediction) -> list[tuple[str, str]]:
 
 
 def _clock_facts(prediction: Prediction) -> list[tuple[str, str]]:
-    """Return the sustained clock, that of matrix products if it is lower, if the power limit reduces it."""
+    """Return the sustained clock if it differs from that of the peak: under a power limit, or on a boosting board."""
     fraction, limit_w = prediction.sustained_fraction, prediction.device.power_w
     clock = prediction.peak.clock
     clock_hz = prediction.device.clock_hz(clock) if clock in CLOCKS else parse_quantity(clock, "Hz")  # type: ignore[arg-type]
-    if not prediction.is_forecast or fraction > 0.995 or clock_hz is None or limit_w is None:
+    if not prediction.is_forecast or clock_hz is None or limit_w is None or abs(fraction - 1) < 0.005:
         return []
-    sustained, boost = format_si(fraction * clock_hz, "Hz", 3), format_si(clock_hz, "Hz", 3)
-    is_lower_in_products = fraction < 0.995 * limited_fraction(prediction.device)
-    kernels = " in matrix products" if is_lower_in_products else ""
-    return [("clock", f"{sustained} of {boost}{kernels} ({limit_w:g} W limit)")]
+    sustained, listed = format_si(fraction * clock_hz, "Hz", 3), format_si(clock_hz, "Hz", 3)
+    if fraction > 1:
+        return [("clock", f"{sustained} in matrix products, above the {listed} of the data sheet")]
+    kernels = ""
+    limited = limited_fraction(prediction.device)
+    if fraction < 0.995 * limited:
+        kernels = " in matrix products"
+        in_convolutions = limited * convolution_fraction(prediction.device, prediction.peak)
+        if in_convolutions < 0.995:
+            kernels += f", {format_si(in_convolutions * clock_hz, 'Hz', 3)} in convolutions"
+    return [("clock", f"{sustained} of {listed}{kernels} ({limit_w:g} W limit)")]
 
 
 def _format_token_rate(per_s: float) -> str:

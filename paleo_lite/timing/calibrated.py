@@ -31,7 +31,7 @@ from ..counting.work import passes_of
 from ..machines import Machine, PeakRate
 from .features import CLASSES, Features, GroupSums, features_of
 from .models import RequestedOutputs, Terms, Times, interval_of
-from .power import limited_fraction, matrix_fraction, power_model
+from .power import boost_fraction, convolution_fraction, limited_fraction, matrix_fraction, power_model
 
 if TYPE_CHECKING:
     from types import EllipsisType
@@ -89,15 +89,17 @@ class Rates(msgspec.Struct, frozen=True):
     Attributes
     ----------
     matrix_per_s, vector_per_s : float
-        Peak rates of matrix operations and of all other arithmetic in FLOP/s.
+        Peak rates of matrix operations in FLOP/s, at the clock of the data sheet, and of all other arithmetic, at the
+        highest clock of the device.
     bandwidth_bytes_per_s : float
         Memory bandwidth in bytes/s.
     multiprocessors : float
         Number of multiprocessors.
     sustained_fraction : float
-        Share of the clock that the device sustains in matrix products and attention, under its rated power limit.
-        Convolutions keep fewer arithmetic units busy: with the same fraction for them, sources held out are 13.4% off,
-        without 12.5%.
+        Clock that the device sustains in matrix products and attention under its rated power limit, relative to that of
+        the data sheet (`paleo_lite.timing.power`).
+    convolution_fraction : float
+        The same in convolutions.
     limit_variance : float
         Variance of the logarithm of the time that is due to a power limit below the rated one.
     """
@@ -107,6 +109,7 @@ class Rates(msgspec.Struct, frozen=True):
     bandwidth_bytes_per_s: float
     multiprocessors: float
     sustained_fraction: float = 1.0
+    convolution_fraction: float = 1.0
     limit_variance: float = 0.0
 
 
@@ -125,16 +128,18 @@ def rates_of(machine: Machine, precision: str) -> Rates:
     A power limit below the rated one reduces all rates, unless the clock is locked at a lower one.
     """
     peak = library_peak(machine, precision)
-    fraction = limited_fraction(machine.device)
+    device = machine.device
+    fraction = limited_fraction(device)
     if fraction < 1 and machine.clock is not None:
         default_peak = library_peak(msgspec.structs.replace(machine, clock=None), precision)
         fraction = min(1.0, fraction * default_peak.per_s / peak.per_s)
     return Rates(
         matrix_per_s=fraction * peak.per_s,
-        vector_per_s=fraction * machine.vector_peak(precision).per_s,
-        bandwidth_bytes_per_s=fraction * machine.device.bandwidth_bytes_per_s,
-        multiprocessors=float(machine.device.cores.multiprocessors.value),
-        sustained_fraction=matrix_fraction(machine.device, peak),
+        vector_per_s=fraction * boost_fraction(device, peak) * machine.vector_peak(precision).per_s,
+        bandwidth_bytes_per_s=fraction * device.bandwidth_bytes_per_s,
+        multiprocessors=float(device.cores.multiprocessors.value),
+        sustained_fraction=matrix_fraction(device, peak),
+        convolution_fraction=convolution_fraction(device, peak),
         limit_variance=power_model().limit_deviation ** 2 if fraction < 1 else 0.0,
     )
 
@@ -561,9 +566,7 @@ def _device_times(
     plan = steps.plan
     values_or_one = np.append(values, 1.0)  # index `_NONE` is 1
     peak = np.where(plan.efficiency == _NONE, rates.vector_per_s, rates.matrix_per_s)
-    if rates.sustained_fraction != 1:
-        is_limited = np.isin(plan.efficiency, [_INDEX["efficiency_gemm"], _INDEX["efficiency_attention"]])
-        peak = np.where(is_limited, peak * rates.sustained_fraction, peak)
+    peak = peak * _clock_fractions(rates)[plan.efficiency]
     flop_s = 1 / (peak * values_or_one[plan.efficiency] * values_or_one[plan.factor])
     byte_s = 1 / (rates.bandwidth_bytes_per_s * values_or_one[plan.share])
     kernel_s = float(values[_INDEX["floor_s"]])
@@ -594,6 +597,16 @@ def _device_times(
         if entries is not None:
             entries.device_s[block] = device_s
         yield _DeviceTimes(block, device_s, power, compute, memory, floor, underfill)
+
+
+def _clock_fractions(rates: Rates) -> Floats:
+    """Return the sustained clock by index of the efficiency that applies, shape (parameters + 1,); 1 without one."""
+    fractions = np.ones(len(NAMES) + 1)
+    for name in MATRIX_CLASSES:
+        is_convolution = name.startswith("conv")
+        fraction = rates.convolution_fraction if is_convolution else rates.sustained_fraction
+        fractions[_INDEX[f"efficiency_{name}"]] = fraction
+    return fractions
 
 
 def _combine_with_host(device_s: Floats, launched: Floats, values: Floats) -> tuple[Floats, Floats, Floats]:

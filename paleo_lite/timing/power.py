@@ -7,7 +7,7 @@ Data-sheet peaks assume the boost clock. A kernel that keeps all arithmetic unit
 and where that exceeds the power limit, the clock falls, and with it the voltage and the energy per FLOP. With the share
 w of the dynamic power at the boost clock that the limit allows, the device sustains the fraction of its clock
 
-    fraction = min(1, w ** exponent),    w = (1 - idle share) * power limit / (energy per FLOP * peak FLOP/s)
+    fraction = min(1, (w / activity) ** exponent),    w = (1 - idle share) * power limit / (energy per FLOP * peak FLOP/s)
 
 An exponent of 1 is a constant voltage and 1/3 a voltage proportional to the clock: dynamic power is proportional to
 clock times squared voltage (Weste and Harris, CMOS VLSI Design, 4th edition, section 5.2). The energy per FLOP depends
@@ -15,7 +15,11 @@ on the unit, the width of the operands, and the process node:
 
     energy = energy at 7 nm of the unit and width * (node / 7 nm) ** node exponent
 
-These four parameters are fitted to the efficiencies that matrix products reach on 19 devices.
+These four parameters are fitted to the efficiencies that matrix products reach on 19 devices. Convolutions keep the
+units less busy: they draw the share `PowerModel.convolution_activity` of the power of matrix products.
+
+Boards for gaming and for workstations raise their clock above the boost clock of the data sheet while power and
+temperature allow it (`UNLIMITED_CLOCKS_HZ`): there the fraction may be above 1, up to the ratio of these clocks.
 
 A requested limit below that of the data sheet slows all kernels. With the power relative to the rated limit, a waiting
 device draws the base share, and a busy one at its boost clock the busy share, so that the limit leaves the share
@@ -70,6 +74,19 @@ CHIP_NODES_NM = {"GA100": 7.0, "Vega 20": 7.0}
 MEMORY_GROUPS = {"HBM": "HBM", "GDDR": "GDDR", "LPDDR": "HBM"}
 """Group of the parameters by the beginning of the memory's type. No power of a device with LPDDR was available."""
 
+UNLIMITED_CLOCKS_HZ = {"Pascal": 1.81e9, "Turing": 1.94e9, "Ampere": 1.93e9, "Ada": 2.66e9, "Blackwell": 2.75e9}
+"""Clock that boards for gaming and workstations hold while neither power nor temperature limits it, by architecture.
+
+Measured as FLOP/s of chains of multiply-adds over those of a clock: GTX 1080, RTX 2080 SUPER and RTX 5060 (results of
+clpeak, github.com/krrishnarraj/clpeak); or read from the board under such a load: RTX A6000 (NVIDIA developer forum,
+topic 203772) and RTX 4090 (github.com/NVIDIA/nvbench/pull/207). By the same benchmark a V100 computes at the clock of
+its data sheet, and a TITAN V below it.
+"""
+
+BOOSTING_BRANDS = ("GeForce", "TITAN", "Quadro", "RTX")
+"""First words of the names of boards that exceed the boost clock of their data sheet. On boards for data centers it is
+the highest clock that the driver sets ("Max Customer Boost Clocks" of nvidia-smi)."""
+
 MIN_FRACTION = 0.1
 """Lowest fraction of the speed that a power limit leads to: devices do not clock lower."""
 
@@ -94,6 +111,8 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     efficiency : dict of str to float
         Share of the sustained peak that matrix products reach, by unit: units are busy, and draw power, for the inverse
         of it times as long as the FLOPs take at peak.
+    convolution_activity : float
+        Power of convolutions above the idle power, relative to that of matrix products at the same clock.
     idle_share : float
         Share of the power limit that matrix products draw for other things than arithmetic: leakage, memory, the board.
     base_share : dict of str to float
@@ -116,6 +135,7 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node_exponent: float
     clock_exponent: float
     efficiency: dict[str, float]
+    convolution_activity: float
     idle_share: float
     base_share: dict[str, float]
     busy_share: float
@@ -171,8 +191,21 @@ def memory_group_of(device: Device) -> str:
     return "GDDR"
 
 
+def boost_fraction(device: Device, rate: PeakRate) -> float:
+    """Return the clock that a device holds if power does not limit it, relative to the clock of a peak rate.
+
+    It is 1 if the rate is at another clock than the boost clock, because the device is then locked at it.
+    """
+    unlimited_hz = UNLIMITED_CLOCKS_HZ.get(device.architecture)
+    boost_hz = device.clock_hz("boost")
+    is_boosting = device.scope == "die" and device.name.split()[0] in BOOSTING_BRANDS and rate.clock == "boost"
+    if not is_boosting or unlimited_hz is None or boost_hz is None:
+        return 1.0
+    return max(1.0, unlimited_hz / boost_hz)
+
+
 def matrix_fraction(device: Device, rate: PeakRate, model: PowerModel | None = None) -> float:
-    """Return the share of a peak rate's clock that matrix products sustain under the rated power limit.
+    """Return the clock that matrix products sustain under the rated power limit, relative to that of a peak rate.
 
     Parameters
     ----------
@@ -185,15 +218,29 @@ def matrix_fraction(device: Device, rate: PeakRate, model: PowerModel | None = N
     Returns
     -------
     float
-        1 for devices without a power limit or of an unknown process.
+        At most `boost_fraction`, and equal to it for devices without a power limit or of an unknown process.
     """
+    return _fraction_at_activity(device, rate, 1.0, model or power_model())
+
+
+def convolution_fraction(device: Device, rate: PeakRate, model: PowerModel | None = None) -> float:
+    """Return the clock that convolutions sustain under the rated power limit, relative to that of a peak rate.
+
+    See `matrix_fraction` for the parameters.
+    """
+    model = model or power_model()
+    return _fraction_at_activity(device, rate, model.convolution_activity, model)
+
+
+def _fraction_at_activity(device: Device, rate: PeakRate, activity: float, model: PowerModel) -> float:
+    """Return the sustained clock of kernels whose dynamic power is a share of that of matrix products."""
+    highest = boost_fraction(device, rate)
     limit_w, rated_w, node_nm = device.power_w, device.rated_power_w, node_nm_of(device)
     if limit_w is None or rated_w is None or node_nm is None:
-        return 1.0
-    model = model or power_model()
-    energy_j = model.energy_per_flop_j(rate.peak.unit, rate.peak.precision, node_nm)
+        return highest
+    energy_j = activity * model.energy_per_flop_j(rate.peak.unit, rate.peak.precision, node_nm)
     share = (1 - model.idle_share) * max(limit_w, rated_w) / (energy_j * rate.per_s)
-    return float(min(1.0, share**model.clock_exponent))
+    return float(min(highest, share**model.clock_exponent))
 
 
 def limited_fraction(device: Device, model: PowerModel | None = None) -> float:
@@ -213,7 +260,7 @@ def limited_fraction(device: Device, model: PowerModel | None = None) -> float:
 
 
 def sustained_fraction(device: Device, rate: PeakRate, model: PowerModel | None = None) -> float:
-    """Return the share of a peak rate's clock that a device sustains in matrix products under its power limit.
+    """Return the clock that a device sustains in matrix products under its power limit, relative to that of a peak rate.
 
     See `matrix_fraction` for the parameters.
     """

@@ -301,7 +301,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def sustained_fraction(self) -> float:
-        """Share of its clock that the device sustains in matrix products, under its power limit."""
+        """Clock that the device sustains in matrix products under its power limit, relative to that of its peak."""
         return sustained_fraction(self.device, self.peak)
 
     @property

@@ -5,6 +5,8 @@ Tests: timing/power.py.
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import numpy as np
 import pytest
@@ -13,9 +15,12 @@ import paleo_lite as pl
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Figure, Machine, find_device, list_devices
 from paleo_lite.machines.registry import limit_power
+from paleo_lite.reporting.predictions import prediction_page
 from paleo_lite.timing.calibrated import library_peak
 from paleo_lite.timing.power import (
     PowerModel,
+    boost_fraction,
+    convolution_fraction,
     drawn_power,
     limited_fraction,
     node_nm_of,
@@ -29,6 +34,7 @@ MODEL = PowerModel(
     node_exponent=1.0,
     clock_exponent=0.5,
     efficiency={"vector": 1.0, "tensor": 1.0},
+    convolution_activity=0.5,
     idle_share=0.2,
     base_share={"HBM": 0.1, "GDDR": 0.3},
     busy_share=0.9,
@@ -54,6 +60,39 @@ def test_a_limit_of_a_quarter_of_the_power_halves_the_clock():
     fraction = sustained_fraction(device, rate, MODEL)
     assert rate.per_s == pytest.approx(19.5e12, rel=2e-3)
     assert fraction == pytest.approx(0.5, rel=2e-3)
+
+
+def test_convolutions_of_half_the_activity_keep_more_of_the_clock():
+    """The limit that halves the clock of products is half of what convolutions draw: they keep the root of a half."""
+    rate = rate_of("a100-sxm-40gb", "fp32")
+    limit = Figure(f"{195 / 4 / 0.8} W", "a rated limit")
+    device = msgspec.structs.replace(find_device("a100-sxm-40gb"), power=limit)
+    assert convolution_fraction(device, rate, MODEL) == pytest.approx(0.5**0.5, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "measured_flops_per_s"),
+    [("gtx1080", 9262.55e9), ("rtx4090", 2.655e9 * 2 * 16384), ("v100-pcie", 14135.97e9)],
+)
+def test_chains_of_multiply_adds_run_at_the_unlimited_clock(gpu, measured_flops_per_s):
+    """Single precision in clpeak's results/NVIDIA_CUDA for a GTX 1080 and a V100, and the clock of an RTX 4090 in
+    nvbench's pull request 207."""
+    rate = rate_of(gpu, "fp32")
+    assert rate.per_s * boost_fraction(find_device(gpu), rate) == pytest.approx(measured_flops_per_s, rel=0.01)
+
+
+def test_a_locked_clock_is_not_exceeded():
+    device = find_device("rtx2080ti")
+    assert boost_fraction(device, rate_of("rtx2080ti", "fp32")) == pytest.approx(1.94 / 1.545)
+    for clock in ("base", "1.2 GHz"):
+        assert boost_fraction(device, library_peak(Machine(device, clock), "fp32")) == 1
+
+
+def test_an_answer_shows_the_clock_of_products_and_of_convolutions():
+    limited = dict(prediction_page(pl.predict("resnet50", gpu="t4")).facts)["clock"]
+    assert re.fullmatch(r"\d+ MHz of 1.59 GHz in matrix products, [\d.]+ GHz in convolutions \(70 W limit\)", limited)
+    boosting = dict(prediction_page(pl.predict("resnet50", gpu="rtx2080ti")).facts)["clock"]
+    assert boosting.endswith("in matrix products, above the 1.54 GHz of the data sheet")
 
 
 def test_energy_follows_the_width_and_the_process():
