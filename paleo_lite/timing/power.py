@@ -7,7 +7,8 @@ Data-sheet peaks assume the boost clock. A kernel that keeps all arithmetic unit
 and where that exceeds the power limit, the clock falls, and with it the voltage and the energy per FLOP. With the share
 w of the dynamic power at the boost clock that the limit allows, the device sustains the fraction of its clock
 
-    fraction = min(1, (w / activity) ** exponent),    w = (1 - idle share) * power limit / (energy per FLOP * peak FLOP/s)
+    fraction = min(highest, (w / activity) ** exponent)
+    w = (1 - idle share) * power limit / (energy per FLOP * peak FLOP/s)
 
 An exponent of 1 is a constant voltage and 1/3 a voltage proportional to the clock: dynamic power is proportional to
 clock times squared voltage (Weste and Harris, CMOS VLSI Design, 4th edition, section 5.2). The energy per FLOP depends
@@ -15,11 +16,11 @@ on the unit, the width of the operands, and the process node:
 
     energy = energy at 7 nm of the unit and width * (node / 7 nm) ** node exponent
 
-These four parameters are fitted to the efficiencies that matrix products reach on 19 devices. Convolutions keep the
-units less busy: they draw the share `PowerModel.convolution_activity` of the power of matrix products.
+These four parameters are fitted to the efficiencies that matrix products reach on 19 devices. The
+activity of matrix products is 1. Convolutions keep the units less busy: theirs is `PowerModel.convolution_activity`.
 
-Boards for gaming and for workstations raise their clock above the boost clock of the data sheet while power and
-temperature allow it (`UNLIMITED_CLOCKS_HZ`): there the fraction may be above 1, up to the ratio of these clocks.
+The highest fraction is 1, but boards for gaming and workstations raise their clock above the boost clock of the data
+sheet while power and temperature allow it: theirs is the ratio of these clocks (`UNLIMITED_CLOCKS_HZ`).
 
 A requested limit below that of the data sheet slows all kernels. With the power relative to the rated limit, a waiting
 device draws the base share, and a busy one at its boost clock the busy share, so that the limit leaves the share
@@ -260,7 +261,7 @@ def limited_fraction(device: Device, model: PowerModel | None = None) -> float:
 
 
 def sustained_fraction(device: Device, rate: PeakRate, model: PowerModel | None = None) -> float:
-    """Return the clock that a device sustains in matrix products under its power limit, relative to that of a peak rate.
+    """Return the clock that matrix products sustain under the requested power limit, relative to that of a peak rate.
 
     See `matrix_fraction` for the parameters.
     """

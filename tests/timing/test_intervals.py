@@ -73,7 +73,8 @@ def test_layers_together_are_the_step_without_its_constant(model) -> None:
         # its tensor cores reach 19.5 in fp64, convolutions do not use them
         ("a100-sxm-80gb", "fp64", 9.7e12, 9.7e12),
         # fp16 at 1/64 of fp32: cuDNN's pseudo-half computes in fp32
-        ("gtx1080ti", "fp16", 11.34e12, 11.34e12),
+        # other arithmetic runs at 1.81 GHz instead of the listed 1.582
+        ("gtx1080ti", "fp16", 11.34e12, 11.34e12 * 1.81 / 1.582),
     ],
 )
 def test_rates_are_those_that_libraries_compute_at(device, precision, matrix_flops, vector_flops) -> None:
