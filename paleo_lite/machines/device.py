@@ -16,6 +16,9 @@ from ..units import PRECISION_BYTES, format_si, parse_quantity
 
 Clock = Literal["base", "boost", "tensor"]
 Unit = Literal["vector", "tensor"]
+REQUESTED_LIMIT = "given power limit"
+"""Source of a power limit that the user requests."""
+
 CLOCKS = ("base", "boost")
 """Clocks that a prediction may use; the third is a separate clock of tensor cores on some data sheets."""
 UNITS: tuple[str, ...] = get_args(Unit)
@@ -184,6 +187,11 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def power_w(self) -> float | None:
         """Power limit in watts; None if no source gives it."""
         return None if self.power is None else parse_quantity(self.power.value, "W")
+
+    @property
+    def requested_power_limit_w(self) -> float | None:
+        """Power limit that the user requests, in watts; None if the device has that of its data sheet."""
+        return self.power_w if self.power is not None and self.power.source == REQUESTED_LIMIT else None
 
     @property
     def rated_power_w(self) -> float | None:
