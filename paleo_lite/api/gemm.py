@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..calibration.choose import choose_model
 from ..calibration.store import Calibration
-from ..errors import BadValue
+from ..errors import BadQuantity, BadValue
 from ..machines import Device, Machine, find_device
 from ..timing import find_model
 from ..timing.gemm import GemmTimes, time_gemms
@@ -63,6 +63,10 @@ def gemm(
     has_device_options = calibration or clock or unit or time_model not in (None, PeakModel.name)
     if peak is not None and has_device_options:
         raise BadValue("`--peak` cannot be combined with a calibration, clock, unit or time model other than peak")
+    try:
+        peak_per_s = None if peak is None else parse_quantity(peak, "FLOP/s", unit_required=True)
+    except BadQuantity as error:
+        raise BadQuantity(f"`--peak`: {error}") from None
     machine = None
     model = find_model(PeakModel.name)
     if gpu is not None:
@@ -75,7 +79,7 @@ def gemm(
         precision,
         model,
         machine=machine,
-        peak_per_s=None if peak is None else parse_quantity(peak, "FLOP/s"),
+        peak_per_s=peak_per_s,
         products=count,
         into=into,
         tile=parse_shape(tile) if isinstance(tile, str) else tile,

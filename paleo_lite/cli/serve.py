@@ -124,7 +124,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
 )
 @click.option(
     "--overhead",
-    type=Quantity("s"),
+    type=Quantity("s", unit_required=True),
     metavar="TIME",
     help="Time per iteration in which the device waits for scheduler and sampling, such as '1 ms'.",
 )
@@ -158,6 +158,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
 @options.time_model()
 @options.calibration()
 @options.clock()
+@options.power_limit()
 @options.unit()
 @options.hardware_files()
 def serve(**arguments: Any) -> Answer:
