@@ -35,7 +35,7 @@ from .values import INTEGER, SHAPE
     metavar="ROWSxCOLUMNS",
     help="Rows and columns of the output tiles that form waves.",
 )
-@options.time_model()
+@options.time_model("")
 @options.calibration()
 @options.clock()
 @options.unit()

@@ -155,7 +155,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     help="Rank devices, tensor degrees, weights and batch limits; choose the cheapest that meets --slo at --rate.",
 )
 @options.price()
-@options.time_model()
+@options.time_model("")
 @options.calibration()
 @options.clock()
 @options.power_limit()

@@ -237,7 +237,7 @@ class RowCount(click.ParamType):  # type: ignore[type-arg]
         if text == "all":
             return None
         if not text.isdecimal():
-            raise BadValue(f"{_parameter_name(param)} must be an integer or 'all' (got {text!r})")
+            raise BadValue(f"{_parameter_name(param)} must be an integer >= 0 or 'all' (got {text!r})")
         return int(text)
 
 
@@ -264,6 +264,8 @@ class RulesFile(click.Path):
             try:
                 runpy.run_path(str(value))
             except Exception as error:
+                if isinstance(error, OSError) and error.filename == str(value):
+                    raise BadFile(f"{value}: cannot be read ({error.strerror})") from None
                 raise BadFile(f"{value}: {type(error).__name__}: {error}") from error
         return value
 

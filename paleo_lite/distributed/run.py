@@ -122,7 +122,7 @@ class Request(msgspec.Struct, frozen=True):
             return flat_topology(link_rate(self.link, self.ppp_comm), max(counts))
         if max(counts) > 1:
             raise BadValue(
-                "`scale` needs a network: give `--link ethernet20`, "
+                "several workers need a link: give `--link ethernet20`, "
                 "`--topology '2x k40m @ pcie3, 16 nodes @ infiniband'` or `--platform NAME`"
             )
         return Topology(None, 1, None, 1, None)
@@ -182,7 +182,8 @@ def predict_scaling(
     if advise:
         if len(counts) != 1:
             raise BadValue(
-                f"`--advise` needs a single number of workers, such as `--workers {counts[-1]}` (got {len(counts)})"
+                f"`--advise` needs a single number of workers, such as `--workers {counts[-1]}` "
+                f"(got {', '.join(map(str, counts)) or 'none'})"
             )
         advice = compare_strategies(
             job,

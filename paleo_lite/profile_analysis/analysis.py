@@ -205,7 +205,7 @@ def measure_efficiency(
     BadProfile
         If, without `keep_going`, a file cannot be read, or the notebook method is used with durations and a file has
         none.
-    UnknownName
+    UnknownName, BadValue
         If no file's configuration has a column of `group_by`.
     """
     reading = reading or ReadOptions()
@@ -216,6 +216,11 @@ def measure_efficiency(
     columns = list(dict.fromkeys(name for analysis in readable for name in analysis.configuration))
     for name in group_by:
         if readable and name not in columns:
+            if not columns:
+                raise BadValue(
+                    f"`--group-by {name}`: the names of the files have no settings that paleo-lite recognises; "
+                    "`--name-pattern` reads others"
+                )
             raise UnknownName("column", name, columns, "The columns come from the files' names (--name-pattern).")
     notes = []
     conflicts: list[str] = []

@@ -90,7 +90,10 @@ def test_paleo_s_answer_comes_in_the_same_columns():
             ("--workers", "3", "--scaling", "strong", "--batch-size", "100"),
             "divisible by the 3 workers, such as 99 or 102 (got 100)",
         ),
-        (("--workers", "2,4", "--advise"), "`--advise` needs a single number of workers"),
+        (
+            ("--workers", "2,4", "--advise"),
+            "`--advise` needs a single number of workers, such as `--workers 4` (got 2, 4)",
+        ),
         (
             ("--workers", "2", "--topology", "2x k40m @ pcie3"),
             "give only one of `--link`, `--topology` and `--platform`",
@@ -111,7 +114,7 @@ def test_bad_input(arguments, says):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--gpu", "k40m", "--workers", "2"), "`scale` needs a network: give `--link"),
+        (("--gpu", "k40m", "--workers", "2"), "several workers need a link: give `--link"),
         (("--gpu", "k40m", "--workers", "2", "--link", "nonsense"), "no link is called 'nonsense'"),
         (("--gpu", "k40m", "--workers", "2", "--link", "0 GB/s"), "> 0 (got"),
         (("--topology", "two GPUs somewhere @ pcie3"), "two GPUs somewhere"),
