@@ -101,7 +101,7 @@ def test_message_names_the_file_and_the_problem(text, message, tmp_path) -> None
 def test_binary_file_is_named_as_such(tmp_path) -> None:
     path = tmp_path / "point.toml"
     path.write_bytes(b"\x89PNG\r\n")
-    with pytest.raises(BadFile, match="point.toml: not a text file in UTF-8, and therefore no point"):
+    with pytest.raises(BadFile, match=r"point\.toml: not a text file in UTF-8, and therefore no point"):
         read_typed(path, Point, "point", 100)
 
 

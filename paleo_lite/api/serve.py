@@ -170,9 +170,7 @@ def serve(
     >>> result.latencies["ttft_s"]["p50"].value < 0.2
     True
     """
-    from ..distributed.platforms import Computer, find_platform
     from ..machines import find_device
-    from ..machines.registry import limit_power
     from ..serving.answers import answer
     from ..serving.deployment import Deployment, device_link, tensor_group
     from ..serving.engines import find_engine
@@ -180,25 +178,17 @@ def serve(
     from ..serving.pipeline import connect_stages
     from ..serving.requests import parse_lengths
     from ..serving.simulator import Options, Speculation
-    from ..serving.slo import parse_slo
     from ..timing.budget import parse_price
 
     inputs = parse_lengths(input_tokens, "--input-tokens", is_input=True)
     outputs = parse_lengths(output_tokens, "--output-tokens", is_input=False)
     rate_per_s = None if rate is None else parse_rate(rate)
-    objectives = parse_slo(slo) if slo else ()
-    if objectives and requests is not None:
-        raise BadValue("`--slo` needs distributions of lengths, not `--requests`")
+    objectives = _parse_objectives(slo, requests)
     cache_format = _choose_cache_format(kv_cache, precision)
-    topology: Topology | None = None
     price_usd_per_h = None if price is None else parse_price(price)
-    if platform is not None:
-        if link is not None:
-            raise BadValue("give only one of `--link` and `--platform`")
-        computer = find_platform(platform)
-        topology = computer.topology(workers or 0)
-        if price_usd_per_h is None and isinstance(computer, Computer):
-            price_usd_per_h = computer.price_usd_per_h
+    topology, platform_price_usd_per_h = _find_topology(platform, link, workers)
+    if price_usd_per_h is None:
+        price_usd_per_h = platform_price_usd_per_h
     devices = _device_names(gpu, topology)
     if len(devices) > 1 and not advise:
         raise BadValue(f"several devices need `--advise` (got {', '.join(map(str, devices))})")
@@ -208,12 +198,9 @@ def serve(
     ) -> Deployment:
         def place(name: str | Network) -> ModelOnDevice:
             _check_language_model(name)
-            device = find_device(device_name, to_paths(hardware_files))
-            if power_limit is not None:
-                device = limit_power(device, power_limit)
             workload, machine, model = resolve_question(
                 name,
-                device,
+                _find_device_under_limit(device_name, hardware_files, power_limit),
                 precision=precision,
                 phase="decode",
                 time_model=time_model,
@@ -251,9 +238,8 @@ def serve(
             price_usd_per_h=device_price,
         )
 
-    for option, value in (("--draft", draft), ("--acceptance", acceptance)):
-        if value and not draft_length:
-            raise BadValue(f"`{option}` needs `--draft-length`, the tokens drafted per iteration")
+    if draft is not None and not draft_length:
+        raise BadValue("`--draft` needs `--draft-length`, the tokens drafted per iteration")
     tensor_degree, stages = _check_degree(tensor, "--tensor"), _check_degree(pipeline, "--pipeline")
     replica_count = _count_replicas(workers, tensor_degree * stages, replicas)
     if prefill_workers and replica_count < 2:
@@ -283,6 +269,39 @@ def serve(
     prepared = deployment.prepare(traffic)
     result = answer(prepared, traffic, description)
     return _with_highest_rate(result, prepared, objectives, inputs, outputs, seed) if objectives else result
+
+
+def _find_topology(platform: str | None, link: str | None, workers: int | None) -> tuple[Topology | None, float | None]:
+    """Return the topology of a platform and its price per device in US dollars per hour; None where it has none."""
+    from ..distributed.platforms import Computer, find_platform
+
+    if platform is None:
+        return None, None
+    if link is not None:
+        raise BadValue("give only one of `--link` and `--platform`")
+    computer = find_platform(platform)
+    price_usd_per_h = computer.price_usd_per_h if isinstance(computer, Computer) else None
+    return computer.topology(workers or 0), price_usd_per_h
+
+
+def _find_device_under_limit(device: str | Device, hardware_files: Paths, power_limit: float | str | None) -> Device:
+    """Return a device, with the requested power limit if there is one."""
+    from ..machines import find_device
+    from ..machines.registry import limit_power
+
+    found = find_device(device, to_paths(hardware_files))
+    return found if power_limit is None else limit_power(found, power_limit)
+
+
+def _parse_objectives(slo: str | None, requests: str | Path | None) -> tuple[Objective, ...]:
+    """Return the objectives; they need distributions of lengths, from which requests at other rates are drawn."""
+    from ..serving.slo import parse_slo
+
+    if slo is None:
+        return ()
+    if requests is not None:
+        raise BadValue("`--slo` needs distributions of lengths, not `--requests`")
+    return parse_slo(slo)
 
 
 def _choose_cache_format(kv_cache: str | None, precision: str) -> str:
