@@ -95,7 +95,7 @@ def _notes(workload: Workload, machine: Machine, model: TimeModel, terms: Terms)
         )
     if peak.peak.unverified:
         notes.append(f"the {peak.describe()} could not be checked against a primary source")
-    notes += _setting_notes(machine, model)
+    notes += setting_notes(machine, model)
     if not workload.has_layers:
         return tuple(notes)
     if phase in GENERATION_PHASES:
@@ -131,7 +131,7 @@ def _notes(workload: Workload, machine: Machine, model: TimeModel, terms: Terms)
     return tuple(notes)
 
 
-def _setting_notes(machine: Machine, model: TimeModel) -> list[str]:
+def setting_notes(machine: Machine, model: TimeModel) -> list[str]:
     """Return notes on a requested clock or power limit that the device does not have, or that changes nothing."""
     device, notes = machine.device, []
     boost_hz = device.clock_hz("boost")
@@ -159,6 +159,8 @@ def _setting_notes(machine: Machine, model: TimeModel) -> list[str]:
             f"the power limit {limit_w:g} W is too low for {device.name} ({rated_w:g} W): "
             f"the times assume {MIN_FRACTION:.0%} of its speed"
         )
+    elif limited_fraction(device) < 1:
+        notes.append(f"the power limit {limit_w:g} W leaves {limited_fraction(device):.0%} of the speed of the kernels")
     return notes
 
 
