@@ -72,7 +72,7 @@ def _describe_cpu(setup: Setup) -> System:
     vendor = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}.get(info.get("vendor_id", ""), "unknown")
     mhz = info.get("cpu MHz", "")
     return System(
-        name=" ".join(re.sub(r"\((R|TM|tm)\)|CPU|@.*", " ", name).split()),
+        name=_shorten_processor_name(name),
         vendor=vendor,
         architecture=platform.machine(),
         multiprocessors=setup.threads,
@@ -81,6 +81,12 @@ def _describe_cpu(setup: Setup) -> System:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         clock_hz=float(mhz) * 1e6 if mhz else None,
     )
+
+
+def _shorten_processor_name(name: str) -> str:
+    """Return a processor's name without trademark signs, the word CPU and its clock: ``Intel Xeon Gold 6130``."""
+    without_signs = re.sub(r"\((R|TM|tm)\)|CPU|@.*", " ", name)
+    return " ".join(without_signs.split())
 
 
 def _read_cpuinfo() -> dict[str, str]:
