@@ -147,7 +147,8 @@ class _Reader:
     def _add_slices(self, name: str, message: Message, blob: Blob, tops: list[str]) -> None:
         """Split a blob along an axis, and add a layer for each part."""
         param = submessage(message, "slice_param")
-        axis = read_integer(self.builder, name, param, "axis", read_integer(self.builder, name, param, "slice_dim", 1, 0), -4)
+        earlier_axis = read_integer(self.builder, name, param, "slice_dim", 1, 0)
+        axis = read_integer(self.builder, name, param, "axis", earlier_axis, -4)
         if axis < 0:
             axis += len(blob.shape)
         if not 0 < axis < len(blob.shape) or not tops:
@@ -225,11 +226,12 @@ def _pooling(builder: Builder, name: str, message: Message, blobs: list[Blob]) -
         _, height, width = builder.image_shape(name, blobs[0])
         return builder.pooling(name, blobs[0], is_maximum, (height, width), (1, 1))
     # BVLC names the option round_mode, other forks ceil_mode.
-    ceil = last_value(param, "round_mode", "CEIL") in ("CEIL", 0) and read_boolean(builder, name, param, "ceil_mode", True)
+    is_rounded_up = last_value(param, "round_mode", "CEIL") in ("CEIL", 0)
+    is_rounded_up = is_rounded_up and read_boolean(builder, name, param, "ceil_mode", True)
     kernel = read_pair(builder, name, param, "kernel", None)
     stride = read_pair(builder, name, param, "stride", 1)
     padding = read_pair(builder, name, param, "pad", 0, 0)
-    return builder.pooling(name, blobs[0], is_maximum, kernel, stride, padding, ceil)
+    return builder.pooling(name, blobs[0], is_maximum, kernel, stride, padding, is_rounded_up)
 
 
 def _inner_product(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
@@ -270,7 +272,8 @@ def _per_channel(kind: str) -> Add:
 
 def _concat(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
     param = submessage(message, "concat_param")
-    axis = read_integer(builder, name, param, "axis", read_integer(builder, name, param, "concat_dim", 1, 0), -4)
+    earlier_axis = read_integer(builder, name, param, "concat_dim", 1, 0)
+    axis = read_integer(builder, name, param, "axis", earlier_axis, -4)
     return builder.concat(name, blobs, axis)
 
 

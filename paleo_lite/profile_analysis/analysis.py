@@ -396,9 +396,10 @@ def _no_durations_error(profile: Profile) -> BadProfile:
 def _make_row(analysis: FileAnalysis, device: Device, peak: PeakRate, reading: ReadOptions) -> dict[str, Any]:
     durations = reading.durations
     duration = None if durations is None else durations.find(analysis.configuration)
-    if analysis.notebook is not None:
+    if analysis.steady is None:
+        assert analysis.notebook is not None  # a readable file was analysed by one of the two methods
         figures = notebook_figures(analysis.notebook, duration, reading.batches)
-    if analysis.steady is not None:
+    else:
         peak = _peak_in_precision(analysis.steady.precision, device, peak)
         figures = steady_figures(analysis.steady, peak.per_s, duration.seconds if duration is not None else None)
         operator_rows = []

@@ -158,6 +158,7 @@ def matrix_state_elements(rule: str, rows: int, columns: int) -> int:
         return rows + columns
     if rule == "orthogonalized":
         return rows * columns
+    assert rule == "preconditioned"
     state = 2 * rows * columns
     for block_rows, row_blocks in _block_sizes(rows):
         for block_columns, column_blocks in _block_sizes(columns):
