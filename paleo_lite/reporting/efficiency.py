@@ -13,6 +13,7 @@ from ..profile_analysis.critical_path import PARTS
 from ..profile_analysis.device_time import CAUSES
 from ..profile_analysis.ranks import Ranks
 from ..profile_analysis.steady import MIN_COVERAGE
+from ..text import format_plural
 from ..units import format_si
 from .document import (
     Column,
@@ -21,7 +22,6 @@ from .document import (
     format_bandwidth,
     format_bytes,
     format_percent,
-    format_plural,
     format_time,
     format_yes_no,
     raw_table,
