@@ -10,6 +10,7 @@ import msgspec
 from ..counting import KINDS
 from ..profile_analysis.pass_times import PassTimes
 from ..result import Result
+from ..text import format_plural
 from ..timing import Prediction
 from ..timing.models import Terms
 from .by_operation import PROFILE_PASSES, OperationRow, compare_operations
@@ -122,8 +123,8 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
         measured = self.measured
         available = "" if measured.iterations_found == measured.iterations else f" of {measured.iterations_found}"
         notes = [
-            f"measured: medians over {measured.iterations}{available} iterations, summed over kernels; the first "
-            "iteration (autotuning) and irregular ones are left out"
+            f"measured: medians over {format_plural(measured.iterations, 'iteration')}{available}, summed over kernels; "
+            "the first iteration (autotuning) and irregular ones are left out"
         ]
         if not measured.has_ops:
             notes.append(
