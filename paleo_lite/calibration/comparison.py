@@ -122,9 +122,10 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
         """Caveats of the numbers."""
         measured = self.measured
         available = "" if measured.iterations_found == measured.iterations else f" of {measured.iterations_found}"
+        iterations = f"{format_plural(measured.iterations, 'iteration')}{available}"
         notes = [
-            f"measured: medians over {format_plural(measured.iterations, 'iteration')}{available}, summed over kernels; "
-            "the first iteration (autotuning) and irregular ones are left out"
+            f"measured: medians over {iterations}, summed over kernels; the first "
+            "iteration (autotuning) and irregular ones are left out"
         ]
         if not measured.has_ops:
             notes.append(

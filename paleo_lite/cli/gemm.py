@@ -38,6 +38,7 @@ from .values import INTEGER, SHAPE
 @options.time_model("")
 @options.calibration()
 @options.clock()
+@options.power_limit()
 @options.unit()
 @options.hardware_files()
 def gemm(**arguments: Any) -> Result:
