@@ -291,7 +291,9 @@ class PeakRate(msgspec.Struct, frozen=True):
         unit = "OP/s" if self.peak.precision == "int8" else "FLOP/s"
         scaled = f" (scaled from the {self.scaled_from} clock)" if self.scaled_from else ""
         rate = format_si(self.per_s, unit)
-        return f"{self.peak.precision} {self.peak.unit} peak {rate} at the {self.clock} clock{scaled}"
+        is_locked = self.clock not in CLOCKS
+        clock = f"a clock of {format_si(_parse_clock(self.clock), 'Hz')}" if is_locked else f"the {self.clock} clock"
+        return f"{self.peak.precision} {self.peak.unit} peak {rate} at {clock}{scaled}"
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
