@@ -24,6 +24,7 @@ from .evidence import Evidence, device_warnings, find_contradictions, find_rank,
 from .iteration_work import OperatorWork, known_sum
 from .notebook import COLUMNS, SWAPPED_COLUMNS_NOTE, NotebookSums, notebook_figures, sum_batch
 from .ranks import Ranks, compare_ranks
+from .recorded_device import describe_ambiguous_name
 from .serving_steps import EngineStepRecorder, PhaseSummary
 from .steady import SteadyIteration, analyse_steady_state, parse_steps
 
@@ -231,6 +232,10 @@ def measure_efficiency(
         evidence = first.evidence or gather_evidence(open_profile(first.path, reading.name_pattern))
         conflicts = find_contradictions(evidence, device)
         notes += [f"{first.path.name}: {warning}" for warning in device_warnings(evidence, device)]
+        for name in evidence.gpus:
+            note = describe_ambiguous_name(name, device)
+            if note:
+                notes.append(f"{first.path.name}: {note}")
     rows = [_make_row(analysis, device, peak, reading) for analysis in readable]
     if conflicts:
         rows = [_without_shares_of_peak(row) for row in rows]
