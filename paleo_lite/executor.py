@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -198,6 +199,8 @@ def _exit_after_parent() -> None:
 
 @contextmanager
 def _connect_to_cluster(address: str) -> Iterator[Executor]:
+    if not re.fullmatch(r"\w+://.+|[^/]+:\d+", address):
+        raise BadValue(f"the address of a Dask scheduler must be such as tcp://host:8786 (got {address!r})")
     distributed = require("distributed", "a scheduler", "cluster")
     try:
         client = distributed.Client(address, timeout=_SCHEDULER_TIMEOUT_S, set_as_default=False)

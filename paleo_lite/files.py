@@ -15,6 +15,9 @@ from .errors import BadFile, BadValue, PaleoError
 
 _T = TypeVar("_T")
 
+NOT_TEXT = "not a text file in UTF-8"
+"""What is wrong with a file whose bytes cannot be decoded."""
+
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file completely or not at all: write a temporary file, flush it and rename it."""
@@ -180,9 +183,14 @@ def read_typed(
     try:
         if path.stat().st_size > max_bytes:
             raise error_class(f"{path}: larger than {max_bytes} bytes, too large for a {description}")
-        return decode(path.read_bytes(), type=struct)
+        data = path.read_bytes()
+        if not data.strip():
+            raise error_class(f"{path}: the file is empty, not a {description}")
+        return decode(data, type=struct)
     except OSError as error:
         raise error_class(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise error_class(f"{path}: {NOT_TEXT}, and therefore no {description}") from None
     except (msgspec.DecodeError, ValueError) as error:  # ValueError: a null byte in the name
         raise error_class(f"{path}: {error}") from None
     except RecursionError:

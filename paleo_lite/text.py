@@ -12,6 +12,11 @@ _LONG_WORD = re.compile(r"[^\s/]{200,}")
 _FORMULA = re.compile(r"[=+\-@].")
 
 
+def format_plural(count: int, noun: str) -> str:
+    """Return a count with its noun: ``1 kernel``, ``1,234 kernels``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def make_printable(text: str) -> str:
     """Return the text on one line, without control characters and lone surrogates."""
     if text.isprintable():

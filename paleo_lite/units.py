@@ -27,6 +27,13 @@ SPELLINGS = {
     "Hz": "Hz", "W": "W", "s": "s", "USD": "USD", "USD/h": "USD/h", "IOPS": "IOPS",
 }  # fmt: skip
 
+_EXAMPLES = {
+    "FLOP": "1.5 GFLOP", "MAC": "1.5 GMAC", "FLOP/s": "8.73 TFLOP/s", "OP/s": "130 TOP/s", "B": "24 GB",
+    "B/s": "480 GB/s", "bit": "8 Gbit", "bit/s": "25 Gbit/s", "Hz": "1.2 GHz", "W": "300 W", "s": "50 ms",
+    "USD": "100 USD", "USD/h": "3.06 USD/h", "IOPS": "90 kIOPS", "": "1.28M",
+}  # fmt: skip
+"""A quantity in each unit, for error messages."""
+
 PRECISION_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 """Bytes per number in memory for each precision; tf32 is only a multiplication format and is stored as fp32."""
 
@@ -39,7 +46,7 @@ RANGE_FORMATS = "numbers such as 1,2,4, a series such as 1,2,4,...,128, or a ran
 _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ/]*)\s*")
 
 
-def parse_quantity(text: str | int | float, unit: str) -> float:
+def parse_quantity(text: str | int | float, unit: str, *, unit_required: bool = False) -> float:
     """Parse a number with an optional prefix and unit.
 
     Parameters
@@ -48,6 +55,9 @@ def parse_quantity(text: str | int | float, unit: str) -> float:
         ``"480 GB/s"``, ``"15503M"``, ``"24 GiB"``. A number without unit, or with a prefix only, is in `unit`.
     unit : str
         Expected unit, as paleo-lite writes it (``"B/s"``, ``"FLOP/s"``, ``"Hz"``, ``"W"``, ...).
+    unit_required : bool
+        Whether a text without unit is an error: it would mean another quantity than the user intends, as 500 seconds in
+        place of milliseconds.
 
     Returns
     -------
@@ -57,17 +67,20 @@ def parse_quantity(text: str | int | float, unit: str) -> float:
     Raises
     ------
     BadQuantity
-        If the text is not a quantity, or has another unit.
+        If the text is not a quantity, has another unit, or lacks a required one.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         return float(text)
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise BadQuantity(f"{text!r} is not a quantity: expected a number and a unit, such as '1.5 G{unit}'")
+        raise BadQuantity(f"{text!r} is not a quantity: expected one such as '{_EXAMPLES[unit]}'")
     number, suffix = match.groups()
+    if unit_required and suffix == "":
+        raise BadQuantity(f"{text!r} has no unit: expected a quantity such as '{_EXAMPLES[unit]}'")
     value = _parse_number_with_suffix(number, suffix, unit)
     if value is None:
-        raise BadQuantity(f"{text!r} is not in {unit}: expected a quantity such as '1.5 G{unit}'")
+        kind = f"in {unit}" if unit else "a number"
+        raise BadQuantity(f"{text!r} is not {kind}: expected a quantity such as '{_EXAMPLES[unit]}'")
     if not math.isfinite(value):
         raise BadQuantity(f"{text!r} is larger than any number that can be computed with")
     return value

@@ -84,6 +84,7 @@ def test_file_format_follows_the_extension(name, text, tmp_path) -> None:
         ('{"y": 2}', "missing required field `x`"),
         ('{"x": "1"}', r"Expected `int`, got `str` - at `\$\.x`"),
         ('{"x": 1', "Input data was truncated"),
+        (" \n", "the file is empty, not a point"),
         ('{"x": 1}' + " " * 100, "larger than 100 bytes, too large for a point"),
     ],
 )
@@ -95,6 +96,13 @@ def test_message_names_the_file_and_the_problem(text, message, tmp_path) -> None
         with pytest.raises(raised, match=message) as caught:
             read_typed(path, Point, "point", 100, raised)
         assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_binary_file_is_named_as_such(tmp_path) -> None:
+    path = tmp_path / "point.toml"
+    path.write_bytes(b"\x89PNG\r\n")
+    with pytest.raises(BadFile, match=r"point\.toml: not a text file in UTF-8, and therefore no point"):
+        read_typed(path, Point, "point", 100)
 
 
 def test_invalid_file_name_is_a_bad_file() -> None:

@@ -16,7 +16,7 @@ from ..architectures import (
 )
 from ..architectures import network_names as shipped_network_names
 from ..architectures.catalog import network_rows
-from ..errors import BadValue
+from ..errors import BadFile, BadValue
 from ..files import check_outputs
 from ..machines import Device, find_device, list_devices, read_links
 from ..reporting.devices import (
@@ -110,6 +110,8 @@ def export(
         If the network cannot be traced or read, or the file cannot be written.
     """
     path = Path(output)
+    if path.suffix != ".json":
+        raise BadValue(f"{path}: the file name of a descriptor must end in .json")
     check_outputs(path, force=force)
     if isinstance(network, Network):
         exported = network
@@ -121,7 +123,10 @@ def export(
         exported = trace_factory(network, inputs, image_size)
     else:
         exported = trace_named(network, image_size)
-    write_descriptor(exported, path)
+    try:
+        write_descriptor(exported, path)
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be written ({error.strerror})") from None
     return StaticResult(network_dict(exported), network_page(exported))
 
 

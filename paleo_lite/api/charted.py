@@ -28,11 +28,16 @@ def memory_ranges(
 
     Parameters
     ----------
-    batch_size, sequence_length : int
-        Batch size of the range of tokens, and tokens of the range of batch sizes. Tokens per sequence; in decode,
-        tokens in the KV cache.
-    batch_sizes, token_counts : str or sequence of int
-        The two ranges. Numbers of tokens that the network does not support are left out.
+    network, gpu, precision, phase
+        As for `paleo_lite.predict`.
+    batch_size : int
+        Batch size at which the tokens vary.
+    sequence_length : int
+        Tokens at which the batch size varies: of a sequence, or in decode in the KV cache.
+    batch_sizes : str or sequence of int
+        Batch sizes at `sequence_length`.
+    token_counts : str or sequence of int
+        Tokens at `batch_size`; those that the network does not support are left out.
     **arguments
         Further arguments of `paleo_lite.predict`.
 
@@ -48,26 +53,27 @@ def memory_ranges(
     from ..timing.memory_ranges import MemoryAt, MemoryRanges
 
     settings: dict[str, Any] = {"gpu": gpu, "precision": precision, "phase": phase, "memory": True, **arguments}
-    name = "context" if phase == "decode" else "sequence_length"
+    tokens_argument = "context" if phase == "decode" else "sequence_length"
 
-    def predict_at(batch: int, length: int) -> Any:
-        question: dict[str, Any] = {**settings, "batch_size": batch, name: length}
+    def predict_at(samples: int, tokens: int) -> Any:
+        question: dict[str, Any] = {**settings, "batch_size": samples, tokens_argument: tokens}
         return predict(network, **question)
 
     fixed = predict_at(batch_size, sequence_length)
     if fixed.workload.network.lengths is None:
         raise BadValue(f"the chart memory needs a network that reads sequences (got {fixed.network})")
-    over_batch = [MemoryAt.of(predict_at(batch, sequence_length)) for batch in parse_range(batch_sizes, "batch sizes")]
+    samples_in_turn = parse_range(batch_sizes, "batch sizes")
+    over_batch = [MemoryAt.of(predict_at(samples, sequence_length)) for samples in samples_in_turn]
     over_tokens, left_out = [], []
-    for length in parse_range(token_counts, "tokens"):
+    for tokens in parse_range(token_counts, "tokens"):
         try:
-            over_tokens.append(MemoryAt.of(predict_at(batch_size, length)))
+            over_tokens.append(MemoryAt.of(predict_at(batch_size, tokens)))
         except PaleoError as error:
             left_out.append(str(error))
     if not over_tokens:
         raise BadValue(left_out[0])
     return MemoryRanges(
-        fixed.network, fixed.device.name, precision, phase, over_batch, over_tokens, left_out[:1] if left_out else ()
+        fixed.network, fixed.device.name, precision, phase, over_batch, over_tokens, tuple(left_out[:1])
     )
 
 
@@ -85,6 +91,10 @@ def cost_over_devices(
 
     Parameters
     ----------
+    network, batch_size, precision, phase, hardware_files
+        As for `paleo_lite.predict`.
+    gpus : sequence of str or Device
+        Devices; by default all with a recorded price.
     **arguments
         Further arguments of `paleo_lite.predict_several`.
 

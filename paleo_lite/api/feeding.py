@@ -159,6 +159,12 @@ def feeding(
     remedies = evaluate_remedies(result, upgrades)
     plan = plan_remedies(result, upgrades)
     notes = (*describe_sources(pipeline, decode_rate is not None), *prediction.notes)
+    if resolved.tokens is not None and pipeline.sample_bytes == parse_quantity(DEFAULT_SAMPLE_BYTES, "B"):
+        notes = (
+            f"a sample is stored as an image of {DEFAULT_SAMPLE_BYTES}B that has to be decoded: for {resolved.name}, "
+            "which reads tokens, give `--sample-bytes` and `--decode-rate`",
+            *notes,
+        )
     number = f"{devices} x " if devices > 1 else ""
     description = f"{resolved.name} on {number}{device.name}, {precision} {phase}"
     data = feeding_dict(result, subject, prediction, rules, remedies, plan)

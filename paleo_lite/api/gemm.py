@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ..calibration.choose import choose_model
 from ..calibration.store import Calibration
-from ..errors import BadValue
+from ..errors import BadQuantity, BadValue
 from ..machines import Device, Machine, find_device
+from ..machines.registry import limit_power
 from ..timing import find_model
 from ..timing.gemm import GemmTimes, time_gemms
 from ..timing.models import PeakModel
@@ -27,6 +28,7 @@ def gemm(
     time_model: str | None = None,
     calibration: str | Calibration | None = None,
     clock: str | None = None,
+    power_limit: float | str | None = None,
     unit: str | None = None,
     hardware_files: Paths = (),
 ) -> GemmTimes:
@@ -48,7 +50,7 @@ def gemm(
         Number of products after batching: products that share their right operand become one with more rows.
     tile : (int, int) or str
         Rows and columns of the output tiles that form waves.
-    time_model, calibration, clock, unit, hardware_files
+    time_model, calibration, clock, power_limit, unit, hardware_files
         As for `paleo_lite.predict`.
 
     Returns
@@ -60,13 +62,22 @@ def gemm(
     PaleoError
         For an unknown name, an invalid value, or a combination of arguments that is not supported.
     """
-    has_device_options = calibration or clock or unit or time_model not in (None, PeakModel.name)
+    has_device_options = calibration or clock or power_limit or unit or time_model not in (None, PeakModel.name)
     if peak is not None and has_device_options:
-        raise BadValue("`--peak` cannot be combined with a calibration, clock, unit or time model other than peak")
+        raise BadValue(
+            "`--peak` cannot be combined with a calibration, clock, power limit, unit or time model other than peak"
+        )
+    try:
+        peak_per_s = None if peak is None else parse_quantity(peak, "FLOP/s", unit_required=True)
+    except BadQuantity as error:
+        raise BadQuantity(f"`--peak`: {error}") from None
     machine = None
     model = find_model(PeakModel.name)
     if gpu is not None:
-        machine = Machine(find_device(gpu, to_paths(hardware_files)), clock, unit)
+        device = find_device(gpu, to_paths(hardware_files))
+        if power_limit is not None:
+            device = limit_power(device, power_limit)
+        machine = Machine(device, clock, unit)
         model = choose_model(machine.device, precision, time_model, calibration=calibration)
     return time_gemms(
         m,
@@ -75,7 +86,7 @@ def gemm(
         precision,
         model,
         machine=machine,
-        peak_per_s=None if peak is None else parse_quantity(peak, "FLOP/s"),
+        peak_per_s=peak_per_s,
         products=count,
         into=into,
         tile=parse_shape(tile) if isinstance(tile, str) else tile,

@@ -28,7 +28,7 @@ from ..measurement.machine import (
     describe,
     describe_other_load,
     describe_throttling,
-    hardware,
+    hardware_fields,
     launch_s,
     make_device_id,
     peak_per_s,
@@ -276,7 +276,7 @@ def _derive_device(
         with set_up(setup.device, "fp32", setup.threads) as plain:
             peaks["fp32"] = peak_per_s(run_probes(products, plain, effort), "fp32")
     on_cpu = setup.device == "cpu"
-    fields = hardware(
+    fields = hardware_fields(
         description, make_device_id(description, setup.threads if on_cpu else None), peaks,
         bandwidth_bytes_per_s(probed, setup.precision), date.today().year, "cpu" if on_cpu else "die", setup.software,
     )  # fmt: skip

@@ -93,10 +93,10 @@ def predict(
         With `ppp`: take the larger of arithmetic and memory time instead of their sum.
     convention : {"flops", "macs", "pthflops", "lu2017", "paleo"}
         Convention of the FLOP count.
-    power_limit : float or str, optional
-        Power limit in watts, or such as ``"300 W"``, in place of the device's.
     clock : {"base", "boost"} or str, optional
         Clock of the device, or a locked clock such as ``"1.2 GHz"``; by default the one in its data file.
+    power_limit : float or str, optional
+        Power limit in watts, or such as ``"300 W"``, in place of the device's.
     unit : {"vector", "tensor"}, optional
         Arithmetic units; by default the faster ones.
     image_size : int, optional

@@ -274,7 +274,7 @@ def compare(
         Sum the times by kernel, by operation, by operation and shapes, or by module.
     predict : str, optional
         Network to predict.
-    gpu
+    gpu : str or Device, optional
         With `predict`: device; by default the one recorded in the profile.
     precision, time_model, ppp, calibration, hardware_files
         With `predict`: as for `paleo_lite.predict`. The time model ``ppp`` without `ppp` is fitted to the profile.
@@ -335,10 +335,10 @@ def compare(
             name_pattern=name_pattern,
         )
     sides = []
-    for paths in (profiles_a, profiles_b):
+    for given_paths in (profiles_a, profiles_b):
+        unique_paths = dict.fromkeys(given_paths)
         if repeats:
-            paths = [repeat for path in paths for repeat in find_repeats(path, name_pattern)]  # noqa: PLW2901
-        unique_paths = dict.fromkeys(paths)
+            unique_paths = dict.fromkeys(repeat for path in given_paths for repeat in find_repeats(path, name_pattern))
         sides.append([open_profile(path, name_pattern) for path in unique_paths])
     return compare_profiles(sides[0], sides[1], direction, by)
 

@@ -80,6 +80,7 @@ class ReportArguments(msgspec.Struct, frozen=True, kw_only=True):
     ppp: float | None = None
     calibration: str | Calibration | None = None
     clock: str | None = None
+    power_limit: float | str | None = None
     unit: str | None = None
     execution: str | None = None
     fit_batch: bool = False
@@ -167,7 +168,7 @@ _WORKERS_ARGUMENTS = (
 )  # fmt: skip
 _SERVING_ARGUMENTS = ("input_tokens", "output_tokens", "policy")
 _PREDICTION_ARGUMENTS = (
-    "network", "gpu", "precision", "time_model", "ppp", "calibration", "clock", "unit", "image_size",
+    "network", "gpu", "precision", "time_model", "ppp", "calibration", "clock", "power_limit", "unit", "image_size",
     "sequence_length", "context", "inputs", "hardware_files", "training", "weights",
 )  # fmt: skip
 
@@ -186,6 +187,7 @@ def report(
     ppp: float | None = None,
     calibration: str | Calibration | None = None,
     clock: str | None = None,
+    power_limit: float | str | None = None,
     unit: str | None = None,
     execution: str | None = None,
     fit_batch: bool = False,
@@ -218,7 +220,8 @@ def report(
 
     Parameters
     ----------
-    network, gpu, precision, time_model, ppp, calibration, clock, unit, execution, weights, fit_batch, training
+    network, gpu, precision, time_model, ppp, calibration, clock, power_limit, unit, execution, weights, fit_batch,
+    training
         As for `paleo_lite.predict`.
     profile : path, optional
         Profile to report on, instead of a network.
@@ -263,6 +266,7 @@ def report(
         ppp=ppp,
         calibration=calibration,
         clock=clock,
+        power_limit=power_limit,
         unit=unit,
         execution=execution,
         fit_batch=fit_batch,
@@ -381,6 +385,7 @@ def _network_page(arguments: ReportArguments) -> Document:
         time_model=arguments.time_model,
         ppp=arguments.ppp,
         clock=arguments.clock,
+        power_limit=arguments.power_limit,
         unit=arguments.unit,
         hardware_files=arguments.hardware_paths,
         calibration=arguments.calibration,
@@ -421,6 +426,7 @@ def _predict_serving(arguments: ReportArguments, network: Network) -> Serving:
         weights=arguments.weights,
         time_model=arguments.time_model,
         clock=arguments.clock,
+        power_limit=arguments.power_limit,
         unit=arguments.unit,
         hardware_files=arguments.hardware_paths,
     )
@@ -453,6 +459,7 @@ def _predict_scaling(arguments: ReportArguments, network: Network, batch_size: i
         ppp=arguments.ppp,
         calibration=arguments.calibration,
         clock=arguments.clock,
+        power_limit=arguments.power_limit,
         unit=arguments.unit,
         images=arguments.images,
         epochs=arguments.epochs,
@@ -559,7 +566,18 @@ def _json_commands(arguments: ReportArguments, prediction: Prediction) -> list[t
         scale_line = [*_command_line(arguments, "scale", names), *batch_size, "--format", "json"]
         commands.append(("Several devices as JSON", shlex.join(scale_line)))
     if arguments.rate is not None:
-        names = ["network", "gpu", "precision", "weights", "rate", *_SERVING_ARGUMENTS, "time_model", "clock", "unit"]
+        names = [
+            "network",
+            "gpu",
+            "precision",
+            "weights",
+            "rate",
+            *_SERVING_ARGUMENTS,
+            "time_model",
+            "clock",
+            "power_limit",
+            "unit",
+        ]
         serve_line = [*_command_line(arguments, "serve", [*names, "hardware_files"]), "--format", "json"]
         commands.append(("Serving as JSON", shlex.join(serve_line)))
     return commands

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..serving.answers import Serving
     from ..serving.deployment import Deployment
     from ..serving.requests import Lengths, Traffic
+    from ..serving.slo import Objective
 
 DEFAULT_REQUESTS = 1000
 REQUESTS_PER_USER = 8
@@ -71,6 +72,7 @@ def serve(
     time_model: str | None = None,
     calibration: str | Calibration | None = None,
     clock: str | None = None,
+    power_limit: float | str | None = None,
     unit: str | None = None,
     hardware_files: Paths = (),
 ) -> Serving:
@@ -148,7 +150,7 @@ def serve(
         and find the cheapest that meets `slo` at `rate`.
     price : float or str, optional
         US dollars per hour of one device; by default that of the platform, or the rental price on record.
-    time_model, calibration, clock, unit, hardware_files
+    time_model, calibration, clock, power_limit, unit, hardware_files
         As for `predict`.
 
     Returns
@@ -168,7 +170,6 @@ def serve(
     >>> result.latencies["ttft_s"]["p50"].value < 0.2
     True
     """
-    from ..distributed.platforms import Computer, find_platform
     from ..machines import find_device
     from ..serving.answers import answer
     from ..serving.deployment import Deployment, device_link, tensor_group
@@ -177,20 +178,17 @@ def serve(
     from ..serving.pipeline import connect_stages
     from ..serving.requests import parse_lengths
     from ..serving.simulator import Options, Speculation
+    from ..timing.budget import parse_price
 
     inputs = parse_lengths(input_tokens, "--input-tokens", is_input=True)
     outputs = parse_lengths(output_tokens, "--output-tokens", is_input=False)
     rate_per_s = None if rate is None else parse_rate(rate)
+    objectives = _parse_objectives(slo, requests)
     cache_format = _choose_cache_format(kv_cache, precision)
-    topology: Topology | None = None
-    price_usd_per_h = None if price is None else parse_quantity(price, "USD/h")
-    if platform is not None:
-        if link is not None:
-            raise BadValue("give only one of `--link` and `--platform`")
-        computer = find_platform(platform)
-        topology = computer.topology(workers or 0)
-        if price_usd_per_h is None and isinstance(computer, Computer):
-            price_usd_per_h = computer.price_usd_per_h
+    price_usd_per_h = None if price is None else parse_price(price)
+    topology, platform_price_usd_per_h = _find_topology(platform, link, workers)
+    if price_usd_per_h is None:
+        price_usd_per_h = platform_price_usd_per_h
     devices = _device_names(gpu, topology)
     if len(devices) > 1 and not advise:
         raise BadValue(f"several devices need `--advise` (got {', '.join(map(str, devices))})")
@@ -202,13 +200,12 @@ def serve(
             _check_language_model(name)
             workload, machine, model = resolve_question(
                 name,
-                device_name,
+                _find_device_under_limit(device_name, hardware_files, power_limit),
                 precision=precision,
                 phase="decode",
                 time_model=time_model,
                 clock=clock,
                 unit=unit,
-                hardware_files=hardware_files,
                 calibration=calibration,
                 weights=weight_format,
             )
@@ -226,7 +223,7 @@ def serve(
             chunked_prefill=chunked_prefill,
             block_tokens=block_size,
             memory_fraction=memory_fraction,
-            overhead_s=None if overhead is None else parse_quantity(overhead, "s"),
+            overhead_s=None if overhead is None else parse_quantity(overhead, "s", unit_required=True),
         )
         device_price = price_usd_per_h
         if device_price is None:
@@ -260,7 +257,7 @@ def serve(
             topology=topology,
             rate_per_s=rate_per_s,
             concurrency=concurrency,
-            slo=slo,
+            objectives=objectives,
             seed=seed,
             num_requests=num_requests,
             arrivals=arrivals,
@@ -271,9 +268,40 @@ def serve(
     )
     prepared = deployment.prepare(traffic)
     result = answer(prepared, traffic, description)
+    return _with_highest_rate(result, prepared, objectives, inputs, outputs, seed) if objectives else result
+
+
+def _find_topology(platform: str | None, link: str | None, workers: int | None) -> tuple[Topology | None, float | None]:
+    """Return the topology of a platform and its price per device in US dollars per hour; None where it has none."""
+    from ..distributed.platforms import Computer, find_platform
+
+    if platform is None:
+        return None, None
+    if link is not None:
+        raise BadValue("give only one of `--link` and `--platform`")
+    computer = find_platform(platform)
+    price_usd_per_h = computer.price_usd_per_h if isinstance(computer, Computer) else None
+    return computer.topology(workers or 0), price_usd_per_h
+
+
+def _find_device_under_limit(device: str | Device, hardware_files: Paths, power_limit: float | str | None) -> Device:
+    """Return a device, with the requested power limit if there is one."""
+    from ..machines import find_device
+    from ..machines.registry import limit_power
+
+    found = find_device(device, to_paths(hardware_files))
+    return found if power_limit is None else limit_power(found, power_limit)
+
+
+def _parse_objectives(slo: str | None, requests: str | Path | None) -> tuple[Objective, ...]:
+    """Return the objectives; they need distributions of lengths, from which requests at other rates are drawn."""
+    from ..serving.slo import parse_slo
+
     if slo is None:
-        return result
-    return _with_highest_rate(result, prepared, slo, inputs, outputs, seed, requests)
+        return ()
+    if requests is not None:
+        raise BadValue("`--slo` needs distributions of lengths, not `--requests`")
+    return parse_slo(slo)
 
 
 def _choose_cache_format(kv_cache: str | None, precision: str) -> str:
@@ -392,22 +420,18 @@ def _make_traffic(
 def _with_highest_rate(
     result: Serving,
     prepared: object,
-    slo: str,
+    objectives: tuple[Objective, ...],
     inputs: Lengths,
     outputs: Lengths,
     seed: int,
-    requests: str | Path | None,
 ) -> Serving:
     """Return the result with the highest rate that meets the objectives."""
     from msgspec import structs
 
     from ..serving.deployment import Prepared
-    from ..serving.slo import highest_rate, parse_slo
+    from ..serving.slo import highest_rate
 
     assert isinstance(prepared, Prepared)
-    if requests is not None:
-        raise BadValue("`--slo` needs distributions of lengths, not `--requests`")
-    objectives = parse_slo(slo)
     highest = highest_rate(prepared, objectives, inputs, outputs, seed)
     described = [objective.describe() for objective in objectives]
     return structs.replace(result, slo={"objectives": described, "highest_requests_per_s": highest})
@@ -426,7 +450,7 @@ def _advise(
     topology: Topology | None,
     rate_per_s: float | None,
     concurrency: int | None,
-    slo: str | None,
+    objectives: tuple[Objective, ...],
     seed: int,
     num_requests: int | None,
     arrivals: str,
@@ -438,7 +462,6 @@ def _advise(
 
     from ..serving.advise import rank_deployments
     from ..serving.answers import answer
-    from ..serving.slo import parse_slo
 
     degrees: tuple[int, ...] = TENSOR_DEGREES if tensor is None else (tensor,)
     if topology is not None:
@@ -462,7 +485,6 @@ def _advise(
                 for stages in PIPELINE_DEGREES
                 for weight_format in formats
             }
-    objectives = parse_slo(slo) if slo else ()
     advice = rank_deployments(
         deployments,
         inputs,

@@ -17,6 +17,7 @@ from ..sweeps.best import Best, find_best
 from ..sweeps.run import Sweep, run_sweep
 from ..sweeps.serving import ServingSpace
 from ..sweeps.space import AUTOMATIC, MAX_UNCONFIRMED_ROWS, Space, parse_names, parse_numbers
+from ..timing.budget import parse_price
 from ..units import PRECISION_BYTES, parse_quantity
 from .arguments import Paths, to_paths
 from .serve import parse_rate, serve
@@ -171,7 +172,7 @@ def sweep(
             ppp=ppp,
             optimizer=optimizer,
             samples=parse_quantity(samples, ""),
-            price_usd_per_h=None if price is None else parse_quantity(price, "USD/h"),
+            price_usd_per_h=None if price is None else parse_price(price),
             power_w=None if power is None else parse_quantity(power, "W"),
         )
         answer = choose_model
@@ -208,7 +209,7 @@ def sweep(
             num_requests=num_requests,
             seed=seed or 0,
             link=_single_link(links),
-            price_usd_per_h=None if price is None else parse_quantity(price, "USD/h"),
+            price_usd_per_h=None if price is None else parse_price(price),
             hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
         ).resolve_names()
         answer = serve

@@ -146,7 +146,10 @@ def _shipped_path(name: str) -> Path:
     by_normalized_name = {normalize_name(shipped): shipped for shipped in network_names()}
     shipped_name = by_normalized_name.get(normalize_name(name))
     if shipped_name is None:
-        raise UnknownName("network", name, network_names(), "'paleo-lite networks list' shows all.")
+        hint = "'paleo-lite networks list' shows all."
+        if name and file_exists(name, Path.exists):
+            hint = f"The file of a network ends in {', '.join((*IMPORTERS, *MODELS))}."
+        raise UnknownName("network", name, network_names(), hint)
     return folder / f"{shipped_name}.json"
 
 
@@ -163,6 +166,8 @@ def read_network_file(path: Path, image_size: int | None = None, options: Sequen
         model: Network = resolve_name(MODELS[path.suffix])(path, image_size, options)
         return model
     data = read_bounded(path)
+    if not data.strip():
+        raise BadDescriptor(f"{path}: the file is empty")
     if _CONFIG.search(data, 0, _HEAD_BYTES):
         from .model_config import read_config
 

@@ -50,7 +50,7 @@ def read_prototxt(data: bytes, where: str, image_size: int | None = None) -> Net
         reader.add_layer(message)
     if not reader.inputs:
         raise BadDescriptor(f"{where}: has no input: expected a layer of type Input or Data, or input and input_shape")
-    name = str(get(net, "name", Path(where).stem))
+    name = str(last_value(net, "name", Path(where).stem))
     return reader.builder.network(
         name, tuple(reader.inputs), f"Caffe prototxt {Path(where).name}", tuple(dict.fromkeys(reader.notes))
     )
@@ -91,8 +91,8 @@ class _Reader:
 
     def add_layer(self, message: Message) -> None:
         """Add a layer of the file to the network, unless it belongs to another phase or is not counted."""
-        name = str(get(message, "name", "unnamed"))
-        layer_type = str(get(message, "type", ""))
+        name = str(last_value(message, "name", "unnamed"))
+        layer_type = str(last_value(message, "type", ""))
         kind = "".join(letter for letter in layer_type.lower() if letter.isalnum())
         if not _in_training(message):
             return
@@ -130,14 +130,14 @@ class _Reader:
     def _read_data_layer(self, name: str, kind: str, message: Message, tops: list[str]) -> None:
         """Add the inputs of a data layer; layers that read files specify only the size to which they crop images."""
         shape_field = "input_param" if kind == "input" else "dummy_data_param"
-        shapes = [dims_of(shape) for shape in sub(message, shape_field).get("shape", [])]
+        shapes = [dims_of(shape) for shape in submessage(message, shape_field).get("shape", [])]
         if shapes:
             for index, top in enumerate(tops):
                 self._add_input(top, shapes[min(index, len(shapes) - 1)])
             return
         crop = self.image_size
         for field in ("transform_param", f"{kind[:-4]}_param", "data_param"):
-            crop = crop or get(sub(message, field), "crop_size", None)
+            crop = crop or last_value(submessage(message, field), "crop_size", None)
         if not tops or not crop:
             raise self.builder.fail(name, "does not specify the size of its images: give --image-size")
         self.notes.append(f"{Path(self.where).name} does not specify the channels of its images: assumed to be 3")
@@ -146,8 +146,9 @@ class _Reader:
 
     def _add_slices(self, name: str, message: Message, blob: Blob, tops: list[str]) -> None:
         """Split a blob along an axis, and add a layer for each part."""
-        param = sub(message, "slice_param")
-        axis = integer(self.builder, name, param, "axis", integer(self.builder, name, param, "slice_dim", 1, 0), -4)
+        param = submessage(message, "slice_param")
+        earlier_axis = read_integer(self.builder, name, param, "slice_dim", 1, 0)
+        axis = read_integer(self.builder, name, param, "axis", earlier_axis, -4)
         if axis < 0:
             axis += len(blob.shape)
         if not 0 < axis < len(blob.shape) or not tops:
@@ -167,7 +168,7 @@ def _in_training(message: Message) -> bool:
     """Return whether a layer belongs to the training phase; rules with stages are not met."""
 
     def is_met(rule: Any) -> bool:
-        return isinstance(rule, dict) and get(rule, "phase", "TRAIN") in ("TRAIN", 0) and not rule.get("stage")
+        return isinstance(rule, dict) and last_value(rule, "phase", "TRAIN") in ("TRAIN", 0) and not rule.get("stage")
 
     include = message.get("include", [])
     if include:
@@ -186,10 +187,10 @@ def _same_shape(kind: str) -> Add:
 
     def add(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
         actual_kind = kind
-        if kind == "relu" and get(sub(message, "relu_param"), "negative_slope", 0):
+        if kind == "relu" and last_value(submessage(message, "relu_param"), "negative_slope", 0):
             actual_kind = "leaky_relu"
         attributes = None
-        if get(sub(message, "dropout_param"), "dropout_ratio", 0.5) == 0:
+        if last_value(submessage(message, "dropout_param"), "dropout_ratio", 0.5) == 0:
             attributes = {"p": 0}
         return builder.add(name, actual_kind, blobs[:1], blobs[0].shape, (), attributes)
 
@@ -197,53 +198,54 @@ def _same_shape(kind: str) -> Add:
 
 
 def _convolution(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
-    param = sub(message, "convolution_param")
-    kind = str(get(message, "type", "")).lower()
-    outputs = integer(builder, name, param, "num_output", None)
-    groups = blobs[0].shape[1] if "depthwise" in kind else integer(builder, name, param, "group", 1)
+    param = submessage(message, "convolution_param")
+    kind = str(last_value(message, "type", "")).lower()
+    outputs = read_integer(builder, name, param, "num_output", None)
+    groups = blobs[0].shape[1] if "depthwise" in kind else read_integer(builder, name, param, "group", 1)
     return builder.convolution(
         name,
         blobs[0],
         outputs,
-        pair(builder, name, param, "kernel", None),
-        pair(builder, name, param, "stride", 1),
-        pair(builder, name, param, "pad", 0, 0),
-        dilation=pair(builder, name, param, "dilation", 1),
+        read_pair(builder, name, param, "kernel", None),
+        read_pair(builder, name, param, "stride", 1),
+        read_pair(builder, name, param, "pad", 0, 0),
+        dilation=read_pair(builder, name, param, "dilation", 1),
         groups=groups,
-        bias=boolean(builder, name, param, "bias_term", True),
+        bias=read_boolean(builder, name, param, "bias_term", True),
         transposed=kind.startswith("deconvolution"),
     )
 
 
 def _pooling(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
-    param = sub(message, "pooling_param")
-    method = get(param, "pool", "MAX")
-    if method not in ("MAX", "AVE", 0, 1):
+    param = submessage(message, "pooling_param")
+    method = last_value(param, "pool", "MAX")
+    if isinstance(method, bool) or method not in ("MAX", "AVE", 0, 1):
         raise builder.fail(name, f"pooling {method!r} is not supported; supported are MAX and AVE")
-    maximum = method in ("MAX", 0) and method is not False
-    if boolean(builder, name, param, "global_pooling", False):
+    is_maximum = method in ("MAX", 0)
+    if read_boolean(builder, name, param, "global_pooling", False):
         _, height, width = builder.image_shape(name, blobs[0])
-        return builder.pooling(name, blobs[0], maximum, (height, width), (1, 1))
+        return builder.pooling(name, blobs[0], is_maximum, (height, width), (1, 1))
     # BVLC names the option round_mode, other forks ceil_mode.
-    ceil = get(param, "round_mode", "CEIL") in ("CEIL", 0) and boolean(builder, name, param, "ceil_mode", True)
-    kernel = pair(builder, name, param, "kernel", None)
-    stride = pair(builder, name, param, "stride", 1)
-    padding = pair(builder, name, param, "pad", 0, 0)
-    return builder.pooling(name, blobs[0], maximum, kernel, stride, padding, ceil)
+    is_rounded_up = last_value(param, "round_mode", "CEIL") in ("CEIL", 0)
+    is_rounded_up = is_rounded_up and read_boolean(builder, name, param, "ceil_mode", True)
+    kernel = read_pair(builder, name, param, "kernel", None)
+    stride = read_pair(builder, name, param, "stride", 1)
+    padding = read_pair(builder, name, param, "pad", 0, 0)
+    return builder.pooling(name, blobs[0], is_maximum, kernel, stride, padding, is_rounded_up)
 
 
 def _inner_product(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
-    param = sub(message, "inner_product_param")
-    if get(param, "axis", 1) != 1:
+    param = submessage(message, "inner_product_param")
+    if last_value(param, "axis", 1) != 1:
         raise builder.fail(name, "inner products are supported along axis 1 only")
-    outputs = integer(builder, name, param, "num_output", None)
-    return builder.linear(name, blobs[0], outputs, boolean(builder, name, param, "bias_term", True))
+    outputs = read_integer(builder, name, param, "num_output", None)
+    return builder.linear(name, blobs[0], outputs, read_boolean(builder, name, param, "bias_term", True))
 
 
 def _lrn(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
-    param = sub(message, "lrn_param")
-    size = integer(builder, name, param, "local_size", 5)
-    is_within_channel = get(param, "norm_region", "ACROSS_CHANNELS") in ("WITHIN_CHANNEL", 1)
+    param = submessage(message, "lrn_param")
+    size = read_integer(builder, name, param, "local_size", 5)
+    is_within_channel = last_value(param, "norm_region", "ACROSS_CHANNELS") in ("WITHIN_CHANNEL", 1)
     attributes = {"size": size * size if is_within_channel else size}
     return builder.add(name, "local_response_norm", blobs[:1], blobs[0].shape, (), attributes)
 
@@ -253,7 +255,7 @@ def _scale(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> 
     if len(blobs) > 1:
         return builder.add(name, "mul", blobs[:2], blobs[0].shape)
     vector = (blobs[0].shape[1], *(1 for _ in blobs[0].shape[2:]))
-    has_offset = boolean(builder, name, sub(message, "scale_param"), "bias_term", False)
+    has_offset = read_boolean(builder, name, submessage(message, "scale_param"), "bias_term", False)
     weights = (vector, vector) if has_offset else (vector,)
     return builder.add(name, "scale", blobs, blobs[0].shape, weights)
 
@@ -269,13 +271,14 @@ def _per_channel(kind: str) -> Add:
 
 
 def _concat(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
-    param = sub(message, "concat_param")
-    axis = integer(builder, name, param, "axis", integer(builder, name, param, "concat_dim", 1, 0), -4)
+    param = submessage(message, "concat_param")
+    earlier_axis = read_integer(builder, name, param, "concat_dim", 1, 0)
+    axis = read_integer(builder, name, param, "axis", earlier_axis, -4)
     return builder.concat(name, blobs, axis)
 
 
 def _eltwise(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
-    operation = get(sub(message, "eltwise_param"), "operation", "SUM")
+    operation = last_value(submessage(message, "eltwise_param"), "operation", "SUM")
     if not isinstance(operation, (str, int)) or operation not in _ELTWISE:
         raise builder.fail(name, f"operation {operation!r} is not supported; supported are SUM, PROD and MAX")
     return builder.elementwise(name, _ELTWISE[operation], blobs)
@@ -287,7 +290,7 @@ def _flatten(builder: Builder, name: str, message: Message, blobs: list[Blob]) -
 
 def _reshape(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
     """Add a reshape: 0 keeps the size of the input, -1 is inferred; the batch dimension stays first."""
-    dims = dims_of((sub(message, "reshape_param").get("shape") or [{}])[0])
+    dims = dims_of((submessage(message, "reshape_param").get("shape") or [{}])[0])
     if any(type(size) is not int for size in dims):
         raise builder.fail(name, f"sizes must be integers (got {dims})")
     input_shape = blobs[0].shape
@@ -321,14 +324,14 @@ LAYERS: dict[str, Add] = {
 """Functions that add a layer, by its Caffe type in lower case without underscores."""
 
 
-def get(message: Message, field: str, default: Any) -> Any:
+def last_value(message: Message, field: str, default: Any) -> Any:
     """Return the last value of a field, as protocol buffers do."""
     return message[field][-1] if message.get(field) else default
 
 
-def sub(message: Message, field: str) -> Message:
+def submessage(message: Message, field: str) -> Message:
     """Return the message in a field; empty if there is none."""
-    value = get(message, field, {})
+    value = last_value(message, field, {})
     return value if isinstance(value, dict) else {}
 
 
@@ -337,9 +340,15 @@ def dims_of(message: Any) -> list[Any]:
     return list(message.get("dim", [])) if isinstance(message, dict) else []
 
 
-def integer(builder: Builder, name: str, param: Message, field: str, default: int | None, minimum: int = 1) -> int:
-    """Return an integer field; raise if it is missing without a default, or below the minimum."""
-    value = get(param, field, default)
+def read_integer(builder: Builder, name: str, param: Message, field: str, default: int | None, minimum: int = 1) -> int:
+    """Return an integer field.
+
+    Raises
+    ------
+    BadDescriptor
+        If it is missing without a default, or below the minimum.
+    """
+    value = last_value(param, field, default)
     if value is None:
         raise builder.fail(name, f"{field} is missing")
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
@@ -347,15 +356,21 @@ def integer(builder: Builder, name: str, param: Message, field: str, default: in
     return value
 
 
-def boolean(builder: Builder, name: str, param: Message, field: str, default: bool) -> bool:
-    """Return a Boolean field; raise if it is neither true nor false."""
-    value = get(param, field, default)
+def read_boolean(builder: Builder, name: str, param: Message, field: str, default: bool) -> bool:
+    """Return a Boolean field.
+
+    Raises
+    ------
+    BadDescriptor
+        If it is neither true nor false.
+    """
+    value = last_value(param, field, default)
     if value not in (True, False):
         raise builder.fail(name, f"{field} must be true or false (got {value!r})")
     return bool(value)
 
 
-def pair(
+def read_pair(
     builder: Builder, name: str, param: Message, field: str, default: int | None, minimum: int = 1
 ) -> tuple[int, int]:
     """Return height and width of a kernel, pad, stride or dilation.
@@ -364,12 +379,12 @@ def pair(
     """
     joint = param.get("kernel_size" if field == "kernel" else field, [])
     if f"{field}_h" in param or f"{field}_w" in param:
-        height = integer(builder, name, param, f"{field}_h", default, minimum)
-        width = integer(builder, name, param, f"{field}_w", default, minimum)
+        height = read_integer(builder, name, param, f"{field}_h", default, minimum)
+        width = read_integer(builder, name, param, f"{field}_w", default, minimum)
         return height, width
     if len(joint) > 2:
         raise builder.fail(name, f"{field} has {len(joint)} dimensions; only images are supported")
     values = joint or [default]
-    height = integer(builder, name, {field: [values[0]]}, field, None, minimum)
-    width = integer(builder, name, {field: [values[-1]]}, field, None, minimum)
+    height = read_integer(builder, name, {field: [values[0]]}, field, None, minimum)
+    width = read_integer(builder, name, {field: [values[-1]]}, field, None, minimum)
     return height, width

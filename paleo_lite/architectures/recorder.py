@@ -16,6 +16,7 @@ from ..counting import CONSTANT, INPUT, MATRIX_KINDS, Layer
 from ..counting.kinds import USER_MODULES
 from ..counting.layer import trace_flow
 from ..errors import TraceFailed
+from ..text import format_plural
 from .call_readers import TorchCall, tensors_in
 from .operations import name_set
 from .user_code import user_code_location
@@ -429,7 +430,8 @@ class Recorder(Tensors):
         for location in self._assumptions:
             yield f"a data-dependent condition at {location} was assumed to be true"
         if self._complex_products:
-            yield f"{self._complex_products} products of complex numbers are counted as four real products each"
+            products = format_plural(self._complex_products, "product")
+            yield f"{products} of complex numbers: counted as four real products each"
         unused = self.parameters - sum(layer.parameters for layer in self._layers)
         if unused:
             yield f"{unused:,} of the parameters are not used in evaluation mode"

@@ -10,7 +10,7 @@ from ..counting import KINDS
 from ..counting.kinds import class_of, gemm_of
 from ..profile_analysis.operation_times import OPERATION_OF_KIND, ProductSizes, RunOperation
 from ..profile_analysis.pass_times import PassTimes
-from ..timing import Prediction
+from ..timing import Prediction, Workload
 
 PROFILE_PASSES = {
     "inference": "forward",
@@ -97,13 +97,9 @@ def compare_operations(measured: PassTimes, prediction: Prediction) -> tuple[lis
     return rows, _notes(measured, unmatched, names_of_sizes)
 
 
-def _predicted_seconds(
-    prediction: Prediction, has_norm_names: bool
-) -> tuple[dict[tuple[str, str], float], dict[ProductSizes, str]]:
-    """Return predicted seconds on the device by operation and pass, and the layer names of every product size."""
-    workload = prediction.workload
-    sizes_of_layer: dict[int, ProductSizes] = {}
-    names: dict[ProductSizes, list[str]] = {}
+def product_sizes(workload: Workload) -> dict[int, ProductSizes]:
+    """Return the sizes of the forward product of each linear layer, by the index of the layer."""
+    sizes_of_layer = {}
     for index, layer in enumerate(workload.layers):
         if layer.kind not in KINDS or class_of(layer) != "gemm":
             continue
@@ -112,9 +108,19 @@ def _predicted_seconds(
             continue
         rows = gemm.rows * (workload.batch_size if gemm.grows == "rows" else 1)
         columns = gemm.columns * (workload.batch_size if gemm.grows == "columns" else 1)
-        sizes = ProductSizes.of(rows, columns, gemm.inner)
-        sizes_of_layer[index] = sizes
-        name = layer.name.rsplit(".", 1)[-1]
+        sizes_of_layer[index] = ProductSizes.of(rows, columns, gemm.inner)
+    return sizes_of_layer
+
+
+def _predicted_seconds(
+    prediction: Prediction, has_norm_names: bool
+) -> tuple[dict[tuple[str, str], float], dict[ProductSizes, str]]:
+    """Return predicted seconds on the device by operation and pass, and the layer names of every product size."""
+    workload = prediction.workload
+    sizes_of_layer = product_sizes(workload)
+    names: dict[ProductSizes, list[str]] = {}
+    for index, sizes in sizes_of_layer.items():
+        name = workload.layers[index].name.rsplit(".", 1)[-1]
         if name not in names.setdefault(sizes, []):
             names[sizes].append(name)
     names_of_sizes = {sizes: ", ".join(members) for sizes, members in names.items()}

@@ -19,6 +19,7 @@ from ..counting.work import COMPILED, ENGINE, UNFUSED_EXECUTIONS
 from ..errors import BadFile, BadValue, CalibrationFailed, UnknownName
 from ..files import read_typed, shipped_folder
 from ..machines import Device
+from ..text import format_plural
 from ..timing import Prediction, RooflineModel, TimeModel, find_model
 from ..timing.blocks import use_kernel_constants
 from ..timing.calibrated import NAMES, CalibratedModel
@@ -323,7 +324,8 @@ def _label_and_notes(
     used = same_precision or device_fits
     same_software = [fit for fit in used if (fit.software, fit.execution) == (traits.software, traits.execution)]
     measured_in = used[0].measured_in
-    label = f"{device.id} {measured_in}, {sum(fit.points for fit in same_software or used)} measurements"
+    points = sum(fit.points for fit in same_software or used)
+    label = f"{device.id} {measured_in}, {format_plural(points, 'measurement')}"
     notes = []
     if not same_precision:
         notes.append(f"measured in {measured_in}: {precision} uses the same kernels, at its own peak")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from ..counting import KINDS
+from ..profile_analysis.operation_times import Operation, ProductSizes
 from ..profile_analysis.pass_times import PassTimes
 from ..result import Result
+from ..text import format_plural
 from ..timing import Prediction
 from ..timing.models import Terms
-from .by_operation import PROFILE_PASSES, OperationRow, compare_operations
+from .by_operation import PROFILE_PASSES, OperationRow, compare_operations, product_sizes
 from .ppp import AT_PEAK
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
     ----------
     kinds, layers : list of ComparisonRow
         Rows by decreasing absolute difference. `layers` has only the kinds with as many operations in the profile as
-        layers in the network.
+        layers in the network, of the same sizes.
     remarks : tuple of str
         Further notes, for example that the prediction was fitted to the profile.
     operations : list of OperationRow
@@ -121,8 +123,9 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
         """Caveats of the numbers."""
         measured = self.measured
         available = "" if measured.iterations_found == measured.iterations else f" of {measured.iterations_found}"
+        iterations = f"{format_plural(measured.iterations, 'iteration')}{available}"
         notes = [
-            f"measured: medians over {measured.iterations}{available} iterations, summed over kernels; the first "
+            f"measured: medians over {iterations}, summed over kernels; the first "
             "iteration (autotuning) and irregular ones are left out"
         ]
         if not measured.has_ops:
@@ -240,7 +243,8 @@ def _row_key(kind: str, part: str, merge: bool) -> tuple[str, str]:
 
 
 def _compare_layers(measured: PassTimes, prediction: Prediction, at_peak: Terms) -> list[ComparisonRow]:
-    """Return one row per layer and pass, for kinds with as many measured operations as layers."""
+    """Return one row per layer and pass, for kinds with as many measured operations as layers, of the same sizes."""
+    sizes_of_layer = product_sizes(prediction.workload)
     layers_by_kind: dict[str, list[int]] = {}
     for layer, kind in enumerate(prediction.kinds):
         layers_by_kind.setdefault(kind_of_layer(kind), []).append(layer)
@@ -251,6 +255,8 @@ def _compare_layers(measured: PassTimes, prediction: Prediction, at_peak: Terms)
         if part == "update" or kind == "elementwise" or len(layers) != len(seconds) or not passes:
             continue
         in_time_order = layers if part == "forward" else layers[::-1]
+        if not _have_equal_sizes(in_time_order, sizes_of_layer, measured.layer_operations.get((kind, part), ())):
+            continue
         predicted_s = prediction.terms.seconds_of(*passes)
         at_peak_s = at_peak.seconds_of(*passes)
         flops_at_peak_s = at_peak.compute_s[[name in passes for name in at_peak.passes]].sum(axis=0)
@@ -266,3 +272,18 @@ def _compare_layers(measured: PassTimes, prediction: Prediction, at_peak: Terms)
                 )
             )
     return sorted(rows, key=lambda row: -abs(row.difference_s))
+
+
+def _have_equal_sizes(
+    layers: Sequence[int], sizes_of_layer: Mapping[int, ProductSizes], operations: Sequence[Operation]
+) -> bool:
+    """Return whether operations can be those of layers: sizes of products, where both are known, are equal.
+
+    The numbers alone may agree by chance: a decoder that was profiled without its output head, but with the product
+    of its rotary embedding, has as many products as linear layers.
+    """
+    for layer, operation in zip(layers, operations):
+        sizes = sizes_of_layer.get(layer)
+        if sizes is not None and isinstance(operation, ProductSizes) and operation != sizes:
+            return False
+    return True

@@ -15,7 +15,7 @@ import msgspec
 from ..counting import PHASES
 from ..counting.fusion import EXECUTIONS
 from ..errors import BadFile, CalibrationFailed
-from ..files import file_exists
+from ..files import NOT_TEXT, file_exists
 from ..machines import Device, find_device
 from ..units import PRECISION_BYTES
 from .prior import SOFTWARE
@@ -159,7 +159,9 @@ def read_measurements(path: Path) -> list[Measurement]:
                 f"{path}: a folder, not a measurements CSV: `paleo-lite calibrate --template` prints one to fill in"
             ) from None
         raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError:
+        raise BadFile(f"{path}: {NOT_TEXT}, and therefore no CSV of measurements") from None
+    except csv.Error as error:
         raise BadFile(f"{path}: not a CSV file: {error}") from None
     if not measurements:
         raise BadFile(f"{path}: contains no measurement")

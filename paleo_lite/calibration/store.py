@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import BadFile, CalibrationFailed, MissingExtra, UnknownName
 from ..files import read_typed, shipped_folder, write_atomically
 from ..result import Result
+from ..text import format_plural
 from ..timing.calibrated import NAMES, PARAMETERS, CalibratedModel
 from ..timing.models import QUANTILES, PppModel
 from .measurements import Measurement, Provenance
@@ -83,7 +84,7 @@ class Calibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     def label(self) -> str:
         """Description of the calibration in predictions."""
         date = f" of {self.provenance.date}" if self.provenance.date else ""
-        return f"{self.device} {self.precision}{date}, {self.provenance.points} measurements"
+        return f"{self.device} {self.precision}{date}, {format_plural(self.provenance.points, 'measurement')}"
 
     def model(self) -> CalibratedModel:
         """Return the time model with these parameters."""

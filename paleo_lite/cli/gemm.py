@@ -35,9 +35,10 @@ from .values import INTEGER, SHAPE
     metavar="ROWSxCOLUMNS",
     help="Rows and columns of the output tiles that form waves.",
 )
-@options.time_model()
+@options.time_model("")
 @options.calibration()
 @options.clock()
+@options.power_limit()
 @options.unit()
 @options.hardware_files()
 def gemm(**arguments: Any) -> Result:

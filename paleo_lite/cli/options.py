@@ -381,13 +381,13 @@ def hardware_files() -> Decorator:
 # The time model.
 
 
-def time_model() -> Decorator:
-    """Add ``--time-model``."""
+def time_model(exceptions: str = "ppp with --ppp, otherwise ") -> Decorator:
+    """Add ``--time-model``; `exceptions` are the cases in which the default is not the calibrated model."""
     return click.option(
         "--time-model",
         type=MODELS,
-        help="Time model. [default: ppp with --ppp, peak for a FLOP count, otherwise calibrated, with fits for this "
-        "device or for others; roofline if no fit covers the device]",
+        help=f"Time model. [default: {exceptions}calibrated, with fits for this device or for others; roofline if no "
+        "fit covers the device]",
     )
 
 

@@ -27,7 +27,7 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, to_list
     type=CommaSeparated(options.PHASES_AND_GENERATING),
     help="training is forward, backward and update; prefill and decode are the phases of text generation.",
 )
-@options.time_model()
+@options.time_model("ppp with --ppp, peak for a FLOP count, otherwise ")
 @options.ppp()
 @options.concurrent()
 @options.convention()
@@ -152,6 +152,9 @@ def predict(
         memory=includes_memory,
         **arguments,
     )
+
+    if explain:
+        prediction.layer_index(explain)  # rejects an unknown name in every output format
 
     def make_document() -> Any:
         if explain:

@@ -28,6 +28,7 @@ from .values import Names
 @options.ppp()
 @options.calibration()
 @options.clock()
+@options.power_limit()
 @options.unit()
 @options.execution()
 @options.fit_batch()

@@ -124,7 +124,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
 )
 @click.option(
     "--overhead",
-    type=Quantity("s"),
+    type=Quantity("s", unit_required=True),
     metavar="TIME",
     help="Time per iteration in which the device waits for scheduler and sampling, such as '1 ms'.",
 )
@@ -155,9 +155,10 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     help="Rank devices, tensor degrees, weights and batch limits; choose the cheapest that meets --slo at --rate.",
 )
 @options.price()
-@options.time_model()
+@options.time_model("")
 @options.calibration()
 @options.clock()
+@options.power_limit()
 @options.unit()
 @options.hardware_files()
 def serve(**arguments: Any) -> Answer:

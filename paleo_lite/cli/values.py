@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import BadFile, BadValue, PaleoError, UnknownName
+from ..errors import BadFile, BadQuantity, BadValue, PaleoError, UnknownName
 from ..files import file_exists, shipped_folder
 from ..units import parse_quantity, parse_range, parse_shape
 
@@ -185,16 +185,20 @@ def flatten(values: tuple[Any, ...]) -> list[Any]:
 
 
 class Quantity(click.ParamType):  # type: ignore[type-arg]
-    """A quantity > 0 in a unit, such as 110k or 25 MiB."""
+    """A quantity > 0 in a unit, such as 110k or 25 MiB; `unit_required` as in `parse_quantity`."""
 
     name = "quantity"
 
-    def __init__(self, unit: str) -> None:
+    def __init__(self, unit: str, *, unit_required: bool = False) -> None:
         self.unit = unit
+        self.unit_required = unit_required
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the quantity in its unit; raise BadValue if it is not > 0."""
-        number = parse_quantity(value, self.unit)
+        try:
+            number = parse_quantity(value, self.unit, unit_required=self.unit_required)
+        except BadQuantity as error:
+            raise BadQuantity(f"{_parameter_name(param)}: {error}") from None
         if not 0 < number < float("inf"):
             raise BadValue(f"{_parameter_name(param)} must be > 0 (got {_quote(str(value))})")
         return number
@@ -233,7 +237,7 @@ class RowCount(click.ParamType):  # type: ignore[type-arg]
         if text == "all":
             return None
         if not text.isdecimal():
-            raise BadValue(f"{_parameter_name(param)} must be an integer or 'all' (got {text!r})")
+            raise BadValue(f"{_parameter_name(param)} must be an integer >= 0 or 'all' (got {text!r})")
         return int(text)
 
 
@@ -260,6 +264,8 @@ class RulesFile(click.Path):
             try:
                 runpy.run_path(str(value))
             except Exception as error:
+                if isinstance(error, OSError) and error.filename == str(value):
+                    raise BadFile(f"{value}: cannot be read ({error.strerror})") from None
                 raise BadFile(f"{value}: {type(error).__name__}: {error}") from error
         return value
 

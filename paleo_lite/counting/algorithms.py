@@ -148,13 +148,16 @@ def fourier(layer: Layer, batch_size: int, tiled: bool) -> Algorithm:
         tiles = 1
         name, condition = "FFT", f"stride 1, dense, on vector units, inputs up to {_FFT_LARGEST}"
     side = 2 ** ceil(log2(sqrt(elements)))
-    flops_per_transform = 2 * side * 5 * side * log2(side) / 2 / (2 if 1 in kernel else 1)
+    flops_per_transform = 2 * side * 5 * side * log2(side) / 2
+    if 1 in kernel:
+        flops_per_transform /= 2
     multiplications = tiles * 4 * batch_size * inputs * outputs * elements
     transforms = flops_per_transform * (tiles * batch_size * (inputs + outputs) + inputs * outputs)
     return Algorithm(name, int(multiplications + transforms), multiplications, condition)
 
 
 def _is_dense_with_stride_1(layer: Layer) -> bool:
+    """Return whether a convolution has stride 1, no dilation and no groups."""
     attributes = layer.attributes
     has_stride_1 = set(attributes.get("stride", [1])) == {1}
     return has_stride_1 and "dilation" not in attributes and attributes.get("groups", 1) == 1

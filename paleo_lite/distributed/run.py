@@ -15,6 +15,7 @@ from ..machines import Machine
 from ..timing import TimeModel, Workload, describe_model
 from ..timing.budget import Amount, Budget, make_budget
 from ..timing.memory import largest_batch, usable_bytes
+from ..timing.prediction import setting_notes
 from ..units import parse_range
 from .advise import Advice
 from .advise import advise as compare_strategies
@@ -122,7 +123,7 @@ class Request(msgspec.Struct, frozen=True):
             return flat_topology(link_rate(self.link, self.ppp_comm), max(counts))
         if max(counts) > 1:
             raise BadValue(
-                "`scale` needs a network: give `--link ethernet20`, "
+                "several workers need a link: give `--link ethernet20`, "
                 "`--topology '2x k40m @ pcie3, 16 nodes @ infiniband'` or `--platform NAME`"
             )
         return Topology(None, 1, None, 1, None)
@@ -170,6 +171,14 @@ def predict_scaling(
     cluster: Cluster | None = platform
     if platform is None and model.is_forecast:  # a bound of computation comes with a bound of communication
         cluster = cluster_prior()
+    strategy = STRATEGIES[request.strategy]
+    is_training = workload.phase not in GENERATION_PHASES
+    if settings.micro_batches is not None and is_training and not advise and not strategy.uses_micro_batches:
+        remedy = "`--micro-batch` sets the samples of each" if strategy.divides_blocks else "leave it out"
+        raise BadValue(
+            "`--micro-batches` is for `--strategy pipeline-gpipe` and `pipeline-1f1b`, "
+            f"not {request.strategy}: {remedy}"
+        )
     job = Job(workload, machine, model, compute_ratio)
     if request.measured:
         if not isinstance(cluster, ClusterPrior):
@@ -182,7 +191,8 @@ def predict_scaling(
     if advise:
         if len(counts) != 1:
             raise BadValue(
-                f"`--advise` needs a single number of workers, such as `--workers {counts[-1]}` (got {len(counts)})"
+                f"`--advise` needs a single number of workers, such as `--workers {counts[-1]}` "
+                f"(got {', '.join(map(str, counts)) or 'none'})"
             )
         advice = compare_strategies(
             job,
@@ -275,7 +285,7 @@ def _collect_notes(
 ) -> list[str]:
     """Return the notes of a table: missing prices, origin of the figures, and the largest batch that fits."""
     device, options = job.machine.device, job.workload.options
-    notes = list(job.workload.network.notes)
+    notes = [*job.workload.network.notes, *setting_notes(job.machine, job.model)]
     if budget.images is not None and budget.price_usd_per_h is None:
         notes.append(f"the price of {device.name} is unknown, and so is the cost: give `--price`, such as '0.90 USD/h'")
     for link in topology.links.values():
@@ -313,6 +323,11 @@ def _collect_notes(
         remedy = "not even one sample fits" if largest is None else f"the largest batch that fits is {largest}"
         notes.append(f"a batch of {max(too_large)} per worker does not fit into {device.name}: {remedy}")
     if job.workload.phase in GENERATION_PHASES:
+        if request.scaling == "weak" and any(row.efficiency > 1 for row in rows):
+            notes.append(
+                "efficiencies above 100%: in weak scaling a step of more devices has more sequences, and reads each "
+                "weight once for all of them"
+            )
         return [*notes, *generation_notes(job)]
     device_batch = 1 if STRATEGIES[request.strategy].divides_blocks else batch_size
     return [*notes, *job.device_step(device_batch).model_notes]

@@ -50,6 +50,8 @@ class Strategy(NamedTuple):
     divides_blocks : bool
         Whether the strategy divides the blocks of a network by a `ParallelConfig`. It then sets the interval of its
         step itself; the step of other strategies is as uncertain as the step of one device.
+    uses_micro_batches : bool
+        Whether `Settings.micro_batches` sets the number of its micro-batches.
     """
 
     run: PredictStep
@@ -60,6 +62,7 @@ class Strategy(NamedTuple):
     zero_stage: int = 0
     is_bound: bool = False
     divides_blocks: bool = False
+    uses_micro_batches: bool = False
 
 
 def _global_batch(batch_size: Any, workers: int) -> list[Any]:
@@ -115,11 +118,13 @@ STRATEGIES = {
         run=partial(train_pipeline_parallel, "gpipe"),
         description="pipeline parallelism, GPipe schedule: all micro-batches forward, then all backward",
         extra_batch_sizes=_global_and_micro_batch,
+        uses_micro_batches=True,
     ),
     "pipeline-1f1b": Strategy(
         run=partial(train_pipeline_parallel, "1f1b"),
         description="pipeline parallelism, 1F1B schedule: one forward, one backward",
         extra_batch_sizes=_global_and_micro_batch,
+        uses_micro_batches=True,
     ),
     "3d": Strategy(
         run=train_3d_parallel,

@@ -16,6 +16,9 @@ from ..units import PRECISION_BYTES, format_si, parse_quantity
 
 Clock = Literal["base", "boost", "tensor"]
 Unit = Literal["vector", "tensor"]
+REQUESTED_LIMIT = "given power limit"
+"""Source of a power limit that the user requests."""
+
 CLOCKS = ("base", "boost")
 """Clocks that a prediction may use; the third is a separate clock of tensor cores on some data sheets."""
 UNITS: tuple[str, ...] = get_args(Unit)
@@ -186,6 +189,11 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None if self.power is None else parse_quantity(self.power.value, "W")
 
     @property
+    def requested_power_limit_w(self) -> float | None:
+        """Power limit that the user requests, in watts; None if the device has that of its data sheet."""
+        return self.power_w if self.power is not None and self.power.source == REQUESTED_LIMIT else None
+
+    @property
     def rated_power_w(self) -> float | None:
         """Power limit of the data sheet in watts; None if no source gives it."""
         return self.power_w if self.rated_power is None else parse_quantity(self.rated_power.value, "W")
@@ -283,7 +291,9 @@ class PeakRate(msgspec.Struct, frozen=True):
         unit = "OP/s" if self.peak.precision == "int8" else "FLOP/s"
         scaled = f" (scaled from the {self.scaled_from} clock)" if self.scaled_from else ""
         rate = format_si(self.per_s, unit)
-        return f"{self.peak.precision} {self.peak.unit} peak {rate} at the {self.clock} clock{scaled}"
+        is_locked = self.clock not in CLOCKS
+        clock = f"a clock of {format_si(_parse_clock(self.clock), 'Hz')}" if is_locked else f"the {self.clock} clock"
+        return f"{self.peak.precision} {self.peak.unit} peak {rate} at {clock}{scaled}"
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

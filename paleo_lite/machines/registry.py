@@ -17,7 +17,7 @@ import msgspec
 from ..errors import AmbiguousName, BadDevice, BadQuantity, BadValue, UnknownName
 from ..files import file_exists, read_typed, shipped_folder
 from ..units import parse_quantity
-from .device import Clock, Device, Figure, LinkRegistry, PeakRate
+from .device import REQUESTED_LIMIT, Clock, Device, Figure, LinkRegistry, PeakRate
 
 _MAKERS = {"nvidia", "amd", "intel", "tesla", "geforce", "quadro", "instinct", "radeon"}
 _MAX_FILE_BYTES = 2**20
@@ -179,7 +179,7 @@ def limit_power(device: Device, power_limit: float | str) -> Device:
         raise BadValue(f"`--power-limit` must be a power such as '300 W' ({error})") from None
     if not limit_w > 0:
         raise BadValue(f"`--power-limit` must be > 0 W (got {power_limit})")
-    limit = Figure(f"{limit_w:g} W", "given power limit")
+    limit = Figure(f"{limit_w:g} W", REQUESTED_LIMIT)
     return msgspec.structs.replace(device, power=limit, rated_power=device.rated_power or device.power)
 
 

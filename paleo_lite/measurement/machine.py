@@ -72,7 +72,7 @@ def _describe_cpu(setup: Setup) -> System:
     vendor = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}.get(info.get("vendor_id", ""), "unknown")
     mhz = info.get("cpu MHz", "")
     return System(
-        name=" ".join(re.sub(r"\((R|TM|tm)\)|CPU|@.*", " ", name).split()),
+        name=_shorten_processor_name(name),
         vendor=vendor,
         architecture=platform.machine(),
         multiprocessors=setup.threads,
@@ -81,6 +81,12 @@ def _describe_cpu(setup: Setup) -> System:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         clock_hz=float(mhz) * 1e6 if mhz else None,
     )
+
+
+def _shorten_processor_name(name: str) -> str:
+    """Return a processor's name without trademark signs, the word CPU and its clock: ``Intel Xeon Gold 6130``."""
+    without_signs = re.sub(r"\((R|TM|tm)\)|CPU|@.*", " ", name)
+    return " ".join(without_signs.split())
 
 
 def _read_cpuinfo() -> dict[str, str]:
@@ -222,19 +228,27 @@ def _rate(measured: Probed, precision: str, column: str) -> float:
     return float(work.sum()) / measured.timing.median_s
 
 
-def hardware(
-    machine: System, name: str, peaks: dict[str, float], bandwidth: float, year: int, scope: str, software: str
+def hardware_fields(
+    machine: System,
+    device_id: str,
+    peaks_flops_per_s: dict[str, float],
+    stream_bytes_per_s: float,
+    year: int,
+    scope: str,
+    software: str,
 ) -> dict[str, Any]:
     """Return the contents of a hardware file for the machine.
 
     Parameters
     ----------
-    name : str
+    machine : System
+        What the system reports about it.
+    device_id : str
         Id of the device.
-    peaks : dict of str to float
-        FLOP/s by precision.
-    bandwidth : float
-        Bytes per second.
+    peaks_flops_per_s : dict of str to float
+        Measured peaks by precision.
+    stream_bytes_per_s : float
+        Measured bandwidth of the memory.
     year : int
         Year of the measurement; it replaces the year of manufacture, which no system reports.
     scope : {"cpu", "die"}
@@ -256,7 +270,7 @@ def hardware(
         for precision, since in TENSOR_SINCE.items()
     }
     return {
-        "id": name,
+        "id": device_id,
         "name": f"{machine.name} ({software})",
         "vendor": machine.vendor,
         "architecture": machine.architecture,
@@ -273,7 +287,7 @@ def hardware(
         "memory": {
             "type": "unknown",
             "capacity": figure(format_si(machine.memory_bytes, "B"), "as the system reports"),
-            "bandwidth": figure(format_si(bandwidth, "B/s"), "the fastest stream, read and written"),
+            "bandwidth": figure(format_si(stream_bytes_per_s, "B/s"), "the fastest stream, read and written"),
         },
         "peaks": [
             {
@@ -285,6 +299,6 @@ def hardware(
                 "note": "the fastest matrix product",
                 "audit_exception": "measured, not from the data sheet",
             }
-            for precision, rate in peaks.items()
+            for precision, rate in peaks_flops_per_s.items()
         ],
     }

@@ -24,6 +24,7 @@ from .evidence import Evidence, device_warnings, find_contradictions, find_rank,
 from .iteration_work import OperatorWork, known_sum
 from .notebook import COLUMNS, SWAPPED_COLUMNS_NOTE, NotebookSums, notebook_figures, sum_batch
 from .ranks import Ranks, compare_ranks
+from .recorded_device import describe_ambiguous_name
 from .serving_steps import EngineStepRecorder, PhaseSummary
 from .steady import SteadyIteration, analyse_steady_state, parse_steps
 
@@ -205,7 +206,7 @@ def measure_efficiency(
     BadProfile
         If, without `keep_going`, a file cannot be read, or the notebook method is used with durations and a file has
         none.
-    UnknownName
+    UnknownName, BadValue
         If no file's configuration has a column of `group_by`.
     """
     reading = reading or ReadOptions()
@@ -216,6 +217,11 @@ def measure_efficiency(
     columns = list(dict.fromkeys(name for analysis in readable for name in analysis.configuration))
     for name in group_by:
         if readable and name not in columns:
+            if not columns:
+                raise BadValue(
+                    f"`--group-by {name}`: the names of the files have no settings that paleo-lite recognises; "
+                    "`--name-pattern` reads others"
+                )
             raise UnknownName("column", name, columns, "The columns come from the files' names (--name-pattern).")
     notes = []
     conflicts: list[str] = []
@@ -226,6 +232,10 @@ def measure_efficiency(
         evidence = first.evidence or gather_evidence(open_profile(first.path, reading.name_pattern))
         conflicts = find_contradictions(evidence, device)
         notes += [f"{first.path.name}: {warning}" for warning in device_warnings(evidence, device)]
+        for name in evidence.gpus:
+            note = describe_ambiguous_name(name, device)
+            if note:
+                notes.append(f"{first.path.name}: {note}")
     rows = [_make_row(analysis, device, peak, reading) for analysis in readable]
     if conflicts:
         rows = [_without_shares_of_peak(row) for row in rows]
@@ -391,9 +401,10 @@ def _no_durations_error(profile: Profile) -> BadProfile:
 def _make_row(analysis: FileAnalysis, device: Device, peak: PeakRate, reading: ReadOptions) -> dict[str, Any]:
     durations = reading.durations
     duration = None if durations is None else durations.find(analysis.configuration)
-    if analysis.notebook is not None:
+    if analysis.steady is None:
+        assert analysis.notebook is not None  # a readable file was analysed by one of the two methods
         figures = notebook_figures(analysis.notebook, duration, reading.batches)
-    if analysis.steady is not None:
+    else:
         peak = _peak_in_precision(analysis.steady.precision, device, peak)
         figures = steady_figures(analysis.steady, peak.per_s, duration.seconds if duration is not None else None)
         operator_rows = []

@@ -126,7 +126,8 @@ class DeviceTime(msgspec.Struct, frozen=True):
     Attributes
     ----------
     step_s : float
-        Wall-clock time of an iteration: the median of the marks that count, else the window over the iterations.
+        Wall-clock time of an iteration: the median of the marks that count, else the window over the iterations; not
+        less than the busy time of an iteration, because the mark of a host that runs ahead ends before the device does.
     breakdown : TimeBreakdown
         Busy and idle time.
     collectives : list of CollectiveCalls
@@ -186,6 +187,7 @@ def analyse_device_time(
     if not step_s:
         iterations = len(counting) if only_counting_steps else steady.iterations
         step_s = breakdown.window_s / max(iterations, 1)
+    step_s = max(step_s, steady.busy_s or 0.0)
     return DeviceTime(
         step_s=step_s,
         breakdown=breakdown,

@@ -44,6 +44,8 @@ class PassTimes(msgspec.Struct, frozen=True, eq=False):
         Seconds per iteration, by kind of layer and pass (``forward``, ``backward``, ``update``).
     layers : dict of (str, str) to tuple of float
         Seconds of the single operations of a kind and pass in execution order, if all iterations have equally many.
+    layer_operations : dict of (str, str) to tuple of Operation
+        What `layers` times, in the same order: for linear layers the sizes of their products, if the profile has them.
     has_ops : bool
         False if the profiler names no operations, so that matrix products of convolutions and of linear layers cannot
         be distinguished.
@@ -64,6 +66,7 @@ class PassTimes(msgspec.Struct, frozen=True, eq=False):
     operations: dict[tuple[Operation, str], float] = {}
     gap_s: float | None = None
     has_norm_names: bool = True
+    layer_operations: dict[tuple[str, str], tuple[Operation, ...]] = {}
 
 
 def measure_passes(profile: Profile) -> PassTimes:
@@ -98,12 +101,14 @@ def measure_passes(profile: Profile) -> PassTimes:
     gaps: list[float | None] = []
     seconds: dict[tuple[str, str], list[float]] = {}
     layers: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+    layer_operations: dict[tuple[str, str], tuple[Operation, ...]] = {}
     for iteration in chosen:
         runs_inside = np.flatnonzero(iterations.number == iteration)
         runs_inside = runs_inside[np.argsort(runs.table["row"][runs_inside])]
         gaps.append(gap_of_iteration(runs, iterations.number == iteration))
         times_of: dict[tuple[str, str], list[float]] = {}
         operation_s: dict[tuple[Operation, str], float] = {}
+        operations_of: dict[tuple[str, str], list[Operation]] = {}
         for run in runs_inside.tolist():
             duration_s = float(runs.table["duration_ns"][run]) * 1e-9
             times_of.setdefault((kind_of_run[run], passes[run]), []).append(duration_s)
@@ -112,12 +117,14 @@ def measure_passes(profile: Profile) -> PassTimes:
                 module = runs.layers[layer] if layer >= 0 else None
                 operation_of[signature, layer] = operation_of_run(runs.signatures[signature], kinds[signature], module)
             operation_key = operation_of[signature, layer], passes[run]
+            operations_of.setdefault((kind_of_run[run], passes[run]), []).append(operation_key[0])
             operation_s[operation_key] = operation_s.get(operation_key, 0.0) + duration_s
         for operation_key, duration_s in operation_s.items():
             operations.setdefault(operation_key, []).append(duration_s)
         for key, durations in times_of.items():
             seconds.setdefault(key, []).append(sum(durations))
             layers.setdefault(key, []).append(tuple(durations))
+            layer_operations.setdefault(key, tuple(operations_of[key]))
     medians = {key: _median_with_absent(times, len(chosen)) for key, times in seconds.items()}
     operation_medians = {key: _median_with_absent(times, len(chosen)) for key, times in operations.items()}
     measured_gaps = [gap_s for gap_s in gaps if gap_s is not None]
@@ -137,6 +144,7 @@ def measure_passes(profile: Profile) -> PassTimes:
         operations={key: value for key, value in operation_medians.items() if value},
         gap_s=float(np.median(measured_gaps)) if measured_gaps else None,
         has_norm_names=any(operation == "norms" for operation, _ in operations),
+        layer_operations={key: value for key, value in layer_operations.items() if key in layer_medians},
     )
 
 

@@ -147,8 +147,8 @@ def candidate_devices(gpu: RecordedGpu, files: Iterable[str | Path] = ()) -> lis
 def identify_device(profile: Profile, files: Iterable[str | Path] = ()) -> Device | None:
     """Return the device that a profile was taken on; None if it is not recorded or not unique.
 
-    Candidates with equal peaks and bandwidth (A100 SXM4 and PCIe of one capacity) are equivalent here: the first one is
-    returned.
+    Candidates with equal peaks at their default clock and equal bandwidth (A100 SXM4 and PCIe of one capacity) are
+    equivalent here: the first one is returned.
     """
     gpus = recorded_gpus(profile)
     if not gpus:
@@ -197,6 +197,16 @@ def _fits_memory(device: Device | None, memory_bytes: int | None) -> bool:
     return abs(memory_bytes / device.memory_bytes - 1) <= _MEMORY_TOLERANCE
 
 
+def describe_ambiguous_name(name: str, device: Device) -> str:
+    """Return a note if the recorded name of a GPU stands for several devices, of which `device` is one; else empty."""
+    candidates = candidate_devices(RecordedGpu(name, None))
+    if len(candidates) < 2 or device not in candidates:
+        return ""
+    return f"the recorded name {name} does not determine the device: the peaks are those of {device.name}"
+
+
 def _rates(device: Device) -> tuple[object, ...]:
-    peaks = sorted((peak.precision, peak.unit, peak.per_s) for peak in device.peaks)
+    """Return the bandwidth of a device and its peaks at the clock that shares of peak refer to."""
+    clocks = (device.clocks.default, "tensor")
+    peaks = sorted((peak.precision, peak.unit, peak.per_s) for peak in device.peaks if peak.clock in clocks)
     return device.bandwidth_bytes_per_s, *peaks

@@ -282,9 +282,10 @@ def _parts(
 
 def _summary(runs: Runs, loop: Iterations, judged: _Judged, notes: list[str], by: str) -> SteadyIteration:
     """Return median times over the steady iterations, and the work of one of them."""
-    among = np.flatnonzero(loop.number == np.flatnonzero(judged.whole)[0])
-    among = among[np.argsort(runs.table["row"][among])]
-    sample = count_sample(runs, among, judged.part[among].tolist(), _FORWARD)
+    first_steady = np.flatnonzero(judged.whole)[0]
+    sampled_runs = np.flatnonzero(loop.number == first_steady)
+    sampled_runs = sampled_runs[np.argsort(runs.table["row"][sampled_runs])]
+    sample = count_sample(runs, sampled_runs, judged.part[sampled_runs].tolist(), _FORWARD)
     computing, work = summarise_work(sample, by)
     times, by_part = judged.times_ns.sum(axis=1), judged.times_ns.T
     matched = judged.forwards & judged.backwards

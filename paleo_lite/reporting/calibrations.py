@@ -12,6 +12,7 @@ from ..calibration.ppp import PppCalibration
 from ..calibration.store import AnyCalibration, Calibration
 from ..calibration.suggest import Suggestions
 from ..calibration.validate import Validation, coverage, explain_error, mean_error
+from ..text import format_plural
 from ..timing.models import INTERVAL_LEVEL, QUANTILES
 from ..units import format_interval, format_si
 from .document import (
@@ -21,7 +22,6 @@ from .document import (
     format_3_digits,
     format_percent,
     format_percent_rounded,
-    format_plural,
     format_time,
     format_time_short,
     raw_table,

@@ -6,7 +6,7 @@ from ..calibration.comparison import MEASURED_PASSES, ProfileComparison
 from ..profile_analysis import GROUPINGS
 from ..profile_analysis.compare import ComparedKernel, Comparison
 from ..timing import Prediction, describe_model
-from ..units import format_si
+from ..units import format_interval, format_si
 from .document import Column, Document, Table, format_percent, format_time
 
 
@@ -124,10 +124,8 @@ def _operations_table(comparison: ProfileComparison) -> Table:
 
 
 def _format_interval(prediction: Prediction) -> str:
-    if prediction.interval is None:
-        return ""
-    low, high = (format_si(seconds, "s") for seconds in prediction.interval)
-    return f" ({low} to {high})"
+    """Return the 90% interval in parentheses; empty without one."""
+    return "" if prediction.interval is None else f" ({format_interval(prediction.interval)} at 90%)"
 
 
 def _predicted_columns(first: str) -> list[Column]:

@@ -74,11 +74,6 @@ def format_yes_no(value: object) -> str:
     return "yes" if value else "no"
 
 
-def format_plural(count: int, noun: str) -> str:
-    """Return a count with its noun: ``1 kernel``, ``1,234 kernels``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def shorten_module_path(path: str) -> str:
     """Return the last 34 characters of a module's path, cut at a ``/``."""
     if len(path) <= _MODULE_PATH_WIDTH or "/" not in path:

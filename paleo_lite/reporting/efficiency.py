@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from ..profile_analysis.critical_path import PARTS
 from ..profile_analysis.device_time import CAUSES
 from ..profile_analysis.ranks import Ranks
 from ..profile_analysis.steady import MIN_COVERAGE
+from ..text import format_plural
 from ..units import format_si
 from .document import (
     Column,
@@ -21,7 +22,6 @@ from .document import (
     format_bandwidth,
     format_bytes,
     format_percent,
-    format_plural,
     format_time,
     format_yes_no,
     raw_table,
@@ -99,15 +99,22 @@ def _headline(result: Efficiency) -> str:
         return ", ".join(parts)
     if row.get("busy_share") is not None:
         parts.append(f"busy {format_percent(row['busy_share'])} of {format_time(row['window_s'])}")
-    if row.get("mfu") is not None:
-        parts.append(f"MFU {format_percent(row['mfu'])}")
+    if _is_meaningful(row, row.get("mfu"), "flops"):
+        parts.append(f"MFU {format_percent(row['mfu'])} (step of {format_time(row['step_s'])})")
     shares = []
     for quantity in ("flops", "bandwidth"):
-        value, covered = row[f"{quantity}_efficiency"], row.get(f"{_COUNTED[quantity]}_covered", 1.0)
-        is_meaningful = value is not None and (covered >= MIN_COVERAGE or value >= _SMALLEST_PRINTED)
-        shares.append(format_percent(value) if is_meaningful else "an unknown share")
+        value = row[f"{quantity}_efficiency"]
+        shares.append(format_percent(value) if _is_meaningful(row, value, quantity) else "an unknown share")
     parts += [f"{shares[0]} of peak FLOP/s", f"{shares[1]} of peak bandwidth"]
     return f"{row['file']} on {result.device.name}: {', '.join(parts)}"
+
+
+def _is_meaningful(row: Mapping[str, Any], share: float | None, quantity: str) -> bool:
+    """Return whether a share of peak says something: most of the time is counted, or the share is not near zero."""
+    if share is None:
+        return False
+    covered = row.get(f"{_COUNTED[quantity]}_covered", 1.0)
+    return bool(covered >= MIN_COVERAGE or share >= _SMALLEST_PRINTED)
 
 
 def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
@@ -327,8 +334,8 @@ _STEPS = [
 _GAPS = [
     Column("start_s", "at", format_time),
     Column("time_s", "time", format_time),
-    Column("cause", "cause", CAUSES.__getitem__, left=True),
-    Column("host", "host activity", left=True),
+    Column("cause", "cause", CAUSES.__getitem__, left=True, wrap=True),
+    Column("host", "host activity", left=True, wrap=True),
     Column("before", "next kernel", left=True, drop_order=1),
 ]
 

@@ -7,6 +7,7 @@ from typing import Any
 from ..input_pipeline.feeding import PipelineThroughput
 from ..input_pipeline.remedies import Remedy, Rule
 from ..result import LOWER_BOUND_FACT
+from ..text import format_plural
 from ..timing import Prediction
 from ..units import format_interval, format_si
 from .document import (
@@ -114,7 +115,7 @@ def _facts(fed: PipelineThroughput, prediction: Prediction) -> list[tuple[str, s
     if fed.needed_bytes_per_s is not None:
         needed += f", {format_si(fed.needed_bytes_per_s, 'B/s')} from storage"
     if fed.needed_workers is not None:
-        needed += f", {fed.needed_workers} workers"
+        needed += f", {format_plural(fed.needed_workers, 'worker')}"
     interval = ""
     if prediction.interval is not None:
         interval = f" ({format_interval(prediction.interval)} at 90%)"

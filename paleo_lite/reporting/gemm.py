@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..result import LOWER_BOUND_FACT
+from ..text import format_plural
 from ..timing import describe_model
 from ..timing.gemm import GemmTimes
 from ..units import format_interval, format_si
@@ -51,10 +52,10 @@ def _facts(times: GemmTimes) -> list[tuple[str, str]]:
     facts.append(("memory", moved))
     tiling = times.variants[0].tiling
     if tiling is not None:
-        waves = f"{tiling.waves} wave{'s' if tiling.waves > 1 else ''}"
+        tiles, waves = format_plural(tiling.tiles, "tile"), format_plural(tiling.waves, "wave")
         text = (
-            f"{tiling.tiles} tiles of {tiling.rows} x {tiling.columns} on {tiling.multiprocessors} SMs: "
-            f"{waves}, {tiling.last_wave_tiles} tiles in the last; "
+            f"{tiles} of {tiling.rows} x {tiling.columns} on {tiling.multiprocessors} SMs: "
+            f"{waves}, {format_plural(tiling.last_wave_tiles, 'tile')} in the last; "
             f"output covers {tiling.tile_efficiency:.0%} of their area"
         )
         facts.append(("tiles", text))

@@ -11,7 +11,7 @@ from ..profile_analysis.metrics import explain
 from ..profile_analysis.next_command import kernels_to_profile
 from ..profile_analysis.timeline import Timeline
 from ..profiles.names import CLASSES
-from ..text import make_printable
+from ..text import format_plural, make_printable
 from ..units import format_si
 from .document import (
     Column,
@@ -20,7 +20,6 @@ from .document import (
     format_count,
     format_percent,
     format_percent_rounded,
-    format_plural,
     format_time,
     raw_table,
 )

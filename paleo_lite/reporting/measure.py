@@ -15,6 +15,7 @@ from ..counting import count
 from ..measurement.clock import Timing
 from ..measurement.running import Probed
 from ..result import Result
+from ..text import format_plural
 from ..timing.models import INTERVAL_LEVEL, QUANTILES
 from ..units import format_si
 from .document import (
@@ -24,7 +25,6 @@ from .document import (
     format_bandwidth,
     format_percent,
     format_percent_rounded,
-    format_plural,
     format_time,
     format_yes_no,
     raw_table,

@@ -8,8 +8,9 @@ from typing import Any
 from ..architectures import CountsComparison, LayerCounts, Network
 from ..architectures.network import Publication
 from ..counting import CONSTANT, INPUT
+from ..text import format_plural
 from ..units import format_shape, format_si
-from .document import Column, Document, Table, format_count, format_plural, raw_table
+from .document import Column, Document, Table, format_count, raw_table
 
 
 def networks_page(rows: list[dict[str, Any]]) -> Document:

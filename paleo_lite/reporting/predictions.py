@@ -14,6 +14,7 @@ from ..result import LOWER_BOUND_FACT
 from ..timing import Prediction, describe_model
 from ..timing.generating import generation_dict, tokens_per_s
 from ..timing.power import convolution_fraction, limited_fraction
+from ..timing.prediction import slows_under_power_limit
 from ..units import format_interval, format_number, format_si, parse_quantity
 from ..version import __version__
 from .document import (
@@ -171,7 +172,9 @@ def _clock_facts(prediction: Prediction) -> list[tuple[str, str]]:
     fraction, limit_w = prediction.sustained_fraction, prediction.device.power_w
     clock = prediction.peak.clock
     clock_hz = prediction.device.clock_hz(clock) if clock in CLOCKS else parse_quantity(clock, "Hz")  # type: ignore[arg-type]
-    if not prediction.is_forecast or clock_hz is None or limit_w is None or abs(fraction - 1) < 0.005:
+    if not slows_under_power_limit(prediction.model) or clock_hz is None or limit_w is None:
+        return []
+    if abs(fraction - 1) < 0.005:
         return []
     sustained, listed = format_si(fraction * clock_hz, "Hz", 3), format_si(clock_hz, "Hz", 3)
     if fraction > 1:

@@ -65,7 +65,7 @@ def _notes(table: ScaleTable) -> list[str]:
     """Return the notes; a note that several rows share is listed once, with the names of these rows."""
     notes = [("", note) for note in table.notes]
     for row in table.rows:
-        name = row.strategy if table.why else f"{row.workers} workers"
+        name = row.strategy if table.why else _count_workers(row.workers)
         notes += [(name, note) for note in row.notes]
     notes += [("left out", f"{name}: {reason}") for name, reason in table.refused.items()]
     names_by_note: dict[str, list[str]] = {}
@@ -76,6 +76,10 @@ def _notes(table: ScaleTable) -> list[str]:
         prefix = ", ".join(name for name in names if name)
         lines.append(f"{prefix}: {note}" if prefix else note)
     return lines
+
+
+def _count_workers(workers: int) -> str:
+    return f"{workers} worker{'' if workers == 1 else 's'}"
 
 
 def _csv_table(table: ScaleTable, rows: Table) -> Table:
@@ -105,8 +109,7 @@ def _headline(table: ScaleTable) -> str:
         time = f"at least {time} (bound from the data sheets)"
     elif last.interval is not None:
         time += f" ({format_interval(last.interval)} at 90%)"
-    workers = f"{last.workers} worker{'' if last.workers == 1 else 's'}"
-    answer = f"{workers}: {time}, {format_number(last.throughput_per_s)} {terms.samples}/s"
+    answer = f"{_count_workers(last.workers)}: {time}, {format_number(last.throughput_per_s)} {terms.samples}/s"
     if last.baseline_workers != last.workers or last.workers == 1:
         baseline = "one worker" if last.baseline_workers == 1 else f"{last.baseline_workers} workers"
         efficiency = f"efficiency {last.efficiency:.1%}"

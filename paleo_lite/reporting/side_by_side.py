@@ -57,8 +57,17 @@ def comparison_table(predictions: Predictions) -> Table:
         row["memory_share"] = shares.get("memory")
     varying = [key for key in _CONFIGURATION if len({row[key] for row in rows}) > 1] or ["gpu"]
     columns = [Column(key, _CONFIGURATION[key], left=key != "batch_size") for key in varying]
-    table = Table("Side by side", [*columns, *_RESULTS], rows, sortable=True)
+    results = list(_RESULTS)
+    if _counted_unit(predictions) == "tokens":
+        per_s = next(index for index, column in enumerate(results) if column.key == "throughput_per_s")
+        results[per_s] = Column("throughput_per_s", "tokens\nper s", format_number)
+    table = Table("Side by side", [*columns, *results], rows, sortable=True)
     return table.drop_empty_columns(*_CONFIGURATION)
+
+
+def _counted_unit(predictions: Predictions) -> str:
+    """Return what throughputs and costs count: a step of decode gives one token per sequence, any other samples."""
+    return "tokens" if all(each.phase == "decode" for each in predictions.predictions) else "samples"
 
 
 _CONFIGURATION = {
@@ -99,13 +108,14 @@ def side_by_side_page(predictions: Predictions) -> Document:
     if common:
         title += f": {', '.join(text for text in common.values() if text)}"
     baseline = f"{first.network} on {first.device.id}, {first.precision}, batch {first.batch_size}"
-    facts = [("speed-up", f"ratio of samples/s to {baseline}; errors that both predictions share cancel")]
+    unit = _counted_unit(predictions)
+    facts = [("speed-up", f"ratio of {unit}/s to {baseline}; errors that both predictions share cancel")]
     if not all(prediction.is_forecast for prediction in predictions.predictions):
         facts.append(("bounds", "rows without a time have only a bound from the data sheet, no forecast"))
     if not any(prediction.convention == "given" for prediction in predictions.predictions):
         facts.append(("bound", "shortest time that the data sheet allows (roofline)"))
     if "usd_per_million" in shown:
-        facts.append(("USD per million", "samples, at the recorded price per hour (paleo-lite hardware show)"))
+        facts.append(("USD per million", f"{unit}, at the recorded price per hour (paleo-lite hardware show)"))
     data = raw_table(list(predictions.rows()))
     notes = [*(f"left out: {reason}" for reason in predictions.left_out), *_notes(predictions.predictions)]
     return Document(title, facts, [table], notes, data)

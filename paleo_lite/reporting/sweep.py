@@ -8,6 +8,7 @@ from ..sweeps.best import Best
 from ..sweeps.run import Sweep
 from ..sweeps.serving import ServingSpace
 from ..sweeps.space import Space
+from ..text import format_plural
 from ..units import format_interval, format_number, format_si
 from .document import (
     Column,
@@ -17,7 +18,6 @@ from .document import (
     format_bytes_short,
     format_count,
     format_percent,
-    format_plural,
     format_time_short,
     raw_table,
 )

@@ -116,7 +116,7 @@ def _format_blocks(
     blocks = [head]
     for entry in document.content:
         if isinstance(entry, Table):
-            title = [f"{bold}{entry.title}{end}"] if entry.title else []
+            title = [f"{bold}{line}{end}" for line in wrap_text(entry.title, width)] if entry.title else []
             blocks.append(title + format_table_lines(entry, width, styles))
         elif not isinstance(entry, Chart):
             blocks.append(wrap_text(entry, width))

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from ..result import Result
+from ..timing.prediction import setting_notes
 from .candidates import Advice
 from .deployment import LEVELS, Deployment, Prepared
 from .iteration_times import has_experts
@@ -277,7 +278,8 @@ def answer(
     on_device = deployment.on_device
     workload, device = on_device.workload, on_device.machine.device
     network_notes = on_device.decode_workload(1).network.notes
-    all_notes = list(dict.fromkeys((*notes, *network_notes, *on_device.model.notes)))
+    requested = setting_notes(on_device.machine, on_device.model)
+    all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *on_device.model.notes)))
     if on_device.tensor > 1 and has_experts(workload):
         all_notes.append("experts are divided by tensor parallelism; expert parallelism is not modelled")
     rate_per_s = traffic.rate_per_s

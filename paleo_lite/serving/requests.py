@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadFile, BadValue, UnknownName
+from ..files import NOT_TEXT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -255,7 +256,9 @@ def read_trace(path: Path) -> Traffic:
                     raise BadFile(f"{path}: the trace has more than {MAX_REQUESTS:,} requests")
     except FileNotFoundError:
         raise BadFile(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError:
+        raise BadFile(f"{path}: {NOT_TEXT}, and therefore no CSV of requests") from None
+    except (OSError, csv.Error) as error:
         raise BadFile(f"{path}: {error}") from None
     if not rows:
         raise BadFile(f"{path}: the trace has no requests")

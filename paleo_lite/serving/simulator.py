@@ -56,6 +56,8 @@ class Speculation(msgspec.Struct, frozen=True):
             raise BadValue(f"`--draft-length` must be an integer >= 0 (got {self.draft_length!r})")
         if not 0 <= self.acceptance < 1:
             raise BadValue(f"`--acceptance` must be a probability >= 0 and < 1 (got {self.acceptance:g})")
+        if self.acceptance and not self.draft_length:
+            raise BadValue("`--acceptance` needs `--draft-length`, the tokens drafted per iteration")
 
     @property
     def tokens_per_iteration(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..errors import BadValue
+from ..errors import BadQuantity, BadValue
 from ..units import format_si, parse_quantity
 from .answers import request_latencies, saturate, summarize
 from .deployment import Prepared
@@ -59,7 +59,10 @@ def parse_slo(text: str) -> tuple[Objective, ...]:
                 f"`--slo` must be limits of {', '.join(OBJECTIVES)} with an optional percentile, such as "
                 f"ttft=500ms,tpot.p99=50ms (got {part!r})"
             )
-        limit_s = parse_quantity(limit.strip(), "s")
+        try:
+            limit_s = parse_quantity(limit.strip(), "s", unit_required=True)
+        except BadQuantity as error:
+            raise BadValue(f"`--slo` {part}: {error}") from None
         if not limit_s > 0:
             raise BadValue(f"`--slo` must be times > 0 (got {part!r})")
         objectives.append(Objective(name, percentile, limit_s))

@@ -434,14 +434,25 @@ def _fill_multi_worker_rows(grid: Grid, single: SingleWorkerTimes) -> None:
 def _fill_row(
     grid: Grid, row: tuple[int, ...], job: Job, topology: Topology, batch_indices: Ints, batch_sizes: Ints
 ) -> None:
-    """Fill a row at some batch sizes with the steps of its strategy, or with the reason why they are impossible."""
-    _, _, _, _, strategy, _, collective, _ = row
+    """Fill a row at some batch sizes with the steps of its strategy, or with the reason why they are impossible.
+
+    Parameters
+    ----------
+    row : tuple of int
+        Indices over all axes but the last, the batch sizes.
+    batch_indices : ndarray of int
+        Indices of the batch sizes.
+    batch_sizes : ndarray of int
+        Their global batch sizes.
+    """
+    index_of = dict(zip(AXES, row))
     space, columns = grid.space, grid.columns
+    strategy, collective = space.strategies[index_of["strategy"]], space.collectives[index_of["collective"]]
     selection: Any = (*row, batch_indices)
-    settings = Settings(collective=space.collectives[collective] or None)
+    settings = Settings(collective=collective or None)
     try:
         prior = cluster_prior() if job.model.is_forecast else None
-        step = predict_step(job, topology, settings, batch_sizes, space.strategies[strategy], prior)
+        step = predict_step(job, topology, settings, batch_sizes, strategy, prior)
     except PaleoError as error:
         if len(batch_indices) > 1 and str(batch_sizes) in str(error):  # some of the batch sizes may be possible
             for index in range(len(batch_indices)):
@@ -450,7 +461,7 @@ def _fill_row(
             return
         reason = str(error).replace(str(batch_sizes), str(batch_sizes[0]))  # a number instead of an array of one
         is_selected = np.isin(np.arange(len(grid.batches)), batch_indices)
-        grid.refuse(reason, is_selected, **dict(zip(AXES, row)))
+        grid.refuse(reason, is_selected, **index_of)
         return
     columns["time_s"][selection] = step.time_s
     columns["exposed_s"][selection] = step.exposed_s

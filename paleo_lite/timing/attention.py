@@ -111,8 +111,10 @@ def resolve_attention(name: str | None, device: Device) -> str:
         return "cudnn" if is_blackwell else "flash2"
     assert name is not None
     if find_shares(name, device) is None:
-        supported = ", ".join(sorted(ATTENTIONS[name].shares))
-        raise BadValue(f"`--attention {name}` has kernels for compute capability {supported}: not for {device.name}")
+        generations = sorted({int(capability.split(".")[0]) for capability in ATTENTIONS[name].shares})
+        supported = " and ".join(f"{generation}.x" for generation in generations)
+        has = f"{device.name} has {device.capability or 'none'}"
+        raise BadValue(f"`--attention {name}` has kernels for compute capability {supported}; {has}")
     return name
 
 

@@ -148,13 +148,28 @@ def make_budget(
         )
     price_usd_per_h = None if device is None else device.rent_usd_per_h
     if price is not None:
-        price_usd_per_h = parse_quantity(price, "USD/h")
-        if not 0 < price_usd_per_h < math.inf:
-            raise BadValue(f"`--price` must be > 0 USD/h (got {price!r})")
+        price_usd_per_h = parse_price(price)
     if price_usd_per_h is None and require_cost:
         name = device.name if device else "the device"
         raise BadValue(f"the price of {name} is unknown: give `--price`, such as '0.90 USD/h'")
     return Budget(samples, 1.0 if epochs is None else epochs, price_usd_per_h)
+
+
+def parse_price(price: float | str) -> float:
+    """Return the price of a device in US dollars per hour, from a number or a text such as ``"3.06 USD/h"``.
+
+    Raises
+    ------
+    BadValue
+        If the price is not > 0.
+    """
+    try:
+        usd_per_h = parse_quantity(price, "USD/h")
+    except BadQuantity as error:
+        raise BadValue(f"`--price` must be US dollars per hour: {error}") from None
+    if not 0 < usd_per_h < math.inf:
+        raise BadValue(f"`--price` must be > 0 USD/h (got {price!r})")
+    return usd_per_h
 
 
 def parse_count(text: float | str) -> float:

@@ -64,7 +64,8 @@ def adapt_layers(layers: Sequence[Layer], tuning: FineTuning) -> tuple[Layer, ..
     Raises
     ------
     BadValue
-        If a name or pattern matches no layer with weights, no layer takes an adapter, or nothing is left to train.
+        If a name or pattern matches no layer with weights, no layer takes an adapter, the rank of the adapters is above
+        that of every adapted matrix, or nothing is left to train.
     """
     adapted = tuple(layers)
     if tuning.train_only:
@@ -74,6 +75,11 @@ def adapt_layers(layers: Sequence[Layer], tuning: FineTuning) -> tuple[Layer, ..
         adapted = _freeze(adapted, _find_matches(adapted, pattern, "--freeze"))
     if tuning.lora_rank:
         chosen = _find_adapted(adapted, tuning.lora_modules)
+        largest_rank = max(min(adapted[index].weights[0]) for index in chosen)
+        if tuning.lora_rank > largest_rank:
+            raise BadValue(
+                f"`--lora` must be <= {largest_rank}, the largest rank of an adapted matrix (got {tuning.lora_rank})"
+            )
         adapted = _freeze(adapted, range(len(adapted)))
         adapted = _insert_adapters(adapted, chosen, tuning.lora_rank)
     if not trained_parameters(adapted):
@@ -114,7 +120,7 @@ def _find_matches(layers: Sequence[Layer], pattern: str, option: str) -> list[in
     matches = [index for index, layer in enumerate(layers) if layer.weights and matches_module(layer.name, pattern)]
     if not matches:
         names = ", ".join(layer.name for layer in layers if layer.weights and layer.parameters)
-        raise BadValue(f"`{option} {pattern}` matches no layer with weights: {_shorten(names)}")
+        raise BadValue(f"`{option} {pattern}` matches no layer with weights; the network has {_shorten(names)}")
     return matches
 
 
@@ -163,8 +169,8 @@ def _find_adapted(layers: Sequence[Layer], modules: Sequence[str]) -> set[int]:
         matches = {index for index in candidates if matches_module(layers[index].name, module)}
         if not matches:
             names = sorted({layers[index].name.rpartition(".")[2] for index in candidates})
-            listed = _shorten(", ".join(names)) or "it has none"
-            raise BadValue(f"`--lora-modules {module}` matches no linear layer of the network: {listed}")
+            listed = _shorten(", ".join(names)) or "none"
+            raise BadValue(f"`--lora-modules {module}` matches no linear layer; the network has {listed}")
         chosen |= matches
     return chosen
 

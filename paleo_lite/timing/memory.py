@@ -27,7 +27,7 @@ from ..errors import BadValue
 from ..machines import Device
 from ..units import WEIGHT_BYTES, element_bytes
 from .liveness import ZERO_BYTES, MemoryPlan, make_plan, peak_backward, peak_forward, saved_bytes
-from .optimizers import MASTER_BYTES, OPTIMIZERS, update_cost
+from .optimizers import MASTER_BYTES, OPTIMIZERS, embedding_shapes, update_cost
 from .workload import Workload, bytes_per_state, cached_for_layers, matrix_elements
 
 if TYPE_CHECKING:
@@ -428,9 +428,10 @@ def model_bytes(workload: Workload) -> tuple[int, int, int]:
     trained_layers = [layer for layer in workload.trained_layers if layer.parameters and not _is_frozen(layer)]
     trained = sum(layer.parameters for layer in trained_layers)
     optimizer = OPTIMIZERS[options.optimizer]
-    state_elements = trained * optimizer.state
+    state_elements = trained * optimizer.state_per_parameter
     if optimizer.matrix_rule:
-        state_elements = sum(update_cost(optimizer, layer).state_elements for layer in trained_layers)
+        tables = embedding_shapes(workload.layers)
+        state_elements = sum(update_cost(optimizer, layer, tables).state_elements for layer in trained_layers)
     state_bytes = ceil(state_elements * bytes_per_state(options, workload.precision))
     if options.mixed_precision:
         state_bytes += trained * MASTER_BYTES

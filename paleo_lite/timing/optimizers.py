@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from math import prod
 from typing import NamedTuple
 
-from ..counting import Layer
+from ..counting import Layer, Shape
 
 MASTER_BYTES = 4
 """Bytes of a master weight, and of each element of optimizer state, in mixed precision."""
@@ -18,6 +18,9 @@ SHAMPOO_BLOCK = 1024
 """Rows and columns of the blocks into which Shampoo splits a matrix: ``max_preconditioner_dim`` of Distributed
 Shampoo (Shi et al. 2023)."""
 
+EMBEDDING = "embedding"
+"""Kind of the layers with a table of embeddings."""
+
 QUANTIZATION_BLOCK = 256
 """Elements of 8-bit state that share an fp32 scale in bitsandbytes (Dettmers et al. 2022)."""
 
@@ -27,9 +30,9 @@ class Optimizer(NamedTuple):
 
     Attributes
     ----------
-    state : int
+    state_per_parameter : int
         Elements of state per parameter.
-    flops : int
+    flops_per_parameter : int
         FLOPs of an update per parameter; a multiplication, an addition and a square root are one each.
     formula : str
         The update, with weight w, gradient g and learning rate r.
@@ -40,8 +43,8 @@ class Optimizer(NamedTuple):
         ``"orthogonalized"`` and ``"preconditioned"``; see `matrix_state_elements` and `matrix_product_flops`.
     """
 
-    state: int
-    flops: int
+    state_per_parameter: int
+    flops_per_parameter: int
     formula: str
     state_bytes: float | None = None
     matrix_rule: str = ""
@@ -94,7 +97,12 @@ class UpdateCost(NamedTuple):
     product_flops: int
 
 
-def update_cost(optimizer: Optimizer, layer: Layer) -> UpdateCost:
+def embedding_shapes(layers: Iterable[Layer]) -> frozenset[Shape]:
+    """Return the shapes of the tables of all embeddings; the matrix of an output head has one of them."""
+    return frozenset(shape for layer in layers if layer.kind == EMBEDDING for shape in layer.weights)
+
+
+def update_cost(optimizer: Optimizer, layer: Layer, tables: Collection[Shape] = ()) -> UpdateCost:
     """Return the cost of the update of the parameters that a layer is the first to use.
 
     Parameters
@@ -103,28 +111,35 @@ def update_cost(optimizer: Optimizer, layer: Layer) -> UpdateCost:
         The update rule.
     layer : Layer
         A layer with trainable parameters, or without any.
+    tables : collection of shapes
+        Shapes of the embedding tables of the network, from `embedding_shapes`. Muon and Shampoo leave matrices of these
+        shapes, the embeddings and the output head, to AdamW (Jordan et al. 2024).
     """
     parameters = layer.parameters
     if not optimizer.matrix_rule or not parameters:
-        return UpdateCost(parameters * optimizer.state, parameters * optimizer.flops, 0)
+        elementwise_flops = parameters * optimizer.flops_per_parameter
+        return UpdateCost(parameters * optimizer.state_per_parameter, elementwise_flops, 0)
+    left_out = () if optimizer.matrix_rule == "factored" else tables
     state_elements = product_flops = matrix_parameters = 0
-    for rows, columns in _matrices(layer):
+    for rows, columns in _matrices(layer, left_out):
         state_elements += matrix_state_elements(optimizer.matrix_rule, rows, columns)
         product_flops += matrix_product_flops(optimizer.matrix_rule, rows, columns)
         matrix_parameters += rows * columns
-    state_elements += (parameters - matrix_parameters) * optimizer.state
-    return UpdateCost(state_elements, parameters * optimizer.flops, product_flops)
+    state_elements += (parameters - matrix_parameters) * optimizer.state_per_parameter
+    return UpdateCost(state_elements, parameters * optimizer.flops_per_parameter, product_flops)
 
 
-def _matrices(layer: Layer) -> Iterator[tuple[int, int]]:
-    """Yield rows and columns of the parameter matrices of a layer; embeddings have none.
+def _matrices(layer: Layer, left_out: Collection[Shape]) -> Iterator[tuple[int, int]]:
+    """Yield rows and columns of the parameter matrices of a layer, except those of the shapes in `left_out`.
 
     The experts of a grouped product are one matrix each; a convolution's weight is flattened to (output channels,
-    inputs). Muon and Shampoo leave the table of an embedding, and the output head as large as it, to AdamW.
+    inputs). A layer that uses parameters of an earlier layer has none of its own.
     """
-    if layer.kind == "embedding" or sum(map(prod, layer.weights)) != layer.parameters:
+    if sum(map(prod, layer.weights)) != layer.parameters:
         return
     for shape in layer.weights:
+        if shape in left_out:
+            continue
         is_group = len(shape) == 3 and not layer.kind.startswith("conv")
         if is_group:
             for _ in range(shape[0]):
@@ -143,6 +158,7 @@ def matrix_state_elements(rule: str, rows: int, columns: int) -> int:
         return rows + columns
     if rule == "orthogonalized":
         return rows * columns
+    assert rule == "preconditioned"
     state = 2 * rows * columns
     for block_rows, row_blocks in _block_sizes(rows):
         for block_columns, column_blocks in _block_sizes(columns):

@@ -14,12 +14,13 @@ from ..counting.kinds import USER_RULES, missing_rules_note, user_rules_note
 from ..errors import BadValue, UnknownName
 from ..extras import require
 from ..machines import Device, Machine, PeakRate
+from ..machines.device import CLOCKS
 from ..result import Result
-from ..units import format_interval, format_si
+from ..units import format_interval, format_si, parse_quantity
 from ..version import __version__
 from .generating import STATIC_BATCH_NOTE, generation_dict, tokens_per_s
 from .models import DIRECT_PRECISIONS, QUANTILES, PeakModel, RooflineModel, Terms, TimeModel, interval_of
-from .power import INTERVAL_DEVIATIONS, drawn_power, power_model, sustained_fraction
+from .power import INTERVAL_DEVIATIONS, MIN_FRACTION, drawn_power, limited_fraction, power_model, sustained_fraction
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def _notes(workload: Workload, machine: Machine, model: TimeModel, terms: Terms)
         )
     if peak.peak.unverified:
         notes.append(f"the {peak.describe()} could not be checked against a primary source")
+    notes += setting_notes(machine, model)
     if not workload.has_layers:
         return tuple(notes)
     if phase in GENERATION_PHASES:
@@ -129,10 +131,51 @@ def _notes(workload: Workload, machine: Machine, model: TimeModel, terms: Terms)
     return tuple(notes)
 
 
+def setting_notes(machine: Machine, model: TimeModel) -> list[str]:
+    """Return notes on a requested clock or power limit that the device does not have, or that changes nothing."""
+    device, notes = machine.device, []
+    boost_hz = device.clock_hz("boost")
+    if machine.clock is not None and machine.clock not in CLOCKS and boost_hz is not None:
+        clock_hz = parse_quantity(machine.clock, "Hz")
+        if clock_hz > boost_hz:
+            notes.append(
+                f"the clock {format_si(clock_hz, 'Hz')} is above the boost clock of {device.name}, "
+                f"{format_si(boost_hz, 'Hz')}: only an overclocked device reaches it"
+            )
+    limit_w, rated_w = device.requested_power_limit_w, device.rated_power_w
+    if limit_w is None:
+        return notes
+    if not slows_under_power_limit(model):
+        notes.append(f"the {model.name} model does not depend on the power limit")
+    elif device.rated_power is None or rated_w is None:
+        notes.append(f"the power limit changes nothing: that of the data sheet of {device.name} is unknown")
+    elif limit_w > rated_w:
+        notes.append(
+            f"the power limit {limit_w:g} W is above that of the data sheet, {rated_w:g} W: "
+            f"the times are those at {rated_w:g} W"
+        )
+    elif limited_fraction(device) <= MIN_FRACTION:
+        notes.append(
+            f"the power limit {limit_w:g} W is too low for {device.name} ({rated_w:g} W): "
+            f"the times assume {MIN_FRACTION:.0%} of its speed"
+        )
+    elif limited_fraction(device) < 1:
+        notes.append(f"the power limit {limit_w:g} W leaves {limited_fraction(device):.0%} of the speed of the kernels")
+    return notes
+
+
+def slows_under_power_limit(model: TimeModel) -> bool:
+    """Return whether the times of a model depend on the power limit; bounds and the ppp model assume the peak clock."""
+    return model.is_forecast and model.ppp is None
+
+
 def _faster_than_bound_note(prediction: Prediction) -> str:
     """Return the reasons why a forecast is faster than the bound, from the layers that are."""
     from ..counting.algorithms import algorithms_of
 
+    ppp = prediction.model.ppp
+    if ppp is not None and ppp > 1:
+        return f"faster than the bound: the PPP of {ppp:.4g} is above 1"
     peak, reasons = prediction.peak.peak, dict[str, None]()
     for row, layer in zip(prediction.rows(), prediction.layers):
         if row["time_s"] >= row["bound_s"]:

@@ -16,7 +16,7 @@ from ..counting.kinds import class_of
 from ..counting.work import COLUMNS, MIXED_EXECUTIONS, PASSES, check_batch_size, check_execution, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..units import WEIGHT_BYTES, element_bytes
-from .optimizers import MASTER_BYTES, OPTIMIZERS, update_cost
+from .optimizers import MASTER_BYTES, OPTIMIZERS, embedding_shapes, update_cost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -515,10 +515,12 @@ def with_update(work: Work, layers: Sequence[Layer], precision: str, options: Tr
     flops, read, written = (COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written"))
     fixed = work.fixed.copy()
     parameters = fixed[flops, update] // 2  # plain gradient descent takes 2 FLOPs per parameter
-    state_elements, update_flops = parameters * optimizer.state, parameters * optimizer.flops
+    state_elements = parameters * optimizer.state_per_parameter
+    update_flops = parameters * optimizer.flops_per_parameter
     if optimizer.matrix_rule:
+        tables = embedding_shapes(layers)
         for index in map(int, np.flatnonzero(parameters)):
-            cost = update_cost(optimizer, layers[index])
+            cost = update_cost(optimizer, layers[index], tables)
             state_elements[index] = cost.state_elements
             update_flops[index] = cost.flops + cost.product_flops
     number_bytes = element_bytes(precision)

@@ -91,7 +91,8 @@ def _card(gpu: str, answer: Prediction | Failure) -> None:
     if answer.interval is not None:
         lines.append(f"{format_interval(answer.interval)} at 90%")
     if answer.throughput_per_s is not None:
-        lines.append(f"{format_number(answer.throughput_per_s)} samples/s")
+        unit = "tokens" if answer.phase == "decode" else "samples"
+        lines.append(f"{format_number(answer.throughput_per_s)} {unit}/s")
     lines.append(describe_bounds(answer))
     st.markdown("  \n".join(map(escape_markdown, lines)))
     show_notes([describe_model(answer.model) if answer.model.label else f"{answer.model.name} model", *answer.notes])

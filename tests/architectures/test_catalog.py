@@ -235,3 +235,13 @@ def test_a_factory_may_use_torchvision(tmp_path):
         "    print(trace_factory(factory, [(3, 64, 64)]).parameters)\n"
     )
     assert run(code).split() == ["11689512", "11689512"]
+
+
+def test_a_file_that_is_no_network_is_named_as_such(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("picture.png").write_bytes(b"\x89PNG")
+    Path("empty.json").touch()
+    with pytest.raises(UnknownName, match=r"The file of a network ends in .*\.json"):
+        find_network("picture.png")
+    with pytest.raises(BadDescriptor, match=r"empty\.json: the file is empty"):
+        find_network("empty.json")

@@ -316,7 +316,7 @@ def test_exported_program_has_the_counts_of_its_module():
 def test_a_product_of_complex_numbers_is_the_four_of_its_parts():
     """(a + ib)(c + id) = ac - bd + i(ad + bc): four real products."""
     network = trace(Net(lambda self, x: torch.fft.fft(x) @ self.w, w=nn.Parameter(torch.zeros(8, 8) + 0j)), (2, 8))
-    assert network.notes == ("1 products of complex numbers are counted as four real products each",)
+    assert network.notes == ("1 product of complex numbers: counted as four real products each",)
     real = trace(Net(lambda self, x: x @ self.w, w=nn.Parameter(torch.zeros(8, 8))), (2, 8))
     for phase in ("inference", "backward"):
         both = [

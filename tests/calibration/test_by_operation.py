@@ -96,3 +96,6 @@ def test_qwen_on_h100_as_in_tracelens(tmp_path: Path) -> None:
     assert "linear, other sizes" not in rows
     table = comparison.document().tables[0]
     assert table.title == "Per iteration, by operation" and len(table.rows) == len(comparison.operations)
+    # The rotary embedding has a further product, so the numbers of products and of linear layers agree by chance.
+    names = {row.name.rpartition(".")[2] for row in comparison.layers}
+    assert names == {"attention"} and len(comparison.layers) == 24

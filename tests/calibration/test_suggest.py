@@ -96,7 +96,7 @@ def test_measured_steps_are_not_suggested_again() -> None:
     step = Measurement("k40m", first.network, first.batch_size, first.phase, "fp32", first.time_s)
     after = pl.calibrate([step], suggest=1, gpu="k40m", network="mobilenet_v2")
     assert after.factor == pytest.approx(first.factor, rel=0.1)
-    assert after.known == "k40m fp32, 1 measurements"
+    assert after.known == "k40m fp32, 1 measurement"
     assert after.suggestions[0].factor > 0.8 * after.factor
 
 

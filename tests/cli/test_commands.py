@@ -99,7 +99,7 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
             2,
             "`--image-size` must be an integer >= 1",
         ),
-        (["predict", "vgg16", "--gpu", "k80", "--top", "few"], 2, "`--top` must be an integer or 'all'"),
+        (["predict", "vgg16", "--gpu", "k80", "--top", "few"], 2, "`--top` must be an integer >= 0 or 'all'"),
         (["predict", "vgg16", "--gpu", "k80", "--explain", "features.99"], 2, "no layer of vgg16"),
         (["predict", "vgg16", "--gpu", "k80", "--time-model", "ppp"], 2, "needs a PPP"),
         (["predict", "vgg16"], 2, "Missing option '--gpu'"),
@@ -112,6 +112,34 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
         (["predict", "builtins:dict", "--gpu", "k80", "--input", "3x8x8"], 1, "returned a dict, not a torch.nn.Module"),
         (["layers", "torch.nn:ReLU", "--input", "3x0x8"], 2, "is not a shape"),
         (["predict", "vgg16", "--gpu", "k80,k4Om"], 2, "did you mean k40m"),
+        (
+            ["predict", "vgg16", "--gpu", "k80", "--format", "json", "--explain", "nothing"],
+            2,
+            "no layer of vgg16 is called 'nothing'",
+        ),
+        (["predict", "vgg16", "--gpu", "k80", "--rules", "absent.py"], 1, "absent.py: cannot be read (No such file"),
+        (
+            ["predict", "vgg16", "--gpu", "t4", "--phase", "training", "--samples", "1M", "--price", "abc"],
+            2,
+            "`--price`: 'abc' is not a quantity: expected one such as '3.06 USD/h'",
+        ),
+        (["gemm", "1", "1", "1", "--peak", "6"], 2, "`--peak`: '6' has no unit: expected a quantity such as"),
+        (
+            ["serve", "llama-3-8b", "--gpu", "h100-sxm", "--rate", "1", "--slo", "ttft=500"],
+            2,
+            "`--slo` ttft=500: '500' has no unit: expected a quantity such as '50 ms'",
+        ),
+        (
+            ["serve", "llama-3-8b", "--gpu", "h100-sxm", "--rate", "1", "--overhead", "1"],
+            2,
+            "`--overhead`: '1' has no unit",
+        ),
+        (
+            ["serve", "llama-3-8b", "--gpu", "h100-sxm", "--rate", "1", "--acceptance", "0.5"],
+            2,
+            "`--acceptance` needs `--draft-length`",
+        ),
+        (["networks", "export", "alexnet", "-o", "alexnet.txt"], 2, "a descriptor must end in .json"),
         (["predict", "vgg16", "--gpu", "k80", "--batch-size", "0,2"], 2, "not an integer >= 1"),
         (
             ["predict", "vgg16", "--gpu", "k80,t4", "--explain", "features.0"],

@@ -122,3 +122,10 @@ def test_one_clear_sentence(pair, arguments, code, message):
     result = run("compare", *(argument.format(a=pair[0], b=pair[1]) for argument in arguments))
     assert result.exit_code == code, result.output
     assert message in result.stderr and "Traceback" not in result.stderr and "defect" not in result.stderr
+
+
+@pytest.mark.needs_data
+def test_the_interval_of_a_prediction_names_its_level():
+    path = SURFBOARD / "pyprof_kernels" / RUN.format(nodes=8, loader="dali-gpu")
+    title = run("compare", "--predict", "resnet50", "--gpu", "k40m", path).stdout.splitlines()[0]
+    assert " at 90%)" in title

@@ -238,7 +238,7 @@ def test_whatever_one_file_does_the_others_are_read(folder, monkeypatch):
         (["--precision", "fp8"], 2, "has no fp8 peak"),
         (["--jobs", "0"], 2, "integer >= 1"),
         (["--method", "other"], 2, "no method is called 'other': valid names: notebook, steady"),
-        (["--scheduler", "nonsense"], 2, "no Dask scheduler answers"),
+        (["--scheduler", "nonsense"], 2, "a Dask scheduler must be such as tcp://host:8786"),
     ],
 )
 def test_mistakes_are_one_sentence(folder, arguments, code, says):

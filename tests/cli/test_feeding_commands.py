@@ -153,3 +153,11 @@ def test_time_to_read_a_petabyte():
 def test_a_wrong_question_gets_one_sentence(command, message):
     result = run(*command.split())
     assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.output
+
+
+def test_tokens_are_not_stored_as_images():
+    words = ["feeding", "llama-3-8b", "--gpu", "h100-sxm", "--precision", "bf16"]
+    note = "a sample is stored as an image of 110kB that has to be decoded: for llama-3-8b"
+    assert note in CliRunner().invoke(main, words).stdout
+    assert note not in CliRunner().invoke(main, [*words, "--sample-bytes", "8kB"]).stdout
+    assert note not in CliRunner().invoke(main, ["feeding", "resnet50", "--gpu", "t4"]).stdout

@@ -38,7 +38,7 @@ REFUSED = {
     "unknown precision of the device": (["alexnet", "--precision", "fp8"], 2, "has no fp8 peak"),
     "tokens without a rate": (["llama-3-8b", "--input-tokens", "64"], 2, "`--input-tokens` is for serving"),
     "serving an image network": (["alexnet", "--rate", "5"], 2, "`serve` needs a language model"),
-    "workers alone": (["alexnet", "--workers", "8"], 2, "`scale` needs a network: give `--link"),
+    "workers alone": (["alexnet", "--workers", "8"], 2, "several workers need a link: give `--link"),
     "a link without workers": (["alexnet", "--link", "pcie3-x16"], 2, "`--link` is for several devices"),
     "images without workers": (["alexnet", "--images", "1M"], 2, "`--images` is for several devices"),
     "inference on several": (

@@ -90,7 +90,10 @@ def test_paleo_s_answer_comes_in_the_same_columns():
             ("--workers", "3", "--scaling", "strong", "--batch-size", "100"),
             "divisible by the 3 workers, such as 99 or 102 (got 100)",
         ),
-        (("--workers", "2,4", "--advise"), "`--advise` needs a single number of workers"),
+        (
+            ("--workers", "2,4", "--advise"),
+            "`--advise` needs a single number of workers, such as `--workers 4` (got 2, 4)",
+        ),
         (
             ("--workers", "2", "--topology", "2x k40m @ pcie3"),
             "give only one of `--link`, `--topology` and `--platform`",
@@ -101,6 +104,10 @@ def test_paleo_s_answer_comes_in_the_same_columns():
         (("--workers", "2", "--compat", "paleo", "--precision", "fp16"), "PALEO has no `--precision`"),
         (("--workers", "2", "--compat", "paleo", "--optimizer", "adam"), "PALEO has no `--optimizer`"),
         ((), "`scale` needs `--workers`"),
+        (
+            ("--workers", "2", "--micro-batches", "4"),
+            "`--micro-batches` is for `--strategy pipeline-gpipe` and `pipeline-1f1b`, not data: leave it out",
+        ),
     ],
 )
 def test_bad_input(arguments, says):
@@ -111,7 +118,7 @@ def test_bad_input(arguments, says):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--gpu", "k40m", "--workers", "2"), "`scale` needs a network: give `--link"),
+        (("--gpu", "k40m", "--workers", "2"), "several workers need a link: give `--link"),
         (("--gpu", "k40m", "--workers", "2", "--link", "nonsense"), "no link is called 'nonsense'"),
         (("--gpu", "k40m", "--workers", "2", "--link", "0 GB/s"), "> 0 (got"),
         (("--topology", "two GPUs somewhere @ pcie3"), "two GPUs somewhere"),
@@ -152,3 +159,37 @@ def test_a_strategy_that_divides_no_blocks_names_the_option_that_does():
     assert refused.exit_code == 2
     assert "gpt2 has no column-parallel and row-parallel pair of layers: use `--tensor`" in refused.output
     assert run(*words, "--tensor", "2").exit_code == 0
+
+
+def test_micro_batches_of_3d_parallelism_are_set_by_their_size():
+    result = run(
+        "scale", "llama-3-8b", "--platform", "dgx-h100", "--workers", "8", "--pipeline", "2", "--micro-batches", "4",
+        "--precision", "bf16",
+    )  # fmt: skip
+    assert result.exit_code == 2 and "`--micro-batch` sets the samples of each" in result.stderr
+
+
+def test_efficiencies_above_100_percent_have_a_reason():
+    """A step of eight devices decodes eight times the sequences, and reads each weight once for all of them."""
+    words = ("llama-3-8b", "--gpu", "h100-sxm", "--link", "nvlink4-x18", "--workers", "1,8", "--precision", "bf16")
+    weak = run("scale", *words, "--phase", "decode", "--batch-size", "8", "--scaling", "weak")
+    assert "efficiencies above 100%: in weak scaling" in weak.stdout
+    assert "note: 1 worker: tensor 1" in weak.stdout
+    strong = run("scale", *words, "--phase", "decode", "--batch-size", "8")
+    assert "above 100%" not in strong.stdout
+
+
+def test_a_power_limit_is_noted():
+    result = run(
+        "scale",
+        "resnet50",
+        "--gpu",
+        "a100-sxm-80gb",
+        "--link",
+        "nvlink3-x12",
+        "--workers",
+        "2",
+        "--power-limit",
+        "200W",
+    )
+    assert "note: the power limit 200 W leaves" in result.stdout

@@ -199,6 +199,9 @@ def test_description_of_a_peak():
     assert DEVICES["k80"].find_peak("fp64").describe() == "fp64 vector peak 2.91 TFLOP/s at the boost clock"
     assert "scaled from the boost clock" in DEVICES["k40m"].find_peak("fp64").describe()
     assert "130 TOP/s" in DEVICES["t4"].find_peak("int8").describe()
+    assert DEVICES["t4"].find_peak("fp32", clock="900MHz").describe() == (
+        "fp32 vector peak 4.608 TFLOP/s at a clock of 900 MHz (scaled from the boost clock)"  # 8.141 x 900 / 1590
+    )
 
 
 def test_precisions_are_listed_widest_first():

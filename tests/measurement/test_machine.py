@@ -20,7 +20,7 @@ from paleo_lite.measurement.machine import (
     describe,
     describe_other_load,
     describe_throttling,
-    hardware,
+    hardware_fields,
     launch_s,
     make_device_id,
     peak_per_s,
@@ -123,7 +123,7 @@ def test_file_is_valid(
     tmp_path: Path, seen: System, scope: str, peaks: dict[str, float], units: dict[str, str]
 ) -> None:
     path = tmp_path / "machine.toml"
-    made = hardware(seen, "measured-thing", peaks, 42.42e9, 2026, scope, "torch 2.9.0")
+    made = hardware_fields(seen, "measured-thing", peaks, 42.42e9, 2026, scope, "torch 2.9.0")
     path.write_text(tomli_w.dumps(made))
     device = read_device(path)
     assert device.id == "measured-thing"

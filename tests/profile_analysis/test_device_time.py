@@ -9,6 +9,7 @@ from paleo_lite.api.profiles import efficiency
 from paleo_lite.profile_analysis.activity import ActivityRecorder
 from paleo_lite.profile_analysis.device_time import launch_delays_ns, launch_statistics
 from paleo_lite.profiles.table import batch_of
+from paleo_lite.reporting.terminal import format_table_lines
 
 NAMES = ("category", "kernel", "start_ns", "duration_ns", "device", "stream", "launch_ns")
 
@@ -90,3 +91,18 @@ def test_the_iteration_has_the_kernels_launched_in_the_trace():
     assert row["kernel_s"] == pytest.approx(31.91e-3, rel=2e-4)
     assert row["window_s"] == pytest.approx(49.65e-3, rel=2e-4)
     assert row["busy_share"] * row["window_s"] == pytest.approx(45.647310e-3, rel=1e-6)  # a union of its intervals
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize("path", sorted(MODELS.glob("*.json.gz")), ids=lambda path: path.name)
+def test_mfu_is_at_most_the_share_of_peak_while_busy_and_tables_fit(path, monkeypatch):
+    """The mark of a host that runs ahead is shorter than the device's work, as that of ResNet on the MI300X."""
+    monkeypatch.setenv("COLUMNS", "80")
+    result = efficiency(path, jobs=1)
+    (row,) = result.rows
+    if row["mfu"] is not None:
+        assert row["mfu"] <= row["flops_efficiency"] * (1 + 1e-12)
+    title = result.document().title
+    assert ("MFU" in title) == ("an unknown share of peak FLOP/s" not in title)
+    for table in result.document().tables:
+        assert max(map(len, format_table_lines(table, 80))) <= 80

@@ -117,3 +117,13 @@ def test_kernels_of_the_recorded_device():
     wrong = kernels(QWEN, gpu="t4")
     assert "not on Tesla T4, no share of peak" in wrong.document().title
     assert all(row.flops_efficiency is None for row in wrong.kernels)
+
+
+@pytest.mark.needs_data
+def test_devices_with_equal_rates_are_equivalent_and_noted():
+    """The A100 PCIe and SXM4 of 40 GB differ in their base clock only, to which no share of peak refers."""
+    path = next((PROFILES / "torch_chrome_trace").glob("triton_example*.gz"))
+    result = efficiency(path, jobs=1)
+    assert result.device.id == "a100-pcie-40gb"
+    (note,) = [note for note in result.notes if "A100-PG509-200" in note]
+    assert "does not determine the device: the peaks are those of A100 PCIe 40GB" in note

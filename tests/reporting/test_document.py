@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.reporting import document
-from paleo_lite.reporting.document import Chart, Column, Document, KeyFigure, Table, format_percent, format_plural
+from paleo_lite.reporting.document import Chart, Column, Document, KeyFigure, Table, format_percent
 from paleo_lite.reporting.terminal import fit_columns, format_table_lines, show_document
+from paleo_lite.text import format_plural
 
 
 def render(page: Document, style: str) -> str:
@@ -125,7 +126,7 @@ def test_one_value_in_each_format():
     formatted = {
         name: function(12.345678)
         for name, function in vars(document).items()
-        if name.startswith("format_") and name not in ("format_plural", "format_si")
+        if name.startswith("format_") and name not in ("format_si",)
     }
     assert formatted == {
         "format_time": "12.35 s",

@@ -118,3 +118,12 @@ def test_the_document_lists_predictions_that_were_left_out():
     page.write_csv(out)
     rows = list(csv.DictReader(io.StringIO(out.getvalue())))
     assert [row["gpu"] for row in rows] == ["k40m", "t4", "t4"] and all(row["version"] for row in rows)
+
+
+def test_decoding_is_compared_in_tokens():
+    asked = {"gpus": ["h100-sxm", "l4"], "precisions": ["bf16"]}
+    decode = pl.predict_several(["llama-3-8b"], phases=["decode"], **asked).document()
+    assert "tokens\nper s" in [column.title for column in decode.tables[0].columns]
+    assert dict(decode.facts)["speed-up"].startswith("ratio of tokens/s to llama-3-8b on h100-sxm")
+    both = pl.predict_several(["llama-3-8b"], phases=["decode", "prefill"], **asked).document()
+    assert "samples\nper s" in [column.title for column in both.tables[0].columns]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paleo_lite as pl
-from paleo_lite.reporting.document import BAR_WIDTH, Column, Table, text_bar
+from paleo_lite.reporting.document import BAR_WIDTH, Column, Document, Table, text_bar
 from paleo_lite.reporting.predictions import prediction_page
 from paleo_lite.reporting.terminal import format_table_lines, show_document, wrap_text
 
@@ -108,3 +108,11 @@ def test_no_word_is_broken_at_any_width(width, monkeypatch):
     assert set(words) <= pieces
     title, notes = shown.partition("\n  ")[0].splitlines(), shown.partition("\nnote: ")[2].splitlines()
     assert max(map(len, [*title, *notes])) <= width
+
+
+def test_a_long_table_title_is_wrapped(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    table = Table(f"Counters of {'a_long_kernel_name_' * 6}", [Column("what", "what", left=True)], [{"what": "a"}])
+    out = io.StringIO()
+    show_document(Document("", content=[table]), "table", out)
+    assert max(map(len, out.getvalue().splitlines())) <= 80

@@ -113,6 +113,10 @@ def test_the_chart_of_a_deployment_and_of_a_front(serving: Serving) -> None:
     advised = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=1, rate=5, advise=True, output_tokens=16)
     text = json.dumps(serving_chart(advised).to_dict())
     assert "Pareto front" in text and "output tokens per second and user" in text
+    # Labels of a logarithmic axis touch at 90 and 100, so that only 1, 2 and 5 times powers of ten are ticks.
+    (encoding, *_) = [layer["encoding"] for layer in serving_chart(advised).to_dict()["layer"]]
+    for axis in ("x", "y"):
+        assert {f"{tick:e}"[0] for tick in encoding[axis]["axis"]["values"]} <= {"1", "2", "5"}
 
 
 @pytest.mark.parametrize(

@@ -212,3 +212,11 @@ def test_notes_only_with_fine_tuning() -> None:
 def test_trained_parameters_without_fine_tuning_are_all() -> None:
     network = find_network("resnet18")
     assert trained_parameters(network.layers) == 11_689_512  # torchvision's count
+
+
+def test_a_rank_above_that_of_every_matrix_is_refused():
+    """The largest matrices of Llama 3 8B's adapters have 4,096 rows or columns."""
+    asked = {"gpu": "h100-sxm", "precision": "bf16", "phase": "training", "sequence_length": 128}
+    with pytest.raises(BadValue, match="`--lora` must be <= 4096, the largest rank of an adapted matrix"):
+        pl.predict("llama-3-8b", training=TrainingOptions(lora_rank=4097), **asked)
+    assert pl.predict("llama-3-8b", training=TrainingOptions(lora_rank=4096), **asked).time_s > 0

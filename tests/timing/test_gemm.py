@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+import paleo_lite as pl
 from measured import DATA
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadValue, UnknownPrecision
@@ -172,3 +173,13 @@ def test_products_of_deepbench(gpu, device, precision, at_most):
 
     own = error(choose_model(found, precision))
     assert own < at_most and own < error(ROOFLINE)
+
+
+def test_a_capped_card_multiplies_more_slowly():
+    free, capped = (
+        pl.gemm(4096, 4096, 4096, gpu="l4", precision="bf16", power_limit=limit).variants[0].time_s
+        for limit in (72, 40)
+    )
+    assert capped > 1.1 * free  # 40 of 72 W
+    with pytest.raises(BadValue, match="cannot be combined"):
+        pl.gemm(8, 8, 8, peak="1 TFLOP/s", power_limit=40)

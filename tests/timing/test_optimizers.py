@@ -8,6 +8,7 @@ from paleo_lite.counting import INPUT, Layer
 from paleo_lite.timing.optimizers import (
     OPTIMIZERS,
     SHAMPOO_BLOCK,
+    embedding_shapes,
     matrix_product_flops,
     matrix_state_elements,
     update_cost,
@@ -47,6 +48,34 @@ def test_muon_keeps_one_moment_of_matrices_and_two_of_vectors() -> None:
     assert update_cost(OPTIMIZERS["muon"], linear(96, 48)).state_elements == 96 * 48 + 2 * 96
 
 
+def embedding(rows: int, columns: int) -> Layer:
+    shapes = (((1, 5),), ((1, 5, columns),))
+    return Layer("table", "embedding", *shapes, ((rows, columns),), (INPUT,), rows * columns)
+
+
+def test_muon_and_shampoo_leave_embedding_and_output_head_to_adamw() -> None:
+    """Jordan et al. 2024: the embedding and the final output layer are optimized by AdamW, with two moments."""
+    layers = [embedding(96, 48), linear(48, 48), linear(96, 48)]
+    tables = embedding_shapes(layers)
+    for name in ("muon", "shampoo"):
+        table, hidden, head = (update_cost(OPTIMIZERS[name], layer, tables) for layer in layers)
+        assert (table.state_elements, table.product_flops) == (2 * 96 * 48, 0)
+        assert (head.state_elements, head.product_flops) == (2 * (96 * 48 + 96), 0)
+        assert hidden.product_flops > 0
+
+
+def test_adafactor_factors_an_embedding_as_in_torch() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Embedding(96, 48)
+    optimizer = torch.optim.Adafactor(module.parameters())
+    module(torch.tensor([1, 2])).sum().backward()
+    optimizer.step()
+    tensors = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+    elements = sum(tensor.numel() for tensor in tensors if tensor.numel() > 1)
+    layer = embedding(96, 48)
+    assert update_cost(OPTIMIZERS["adafactor"], layer, embedding_shapes([layer])).state_elements == elements
+
+
 def test_muon_multiplies_as_often_as_newton_schulz_in_torch() -> None:
     """Five iterations on a wide matrix, counted by torch while it runs them."""
     torch = pytest.importorskip("torch")
@@ -74,7 +103,7 @@ def test_states_in_8_bits_take_two_bytes_per_parameter() -> None:
     """Dettmers et al. 2022: two states of one byte instead of four; the scales of blocks add little."""
     optimizer = OPTIMIZERS["adamw-8bit"]
     assert optimizer.state_bytes is not None
-    assert 2 < optimizer.state * optimizer.state_bytes < 2.05
+    assert 2 < optimizer.state_per_parameter * optimizer.state_bytes < 2.05
 
 
 def test_shared_and_missing_parameters_cost_nothing() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, UnknownName, UnknownPrecision, UnsupportedPhase
 from paleo_lite.machines import find_device
+from paleo_lite.machines.registry import limit_power
 
 # The table of a course exercise ("PALEO, FLOPs, Platform Percent of Peak", 2022): FLOPs of Lu et al. (2017) on the
 # K80's 8.73 and 2.91 TFLOPS.
@@ -247,3 +249,32 @@ def test_kinds_of_layers_are_listed_by_their_time() -> None:
     times_s = [row["time_s"] for row in pl.predict("vgg16", gpu="k40m").by_kind().values()]
     assert times_s == sorted(times_s, reverse=True)
     assert len(set(times_s)) > 3
+
+
+@pytest.mark.parametrize(
+    "asked, note",
+    [
+        # The T4's data sheet: boost clock 1.59 GHz, power limit 70 W.
+        ({"clock": "5GHz"}, "the clock 5 GHz is above the boost clock of Tesla T4, 1.59 GHz"),
+        ({"power_limit": "300W"}, "the power limit 300 W is above that of the data sheet, 70 W"),
+        ({"power_limit": "1W"}, "the power limit 1 W is too low for Tesla T4 (70 W)"),
+        ({"power_limit": "50W", "time_model": "roofline"}, "the roofline model does not depend on the power limit"),
+        ({"power_limit": "50W", "ppp": 0.5}, "the ppp model does not depend on the power limit"),
+    ],
+)
+def test_a_setting_that_the_device_does_not_have_is_noted(asked, note):
+    usual = pl.predict("vgg16", gpu="t4", clock="1.5GHz", power_limit=70)
+    assert not any("power limit" in each or "clock 1.5" in each for each in usual.notes)
+    assert any(each.startswith(note) for each in pl.predict("vgg16", gpu="t4", **asked).notes)
+
+
+def test_a_power_limit_without_that_of_the_data_sheet_is_noted():
+    device = msgspec.structs.replace(find_device("t4"), power=None)
+    answer = pl.predict("vgg16", gpu=limit_power(device, 50))
+    assert "the power limit changes nothing: that of the data sheet of Tesla T4 is unknown" in answer.notes
+
+
+def test_a_ppp_above_1_is_the_reason_for_a_time_below_the_bound():
+    # VGG16's bound counts direct convolution, so only the PPP can lead to a shorter time.
+    notes = pl.predict("vgg16", gpu="k80", ppp=1.5).notes
+    assert [note for note in notes if note.startswith("faster")] == ["faster than the bound: the PPP of 1.5 is above 1"]

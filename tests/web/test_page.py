@@ -66,6 +66,15 @@ def times(page):
 BASE = {"gpu": "v100-sxm2", "precision": "fp32", "batch_size": 32, "phase": "inference"}
 
 
+@pytest.mark.parametrize(("phase", "unit"), [("decode", "tokens/s"), ("prefill", "samples/s")])
+def test_a_card_counts_tokens_where_the_command_does(phase, unit):
+    asked = {"network": "llama-3-8b", "gpu": "h100-sxm", "precision": "bf16", "batch": "8", "phase": phase}
+    page = opened(**asked)
+    assert not page.exception
+    (card,) = [unescaped(each.value) for each in page.markdown if "at 90%" in each.value and "bound" in each.value]
+    assert unit in card
+
+
 def test_every_control_of_one_device_changes_the_result():
     """Controls are set one after the other and keep their values."""
     page, asked, seen = opened(), {"network": "resnet50", **BASE}, []

@@ -42,7 +42,7 @@ def cost_chart(predictions: Predictions) -> Any:
     titles = f"time of a step ({unit})", f"USD per million {noun}"
     x = _axis(alt.X, "x", titles[0], spans[0])
     y = _axis(alt.Y, "y", titles[1], spans[1])
-    names = ["on the Pareto front", "slower and dearer than another"]
+    names = ["on the Pareto front", "slower and dearer"]
     colour = alt.Color("group:N", title=None, scale=alt.Scale(domain=names, range=[SERIES[0], SERIES[7]]))
     shape = alt.Shape("group:N", title=None, scale=alt.Scale(domain=names, range=["circle", "square"]))
     for row in rows:

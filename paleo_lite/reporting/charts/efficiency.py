@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from ...profile_analysis.analysis import Efficiency
-from ..document import format_plural
+from ...text import format_plural
 from .render import SERIES, SHAPES, altair, inline_data
 
 QUANTITIES = {"flops_efficiency": "of peak FLOP/s", "bandwidth_efficiency": "of peak B/s"}

@@ -25,7 +25,7 @@ PARTS = {
 
 _PANEL_WIDTH, _HEIGHT = 330, 280
 _HIGHEST_RATIO = 2.0
-"""Top of the axis over the usable memory; longer bars are cut off."""
+"""Largest drawn memory over the usable memory; longer bars are cut off at the top of the axis, 5% above it."""
 
 _VISIBLE_SHARE = 0.002
 """Least share of the largest bar with which a part is drawn; a smaller one is thinner than a pixel."""
@@ -40,7 +40,7 @@ def memory_chart(ranges: MemoryRanges) -> Any:
     points = [*ranges.over_batch, *ranges.over_tokens]
     usable_bytes = points[0].fit.usable_bytes
     largest = max(point.fit.memory.total_bytes for point in points)
-    highest = min(max(usable_bytes, largest), _HIGHEST_RATIO * usable_bytes)
+    highest = 1.05 * min(max(usable_bytes, largest), _HIGHEST_RATIO * usable_bytes)
     sizes = {name: max(dict(point.fit.memory.rows()).get(name, 0) for point in points) for name in PARTS}
     names = [name for name, size in sizes.items() if size > _VISIBLE_SHARE * highest]
     tokens, batch_size = ranges.over_batch[0].tokens, ranges.over_tokens[0].batch_size
@@ -90,7 +90,7 @@ def _panel(alt: Any, points: Sequence[MemoryAt], names: Sequence[str], key: str,
                 }
             )
     x = alt.X("value:O", title=title, sort=None, axis=alt.Axis(labelAngle=0, labelOverlap=True, format=",d"))
-    scale = alt.Scale(domain=[0, highest * 1.05], nice=False)
+    scale = alt.Scale(domain=[0, highest], nice=False)
     y = alt.Y("bytes:Q", title="peak memory (B)", scale=scale, axis=alt.Axis(labelExpr=SI_LABELS, tickCount=6))
     labels = ["KV cache" if name == "cache" else name for name in names]
     colours = alt.Scale(domain=labels, range=[PARTS[name] for name in names])

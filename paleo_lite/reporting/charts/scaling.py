@@ -42,6 +42,9 @@ def scale_chart(table: ScaleTable) -> Any:
         return advice_chart(
             table.rows, f"Best: {_row_name(first)}, {format_si(first.time_s, 's', 3)} per step", subtitle
         )
+    too_large = [str(row.workers) for row in table.rows if row.fits is False]
+    if too_large:
+        subtitle.append(f"does not fit into memory: {', '.join(too_large)} workers")
     return scaling_chart(table.rows, subtitle, () if table.is_forecast else _series(table.rows))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...serving.answers import LATENCIES, Serving
-from .marks import assign_colours_and_shapes
-from .render import altair, inline_data
+from .marks import NUMBER_FORMAT, assign_colours_and_shapes
+from .render import altair, inline_data, log_ticks
 
 WIDTH, HEIGHT = 560, 360
 
@@ -39,8 +40,9 @@ def _front_chart(serving: Serving) -> Any:
     devices = sorted({row["device"] for row in rows})
     colours, _ = assign_colours_and_shapes(devices)
     log_scale = alt.Scale(type="log", nice=False, padding=12)
-    x = alt.X("per_user:Q", title="output tokens per second and user", scale=log_scale)
-    y = alt.Y("per_gpu:Q", title="output tokens per second and GPU", scale=log_scale)
+    x_axis, y_axis = (_log_axis(alt, [row[name] for row in rows]) for name in ("per_user", "per_gpu"))
+    x = alt.X("per_user:Q", title="output tokens per second and user", scale=log_scale, axis=x_axis)
+    y = alt.Y("per_gpu:Q", title="output tokens per second and GPU", scale=log_scale, axis=y_axis)
     colour = alt.Color("device:N", title=None, scale=alt.Scale(domain=devices, range=colours))
     tooltip = [alt.Tooltip("device:N"), alt.Tooltip("configuration:N")]
     tooltip += [alt.Tooltip(f"{name}:Q", format=".4~r") for name in ("per_user", "per_gpu")]
@@ -59,6 +61,11 @@ def _front_chart(serving: Serving) -> Any:
     subtitle = [serving.traffic, "line: Pareto front; faint: objectives not met; ring: the cheapest that meets them"]
     title = alt.Title(f"{serving.network}: throughput per GPU against speed per user", subtitle=subtitle)
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=title)
+
+
+def _log_axis(alt: Any, values: Sequence[float]) -> Any:
+    """Return a logarithmic axis with few ticks, whose labels do not touch."""
+    return alt.Axis(values=log_ticks(min(values), max(values)), format=NUMBER_FORMAT)
 
 
 def _latency_chart(serving: Serving) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...calibration.alternatives import Alternative, Alternatives
+from ...text import format_plural
 from ...timing import Prediction
 from ...timing.models import TIME_LIMITS, seconds_by_limit
 from ...units import format_interval, format_number, format_si
@@ -22,7 +23,6 @@ from ..document import (
     Table,
     draw_chart,
     format_percent,
-    format_plural,
     format_time,
     format_yes_no,
 )

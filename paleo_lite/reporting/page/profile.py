@@ -10,7 +10,7 @@ from ...profile_analysis.device_time import CAUSES
 from ...profile_analysis.kernels import KernelReport, KernelRow
 from ...profile_analysis.next_command import kernels_to_profile
 from ...profile_analysis.timeline import Timeline
-from ...text import truncate
+from ...text import format_plural, truncate
 from ...units import format_si
 from ..charts.profiles import class_chart, kernel_roofline, timeline_chart
 from ..document import (
@@ -23,7 +23,6 @@ from ..document import (
     draw_chart,
     format_percent,
     format_percent_rounded,
-    format_plural,
     format_time,
 )
 from ..efficiency import efficiency_page

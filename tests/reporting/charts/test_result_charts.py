@@ -266,3 +266,9 @@ def test_png_recompression_is_lossless():
     first, second = (Image.open(io.BytesIO(each)) for each in (packed, small))
     assert second.tobytes() == first.tobytes()
     assert second.info == first.info
+
+
+def test_a_scaling_chart_says_which_rows_do_not_fit():
+    table = pl.scale("llama-3-8b", platform="dgx-h100", workers="1,2", precision="bf16", batch_size=32)
+    assert [row.fits for row in table.rows] == [False, False]
+    assert "does not fit into memory: 1, 2 workers" in subtitle(scale_chart(table))
