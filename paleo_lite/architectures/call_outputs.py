@@ -57,8 +57,7 @@ def _same_shape(call: TorchCall, args: Sequence[Any], kwargs: dict[str, Any]) ->
         return _empty(first, first.shape)
     if call.kind not in ELEMENTWISE:  # softmax, for example, does not keep a non-contiguous layout
         return None
-    with torch._C._DisableTorchDispatch():
-        return torch.empty_like(first)
+    return _empty_like(first)
 
 
 def _alias(call: TorchCall, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -81,9 +80,10 @@ def _linear(call: TorchCall, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
 
 
 def _matmul(call: TorchCall, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return the product of two matrices, or of two batches of matrices; an added operand must not change the shape."""
+    """Return the product of two matrices, or of two equal batches of matrices; an added operand must not change the
+    shape."""
     left, right = call.tensors
-    if left.dim() != right.dim() or left.dim() not in (2, 3) or left.dtype != right.dtype:
+    if left.dim() != right.dim() or left.dim() < 2 or left.dtype != right.dtype:
         return None
     if left.shape[-1] != right.shape[-2] or left.shape[:-2] != right.shape[:-2]:
         return None
@@ -121,22 +121,52 @@ def _convolution(call: TorchCall, args: Sequence[Any], kwargs: dict[str, Any]) -
 
 
 def _broadcast(call: TorchCall, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return the broadcast result of operands of one floating type and ordered strides; it is contiguous."""
+    """Return the broadcast result of operands of one floating type; a single operand keeps the order of its strides."""
     first, *others = call.tensors
-    if not first.is_floating_point() or not _has_ordered_strides(first) or kwargs.get("dtype") is not None:
+    if not first.is_floating_point() or kwargs.get("dtype") is not None:
         return None
-    shape: Shape = first.shape
-    for other in others:
-        if other.dtype != first.dtype or not _has_ordered_strides(other):
-            return None
-        if other.shape != shape:
-            merged = _broadcast_shape(shape, other.shape)
+    if any(other.dtype != first.dtype for other in others) or any(isinstance(value, complex) for value in args):
+        return None
+    if not others and not _has_ordered_strides(first):
+        return _empty_like(first)
+    shape = _ordered_broadcast_shape(call.tensors)
+    return None if shape is None else _empty(first, shape)
+
+
+def _comparison(call: TorchCall, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Return the result of comparing operands of one floating type and numbers."""
+    first, *others = call.tensors
+    if not first.is_floating_point() or any(other.dtype != first.dtype for other in others) or kwargs:
+        return None
+    if not all(isinstance(value, (torch.Tensor, int, float)) for value in args):
+        return None
+    shape = _ordered_broadcast_shape(call.tensors)
+    return None if shape is None else _empty(first, shape, torch.bool)
+
+
+def _masked(call: TorchCall, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Return the result of filling a tensor of a floating type with a number where a mask is true."""
+    if len(args) != 3 or kwargs or not isinstance(args[2], (int, float)):
+        return None
+    filled, mask = call.tensors
+    if not filled.is_floating_point() or mask.dtype != torch.bool:
+        return None
+    shape = _ordered_broadcast_shape(call.tensors)
+    return None if shape is None else _empty(filled, shape)
+
+
+def _ordered_broadcast_shape(tensors: Sequence[torch.Tensor]) -> Shape | None:
+    """Return the shape of the broadcast result of tensors, or None if it may not be contiguous or does not exist."""
+    if not all(map(_has_ordered_strides, tensors)):
+        return None
+    shape: Shape = tensors[0].shape
+    for tensor in tensors[1:]:
+        if tensor.shape != shape:
+            merged = _broadcast_shape(shape, tensor.shape)
             if merged is None:
                 return None
             shape = merged
-    if any(isinstance(value, complex) for value in args):
-        return None
-    return _empty(first, shape)
+    return shape
 
 
 def _has_ordered_strides(tensor: torch.Tensor) -> bool:
@@ -168,11 +198,16 @@ def _concat(call: TorchCall, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
             return None
         if _without_dimension(tensor.shape, dim) != other_sizes:
             return None
-    if not all(tensor.is_contiguous() for tensor in tensors):
+    if not all(map(_has_channels_first, tensors)):
         return None
     shape = list(first.shape)
     shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
     return _empty(first, shape)
+
+
+def _has_channels_first(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is contiguous, or a part of such a tensor that cannot be taken for channels-last."""
+    return tensor.is_contiguous() or (1 not in tensor.shape[1:] and _has_ordered_strides(tensor))
 
 
 def _without_dimension(shape: Shape, dim: int) -> list[int]:
@@ -181,9 +216,16 @@ def _without_dimension(shape: Shape, dim: int) -> list[int]:
     return sizes
 
 
-def _empty(like: torch.Tensor, shape: Shape) -> torch.Tensor:
+def _empty(like: torch.Tensor, shape: Shape, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return a contiguous tensor of a type, by default that of another tensor."""
     with torch._C._DisableTorchDispatch():  # dispatch would take most of the time, and there is nothing to record
-        return torch.empty(shape, dtype=like.dtype, device="meta")
+        return torch.empty(shape, dtype=dtype or like.dtype, device="meta")
+
+
+def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a dense tensor with the same order of strides."""
+    with torch._C._DisableTorchDispatch():
+        return torch.empty_like(tensor)
 
 
 _SHAPE_RULES = {
@@ -194,5 +236,7 @@ _SHAPE_RULES = {
     "matmul": _matmul,
     "convolution": _convolution,
     "broadcast": _broadcast,
+    "comparison": _comparison,
+    "masked": _masked,
     "concat": _concat,
 }

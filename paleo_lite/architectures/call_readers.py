@@ -302,6 +302,8 @@ def _read_all_tensors(result: str = "run", **attributes: Any) -> Reader:
 all_tensors = _read_all_tensors()
 broadcast = _read_all_tensors("broadcast")
 concat = _read_all_tensors("concat")
+masked = _read_all_tensors("masked")
+comparison = _read_all_tensors("comparison", no_gradient=True)
 without_gradient = _read_all_tensors(no_gradient=True)
 two_per_element = _read_all_tensors(per_element=2)
 three_per_element = _read_all_tensors(per_element=3)

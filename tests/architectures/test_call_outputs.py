@@ -5,6 +5,7 @@ Tests: architectures/operations.py, architectures/call_readers.py.
 
 from __future__ import annotations
 
+import itertools
 import operator
 
 import pytest
@@ -48,6 +49,8 @@ CALLS = {
     "matrices of two types": (torch.mm, t(4, 5), half(5, 6)),
     "matrices with a row added": (torch.addmm, t(6), t(4, 5), t(5, 6)),
     "matrices with too much added": (torch.addmm, t(2, 4, 6), t(4, 5), t(5, 6)),
+    "batches of batches of matrices": (torch.matmul, t(2, 3, 4, 5), turned(2, 3, 6, 5)),
+    "batches of different sizes": (torch.matmul, t(2, 3, 4, 5), t(1, 3, 5, 6)),
     "softmax": (F.softmax, turned(2, 3, 4), -1),
     "dropout": (F.dropout, IMAGE),
     "attention": (F.scaled_dot_product_attention, t(2, 4, 7, 8), t(2, 4, 9, 8), t(2, 4, 9, 16)),
@@ -72,11 +75,26 @@ CALLS = {
     "whole numbers": (torch.div, t(2, dtype=torch.int64), t(2, dtype=torch.int64)),
     "a complex number": (torch.mul, t(2, 3), 2j),
     "another layout first": (torch.add, turned(3, 3), t(3, 3)),
+    "a number and an expanded row": (torch.mul, t(1, 3).expand(4, 3), 2.5),
+    "compared with a number": (torch.ne, t(2, 3), 0),
+    "compared with a row": (torch.lt, t(4, 3), t(3)),
+    "compared in another layout": (torch.eq, turned(2, 3), 0.0),
+    "compared whole numbers": (torch.gt, t(2, dtype=torch.int64), 1),
+    "compared with a complex number": (torch.eq, t(2, 3), 2j),
+    "is finite": (torch.isfinite, t(2, 3)),
+    "filled by a mask": (torch.masked_fill, t(2, 3, 3), t(3, 3, dtype=torch.bool), -1.0),
+    "filled by a larger mask": (torch.masked_fill, t(3), t(2, 3, dtype=torch.bool), -1),
+    "filled in another layout": (torch.masked_fill, turned(3, 3), t(3, 3, dtype=torch.bool), -1.0),
+    "filled with a tensor": (torch.masked_fill, t(2, 3), t(2, 3, dtype=torch.bool), t()),
+    "filled by a mask that does not fit": (torch.masked_fill, t(2, 3), t(2, 4, dtype=torch.bool), 0.0),
     "where": (torch.where, t(2, 3, dtype=torch.bool), t(2, 3), t(3)),
     "clamp": (torch.clamp, t(2, 3), 0.0, 1.0),
     "concat": (torch.cat, [t(2, 3), t(2, 5)], 1),
     "concat from behind": (torch.cat, (t(2, 3, 4), t(5, 3, 4)), -3),
     "concat of two types": (torch.cat, [t(2, 3), half(2, 3)]),
+    "concat of parts": (torch.cat, [t(1, 8, 8, 6)[:, ::2, 1::2], t(1, 8, 8, 6)[:, 1::2, ::2]], -1),
+    "concat of parts with one column": (torch.cat, [t(2, 8, 1, 6)[:, ::2], t(2, 8, 1, 6)[:, 1::2]], 1),
+    "concat of another layout": (torch.cat, [ODD, ODD], 1),
     "roll": (torch.roll, t(2, 3), 1, 0),
     "max pool": (F.max_pool2d, IMAGE, 3, 2, 1),
     "mean": (torch.mean, IMAGE, (2, 3)),
@@ -98,6 +116,19 @@ def test_output_equals_that_of_torch(name) -> None:
         return
     output = make_output(function, False, args, {}, call)
     assert (output.shape, output.dtype, output.stride()) == (expected.shape, expected.dtype, expected.stride())
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_a_number_keeps_the_order_of_strides(order) -> None:
+    part = t(2, 3, 4, 5, 6)[:, :, 1].permute(order)
+    output = make_output(torch.mul, False, (part, 2.5), {}, OPERATIONS["mul"](part, 2.5))
+    expected = part * 2.5
+    assert (output.shape, output.stride()) == (expected.shape, expected.stride())
+
+
+def test_comparison_with_no_number_is_left_to_torch() -> None:
+    x = t(2, 3)
+    assert make_output(torch.Tensor.__eq__, False, (x, None), {}, OPERATIONS["eq"](x, None)) is NotImplemented
 
 
 @pytest.mark.parametrize(

@@ -621,14 +621,19 @@ KINDS = (
         onnx="Round Floor Ceil Sign",
     ),
     _arithmetic(
-        "where", forward=1, backward=1, saves=saved_by_where, torch={"all_tensors": "where masked_fill"}, onnx="Where"
+        "where",
+        forward=1,
+        backward=1,
+        saves=saved_by_where,
+        torch={"all_tensors": "where", "masked": "masked_fill"},
+        onnx="Where",
     ),
     _arithmetic(
         "compare",
         forward=1,
         backward=0,
         saves=SAVES_NOTHING,
-        torch={"without_gradient": _COMPARISONS},
+        torch={"comparison": _COMPARISONS},
         caffe="threshold",
         element_bytes=1,
         onnx="Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf",
