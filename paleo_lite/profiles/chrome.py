@@ -100,13 +100,17 @@ _MESSAGE = b'{"collective":%s,"dtype":%s,"in":%s,"out":%s,"group":%s}'
 _NO_ARGS = Args()
 _DIGITS = re.compile(r"-?\d{1,18}", re.ASCII)
 _KINDS = ("kernel", "memcpy", "memset", "communication", "cpu", "api", "marker")
-_CODES = {cat: _KINDS.index(of) for cat, of in CATEGORIES.items()}
+_CODES = {cat: code for code, cat in enumerate(CATEGORIES)}
+"""Codes of the categories."""
+
+_KIND_OF_CODE = np.array([_KINDS.index(of) for of in CATEGORIES.values()], np.int8)
 _KERNEL, _MEMCPY, _COMMUNICATION, _CPU, _API, _MARKER = map(
     _KINDS.index, ("kernel", "memcpy", "communication", "cpu", "api", "marker")
 )
-_ON_DEVICE = frozenset(cat for cat, of in CATEGORIES.items() if of in ("kernel", "memcpy", "memset")) | {
-    "gpu_user_annotation"
-}
+_IS_ON_DEVICE = np.array(
+    [of in ("kernel", "memcpy", "memset") or cat == "gpu_user_annotation" for cat, of in CATEGORIES.items()]
+)
+"""Kinds (indices in `_KINDS`) and whether events are of a device, by the codes of categories."""
 
 
 class _Around(msgspec.Struct):
@@ -256,7 +260,7 @@ def _convert(task: _Task, path: Path, linked: bool, placed: bool, launched: bool
     else:
         with path.open("rb") as file:
             file.seek(task.start)
-            text = b"[" + file.read(task.length) + b"]"
+            text = b"".join((b"[", file.read(task.length), b"]"))
     rows = _Rows(linked, placed, launched)
     try:
         piece = Elements(task.start - 1, text, decode_events(text))
@@ -366,8 +370,8 @@ class _Rows:
         args = [event.args or _NO_ARGS for event in events]
         names = encode_names([event.name for event in events])
         name_codes, distinct_names = to_numpy(names.indices), names.dictionary.to_pylist()
-        of_nccl = np.array([COMMUNICATION.match(name) is not None for name in distinct_names])
-        kind = _kinds(events, of_nccl[name_codes])
+        category = np.array([_CODES[event.cat] for event in events])
+        kind = _kinds(category, name_codes, distinct_names)
         start_ns, duration_ns = times_ns(path, piece)
         external = _integers([of.external if of.external is not None else of.external_2021 for of in args])
         ids = {
@@ -382,8 +386,7 @@ class _Rows:
             marks = np.array([name.startswith(PROFILER_STEP) for name in distinct_names])
             marked = np.flatnonzero((kind == _MARKER) | marks[name_codes])
             self._record_marks(events, marked.tolist(), start_ns, end_ns)
-        on_device = np.array([event.cat in _ON_DEVICE for event in events])
-        counted = np.array([event.cat == COUNTED for event in events])
+        on_device, counted = _IS_ON_DEVICE[category], category == _CODES[COUNTED]
         unknown = np.isnan(duration_ns) | counted
         columns = {
             "category": encode_text(kind, _KINDS),
@@ -486,13 +489,14 @@ def _translation(codes: dict[_Key, int], of_piece: Iterable[_Key]) -> NDArray[np
     return np.array([*(codes.setdefault(key, len(codes)) for key in of_piece), -1], np.int32)
 
 
-def _kinds(events: list[Event], of_nccl: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """Return the index of each event's category in `_KINDS`."""
-    kind = np.array(
-        [_MEMCPY if event.name == DMA and event.cat == MTIA else _CODES[event.cat] for event in events],
-        dtype=np.int8,
-    )
-    return np.where((kind == _KERNEL) & of_nccl, _COMMUNICATION, kind).astype(np.int8)
+def _kinds(category: NDArray[np.int64], name_codes: NDArray[np.int32], names: list[str]) -> NDArray[np.int8]:
+    """Return the index of each event's kind in `_KINDS`, from the codes of its category and its name."""
+    kind = _KIND_OF_CODE[category]
+    of_nccl = np.array([COMMUNICATION.match(name) is not None for name in names])
+    kind[(kind == _KERNEL) & of_nccl[name_codes]] = _COMMUNICATION
+    of_copies = np.array([name == DMA for name in names])
+    kind[(category == _CODES[MTIA]) & of_copies[name_codes]] = _MEMCPY
+    return kind
 
 
 def _device_columns(
@@ -516,16 +520,27 @@ def _device_columns(
         problem = f"an event of {known[first]:,} bytes, expected 0 to {LARGEST:,}"
         raise bad_event(path, piece, int(at[first]), problem)
     occupancy = np.array([np.nan if of.occupancy is None else of.occupancy / 100 for of in theirs])
-    columns = {
-        "bytes": _column(sizes),
-        "grid": encode_names(_dimensions([of.grid for of in theirs])),
-        "block": encode_names(_dimensions([of.block for of in theirs])),
-        "stream": _column(_integers([e.tid if of.stream is None else of.stream for e, of in zip(mine, theirs)])),
-        "device": _column(_integers([e.pid if of.device is None else of.device for e, of in zip(mine, theirs)])),
-        "metric.est_achieved_occupancy": from_numpy(occupancy, pa.float64(), ~np.isnan(occupancy)),
+    integers = {
+        "stream": _integers([e.tid if of.stream is None else of.stream for e, of in zip(mine, theirs)]),
+        "device": _integers([e.pid if of.device is None else of.device for e, of in zip(mine, theirs)]),
     }
-    row = from_numpy(np.cumsum(on_device) - 1, pa.int64(), on_device)
-    return {name: values.take(row) for name, values in columns.items()}
+    columns = {name: _column(_spread(values, on_device, _ABSENT)) for name, values in integers.items()}
+    sizes = _spread(sizes, on_device, _ABSENT)
+    columns["bytes"] = from_numpy(sizes.astype(np.float64), pa.float64(), sizes != _ABSENT)
+    occupancy = _spread(occupancy, on_device, np.nan)
+    columns["metric.est_achieved_occupancy"] = from_numpy(occupancy, pa.float64(), ~np.isnan(occupancy))
+    for name, raws in (("grid", [of.grid for of in theirs]), ("block", [of.block for of in theirs])):
+        texts = encode_names(_dimensions(raws))
+        codes = _spread(to_numpy(texts.indices, -1), on_device, -1)
+        columns[name] = encode_text(codes, texts.dictionary.to_pylist())
+    return columns
+
+
+def _spread(values: NDArray[Any], rows: NDArray[np.bool_], absent: float) -> NDArray[Any]:
+    """Return an array with values in the selected rows, in order, and another value in all others."""
+    spread = np.full(len(rows), absent, values.dtype)
+    spread[rows] = values
+    return spread
 
 
 def _launch_columns(args: list[Args], grid_on_device: pa.Array) -> dict[str, pa.Array]:
