@@ -235,35 +235,25 @@ class _Converted(NamedTuple):
     rows: _Rows
 
 
-class _Task(NamedTuple):
-    """A span to convert: its text, or for a file that is not compressed only its length."""
-
-    start: int
-    length: int
-    text: bytes | None
-
-
 def _convert_spans(
     spans: Iterator[Span], path: Path, linked: bool, placed: bool, launched: bool, jobs: int
 ) -> Generator[_Converted | None, None, None]:
     """Convert spans in several processes and yield the results in file order."""
-    zipped = is_gzip(path)
-    tasks = (_Task(span.start, len(span.text), span.text if zipped else None) for span in spans)
     work = partial(_convert, path=path, linked=linked, placed=placed, launched=launched)
-    yield from map_in_order(tasks, work, jobs, ahead=_SPANS_AHEAD * jobs)
+    yield from map_in_order(spans, work, jobs, ahead=_SPANS_AHEAD * jobs)
 
 
-def _convert(task: _Task, path: Path, linked: bool, placed: bool, launched: bool) -> _Converted | None:
+def _convert(span: Span, path: Path, linked: bool, placed: bool, launched: bool) -> _Converted | None:
     """Convert one span; None if it is not a series of complete elements, or has an error to report in file order."""
-    if task.text is not None:
-        text = b"[" + task.text + b"]"
-    else:
+    text = span.text
+    if text is None:
         with path.open("rb") as file:
-            file.seek(task.start)
-            text = b"".join((b"[", file.read(task.length), b"]"))
+            file.seek(span.start)
+            text = file.read(span.length)
+    text = b"".join((b"[", memoryview(text)[: span.length], b"]"))
     rows = _Rows(linked, placed, launched)
     try:
-        piece = Elements(task.start - 1, text, decode_events(text))
+        piece = Elements(span.start - 1, text, decode_events(text))
         return _Converted(piece.decoded.count, _batch_of(path, piece, rows), rows)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, BadProfile):
         return None

@@ -13,6 +13,7 @@ starts there too. From the first piece that is not accepted, the document is rea
 from __future__ import annotations
 
 import io
+import os
 import re
 import zlib
 from collections import deque
@@ -38,6 +39,7 @@ SPAN = 2**22
 ELEMENT_LIMIT = 32 * 2**20
 """Maximum bytes of one element, and of the document outside the array."""
 
+_WINDOW = 2**18  # bytes at the end of a span that are searched for a cut if the file is not compressed
 _LONGEST_KEY = 2**12  # bytes of a key with white space that can be split between two reads
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _BOM = b"\xef\xbb\xbf"
@@ -62,18 +64,19 @@ class Elements(NamedTuple, Generic[T]):
 
 
 class Span(NamedTuple):
-    """Text between two guessed cuts.
+    """Text between two guessed cuts: elements without brackets, if both cuts are between elements.
 
     Attributes
     ----------
-    start : int
-        Byte offset in the (decompressed) document.
-    text : bytes
-        Elements without brackets, if both cuts are between elements.
+    start, length : int
+        Byte offset in the (decompressed) document, and number of bytes.
+    text : bytes or None
+        The text, followed by the comma of the cut; None for a file that is not compressed.
     """
 
     start: int
-    text: bytes
+    length: int
+    text: bytes | None
 
 
 class JsonArray(Generic[T]):
@@ -103,7 +106,7 @@ class JsonArray(Generic[T]):
         self._offset = 0  # of the buffer's first byte in the document
         self._ended = False
         self._after_comma = False
-        self._ahead: deque[bytes] = deque()  # spans whose results are not known yet, each with its comma
+        self._ahead: deque[Span] = deque()  # spans whose results are not known yet
         self._returned = io.BytesIO()  # text that is read before the rest of the file
         self._failure: Exception | None = None  # of reading the file
 
@@ -127,28 +130,52 @@ class JsonArray(Generic[T]):
         """
         with open_decompressed(self.path) as file:
             head = self._find_array(file)
-            with closing(run(self._spans(file))) as results:
+            is_compressed = is_gzip(self.path)
+            end = self._offset
+            with closing(run(self._read_spans(file) if is_compressed else self._find_spans(file))) as results:
                 for result in results:
                     if result is None:
                         break
-                    self._ahead.popleft()
+                    span = self._ahead.popleft()
+                    end = span.start + span.length + 1
                     self._after_comma = True
                     yield result
-            self._return_spans()
+            if is_compressed:
+                self._return_spans()
+            else:
+                file.seek(end)
+                self._buffer, self._offset, self._ended = b"", end, False
             yield from self._elements(file)
             self.around = head + self._rest(file)
 
     def _return_spans(self) -> None:
         """Go back to the start of the first span without a result."""
-        spans = b"".join(self._ahead)
+        spans = b"".join(span.text for span in self._ahead if span.text is not None)
         self._ahead.clear()
         self._returned = io.BytesIO(spans + self._buffer)
         self._buffer = b""
         self._offset -= len(spans)
         self._ended = False
 
-    def _spans(self, file: BinaryIO) -> Iterator[Span]:
-        """Yield the text up to the last piece before the end of the file, cut at guesses."""
+    def _find_spans(self, file: BinaryIO) -> Iterator[Span]:
+        """Yield the spans of a file that is not compressed, up to the last piece; only their ends are read."""
+        start, file_end = self._offset, os.fstat(file.fileno()).st_size
+        while start + SPAN < file_end:
+            window_start = max(start, start + SPAN - _WINDOW)
+            try:
+                file.seek(window_start)
+                cut = last_seam(file.read(start + SPAN - window_start))
+            except OSError:  # raised again after the pieces before it
+                return
+            if cut is None:
+                return
+            span = Span(start, window_start + cut - start, None)
+            self._ahead.append(span)
+            start += span.length + 1
+            yield span
+
+    def _read_spans(self, file: BinaryIO) -> Iterator[Span]:
+        """Yield the spans of a compressed file, up to the last piece."""
         while True:
             try:
                 self._fill(file, SPAN)
@@ -157,8 +184,8 @@ class JsonArray(Generic[T]):
             cut = None if self._ended else last_seam(self._buffer)
             if cut is None:
                 return
-            span = Span(self._offset, self._buffer[:cut])
-            self._ahead.append(self._buffer[: cut + 1])
+            span = Span(self._offset, cut, self._buffer[: cut + 1])
+            self._ahead.append(span)
             self._drop(cut + 1)
             yield span
 
