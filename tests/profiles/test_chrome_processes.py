@@ -98,6 +98,19 @@ def test_the_rows_are_those_of_one_process(write, monkeypatch, merged, piece, le
     ]
 
 
+@pytest.mark.parametrize(("window", "least"), [(20, 0), (1000, 5)])
+def test_only_the_ends_of_spans_of_a_plain_trace_are_searched(write, monkeypatch, merged, window, least):
+    """Windows of 20 bytes have no cut: one process reads the whole trace."""
+    monkeypatch.setattr(json_stream, "PIECE", 4000)
+    monkeypatch.setattr(json_stream, "SPAN", 4000)
+    monkeypatch.setattr(json_stream, "_WINDOW", window)
+    path = write(json.dumps({"traceEvents": events(40), "baseTimeNanoseconds": 10**15}).encode(), False)
+    one, two = read(path, monkeypatch, 1), read(path, monkeypatch, 2)
+    assert not isinstance(one, str)
+    assert len(merged) >= least
+    assert [batch.to_pylist() for batch in two] == [batch.to_pylist() for batch in one]
+
+
 BROKEN = {
     "an event that is not JSON": (b'"name": "k3"', b'"name": k3'),
     "an element that is no event": (b'{"ph": "f", ', b'17, {"ph": "f", '),
