@@ -20,8 +20,9 @@ from paleo_lite.counting import Layer
 from paleo_lite.errors import BadFile, BadValue, PaleoError
 from paleo_lite.machines import Machine, find_device
 from validation.__main__ import main
+from validation.layers.amd import amd_operations
 from validation.layers.devices import operations_page, validate_operations
-from validation.layers.hold_out import SCATTER, runs_of_layers, validate_layers
+from validation.layers.hold_out import SCATTER, cache_of, runs_of_layers, validate_layers
 from validation.layers.published import FILES, hash_of, layer_time, published_layers
 from validation.layers.timed import LayerTime, Operation, linear
 
@@ -184,6 +185,29 @@ def test_message_names_a_truncated_file(tmp_path: Path) -> None:
     (tmp_path / name).write_bytes((MEASURED / name).read_bytes()[:100_000])
     with pytest.raises(BadFile, match=rf"{name}: damaged"):
         published_layers(tmp_path)
+
+
+def test_operands_in_a_loop_come_from_the_l2_if_they_fit() -> None:
+    """L40S: 142 multiprocessors read 8 bytes each at 2.52 GHz, 2863 GB/s instead of the memory's 864, from 96 MB."""
+    cache = cache_of(find_device("l40s"), "bf16")
+    assert cache.capacity_bytes == 96e6
+    assert cache.speedup == pytest.approx(142 * 8 * 2.52e9 / 864e9)
+    assert cache.bytes_from_memory(9.6e6) == pytest.approx(9.6e6 / cache.speedup, rel=1e-3)
+    assert cache.bytes_from_memory(96e6) == pytest.approx(96e6 * (1 + 1 / cache.speedup) / 2)
+    assert cache.bytes_from_memory(960e6) == pytest.approx(960e6, rel=1e-3)
+    # The memory of an H100 is faster than 8 bytes in a clock of each multiprocessor.
+    assert cache_of(find_device("h100-sxm"), "bf16").bytes_from_memory(1e6) == 1e6
+    # The L2 of an MI210 is not in the registry.
+    assert cache_of(find_device("mi210"), "fp16").bytes_from_memory(1e6) == 1e6
+
+
+def test_sources_with_constants_of_their_own() -> None:
+    """A product in fp8 includes the conversion of its input; rocBLAS was timed on another computer for each chip."""
+    sources = {(timed.gpu, timed.precision): timed.source for timed in published_layers(MEASURED, ["h100-sxm"]).layers}
+    assert sources["h100-sxm", "bf16"] == "aiconfigurator TensorRT-LLM torch_flow"
+    assert sources["h100-sxm", "fp8"] == "aiconfigurator TensorRT-LLM torch_flow with conversion"
+    rocblas = {timed.gpu: timed.source for timed in amd_operations(MEASURED) if timed.source.startswith("rocBLAS")}
+    assert rocblas == {"mi50": "rocBLAS vega20", "mi100": "rocBLAS arcturus", "mi210": "rocBLAS aldebaran"}
 
 
 def test_device_is_predicted_from_other_devices_of_its_vendor() -> None:

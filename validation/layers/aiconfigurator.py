@@ -1,4 +1,7 @@
-"""Reader of aiconfigurator (Apache-2.0): bf16 matrix products as executed by TensorRT-LLM."""
+"""Reader of aiconfigurator (Apache-2.0): matrix products in bf16 and fp8 as executed by TensorRT-LLM.
+
+In fp8 the time includes the conversion of the input, with launches of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ def modern_product(row: dict[str, str]) -> Reading:
     """Read a matrix product of shape M x N with inner dimension K."""
     rows, columns, inner = int(float(row["M"])), int(float(row["N"])), int(float(row["K"]))
     source = f"aiconfigurator {row['framework']}"
+    if row["precision"] == "fp8":
+        source += " with conversion"
     return Reading(
         source, "gemm", "matrix product", "inference", rows, (Operation(linear(inner, columns), "inference"),)
     )

@@ -93,7 +93,9 @@ def _product(row: dict[str, str]) -> LayerTime:
     achieved_per_s = (
         float(row["gflops"]) * 1e9 if row["gflops"] else float(row["efficiency_percent_of_peak"]) / 100 * peak
     )
+    # The logs of each architecture were made on another computer.
+    source, shape = f"rocBLAS {row['tensile_arch']}", f"{m} {n} {k} {batch} {row['transpose']}"
     return LayerTime(
-        gpu, precision, "rocBLAS", "gemm", "gemm", "product", f"{m} {n} {k} {batch} {row['transpose']}", m * batch,
+        gpu, precision, source, "gemm", "gemm", "product", shape, m * batch,
         2 * m * n * k * batch / achieved_per_s, (Operation(linear(k, n), "forward"),),
     )  # fmt: skip

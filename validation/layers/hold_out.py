@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,10 +17,10 @@ from paleo_lite.counting.kinds import class_of, count_layer
 from paleo_lite.counting.layer import Op
 from paleo_lite.errors import BadValue, CountFailed
 from paleo_lite.extras import require
-from paleo_lite.machines import Machine, find_device
-from paleo_lite.timing.calibrated import rates_of
-from paleo_lite.timing.features import CLASS_INDEX, PASS_NUMBERS, Features, padding_and_tiles
-from paleo_lite.units import element_bytes
+from paleo_lite.machines import Device, Machine, find_device
+from paleo_lite.timing.calibrated import library_peak, rates_of
+from paleo_lite.timing.features import CLASS_INDEX, PASS_NUMBERS, Features, tilings_of
+from paleo_lite.units import element_bytes, parse_quantity
 
 from .published import hash_of
 from .timed import LayerTime
@@ -38,6 +38,10 @@ SCATTER = 0.15
 
 FEWEST = 20
 """Fewest points of a row."""
+
+
+CACHE_BYTES_PER_CLOCK = 8.0
+"""Bytes that each multiprocessor reads from the L2 in a clock (`bytes_from_memory`)."""
 
 
 class LayerPoint(msgspec.Struct, frozen=True):
@@ -114,24 +118,76 @@ def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[L
 
 def runs_of_layers(layers: Sequence[LayerTime]) -> MeasuredRuns:
     """Return the measured layers of one device in one precision as input of a fit."""
-    rates = rates_of(Machine(find_device(layers[0].gpu)), layers[0].precision)
-    return stack_features([_features(each) for each in layers], rates, [each.time_s for each in layers])
+    device, precision = find_device(layers[0].gpu), layers[0].precision
+    cache = cache_of(device, precision)
+    rates = rates_of(Machine(device), precision)
+    return stack_features([_features(each, cache) for each in layers], rates, [each.time_s for each in layers])
 
 
-def _features(timed: LayerTime) -> Features:
-    """Return the features of the timed operations, with gradients for all inputs."""
+class Cache(NamedTuple):
+    """The L2 of a device.
+
+    Attributes
+    ----------
+    capacity_bytes : float
+        0 if it is unknown.
+    speedup : float
+        Its bandwidth relative to that of the memory, at least 1.
+    """
+
+    capacity_bytes: float
+    speedup: float
+
+    def bytes_from_memory(self, moved_bytes: float) -> float:
+        """Return the bytes that the memory moves in the time in which an operation in a loop moves its bytes.
+
+        Operations are timed in loops, which find their operands in the L2 if these fit.
+        """
+        if not self.capacity_bytes:
+            return moved_bytes
+        hit_share = 1 / (1 + (moved_bytes / self.capacity_bytes) ** 4)
+        return moved_bytes * (1 - hit_share + hit_share / self.speedup)
+
+
+def cache_of(device: Device, precision: str) -> Cache:
+    """Return the L2 of a device, at the clock of its peak in a precision."""
+    rate = library_peak(Machine(device), precision)
+    clock_hz = device.clock_hz(rate.clock)  # type: ignore[arg-type]
+    l2 = device.memory.l2
+    if l2 is None or clock_hz is None:
+        return Cache(0.0, 1.0)
+    bandwidth = CACHE_BYTES_PER_CLOCK * float(device.cores.multiprocessors.value) * clock_hz
+    return Cache(parse_quantity(l2.value, "B"), max(1.0, bandwidth / device.bandwidth_bytes_per_s))
+
+
+def _features(timed: LayerTime, cache: Cache) -> Features:
+    """Return the features of the timed operations, with gradients for all inputs.
+
+    The time of launching is one constant for all operations of a source (``step_s``): no kernels are counted.
+    """
     entries = [
-        _entry(layer, part, timed.batch_size, element_bytes(timed.precision)) for layer, part in timed.operations
+        _entry(layer, part, timed.batch_size, element_bytes(timed.precision), cache) for layer, part in timed.operations
     ]
-    columns = np.array([entry for entry in entries if entry[2]], dtype=np.float64).T
-    flops, moved, kernels, gradients, padding, tiles, work_class, part = columns
-    position = np.zeros((len(flops), 2), dtype=np.int64)
+    columns = np.array([entry for entry in entries if entry is not None], dtype=np.float64).T
+    flops, moved, gradients, padding, tiles, small_padding, small_tiles, work_class, part = columns
+    position = np.zeros((len(part), 2), dtype=np.int64)
     return Features(
-        flops, moved, kernels, gradients, padding, tiles, work_class.astype(np.int64), part.astype(np.int64), position
+        flops=flops,
+        bytes=moved,
+        kernels=np.zeros_like(flops),
+        gradients=gradients,
+        padding=padding,
+        tiles=tiles,
+        small_padding=small_padding,
+        small_tiles=small_tiles,
+        work_class=work_class.astype(np.int64),
+        pass_number=part.astype(np.int64),
+        position=position,
     )
 
 
-def _entry(layer: Layer, part: str, batch_size: int, size: int) -> tuple[float, ...]:
+def _entry(layer: Layer, part: str, batch_size: int, size: int, cache: Cache) -> tuple[float, ...] | None:
+    """Return the features of an operation; None if it launches no kernel."""
     # The cost of an update does not depend on the batch size.
     depends_on_batch = part != "update"
     op = Op(
@@ -145,11 +201,13 @@ def _entry(layer: Layer, part: str, batch_size: int, size: int) -> tuple[float, 
     if cost is None:
         raise CountFailed(f"there is no counting rule for {layer.kind}")
     phase = getattr(cost, part) if depends_on_batch else cost.forward
-    padding, tiles = padding_and_tiles(layer, part, batch_size)
-    moved = (phase.reads + phase.writes) * size + phase.index_bytes
+    tilings = [float(value) for value in tilings_of(layer, part, batch_size)]
+    if not phase.kernels:
+        return None
+    moved = cache.bytes_from_memory((phase.reads + phase.writes) * size + phase.index_bytes)
     gradients = len(layer.weights) if part == "backward_weight" else 0
     work_class, pass_number = CLASS_INDEX[class_of(layer)], PASS_NUMBERS[part]
-    return phase.flops, moved, phase.kernels, gradients, float(padding), float(tiles), work_class, pass_number
+    return phase.flops, moved, gradients, *tilings, work_class, pass_number
 
 
 def _launch_and_roofline(runs: MeasuredRuns, folds: Sequence[NDArray[np.int64]]) -> Floats:
