@@ -211,7 +211,10 @@ def test_sources_with_constants_of_their_own() -> None:
 
 
 def test_device_is_predicted_from_other_devices_of_its_vendor() -> None:
-    """Three AMD devices that all achieve 0.8 of their peak inform each other but no other device."""
+    """Three AMD devices that all achieve 0.8 of their peak inform each other but no other device.
+
+    The model's share of the peak increases with the number of tiles by a few percent.
+    """
     operations = []
     for gpu in ("mi50", "mi100", "vega-fe"):
         device = find_device(gpu)
@@ -230,7 +233,7 @@ def test_device_is_predicted_from_other_devices_of_its_vendor() -> None:
         ("mi100", "matrix product", 32), ("vega-fe", "matrix product", 32),
     ]  # fmt: skip
     for row in rows:
-        assert row.same < 0.03 and row.out is not None and row.out < 0.1 and row.out_inside == 1
+        assert row.same < 0.04 and row.out is not None and row.out < 0.1 and row.out_inside == 1
         assert row.roofline == pytest.approx(0.2, abs=0.01)
     (alone,) = validate_operations(operations[:1])
     assert alone.out is None
