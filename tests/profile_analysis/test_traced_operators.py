@@ -108,6 +108,32 @@ def test_attention_is_torchs():
     assert count_traced("aten::_flash_attention_forward", text(packed, types)) == UNKNOWN
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("operator", "shape", "arguments", "windows"),
+    [  # arguments in the order of native_functions.yaml; elements of the windows per output
+        ("avg_pool1d", [2, 3, 9], ([3], [2], [1]), 3),
+        ("avg_pool2d", [2, 3, 9, 7], ([3, 2], [2, 1], [1, 0]), 6),
+        ("avg_pool2d", [3, 9, 7], ([3, 2], [2, 1], [1, 0]), 6),  # without a batch
+        ("avg_pool2d", [2, 3, 9, 7], ([3, 2], [2, 2], [1, 0], True), 6),
+        ("avg_pool2d", [2, 3, 9, 7], ([2],), 4),  # the stride is the kernel
+        ("avg_pool3d", [2, 3, 9, 7, 5], ([3, 2, 2], [2, 1, 1], [1, 0, 0]), 12),
+        ("upsample_nearest1d", [2, 3, 9], ([18],), 0),
+        ("upsample_nearest2d", [2, 3, 9, 7], ([18, 21],), 0),
+        ("upsample_bilinear2d", [2, 3, 9, 7], ([18, 21], False), 7),  # four products and three sums
+        ("upsample_bicubic2d", [2, 3, 9, 7], ([18, 21], False), 31),
+        ("upsample_trilinear3d", [2, 3, 9, 7, 5], ([18, 21, 10], False), 15),
+    ],
+)
+def test_outputs_of_windows_are_torchs(operator, shape, arguments, windows):
+    torch = pytest.importorskip("torch")
+    outputs = getattr(torch.ops.aten, operator)(torch.empty(shape, device="meta"), *arguments).numel()
+    numbers = ["", *("".join(str(argument).split()) for argument in arguments)]
+    found = count_traced(f"aten::{operator}", text([shape, *[[]] * len(arguments)], None, numbers))
+    assert found.bytes == 4 * (torch.Size(shape).numel() + outputs)
+    assert found.flops == windows * outputs
+
+
 X = [2, 4, 6, 8]
 SIZE = 2 * 4 * 6 * 8
 
@@ -133,6 +159,13 @@ SIZE = 2 * 4 * 6 * 8
         ("max_pool2d_with_indices", [X, [], [], [], [], []], ["", "[3,3]", "[2,2]", "[1,1]", "[1,1]", "False"],
          8 * 8 * 3 * 4, (SIZE + 96) * 4 + 8 * 96),
         ("max_pool2d_with_indices_backward", [[2, 4, 3, 4], X, [], [], [], [], [], [2, 4, 3, 4]], None, 96, None),
+        ("max_pool2d_with_indices", [X[1:], [], [], [], [], []], ["", "[3,3]", "[2,2]", "[1,1]", "[1,1]", "False"],
+         8 * 4 * 3 * 4, (SIZE // 2 + 48) * 4 + 8 * 48),
+        ("linear", [X, [5, 8], [5]], None, (2 * 8 + 1) * 2 * 4 * 6 * 5, (SIZE + 5 * 8 + 5 + 2 * 4 * 6 * 5) * 4),
+        ("mv", [[6, 8], [8]], None, 2 * 6 * 8, (6 * 8 + 8 + 6) * 4),
+        ("dot", [[8], [8]], None, 2 * 8, (8 + 8 + 1) * 4),
+        ("addmv", [[6], [6, 8], [8]], None, (2 * 8 + 1) * 6, (6 + 6 * 8 + 8 + 6) * 4),
+        ("glu", [X, []], ["", "-1"], 4 * SIZE // 2, (SIZE + SIZE // 2) * 4),
         ("mean", [X, [], [], []], ["", "[-1,-2]", "True", ""], SIZE, (SIZE + 8) * 4),
         ("sum", [X, []], None, SIZE, None),
         ("copy_", [X, X, []], None, 0, 2 * SIZE * 4),
@@ -164,6 +197,16 @@ def test_whole_numbers_are_no_floating_point_operations():
         ("vllm::moe_forward", text([[888, 3072], [888, 128]])),
         ("torchvision::nms", text([X])),
         ("aten::mm", text([[2, 3], [4, 5]])),  # which do not fit
+        ("aten::addmm", text([[5], [2, 3], [4, 5]])),
+        ("aten::bmm", text([[2, 3, 4], [3, 4, 5]])),
+        ("aten::linear", text([[2, 3], [5, 4]])),
+        ("aten::cudnn_convolution", text([[2, 3, 9], [4, 3, 3, 3]])),
+        ("aten::scaled_dot_product_attention", text([[1, 2, 5, 8], [2, 2, 5, 8], [2, 2, 5, 8]])),  # batch sizes
+        ("aten::scaled_dot_product_attention", text([[2, 2, 5, 8], [2, 2, 5, 8], [2, 2, 6, 8]])),  # keys and values
+        ("aten::scaled_dot_product_attention", text([[2, 2, 5, 8], [2, 2, 5, 4], [2, 2, 5, 8]])),  # widths of heads
+        ("aten::scaled_dot_product_attention", text([[2, 5, 8], [2, 5, 8], [2, 5, 8]])),
+        ("aten::upsample_nearest2d", text([[2, 3, 9], []], None, ["", "[18]"])),
+        ("aten::upsample_nearest", text([[2, 3, 9], []], None, ["", "[18]"])),
         ("aten::add", text([[2, 3], [4, 5], []])),
         ("aten::mul", text([X, X], ["c10::complex<float>", "c10::complex<float>"])),
         ("aten::_foreach_add_", text([[], []], ["TensorList", "TensorList"])),
