@@ -9,6 +9,7 @@ import pytest
 from paleo_lite.errors import AmbiguousName, BadDevice, UnknownName, UnknownPrecision
 from paleo_lite.files import shipped_folder
 from paleo_lite.machines import find_device, list_devices, read_device, read_links
+from paleo_lite.machines.registry import normalize_name
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,21 @@ from paleo_lite.machines import find_device, list_devices, read_device, read_lin
 )
 def test_names_are_forgiving(name: str, identity: str) -> None:
     assert find_device(name).id == identity
+
+
+@pytest.mark.parametrize(
+    ("name", "normalized"),
+    [
+        ("NVIDIA Tesla K80", "k80"),
+        ("nvidiatesla_k80", "k80"),
+        ("AMD-Instinct MI300X", "mi300x"),
+        ("NVIDIA", "nvidia"),
+        ("AMD Radeon", "radeon"),
+        ("", ""),
+    ],
+)
+def test_a_maker_is_left_out_unless_it_is_the_whole_name(name: str, normalized: str) -> None:
+    assert normalize_name(name) == normalized
 
 
 @pytest.mark.parametrize("name", ["v100", "TITAN X", "p100", "A100", "h100"])

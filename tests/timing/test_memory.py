@@ -26,6 +26,7 @@ from paleo_lite.timing.memory import (
     largest_batch,
     memory_coefficients,
     peak_memory,
+    usable_bytes,
 )
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
@@ -153,6 +154,14 @@ def test_accumulating_needs_a_second_gradient_of_the_largest_weight() -> None:
     )
     assert two.workspace_bytes - one.workspace_bytes == 4 * 1000
     assert four == two  # micro-batches of 8 each
+
+
+def test_a_network_may_use_all_memory_but_a_gigabyte() -> None:
+    """500 MB are for the CUDA context, and 500 MB for fragmentation."""
+    device = find_device("a100-sxm-40gb")
+    assert usable_bytes(device) == device.memory_bytes - 1e9
+    fit = fit_memory(Workload(find_network("alexnet")), device)
+    assert fit.usable_bytes == usable_bytes(device)
 
 
 def test_memory_that_is_used_up_to_the_last_byte_fits() -> None:
