@@ -12,9 +12,16 @@ import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
-from paleo_lite.distributed.collectives import point_to_point_time_s, topology_all_reduce_s
+from paleo_lite.distributed.collectives import point_to_point_time_s, subgroup_topology, topology_all_reduce_s
 from paleo_lite.distributed.job import Job, ParallelConfig, Settings
-from paleo_lite.distributed.parallel_3d import Layout, _ring_step_s, _stage_transfer_s, train_3d_parallel
+from paleo_lite.distributed.parallel_3d import (
+    Layout,
+    ReplicaGroup,
+    _gradient_communication_s,
+    _ring_step_s,
+    _stage_transfer_s,
+    train_3d_parallel,
+)
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
@@ -103,13 +110,14 @@ def test_block_costs_add_up_to_the_network(network):
     assert more.time_s - row.time_s == pytest.approx(3 * (whole.time_s - whole.passes_s["update"]), rel=1e-6)
 
 
-def test_tensor_parallelism_of_a_mixture_implies_sequence_parallelism():
+@pytest.mark.parametrize("tensor", [1, 2, 8])
+def test_tensor_parallelism_of_a_mixture_implies_sequence_parallelism(tensor):
     asked = {"platform": "dgx-a100", "sequence_length": 1024}
-    implied, explicit = (
-        scaled("mixtral-8x7b", 8, 8, ParallelConfig(8, sequence_parallel=given), **asked) for given in (False, True)
-    )
+    splits = [ParallelConfig(tensor, sequence_parallel=given) for given in (False, tensor > 1)]
+    implied, explicit = (scaled("mixtral-8x7b", 8, 8, split, **asked) for split in splits)
     assert implied.time_s == explicit.time_s
-    assert any("implies `--sequence-parallel`" in note for note in implied.notes)
+    assert any("implies `--sequence-parallel`" in note for note in implied.notes) == (tensor > 1)
+    assert not any("implies `--sequence-parallel`" in note for note in explicit.notes)
 
 
 def test_pipeline_bubble_agrees_with_the_formula():
@@ -407,6 +415,46 @@ def test_communication_of_each_sharding() -> None:
     for name, gathers_and_reductions in several.items():
         row = shared_out(name, micro_batches=4)
         assert row.communication_s == pytest.approx(gathers_and_reductions * unit_s, rel=0.01), name
+
+
+TWO_NODES = parse_topology("8x a100-sxm-80gb @ nvlink3-x12, 2 nodes @ infiniband-hdr")
+
+
+@pytest.mark.parametrize("exposed_sharding", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_share_of_the_sharding_inside_a_node_is_not_hidden(nodes: int, exposed_sharding: float) -> None:
+    """Full sharding gathers for both passes and reduces, for each micro-batch; a node alone has eight devices."""
+    parameter_bytes, gradient_bytes, micro_batches = 4e9, 8e9, 3
+    topology = TWO_NODES if nodes == 2 else parse_topology(NODE)
+    layout = Layout(8 * nodes, micro_batches, 24)
+    communication_s, hidden_s = _gradient_communication_s(
+        topology, [ReplicaGroup(1.0, 8 * nodes, 1)], layout, parameter_bytes, gradient_bytes, 1e9,
+        ParallelConfig(sharding="full-shard"), Settings(overlap_efficiency=0.5), exposed_sharding,
+    )  # fmt: skip
+    inside = subgroup_topology(topology, 1, 8)
+    all_s, inside_s = (
+        micro_batches
+        * (2 * topology_all_reduce_s(part, parameter_bytes) / 2 + topology_all_reduce_s(part, gradient_bytes) / 2)
+        for part in (topology, inside)
+    )
+    assert communication_s == pytest.approx(all_s)
+    assert hidden_s == pytest.approx(0.5 * (all_s - exposed_sharding * inside_s))
+    assert (all_s > 1.5 * inside_s) == (nodes == 2)
+
+
+def test_no_more_communication_is_hidden_than_there_is_computation() -> None:
+    asked = ([ReplicaGroup(1.0, 16, 1)], Layout(16, 4, 24), 4e9, 4e9)
+    all_reduce_s = topology_all_reduce_s(TWO_NODES, 4e9)
+    settings = Settings(overlap_efficiency=1.0)
+    sharded = _gradient_communication_s(TWO_NODES, *asked, 0.01, ParallelConfig(sharding="full-shard"), settings, 0.0)
+    assert sharded == (pytest.approx(4 * 1.5 * all_reduce_s), 0.01)
+    # Gradients that are exchanged once are hidden by the backward pass of the last micro-batch: 2/3 of 1/4.
+    plain = _gradient_communication_s(TWO_NODES, *asked, 0.01, ParallelConfig(sharding="ddp"), settings, 0.0)
+    assert plain == (pytest.approx(all_reduce_s), pytest.approx(0.01 * 2 / 3 / 4))
+    without = _gradient_communication_s(
+        TWO_NODES, *asked, 1e9, ParallelConfig(sharding="ddp"), Settings(overlap=False), 0.0
+    )
+    assert without == (pytest.approx(all_reduce_s), 0.0)
 
 
 def test_gradients_in_fp32_take_twice_as_long() -> None:

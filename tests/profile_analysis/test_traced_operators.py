@@ -167,6 +167,7 @@ SIZE = 2 * 4 * 6 * 8
         ("addmv", [[6], [6, 8], [8]], None, (2 * 8 + 1) * 6, (6 + 6 * 8 + 8 + 6) * 4),
         ("glu", [X, []], ["", "-1"], 4 * SIZE // 2, (SIZE + SIZE // 2) * 4),
         ("mean", [X, [], [], []], ["", "[-1,-2]", "True", ""], SIZE, (SIZE + 8) * 4),
+        ("mean", [X, [], [], [], [2, 4, 1, 1]], ["", "[-1,-2]", "True", "", ""], SIZE, (SIZE + 8) * 4),  # into an output
         ("sum", [X, []], None, SIZE, None),
         ("copy_", [X, X, []], None, 0, 2 * SIZE * 4),
         ("fill_", [X, []], None, 0, SIZE * 4),

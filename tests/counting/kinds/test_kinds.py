@@ -44,6 +44,20 @@ WORDS = {
 SORT = Layer("it", "aten.sort", ((1, 4),), ((1, 4),), (), (INPUT,))
 
 
+ONNX_WEIGHTS = {"W", "B", "C", "scale", "Scale", "bias", "slope"}
+"""Names of the inputs of ONNX operators that are weights."""
+
+
+@pytest.mark.slow
+def test_weights_of_an_onnx_operator_are_those_of_its_schema():
+    onnx = pytest.importorskip("onnx")
+    for kind in KINDS.values():
+        if kind.onnx_weights is not None:
+            for operator in kind.onnx.split():
+                names = [entry.name for entry in onnx.defs.get_schema(operator).inputs]
+                assert kind.onnx_weights == len(ONNX_WEIGHTS.intersection(names)), operator
+
+
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_records_of_kinds_are_complete(name):
     kind, layers = KINDS[name], layer_of_kind(name)
