@@ -19,7 +19,7 @@ from paleo_lite.profile_analysis import GROUPINGS
 from paleo_lite.profile_analysis.analysis import ReadOptions, analyse_file, measure_efficiency, steady_figures
 from paleo_lite.profile_analysis.durations import read_durations
 from paleo_lite.profile_analysis.iteration_work import OUTSIDE_MODULES
-from paleo_lite.profile_analysis.parameters import UNKNOWN, CountedOperation, count_printed, parse_parameters
+from paleo_lite.profile_analysis.parameters import UNKNOWN, CountedOperation, count_printed, input_shape, parse_parameters
 from paleo_lite.profile_analysis.runs import COLUMNS, FIELDS, Runs, concatenate_runs, find_runs
 from paleo_lite.profile_analysis.steady import analyse_steady_state, parse_steps
 from paleo_lite.profiles.detect import open_profile
@@ -253,6 +253,25 @@ def test_any_split_gives_the_same_runs(cuts, starts):
         if starts:
             assert (merged.spans_ns == expected.spans_ns).all()
     assert analyse_steady_state(found) == analyse_steady_state(expected)
+
+
+@pytest.mark.parametrize(
+    ("op", "params", "shape"),
+    [
+        ("conv2d", CONV, (2, 4, 8, 8)),
+        ("conv2d", "N=2,C=4,H=8,fp32,", None),  # without the width
+        ("linear", LINEAR, (2, 6)),
+        ("linear", "M=5,K=6,fp32,", None),
+        ("linear", CONV, (2, 6)),  # N and K are named
+        ("relu", "T=[(2,6,8,8),(3,)],['float32']", (2, 6, 8, 8)),
+        ("relu", CONV, None),
+        ("sort", "T=[(2,6)],['float32']", None),  # of no known kind
+        ("aten::relu", '[[2,6,8,8]] ["float"]', (2, 6, 8, 8)),
+        ("aten::relu", "[[]] []", None),
+    ],
+)
+def test_shape_of_the_first_input(op, params, shape):
+    assert input_shape(op, params) == shape
 
 
 def test_zero_rows_and_no_time():

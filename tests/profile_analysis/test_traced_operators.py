@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from measured import DATA
 from paleo_lite.profile_analysis.analysis import analyse_file
-from paleo_lite.profile_analysis.parameters import is_convolution, shapes_in
+from paleo_lite.profile_analysis.parameters import CountedOperation, is_convolution, shapes_in
 from paleo_lite.profile_analysis.traced_operators import UNKNOWN, _windows, count_traced
 
 
@@ -181,6 +181,17 @@ def test_operators_by_hand(operator, dims, numbers, flops, moved):
     found = count_traced(f"aten::{operator}", text(dims, None, numbers))
     assert found.flops == flops
     assert found.bytes == moved or moved is None
+
+
+def test_a_tensor_without_dimensions_is_one_number():
+    both = text([[], [], []], ["float", "float", "Scalar"])
+    assert count_traced("aten::add", both) == CountedOperation(1.0, 3 * 4.0)
+    # A number that is no tensor has no type of an element, and is not read from memory.
+    number = text([[], [], []], ["double", "Scalar", "Scalar"])
+    assert count_traced("aten::add", number) == CountedOperation(1.0, 2 * 8.0)
+    assert count_traced("aten::add", text([[], []], [])) == UNKNOWN
+    assert shapes_in(text([[2, 3], [], [4]], ["float", "float", "float"])) == [(2, 3), (4,)]
+    assert shapes_in(text([[2, 3], []], ["float"])) == [(2, 3)]
 
 
 def test_numbers_of_half_the_width_are_half_the_bytes():
