@@ -442,6 +442,17 @@ def test_a_share_of_the_sharding_inside_a_node_is_not_hidden(nodes: int, exposed
     assert (all_s > 1.5 * inside_s) == (nodes == 2)
 
 
+def test_experts_are_exchanged_where_dense_layers_have_one_replica() -> None:
+    """Tensor parallelism over eight devices with two groups of experts: only experts have replicas, four of them."""
+    groups = [ReplicaGroup(0.25, 1, 8), ReplicaGroup(0.75, 4, 2)]
+    communication_s, hidden_s = _gradient_communication_s(
+        parse_topology(NODE), groups, Layout(1, 1, 24), 4e9, 4e9, 0.0, ParallelConfig(sharding="ddp"), Settings(), 0.0
+    )
+    four_devices = subgroup_topology(parse_topology(NODE), 2, 4)
+    assert communication_s == pytest.approx(topology_all_reduce_s(four_devices, 0.75 * 4e9))
+    assert hidden_s == 0
+
+
 def test_no_more_communication_is_hidden_than_there_is_computation() -> None:
     asked = ([ReplicaGroup(1.0, 16, 1)], Layout(16, 4, 24), 4e9, 4e9)
     all_reduce_s = topology_all_reduce_s(TWO_NODES, 4e9)

@@ -279,6 +279,7 @@ def test_kernels_outside_of_graphs_keep_their_operations(tmp_path: Path) -> None
     capture = write_trace(tmp_path / "capture.json.gz", capture_events([("aten::add", "add", [4])]))
     rows, summary = merge(tmp_path, replay_events(["add"]) + eager, capture)
     assert [row["op"] for row in rows] == ["aten::add", "aten::argmax"]
+    assert len({row["execution"] for row in rows} - {None}) == 2
     assert summary.kernels == 1
 
 

@@ -18,9 +18,15 @@ from paleo_lite.machines import find_device
 from paleo_lite.profile_analysis import GROUPINGS
 from paleo_lite.profile_analysis.analysis import ReadOptions, analyse_file, measure_efficiency, steady_figures
 from paleo_lite.profile_analysis.durations import read_durations
-from paleo_lite.profile_analysis.iteration_work import OUTSIDE_MODULES
-from paleo_lite.profile_analysis.parameters import UNKNOWN, CountedOperation, count_printed, input_shape, parse_parameters
-from paleo_lite.profile_analysis.runs import COLUMNS, FIELDS, Runs, concatenate_runs, find_runs
+from paleo_lite.profile_analysis.iteration_work import OUTSIDE_MODULES, _infer_shapes
+from paleo_lite.profile_analysis.parameters import (
+    UNKNOWN,
+    CountedOperation,
+    count_printed,
+    input_shape,
+    parse_parameters,
+)
+from paleo_lite.profile_analysis.runs import COLUMNS, FIELDS, Runs, Signature, concatenate_runs, find_runs
 from paleo_lite.profile_analysis.steady import analyse_steady_state, parse_steps
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.table import batch_of
@@ -272,6 +278,40 @@ def test_any_split_gives_the_same_runs(cuts, starts):
 )
 def test_shape_of_the_first_input(op, params, shape):
     assert input_shape(op, params) == shape
+
+
+@pytest.mark.parametrize(("rows", "precision"), [(8, None), (9, "fp16"), (10, "fp16")])
+def test_precision_is_that_of_nine_tenths_of_the_products(rows, precision):
+    """Of `rows` + 1 rows that are multiplied by one matrix, one is in fp32."""
+    wide, narrow = ('[[{0},4],[4,4]] ["{1}","{1}"]'.format(*one) for one in ((1, "float"), (rows, "c10::Half")))
+    columns = {
+        "kernel": ["sgemm", "hgemm"] * 8, "op": ["aten::mm", "aten::mm"] * 8, "params": [wide, narrow] * 8,
+        "duration_ns": [5.0, 7.0] * 8,
+    }  # fmt: skip
+    steady = analyse_steady_state(find_runs(batch_of(columns, 16, tuple(columns))))
+    assert steady.flops == 2 * 4 * 4 * (rows + 1)
+    assert steady.precision == precision
+
+
+def test_kernels_without_an_operation_begin_no_iteration():
+    """A copy that runs before each of two operations repeats at even distances, too."""
+    columns = {
+        "kernel": ["copy", "sgemm", "copy", "relu"] * 8, "op": [None, "conv2d", None, "relu"] * 8,
+        "duration_ns": [4.0, 50.0, 4.0, 6.0] * 8,
+    }  # fmt: skip
+    assert analyse_steady_state(find_runs(batch_of(columns, 32, tuple(columns)))).iterations == 8
+
+
+def test_output_of_pooling_is_the_input_of_the_next_operation():
+    pool = Signature(1, "fprop", "max_pool2d", "T=[(2,6,8,8)],['float32']", None)
+    conv = Signature(1, "fprop", "conv2d", "N=2,C=6,H=4,W=4,K=7,P=4,Q=4,R=3,S=3,g=1,fp32,", None)
+    relu = Signature(1, "fprop", "relu", "T=[(2,7,4,4)],['float32']", None)
+    unknown = Signature(1, "fprop", "sort", None, None)
+    assert _infer_shapes([pool, conv, relu], [True] * 3) == [(2, 6, 4, 4), (2, 7, 4, 4), None]
+    # Operations without shapes are passed over, but not more than four operations are looked at.
+    assert _infer_shapes([pool, *[unknown] * 3, conv], [True] * 5)[0] == (2, 6, 4, 4)
+    assert _infer_shapes([pool, *[unknown] * 4, conv], [True] * 6)[0] is None
+    assert _infer_shapes([pool, relu, conv], [True, False, True])[0] == (2, 6, 4, 4)  # only the forward pass follows
 
 
 def test_zero_rows_and_no_time():

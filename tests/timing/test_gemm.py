@@ -102,6 +102,22 @@ def test_the_calibrated_model_by_hand():
     assert low < way.time_s < high and low * high == pytest.approx(way.time_s**2)
 
 
+def test_rows_state_tiles_and_waves() -> None:
+    """256 tiles of 64 by 64 on the 80 multiprocessors of a V100: three full waves and 16 tiles."""
+    machine = Machine(find_device("v100-sxm2"))
+    times = time_gemms(1024, 1024, 4096, "fp32", model(), machine=machine)
+    (row,) = times.rows()
+    assert (row["launches"], row["groups"], row["m"], row["n"], row["k"]) == (1, 1, 1024, 1024, 4096)
+    assert (row["tiles"], row["waves"], row["last_wave_tiles"]) == (256, 4, 16)
+    assert (row["filled"], row["covered"]) == (pytest.approx(256 / 320), 1.0)
+    assert row["flops"] == 2 * 1024 * 1024 * 4096 and row["bytes"] == 4 * (2 * 1024 * 4096 + 1024 * 1024)
+    assert row["share_of_peak"] == pytest.approx(row["flops"] / row["time_s"] / 15.7e12)
+    assert row["gain"] == 1 and tuple(row["interval"]) == times.variants[0].interval
+    (without,) = time_gemms(1024, 1024, 4096, "fp32", PEAK, peak_per_s=1e12).rows()
+    untold = ("tiles", "waves", "last_wave_tiles", "filled", "covered", "interval")
+    assert [without[name] for name in untold] == [None] * len(untold)
+
+
 def test_no_framework_goes_around_a_product():
     device = find_device("v100-sxm2")
     (plain,) = time_gemms(512, 512, 512, "fp32", model(), machine=Machine(device)).variants

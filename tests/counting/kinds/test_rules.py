@@ -193,6 +193,15 @@ BY_HAND = {
         layer("embedding", [(1, 4)], (1, 4, 3), [(10, 3)]),
         {"forward": (0, 4 * 12 + 8 * 4, 4 * 12), "backward_weight": (12, 4 * 24 + 8 * 4, 4 * (30 + 12))},
     ),
+    # Three windows of 3 of 7 elements along each axis: 0 to 2, 2 to 4 and 4 to 6
+    "adaptive": (
+        layer("adaptive_avg_pool", [(1, 6, 7, 7)], (1, 6, 3, 3)),
+        {"forward": (6 * 9 * 9, 4 * 6 * 49, 4 * 6 * 9), "backward_data": (6 * 9 * 9, 4 * 6 * 9, 4 * 6 * 49)},
+    ),
+    "adaptive without a batch": (
+        layer("adaptive_avg_pool", [(6, 7, 7)], (6, 3, 3), dims=2),
+        {"forward": (6 * 9 * 9, 4 * 6 * 49, 4 * 6 * 9)},
+    ),
     # 4 neighbours weighted: 4 products and 3 sums
     "bilinear": (layer("interpolate", [(1, 1, 2, 2)], (1, 1, 4, 4), mode="linear"), {"forward": (7 * 16, 16, 64)}),
     # 16 neighbours weighted: 16 products and 15 sums
