@@ -284,3 +284,16 @@ def test_json_has_the_documented_fields():
         "rank",
     } <= set(row)
     assert row["class"] == "gemm" and row["time_s"] == pytest.approx(1e-3)
+
+
+def test_classes_are_sums_of_their_kernels_longest_first():
+    rows = {
+        "kernel": ["sgemm_a", "sgemm_b", "sgemm_a", "elementwise_kernel"], "calls": [3, 1, 2, 4],
+        "duration_ns": [3.0, 2.0, 1.0, 24.0],
+    }  # fmt: skip
+    first, second = report(rows).by_class()
+    assert (first["kernels"], first["calls"], first["share"]) == (1, 4, pytest.approx(24 / 30))
+    assert (second["class"], second["kernels"], second["calls"]) == ("gemm", 2, 6)
+    assert (second["time_s"], second["share"]) == (pytest.approx(6e-9), pytest.approx(6 / 30))
+    (untimed,) = report({"kernel": ["sgemm_a"], "calls": [7], "metric.ipc": [1.5]}).by_class()
+    assert (untimed["calls"], untimed["time_s"], untimed["share"]) == (7, 0.0, None)

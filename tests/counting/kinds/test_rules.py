@@ -210,6 +210,19 @@ BY_HAND = {
         layer("interpolate", [(1, 1, 2, 2)], (1, 1, 4, 4), mode="nearest"),
         {"forward": (0, 16, 64), "backward_data": (0, 64, 16)},
     ),
+    # One index of 8 bytes per element, or per row of four
+    "gather": (
+        layer("gather", [(10, 4)], (3, 4), function="gather"),
+        {"forward": (0, 4 * 12 + 8 * 12, 4 * 12), "backward_data": (12, 2 * 4 * 12 + 8 * 12, 4 * (40 + 12))},
+    ),
+    "rows": (
+        layer("gather", [(10, 4)], (3, 4), function="index_select"),
+        {"forward": (0, 4 * 12 + 8 * 3, 4 * 12), "backward_data": (12, 2 * 4 * 12 + 8 * 3, 4 * (40 + 12))},
+    ),
+    "columns": (
+        layer("gather", [(10, 4)], (10, 3), function="index_select"),
+        {"forward": (0, 4 * 30 + 8 * 30, 4 * 30)},
+    ),
     "fill": (layer("fill", [], (1, 6)), {"forward": (0, 0, 24), "backward_data": (0, 0, 0)}),
     "concat": (layer("concat", [(1, 4), (1, 2)], (1, 6)), {"forward": (0, 24, 24), "backward_data": (0, 0, 0)}),
     "variance": (layer("reduce", [(1, 6)], (1,), per_element=3), {"forward": (18, 24, 4)}),
