@@ -325,6 +325,22 @@ def half_done(tmp_path):
     process.wait()
 
 
+@pytest.mark.parametrize("scheduler", [None, "tcp://elsewhere:8786"])
+def test_processes_of_this_machine_write_chunks_themselves(tmp_path, small_chunks, monkeypatch, scheduler) -> None:
+    """Workers of a scheduler may not share the folder: they return the bytes of each chunk."""
+    returned = []
+
+    def run_here(chunks, compute, *others):
+        for chunk in chunks:
+            returned.append(compute(chunk))
+            yield chunk, returned[-1]
+
+    monkeypatch.setattr(run, "run_tasks", run_here)
+    sweep = run_sweep(SMALL, tmp_path / "sweep.parquet", choose_model, jobs=1, scheduler=scheduler)
+    assert sweep.rows == SMALL.size and len(returned) == sweep.chunks > 1
+    assert {type(data) for data in returned} == {bytes if scheduler else type(None)}
+
+
 def test_two_sweeps_with_one_output(tmp_path, small_chunks, half_done) -> None:
     """The second sweep names the running process; a killed sweep resumes and writes the same output."""
     process, space = half_done
