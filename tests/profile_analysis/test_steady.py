@@ -314,6 +314,16 @@ def test_output_of_pooling_is_the_input_of_the_next_operation():
     assert _infer_shapes([pool, relu, conv], [True, False, True])[0] == (2, 6, 4, 4)  # only the forward pass follows
 
 
+@pytest.mark.parametrize(("content", "message"), [(b"", "empty"), (b"no profile", "profile"), (None, "")])
+def test_a_file_that_is_no_profile_is_an_error_of_its_own(tmp_path, content, message):
+    path = tmp_path / "run.csv"
+    if content is not None:
+        path.write_bytes(content)
+    error = analyse_file(path).error
+    assert str(path) in error and message in error
+    assert "internal error" not in error
+
+
 def test_zero_rows_and_no_time():
     with pytest.raises(BadProfile, match="no kernels"):
         analyse_steady_state(Runs())
