@@ -341,6 +341,18 @@ def test_processes_of_this_machine_write_chunks_themselves(tmp_path, small_chunk
     assert {type(data) for data in returned} == {bytes if scheduler else type(None)}
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_rows_of_a_sweep_as_a_data_frame(tmp_path, suffix) -> None:
+    pytest.importorskip("pandas")
+    space = Space(networks=("alexnet",), gpus=("k40m", "v100-sxm2"), batch_sizes=(1, 8), time_models=("roofline",))
+    sweep = run_sweep(space, tmp_path / f"sweep.{suffix}", choose_model, jobs=1)
+    frame = sweep.to_frame()
+    assert frame[["gpu", "batch_size"]].astype({"gpu": str}).to_records(index=False).tolist() == [
+        ("k40m", 1), ("k40m", 8), ("v100-sxm2", 1), ("v100-sxm2", 8),
+    ]  # fmt: skip
+    assert sweep.to_dict()["rows"] == len(frame) == 4
+
+
 def test_two_sweeps_with_one_output(tmp_path, small_chunks, half_done) -> None:
     """The second sweep names the running process; a killed sweep resumes and writes the same output."""
     process, space = half_done
