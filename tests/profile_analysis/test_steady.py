@@ -324,7 +324,9 @@ def test_a_file_that_is_no_profile_is_an_error_of_its_own(tmp_path, content, mes
     assert "internal error" not in error
 
 
-@pytest.mark.parametrize(("labelled", "note"), [(range(8), None), ({4, 5, 6}, "backward: labelled in 3 of 8 iterations")])
+@pytest.mark.parametrize(
+    ("labelled", "note"), [(range(8), None), ({4, 5, 6}, "backward: labelled in 3 of 8 iterations")]
+)
 def test_iterations_without_a_labelled_backward_pass_are_noted(labelled, note):
     steady = analyse_steady_state(find_runs(loop(8, labelled=set(labelled))))
     assert [text for text in steady.notes if "labelled in" in text] == ([note] if note else [])
