@@ -16,9 +16,15 @@ from measured import DATA
 from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.profile_analysis import GROUPINGS
-from paleo_lite.profile_analysis.analysis import ReadOptions, analyse_file, measure_efficiency, steady_figures
+from paleo_lite.profile_analysis.analysis import (
+    ReadOptions,
+    _operator_row,
+    analyse_file,
+    measure_efficiency,
+    steady_figures,
+)
 from paleo_lite.profile_analysis.durations import read_durations
-from paleo_lite.profile_analysis.iteration_work import OUTSIDE_MODULES, _infer_shapes
+from paleo_lite.profile_analysis.iteration_work import OUTSIDE_MODULES, OperatorWork, _infer_shapes
 from paleo_lite.profile_analysis.parameters import (
     UNKNOWN,
     CountedOperation,
@@ -330,6 +336,26 @@ def test_a_file_that_is_no_profile_is_an_error_of_its_own(tmp_path, content, mes
 def test_iterations_without_a_labelled_backward_pass_are_noted(labelled, note):
     steady = analyse_steady_state(find_runs(loop(8, labelled=set(labelled))))
     assert [text for text in steady.notes if "labelled in" in text] == ([note] if note else [])
+
+
+@pytest.mark.parametrize(
+    ("time_s", "flops", "moved", "rates", "bound", "of_roofline"),
+    [  # of 4.29 TFLOP/s and 288 GB/s: 10 GFLOP take 2.33 ms, and 1 GB takes 3.47 ms
+        (0.01, 10e9, 1e9, (1e12, 1e11), "memory", 0.347),
+        (0.01, 20e9, 1e9, (2e12, 1e11), "compute", 0.466),
+        (0.01, 10e9, None, (1e12, None), None, None),
+        (0.01, None, 1e9, (None, 1e11), None, None),
+        (0.0, 10e9, 1e9, (None, None), None, None),
+    ],
+)
+def test_an_operation_is_compared_with_its_roofline(time_s, flops, moved, rates, bound, of_roofline):
+    device = find_device("k40m")
+    row = _operator_row(OperatorWork("aten::mm", 3, time_s, 0.5, flops, moved), device, device.find_peak("fp32"))
+    assert (row["flops_per_s"], row["bandwidth_bytes_per_s"]) == rates
+    assert row["of_peak"] == (None if rates[0] is None else pytest.approx(rates[0] / 4.29e12, rel=1e-3))
+    assert row["bound"] == bound
+    assert row["of_roofline"] == (None if of_roofline is None else pytest.approx(of_roofline, rel=2e-3))
+    assert (row["op"], row["calls"], row["share"], row["above_peak"]) == ("aten::mm", 3, 0.5, None)
 
 
 def test_zero_rows_and_no_time():

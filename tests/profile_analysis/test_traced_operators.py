@@ -209,6 +209,11 @@ def test_whole_numbers_are_no_floating_point_operations():
         ("vllm::moe_forward", text([[888, 3072], [888, 128]])),
         ("torchvision::nms", text([X])),
         ("aten::mm", text([[2, 3], [4, 5]])),  # which do not fit
+        ("aten::mm", text([[2, 3]])),
+        ("aten::mm", text([])),
+        ("aten::addmm", text([[5], [2, 3]])),
+        ("aten::linear", text([[2, 3]])),
+        ("aten::convolution", text([[2, 3, 9, 9]])),
         ("aten::addmm", text([[5], [2, 3], [4, 5]])),
         ("aten::bmm", text([[2, 3, 4], [3, 4, 5]])),
         ("aten::linear", text([[2, 3], [5, 4]])),

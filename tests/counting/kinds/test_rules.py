@@ -361,6 +361,14 @@ def test_elementwise_costs_match_the_documentation(kind):
     assert found == PER_ELEMENT[kind]
 
 
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - MATRIX_KINDS))
+def test_only_matrix_kinds_have_multiply_accumulates(kind):
+    layers = layer_of_kind(kind)
+    own = layers[-1:] if kind != "recurrent" else layers
+    for phase in ("inference", "forward", "backward_data", "backward_weight"):
+        assert count(layers).column("macs", phase)[:, -len(own) :].sum() == 0, phase
+
+
 def test_documentation_lists_every_elementwise_kind():
     from paleo_lite.counting.kinds.elementwise import KINDS as ELEMENTWISE
 
