@@ -299,6 +299,22 @@ def test_precision_is_that_of_nine_tenths_of_the_products(rows, precision):
     assert steady.precision == precision
 
 
+@pytest.mark.parametrize("first", [0, 5])
+def test_kernels_of_one_execution_are_one_product(first):
+    """Two kernels of a product that is split, and one of another product: executions have numbers from 0."""
+    params = '[[9,4],[4,4]] ["float","float"]'
+    columns = {
+        "kernel": ["sgemm", "sgemm", "relu", "sgemm"], "op": ["aten::mm", "aten::mm", "aten::relu", "aten::mm"],
+        "params": [params, params, '[[9,4]] ["float"]', params], "duration_ns": [5.0, 5.0, 1.0, 5.0],
+        "execution": [first, first, first + 1, first + 2],
+    }  # fmt: skip
+    steady = analyse_steady_state(find_runs(batch_of(columns, 4, tuple(columns))))
+    assert steady.flops == 2 * (2 * 9 * 4 * 4) + 9 * 4
+    columns["execution"] = [None] * 4  # without numbers each kernel is a product
+    steady = analyse_steady_state(find_runs(batch_of(columns, 4, tuple(columns))))
+    assert steady.flops == 3 * (2 * 9 * 4 * 4) + 9 * 4
+
+
 def test_kernels_without_an_operation_begin_no_iteration():
     """A copy that runs before each of two operations repeats at even distances, too."""
     columns = {

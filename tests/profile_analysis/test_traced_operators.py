@@ -194,6 +194,15 @@ def test_a_tensor_without_dimensions_is_one_number():
     assert shapes_in(text([[2, 3], []], ["float"])) == [(2, 3)]
 
 
+def test_both_gradients_are_counted_where_the_mask_is_not_recorded():
+    gradient, before, weight = [2, 8, 5, 5], [2, 4, 5, 5], [8, 4, 3, 3]
+    dims = [gradient, before, weight, *[[]] * 8]
+    one = 2 * 2 * 8 * 5 * 5 * 4 * 3 * 3
+    assert count_traced("aten::convolution_backward", text(dims)).flops == 2 * one
+    for mask, flops in (("[True,False,False]", one), ("[False,True,False]", one), ("[True,True,False]", 2 * one)):
+        assert count_traced("aten::convolution_backward", text(dims, None, [*[""] * 10, mask])).flops == flops
+
+
 def test_numbers_of_half_the_width_are_half_the_bytes():
     params = text([X, X, []], ["c10::BFloat16", "c10::BFloat16", "Scalar"])
     assert count_traced("aten::add", params).bytes == 3 * SIZE * 2

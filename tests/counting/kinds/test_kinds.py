@@ -100,6 +100,24 @@ def test_prediction_names_kinds_without_record():
         assert missing_rules_note(["aten.sort (1)"]) in prediction.notes
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [("add", "add"), ("sub", "sub"), ("mul", "mul"), ("div", "div"), ("pow", "pow"), ("matmul", "matmul")],
+)
+def test_operands_are_saved_as_autograd_saves_them(kind, function, wanted):
+    torch = pytest.importorskip("torch")
+    operands = [torch.rand(4, 4, requires_grad=wants) for wants in wanted]
+    saved: set[int] = set()
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.add(tensor.data_ptr()), lambda packed: packed):
+        output = getattr(torch, function)(*operands)
+    layer = Layer("it", kind, ((4, 4), (4, 4)), ((4, 4),), (), (INPUT, INPUT))
+    found = saved_tensors(layer, wanted, trainable=False)  # it has no weights
+    assert set(found.inputs) == {place for place, operand in enumerate(operands) if operand.data_ptr() in saved}
+    assert found.output == (output.data_ptr() in saved)
+
+
 def strings(tree: ast.AST) -> set[str]:
     return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
