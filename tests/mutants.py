@@ -57,6 +57,9 @@ FIRST_S = 5
 LONGEST_S = 60
 """Processor seconds of all tests that are run for one mutant."""
 
+CLOSEST = 3
+"""Number of tests named for each survivor: those that were run first, of the mutant's own file if there are any."""
+
 PRELOADED = ("hypothesis", "torch", "scipy.optimize", "pandas")
 """Modules that are imported once, rather than for each mutant."""
 
@@ -397,7 +400,13 @@ def try_mutant(
     if caught is None:
         return None
     ran = sum(map(len, batches))
-    return {"caught_by": caught[0], "tests": ran, "not_run": len(ordered) - ran, "change": caught[1]}
+    return {
+        "caught_by": caught[0],
+        "closest": ordered[:CLOSEST],
+        "tests": ran,
+        "not_run": len(ordered) - ran,
+        "change": caught[1],
+    }
 
 
 def try_sample(count: int, random_state: int) -> None:
@@ -444,6 +453,7 @@ def report(results: dict[Mutant, dict[str, object] | None]) -> None:
     for mutant, result in tried.items():
         if not result["caught_by"]:
             print(f"\nsurvived {result['tests']} tests: {mutant}", *result["change"], sep="\n")
+            print("closest tests:", *result["closest"] or ["none"], sep="\n    ")
     print(f"\n{len(results) - len(tried)} did not compile")
     for folder in (*FOLDERS, ""):
         caught = [
