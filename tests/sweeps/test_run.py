@@ -241,6 +241,16 @@ def test_the_size_is_known_before() -> None:
     assert len(seen) == sum(len(chunk.cases) * len(chunk.gpus) for chunk in chunks)
 
 
+def test_a_space_is_described_by_its_axes() -> None:
+    assert SMALL.describe() == "2 networks x 3 gpus x 2 precisions x 2 phases x 3 batch sizes x 2 time models"
+    one = Space(networks=("alexnet",), gpus=("k40m",), batch_sizes=(1,), time_models=("roofline",))
+    assert one.describe() == "1 of each"
+    assert one.size == 1 and SMALL.size == 2 * 3 * 2 * 2 * 3 * 2
+    # At 150,000 rows per second and 40 bytes per row.
+    assert SMALL.hours() == pytest.approx(144 / 150_000 / 3600)
+    assert SMALL.gigabytes() == pytest.approx(144 * 40e-9)
+
+
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of a few rows: sweeps of a dozen."""
