@@ -12,6 +12,7 @@ import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.distributed.blocks import BlockCosts, DeviceCost
 from paleo_lite.distributed.collectives import point_to_point_time_s, subgroup_topology, topology_all_reduce_s
 from paleo_lite.distributed.job import Job, ParallelConfig, Settings
 from paleo_lite.distributed.parallel_3d import (
@@ -19,6 +20,7 @@ from paleo_lite.distributed.parallel_3d import (
     ReplicaGroup,
     _gradient_communication_s,
     _ring_step_s,
+    _saved_activation_bytes,
     _stage_transfer_s,
     train_3d_parallel,
 )
@@ -478,6 +480,32 @@ def test_hybrid_sharding_stays_inside_the_node() -> None:
     hybrid, full = shared_out("hybrid-shard", nodes=4), shared_out("full-shard", nodes=4)
     assert hybrid.communication_s < 0.75 * full.communication_s
     assert hybrid.memory_bytes > full.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "micro_batches", "outer", "expected_bytes"),
+    [  # by hand: blocks of 100 bytes and hidden states of 10; outside them 7 saved, 50 of logits, 5 of workspace
+        ({}, 8, 1, 12 * 100 + 7 + 50 + 5),
+        ({}, 8, 0, 12 * 100 + 7),
+        ({"recompute": "full"}, 8, 1, 12 * 10 + 7 + 100 + 5),
+        ({"recompute": "full", "recompute_every": 2}, 8, 1, 12 * (10 + 100) / 2 + 7 + 100 + 5),
+        ({"recompute": "selective", "execution": "eager"}, 8, 1, 12 * (10 + 30) + 7 + 100 + 5),
+        ({"recompute": "selective", "execution": "megatron"}, 8, 1, 12 * 100 + 7 + 50 + 5),
+        # Of the inputs on the host, those of two blocks are on the device.
+        ({"recompute": "offload"}, 8, 1, 2 * 10 + 7 + 100 + 5),
+        ({"pipeline": 4}, 8, 1, 12 * 100 + 7 + 50 + 5),  # three blocks of four micro-batches
+        ({"pipeline": 4}, 2, 1, 6 * 100 + 7 + 50 + 5),  # of two
+        # Korthikanti et al. 2022, section 4.2.3: interleaving keeps 1 + (p - 1) / (p m) times as much.
+        ({"pipeline": 4, "virtual_stages": 3}, 8, 1, 12 * 100 * (1 + 3 / 12) + 7 + 50 + 5),
+    ],
+)
+def test_saved_activations_by_hand(options: dict, micro_batches: int, outer: int, expected_bytes: float) -> None:
+    nothing = DeviceCost(*[0.0] * len(DeviceCost._fields))
+    block = nothing._replace(activation_bytes=100.0, saved_bytes=30.0)
+    head = nothing._replace(activation_bytes=7.0, logits_bytes=50.0, workspace_bytes=5.0)
+    costs = BlockCosts(block, head, 0.0, 10.0, 0.0, None)
+    found = _saved_activation_bytes(costs, ParallelConfig(**options), Layout(1, micro_batches, 3, outer), 12)
+    assert found == pytest.approx(expected_bytes)
 
 
 def test_every_second_block_computes_half_again() -> None:

@@ -173,6 +173,8 @@ SIZE = 2 * 4 * 6 * 8
         ("fill_", [X, []], None, 0, SIZE * 4),
         ("cat", [[X, X], []], None, 0, None),
         ("index_select", [[50, 8], [], [3]], None, 0, None),
+        ("embedding", [[50, 8], [3, 5]], None, 0, None),
+        ("embedding_dense_backward", [[3, 5, 8], [3, 5]], ["", "", "50", "-1", "False"], 3 * 5 * 8, None),
         ("_foreach_mul_", [[[3, 4], [5]], []], None, 17, None),
         ("_foreach_addcmul_", [[[3, 4], [5]], [[3, 4], [5]], [[3, 4], [5]], []], None, 34, None),
     ],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -251,6 +252,9 @@ def test_a_language_model_is_cut_before_attention_and_before_each_mlp() -> None:
     blocks = find_segments(workload.layers, make_plan(workload.layers, 2), "block")
     starts = [workload.layers[segment.start].name.split(".")[:3] for segment in blocks[1:-1]]
     assert starts == [["model", "layers", str(number)] for number in range(32)]
+    for found in (segments, blocks):  # every layer is in one segment
+        assert found[0].start == 0 and found[-1].end == len(workload.layers)
+        assert all(before.end == after.start for before, after in pairwise(found))
 
 
 TORCHTUNE = [

@@ -223,6 +223,11 @@ BY_HAND = {
         layer("gather", [(10, 4)], (10, 3), function="index_select"),
         {"forward": (0, 4 * 30 + 8 * 30, 4 * 30)},
     ),
+    # Six indices into a table of 10 rows of 4, in two bags: two numbers are added for each third
+    "embedding bag": (
+        [Layer("bag", "embedding_bag", ((1, 2, 3),), ((1, 2, 4),), ((10, 4),), (INPUT,), 40)],
+        {"forward": (24, 4 * 24 + 8 * 6, 4 * 8), "backward_weight": (24, 4 * (8 + 24) + 8 * 6, 4 * (40 + 24))},
+    ),
     "fill": (layer("fill", [], (1, 6)), {"forward": (0, 0, 24), "backward_data": (0, 0, 0)}),
     "concat": (layer("concat", [(1, 4), (1, 2)], (1, 6)), {"forward": (0, 24, 24), "backward_data": (0, 0, 0)}),
     "variance": (layer("reduce", [(1, 6)], (1,), per_element=3), {"forward": (18, 24, 4)}),
