@@ -106,13 +106,15 @@ class Recorder:
 
 
 class Chosen:
-    """Selects tests, whole files too, and records the first failure."""
+    """Selects tests by their names or files, except some, and records the first failure."""
 
-    def __init__(self, tests):
+    def __init__(self, tests, left_out):
         self.tests = set(tests)
+        self.left_out = left_out
 
     def selects(self, item):
-        return not self.tests.isdisjoint((item.nodeid, item.nodeid.partition("::")[0]))
+        file = item.nodeid.partition("::")[0]
+        return item.nodeid not in self.left_out and not self.tests.isdisjoint((item.nodeid, file))
 
     def pytest_runtest_logreport(self, report):
         if report.failed:
@@ -289,7 +291,7 @@ def read_places() -> dict[str, Places]:
     return places
 
 
-def in_child(tests: list[str], limit_s: int) -> None:
+def in_child(tests: list[str], limit_s: int, left_out: set[str]) -> None:
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5))
     assert not any(name.split(".")[0] == "paleo_lite" for name in sys.modules), "the mutant would not be loaded"
@@ -299,13 +301,13 @@ def in_child(tests: list[str], limit_s: int) -> None:
     os.chdir(MUTATED)
     sys.path[0] = str(MUTATED)
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-    os._exit(run_tests(["-x", *files], Chosen(tests)))
+    os._exit(run_tests(["-x", *files], Chosen(tests, left_out)))
 
 
-def run_in_child(tests: list[str], limit_s: int) -> str:
-    """Return the message of the first failing test, or an empty text."""
+def run_in_child(tests: list[str], limit_s: int, left_out: set[str]) -> str:
+    """Return the name and message of the first failing test, or an empty text."""
     CAUGHT_BY.unlink(missing_ok=True)
-    child = multiprocessing.get_context("fork").Process(target=in_child, args=(tests, limit_s))
+    child = multiprocessing.get_context("fork").Process(target=in_child, args=(tests, limit_s, left_out))
     child.start()
     child.join(20 * limit_s)  # `limit_s` is processor time; this wall-clock limit stops tests that wait forever
     if child.exitcode is None:
@@ -316,7 +318,7 @@ def run_in_child(tests: list[str], limit_s: int) -> str:
         return CAUGHT_BY.read_text()
     if child.exitcode < 0:
         return f"{signal.Signals(-child.exitcode).name} after {limit_s} s"
-    if child.exitcode:
+    if child.exitcode not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):  # all tests may be left out
         sys.exit(f"pytest ended with {child.exitcode} and no failed test: {OUTPUT}")
     return ""
 
@@ -335,7 +337,7 @@ class Runner:
 
     def fails_without_mutant(self, test: str) -> bool:
         if test not in self.passing | self.failing:
-            failure = run_in_child([test], LONGEST_S * 10)
+            failure = run_in_child([test], LONGEST_S * 10, set())
             (self.failing if failure else self.passing).add(test)
         return test in self.failing
 
@@ -354,7 +356,7 @@ class Runner:
                     return None
                 while remaining and not failure:
                     tests, limit_s = remaining[0]
-                    failure = run_in_child([test for test in tests if test not in self.failing], limit_s)
+                    failure = run_in_child(tests, limit_s, self.failing)
                     if not failure:
                         del remaining[0]
             difference = difflib.unified_diff(*(text.splitlines() for text in texts), lineterm="", n=0)
