@@ -233,6 +233,7 @@ def test_whole_numbers_are_no_floating_point_operations():
         ("aten::scaled_dot_product_attention", text([[2, 2, 5, 8], [2, 2, 5, 8], [2, 2, 6, 8]])),  # keys and values
         ("aten::scaled_dot_product_attention", text([[2, 2, 5, 8], [2, 2, 5, 4], [2, 2, 5, 8]])),  # widths of heads
         ("aten::scaled_dot_product_attention", text([[2, 5, 8], [2, 5, 8], [2, 5, 8]])),
+        ("aten::scaled_dot_product_attention", text([[2, 2, 5, 8], [2, 2, 5, 8], [2, 5, 8]])),
         ("aten::upsample_nearest2d", text([[2, 3, 9], []], None, ["", "[18]"])),
         ("aten::upsample_nearest", text([[2, 3, 9], []], None, ["", "[18]"])),
         ("aten::add", text([[2, 3], [4, 5], []])),

@@ -34,6 +34,7 @@ def test_a_published_bound_and_what_was_measured():
     # The same arithmetic in two launches of four times the rows, as in the slides' [A] h = [x] stacked.
     assert (separate.launches, stacked.launches, stacked.m, batched.groups) == (8, 2, 4 * 512, 8)
     assert separate.flops == stacked.flops == batched.flops == 8 * 33_554_432
+    assert separate.time_s == stacked.time_s == batched.time_s == pytest.approx(8 * 33_554_432 / 6000e9)
     before, after = 8 * 71.964e-6, 2 * 99.057e-6
     assert (before, after) == (pytest.approx(575.72e-6, rel=1e-4), pytest.approx(198.11e-6, rel=1e-4))  # its totals
     assert before / after == pytest.approx(2.906, abs=0.001)  # the slides say 2.5x: their own figures give 2.9
@@ -82,6 +83,15 @@ def test_the_roofline_gains_the_memory_traffic_that_stacking_saves():
         15.7e12 / 900e9
     )
     assert "only memory traffic" in times.notes[0]
+
+
+@pytest.mark.parametrize("time_model", [PEAK, ROOFLINE], ids=lambda model: model.name)
+def test_large_products_take_their_flops_at_the_peak_in_any_number_of_launches(time_model) -> None:
+    """15.7 TFLOP/s in fp32; the products of 4096 are far above the ridge point of 17 FLOP per byte."""
+    times = time_gemms(4096, 4096, 4096, "fp32", time_model, machine=Machine(find_device("v100-sxm2")), products=4)
+    for variant in times.variants:
+        assert variant.time_s == pytest.approx(4 * 2 * 4096**3 / 15.7e12)
+    assert [variant.launches for variant in times.variants] == [4, 1, 1]
 
 
 def test_the_calibrated_model_by_hand():
