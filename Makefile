@@ -50,7 +50,7 @@ coverage: $(STAMPS)/test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pytest-cov>=7'
 	$(PYTEST) --cov --cov-branch --cov-report=term
 
-# Mutation testing on a sample of mutants; takes hours on two cores, and resumes after an interruption.
+# Mutation testing on a sample of mutants; takes two hours on a busy core, and resumes after an interruption.
 mutants: $(STAMPS)/test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'cosmic-ray>=8.3' 'pytest-cov>=7'
 	$(BIN)/python tests/mutants.py cover

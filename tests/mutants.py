@@ -2,11 +2,12 @@
 
     python tests/mutants.py cover [PYTEST ARGUMENTS]   run the tests, and record which test runs which line
     python tests/mutants.py try [--count N] [--random-state N]   try a sample of mutants; resumes after an interruption
+    python tests/mutants.py again [--count N] [--random-state N]   try its survivors with test files changed since then
 
 cosmic-ray makes the mutants in a copy of the repository, ``build/mutants/mutated``. Only the tests that run the changed
-statement are run for each mutant. A mutant in a statement that no test runs survives. Code that computes nothing is
-not mutated: annotations, decorators, the options ``frozen``, ``eq`` and ``strict``, code for type checkers, and error
-messages.
+statement are run for each mutant, those of the changed file first. A mutant in a statement that no test runs survives.
+A test that fails without a mutant, too, catches none. Code that computes nothing is not mutated: annotations,
+decorators, the options ``frozen``, ``eq`` and ``strict``, code for type checkers, and error messages.
 """
 
 from __future__ import annotations
@@ -37,20 +38,27 @@ FOLDERS = (
 )  # fmt: skip
 """Folders of the package that are mutated."""
 
+USERS = ("cli", "profiles", "reporting")
+"""Folders whose tests use the mutated ones, and are run unless they are slow."""
+
 BUILD = Path(__file__).parents[1] / "build" / "mutants"
 TREE = BUILD / "tree"
 MUTATED = BUILD / "mutated"
 COVERED = BUILD / "covered"
 PASSED = BUILD / "passed.json"
 RESULTS = BUILD / "results.json"
+AGAIN = BUILD / "again.json"
 OUTPUT = BUILD / "output.txt"
 CAUGHT_BY = BUILD / "caught_by.txt"
 
 FIRST_S = 5
-"""Processor seconds of the first batch of tests: those of the mutant's own folder, short tests first."""
+"""Processor seconds of the first batch of tests: those of the mutant's own file and folder, short tests first."""
 
 LONGEST_S = 60
 """Processor seconds of all tests that are run for one mutant."""
+
+CLOSEST = 3
+"""Number of tests named for each survivor: those that were run first, of the mutant's own file if there are any."""
 
 PRELOADED = ("hypothesis", "torch", "scipy.optimize", "pandas")
 """Modules that are imported once, rather than for each mutant."""
@@ -98,10 +106,15 @@ class Recorder:
 
 
 class Chosen:
-    """Selects tests, and records the first failure."""
+    """Selects tests by their names or files, except some, and records the first failure."""
 
-    def __init__(self, tests):
+    def __init__(self, tests, left_out):
         self.tests = set(tests)
+        self.left_out = left_out
+
+    def selects(self, item):
+        file = item.nodeid.partition("::")[0]
+        return item.nodeid not in self.left_out and not self.tests.isdisjoint((item.nodeid, file))
 
     def pytest_runtest_logreport(self, report):
         if report.failed:
@@ -111,11 +124,12 @@ class Chosen:
 
     def note(self, report):
         crash = getattr(report.longrepr, "reprcrash", None)
-        CAUGHT_BY.write_text(f"{report.nodeid}: {crash.message if crash else report.longrepr}"[:300])
+        message = str(crash.message if crash else report.longrepr)
+        CAUGHT_BY.write_text(f"{report.nodeid}\n{message[:300]}")
 
     def pytest_collection_modifyitems(self, config, items):
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in self.tests])
-        items[:] = [item for item in items if item.nodeid in self.tests]
+        config.hook.pytest_deselected(items=[item for item in items if not self.selects(item)])
+        items[:] = [item for item in items if self.selects(item)]
 
 
 def run_tests(arguments: list[str], plugin: object) -> int:
@@ -129,6 +143,11 @@ def run_tests(arguments: list[str], plugin: object) -> int:
     )
 
 
+def default_tests() -> list[str]:
+    """Return the arguments of pytest for all tests of `FOLDERS`, and the tests of `USERS` that are not slow."""
+    return [*(f"tests/{folder}" for folder in FOLDERS + USERS), "-k", f"not (slow and ({' or '.join(USERS)}))"]
+
+
 def cover(arguments: list[str]) -> None:
     shutil.rmtree(BUILD, ignore_errors=True)
     kept = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True, text=True).stdout
@@ -140,7 +159,8 @@ def cover(arguments: list[str]) -> None:
     compileall = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "paleo_lite"]
     subprocess.run([sys.executable, *compileall], check=True, cwd=TREE)
     options = ["--cov=paleo_lite", "--cov-context=test", "--cov-report="]
-    subprocess.run([sys.executable, __file__, "_record", *options, *arguments], check=False, cwd=TREE)
+    recording = [sys.executable, __file__, "_record", *options, *(arguments or default_tests())]
+    subprocess.run(recording, check=False, cwd=TREE)
 
 
 class Places:
@@ -271,7 +291,7 @@ def read_places() -> dict[str, Places]:
     return places
 
 
-def in_child(tests: list[str], limit_s: int) -> None:
+def in_child(tests: list[str], limit_s: int, left_out: set[str]) -> None:
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5))
     assert not any(name.split(".")[0] == "paleo_lite" for name in sys.modules), "the mutant would not be loaded"
@@ -281,13 +301,13 @@ def in_child(tests: list[str], limit_s: int) -> None:
     os.chdir(MUTATED)
     sys.path[0] = str(MUTATED)
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-    os._exit(run_tests(["-x", *files], Chosen(tests)))
+    os._exit(run_tests(["-x", *files], Chosen(tests, left_out)))
 
 
-def run_in_child(tests: list[str], limit_s: int) -> str:
-    """Return the message of the first failing test, or an empty text."""
+def run_in_child(tests: list[str], limit_s: int, left_out: set[str]) -> str:
+    """Return the name and message of the first failing test, or an empty text."""
     CAUGHT_BY.unlink(missing_ok=True)
-    child = multiprocessing.get_context("fork").Process(target=in_child, args=(tests, limit_s))
+    child = multiprocessing.get_context("fork").Process(target=in_child, args=(tests, limit_s, left_out))
     child.start()
     child.join(20 * limit_s)  # `limit_s` is processor time; this wall-clock limit stops tests that wait forever
     if child.exitcode is None:
@@ -298,45 +318,97 @@ def run_in_child(tests: list[str], limit_s: int) -> str:
         return CAUGHT_BY.read_text()
     if child.exitcode < 0:
         return f"{signal.Signals(-child.exitcode).name} after {limit_s} s"
-    if child.exitcode:
+    if child.exitcode not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):  # all tests may be left out
         sys.exit(f"pytest ended with {child.exitcode} and no failed test: {OUTPUT}")
     return ""
 
 
-def try_mutant(mutant: Mutant, places: dict[str, Places], seconds: dict[str, float]) -> dict[str, object] | None:
-    """Return which test fails with a mutant; None if the mutant does not compile."""
-    from cosmic_ray.mutating import use_mutation
-    from cosmic_ray.plugins import get_operator
+class Runner:
+    """Runs tests with one mutant at a time, in `MUTATED`."""
 
+    def __init__(self):
+        shutil.rmtree(MUTATED, ignore_errors=True)  # an interrupted run leaves a mutant in it
+        shutil.copytree(TREE, MUTATED, symlinks=True)
+        self.passing: set[str] = set()
+        self.failing: set[str] = set()
+        os.environ |= {"PYTHONPATH": str(MUTATED), "PYTHONDONTWRITEBYTECODE": "1"}
+        for name in PRELOADED:
+            importlib.import_module(name)
+
+    def fails_without_mutant(self, test: str) -> bool:
+        if test not in self.passing | self.failing:
+            failure = run_in_child([test], LONGEST_S * 10, set())
+            (self.failing if failure else self.passing).add(test)
+        return test in self.failing
+
+    def catch(self, mutant: Mutant, batches: list[tuple[list[str], int]]) -> tuple[str, list[str]] | None:
+        """Return the first failure and the changed lines, of batches with time limits; None if it does not compile."""
+        from cosmic_ray.mutating import use_mutation
+        from cosmic_ray.plugins import get_operator
+
+        failure = ""
+        remaining = [batch for batch in batches if batch[0]]
+        while True:
+            with use_mutation(MUTATED / mutant.path, get_operator(mutant.operator)(), mutant.occurrence) as texts:
+                try:
+                    compile(texts[1], mutant.path, "exec")
+                except SyntaxError:
+                    return None
+                while remaining and not failure:
+                    tests, limit_s = remaining[0]
+                    failure = run_in_child(tests, limit_s, self.failing)
+                    if not failure:
+                        del remaining[0]
+            difference = difflib.unified_diff(*(text.splitlines() for text in texts), lineterm="", n=0)
+            changed = list(difference)[3:]
+            test = failure.partition("\n")[0]
+            if "::" not in test or not self.fails_without_mutant(test):
+                return failure, changed
+            failure = ""
+
+
+def mirror(path: str) -> str:
+    """Return the file with the tests of a module."""
+    folder, name = path.removeprefix("paleo_lite/").rsplit("/", 1)
+    return f"tests/{folder}/test_{name}"
+
+
+def try_mutant(
+    mutant: Mutant, places: dict[str, Places], seconds: dict[str, float], runner: Runner
+) -> dict[str, object] | None:
+    """Return which test fails with a mutant; None if the mutant does not compile."""
     folder = "tests/" + mutant.path.split("/")[1]
+    own_file = mirror(mutant.path)
     found = places[mutant.path].tests_of(mutant.line)
     if found is None:
         found = places[mutant.path].tests()
-        path = Path(mutant.path)
-        mirror = f"{folder}/{'/'.join(path.parts[2:-1])}/test_{path.name}".replace("//", "/")
-        found = found | {test for test in seconds if test.partition("::")[0] == mirror}  # for a constant
+        found = found | {test for test in seconds if test.partition("::")[0] == own_file}  # for a constant
         if not found:
             same_folder = [place for name, place in places.items() if Path(name).parent == Path(mutant.path).parent]
             found = set().union(*(place.tests() for place in same_folder))
-    ordered = sorted(found, key=lambda test: (not test.startswith(folder), seconds[test], test))
+
+    def order(test: str) -> tuple[object, ...]:
+        return test.partition("::")[0] != own_file, not test.startswith(folder), seconds[test], test
+
+    ordered = sorted(found, key=order)
     batches: tuple[list[str], list[str]] = ([], [])
     total_s = 0.0
     for test in ordered:
         total_s += seconds[test]
         if total_s <= LONGEST_S:
             batches[total_s > FIRST_S].append(test)
-    with use_mutation(MUTATED / mutant.path, get_operator(mutant.operator)(), mutant.occurrence) as (before, after):
-        try:
-            compile(after, mutant.path, "exec")
-        except SyntaxError:
-            return None
-        failure = ""
-        for tests in batches:
-            if tests and not failure:
-                failure = run_in_child(sorted(tests), 60 + 10 * round(sum(seconds[test] for test in tests)))
-    difference = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+    with_limits = [(sorted(tests), 60 + 10 * round(sum(seconds[test] for test in tests))) for tests in batches]
+    caught = runner.catch(mutant, with_limits)
+    if caught is None:
+        return None
     ran = sum(map(len, batches))
-    return {"caught_by": failure, "tests": ran, "not_run": len(ordered) - ran, "change": list(difference)[3:]}
+    return {
+        "caught_by": caught[0],
+        "closest": ordered[:CLOSEST],
+        "tests": ran,
+        "not_run": len(ordered) - ran,
+        "change": caught[1],
+    }
 
 
 def try_sample(count: int, random_state: int) -> None:
@@ -344,16 +416,37 @@ def try_sample(count: int, random_state: int) -> None:
     seconds = json.loads(PASSED.read_text())
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     mutants = sample(places, count, random_state)
-    shutil.rmtree(MUTATED, ignore_errors=True)  # an interrupted run leaves a mutant in it
-    shutil.copytree(TREE, MUTATED, symlinks=True)
-    os.environ |= {"PYTHONPATH": str(MUTATED), "PYTHONDONTWRITEBYTECODE": "1"}
-    for name in PRELOADED:
-        importlib.import_module(name)
+    runner = Runner()
     for number, mutant in enumerate(mutants, 1):
         if str(mutant) not in results:
-            results[str(mutant)] = try_mutant(mutant, places, seconds)
+            results[str(mutant)] = try_mutant(mutant, places, seconds, runner)
             RESULTS.write_text(json.dumps(results, indent=1))
             print(f"{number} of {count}: {mutant}: {results[str(mutant)]}", flush=True)
+    report({mutant: results[str(mutant)] for mutant in mutants})
+
+
+def try_again(count: int, random_state: int) -> None:
+    """Try the survivors of a sample again, in the recorded package, with the test files that changed since then."""
+    results = json.loads(RESULTS.read_text())
+    mutants = sample(read_places(), count, random_state)
+    runner = Runner()
+    changed = []
+    for path in sorted(Path("tests").rglob("*.py")):
+        copy = MUTATED / path
+        if not copy.exists() or path.read_bytes() != copy.read_bytes():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+            if path.name.startswith("test_"):
+                changed.append(str(path))
+    for number, mutant in enumerate(mutants, 1):
+        result = results[str(mutant)]
+        if result and not result["caught_by"]:
+            files = sorted(changed, key=lambda file: (file != mirror(mutant.path), file))
+            same_folder = [file for file in files if file.startswith("tests/" + mutant.path.split("/")[1])]
+            failure, _ = runner.catch(mutant, [([file], LONGEST_S * 5) for file in same_folder]) or ("", [])
+            result["caught_by"] = failure
+            print(f"{number} of {count}: {mutant}: {result}", flush=True)
+    AGAIN.write_text(json.dumps(results, indent=1))
     report({mutant: results[str(mutant)] for mutant in mutants})
 
 
@@ -362,6 +455,7 @@ def report(results: dict[Mutant, dict[str, object] | None]) -> None:
     for mutant, result in tried.items():
         if not result["caught_by"]:
             print(f"\nsurvived {result['tests']} tests: {mutant}", *result["change"], sep="\n")
+            print("closest tests:", *result["closest"] or ["none"], sep="\n    ")
     print(f"\n{len(results) - len(tried)} did not compile")
     for folder in (*FOLDERS, ""):
         caught = [
@@ -379,11 +473,11 @@ def main() -> int:
         cover(sys.argv[2:])
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["try"])
-    parser.add_argument("--count", type=int, default=240)
-    parser.add_argument("--random-state", type=int, default=2017)
+    parser.add_argument("what", choices=["try", "again"])
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--random-state", type=int, default=2026)
     arguments = parser.parse_args()
-    try_sample(arguments.count, arguments.random_state)
+    {"try": try_sample, "again": try_again}[arguments.what](arguments.count, arguments.random_state)
     return 0
 
 

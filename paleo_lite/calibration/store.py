@@ -196,13 +196,17 @@ def read_calibration(path: Path) -> AnyCalibration:
     bad = [name for name, parameter in calibration.parameters.items() if not (0 < parameter.value < math.inf)]
     if bad:
         raise BadFile(f"{path}: parameters: {', '.join(bad)} must be above 0")
-    try:
-        covariance = _parse_matrix(calibration.covariance)
-    except ValueError:
-        covariance = np.zeros(0)
-    if covariance.shape != (len(NAMES), len(NAMES)) or not np.isfinite(covariance).all():
+    if not _is_covariance(calibration.covariance):
         raise BadFile(f"{path}: covariance must have {len(NAMES)} rows of {len(NAMES)} numbers")
     return calibration
+
+
+def _is_covariance(rows: Sequence[str]) -> bool:
+    try:
+        matrix = _parse_matrix(rows)
+    except ValueError:
+        return False
+    return matrix.shape == (len(NAMES), len(NAMES)) and bool(np.isfinite(matrix).all())
 
 
 def _parse_matrix(rows: Sequence[str]) -> Floats:

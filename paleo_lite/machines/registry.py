@@ -19,7 +19,7 @@ from ..files import file_exists, read_typed, shipped_folder
 from ..units import parse_quantity
 from .device import REQUESTED_LIMIT, Clock, Device, Figure, LinkRegistry, PeakRate
 
-_MAKERS = {"nvidia", "amd", "intel", "tesla", "geforce", "quadro", "instinct", "radeon"}
+_MAKER_BEFORE_NAME = re.compile(r"^(?:nvidia|amd|intel|tesla|geforce|quadro|instinct|radeon)+(?=.)")
 _MAX_FILE_BYTES = 2**20
 _T = TypeVar("_T")
 
@@ -130,14 +130,8 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
 
 def normalize_name(name: str) -> str:
     """Return a name in lower case without separators and manufacturer."""
-    words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
-    while len(words) > 1 and words[0] in _MAKERS:
-        words.pop(0)
-    joined = "".join(words)
-    for maker in _MAKERS:
-        if joined.startswith(maker) and len(joined) > len(maker):
-            joined = joined.removeprefix(maker)
-    return joined
+    joined = re.sub(r"[^a-z0-9]", "", name.lower())
+    return _MAKER_BEFORE_NAME.sub("", joined)
 
 
 def _normalized_names(device: Device) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -93,13 +94,10 @@ def _product_sizes(op: str, params: str) -> ProductSizes | None:
     shapes = [shape for shape in call.shapes if shape is not None and len(shape) >= 2]
     if len(shapes) < 2:
         return None
-    left, right = shapes[-2:]
+    left, right = shapes[:2] if call.name == "linear" else shapes[-2:]  # addmm: after the added matrix
     if len(right) != 2:
         return None
-    rows, inner = int(np.prod(left[:-1])), left[-1]
-    if call.name == "linear":
-        left, right = shapes[:2]
-        rows, inner = int(np.prod(left[:-1])), left[-1]
+    rows, inner = prod(left[:-1]), left[-1]
     other = [size for size in right if size != inner]
     if inner not in right:
         return None

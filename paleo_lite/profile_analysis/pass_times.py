@@ -196,7 +196,8 @@ def _assign_passes(
     for iteration in np.unique(number[is_backward_inside]):
         rows = table["row"][is_backward_inside & (number == iteration)]
         last_backward_row[iteration] = rows.max()
-    follows_backward = on_forward_thread & (number >= 0) & (table["row"] > last_backward_row[np.maximum(number, 0)])
+    # Runs outside iterations have the number -1; their pass is not used.
+    follows_backward = on_forward_thread & (table["row"] > last_backward_row[number])
     passes = np.full(len(number), "forward", dtype=object)
     passes[is_backward | on_backward_thread] = "backward"
     passes[is_update | (follows_backward & ~is_backward)] = "update"

@@ -153,10 +153,9 @@ def identify_device(profile: Profile, files: Iterable[str | Path] = ()) -> Devic
     gpus = recorded_gpus(profile)
     if not gpus:
         return None
-    candidates = candidate_devices(gpus[0], files)
-    for gpu in gpus[1:]:
-        if candidate_devices(gpu, files) != candidates:
-            return None
+    candidates, *others = (candidate_devices(gpu, files) for gpu in gpus)
+    if any(other != candidates for other in others):
+        return None
     rates = {_rates(device) for device in candidates}
     return candidates[0] if len(rates) == 1 else None
 

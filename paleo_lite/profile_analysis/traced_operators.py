@@ -238,7 +238,7 @@ def _norm(kind: str, call: Call, after: Shape | None) -> _Read:
     shape = call.tensors[0]
     vectors = [known for known in call.shapes[1:] if known] if call.name != "batch_norm" else []
     if kind == "batch_norm":
-        vectors = [known for known in call.shapes[1:3] if known and known == shape[1:2]]
+        vectors = [known for known in call.shapes[1:3] if known == shape[1:2]]
     if call.backward:
         mask = call.gradient_mask()
         argument = {"batch_norm": 2, "layer_norm": 5, "group_norm": 4, "rms_norm": 4}.get(kind, 99)
@@ -284,7 +284,9 @@ def _pooling(kind: str, call: Call, after: Shape | None) -> _Read:
     tensors = call.tensors
     before = tensors[0]
     lists = call.integer_lists()
-    rank = int(next(iter(re.findall(r"(\d)d", call.name)), 2))
+    rank = _spatial_rank(call.name)
+    if not rank:
+        return _NONE
     attributes: dict[str, Any] = {} if len(before) == rank + 2 else {"dims": rank}
     if not kind.startswith("adaptive"):
         if lists:
@@ -314,6 +316,12 @@ def _pooling(kind: str, call: Call, after: Shape | None) -> _Read:
     return _NONE if output is None else (_make_layer(kind, (before,), output, **attributes), _FORWARD)
 
 
+def _spatial_rank(name: str) -> int:
+    """Return the number of spatial dimensions in an operator's name, such as 2 for ``avg_pool2d``; 0 without one."""
+    match = re.search(r"([123])d", name)
+    return int(match[1]) if match else 0
+
+
 def _over(sizes: Sequence[int], rank: int) -> tuple[int, ...]:
     return tuple(sizes) * rank if len(sizes) == 1 else tuple(sizes)
 
@@ -330,7 +338,7 @@ def _windows(size: int, kernel: int, stride: int, padding: int, dilation: int, u
 
 def _upsampling(call: Call) -> _Read:
     sizes = call.integer_lists()
-    rank = int(next(iter(re.findall(r"(\d)d", call.name)), 2))
+    rank = _spatial_rank(call.name)
     mode = next((word for word in ("linear", "cubic") if word in call.name), "nearest")
     if call.backward or not sizes or len(sizes[0]) != rank:
         return _NONE

@@ -57,6 +57,17 @@ def test_a_bound_is_compared_with_bounds(model):
     assert "folded: batch norms in convolutions, chains fused" in by_name
 
 
+def test_where_only_a_bound_is_known_all_alternatives_are_bounds():
+    """No measurement covers the Apple M3 Ultra, so that the default is the roofline, and that of the others as well."""
+    asked = {**ASKED, "network": find_network("alexnet"), "phase": "inference", "training": None, "gpu": "m3-ultra"}
+    prediction = pl.predict(**asked)
+    assert prediction.model.name == "roofline"
+    found = try_alternatives(prediction)
+    (on_v100,) = [each.prediction for each in found.tried if each.name == "Tesla V100 SXM2"]
+    bound = pl.predict(**{**asked, "gpu": "v100-sxm2", "time_model": "roofline"})
+    assert on_v100.time_s == pytest.approx(bound.time_s)
+
+
 def test_ppp_does_not_apply_to_other_platforms():
     asked = {**ASKED, "network": find_network("alexnet"), "phase": "inference", "training": None, "ppp": 0.5}
     found = try_alternatives(pl.predict(**asked), asked["time_model"])

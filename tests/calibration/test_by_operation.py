@@ -9,7 +9,7 @@ import pytest
 
 import paleo_lite as pl
 from measured import DATA
-from paleo_lite.calibration.by_operation import compare_operations
+from paleo_lite.calibration.by_operation import OperationRow, compare_operations
 from paleo_lite.profile_analysis.operation_times import ProductSizes
 from paleo_lite.profile_analysis.pass_times import PassTimes
 
@@ -68,6 +68,24 @@ def test_measured_elementwise_operations_are_in_the_joint_row_too(prediction) ->
     rows, _ = compare_operations(passes({("elementwise", "forward"): 2.0}, has_norm_names=False), prediction)
     (row,) = [row for row in rows if row.operation == "norms and elementwise"]
     assert row.measured_s == 2.0 and row.predicted_s
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "predicted_s", "difference_s", "ratio"),
+    [
+        (3.0, 2.0, 1.0, 1.5),
+        (3.0, None, 3.0, None),
+        (None, 2.0, -2.0, None),
+        (3.0, 0.0, 3.0, None),
+        (0.0, 2.0, -2.0, 0.0),
+    ],
+)
+def test_what_one_side_lacks_is_a_difference_and_no_ratio(measured_s, predicted_s, difference_s, ratio) -> None:
+    row = OperationRow("norms", "", measured_s, predicted_s).to_dict()
+    assert (row["operation"], row["pass"]) == ("norms", None)
+    assert (row["measured_s"], row["predicted_s"]) == (measured_s, predicted_s)
+    assert (row["difference_s"], row["ratio"]) == (difference_s, ratio)
+    assert OperationRow("norms", "forward", 1.0, 1.0).to_dict()["pass"] == "forward"
 
 
 def test_networks_without_attention_have_no_operations() -> None:

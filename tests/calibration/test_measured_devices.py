@@ -13,7 +13,7 @@ from paleo_lite.calibration.fit import calibrate, runs_of
 from paleo_lite.calibration.measured_devices import GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import device_prior
-from paleo_lite.calibration.validate import Point, explain_error, validate
+from paleo_lite.calibration.validate import Point, error_statistics, explain_error, validate
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel, Workload, predict
@@ -133,3 +133,22 @@ OTHERS = [point(network) for network in ("resnet18", "alexnet", "googlenet", "in
 )
 def test_why_a_point_is_hard(hard: Point, says: str) -> None:
     assert explain_error(hard, [*OTHERS, hard]).startswith(says)
+
+
+def test_errors_and_coverage_by_hand() -> None:
+    """Errors of 0, +100%, -50% and +10%, which are 0, 1.5, 3 and 0.14 deviations away.
+
+    80% of Student's distribution with five degrees of freedom lie within 1.476 deviations, 90% within 2.015.
+    """
+    measured = np.array([1.0, 2.0, 4.0, 10.0])
+    predicted = np.array([1.0, 4.0, 2.0, 11.0])
+    deviation = np.log(2) / np.array([1.0, 1.5, 3.0, 1.0])
+    found = error_statistics(measured, predicted, deviation)
+    assert found["mape"] == pytest.approx((0 + 1 + 0.5 + 0.1) / 4)
+    assert found["median"] == pytest.approx(0.3)
+    assert found["bias"] == pytest.approx(0.05)
+    assert found["p90"] == pytest.approx(0.5 + 0.7 * 0.5)  # of four sorted values, 0.9 * 3 = 2.7 along
+    assert (found["coverage_80"], found["coverage_90"]) == (0.5, 0.75)
+    reach = 2.015 * deviation
+    assert found["width_90"] == pytest.approx(np.mean(np.exp(reach) - np.exp(-reach)), rel=1e-3)
+    assert found["rank_correlation"] == pytest.approx(0.8)  # Spearman: 1 - 6 * 2 / (4 * 15), ranks 1, 3, 2 and 4

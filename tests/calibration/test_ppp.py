@@ -17,7 +17,15 @@ from paleo_lite.architectures import find_network
 from paleo_lite.calibration.comparison import compare_with_profile
 from paleo_lite.calibration.from_profiles import ppp_shares
 from paleo_lite.calibration.measurements import Measurement, Provenance, provenance_of
-from paleo_lite.calibration.ppp import AT_PEAK, PppRun, fit_ppp, ppp_run_of
+from paleo_lite.calibration.ppp import (
+    AT_PEAK,
+    BETWEEN_NETWORKS_DEVIATION,
+    PRIOR_NETWORKS,
+    REPEAT_DEVIATION,
+    PppRun,
+    fit_ppp,
+    ppp_run_of,
+)
 from paleo_lite.calibration.store import find_calibration, write_calibration
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, CalibrationFailed
@@ -81,6 +89,26 @@ def test_uncertainty_grows_with_distance_from_measurements() -> None:
         for network, batch in (("resnet50", 32), ("resnet50", 64), ("vgg16", 64))
     ]
     assert deviations == sorted(deviations) and deviations[0] < deviations[1] < deviations[2]
+
+
+def test_deviations_within_and_between_networks_by_hand() -> None:
+    """A network at 0.5 and 0.7, and one at 0.4: a prior of as many networks counts beside the measurements."""
+    runs = [
+        PppRun("resnet50", 32, "training", 0.1, 0.2), PppRun("resnet50", 64, "training", 0.21, 0.3),
+        PppRun("vgg16", 32, "training", 0.4, 1.0),
+    ]  # fmt: skip
+    found = fit_ppp("k40m", "fp32", runs, NOTHING)
+    resnet, vgg = math.log(math.sqrt(0.5 * 0.7)), math.log(0.4)
+    mean = (resnet + vgg) / 2
+    assert found.ppp == pytest.approx(math.exp(mean))
+    within = 2 * (math.log(0.7) - resnet) ** 2  # with one degree of freedom
+    expected_within = math.sqrt((within + PRIOR_NETWORKS * REPEAT_DEVIATION**2) / (1 + PRIOR_NETWORKS))
+    assert found.within == pytest.approx(expected_within)
+    between = (resnet - mean) ** 2 + (vgg - mean) ** 2
+    between = math.sqrt((between + PRIOR_NETWORKS * BETWEEN_NETWORKS_DEVIATION**2) / (1 + PRIOR_NETWORKS))
+    assert found.deviation == pytest.approx(between * math.sqrt(1 + 1 / 2))
+    assert found.high / found.ppp == pytest.approx(found.ppp / found.low)
+    assert found.high / found.ppp == pytest.approx(math.exp(2.015 * between / math.sqrt(2)), rel=1e-3)
 
 
 def test_a_written_ppp_is_a_calibration_for_every_command(tmp_path) -> None:

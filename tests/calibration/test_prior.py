@@ -35,6 +35,18 @@ def test_gradients_are_handed_over_once_per_parameter_tensor() -> None:
     assert features_of(asked).gradients.sum() == 0
 
 
+@pytest.mark.parametrize("tensor_cores", [False, True])
+def test_fp64_has_no_winograd(tensor_cores: bool) -> None:
+    """In fp64 convolutions of 3x3 start at the efficiency of other dense ones; nothing else differs."""
+    single, double = (np.exp(base_prior(tensor_cores, precision=name).mean) for name in ("fp32", "fp64"))
+    for name, before, after in zip(NAMES, single, double):
+        column = 1 if tensor_cores else 0
+        assert before == pytest.approx(BASE[name][column])
+        expected = BASE["efficiency_conv_direct"][column] if name == "efficiency_conv_3x3" else before
+        assert after == pytest.approx(expected)
+    assert BASE["efficiency_conv_3x3"][0] > BASE["efficiency_conv_direct"][0]
+
+
 def test_kepler_starts_at_the_lanes_that_its_schedulers_fill() -> None:
     """GK110 white paper: 192 lanes, four warp schedulers of 32 threads."""
     index = NAMES.index("efficiency_conv_1x1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paleo_lite.architectures import count_network, find_network
-from paleo_lite.counting import CONVENTIONS, count, find_convention
+from paleo_lite.counting import CONVENTIONS, INPUT, Layer, count, find_convention
 from paleo_lite.errors import UnknownName, UnsupportedPhase
 
 # Printed by pthflops for VGG16 at 224 x 224, row for row, with its own spelling of the names.
@@ -33,6 +33,28 @@ def test_the_37_rows_that_pthflops_printed():
     assert len(rows) == 37
     assert rows == PTHFLOPS_VGG16
     assert counts.total == 15_516_752_872
+
+
+@pytest.mark.parametrize(
+    ("origin", "kind", "attributes", "counted"),
+    [  # ops/op.py and flops/*.py of pthflops 0.4: two operands count twice, a convolution's bias once per output
+        ("function", "add", {}, 2 * 24), ("operator", "mul", {}, 2 * 24), ("function", "matmul", {}, 24 * 6),
+        ("function", "relu", {}, 0), ("function", "conv2d", {}, 0), ("function", "softmax", {}, 0),
+        ("method", "add", {}, 0), ("opaque:Block", "relu", {}, 0),
+        ("module:ReLU", "relu", {}, 2 * 24), ("module:GELU", "gelu", {}, 0),
+        ("module:MaxPool1d", "max_pool", {"kernel": [3]}, 2 * 24),
+        ("module:AvgPool1d", "avg_pool", {"kernel": [3]}, 3 * 24),
+    ],
+)  # fmt: skip
+def test_pthflops_by_hand(origin, kind, attributes, counted):
+    shape = (1, 4, 6)
+    layer = Layer("it", kind, (shape,), (shape,), parents=(INPUT,), attributes=attributes, origin=origin)
+    if kind == "conv2d":
+        layer = layer._replace(inputs=((1, 4, 6, 6),), outputs=((1, 4, 6, 6),), weights=((4, 4, 1, 1),))
+    if kind in ("add", "mul", "matmul"):
+        other = (1, 6, 6) if kind == "matmul" else shape
+        layer = layer._replace(inputs=(shape, other), parents=(INPUT, INPUT))
+    assert count([layer], convention="pthflops").counts("forward").tolist() == [counted]
 
 
 def test_the_99_percent_that_was_printed():

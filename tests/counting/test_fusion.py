@@ -269,8 +269,9 @@ def test_an_engine_launches_a_decoder_layer_in_thirteen_kernels():
     assert work.column("flops", "decode").sum() == count(layers).column("flops", "decode").sum()
 
 
-def test_bytes_of_a_compiled_training_step() -> None:
-    """Two linear layers with GELU and scaling between: one kernel each way.
+@pytest.mark.parametrize("shape", [(-1, 32), (-1, 4, 8)])
+def test_bytes_of_a_compiled_training_step(shape: tuple[int, ...]) -> None:
+    """Two linear layers with GELU, a view and scaling between: one kernel each way.
 
     Forward: the kernel reads n elements and writes n, where eager moves 4 n. Backward: it reads the gradient of its
     output and the saved input, and writes the gradient of its input.
@@ -284,7 +285,8 @@ def test_bytes_of_a_compiled_training_step() -> None:
             self.first, self.second = nn.Linear(8, 32), nn.Linear(32, 8)
 
         def forward(self, x):
-            return self.second(nn.functional.gelu(self.first(x)) * 2.0)
+            scaled = nn.functional.gelu(self.first(x)).view(shape) * 2.0
+            return self.second(scaled.view(-1, 32))
 
     layers = pl.trace(Scaled(), torch.zeros(1, 8)).layers
     work = fuse(layers, count(layers), "compiled")

@@ -5,6 +5,9 @@ Tests: distributed/platforms.py.
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
 import paleo_lite
@@ -47,6 +50,24 @@ def test_every_file_is_valid_and_lists_its_sources() -> None:
         )
         assert used == set(computer.sources)
         assert find_computer(name) == computer
+
+
+def test_an_unknown_field_of_a_computer_is_named(tmp_path: Path) -> None:
+    shipped = shipped_folder("hardware") / "platforms" / "p4d.24xlarge.toml"
+    path = tmp_path / "mine.toml"
+    path.write_text("gpus = 8\n" + shipped.read_text())
+    with pytest.raises(BadFile, match="unknown field `gpus`"):
+        read_computer(path)
+
+
+def test_mfu_needs_flops_and_a_peak() -> None:
+    row = paleo_lite.scale("resnet50", platform="p4d.24xlarge", precision="fp16", workers=[64])[0]
+    assert row.hfu == pytest.approx(row.mfu)  # nothing is computed again
+    again = msgspec.structs.replace(row, recomputed_fraction=0.25)
+    assert again.hfu == pytest.approx(1.25 * row.mfu)
+    for changes in ({"flops": None}, {"peak_per_s": None}):
+        without = msgspec.structs.replace(row, **changes)
+        assert (without.mfu, without.hfu) == (None, None)
 
 
 def test_the_price_of_a_node_is_divided_by_its_devices() -> None:

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 
 from paleo_lite.architectures import find_network
 from paleo_lite.counting import count
-from paleo_lite.distributed.data_parallel import last_finish_s, make_buckets
+from paleo_lite.distributed.data_parallel import last_finish_s, make_buckets, train_zero
+from paleo_lite.distributed.job import Job, Settings
+from paleo_lite.distributed.links import LinkRate, flat_topology
 from paleo_lite.errors import BadValue
+from paleo_lite.machines import Machine, find_device
+from paleo_lite.timing import RooflineModel
+from paleo_lite.timing.workload import TrainingOptions, Workload
 from strategies import SECONDS
 
 
@@ -64,3 +69,23 @@ def test_volumes_agree_with_surfboard_for_resnet50():
     for element_bytes, megabytes in ((4, 102.23), (2, 51.11)):
         buckets = make_buckets(parameters * element_bytes)
         assert round(buckets.message_bytes.sum() / 1e6, 2) == megabytes
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("bandwidth_bytes_per_s", [1e9, 1e10, 1e11])
+def test_each_micro_batch_exchanges_sharded_gradients(stage: int, bandwidth_bytes_per_s: float) -> None:
+    """Four micro-batches wait four times as long as one: nothing of one is hidden by another."""
+    topology = flat_topology(LinkRate("made", bandwidth_bytes_per_s), 4)
+
+    def step(micro_batches):
+        options = TrainingOptions("sgd", accumulation=micro_batches)
+        workload = Workload(find_network("resnet18"), phase="training", training=options)
+        job = Job(workload, Machine(find_device("v100-sxm2")), RooflineModel())
+        return train_zero(stage, job, topology, 64 * micro_batches, Settings(slowdown=0.1))
+
+    one, four = step(1), step(4)
+    assert one.exposed_s > 0
+    assert four.exposed_s == pytest.approx(4 * one.exposed_s)
+    assert four.communication_s == pytest.approx(4 * one.communication_s)
+    assert four.compute_s == pytest.approx(4 * one.compute_s)
+    assert four.update_s == pytest.approx(one.update_s)

@@ -12,9 +12,18 @@ import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
-from paleo_lite.distributed.collectives import point_to_point_time_s, topology_all_reduce_s
+from paleo_lite.distributed.blocks import BlockCosts, DeviceCost
+from paleo_lite.distributed.collectives import point_to_point_time_s, subgroup_topology, topology_all_reduce_s
 from paleo_lite.distributed.job import Job, ParallelConfig, Settings
-from paleo_lite.distributed.parallel_3d import Layout, _ring_step_s, _stage_transfer_s, train_3d_parallel
+from paleo_lite.distributed.parallel_3d import (
+    Layout,
+    ReplicaGroup,
+    _gradient_communication_s,
+    _ring_step_s,
+    _saved_activation_bytes,
+    _stage_transfer_s,
+    train_3d_parallel,
+)
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
@@ -103,13 +112,14 @@ def test_block_costs_add_up_to_the_network(network):
     assert more.time_s - row.time_s == pytest.approx(3 * (whole.time_s - whole.passes_s["update"]), rel=1e-6)
 
 
-def test_tensor_parallelism_of_a_mixture_implies_sequence_parallelism():
+@pytest.mark.parametrize("tensor", [1, 2, 8])
+def test_tensor_parallelism_of_a_mixture_implies_sequence_parallelism(tensor):
     asked = {"platform": "dgx-a100", "sequence_length": 1024}
-    implied, explicit = (
-        scaled("mixtral-8x7b", 8, 8, ParallelConfig(8, sequence_parallel=given), **asked) for given in (False, True)
-    )
+    splits = [ParallelConfig(tensor, sequence_parallel=given) for given in (False, tensor > 1)]
+    implied, explicit = (scaled("mixtral-8x7b", 8, 8, split, **asked) for split in splits)
     assert implied.time_s == explicit.time_s
-    assert any("implies `--sequence-parallel`" in note for note in implied.notes)
+    assert any("implies `--sequence-parallel`" in note for note in implied.notes) == (tensor > 1)
+    assert not any("implies `--sequence-parallel`" in note for note in explicit.notes)
 
 
 def test_pipeline_bubble_agrees_with_the_formula():
@@ -409,6 +419,57 @@ def test_communication_of_each_sharding() -> None:
         assert row.communication_s == pytest.approx(gathers_and_reductions * unit_s, rel=0.01), name
 
 
+TWO_NODES = parse_topology("8x a100-sxm-80gb @ nvlink3-x12, 2 nodes @ infiniband-hdr")
+
+
+@pytest.mark.parametrize("exposed_sharding", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_share_of_the_sharding_inside_a_node_is_not_hidden(nodes: int, exposed_sharding: float) -> None:
+    """Full sharding gathers for both passes and reduces, for each micro-batch; a node alone has eight devices."""
+    parameter_bytes, gradient_bytes, micro_batches = 4e9, 8e9, 3
+    topology = TWO_NODES if nodes == 2 else parse_topology(NODE)
+    layout = Layout(8 * nodes, micro_batches, 24)
+    communication_s, hidden_s = _gradient_communication_s(
+        topology, [ReplicaGroup(1.0, 8 * nodes, 1)], layout, parameter_bytes, gradient_bytes, 1e9,
+        ParallelConfig(sharding="full-shard"), Settings(overlap_efficiency=0.5), exposed_sharding,
+    )  # fmt: skip
+    inside = subgroup_topology(topology, 1, 8)
+    all_s, inside_s = (
+        micro_batches
+        * (2 * topology_all_reduce_s(part, parameter_bytes) / 2 + topology_all_reduce_s(part, gradient_bytes) / 2)
+        for part in (topology, inside)
+    )
+    assert communication_s == pytest.approx(all_s)
+    assert hidden_s == pytest.approx(0.5 * (all_s - exposed_sharding * inside_s))
+    assert (all_s > 1.5 * inside_s) == (nodes == 2)
+
+
+def test_experts_are_exchanged_where_dense_layers_have_one_replica() -> None:
+    """Tensor parallelism over eight devices with two groups of experts: only experts have replicas, four of them."""
+    groups = [ReplicaGroup(0.25, 1, 8), ReplicaGroup(0.75, 4, 2)]
+    communication_s, hidden_s = _gradient_communication_s(
+        parse_topology(NODE), groups, Layout(1, 1, 24), 4e9, 4e9, 0.0, ParallelConfig(sharding="ddp"), Settings(), 0.0
+    )
+    four_devices = subgroup_topology(parse_topology(NODE), 2, 4)
+    assert communication_s == pytest.approx(topology_all_reduce_s(four_devices, 0.75 * 4e9))
+    assert hidden_s == 0
+
+
+def test_no_more_communication_is_hidden_than_there_is_computation() -> None:
+    asked = ([ReplicaGroup(1.0, 16, 1)], Layout(16, 4, 24), 4e9, 4e9)
+    all_reduce_s = topology_all_reduce_s(TWO_NODES, 4e9)
+    settings = Settings(overlap_efficiency=1.0)
+    sharded = _gradient_communication_s(TWO_NODES, *asked, 0.01, ParallelConfig(sharding="full-shard"), settings, 0.0)
+    assert sharded == (pytest.approx(4 * 1.5 * all_reduce_s), 0.01)
+    # Gradients that are exchanged once are hidden by the backward pass of the last micro-batch: 2/3 of 1/4.
+    plain = _gradient_communication_s(TWO_NODES, *asked, 0.01, ParallelConfig(sharding="ddp"), settings, 0.0)
+    assert plain == (pytest.approx(all_reduce_s), pytest.approx(0.01 * 2 / 3 / 4))
+    without = _gradient_communication_s(
+        TWO_NODES, *asked, 1e9, ParallelConfig(sharding="ddp"), Settings(overlap=False), 0.0
+    )
+    assert without == (pytest.approx(all_reduce_s), 0.0)
+
+
 def test_gradients_in_fp32_take_twice_as_long() -> None:
     full, wide = shared_out("full-shard"), shared_out("full-shard", gradient_precision="fp32")
     assert wide.communication_s / full.communication_s == pytest.approx(4 / 3, rel=0.02)
@@ -419,6 +480,32 @@ def test_hybrid_sharding_stays_inside_the_node() -> None:
     hybrid, full = shared_out("hybrid-shard", nodes=4), shared_out("full-shard", nodes=4)
     assert hybrid.communication_s < 0.75 * full.communication_s
     assert hybrid.memory_bytes > full.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "micro_batches", "outer", "expected_bytes"),
+    [  # by hand: blocks of 100 bytes and hidden states of 10; outside them 7 saved, 50 of logits, 5 of workspace
+        ({}, 8, 1, 12 * 100 + 7 + 50 + 5),
+        ({}, 8, 0, 12 * 100 + 7),
+        ({"recompute": "full"}, 8, 1, 12 * 10 + 7 + 100 + 5),
+        ({"recompute": "full", "recompute_every": 2}, 8, 1, 12 * (10 + 100) / 2 + 7 + 100 + 5),
+        ({"recompute": "selective", "execution": "eager"}, 8, 1, 12 * (10 + 30) + 7 + 100 + 5),
+        ({"recompute": "selective", "execution": "megatron"}, 8, 1, 12 * 100 + 7 + 50 + 5),
+        # Of the inputs on the host, those of two blocks are on the device.
+        ({"recompute": "offload"}, 8, 1, 2 * 10 + 7 + 100 + 5),
+        ({"pipeline": 4}, 8, 1, 12 * 100 + 7 + 50 + 5),  # three blocks of four micro-batches
+        ({"pipeline": 4}, 2, 1, 6 * 100 + 7 + 50 + 5),  # of two
+        # Korthikanti et al. 2022, section 4.2.3: interleaving keeps 1 + (p - 1) / (p m) times as much.
+        ({"pipeline": 4, "virtual_stages": 3}, 8, 1, 12 * 100 * (1 + 3 / 12) + 7 + 50 + 5),
+    ],
+)
+def test_saved_activations_by_hand(options: dict, micro_batches: int, outer: int, expected_bytes: float) -> None:
+    nothing = DeviceCost(*[0.0] * len(DeviceCost._fields))
+    block = nothing._replace(activation_bytes=100.0, saved_bytes=30.0)
+    head = nothing._replace(activation_bytes=7.0, logits_bytes=50.0, workspace_bytes=5.0)
+    costs = BlockCosts(block, head, 0.0, 10.0, 0.0, None)
+    found = _saved_activation_bytes(costs, ParallelConfig(**options), Layout(1, micro_batches, 3, outer), 12)
+    assert found == pytest.approx(expected_bytes)
 
 
 def test_every_second_block_computes_half_again() -> None:

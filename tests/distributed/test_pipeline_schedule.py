@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.distributed.job import ParallelConfig, Settings
 from paleo_lite.distributed.pipeline import schedule_step
 from paleo_lite.distributed.pipeline_schedule import (
@@ -26,6 +29,9 @@ from paleo_lite.distributed.pipeline_schedule import (
     step_end_s,
 )
 from paleo_lite.errors import BadValue
+from paleo_lite.machines import Machine, find_device
+from paleo_lite.timing import RooflineModel, predict
+from paleo_lite.timing.workload import TrainingOptions, Workload
 
 
 def equal_stages(stages, micro_batches, forward_s=1.0, backward_s=2.0, **more):
@@ -144,6 +150,28 @@ def test_the_schedule_of_a_language_model_takes_about_the_predicted_step(virtual
     spans = simulate_schedule(table.rows[-1].pipeline)
     assert step_end_s(spans) == pytest.approx(table.rows[-1].time_s, rel=0.02)
     assert {span.kind for span in spans} == {FORWARD, BACKWARD, EXCHANGE, UPDATE, BUBBLE}
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_the_longest_stage_has_its_share_of_the_blocks_and_all_layers_outside(stages):
+    """Of GPT-2's 12 blocks; the whole network is predicted on one device. One of two attention masks is left out."""
+    training = TrainingOptions("adam", mixed_precision=True)
+    row = pl.scale(
+        "gpt2", workers=stages, batch_size=8, precision="fp16", scaling="strong", strategy="3d", training=training,
+        settings=Settings(parallel=ParallelConfig(1, stages)), topology="8x a100-sxm-80gb @ nvlink3-x12",
+        time_model="roofline",
+    )[0]  # fmt: skip
+    network = find_network("gpt2", options=SequenceOptions(phase="training"))
+    workload = Workload(network, "fp16", 1, "training", training=training)
+    whole = predict(workload, Machine(find_device("a100-sxm-80gb")), RooflineModel())
+    in_blocks = np.array([".h." in layer.name for layer in whole.workload.layers])
+    for names, stage_s in (
+        (("forward",), row.pipeline.forward_s),
+        (("backward_data", "backward_weight"), row.pipeline.backward_s),
+    ):
+        layers_s = sum(whole.terms.seconds_of(name) for name in names)
+        expected_s = layers_s[in_blocks].sum() / stages + layers_s[~in_blocks].sum()
+        assert stage_s == (pytest.approx(expected_s, rel=0.02),) * stages
 
 
 def schedule_marks(spec):

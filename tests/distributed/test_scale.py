@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from math import prod
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 import paleo_lite
 from paleo_lite.architectures import find_network
 from paleo_lite.counting import count
-from paleo_lite.distributed.advise import advise
+from paleo_lite.distributed.advise import _rank, advise
 from paleo_lite.distributed.data_parallel import gradient_bytes
 from paleo_lite.distributed.job import Job, Settings
 from paleo_lite.distributed.links import LinkRate, Topology, flat_topology
@@ -337,6 +338,24 @@ def test_advice_explains_how_much_slower_the_second_is():
     longer = (tensor.time_s - data.time_s) / data.time_s
     assert (data.strategy, tensor.strategy) == ("data", "tensor") and 0.5 < longer < 1
     assert found.why.endswith(f"; tensor takes {longer:.1%} longer, limited by communication over fast")
+
+
+@pytest.mark.parametrize(
+    ("times_s", "order"),
+    [
+        ({"pipeline-1f1b": 1.0, "zero-3": 1.015, "data": 1.019, "tensor": 1.03}, "data zero-3 pipeline-1f1b tensor"),
+        ({"pipeline-1f1b": 1.0, "zero-3": 1.021, "data": 1.03}, "pipeline-1f1b zero-3 data"),
+    ],
+)
+def test_the_simplest_of_strategies_within_two_percent_comes_first(times_s: dict[str, float], order: str) -> None:
+    rows = [
+        SimpleNamespace(strategy=name, time_s=time_s, throughput_per_s=1 / time_s, fits=True)
+        for name, time_s in times_s.items()
+    ]
+    fast_but_large = SimpleNamespace(strategy="data", time_s=0.5, throughput_per_s=2.0, fits=False)
+    ranked = _rank([fast_but_large, *rows])
+    assert [row.strategy for row in ranked] == [*order.split(), "data"]
+    assert ranked[-1] is fast_but_large
 
 
 def test_advice_if_nothing_fits():

@@ -12,16 +12,17 @@ import pytest
 from hypothesis import given
 
 from clocks import Clock
-from paleo_lite.errors import BadValue
+from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.input_pipeline.feeding import (
     InputPipeline,
     Store,
     describe_sources,
     find_host_link,
+    find_store,
     predict_throughput,
 )
 from paleo_lite.input_pipeline.remedies import Upgrades, check_rules, evaluate_remedies, plan_remedies
-from paleo_lite.machines import find_device
+from paleo_lite.machines import find_device, read_links
 from paleo_lite.measurement import StepTimer, mock_loader, mock_trainer
 from strategies import FEEDINGS
 
@@ -38,6 +39,24 @@ def pipeline(**changes: object) -> InputPipeline:
 
 def rates(feeding: InputPipeline) -> dict[str, float]:
     return {stage.name: stage.per_s for stage in predict_throughput(feeding).stages}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected_bytes_per_s"),
+    [("hdd", 150e6), ("nvme", 3e9), ("nvme-pcie4-x4", 3e9), ("ssd", None), ("500 MB/s", None)],
+)
+def test_expected_rates_of_storage_are_those_of_the_slides(name, expected_bytes_per_s):
+    """The course slides "Performance and Profiling": 150 MB/s of a disk, 3,000 MB/s of NVMe."""
+    store = find_store(name)
+    assert store.expected_bytes_per_s == expected_bytes_per_s
+    assert store.random_reads_per_s == (None if name == "500 MB/s" else read_links().link[name].random_reads_per_s)
+
+
+def test_storage_with_given_random_reads_or_in_memory():
+    assert find_store("hdd", 120.0).random_reads_per_s == 120
+    assert find_store("memory") is None
+    with pytest.raises(UnknownName, match="hdd"):
+        find_store("hddd")
 
 
 def test_stages_by_hand():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 from measured import REFERENCES
 from paleo_lite.errors import UnknownPrecision
-from paleo_lite.machines.device import Device, Peak
+from paleo_lite.machines.device import Device, LinkRegistry, Peak
 from paleo_lite.machines.registry import normalize_name
 from paleo_lite.units import parse_quantity
 
@@ -211,6 +212,26 @@ def test_precisions_are_listed_widest_first():
 def test_a_misspelt_field_is_named():
     with pytest.raises(msgspec.ValidationError, match="acumulate"):
         msgspec.convert({"precision": "fp16", "acumulate": "fp32"}, type=Peak)
+
+
+def parts_of(kind: type) -> set[type]:
+    """Return a type of a file and those of its fields."""
+    found = {kind}
+    for field in msgspec.structs.fields(kind):
+        types = [field.type]
+        while types:
+            part = types.pop()
+            types += get_args(part)
+            if isinstance(part, type) and issubclass(part, msgspec.Struct) and part not in found:
+                found |= parts_of(part)
+    return found
+
+
+@pytest.mark.parametrize("kind", sorted(parts_of(Device) | parts_of(LinkRegistry), key=lambda kind: kind.__name__))
+def test_an_unknown_field_is_refused_wherever_it_is(kind):
+    with pytest.raises(msgspec.ValidationError, match=r"unknown field `gpus`|missing required field"):
+        msgspec.convert({"gpus": 8}, type=kind)
+    assert kind.__struct_config__.forbid_unknown_fields, f"{kind.__name__} ignores misspelt fields"
 
 
 # --- names that drivers, profilers and published measurements use

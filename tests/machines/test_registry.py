@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from paleo_lite.errors import AmbiguousName, BadDevice, UnknownName, UnknownPrecision
 from paleo_lite.files import shipped_folder
-from paleo_lite.machines import find_device, list_devices, read_device, read_links
+from paleo_lite.machines import Machine, find_device, list_devices, read_device, read_links
+from paleo_lite.machines.registry import normalize_name
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,21 @@ from paleo_lite.machines import find_device, list_devices, read_device, read_lin
 )
 def test_names_are_forgiving(name: str, identity: str) -> None:
     assert find_device(name).id == identity
+
+
+@pytest.mark.parametrize(
+    ("name", "normalized"),
+    [
+        ("NVIDIA Tesla K80", "k80"),
+        ("nvidiatesla_k80", "k80"),
+        ("AMD-Instinct MI300X", "mi300x"),
+        ("NVIDIA", "nvidia"),
+        ("AMD Radeon", "radeon"),
+        ("", ""),
+    ],
+)
+def test_a_maker_is_left_out_unless_it_is_the_whole_name(name: str, normalized: str) -> None:
+    assert normalize_name(name) == normalized
 
 
 @pytest.mark.parametrize("name", ["v100", "TITAN X", "p100", "A100", "h100"])
@@ -79,6 +96,20 @@ def test_the_unit_is_chosen_or_the_fastest() -> None:
     assert v100.find_peak("fp16", "vector").per_s == 31.4e12
     with pytest.raises(UnknownPrecision, match=r"no fp64 \(tensor\) peak: it has .*fp64 \(vector\)"):
         v100.find_peak("fp64", "tensor")
+
+
+def test_only_fp16_is_computed_in_fp32_where_that_is_faster() -> None:
+    """cuDNN's pseudo-half configuration; the GTX 1080 Ti computes 64 times as fast in fp32."""
+    device = find_device("gtx1080ti")
+    fp32, fp16 = device.find_peak("fp32"), device.find_peak("fp16")
+    assert fp32.per_s == pytest.approx(64 * fp16.per_s, rel=0.01)
+    assert Machine(device).peak("fp16") == fp32
+    slow = [msgspec.structs.replace(peak, precision="bf16") for peak in device.peaks if peak.precision == "fp16"]
+    made = msgspec.structs.replace(device, peaks=(*device.peaks, *slow))
+    assert Machine(made).peak("bf16").per_s == fp16.per_s
+    v100 = find_device("v100-sxm2")
+    assert Machine(v100).peak("fp16").per_s == 125e12  # its fp16 is faster, on tensor cores and on vector units
+    assert Machine(v100, unit="vector").peak("fp16").per_s == 31.4e12
 
 
 def test_fp16_accumulation_is_not_the_default() -> None:

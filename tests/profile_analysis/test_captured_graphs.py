@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -16,8 +17,17 @@ import paleo_lite as paleo
 from measured import DATA
 from paleo_lite.cli import main
 from paleo_lite.errors import BadProfile, BadValue
-from paleo_lite.profile_analysis.captured_graphs import CapturedGraphs, GraphNode, add_captured_operations, match_nodes
+from paleo_lite.profile_analysis.captured_graphs import (
+    _TEXT_COLUMNS,
+    CapturedGraphs,
+    GraphNode,
+    _Replacements,
+    _WithOperations,
+    add_captured_operations,
+    match_nodes,
+)
 from paleo_lite.profiles.detect import open_profile
+from paleo_lite.profiles.table import batch_of
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 HOST_CATEGORIES = ("cuda_runtime", "cuda_driver")
@@ -280,6 +290,27 @@ def test_kernels_outside_of_graphs_keep_their_operations(tmp_path: Path) -> None
     rows, summary = merge(tmp_path, replay_events(["add"]) + eager, capture)
     assert [row["op"] for row in rows] == ["aten::add", "aten::argmax"]
     assert summary.kernels == 1
+
+
+def test_only_replayed_rows_are_replaced() -> None:
+    """Of two batches of three rows, the third and the fourth; executions have numbers from 0, and -1 is absent."""
+
+    class Rows:
+        name = description = "rows"
+
+        def batches(self, path, columns):
+            yield batch_of({"kernel": ["a", "b", "c"], "op": ["x", None, "y"], "execution": [0, 1, None]}, 3, columns)
+            yield batch_of({"kernel": ["d", "e", "f"], "op": [None, "x", "z"], "execution": [2, 3, 4]}, 3, columns)
+
+    columns = ("kernel", "op", "execution")
+    texts = {name: ["new"] if name == "op" else [] for name in _TEXT_COLUMNS}
+    codes = {name: np.array([0, -1]) if name == "op" else np.array([-1, -1]) for name in _TEXT_COLUMNS}
+    replacements = _Replacements(np.array([2, 3]), codes, texts, np.array([70, -1]))
+    batches = list(_WithOperations(Rows(), replacements).batches(Path("made"), columns))
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["op"] for row in rows] == ["x", None, "new", None, "x", "z"]
+    assert [row["execution"] for row in rows] == [0, 1, 70, None, 3, 4]
+    assert [row["kernel"] for row in rows] == ["a", "b", "c", "d", "e", "f"]
 
 
 def test_wrong_files_are_refused_with_a_sentence(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from measured import DATA
 from paleo_lite.profile_analysis.activity import COLUMNS, ActivityRecorder
-from paleo_lite.profile_analysis.collectives import Message, bus_bandwidth, list_collectives
+from paleo_lite.profile_analysis.collectives import Message, bus_bandwidth, collective_times, list_collectives
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.table import batch_of
 
@@ -58,6 +58,24 @@ def test_collectives_by_message_size_and_exposed_time():
     ]  # fmt: skip
     assert [row.exposed_s for row in found] == pytest.approx([150e-9, 0, 10e-9])
     assert found[0].bytes == 4000 and found[0].bus_bandwidth_bytes_per_s == pytest.approx(8000 / 200e-9)
+
+
+def test_times_of_each_call_are_in_the_order_of_their_starts():
+    names = ("category", "kernel", "start_ns", "duration_ns", "device", "params")
+    text = message("allreduce", 1000, 1000, 2)
+    rows = [
+        ("communication", "ncclDevKernel_Broadcast_RING_LL(int)", 900, 10.0, 0, None),
+        ("communication", "ncclKernel_AllReduce", 500, 30.0, 0, text),
+        ("communication", "ncclKernel_AllReduce", 100, 50.0, 0, text),
+        ("kernel", "sgemm", 200, 100.0, 0, None),
+    ]
+    activity = ActivityRecorder()
+    activity.add(batch_of(dict(zip(names, map(list, zip(*rows)))), len(rows), names))
+    assert activity.recording().names[0].startswith("ncclDevKernel_Broadcast")
+    assert collective_times(activity.recording()) == {
+        Message("allreduce", "Float", 1000, 1000, 2): pytest.approx([50e-9, 30e-9]),
+        Message("Broadcast"): pytest.approx([10e-9]),
+    }
 
 
 @pytest.mark.needs_data

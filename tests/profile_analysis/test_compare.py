@@ -116,6 +116,12 @@ def test_difference_ratio_and_kernels_of_one_side(tmp_path):
     assert result.total.a_s == pytest.approx(2.001e-3) and result.total.b_s == pytest.approx(3.005e-3)
 
 
+def test_kernels_are_sorted_by_their_time_in_a_and_those_of_b_alone_follow(tmp_path):
+    a = write(tmp_path / "a", {"short": 2_000, "long": 3_000, "old": 1_000})
+    b = write(tmp_path / "b", {"new": 2_500, "short": 9_000, "newest": 4_000, "long": 1_000})
+    assert [row.name for row in compare([a], [b]).kernels] == ["long", "short", "old", "newest", "new"]
+
+
 def test_without_repeats_there_is_no_verdict(tmp_path):
     result = compare([write(tmp_path / "a", {"k": 10})], [write(tmp_path / "b", {"k": 20})])
     assert by_name(result)["k"].verdict is None and by_name(result)["k"].spread_s is None

@@ -81,6 +81,21 @@ def test_another_stream_was_waited_for():
     assert path_of(*rows) == {"communication": 80_000, "computing": 9_500, "between": 500, "launch": 10_000}
 
 
+@pytest.mark.parametrize(
+    ("launch", "start", "waited"),
+    [(79_999, 100_000, True), (80_000, 100_000, False), (79_999, 100_001, False), (0, 90_000, True)],
+)
+def test_a_wait_begins_at_most_10_us_before_and_is_launched_more_than_10_us_before(launch, start, waited):
+    """A communication on another stream ends at 90 us, before the kernel starts."""
+    found = path_of(kernel(10_000, 90_000, 0, stream=8, kind="communication"), kernel(start, 120_000, launch))
+    computing = {"computing": 120_000 - start}
+    if waited:
+        between = {"between": start - 90_000} if start > 90_000 else {}
+        assert found == {**computing, **between, "communication": 80_000, "launch": 10_000}
+    else:
+        assert found == {**computing, "launch": start - launch, "host": launch}
+
+
 def test_a_step_begins_with_its_mark_or_as_the_device_ends_the_one_before():
     first = (call("ProfilerStep#1", 0, 40_000, "marker"), kernel(20_000, 30_000, 15_000, step="ProfilerStep#1"))
     assert path_of(*first, step="ProfilerStep#1") == {"host": 15_000, "launch": 5_000, "computing": 10_000}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from measured import DATA
 from paleo_lite.api.profiles import efficiency
 from paleo_lite.profile_analysis.activity import ActivityRecorder
+from paleo_lite.profile_analysis.analysis import analyse_file
 from paleo_lite.profile_analysis.device_time import launch_delays_ns, launch_statistics
 from paleo_lite.profiles.table import batch_of
 from paleo_lite.reporting.terminal import format_table_lines
@@ -35,6 +39,38 @@ def test_launch_delay_and_queue_length():
     assert (found.launches, found.delay_s, found.longest_delay_s) == (3, pytest.approx(35e-9), pytest.approx(115e-9))
     # Stream 7: 1 at 0, 2 at 20, 1 at 45, 0 at 145. Stream 8: 1 at 40, 0 at 44.
     assert [(queue.stream, queue.mean, queue.longest) for queue in found.queues] == [(7, 1.0, 2), (8, 0.5, 1)]
+
+
+def marked_trace(path: Path, step_us: int, is_marked: bool) -> Path:
+    """Write four steps of two kernels of 30 us; the steps last `step_us` on the host."""
+    events = []
+    for step in range(4):
+        start = 1000 + step * step_us
+        if is_marked:
+            events.append({"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1,
+                           "ts": start, "dur": step_us, "args": {}})  # fmt: skip
+        for number, name in enumerate(("sgemm", "relu")):
+            begin, call = start + 10 + 40 * number, 10 * step + number
+            events += [
+                {"ph": "X", "cat": "cpu_op", "name": f"aten::{name}", "pid": 1, "tid": 1, "ts": begin, "dur": 9,
+                 "args": {"External id": call}},
+                {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": begin + 2,
+                 "dur": 5, "args": {"correlation": call, "External id": call}},
+                {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": begin + 10, "dur": 30,
+                 "args": {"device": 0, "stream": 7, "correlation": call, "External id": call}},
+            ]  # fmt: skip
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def test_a_step_lasts_as_long_as_its_mark_or_its_part_of_the_profile(tmp_path):
+    marked = analyse_file(marked_trace(tmp_path / "marked.json", 250, True)).device_time
+    assert marked.step_s == pytest.approx(250e-6)
+    # From the first kernel, 20 us into a step, to the last, 90 us into a step: 3 * 250 + 70, for four iterations.
+    plain = analyse_file(marked_trace(tmp_path / "plain.json", 250, False)).device_time
+    assert plain.step_s == pytest.approx(820e-6 / 4)
+    assert plain.breakdown.window_s == pytest.approx(820e-6)
+    assert plain.breakdown.busy_share == pytest.approx(240 / 820)
 
 
 def test_no_result_without_launches():

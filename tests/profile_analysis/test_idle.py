@@ -46,6 +46,12 @@ def test_causes_of_idle_time():
     assert [gap.start_s for gap in found.gaps] == pytest.approx([400e-9, 100e-9, 300e-9, 200e-9])
 
 
+def test_idle_time_before_the_first_step_is_between_steps_and_after_the_last_is_not():
+    found = idle_of(kernel(0, 100), kernel(150, 200, 10, "a"), kernel(230, 300, 10), kernel(310, 320, 10))
+    causes = {"between_steps": 50e-9, "device": 40e-9, "host": 0.0, "unknown": 0.0}
+    assert found.idle_s == pytest.approx(causes)
+
+
 def test_concurrent_activities():
     found = idle_of(
         kernel(0, 100),

@@ -178,6 +178,29 @@ def test_calls_without_flops_make_rates_lower_bounds(known, said):
     assert any("lower bounds" in note and "100%" in note for note in result.notes) == said
 
 
+@pytest.mark.parametrize(("unnamed_ns", "share"), [(25.0, "25%"), (2.0, "3%"), (0.5, None), (0.0, None)])
+def test_time_of_no_operation_is_noted_for_pyprofs_forward_pass(unnamed_ns, share):
+    rows = {
+        "kernel": ["a", "b", "c"],
+        "op": ["conv2d", None, ""],
+        "direction": ["fprop"] * 3,
+        "duration_ns": [75.0, unnamed_ns, 0.0],
+    }
+    for name, direction in (("pyprof", "fprop"), ("pyprof", "all"), ("in-memory", "fprop")):
+        made = Profile(Path("run"), name, InMemory(rows))
+        notes = [note for note in report_kernels(made, K40M, direction=direction).notes if "no operation" in note]
+        expected = share is not None and (name, direction) == ("pyprof", "fprop")
+        assert len(notes) == expected
+        assert not notes or notes[0].startswith(f"{share} of this time belongs to no operation")
+
+
+def test_kernels_without_time_have_no_rates():
+    rows = by_name(report({"kernel": ["a", "b"], "duration_ns": [0.0, 4.0], "flops": [8.0, 8.0]}))
+    assert (rows["a"].known_share, rows["a"].flops_per_s, rows["a"].flops_efficiency) == (0.0, None, None)
+    assert (rows["b"].known_share, rows["b"].flops_per_s) == (1.0, 2e9)
+    assert rows["b"].flops_efficiency == pytest.approx(2e9 / 4.29e12, rel=1e-3)
+
+
 def test_occupancy_replaces_a_missing_roofline():
     result = report(
         {"kernel": ["a", "b"], "duration_ns": [1e6, 1e6], "metric.achieved_occupancy": [0.9, 0.2]},
@@ -261,3 +284,16 @@ def test_json_has_the_documented_fields():
         "rank",
     } <= set(row)
     assert row["class"] == "gemm" and row["time_s"] == pytest.approx(1e-3)
+
+
+def test_classes_are_sums_of_their_kernels_longest_first():
+    rows = {
+        "kernel": ["sgemm_a", "sgemm_b", "sgemm_a", "elementwise_kernel"], "calls": [3, 1, 2, 4],
+        "duration_ns": [3.0, 2.0, 1.0, 24.0],
+    }  # fmt: skip
+    first, second = report(rows).by_class()
+    assert (first["kernels"], first["calls"], first["share"]) == (1, 4, pytest.approx(24 / 30))
+    assert (second["class"], second["kernels"], second["calls"]) == ("gemm", 2, 6)
+    assert (second["time_s"], second["share"]) == (pytest.approx(6e-9), pytest.approx(6 / 30))
+    (untimed,) = report({"kernel": ["sgemm_a"], "calls": [7], "metric.ipc": [1.5]}).by_class()
+    assert (untimed["calls"], untimed["time_s"], untimed["share"]) == (7, 0.0, None)

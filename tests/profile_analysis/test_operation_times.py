@@ -26,6 +26,8 @@ def operation(op, kind, dims=None, layer=None):
         ("aten::mm", [[256, 768], [768, 3072]]),
         ("aten::linear", [[2, 128, 768], [3072, 768], [3072]]),
         ("aten::linear", [[2, 128, 768], [3072, 768], [1, 3072]]),
+        ("aten::matmul", [[2, 128, 768], [768, 3072]]),
+        ("aten::addmm", [[256, 3072], [256, 768], [768, 3072]]),
         ("aten::mm", [[256, 3072], [3072, 768]]),  # gradient of the input
         ("aten::mm", [[3072, 256], [256, 768]]),  # gradient of the weight
     ],

@@ -130,6 +130,20 @@ def test_iterations_without_labels_of_the_backward_pass_are_left_out():
     assert found.seconds["convolution", "backward"] == pytest.approx(9e-3)
 
 
+@pytest.mark.parametrize(("iterations", "milliseconds"), [(1, None), (2, 7.0), (3, 2.0), (4, 2.0)])
+def test_the_first_of_three_iterations_tunes_and_is_left_out(iterations, milliseconds):
+    """The first takes 12 ms, the others 2 ms; of two both count."""
+    steps = [("conv2d", "fprop", 1, 12.0), ("relu", "fprop", 1, 1.0)]
+    steps += [("conv2d", "fprop", 1, 2.0), ("relu", "fprop", 1, 1.0)] * (iterations - 1)
+    if milliseconds is None:
+        with pytest.raises(BadProfile, match="no iterations were found"):
+            measured(steps)
+        return
+    found = measured(steps)
+    assert (found.iterations_found, found.iterations) == (iterations, iterations - (iterations > 2))
+    assert found.seconds["convolution", "forward"] == pytest.approx(milliseconds * 1e-3)
+
+
 def test_an_update_that_is_labelled_is_one_wherever_it_runs():
     found = measured([*FORWARD, *BACKWARD, ("add_", "update", 2, 4.0)] * 4)
     assert found.seconds["elementwise", "update"] == pytest.approx(4e-3)

@@ -84,6 +84,11 @@ def test_the_databases_of_nsys_and_rocprofv3(tmp_path):
             """
         )
     assert identify_device(open_profile(nsys)).id == "a100-sxm-40gb"
+    for name, device in (("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"), ("Tesla T4", None)):
+        with sqlite3.connect(nsys) as connection:
+            connection.execute("INSERT INTO TARGET_INFO_GPU VALUES (1, ?, 42297524224)", [name])
+        identified = identify_device(open_profile(nsys))
+        assert (identified and identified.id) == device
     assert identify_device(open_profile(rocpd)).id == "mi250x-gcd"
 
 

@@ -16,11 +16,23 @@ from measured import DATA
 from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.profile_analysis import GROUPINGS
-from paleo_lite.profile_analysis.analysis import ReadOptions, analyse_file, measure_efficiency, steady_figures
+from paleo_lite.profile_analysis.analysis import (
+    ReadOptions,
+    _operator_row,
+    analyse_file,
+    measure_efficiency,
+    steady_figures,
+)
 from paleo_lite.profile_analysis.durations import read_durations
-from paleo_lite.profile_analysis.iteration_work import OUTSIDE_MODULES
-from paleo_lite.profile_analysis.parameters import UNKNOWN, CountedOperation, count_printed, parse_parameters
-from paleo_lite.profile_analysis.runs import COLUMNS, FIELDS, Runs, concatenate_runs, find_runs
+from paleo_lite.profile_analysis.iteration_work import OUTSIDE_MODULES, OperatorWork, _infer_shapes
+from paleo_lite.profile_analysis.parameters import (
+    UNKNOWN,
+    CountedOperation,
+    count_printed,
+    input_shape,
+    parse_parameters,
+)
+from paleo_lite.profile_analysis.runs import COLUMNS, FIELDS, Runs, Signature, concatenate_runs, find_runs
 from paleo_lite.profile_analysis.steady import analyse_steady_state, parse_steps
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.table import batch_of
@@ -253,6 +265,113 @@ def test_any_split_gives_the_same_runs(cuts, starts):
         if starts:
             assert (merged.spans_ns == expected.spans_ns).all()
     assert analyse_steady_state(found) == analyse_steady_state(expected)
+
+
+@pytest.mark.parametrize(
+    ("op", "params", "shape"),
+    [
+        ("conv2d", CONV, (2, 4, 8, 8)),
+        ("conv2d", "N=2,C=4,H=8,fp32,", None),  # without the width
+        ("linear", LINEAR, (2, 6)),
+        ("linear", "M=5,K=6,fp32,", None),
+        ("linear", CONV, (2, 6)),  # N and K are named
+        ("relu", "T=[(2,6,8,8),(3,)],['float32']", (2, 6, 8, 8)),
+        ("relu", CONV, None),
+        ("sort", "T=[(2,6)],['float32']", None),  # of no known kind
+        ("aten::relu", '[[2,6,8,8]] ["float"]', (2, 6, 8, 8)),
+        ("aten::relu", "[[]] []", None),
+    ],
+)
+def test_shape_of_the_first_input(op, params, shape):
+    assert input_shape(op, params) == shape
+
+
+@pytest.mark.parametrize(("rows", "precision"), [(8, None), (9, "fp16"), (10, "fp16")])
+def test_precision_is_that_of_nine_tenths_of_the_products(rows, precision):
+    """Of `rows` + 1 rows that are multiplied by one matrix, one is in fp32."""
+    wide, narrow = ('[[{0},4],[4,4]] ["{1}","{1}"]'.format(*one) for one in ((1, "float"), (rows, "c10::Half")))
+    columns = {
+        "kernel": ["sgemm", "hgemm"] * 8, "op": ["aten::mm", "aten::mm"] * 8, "params": [wide, narrow] * 8,
+        "duration_ns": [5.0, 7.0] * 8,
+    }  # fmt: skip
+    steady = analyse_steady_state(find_runs(batch_of(columns, 16, tuple(columns))))
+    assert steady.flops == 2 * 4 * 4 * (rows + 1)
+    assert steady.precision == precision
+
+
+@pytest.mark.parametrize("first", [0, 5])
+def test_kernels_of_one_execution_are_one_product(first):
+    """Two kernels of a product that is split, and one of another product: executions have numbers from 0."""
+    params = '[[9,4],[4,4]] ["float","float"]'
+    columns = {
+        "kernel": ["sgemm", "sgemm", "relu", "sgemm"], "op": ["aten::mm", "aten::mm", "aten::relu", "aten::mm"],
+        "params": [params, params, '[[9,4]] ["float"]', params], "duration_ns": [5.0, 5.0, 1.0, 5.0],
+        "execution": [first, first, first + 1, first + 2],
+    }  # fmt: skip
+    steady = analyse_steady_state(find_runs(batch_of(columns, 4, tuple(columns))))
+    assert steady.flops == 2 * (2 * 9 * 4 * 4) + 9 * 4
+    columns["execution"] = [None] * 4  # without numbers each kernel is a product
+    steady = analyse_steady_state(find_runs(batch_of(columns, 4, tuple(columns))))
+    assert steady.flops == 3 * (2 * 9 * 4 * 4) + 9 * 4
+
+
+def test_kernels_without_an_operation_begin_no_iteration():
+    """A copy that runs before each of two operations repeats at even distances, too."""
+    columns = {
+        "kernel": ["copy", "sgemm", "copy", "relu"] * 8, "op": [None, "conv2d", None, "relu"] * 8,
+        "duration_ns": [4.0, 50.0, 4.0, 6.0] * 8,
+    }  # fmt: skip
+    assert analyse_steady_state(find_runs(batch_of(columns, 32, tuple(columns)))).iterations == 8
+
+
+def test_output_of_pooling_is_the_input_of_the_next_operation():
+    pool = Signature(1, "fprop", "max_pool2d", "T=[(2,6,8,8)],['float32']", None)
+    conv = Signature(1, "fprop", "conv2d", "N=2,C=6,H=4,W=4,K=7,P=4,Q=4,R=3,S=3,g=1,fp32,", None)
+    relu = Signature(1, "fprop", "relu", "T=[(2,7,4,4)],['float32']", None)
+    unknown = Signature(1, "fprop", "sort", None, None)
+    assert _infer_shapes([pool, conv, relu], [True] * 3) == [(2, 6, 4, 4), (2, 7, 4, 4), None]
+    # Operations without shapes are passed over, but not more than four operations are looked at.
+    assert _infer_shapes([pool, *[unknown] * 3, conv], [True] * 5)[0] == (2, 6, 4, 4)
+    assert _infer_shapes([pool, *[unknown] * 4, conv], [True] * 6)[0] is None
+    assert _infer_shapes([pool, relu, conv], [True, False, True])[0] == (2, 6, 4, 4)  # only the forward pass follows
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"", "empty"), (b"no profile", "profile"), (None, "")])
+def test_a_file_that_is_no_profile_is_an_error_of_its_own(tmp_path, content, message):
+    path = tmp_path / "run.csv"
+    if content is not None:
+        path.write_bytes(content)
+    error = analyse_file(path).error
+    assert str(path) in error and message in error
+    assert "internal error" not in error
+
+
+@pytest.mark.parametrize(
+    ("labelled", "note"), [(range(8), None), ({4, 5, 6}, "backward: labelled in 3 of 8 iterations")]
+)
+def test_iterations_without_a_labelled_backward_pass_are_noted(labelled, note):
+    steady = analyse_steady_state(find_runs(loop(8, labelled=set(labelled))))
+    assert [text for text in steady.notes if "labelled in" in text] == ([note] if note else [])
+
+
+@pytest.mark.parametrize(
+    ("time_s", "flops", "moved", "rates", "bound", "of_roofline"),
+    [  # of 4.29 TFLOP/s and 288 GB/s: 10 GFLOP take 2.33 ms, and 1 GB takes 3.47 ms
+        (0.01, 10e9, 1e9, (1e12, 1e11), "memory", 0.347),
+        (0.01, 20e9, 1e9, (2e12, 1e11), "compute", 0.466),
+        (0.01, 10e9, None, (1e12, None), None, None),
+        (0.01, None, 1e9, (None, 1e11), None, None),
+        (0.0, 10e9, 1e9, (None, None), None, None),
+    ],
+)
+def test_an_operation_is_compared_with_its_roofline(time_s, flops, moved, rates, bound, of_roofline):
+    device = find_device("k40m")
+    row = _operator_row(OperatorWork("aten::mm", 3, time_s, 0.5, flops, moved), device, device.find_peak("fp32"))
+    assert (row["flops_per_s"], row["bandwidth_bytes_per_s"]) == rates
+    assert row["of_peak"] == (None if rates[0] is None else pytest.approx(rates[0] / 4.29e12, rel=1e-3))
+    assert row["bound"] == bound
+    assert row["of_roofline"] == (None if of_roofline is None else pytest.approx(of_roofline, rel=2e-3))
+    assert (row["op"], row["calls"], row["share"], row["above_peak"]) == ("aten::mm", 3, 0.5, None)
 
 
 def test_zero_rows_and_no_time():

@@ -58,6 +58,7 @@ def frame():
             "flops": some(random.integers(0, 1000, size)),
             "bytes": some(random.integers(0, 1000, size)),
             "metric.occupancy": some(random.random(size)),
+            "op": random.choice(["linear", "relu", None], size),
         }
     )
 
@@ -83,12 +84,27 @@ def test_sums_equal_pandas(frame, at_a_time, direction) -> None:
         assert values == pytest.approx(expected.loc[key].to_numpy(float))
     assert totals.rows == len(there)
     assert totals.duration_ns == there["duration_ns"].sum()
+    assert totals.no_op_ns == there["duration_ns"][there["op"].isna()].sum()
     assert busy == {-1: pytest.approx(there["duration_ns"].sum() * 1e-9)}  # none overlap
     weighed = there.dropna(subset="metric.occupancy")
     for key, group in weighed.groupby(["kernel", "category"]):
         value, weight = totals.metrics[key]["occupancy"]
         assert value == pytest.approx(np.dot(group["metric.occupancy"], group["duration_ns"]))
         assert weight == group["duration_ns"].sum()
+
+
+@pytest.mark.slow
+def test_merged_sums_of_two_halves_are_those_of_the_whole(frame) -> None:
+    whole, _ = total_kernels(profile(frame))
+    first, _ = total_kernels(profile(frame[:150]))
+    second, _ = total_kernels(profile(frame[150:]))
+    first.merge(second)
+    assert first.sums == {label: pytest.approx(values) for label, values in whole.sums.items()}
+    for label, metrics in whole.metrics.items():
+        assert first.metrics[label] == {name: pytest.approx(pair) for name, pair in metrics.items()}
+    assert (first.rows, first.untimed_rows) == (whole.rows, whole.untimed_rows)
+    assert first.no_op_ns == whole.no_op_ns > 0
+    assert first.has_durations and first.has_starts
 
 
 def test_counters_without_any_duration_are_weighed_by_calls() -> None:

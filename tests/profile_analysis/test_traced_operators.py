@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from measured import DATA
 from paleo_lite.profile_analysis.analysis import analyse_file
-from paleo_lite.profile_analysis.parameters import is_convolution, shapes_in
+from paleo_lite.profile_analysis.parameters import CountedOperation, is_convolution, shapes_in
 from paleo_lite.profile_analysis.traced_operators import UNKNOWN, _windows, count_traced
 
 
@@ -108,6 +108,32 @@ def test_attention_is_torchs():
     assert count_traced("aten::_flash_attention_forward", text(packed, types)) == UNKNOWN
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("operator", "shape", "arguments", "windows"),
+    [  # arguments in the order of native_functions.yaml; elements of the windows per output
+        ("avg_pool1d", [2, 3, 9], ([3], [2], [1]), 3),
+        ("avg_pool2d", [2, 3, 9, 7], ([3, 2], [2, 1], [1, 0]), 6),
+        ("avg_pool2d", [3, 9, 7], ([3, 2], [2, 1], [1, 0]), 6),  # without a batch
+        ("avg_pool2d", [2, 3, 9, 7], ([3, 2], [2, 2], [1, 0], True), 6),
+        ("avg_pool2d", [2, 3, 9, 7], ([2],), 4),  # the stride is the kernel
+        ("avg_pool3d", [2, 3, 9, 7, 5], ([3, 2, 2], [2, 1, 1], [1, 0, 0]), 12),
+        ("upsample_nearest1d", [2, 3, 9], ([18],), 0),
+        ("upsample_nearest2d", [2, 3, 9, 7], ([18, 21],), 0),
+        ("upsample_bilinear2d", [2, 3, 9, 7], ([18, 21], False), 7),  # four products and three sums
+        ("upsample_bicubic2d", [2, 3, 9, 7], ([18, 21], False), 31),
+        ("upsample_trilinear3d", [2, 3, 9, 7, 5], ([18, 21, 10], False), 15),
+    ],
+)
+def test_outputs_of_windows_are_torchs(operator, shape, arguments, windows):
+    torch = pytest.importorskip("torch")
+    outputs = getattr(torch.ops.aten, operator)(torch.empty(shape, device="meta"), *arguments).numel()
+    numbers = ["", *("".join(str(argument).split()) for argument in arguments)]
+    found = count_traced(f"aten::{operator}", text([shape, *[[]] * len(arguments)], None, numbers))
+    assert found.bytes == 4 * (torch.Size(shape).numel() + outputs)
+    assert found.flops == windows * outputs
+
+
 X = [2, 4, 6, 8]
 SIZE = 2 * 4 * 6 * 8
 
@@ -133,12 +159,22 @@ SIZE = 2 * 4 * 6 * 8
         ("max_pool2d_with_indices", [X, [], [], [], [], []], ["", "[3,3]", "[2,2]", "[1,1]", "[1,1]", "False"],
          8 * 8 * 3 * 4, (SIZE + 96) * 4 + 8 * 96),
         ("max_pool2d_with_indices_backward", [[2, 4, 3, 4], X, [], [], [], [], [], [2, 4, 3, 4]], None, 96, None),
+        ("max_pool2d_with_indices", [X[1:], [], [], [], [], []], ["", "[3,3]", "[2,2]", "[1,1]", "[1,1]", "False"],
+         8 * 4 * 3 * 4, (SIZE // 2 + 48) * 4 + 8 * 48),
+        ("linear", [X, [5, 8], [5]], None, (2 * 8 + 1) * 2 * 4 * 6 * 5, (SIZE + 5 * 8 + 5 + 2 * 4 * 6 * 5) * 4),
+        ("mv", [[6, 8], [8]], None, 2 * 6 * 8, (6 * 8 + 8 + 6) * 4),
+        ("dot", [[8], [8]], None, 2 * 8, (8 + 8 + 1) * 4),
+        ("addmv", [[6], [6, 8], [8]], None, (2 * 8 + 1) * 6, (6 + 6 * 8 + 8 + 6) * 4),
+        ("glu", [X, []], ["", "-1"], 4 * SIZE // 2, (SIZE + SIZE // 2) * 4),
         ("mean", [X, [], [], []], ["", "[-1,-2]", "True", ""], SIZE, (SIZE + 8) * 4),
+        ("mean", [X, [], [], [], [2, 4, 1, 1]], ["", "[-1,-2]", "True", "", ""], SIZE, (SIZE + 8) * 4),
         ("sum", [X, []], None, SIZE, None),
         ("copy_", [X, X, []], None, 0, 2 * SIZE * 4),
         ("fill_", [X, []], None, 0, SIZE * 4),
         ("cat", [[X, X], []], None, 0, None),
         ("index_select", [[50, 8], [], [3]], None, 0, None),
+        ("embedding", [[50, 8], [3, 5]], None, 0, None),
+        ("embedding_dense_backward", [[3, 5, 8], [3, 5]], ["", "", "50", "-1", "False"], 3 * 5 * 8, None),
         ("_foreach_mul_", [[[3, 4], [5]], []], None, 17, None),
         ("_foreach_addcmul_", [[[3, 4], [5]], [[3, 4], [5]], [[3, 4], [5]], []], None, 34, None),
     ],
@@ -147,6 +183,26 @@ def test_operators_by_hand(operator, dims, numbers, flops, moved):
     found = count_traced(f"aten::{operator}", text(dims, None, numbers))
     assert found.flops == flops
     assert found.bytes == moved or moved is None
+
+
+def test_a_tensor_without_dimensions_is_one_number():
+    both = text([[], [], []], ["float", "float", "Scalar"])
+    assert count_traced("aten::add", both) == CountedOperation(1.0, 3 * 4.0)
+    # A number that is no tensor has no type of an element, and is not read from memory.
+    number = text([[], [], []], ["double", "Scalar", "Scalar"])
+    assert count_traced("aten::add", number) == CountedOperation(1.0, 2 * 8.0)
+    assert count_traced("aten::add", text([[], []], [])) == UNKNOWN
+    assert shapes_in(text([[2, 3], [], [4]], ["float", "float", "float"])) == [(2, 3), (4,)]
+    assert shapes_in(text([[2, 3], []], ["float"])) == [(2, 3)]
+
+
+def test_both_gradients_are_counted_where_the_mask_is_not_recorded():
+    gradient, before, weight = [2, 8, 5, 5], [2, 4, 5, 5], [8, 4, 3, 3]
+    dims = [gradient, before, weight, *[[]] * 8]
+    one = 2 * 2 * 8 * 5 * 5 * 4 * 3 * 3
+    assert count_traced("aten::convolution_backward", text(dims)).flops == 2 * one
+    for mask, flops in (("[True,False,False]", one), ("[False,True,False]", one), ("[True,True,False]", 2 * one)):
+        assert count_traced("aten::convolution_backward", text(dims, None, [*[""] * 10, mask])).flops == flops
 
 
 def test_numbers_of_half_the_width_are_half_the_bytes():
@@ -164,6 +220,22 @@ def test_whole_numbers_are_no_floating_point_operations():
         ("vllm::moe_forward", text([[888, 3072], [888, 128]])),
         ("torchvision::nms", text([X])),
         ("aten::mm", text([[2, 3], [4, 5]])),  # which do not fit
+        ("aten::mm", text([[2, 3]])),
+        ("aten::mm", text([])),
+        ("aten::addmm", text([[5], [2, 3]])),
+        ("aten::linear", text([[2, 3]])),
+        ("aten::convolution", text([[2, 3, 9, 9]])),
+        ("aten::addmm", text([[5], [2, 3], [4, 5]])),
+        ("aten::bmm", text([[2, 3, 4], [3, 4, 5]])),
+        ("aten::linear", text([[2, 3], [5, 4]])),
+        ("aten::cudnn_convolution", text([[2, 3, 9], [4, 3, 3, 3]])),
+        ("aten::scaled_dot_product_attention", text([[1, 2, 5, 8], [2, 2, 5, 8], [2, 2, 5, 8]])),  # batch sizes
+        ("aten::scaled_dot_product_attention", text([[2, 2, 5, 8], [2, 2, 5, 8], [2, 2, 6, 8]])),  # keys and values
+        ("aten::scaled_dot_product_attention", text([[2, 2, 5, 8], [2, 2, 5, 4], [2, 2, 5, 8]])),  # widths of heads
+        ("aten::scaled_dot_product_attention", text([[2, 5, 8], [2, 5, 8], [2, 5, 8]])),
+        ("aten::scaled_dot_product_attention", text([[2, 2, 5, 8], [2, 2, 5, 8], [2, 5, 8]])),
+        ("aten::upsample_nearest2d", text([[2, 3, 9], []], None, ["", "[18]"])),
+        ("aten::upsample_nearest", text([[2, 3, 9], []], None, ["", "[18]"])),
         ("aten::add", text([[2, 3], [4, 5], []])),
         ("aten::mul", text([X, X], ["c10::complex<float>", "c10::complex<float>"])),
         ("aten::_foreach_add_", text([[], []], ["TensorList", "TensorList"])),

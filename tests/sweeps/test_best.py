@@ -188,6 +188,14 @@ def test_bounds_are_not_ranked_among_forecasts(with_bounds) -> None:
     assert {row["answer"] for row in only.rows} == {"bound"} and "bounds alone" in only.objective
 
 
+def test_rows_that_do_not_say_what_they_are_are_ranked_as_forecasts(with_bounds, tmp_path) -> None:
+    frame = pd.read_parquet(with_bounds).query("gpu == 'k80-die'").astype({"answer": object})
+    frame.loc[frame["answer"] == "forecast", "answer"] = None
+    frame.to_parquet(tmp_path / "sweep.parquet")
+    found = find_best(tmp_path / "sweep.parquet", minimise="time_s", top=20)
+    assert (found.fitting, found.bounds, {row["answer"] for row in found.rows}) == (2, 2, {None})
+
+
 def test_bound_of_a_forecast_is_its_roofline(with_bounds) -> None:
     frame = pd.read_parquet(with_bounds)
     by_model = frame.set_index(["gpu", "batch_size", "time_model"])

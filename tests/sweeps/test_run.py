@@ -241,6 +241,16 @@ def test_the_size_is_known_before() -> None:
     assert len(seen) == sum(len(chunk.cases) * len(chunk.gpus) for chunk in chunks)
 
 
+def test_a_space_is_described_by_its_axes() -> None:
+    assert SMALL.describe() == "2 networks x 3 gpus x 2 precisions x 2 phases x 3 batch sizes x 2 time models"
+    one = Space(networks=("alexnet",), gpus=("k40m",), batch_sizes=(1,), time_models=("roofline",))
+    assert one.describe() == "1 of each"
+    assert one.size == 1 and SMALL.size == 2 * 3 * 2 * 2 * 3 * 2
+    # At 150,000 rows per second and 40 bytes per row.
+    assert SMALL.hours() == pytest.approx(144 / 150_000 / 3600)
+    assert SMALL.gigabytes() == pytest.approx(144 * 40e-9)
+
+
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of a few rows: sweeps of a dozen."""
@@ -323,6 +333,34 @@ def half_done(tmp_path):
     yield process, Space(networks=("alexnet",), gpus=("k40m", "v100-sxm2"), batch_sizes=tuple(range(1, 40)))
     process.kill()
     process.wait()
+
+
+@pytest.mark.parametrize("scheduler", [None, "tcp://elsewhere:8786"])
+def test_processes_of_this_machine_write_chunks_themselves(tmp_path, small_chunks, monkeypatch, scheduler) -> None:
+    """Workers of a scheduler may not share the folder: they return the bytes of each chunk."""
+    returned = []
+
+    def run_here(chunks, compute, *others):
+        for chunk in chunks:
+            returned.append(compute(chunk))
+            yield chunk, returned[-1]
+
+    monkeypatch.setattr(run, "run_tasks", run_here)
+    sweep = run_sweep(SMALL, tmp_path / "sweep.parquet", choose_model, jobs=1, scheduler=scheduler)
+    assert sweep.rows == SMALL.size and len(returned) == sweep.chunks > 1
+    assert {type(data) for data in returned} == {bytes if scheduler else type(None)}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_rows_of_a_sweep_as_a_data_frame(tmp_path, suffix) -> None:
+    pytest.importorskip("pandas")
+    space = Space(networks=("alexnet",), gpus=("k40m", "v100-sxm2"), batch_sizes=(1, 8), time_models=("roofline",))
+    sweep = run_sweep(space, tmp_path / f"sweep.{suffix}", choose_model, jobs=1)
+    frame = sweep.to_frame()
+    assert frame[["gpu", "batch_size"]].astype({"gpu": str}).to_records(index=False).tolist() == [
+        ("k40m", 1), ("k40m", 8), ("v100-sxm2", 1), ("v100-sxm2", 8),
+    ]  # fmt: skip
+    assert sweep.to_dict()["rows"] == len(frame) == 4
 
 
 def test_two_sweeps_with_one_output(tmp_path, small_chunks, half_done) -> None:

@@ -74,6 +74,26 @@ def test_users_of_a_closed_loop_in_a_csv_file(tmp_path: Path) -> None:
     assert (throughput[0] > throughput[1]).all()  # a small batch reads half as many bytes of weights in fp8
 
 
+def test_server_is_one_device_unless_more_are_named() -> None:
+    space = ServingSpace(("qwen2.5-0.5b",), ("h100-sxm",), rates=(1.0,))
+    assert space.size == 1
+    assert (space.tensor, space.pipeline, space.replicas) == ((1,), (1,), (1,))
+    named = pl.sweep("qwen2.5-0.5b", "h100-sxm", "x.csv", rates=1, dry_run=True)
+    for name in ("precisions", "weights", "tensor", "pipeline", "replicas", "concurrencies"):
+        assert getattr(named, name) == getattr(space, name), name
+
+
+def test_another_hardware_file_is_another_sweep(tmp_path: Path) -> None:
+    """A sweep resumes only with the same content of the files."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text("one")
+    space = ServingSpace(("qwen2.5-0.5b",), ("h100-sxm",), rates=(1.0,), hardware_files=(str(mine),))
+    before = space.digest()
+    assert before == space.digest()
+    mine.write_text("two")
+    assert before != space.digest()
+
+
 def test_design_space_of_servers() -> None:
     space = pl.sweep("qwen2.5-0.5b,llama-3-8b", "h100-sxm", "x.csv", rates="1,2,4", replicas="1,2", dry_run=True)
     assert isinstance(space, ServingSpace)

@@ -33,6 +33,19 @@ def test_rates_on_hopper_are_those_of_the_paper(name: str, forward: float, backw
     assert shares.backward * peak == pytest.approx(backward, rel=0.02)
 
 
+def test_flash_attention_2_is_slower_backward_by_as_much_as_its_paper_says() -> None:
+    """Dao 2023, abstract: up to 73% of the peak forward and 63% backward on an A100."""
+    for name in ("a100-sxm-80gb", "rtx3090", "rtx4090"):
+        shares = find_shares("flash2", find_device(name))
+        assert shares.backward / shares.forward == pytest.approx(63 / 73, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_no_implementation_exceeds_the_peak(name: str) -> None:
+    for shares in ATTENTIONS[name].shares.values():
+        assert 0.2 < shares.backward < shares.forward < 1
+
+
 @pytest.mark.needs_data
 @pytest.mark.parametrize(
     ("gpu", "kernel", "name", "device"),

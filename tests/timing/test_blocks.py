@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,7 +12,7 @@ from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadFile
 from paleo_lite.machines import find_device
 from paleo_lite.timing import RooflineModel, blocks
-from paleo_lite.timing.blocks import SCALED, training_constants, use_training_constants
+from paleo_lite.timing.blocks import SCALED, product_share, training_constants, use_training_constants
 from paleo_lite.timing.calibrated import NAMES
 
 
@@ -28,6 +29,20 @@ def test_constants_take_the_place_of_a_devices_own_and_of_them_alone() -> None:
     assert use_training_constants(made) is made
     roofline = RooflineModel()
     assert use_training_constants(roofline) is roofline
+
+
+def test_the_variance_is_the_square_of_the_scatter_on_held_out_steps() -> None:
+    model = choose_model(find_device("h100-sxm"), "bf16")
+    constants = msgspec.structs.replace(training_constants(), scatter=0.3)
+    assert use_training_constants(model, constants).residual_variance == pytest.approx(0.09)
+
+
+def test_share_of_the_largest_products_is_that_of_the_data_sheets_peak() -> None:
+    device = find_device("h100-sxm")
+    measured = msgspec.structs.replace(device.measured["gemm_bf16"], value="494.5 TFLOP/s")
+    made = msgspec.structs.replace(device, measured={**device.measured, "gemm_bf16": measured})
+    assert product_share(made) == pytest.approx(0.5, rel=1e-3)  # 989 TFLOP/s dense
+    assert product_share(msgspec.structs.replace(device, measured={})) is None
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,20 @@ def test_a_run_by_hand() -> None:
     assert without is not None and (without.cost_usd, without.kwh, without.hours_interval) == (None, None, None)
 
 
+@pytest.mark.parametrize("amount", [{"images": 1}, {"samples": "52k"}, {"tokens": "1B"}])
+def test_a_number_of_any_kind_is_an_amount(amount) -> None:
+    assert Amount(**amount).is_given
+    assert not Amount(epochs=3.0, packing=True, mean_length=5.0).is_given
+
+
 BAD = [
+    ({"images": "many"}, 2048, "`--images` must be a number such as 52k or 15B"),
+    ({"tokens": "-1B"}, 2048, "`--tokens` must be a number > 0"),
+    ({"samples": "inf"}, 2048, "`--samples` must be a number"),
+    ({"packing": True, "samples": 10, "mean_length": 0.0}, 2048, "`--mean-length` must be > 0"),
+    ({"packing": True, "mean_length": 10.0}, 2048, "`--packing` needs"),
+    ({"packing": True, "samples": 10, "mean_length": 10.0}, None, "`--packing` is for networks that read tokens"),
+    ({"images": 1, "tokens": 1}, 2048, "give one of"),
     ({"tokens": "1B", "samples": 3}, 2048, "give one of"),
     ({"tokens": "1B"}, None, "`--tokens` is for networks that read tokens"),
     ({"samples": 0}, 2048, "`--samples` must be a number > 0"),

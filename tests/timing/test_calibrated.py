@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paleo_lite.timing.calibrated import NAMES, Rates, evaluate, step_times
-from paleo_lite.timing.features import CLASSES, Features
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.machines import Machine, find_device
+from paleo_lite.timing.attention import kernel_shares
+from paleo_lite.timing.calibrated import NAMES, CalibratedModel, Rates, evaluate, step_times
+from paleo_lite.timing.features import CLASSES, Features, features_of
+from paleo_lite.timing.workload import TrainingOptions, Workload
 
 RATES = Rates(
     matrix_per_s=10e12, vector_per_s=4e12, bandwidth_bytes_per_s=500e9, multiprocessors=20.0, product_half=0.8
@@ -89,3 +94,37 @@ def test_steps_of_more_batch_sizes_than_are_computed_at_once_do_so_too() -> None
     assert found.shape == (1, len(scales))
     for place in (0, 2500, 4000, 5000):
         assert found[0, place] == pytest.approx(step_s(scales[place]), rel=1e-12)
+
+
+H100 = Machine(find_device("h100-sxm"))
+GPT2 = find_network("gpt2", options=SequenceOptions(64, phase="training"))
+
+
+def test_products_in_fp8_take_less_by_the_ratio_of_peaks_and_efficiencies() -> None:
+    """NVIDIA's data sheet: 1,979 TFLOP/s in fp8 and 989 in bf16; of that products reach 0.8 times as much."""
+    model = CalibratedModel("made", np.zeros(len(NAMES)), np.eye(len(NAMES)), 0.1, fp8_relative_efficiency=0.8)
+    training = TrainingOptions("adam", mixed_precision=True, products="fp8")
+    workload = Workload(GPT2, "bf16", phase="training", training=training)
+    features = features_of(workload)
+    ratios = features.padding / model._with_narrow_products(features, workload, H100, "fp8").padding
+    layers = features.position[:, 1]
+    is_narrow = workload.uses_narrow_products[layers] & (features.pass_number < 3)  # not the update
+    assert is_narrow.any() and not is_narrow.all()
+    assert ratios[is_narrow] == pytest.approx(0.8 * 1979 / 989, rel=1e-3)
+    assert ratios[~is_narrow] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("attention", [None, "flash2", "flash3"])
+def test_attention_takes_less_by_the_rates_of_its_implementations(attention: str | None) -> None:
+    """Relative to the implementation that frameworks choose, and in both directions."""
+    model = CalibratedModel("made", np.zeros(len(NAMES)), np.eye(len(NAMES)), 0.1)
+    workload = Workload(GPT2, "bf16", phase="training", attention=attention)
+    features = features_of(workload)
+    found = model.with_kernel_rates(features, workload, H100).padding / features.padding
+    default, chosen = kernel_shares(None, H100.device), kernel_shares(attention, H100.device)
+    is_attention = features.work_class == CLASSES.index("attention")
+    is_forward, is_backward = features.pass_number == 0, (features.pass_number > 0) & (features.pass_number < 3)
+    assert is_attention.any()
+    assert found[is_attention & is_forward] == pytest.approx(default.forward / chosen.forward)
+    assert found[is_attention & is_backward] == pytest.approx(default.backward / chosen.backward)
+    assert found[~is_attention] == pytest.approx(1.0)

@@ -162,6 +162,17 @@ def test_the_loss_is_computed_in_fp32() -> None:
     assert find_logits(find_network("resnet18").layers) is None
 
 
+@pytest.mark.parametrize("options", [{}, {"casts": False}, {"fused": True}], ids=str)
+def test_each_layer_of_the_loss_reads_the_one_before_and_has_no_parameters(options) -> None:
+    network = language_model("gpt2")
+    layers = append_loss(network.layers, 2, **options)
+    added = [index for index, layer in enumerate(layers) if layer.origin == LOSS]
+    assert added == list(range(len(network.layers), len(layers)))
+    assert [layers[index].parents for index in added] == [(index - 1,) for index in added]
+    assert [layers[index].parameters for index in added] == [0] * len(added)
+    assert len(added) == (1 if options.get("fused") else 2 + options.get("casts", True))
+
+
 def test_the_logits_are_a_part_of_the_memory() -> None:
     """At the peak, in the backward pass of the loss: logits, their logarithms and two gradients, of 2, 4, 4 and 4
     bytes; the part of the head that is alive besides is small."""

@@ -34,6 +34,7 @@ def test_a_published_bound_and_what_was_measured():
     # The same arithmetic in two launches of four times the rows, as in the slides' [A] h = [x] stacked.
     assert (separate.launches, stacked.launches, stacked.m, batched.groups) == (8, 2, 4 * 512, 8)
     assert separate.flops == stacked.flops == batched.flops == 8 * 33_554_432
+    assert separate.time_s == stacked.time_s == batched.time_s == pytest.approx(8 * 33_554_432 / 6000e9)
     before, after = 8 * 71.964e-6, 2 * 99.057e-6
     assert (before, after) == (pytest.approx(575.72e-6, rel=1e-4), pytest.approx(198.11e-6, rel=1e-4))  # its totals
     assert before / after == pytest.approx(2.906, abs=0.001)  # the slides say 2.5x: their own figures give 2.9
@@ -84,6 +85,15 @@ def test_the_roofline_gains_the_memory_traffic_that_stacking_saves():
     assert "only memory traffic" in times.notes[0]
 
 
+@pytest.mark.parametrize("time_model", [PEAK, ROOFLINE], ids=lambda model: model.name)
+def test_large_products_take_their_flops_at_the_peak_in_any_number_of_launches(time_model) -> None:
+    """15.7 TFLOP/s in fp32; the products of 4096 are far above the ridge point of 17 FLOP per byte."""
+    times = time_gemms(4096, 4096, 4096, "fp32", time_model, machine=Machine(find_device("v100-sxm2")), products=4)
+    for variant in times.variants:
+        assert variant.time_s == pytest.approx(4 * 2 * 4096**3 / 15.7e12)
+    assert [variant.launches for variant in times.variants] == [4, 1, 1]
+
+
 def test_the_calibrated_model_by_hand():
     """compute = FLOPs * padding / (peak * efficiency * tiles / (tiles + 0.75 * multiprocessors)), then the norm, p = 4.
 
@@ -100,6 +110,22 @@ def test_the_calibrated_model_by_hand():
     assert way.time_s == pytest.approx((compute**4 + memory**4) ** 0.25 + 2e-6, rel=1e-6)
     low, high = way.interval  # how wide is the model's own affair
     assert low < way.time_s < high and low * high == pytest.approx(way.time_s**2)
+
+
+def test_rows_state_tiles_and_waves() -> None:
+    """256 tiles of 64 by 64 on the 80 multiprocessors of a V100: three full waves and 16 tiles."""
+    machine = Machine(find_device("v100-sxm2"))
+    times = time_gemms(1024, 1024, 4096, "fp32", model(), machine=machine)
+    (row,) = times.rows()
+    assert (row["launches"], row["groups"], row["m"], row["n"], row["k"]) == (1, 1, 1024, 1024, 4096)
+    assert (row["tiles"], row["waves"], row["last_wave_tiles"]) == (256, 4, 16)
+    assert (row["filled"], row["covered"]) == (pytest.approx(256 / 320), 1.0)
+    assert row["flops"] == 2 * 1024 * 1024 * 4096 and row["bytes"] == 4 * (2 * 1024 * 4096 + 1024 * 1024)
+    assert row["share_of_peak"] == pytest.approx(row["flops"] / row["time_s"] / 15.7e12)
+    assert row["gain"] == 1 and tuple(row["interval"]) == times.variants[0].interval
+    (without,) = time_gemms(1024, 1024, 4096, "fp32", PEAK, peak_per_s=1e12).rows()
+    untold = ("tiles", "waves", "last_wave_tiles", "filled", "covered", "interval")
+    assert [without[name] for name in untold] == [None] * len(untold)
 
 
 def test_no_framework_goes_around_a_product():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.counting import INPUT, Layer
-from paleo_lite.timing.liveness import make_plan, peak_forward, saved_bytes
+from paleo_lite.timing.liveness import make_plan, peak_backward, peak_forward, saved_bytes
 
 torch = pytest.importorskip("torch", reason="what torch keeps is asked of torch: pip install 'paleo-lite[torch]'")
 
@@ -187,3 +188,21 @@ def test_fused_attention_saves_what_autograd_saves() -> None:
     layers = pl.trace(module.eval(), torch.zeros(1, 3, 32, 32)).layers
     assert any(layer.kind == "attention" for layer in layers)
     assert saved_by_us(layers, 2) == saved_by_torch(module.train(), torch.zeros(2, 3, 32, 32))
+
+
+def test_saved_tensors_are_freed_once_their_gradients_are_computed() -> None:
+    """Numbers of 4 bytes: x of 1,000 and h of 3,000 are saved.
+
+    The last layer has the gradients of its output (10) and of h beside both: 7,010. Then h and the output's gradient
+    are freed, and the first layer has x and the gradients of h and of x: 5,000.
+    """
+    sizes = (4, 1000, 3000, 10)
+    layers = [
+        Layer(f"fc{index}", "linear", ((1, a),), ((1, b),), ((b, a),), (index - 1 if index else INPUT,), a * b)
+        for index, (a, b) in enumerate(pairwise(sizes))
+    ]
+    plan = make_plan(layers, 4)
+    assert peak_backward(plan, 1, 3, frozenset())[0] == 4 * 7010
+    assert peak_backward(plan, 1, 2, frozenset())[0] == 4 * (1000 + 3000 + 1000)
+    assert peak_backward(plan, 2, 3, frozenset())[0] == 4 * (3000 + 10 + 3000)
+    assert peak_forward(plan, 1, 3)[0] == 4 * (3000 + 10)

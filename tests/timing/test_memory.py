@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -26,6 +27,7 @@ from paleo_lite.timing.memory import (
     largest_batch,
     memory_coefficients,
     peak_memory,
+    usable_bytes,
 )
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
@@ -155,6 +157,14 @@ def test_accumulating_needs_a_second_gradient_of_the_largest_weight() -> None:
     assert four == two  # micro-batches of 8 each
 
 
+def test_a_network_may_use_all_memory_but_a_gigabyte() -> None:
+    """500 MB are for the CUDA context, and 500 MB for fragmentation."""
+    device = find_device("a100-sxm-40gb")
+    assert usable_bytes(device) == device.memory_bytes - 1e9
+    fit = fit_memory(Workload(find_network("alexnet")), device)
+    assert fit.usable_bytes == usable_bytes(device)
+
+
 def test_memory_that_is_used_up_to_the_last_byte_fits() -> None:
     memory = peak_memory(Workload(_one_linear(10, 100), phase="training"))
     fits = [MemoryFit(memory, memory.total_bytes + spare, 0, None).fits for spare in (-1, 0, 1)]
@@ -242,6 +252,9 @@ def test_a_language_model_is_cut_before_attention_and_before_each_mlp() -> None:
     blocks = find_segments(workload.layers, make_plan(workload.layers, 2), "block")
     starts = [workload.layers[segment.start].name.split(".")[:3] for segment in blocks[1:-1]]
     assert starts == [["model", "layers", str(number)] for number in range(32)]
+    for found in (segments, blocks):  # every layer is in one segment
+        assert found[0].start == 0 and found[-1].end == len(workload.layers)
+        assert all(before.end == after.start for before, after in pairwise(found))
 
 
 TORCHTUNE = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 
 from paleo_lite.counting import INPUT, Layer
@@ -88,6 +90,41 @@ def test_muon_multiplies_as_often_as_newton_schulz_in_torch() -> None:
             matrix = 3.4 * matrix + (-4.8 * product + 2.0 * product @ product) @ matrix
     for rows, columns in ((16, 48), (48, 16)):
         assert matrix_product_flops("orthogonalized", rows, columns) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights", "matrices"),
+    [
+        ("linear", ((96, 48), (96,)), [(96, 48)]),
+        ("grouped_matmul", ((8, 48, 96),), [(48, 96)] * 8),  # one matrix for each expert
+        ("conv2d", ((64, 3, 3, 5), (64,)), [(64, 45)]),
+        ("conv1d", ((64, 3, 5),), [(64, 15)]),
+        ("batch_norm", ((64,), (64,)), []),
+    ],
+)
+def test_matrices_of_each_kind_of_layer(kind: str, weights: tuple, matrices: list) -> None:
+    """Jordan et al. 2024: filters are flattened, and vectors are left to AdamW with two moments."""
+    parameters = sum(map(prod, weights))
+    layer = Layer("it", kind, ((1, 48),), ((1, 48),), weights, (INPUT,), parameters)
+    found = update_cost(OPTIMIZERS["muon"], layer)
+    in_matrices = sum(rows * columns for rows, columns in matrices)
+    assert found.state_elements == in_matrices + 2 * (parameters - in_matrices)
+    assert found.product_flops == sum(matrix_product_flops("orthogonalized", *sizes) for sizes in matrices)
+    assert found.flops == 12 * parameters
+    shared = update_cost(OPTIMIZERS["muon"], layer._replace(parameters=parameters - weights[-1][0]))
+    assert shared.product_flops == 0 and shared.state_elements == 2 * (parameters - weights[-1][0])
+    factored = update_cost(OPTIMIZERS["adafactor"], layer)
+    vectors = parameters - in_matrices
+    assert factored.state_elements == sum(map(sum, matrices)) + vectors * OPTIMIZERS["adafactor"].state_per_parameter
+    assert factored.product_flops == 0
+
+
+def test_shampoo_multiplies_both_statistics_and_roots_of_each_block() -> None:
+    """For m x n: g g' and g' g take 2 m n (m + n) FLOPs, and the products with both roots as many."""
+    assert matrix_product_flops("preconditioned", 16, 48) == 4 * 16 * 48 * (16 + 48)
+    size = SHAMPOO_BLOCK
+    blocks = 2 * 4 * size * size * (2 * size) + 2 * 4 * size * 7 * (size + 7)
+    assert matrix_product_flops("preconditioned", 2 * size, size + 7) == blocks
 
 
 def test_shampoo_keeps_statistics_and_roots_of_both_sides() -> None:

@@ -115,7 +115,29 @@ def test_bound_and_forecast_stand_side_by_side() -> None:
         assert sum(row["bound_s"] for row in forecast.rows()) == pytest.approx(bound.time_s)
         assert sum(forecast.passes_s.values()) == pytest.approx(forecast.time_s)
         assert sum(row["time_s"] for row in forecast.steps()) == pytest.approx(forecast.time_s)
+        assert sum(row["bound_s"] for row in forecast.steps()) == pytest.approx(bound.time_s)
         assert "bound='" in repr(forecast) and "interval='" in repr(forecast)
+
+
+def test_a_device_waits_for_a_host_that_launches_too_slowly() -> None:
+    """A host that takes a quarter longer than the device makes it wait for a fifth of the time: 1 - 1 / 1.25."""
+    prediction = pl.predict("resnet18", gpu="titan-rtx", phase="training", batch_size=4)
+    terms = msgspec.structs.replace(prediction.terms, host_slowdown=1.25)
+    waiting = msgspec.structs.replace(prediction, terms=terms)
+    passes_s = {name: seconds for name, seconds in prediction.passes_s.items() if name != "overhead"}
+    assert waiting.waiting_s == {**{name: pytest.approx(s / 5) for name, s in passes_s.items()}, "overhead": 0.0}
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 64])
+def test_a_note_states_how_much_slower_the_host_is(batch_size: int) -> None:
+    """Each layer's time contains the wait, so that the slowdown is its ratio to the time of the device alone."""
+    prediction = pl.predict("resnet18", gpu="titan-rtx", batch_size=batch_size)
+    slowdown = prediction.terms.host_slowdown
+    notes = [note for note in prediction.notes if note.startswith("the host launches kernels more slowly")]
+    assert bool(notes) == (batch_size <= 4) == (slowdown > 1.05)
+    for note in notes:
+        assert 1.05 < slowdown < 2
+        assert note.endswith(f"it takes {slowdown:.2g} times as long")
 
 
 def test_mfu_is_flops_over_peak_over_time() -> None:

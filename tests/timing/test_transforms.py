@@ -33,6 +33,21 @@ def test_work_by_hand() -> None:
     assert fft_work_ratio(conv((7, 7)), 32) == pytest.approx(expected)
 
 
+def test_small_and_several_tiles_by_hand() -> None:
+    """12 + 5 - 1 fits a tile of 16 x 16; a kernel of 7 leaves 26 of a tile of 32, and 60 take three along each axis.
+
+    Products are padded: 33 outputs to 64, 40 inputs to 40, three tiles to 32; 3 inputs to 8, 90 tiles to 96.
+    """
+    transforms = 2.5 * 256 * 8 * (3 * (40 + 33) + 40 * 33)  # the logarithm of 16 * 16 to base 2 is 8
+    products = 8 * 16 * 9 * 64 * 40 * 32
+    expected = (FFT_TRANSFORM_FACTOR * transforms + FFT_PRODUCT_FACTOR * products) / (2 * 3 * 33 * 40 * 25 * 144)
+    assert fft_work_ratio(conv((5, 5), 12, (40, 33)), 3) == pytest.approx(expected)
+    transforms = 25_600 * (90 * (3 + 32) + 3 * 32)
+    products = 8 * 32 * 17 * 32 * 8 * 96
+    expected = (FFT_TRANSFORM_FACTOR * transforms + FFT_PRODUCT_FACTOR * products) / (2 * 10 * 32 * 3 * 49 * 3600)
+    assert fft_work_ratio(conv((7, 7), 60, (3, 32)), 10) == pytest.approx(expected)
+
+
 def test_a_wide_image_costs_what_a_tall_one_does() -> None:
     """5x5 over 8x16 and over 16x8: 16 + 5 - 1 need a tile of 32 x 32, 8 + 5 - 1 one of 16 x 16; the longer rules."""
 
@@ -51,6 +66,8 @@ def test_a_wide_image_costs_what_a_tall_one_does() -> None:
         (conv((7, 7)), True),
         (conv((1, 7)), False),
         (conv((7, 7), stride=[2, 2]), False),
+        (conv((7, 7), stride=[1, 2]), False),
+        (conv((7, 7), transposed=True), False),
         (conv((5, 5), dilation=[2, 2]), False),
         (conv((5, 5), channels=(1, 64), groups=64), False),
     ],

@@ -44,6 +44,20 @@ WORDS = {
 SORT = Layer("it", "aten.sort", ((1, 4),), ((1, 4),), (), (INPUT,))
 
 
+ONNX_WEIGHTS = {"W", "B", "C", "scale", "Scale", "bias", "slope"}
+"""Names of the inputs of ONNX operators that are weights."""
+
+
+@pytest.mark.slow
+def test_weights_of_an_onnx_operator_are_those_of_its_schema():
+    onnx = pytest.importorskip("onnx")
+    for kind in KINDS.values():
+        if kind.onnx_weights is not None:
+            for operator in kind.onnx.split():
+                names = [entry.name for entry in onnx.defs.get_schema(operator).inputs]
+                assert kind.onnx_weights == len(ONNX_WEIGHTS.intersection(names)), operator
+
+
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_records_of_kinds_are_complete(name):
     kind, layers = KINDS[name], layer_of_kind(name)
@@ -84,6 +98,24 @@ def test_prediction_names_kinds_without_record():
     for phase in ("inference", "training"):
         prediction = pl.predict(network, gpu="k80-die", phase=phase, time_model="roofline")
         assert missing_rules_note(["aten.sort (1)"]) in prediction.notes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [("add", "add"), ("sub", "sub"), ("mul", "mul"), ("div", "div"), ("pow", "pow"), ("matmul", "matmul")],
+)
+def test_operands_are_saved_as_autograd_saves_them(kind, function, wanted):
+    torch = pytest.importorskip("torch")
+    operands = [torch.rand(4, 4, requires_grad=wants) for wants in wanted]
+    saved: set[int] = set()
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.add(tensor.data_ptr()), lambda packed: packed):
+        output = getattr(torch, function)(*operands)
+    layer = Layer("it", kind, ((4, 4), (4, 4)), ((4, 4),), (), (INPUT, INPUT))
+    found = saved_tensors(layer, wanted, trainable=False)  # it has no weights
+    assert set(found.inputs) == {place for place, operand in enumerate(operands) if operand.data_ptr() in saved}
+    assert found.output == (output.data_ptr() in saved)
 
 
 def strings(tree: ast.AST) -> set[str]:

@@ -14,8 +14,9 @@ import paleo_lite as pl
 from paleo_lite.architectures.network import Network
 from paleo_lite.cli import main
 from paleo_lite.counting import INPUT, KINDS, MATRIX_KINDS, Layer, count
-from paleo_lite.counting.kinds import USER_MODULES, USER_RULES
+from paleo_lite.counting.kinds import USER_MODULES, USER_RULES, class_of, gemm_of, saved_tensors
 from paleo_lite.counting.kinds.products import count_half_of_causal
+from paleo_lite.counting.layer import Gemm
 from paleo_lite.errors import CountFailed, PaleoError
 
 ERFINV = Layer("it", "aten.erfinv", ((1, 4),), ((1, 4),), (), (INPUT,))
@@ -52,6 +53,19 @@ def test_rule_may_depend_on_the_pass():
     assert bool(work.matrix[1])
     # a kernel that reads operands and weights once and writes its result, in fp32
     assert int(work.column("bytes", "forward", 5)[0, 1]) == 4 * (5 * 4 + 9 + 5 * 2)
+
+
+def test_rule_of_multiply_accumulates_is_a_product_of_its_output():
+    """60 multiply-accumulates for 2 x 3 outputs: rows and columns are the output's, and the inner size is 10."""
+    pl.rule("my.thing", lambda layer: 60, macs=True)
+    own = Layer("own", "my.thing", ((2, 5),), ((2, 3),), ((3, 3),), (INPUT,), 9)
+    assert gemm_of(own, "forward") == Gemm(2, 3, 10, groups=1, grows="rows")
+    assert gemm_of(own._replace(outputs=((7, 2, 3),)), "forward") == Gemm(14, 3, 1, groups=1, grows="rows")
+    work = count((own,))
+    assert int(work.column("flops", "forward", 4)[0, 0]) == 4 * 120
+    assert class_of(own) == "gemm" and saved_tensors(own, [True], True).inputs == (0,)
+    pl.rule("other.thing", lambda layer: 60)
+    assert gemm_of(own._replace(kind="other.thing"), "forward") is None
 
 
 @pytest.mark.parametrize("given", [-1, (1, 2), float("nan"), None])

@@ -6,7 +6,13 @@ import pytest
 
 from paleo_lite.counting import Layer
 from paleo_lite.counting.kinds import gemm_of
-from paleo_lite.counting.kinds.products import computed_score_fraction, unfused_attention
+from paleo_lite.counting.kinds.products import (
+    class_of_convolution,
+    computed_score_fraction,
+    count_half_of_causal,
+    is_depthwise,
+    unfused_attention,
+)
 from paleo_lite.counting.layer import Gemm
 
 
@@ -21,6 +27,8 @@ TOKENS = Layer("it", "linear", ((1, 197, 768),), ((1, 197, 3072),), ((3072, 768)
 HEADS = Layer("it", "matmul", ((1, 12, 197, 64), (1, 12, 64, 197)), ((1, 12, 197, 197),), (), (0, 1))
 WEIGHTED = Layer("it", "matmul", ((1, 5, 16),), ((1, 5, 8),), ((16, 8),), (0,), 0, {"inner": 16})
 ATTENTION = Layer("it", "attention", ((1, 12, 50, 64), (1, 12, 70, 64), (1, 12, 70, 64)), ((1, 12, 50, 64),))
+
+SHARED = ATTENTION._replace(inputs=((1, 12, 50, 64), (1, 3, 70, 64), (1, 3, 70, 64)))
 
 # rows, columns, inner size, groups, and which of them grows with the batch
 BY_HAND = {
@@ -51,6 +59,12 @@ BY_HAND = {
         (197, 64, 197, 12, "groups"),
     ),
     "a product with a weight": (WEIGHTED, (5, 8, 16, 1, "rows"), (5, 16, 8, 1, "rows"), (8, 16, 5, 1, "inner")),
+    "queries that share keys": (
+        SHARED,
+        (4 * 50, 70, 64, 3, "groups"),
+        (4 * 50, 64, 70, 3, "groups"),
+        (70, 64, 4 * 50, 3, "groups"),
+    ),
     "attention": (ATTENTION, (50, 70, 64, 12, "groups"), (50, 64, 70, 12, "groups"), (70, 64, 50, 12, "groups")),
 }
 
@@ -61,6 +75,40 @@ def test_sizes_by_hand(name: str) -> None:
     assert gemm_of(layer, "inference") == gemm_of(layer, "forward") == Gemm(*forward)
     assert gemm_of(layer, "backward_data") == Gemm(*data)
     assert gemm_of(layer, "backward_weight") == Gemm(*weight)
+
+
+@pytest.mark.parametrize(
+    ("weight", "attributes", "expected"),
+    [
+        ((8, 4, 3, 3), {}, "conv_3x3"),
+        ((8, 4, 3, 3), {"stride": [1, 1], "padding": [1, 1]}, "conv_3x3"),
+        ((8, 4, 3, 3), {"stride": [2, 2]}, "conv_direct"),
+        ((8, 4, 3, 3), {"stride": [1, 2]}, "conv_direct"),
+        ((8, 4, 3, 3), {"dilation": [2, 2]}, "conv_direct"),
+        ((8, 4, 3, 3), {"transposed": True}, "conv_direct"),
+        ((8, 4, 3, 5), {}, "conv_direct"),
+        ((8, 4, 3), {}, "conv_direct"),  # over one dimension
+        ((8, 4, 3, 3, 3), {}, "conv_direct"),
+        ((8, 4, 1, 1), {}, "conv_1x1"),
+        ((8, 4, 1), {"stride": [2]}, "conv_1x1"),
+        ((8, 2, 3, 3), {"groups": 2}, "conv_grouped"),
+        ((8, 1, 3, 3), {"groups": 4}, "conv_depthwise"),
+        ((8, 1, 3, 3), {}, "conv_3x3"),  # of one channel
+    ],
+)
+def test_classes_of_convolutions(weight: tuple[int, ...], attributes: dict[str, object], expected: str) -> None:
+    size = (6,) * (len(weight) - 2)
+    layer = conv((1, 4, *size), (1, 8, *size), weight, **attributes)
+    assert class_of_convolution(layer) == expected
+    assert is_depthwise(layer) == (expected == "conv_depthwise")
+
+
+def test_half_of_causal_attention_is_marked() -> None:
+    causal = ATTENTION._replace(attributes={"causal": True, "window": 9})
+    marked, number = count_half_of_causal([causal, ATTENTION, HEADS._replace(attributes={"causal": True})])
+    assert number == 1
+    assert [layer.attributes.get("half") for layer in marked] == [True, None, None]
+    assert marked[0].attributes == {"causal": True, "window": 9, "half": True}
 
 
 def test_other_kinds_have_no_matrix_products() -> None:

@@ -193,6 +193,15 @@ BY_HAND = {
         layer("embedding", [(1, 4)], (1, 4, 3), [(10, 3)]),
         {"forward": (0, 4 * 12 + 8 * 4, 4 * 12), "backward_weight": (12, 4 * 24 + 8 * 4, 4 * (30 + 12))},
     ),
+    # Three windows of 3 of 7 elements along each axis: 0 to 2, 2 to 4 and 4 to 6
+    "adaptive": (
+        layer("adaptive_avg_pool", [(1, 6, 7, 7)], (1, 6, 3, 3)),
+        {"forward": (6 * 9 * 9, 4 * 6 * 49, 4 * 6 * 9), "backward_data": (6 * 9 * 9, 4 * 6 * 9, 4 * 6 * 49)},
+    ),
+    "adaptive without a batch": (
+        layer("adaptive_avg_pool", [(6, 7, 7)], (6, 3, 3), dims=2),
+        {"forward": (6 * 9 * 9, 4 * 6 * 49, 4 * 6 * 9)},
+    ),
     # 4 neighbours weighted: 4 products and 3 sums
     "bilinear": (layer("interpolate", [(1, 1, 2, 2)], (1, 1, 4, 4), mode="linear"), {"forward": (7 * 16, 16, 64)}),
     # 16 neighbours weighted: 16 products and 15 sums
@@ -200,6 +209,24 @@ BY_HAND = {
     "nearest": (
         layer("interpolate", [(1, 1, 2, 2)], (1, 1, 4, 4), mode="nearest"),
         {"forward": (0, 16, 64), "backward_data": (0, 64, 16)},
+    ),
+    # One index of 8 bytes per element, or per row of four
+    "gather": (
+        layer("gather", [(10, 4)], (3, 4), function="gather"),
+        {"forward": (0, 4 * 12 + 8 * 12, 4 * 12), "backward_data": (12, 2 * 4 * 12 + 8 * 12, 4 * (40 + 12))},
+    ),
+    "rows": (
+        layer("gather", [(10, 4)], (3, 4), function="index_select"),
+        {"forward": (0, 4 * 12 + 8 * 3, 4 * 12), "backward_data": (12, 2 * 4 * 12 + 8 * 3, 4 * (40 + 12))},
+    ),
+    "columns": (
+        layer("gather", [(10, 4)], (10, 3), function="index_select"),
+        {"forward": (0, 4 * 30 + 8 * 30, 4 * 30)},
+    ),
+    # Six indices into a table of 10 rows of 4, in two bags: two numbers are added for each third
+    "embedding bag": (
+        [Layer("bag", "embedding_bag", ((1, 2, 3),), ((1, 2, 4),), ((10, 4),), (INPUT,), 40)],
+        {"forward": (24, 4 * 24 + 8 * 6, 4 * 8), "backward_weight": (24, 4 * (8 + 24) + 8 * 6, 4 * (40 + 24))},
     ),
     "fill": (layer("fill", [], (1, 6)), {"forward": (0, 0, 24), "backward_data": (0, 0, 0)}),
     "concat": (layer("concat", [(1, 4), (1, 2)], (1, 6)), {"forward": (0, 24, 24), "backward_data": (0, 0, 0)}),
@@ -337,6 +364,14 @@ def test_elementwise_costs_match_the_documentation(kind):
     layers = layer_of_kind(kind)
     found = [figures(layers, phase)["flops"] / prod(layers[-1].outputs[0]) for phase in ("forward", "backward_data")]
     assert found == PER_ELEMENT[kind]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - MATRIX_KINDS))
+def test_only_matrix_kinds_have_multiply_accumulates(kind):
+    layers = layer_of_kind(kind)
+    own = layers[-1:] if kind != "recurrent" else layers
+    for phase in ("inference", "forward", "backward_data", "backward_weight"):
+        assert count(layers).column("macs", phase)[:, -len(own) :].sum() == 0, phase
 
 
 def test_documentation_lists_every_elementwise_kind():
