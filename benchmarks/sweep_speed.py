@@ -26,7 +26,7 @@ from paleo_lite.sweeps.space import SizedNetwork
 from paleo_lite.timing import RooflineModel, TimeModel, Workload, predict
 from paleo_lite.timing.broadcast import keep_freed_memory
 from paleo_lite.timing.calibrated import NAMES, POWER, CalibratedModel, rates_of
-from paleo_lite.timing.features import CLASSES, tilings_of
+from paleo_lite.timing.features import CLASSES, padding_and_tiles
 from paleo_lite.timing.models import RequestedOutputs
 from paleo_lite.units import PRECISION_BYTES
 
@@ -116,14 +116,13 @@ class LayerObject:
 
     def calibrated_s(self, rates, values: dict[str, float], precision: str) -> float:
         layer, name = self.op.layer, class_of(self.op.layer)
-        padding, tiles, small_padding, small_tiles = tilings_of(layer, "inference", self.batch_size)
+        padding, tiles = padding_and_tiles(layer, "inference", self.batch_size)
         matrix = CLASSES.index(name) < len(MATRIX_CLASSES)
         per_s = rates.vector_per_s
         if matrix:
-            parameter = values["half_3x3" if name == "conv_3x3" else "half"]
-            half = rates.multiprocessors * (rates.product_half if name == "gemm" else parameter)
-            padding = min(padding * (1 + half / tiles), small_padding * (1 + half / small_tiles))
-            per_s = rates.matrix_per_s * values[f"efficiency_{name}"]
+            tiles /= rates.multiprocessors
+            half = values["half_3x3" if name == "conv_3x3" else "half"]
+            per_s = rates.matrix_per_s * values[f"efficiency_{name}"] / (1 + half / tiles)
             per_s *= rates.convolution_fraction if name.startswith("conv") else rates.sustained_fraction
         share = values["share_matrix" if matrix else "share_other"]
         compute = self.flops() * padding / per_s

@@ -24,7 +24,7 @@ from ..architectures import Network
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import CHANNELS_LAST, UNFUSED_EXECUTIONS
 from ..machines import Device, Machine
-from ..timing.calibrated import NAMES, POWER, PRODUCT_LATENCY_S, Rates, evaluate, library_peak
+from ..timing.calibrated import NAMES, POWER, Rates, evaluate, library_peak
 from ..timing.features import CLASSES, features_of
 from ..timing.workload import Workload
 
@@ -490,8 +490,6 @@ def _measured_fraction(probed: Probed, rates: Rates, precision: str, theta: Floa
     else:
         at_peak_s = float(terms.memory_s[0])
         others = float(np.sum(terms.floor_s**POWER))
-    if work_class == "gemm":
-        time_s = max(0.0, time_s - PRODUCT_LATENCY_S * float(features.kernels[0]))
     rest = time_s**POWER - others
     if rest < (time_s / 3) ** POWER:  # a term below a third of the time is not measured by it
         return name, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from ..errors import BadValue, UnknownName
@@ -137,4 +138,4 @@ def scale_class(features: Features, work_class: str, forward: float, backward: f
     """Return the features with the compute times of a class of work multiplied by a factor per pass."""
     is_class = (features.work_class == CLASS_INDEX[work_class]) & (features.pass_number < UPDATE)
     factors = np.where(features.pass_number == 0, forward, backward)
-    return features.with_compute_times(np.where(is_class, factors, 1.0))
+    return msgspec.structs.replace(features, padding=features.padding * np.where(is_class, factors, 1.0))

@@ -20,7 +20,7 @@ from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import COLUMNS, PASSES, passes_of
 from ..errors import BadValue
 from .calibrated import StepPlan, Steps, plan_steps, prepare_steps
-from .features import CLASS_INDEX, PASS_NUMBERS, Features, GroupSums, tilings_of
+from .features import CLASS_INDEX, PASS_NUMBERS, Features, GroupSums, padding_and_tiles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -133,11 +133,9 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
         if has_constant_kernels:  # the usual case: one column serves all batch sizes
             kernels = kernels[:, :1]
         padding, tiles = np.ones_like(flops), np.full_like(flops, np.inf)
-        small_padding, small_tiles = padding.copy(), tiles.copy()
         is_product = (self.work_class < len(MATRIX_CLASSES)) & (self.pass_number < 3)
         for entry in np.flatnonzero(is_product):
-            tilings = tilings_of(*self.products[entry], batch_sizes)
-            padding[entry], tiles[entry], small_padding[entry], small_tiles[entry] = tilings
+            padding[entry], tiles[entry] = padding_and_tiles(*self.products[entry], batch_sizes)
         features = Features(
             flops=flops,
             bytes=moved,
@@ -145,8 +143,6 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
             gradients=np.where(kernels > 0, self.gradients[:, None], 0.0),
             padding=padding,
             tiles=tiles,
-            small_padding=small_padding,
-            small_tiles=small_tiles,
             work_class=self.work_class[:, None],
             pass_number=self.pass_number[:, None],
             position=np.empty((0, 2), dtype=np.int64),
@@ -302,7 +298,7 @@ def _entries_of(case: Case, run: int, first_piece: int) -> list[_Entry]:
             is_update = pass_name == "update"
             piece = update_piece if is_update else first_of_pass + (pieces[index] if pieces else 0)
             num_gradients = len(layer.weights) if pass_name == "backward_weight" else 0
-            # The form matters only for products: `tilings_of` depends on it.
+            # The form matters only for products: `padding_and_tiles` depends on it.
             form = () if is_update or work_class >= len(MATRIX_CLASSES) else _form(layer)
             key = (piece, work_class, pass_name, num_gradients, counts[index].tobytes(), form)
             multiplicity = merged[key].multiplicity + 1 if key in merged else 1

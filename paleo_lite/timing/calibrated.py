@@ -15,8 +15,7 @@ work::
 
 The constant covers the framework's own work, and copies to the device if a source includes them. ``efficiency`` may
 exceed 1 if a library uses an algorithm with fewer multiplications. ``tiles / (tiles + half * multiprocessors)`` is a
-smoothed fraction of the multiprocessors that have a tile to compute. Linear layers and matrix products are divided into
-large tiles or small ones, whichever takes less time.
+smoothed fraction of the multiprocessors that have a tile to compute.
 """
 
 from __future__ import annotations
@@ -48,12 +47,6 @@ if TYPE_CHECKING:
 
 POWER = 4.0
 """Exponent p of the norm that combines the terms."""
-
-PRODUCT_HALF = {"vector": 0.75, "tensor": 2.0}
-"""`Rates.product_half` by arithmetic unit, chosen by the errors of single products (docs/model.md)."""
-
-PRODUCT_LATENCY_S = 2e-6
-"""Seconds from the launch of a linear layer or matrix product to its full rate, and from there to the next kernel."""
 
 _BLOCK = 2**15
 """Entries times batch sizes that are computed at a time, so that the arrays stay in a core's cache."""
@@ -102,8 +95,6 @@ class Rates(msgspec.Struct, frozen=True):
         Memory bandwidth in bytes/s.
     multiprocessors : float
         Number of multiprocessors.
-    product_half : float
-        Tiles per multiprocessor at half efficiency in linear layers and matrix products (`PRODUCT_HALF`).
     sustained_fraction : float
         Clock that the device sustains in matrix products and attention under its rated power limit, relative to that of
         the data sheet (`paleo_lite.timing.power`).
@@ -117,7 +108,6 @@ class Rates(msgspec.Struct, frozen=True):
     vector_per_s: float
     bandwidth_bytes_per_s: float
     multiprocessors: float
-    product_half: float = 1.0
     sustained_fraction: float = 1.0
     convolution_fraction: float = 1.0
     limit_variance: float = 0.0
@@ -148,7 +138,6 @@ def rates_of(machine: Machine, precision: str) -> Rates:
         vector_per_s=fraction * boost_fraction(device, peak) * machine.vector_peak(precision).per_s,
         bandwidth_bytes_per_s=fraction * device.bandwidth_bytes_per_s,
         multiprocessors=float(device.cores.multiprocessors.value),
-        product_half=PRODUCT_HALF[peak.peak.unit],
         sustained_fraction=matrix_fraction(device, peak),
         convolution_fraction=convolution_fraction(device, peak),
         limit_variance=power_model().limit_deviation ** 2 if fraction < 1 else 0.0,
@@ -278,7 +267,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         speedup."""
         speedup = machine.peak(precision).per_s / machine.peak(workload.precision).per_s * self.fp8_relative_efficiency
         is_narrow = workload.uses_narrow_products[features.position[:, 1]] & (features.pass_number < 3)
-        return features.with_compute_times(np.where(is_narrow, 1 / speedup, 1.0))
+        return msgspec.structs.replace(features, padding=features.padding / np.where(is_narrow, speedup, 1.0))
 
     def evaluate_many(self, stack: BatchedStack, machine: Machine, precision: str, outputs: RequestedOutputs) -> Times:
         """Time many cases and batch sizes; see `TimeModel.evaluate_many`."""
@@ -376,7 +365,6 @@ def step_times(
     device_s = np.zeros((runs, *features.flops.shape[1:]))
     for times in _device_times(features, rates, values, steps, entries):
         steps.plan.by_step.sum(times.device_s, device_s[times.block])
-    _add_latency(device_s, steps, entries)
     return np.asarray(_combine_with_host(device_s, steps.launched, values)[0] + values[_INDEX["step_s"]])
 
 
@@ -425,7 +413,6 @@ def sensitivities(
         plan.by_half.sum(underfill, gradient[block])
     gradient = gradient.reshape(runs, _NONE + 1, *shape)[:, :_NONE]
     gradient[:, _INDEX["floor_s"]] = floor_sums
-    _add_latency(device_s, steps, entries)
     busy_s, host_s, overheads_s = _combine_with_host(device_s, steps.launched, values)
     device_share, host_share = device_s / busy_s, host_s / busy_s
     gradient *= (device_share * device_share * device_share)[:, None]
@@ -443,11 +430,9 @@ class StepPlan(NamedTuple):
     efficiency, factor, share : ndarray of int, shape (entries,)
         Index in `NAMES` of the parameter of each entry; `_NONE` if it has none.
     half : ndarray of int, shape (products,)
-        Index in `NAMES` of the saturation parameter of each product; `_NONE` for the class ``gemm``.
+        Index in `NAMES` of the saturation parameter of each product.
     products : slice or ndarray of int
         Entries that consist of multiply-accumulates.
-    gemms, gemm_products : ndarray of int, shape (linear layers and matrix products,)
-        Entries with a choice of tiles: their indices among all entries and among the products.
     by_step : GroupSums
         Sums of entries by step.
     by_compute, by_memory, by_half : GroupSums
@@ -460,8 +445,6 @@ class StepPlan(NamedTuple):
     share: Ints
     half: Ints
     products: slice | Ints
-    gemms: Ints
-    gemm_products: Ints
     by_step: GroupSums
     by_compute: GroupSums
     by_memory: GroupSums
@@ -477,20 +460,12 @@ class Steps(NamedTuple):
         Assignment of entries to steps and parameters.
     work : ndarray, shape of `Features.flops`
         FLOPs including padding.
-    small_work, small_tiles : ndarray, shape (linear layers and matrix products,) or with batch sizes
-        FLOPs including padding, and number of tiles, if tiles are small.
-    latency_s, step_latency_s : ndarray
-        Seconds of `PRODUCT_LATENCY_S` of every linear layer and matrix product, and of every step.
     launched : ndarray, shape (3, runs) or (3, runs, batch sizes)
         Number of kernels of forward passes, kernels of backward passes, and gradients, that the host launches.
     """
 
     plan: StepPlan
     work: Floats
-    small_work: Floats
-    small_tiles: Floats
-    latency_s: Floats
-    step_latency_s: Floats
     launched: Floats
 
 
@@ -509,19 +484,10 @@ def prepare_steps(features: Features, run: Ints, runs: int, plan: StepPlan | Non
         Result of `plan_steps` for these entries.
     """
     plan = plan or plan_steps(features.work_class, features.pass_number, run, runs)
-    is_gemm = features.matrix & (features.work_class == CLASSES.index("gemm"))
     is_backward = (features.pass_number == 1) | (features.pass_number == 2)
     columns = (features.kernels * ~is_backward, features.kernels * is_backward, features.gradients)
     launched = np.array([plan.by_step.sum(column) for column in columns])
-    return Steps(
-        plan,
-        features.flops * features.padding,
-        features.flops[plan.gemms] * features.small_padding[plan.gemms],
-        features.small_tiles[plan.gemms],
-        PRODUCT_LATENCY_S * features.kernels[plan.gemms],
-        PRODUCT_LATENCY_S * plan.by_step.sum(features.kernels * is_gemm),
-        launched,
-    )
+    return Steps(plan, features.flops * features.padding, launched)
 
 
 def plan_steps(work_class: Ints, pass_number: Ints, run: Ints, runs: int) -> StepPlan:
@@ -549,8 +515,6 @@ def plan_steps(work_class: Ints, pass_number: Ints, run: Ints, runs: int) -> Ste
     share = np.where(pass_number == 3, _INDEX["share_other"], share_of_class[work_class])
     # Winograd's algorithm computes many products of few rows each.
     half = np.where(work_class == CLASSES.index("conv_3x3"), _INDEX["half_3x3"], _INDEX["half"])[product_indices]
-    half = np.where(work_class[product_indices] == CLASSES.index("gemm"), _NONE, half)  # see `PRODUCT_HALF`
-    gemm_products = np.flatnonzero(work_class[product_indices] == CLASSES.index("gemm"))
     # If the products are the first entries, a slice selects them without a copy.
     products = slice(0, num_products) if is_product[:num_products].all() else product_indices
     first, groups = run * (_NONE + 1), runs * (_NONE + 1)
@@ -560,8 +524,6 @@ def plan_steps(work_class: Ints, pass_number: Ints, run: Ints, runs: int) -> Ste
         share=share,
         half=half,
         products=products,
-        gemms=product_indices[gemm_products],
-        gemm_products=gemm_products,
         by_step=GroupSums(runs, run),
         by_compute=GroupSums(groups, first[products] + efficiency[products], first[products] + factor[products]),
         by_memory=GroupSums(groups, first + share),
@@ -608,7 +570,7 @@ def _device_times(
     flop_s = 1 / (peak * values_or_one[plan.efficiency] * values_or_one[plan.factor])
     byte_s = 1 / (rates.bandwidth_bytes_per_s * values_or_one[plan.share])
     kernel_s = float(values[_INDEX["floor_s"]])
-    half_tiles = rates.multiprocessors * np.append(values, rates.product_half)[plan.half]
+    half_tiles = rates.multiprocessors * values_or_one[plan.half]
     width = max(_BLOCK // max(len(features.flops), 1), 16)
     blocks: list[Block] = [...]
     if features.flops.ndim > 1:
@@ -618,8 +580,6 @@ def _device_times(
         compute = steps.work[block] * flop_s
         underfill = half_tiles / features.tiles[plan.products][block]
         compute[plan.products] *= 1 + underfill
-        if len(plan.gemms):
-            _use_small_tiles(compute, underfill, steps, block, flop_s, half_tiles)
         memory = features.bytes[block] * byte_s
         floor = (features.kernels if has_one_kernel_column else features.kernels[block]) * kernel_s
         if entries is not None:
@@ -647,38 +607,6 @@ def _clock_fractions(rates: Rates) -> Floats:
         fraction = rates.convolution_fraction if is_convolution else rates.sustained_fraction
         fractions[_INDEX[f"efficiency_{name}"]] = fraction
     return fractions
-
-
-def _add_latency(device_s: Floats, steps: Steps, entries: EntryTerms | None) -> None:
-    """Add the latency of products to the times of steps and of entries, in place."""
-    device_s += steps.step_latency_s
-    if entries is not None:
-        entries.device_s[steps.plan.gemms] += steps.latency_s
-
-
-def _use_small_tiles(
-    compute: Floats, underfill: Floats, steps: Steps, block: Block, flop_s: Floats, half_tiles: Floats
-) -> None:
-    """Change the times of linear layers and matrix products, in place, to those with small tiles where shorter.
-
-    Parameters
-    ----------
-    compute : ndarray
-        Seconds of every entry with large tiles.
-    underfill : ndarray
-        `_DeviceTimes.underfill` with large tiles.
-    flop_s : ndarray
-        Seconds of a FLOP of every entry.
-    half_tiles : ndarray
-        Tiles at half efficiency of every product.
-    """
-    gemms, products = steps.plan.gemms, steps.plan.gemm_products
-    small_underfill = half_tiles[products] / steps.small_tiles[block]
-    small_compute = steps.small_work[block] * flop_s[gemms] * (1 + small_underfill)
-    large_compute = compute[gemms]
-    is_shorter = small_compute < large_compute
-    compute[gemms] = np.where(is_shorter, small_compute, large_compute)
-    underfill[products] = np.where(is_shorter, small_underfill, underfill[products])
 
 
 def _combine_with_host(device_s: Floats, launched: Floats, values: Floats) -> tuple[Floats, Floats, Floats]:

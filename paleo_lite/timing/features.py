@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -34,23 +34,12 @@ WORK_INNER = 8192
 """Length of the parts into which libraries split the inner dimension of weight gradients (split-K), which have small
 outputs and sum over many positions."""
 
-LARGE_TILE, SMALL_TILE = 128, 32
-"""Sides of the output tiles of linear layers and matrix products. Libraries choose between many sizes; the model takes
-the faster of two."""
-SMALL_TILE_RATE = 0.9
-"""Rate of computing small tiles over that of large ones, which use each operand more often."""
-SMALL_TILE_PART = 4096
-"""Length of the parts into which the inner dimension is split if tiles are small."""
-TILE_STEPS = 64
-"""Time to begin and to finish a tile, in steps of its inner dimension: the first operands are loaded, the result is
-stored."""
-
 
 class Features(msgspec.Struct, frozen=True, eq=False):
     """Features of a workload, with one entry for every layer in every pass that launches a kernel.
 
-    For many batch sizes at once (`broadcast`), `work_class` and `pass_number` have the shape (entries, 1), and the
-    other arrays, except `position`, have the shape (entries, batch sizes).
+    For many batch sizes at once (`broadcast`), `flops`, `bytes`, `kernels`, `gradients`, `padding` and `tiles` have the
+    shape (entries, batch sizes), and `work_class` and `pass_number` the shape (entries, 1).
 
     Attributes
     ----------
@@ -64,8 +53,6 @@ class Features(msgspec.Struct, frozen=True, eq=False):
         scores.
     tiles : ndarray, shape (entries,)
         Output tiles that can be computed concurrently; infinite for layers that are not matrix products.
-    small_padding, small_tiles : ndarray, shape (entries,)
-        The same with small tiles. They differ from `padding` and `tiles` only for the class ``gemm``.
     work_class : ndarray of int, shape (entries,)
         Index into `CLASSES`.
     pass_number : ndarray of int, shape (entries,)
@@ -80,8 +67,6 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     gradients: Floats
     padding: Floats
     tiles: Floats
-    small_padding: Floats
-    small_tiles: Floats
     work_class: Ints
     pass_number: Ints
     position: Ints
@@ -90,10 +75,6 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     def matrix(self) -> NDArray[np.bool_]:
         """Entries that consist of multiply-accumulates; the update of such a layer does not."""
         return (self.work_class < len(MATRIX_CLASSES)) & (self.pass_number < 3)
-
-    def with_compute_times(self, factors: Floats) -> Features:
-        """Return the features with the compute time of each entry multiplied by a factor."""
-        return msgspec.structs.replace(self, padding=self.padding * factors, small_padding=self.small_padding * factors)
 
 
 PASS_NUMBERS = {"inference": 0, "forward": 0, "backward_data": 1, "backward_weight": 2, "update": 3}
@@ -114,8 +95,8 @@ def features_of(workload: Workload) -> Features:
     work_class = np.array([CLASS_INDEX[class_of(layer)] for layer in layers], dtype=np.int64)[layer_index]
     pass_number = np.array([PASS_NUMBERS[name] for name in passes], dtype=np.int64)[pass_index]
     num_weights = np.array([len(layer.weights) for layer in layers], dtype=np.float64)[layer_index]
-    tilings = [tilings_of(layers[layer], passes[index], batch_size) for index, layer in position]
-    padding, tiles, small_padding, small_tiles = np.array(tilings, dtype=np.float64).reshape(len(position), 4).T
+    sizes = [padding_and_tiles(layers[layer], passes[index], batch_size) for index, layer in position]
+    padding, tiles = np.array(sizes, dtype=np.float64).reshape(len(position), 2).T
     features = Features(
         flops=work.column("flops", phase, batch_size)[entries].astype(np.float64),
         bytes=work.column("bytes", phase, batch_size)[entries].astype(np.float64),
@@ -123,8 +104,6 @@ def features_of(workload: Workload) -> Features:
         gradients=np.where(pass_number == 2, num_weights, 0.0),
         padding=padding,
         tiles=tiles,
-        small_padding=small_padding,
-        small_tiles=small_tiles,
         work_class=work_class,
         pass_number=pass_number,
         position=position,
@@ -146,8 +125,6 @@ def merge_identical_entries(features: Features) -> Features:
         features.gradients,
         features.padding,
         features.tiles,
-        features.small_padding,
-        features.small_tiles,
         features.work_class,
         features.pass_number,
     ]
@@ -159,31 +136,14 @@ def merge_identical_entries(features: Features) -> Features:
         gradients=features.gradients[first] * multiplicity,
         padding=features.padding[first],
         tiles=features.tiles[first],
-        small_padding=features.small_padding[first],
-        small_tiles=features.small_tiles[first],
         work_class=features.work_class[first],
         pass_number=features.pass_number[first],
         position=features.position[first],
     )
 
 
-class Tilings(NamedTuple):
-    """Divisions of a layer's matrix product into large and into small tiles; see `Features`.
-
-    Attributes
-    ----------
-    padding, tiles, small_padding, small_tiles : float or ndarray
-        1 and infinity for layers without a matrix product.
-    """
-
-    padding: Any
-    tiles: Any
-    small_padding: Any
-    small_tiles: Any
-
-
-def tilings_of(layer: Layer, pass_name: str, batch_size: int | Ints) -> Tilings:
-    """Return the divisions of a layer's matrix product in a pass into tiles.
+def padding_and_tiles(layer: Layer, pass_name: str, batch_size: int | Ints) -> tuple[Any, Any]:
+    """Return the padding and the number of output tiles of a layer's matrix product in a pass.
 
     Parameters
     ----------
@@ -193,92 +153,46 @@ def tilings_of(layer: Layer, pass_name: str, batch_size: int | Ints) -> Tilings:
         One of `paleo_lite.counting.PASSES`.
     batch_size : int or ndarray of int
         Batch size, or several at once.
+
+    Returns
+    -------
+    padding, tiles : float or ndarray
+        As in `Features`; 1 and infinity for layers without a matrix product.
     """
     gemm = None if pass_name == "update" else gemm_of(layer, pass_name)
     if gemm is None or 0 in gemm[:4]:
-        return Tilings(1.0, np.inf, 1.0, np.inf)
-    # Only the size that grows with the batch is an array: the brackets keep the other factors plain numbers.
+        return 1.0, np.inf
     rows, columns, inner, groups = (
         size * (batch_size if gemm.grows == name else 1)
         for name, size in zip(("rows", "columns", "inner", "groups"), gemm[:4])
     )
-    if class_of(layer) == "gemm":
-        padding, tiles = _divide(rows, columns, inner, LARGE_TILE, WORK_INNER, 1.0)
-        small_padding, small_tiles = _divide(rows, columns, inner, SMALL_TILE, SMALL_TILE_PART, SMALL_TILE_RATE)
-    else:
-        padding, tiles = _divide_convolution(layer, pass_name, batch_size, rows, columns, inner, gemm.groups)
-        small_padding, small_tiles = padding, tiles
-    if "causal" in layer.attributes or "window" in layer.attributes:
-        fraction = computed_score_fraction(layer)
-        padding, small_padding = padding * fraction, small_padding * fraction
-    if gemm.columns == gemm.groups == 1:
-        padding, small_padding = (np.where(groups > 1, 1.0, value) for value in (padding, small_padding))
-    return Tilings(padding, tiles * groups, small_padding, small_tiles * groups)
-
-
-def _divide(
-    rows: int | Ints, columns: int | Ints, inner: int | Ints, side: int, part: int, rate: float
-) -> tuple[Any, Any]:
-    """Return the padding and the number of tiles of one matrix product.
-
-    Libraries multiply a matrix by one vector without padding, and by a few with narrow tiles (1, 2, 4, 8, 16 rows), so
-    that doubling the number of rows at most doubles the arithmetic.
-
-    Parameters
-    ----------
-    rows, columns, inner : int or ndarray of int
-        Sizes of the product.
-    side : int
-        Rows and columns of a tile.
-    part : int
-        Length of the parts into which the inner dimension is split.
-    rate : float
-        Rate of computing these tiles over that of large ones.
-    """
-    row_tiles, column_tiles, parts = -(-rows // side), -(-columns // side), -(-inner // part)
-    padded_rows = np.where(np.asarray(rows) < SMALL_TILE, _next_power_of_two(rows), row_tiles * side)
-    steps = -(-inner // TILE_INNER) * TILE_INNER + parts * TILE_STEPS
-    padding = padded_rows / rows * (column_tiles * side / columns * (steps / inner / rate))
-    return padding, row_tiles * (column_tiles * parts)
-
-
-def _divide_convolution(
-    layer: Layer,
-    pass_name: str,
-    batch_size: int | Ints,
-    rows: int | Ints,
-    columns: int | Ints,
-    inner: int | Ints,
-    groups: int,
-) -> tuple[Any, Any]:
-    """Return the padding and the number of tiles of one group of a convolution, or of fused attention.
-
-    Parameters
-    ----------
-    rows, columns, inner : int or ndarray of int
-        Sizes of the matrix product.
-    groups : int
-        Number of groups of a sample.
-    """
+    # Only the size that grows with the batch is an array: the brackets keep the other factors plain numbers.
+    tiles = -(-rows // WORK_ROWS) * (-(-columns // WORK_COLUMNS) * groups)
+    if pass_name == "backward_weight":
+        tiles = tiles * np.where(groups == 1, -(-inner // WORK_INNER), 1)
     work_class = class_of(layer)
-    is_convolution = layer.kind.startswith("conv")
-    tiles = -(-rows // WORK_ROWS) * -(-columns // WORK_COLUMNS)
-    if pass_name == "backward_weight" and groups == 1:
-        tiles = tiles * -(-inner // WORK_INNER)
     if work_class == "conv_depthwise":
         return 1.0, tiles
-    if pass_name == "backward_data" and is_convolution and groups == 1 and columns <= FEW_COLUMNS:
+    is_convolution = layer.kind.startswith("conv")
+    if pass_name == "backward_data" and is_convolution and gemm.groups == 1 and columns <= FEW_COLUMNS:
         # The gradient of an image has a few columns, which libraries do not pad to a full tile.
         padded_columns = max(columns, LEAST_COLUMNS)
     else:
         padded_columns = -(-columns // TILE_COLUMNS) * TILE_COLUMNS
     padded_rows = -(-rows // TILE_ROWS) * TILE_ROWS
-    if not is_convolution:
+    if not str(work_class).startswith("conv"):
+        # Libraries multiply a matrix by one vector without padding, and by a few with narrow tiles (1, 2, 4, 8, 16), so
+        # that doubling the number of rows at most doubles the arithmetic.
         padded_rows = np.where(np.asarray(rows) < TILE_ROWS, _next_power_of_two(rows), padded_rows)
     padded_inner = -(-inner // TILE_INNER) * TILE_INNER
     padding = padded_rows / rows * (padded_columns / columns * (padded_inner / inner))
     if work_class == "conv_direct":
         padding = np.minimum(padding, fft_work_ratio(layer, batch_size))
+    has_mask = "causal" in layer.attributes or "window" in layer.attributes
+    if has_mask:
+        padding = padding * computed_score_fraction(layer)
+    if gemm.columns == gemm.groups == 1:
+        padding = np.where(groups > 1, 1.0, padding)
     return padding, tiles
 
 

@@ -74,8 +74,7 @@ def time_gemms(
     into : int
         Number of products in the stacked variant: one per right operand.
     tile : tuple of int
-        Rows and columns of the tile for the number of waves. The calibrated model uses 128 x 128 or
-        32 x 32, whichever takes less time.
+        Rows and columns of the tile for the number of waves. The calibrated model always uses 64 x 64.
 
     Raises
     ------

@@ -15,7 +15,6 @@ from paleo_lite.calibration.prior import device_prior
 from paleo_lite.errors import PaleoError
 from paleo_lite.machines import Machine, find_device, list_devices
 from paleo_lite.timing.calibrated import NAMES, CalibratedModel, rates_of
-from paleo_lite.timing.gemm import time_gemms
 
 
 def test_two_opinions_are_weighed_by_how_sure_they_are():
@@ -53,9 +52,7 @@ def test_kernels_of_engines_match_single_operations() -> None:
         model = pooled_model(find_device(device), "bf16", "engine")
         assert isinstance(model, CalibratedModel)
         assert model.label.startswith("pooled from single operations")
-        machine = Machine(find_device(device))
-        (product,) = time_gemms(4096, 4096, 4096, "bf16", model, machine=machine).variants
-        assert product.flops / product.time_s < machine.peak("bf16").per_s
+        assert np.exp(model.theta[NAMES.index("efficiency_gemm")]) < 1
 
 
 @pytest.mark.slow

@@ -13,61 +13,58 @@ from paleo_lite.timing.calibrated import NAMES, CalibratedModel, Rates, evaluate
 from paleo_lite.timing.features import CLASSES, Features, features_of
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
-RATES = Rates(
-    matrix_per_s=10e12, vector_per_s=4e12, bandwidth_bytes_per_s=500e9, multiprocessors=20.0, product_half=0.8
-)
+RATES = Rates(matrix_per_s=10e12, vector_per_s=4e12, bandwidth_bytes_per_s=500e9, multiprocessors=20.0)
 # Each parameter another value, so that none can stand in for another.
 VALUES = {name: 0.30 + 0.03 * place for place, name in enumerate(NAMES)} | {
     "floor_s": 3e-6, "overhead_s": 11e-6, "overhead_backward_s": 7e-6, "overhead_gradient_s": 5e-6, "step_s": 2e-3,
 }  # fmt: skip
 VALUES_IN_ORDER = np.array([VALUES[name] for name in NAMES])
 FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT, UPDATE = range(4)
-# FLOPs, bytes, kernels, gradients, padding and tiles of large tiles, of small ones, class, part
+# FLOPs, bytes, kernels, gradients, padding, tiles, class, part
 ENTRIES = [
-    (9e9, 2e6, 1, 0, 1.25, 30, 1.5, 400, "gemm", FORWARD),
-    (9e9, 2e6, 1, 0, 1.25, 4, 1.5, 50, "gemm", DATA_GRADIENT),
-    (9e9, 2e6, 1, 2, 1.25, 4, 1.5, 50, "gemm", WEIGHT_GRADIENT),
-    (8e9, 3e6, 2, 0, 1.5, 50, 1.5, 50, "conv_3x3", FORWARD),
-    (8e9, 3e6, 2, 1, 1.5, 50, 1.5, 50, "conv_3x3", WEIGHT_GRADIENT),
-    (1e3, 90e6, 1, 0, 1, np.inf, 1, np.inf, "gemm", WEIGHT_GRADIENT),
-    (1e3, 90e6, 1, 0, 1, np.inf, 1, np.inf, "gemm", UPDATE),
-    (1e3, 90e6, 3, 0, 1, np.inf, 1, np.inf, "elementwise", DATA_GRADIENT),
-    (1e2, 1e2, 3, 0, 1, np.inf, 1, np.inf, "copy", FORWARD),
+    (9e9, 2e6, 1, 0, 1.25, 30, "gemm", FORWARD),
+    (9e9, 2e6, 1, 0, 1.25, 30, "gemm", DATA_GRADIENT),
+    (9e9, 2e6, 1, 2, 1.25, 30, "gemm", WEIGHT_GRADIENT),
+    (8e9, 3e6, 2, 0, 1.5, 50, "conv_3x3", FORWARD),
+    (8e9, 3e6, 2, 1, 1.5, 50, "conv_3x3", WEIGHT_GRADIENT),
+    (1e3, 90e6, 1, 0, 1, np.inf, "gemm", WEIGHT_GRADIENT),
+    (1e3, 90e6, 1, 0, 1, np.inf, "gemm", UPDATE),
+    (1e3, 90e6, 3, 0, 1, np.inf, "elementwise", DATA_GRADIENT),
+    (1e2, 1e2, 3, 0, 1, np.inf, "copy", FORWARD),
 ]
 
 
 def features(entries: list[tuple[object, ...]]) -> Features:
     columns = list(zip(*entries))
-    numbers = [np.array(column, dtype=float) for column in columns[:8]]
-    classes = np.array([CLASSES.index(name) for name in columns[8]])
-    return Features(*numbers, classes, np.array(columns[9]), np.zeros((len(entries), 2), dtype=int))
+    numbers = [np.array(column, dtype=float) for column in columns[:6]]
+    classes = np.array([CLASSES.index(name) for name in columns[6]])
+    return Features(*numbers, classes, np.array(columns[7]), np.zeros((len(entries), 2), dtype=int))
 
 
 def device_s(entry: tuple[object, ...]) -> float:
-    """docs/model.md: device = (compute^4 + memory^4 + floor^4)^(1/4), and 2 us more for a matrix product."""
-    flops, moved, kernels, _, padding, tiles, small_padding, small_tiles, name, part = entry
+    """docs/model.md: device = (compute^4 + memory^4 + floor^4)^(1/4)."""
+    flops, moved, kernels, _, padding, tiles, name, part = entry
     multiplies = name in ("gemm", "conv_3x3") and part != UPDATE
     factor = {DATA_GRADIENT: VALUES["factor_data_gradient"], WEIGHT_GRADIENT: VALUES["factor_weight_gradient"]}
     if multiplies:
-        half = {"conv_3x3": VALUES["half_3x3"], "gemm": 0.8}[name]
-        work = min(padding * (1 + half * 20 / tiles), small_padding * (1 + half * 20 / small_tiles))
+        half = VALUES["half_3x3" if name == "conv_3x3" else "half"]
+        filled = 1 / (1 + half * 20 / tiles)
         gradient = factor.get(part, 1) if name == "conv_3x3" else 1  # a product's gradients are products like it
-        compute = flops * work / (10e12 * VALUES[f"efficiency_{name}"] * gradient)
+        compute = flops * padding / (10e12 * VALUES[f"efficiency_{name}"] * gradient * filled)
     else:
         compute = flops / 4e12
     memory = moved / (500e9 * VALUES["share_matrix" if multiplies else "share_other"])
-    latency = 2e-6 * kernels if multiplies and name == "gemm" else 0.0
-    return (compute**4 + memory**4 + (3e-6 * kernels) ** 4) ** 0.25 + latency
+    return (compute**4 + memory**4 + (3e-6 * kernels) ** 4) ** 0.25
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry[8]}-{entry[9]}-{entry[5]}")
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry[6]}-{entry[7]}-{entry[5]}")
 def test_an_entry_takes_what_the_formula_says(entry: tuple[object, ...]) -> None:
     assert evaluate(features([entry]), RATES, VALUES_IN_ORDER).device_s[0] == pytest.approx(device_s(entry), rel=1e-12)
 
 
 def step_s(scale: float) -> float:
     """Host: 11 us for each of 6 forward and update kernels, 7 us for 9 backward ones, 5 us for 3 gradients."""
-    kernels = {part: sum(entry[2] for entry in ENTRIES if entry[9] == part) for part in range(4)}
+    kernels = {part: sum(entry[2] for entry in ENTRIES if entry[7] == part) for part in range(4)}
     forward, backward = kernels[FORWARD] + kernels[UPDATE], kernels[DATA_GRADIENT] + kernels[WEIGHT_GRADIENT]
     host = 11e-6 * forward + 7e-6 * backward + 5e-6 * 3
     device = sum(device_s((flops * scale, moved * scale, *rest)) for flops, moved, *rest in ENTRIES)
@@ -86,9 +83,7 @@ def test_steps_of_more_batch_sizes_than_are_computed_at_once_do_so_too() -> None
     scales, one = np.linspace(1e-4, 1, 5001), features(ENTRIES)
     columns = {name: getattr(one, name)[:, None] for name in Features.__struct_fields__ if name != "position"}
     grown = {name: columns[name] * scales for name in ("flops", "bytes")}
-    filled = {
-        name: columns[name] * np.ones_like(scales) for name in ("padding", "tiles", "small_padding", "small_tiles")
-    }
+    filled = {name: columns[name] * np.ones_like(scales) for name in ("padding", "tiles")}
     many = Features(**(columns | grown | filled), position=one.position)
     found = step_times(many, RATES, VALUES_IN_ORDER, np.zeros((len(ENTRIES), 1), dtype=int), 1)
     assert found.shape == (1, len(scales))

@@ -50,7 +50,7 @@ def test_what_the_slides_measured_lies_in_the_interval_of_a_maxwell_card():
     ).variants
     assert separate.interval[0] < 8 * 71.964e-6 < separate.interval[1]
     assert stacked.interval[0] < 2 * 99.057e-6 < stacked.interval[1]
-    assert 1.3 < separate.time_s / stacked.time_s < 4  # it measured 2.9: the library did not choose small tiles
+    assert 2 < separate.time_s / stacked.time_s < 4  # it measured 2.9
 
 
 @pytest.mark.parametrize(
@@ -95,19 +95,14 @@ def test_large_products_take_their_flops_at_the_peak_in_any_number_of_launches(t
 
 
 def test_the_calibrated_model_by_hand():
-    """compute = FLOPs * padding / (peak * efficiency * tiles / (tiles + 0.75 * multiprocessors)), then the norm, p = 4.
-
-    1024 tiles of 32 x 32 take less time than 64 of 128 x 128.
-    """
+    """compute = FLOPs / (peak * efficiency * tiles / (tiles + half * multiprocessors)), then the norm with p = 4."""
     device = find_device("v100-sxm2")  # 80 multiprocessors
-    slow = model(efficiency_gemm=0.5)
+    slow = model(efficiency_gemm=0.5, half=0.2)
     (way,) = time_gemms(1024, 1024, 4096, "fp32", slow, machine=Machine(device)).variants
-    filled, small_filled = 64 / (64 + 0.75 * 80), 1024 / (1024 + 0.75 * 80)
-    assert small_filled * 0.9 > filled
-    work = (4096 + 64) / 4096 / 0.9 / small_filled
-    compute = 2 * 1024 * 1024 * 4096 * work / (15.7e12 * 0.5)
+    filled = 256 / (256 + 0.2 * 80)
+    compute = 2 * 1024 * 1024 * 4096 / (15.7e12 * 0.5 * filled)
     memory = 4 * (2 * 1024 * 4096 + 1024 * 1024) / 900e9
-    assert way.time_s == pytest.approx((compute**4 + memory**4) ** 0.25 + 2e-6, rel=1e-6)
+    assert way.time_s == pytest.approx((compute**4 + memory**4) ** 0.25, rel=1e-6)
     low, high = way.interval  # how wide is the model's own affair
     assert low < way.time_s < high and low * high == pytest.approx(way.time_s**2)
 
@@ -142,9 +137,8 @@ def test_launches_that_the_host_pays_for_are_what_batching_saves():
     device = find_device("v100-sxm2")
     times = time_gemms(64, 64, 64, "fp32", model(overhead_s=10e-6), machine=Machine(device), products=10)
     separate, stacked, batched = times.variants
-    # The latency of a product, 2 us, hides behind the interval of launches only in part.
-    assert 38e-6 < separate.time_s < 45e-6 and 3.8e-6 < stacked.time_s < 5e-6
-    assert times.rows()[2]["gain"] == pytest.approx(10, rel=0.1) and batched.launches == 1
+    assert (separate.time_s, stacked.time_s) == (pytest.approx(38e-6, rel=1e-3), pytest.approx(3.8e-6, rel=1e-3))
+    assert times.rows()[2]["gain"] == pytest.approx(10, rel=0.01) and batched.launches == 1
 
 
 @pytest.mark.parametrize(

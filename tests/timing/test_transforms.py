@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from paleo_lite.counting import Layer
-from paleo_lite.timing.features import FFT_PRODUCT_FACTOR, FFT_TRANSFORM_FACTOR, fft_work_ratio, tilings_of
+from paleo_lite.timing.features import FFT_PRODUCT_FACTOR, FFT_TRANSFORM_FACTOR, fft_work_ratio, padding_and_tiles
 
 
 def conv(kernel: tuple[int, int], side: int = 26, channels: tuple[int, int] = (64, 64), **attributes: Any) -> Layer:
@@ -79,22 +79,22 @@ def test_where_it_is_offered(layer: Layer, offered: bool) -> None:
 def test_many_channels_and_a_wide_kernel_are_spared_most() -> None:
     """V100, TensorFlow 1.10: 105 to 77 channels, 7x7 over 95x95, batch 45, ran 4.3 times faster than peak allows."""
     wide = conv((7, 7), side=95, channels=(105, 77))
-    assert tilings_of(wide, "inference", 45)[0] < 0.5
+    assert padding_and_tiles(wide, "inference", 45)[0] < 0.5
     # Few channels: the transforms alone take longer than the convolution (measured: direct).
-    assert tilings_of(conv((7, 7), side=400, channels=(11, 7)), "inference", 7)[0] > 1
+    assert padding_and_tiles(conv((7, 7), side=400, channels=(11, 7)), "inference", 7)[0] > 1
     assert fft_work_ratio(conv((40, 40), side=64), 1) == math.inf
 
 
 def test_many_batch_sizes_at_once_are_each_alone() -> None:
     layer, sizes = conv((5, 5), side=56), np.array([1, 7, 32, 512])
-    together = tilings_of(layer, "inference", sizes)
+    together = padding_and_tiles(layer, "inference", sizes)
     for place, size in enumerate(sizes):
-        alone = tilings_of(layer, "inference", int(size))
-        assert [column[place] for column in together] == pytest.approx(list(alone))
+        alone = padding_and_tiles(layer, "inference", int(size))
+        assert (together[0][place], together[1][place]) == pytest.approx(alone)
 
 
 def test_the_gradient_of_an_image_is_not_padded_to_a_whole_tile() -> None:
     """Three columns count as four, not as 32; the rows are 224 * 224, whole tiles; the sum is 64 * 49 = 196 * 16."""
     shapes = (3, 224, 224), (64, 112, 112), (64, 3, 7, 7)
     layer = Layer("conv", "conv2d", shapes[:1], shapes[1:2], shapes[2:], attributes={"stride": [2, 2]})
-    assert tilings_of(layer, "backward_data", 1)[0] == pytest.approx(4 / 3)
+    assert padding_and_tiles(layer, "backward_data", 1)[0] == pytest.approx(4 / 3)

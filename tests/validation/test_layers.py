@@ -201,6 +201,7 @@ def test_operands_in_a_loop_come_from_the_l2_if_they_fit() -> None:
     assert cache_of(find_device("mi210"), "fp16").bytes_from_memory(1e6) == 1e6
 
 
+@pytest.mark.needs_data
 def test_sources_with_constants_of_their_own() -> None:
     """A product in fp8 includes the conversion of its input; rocBLAS was timed on another computer for each chip."""
     sources = {(timed.gpu, timed.precision): timed.source for timed in published_layers(MEASURED, ["h100-sxm"]).layers}
@@ -211,10 +212,7 @@ def test_sources_with_constants_of_their_own() -> None:
 
 
 def test_device_is_predicted_from_other_devices_of_its_vendor() -> None:
-    """Three AMD devices that all achieve 0.8 of their peak inform each other but no other device.
-
-    The model's share of the peak increases with the number of tiles by a few percent.
-    """
+    """Three AMD devices that all achieve 0.8 of their peak inform each other but no other device."""
     operations = []
     for gpu in ("mi50", "mi100", "vega-fe"):
         device = find_device(gpu)
@@ -233,7 +231,7 @@ def test_device_is_predicted_from_other_devices_of_its_vendor() -> None:
         ("mi100", "matrix product", 32), ("vega-fe", "matrix product", 32),
     ]  # fmt: skip
     for row in rows:
-        assert row.same < 0.04 and row.out is not None and row.out < 0.1 and row.out_inside == 1
+        assert row.same < 0.03 and row.out is not None and row.out < 0.1 and row.out_inside == 1
         assert row.roofline == pytest.approx(0.2, abs=0.01)
     (alone,) = validate_operations(operations[:1])
     assert alone.out is None

@@ -19,7 +19,7 @@ from paleo_lite.errors import BadValue, CountFailed
 from paleo_lite.extras import require
 from paleo_lite.machines import Device, Machine, find_device
 from paleo_lite.timing.calibrated import library_peak, rates_of
-from paleo_lite.timing.features import CLASS_INDEX, PASS_NUMBERS, Features, tilings_of
+from paleo_lite.timing.features import CLASS_INDEX, PASS_NUMBERS, Features, padding_and_tiles
 from paleo_lite.units import element_bytes, parse_quantity
 
 from .published import hash_of
@@ -169,7 +169,7 @@ def _features(timed: LayerTime, cache: Cache) -> Features:
         _entry(layer, part, timed.batch_size, element_bytes(timed.precision), cache) for layer, part in timed.operations
     ]
     columns = np.array([entry for entry in entries if entry is not None], dtype=np.float64).T
-    flops, moved, gradients, padding, tiles, small_padding, small_tiles, work_class, part = columns
+    flops, moved, gradients, padding, tiles, work_class, part = columns
     position = np.zeros((len(part), 2), dtype=np.int64)
     return Features(
         flops=flops,
@@ -178,8 +178,6 @@ def _features(timed: LayerTime, cache: Cache) -> Features:
         gradients=gradients,
         padding=padding,
         tiles=tiles,
-        small_padding=small_padding,
-        small_tiles=small_tiles,
         work_class=work_class.astype(np.int64),
         pass_number=part.astype(np.int64),
         position=position,
@@ -201,13 +199,13 @@ def _entry(layer: Layer, part: str, batch_size: int, size: int, cache: Cache) ->
     if cost is None:
         raise CountFailed(f"there is no counting rule for {layer.kind}")
     phase = getattr(cost, part) if depends_on_batch else cost.forward
-    tilings = [float(value) for value in tilings_of(layer, part, batch_size)]
+    padding, tiles = padding_and_tiles(layer, part, batch_size)
     if not phase.kernels:
         return None
     moved = cache.bytes_from_memory((phase.reads + phase.writes) * size + phase.index_bytes)
     gradients = len(layer.weights) if part == "backward_weight" else 0
     work_class, pass_number = CLASS_INDEX[class_of(layer)], PASS_NUMBERS[part]
-    return phase.flops, moved, gradients, *tilings, work_class, pass_number
+    return phase.flops, moved, gradients, float(padding), float(tiles), work_class, pass_number
 
 
 def _launch_and_roofline(runs: MeasuredRuns, folds: Sequence[NDArray[np.int64]]) -> Floats:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.fit import MeasuredRuns, fit
+from paleo_lite.calibration.fit import MeasuredRuns, expected_scatter, fit
 from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import FIT_SCATTER, Prior, Traits
@@ -135,7 +135,7 @@ def _hold_out(devices: MeasuredDevices, key: GroupKey) -> _HeldOutDevice:
 def _score(device: _HeldOutDevice, indices: Sequence[int]) -> list[dict[str, float]]:
     """Fit the measurements at some indices and predict the others; return a row for each phase."""
     if len(indices):
-        fitted = fit(device.runs.select(np.array(indices)), device.prior_of_fit)
+        fitted = fit(device.runs.select(np.array(indices)), device.prior_of_fit, expected_scatter(len(indices)))
     else:
         fitted = prior_as_fit(device.prior)
     others = np.setdiff1d(np.arange(len(device.runs)), indices)
