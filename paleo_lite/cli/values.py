@@ -261,10 +261,11 @@ class RulesFile(click.Path):
         import runpy
 
         if ctx is None or not ctx.resilient_parsing:
+            path = Path(value).absolute()
             try:
-                runpy.run_path(str(value))
+                runpy.run_path(str(path))
             except Exception as error:
-                if isinstance(error, OSError) and error.filename == str(value):
+                if isinstance(error, OSError) and error.filename == str(path):
                     raise BadFile(f"{value}: cannot be read ({error.strerror})") from None
                 raise BadFile(f"{value}: {type(error).__name__}: {error}") from error
         return value
