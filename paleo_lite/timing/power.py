@@ -16,8 +16,8 @@ on the unit, the width of the operands, and the process node:
 
     energy = energy at 7 nm of the unit and width * (node / 7 nm) ** node exponent
 
-These four parameters are fitted to the efficiencies that matrix products reach on 19 devices. The
-activity of matrix products is 1. Convolutions keep the units less busy: theirs is `PowerModel.convolution_activity`.
+These four parameters are fitted to the efficiencies that matrix products reach on 19 devices. The activity of matrix
+products is 1. Convolutions keep the units less busy: theirs is `PowerModel.convolution_activity`.
 
 The highest fraction is 1, but boards for gaming and workstations raise their clock above the boost clock of the data
 sheet while power and temperature allow it: theirs is the ratio of these clocks (`UNLIMITED_CLOCKS_HZ`).
