@@ -63,10 +63,10 @@ BASE: dict[str, tuple[float, float, float]] = {
     "half": (0.5, 0.5, 0.5),
     "half_3x3": (0.7, 0.7, 0.6),
     "floor_s": (5e-6, 5e-6, 0.4),
-    "overhead_s": (28e-6, 28e-6, 0.4),
+    "overhead_s": (20e-6, 20e-6, 0.4),
     "overhead_backward_s": (8e-6, 8e-6, 0.4),
     "overhead_gradient_s": (120e-6, 120e-6, 0.5),
-    "step_s": (1.5e-3, 1.5e-3, 0.8),
+    "step_s": (0.5e-3, 0.5e-3, 0.8),
 }
 """Median on vector units, median on tensor cores, and standard deviation of the logarithm, of every parameter.
 
@@ -116,6 +116,10 @@ def base_prior(tensor_cores: bool, kepler: bool = False, precision: str = "fp32"
 # fits in a parameter is the variance of the effects that they share. The prior of a device is therefore a weighted mean
 # of fits, in which those that share most with it weigh most: the best linear unbiased predictor of a mixed model
 # (Henderson, 1975), called kriging in geostatistics. Effects that no fit shares remain in the variance.
+#
+# Some fits are far from what all others imply: a card throttled, or a source misreported its software. Their weights
+# in the parameters of kernels are those of effects with Student's t distribution, which has longer tails (Lange, Little
+# and Taylor, 1989).
 #
 # The host launches kernels independently of the device: its overheads depend on the software, the execution and the
 # computer of a source. Devices compared under one software therefore differ only by `DEVICE_LEVELS`.
@@ -292,6 +296,12 @@ HOST_LEVELS = (
 REFERENCE_DEVIATION = 0.3
 """Deviation in `BASE` that the levels are given for; for parameters with a larger one they are scaled up."""
 
+DEGREES_OF_FREEDOM = 4.0
+"""Degrees of freedom of Student's t distribution by which fits far from all others lose weight (docs/model.md)."""
+
+_OUTLIER_ITERATIONS = 3
+"""Number of times that the weights are computed; they change by less than a percent afterwards."""
+
 
 def prior_from_evidence(target: Traits, evidence: Sequence[Evidence]) -> Prior:
     """Return the prior of a device under some software, conditional on the fits of measured devices.
@@ -300,6 +310,8 @@ def prior_from_evidence(target: Traits, evidence: Sequence[Evidence]) -> Prior:
     variances S, their covariances k with the target, and the variance v of the target::
 
         mean = base + k (K + S)^-1 (theta - base),    variance = v - k (K + S)^-1 k
+
+    S includes the additional variance of fits that contradict the others (`_outlier_variances`).
 
     Parameters
     ----------
@@ -352,7 +364,7 @@ class _KrigingSystem(NamedTuple):
     informative : ndarray
         Indices of the fits that inform the parameter.
     covariance : ndarray, shape (informative, informative)
-        K + S.
+        K + S, with the additional variances of outliers.
     differences : ndarray, shape (informative,)
         theta - base.
     """
@@ -376,9 +388,44 @@ def _kriging_systems(fits: tuple[Evidence, ...]) -> list[_KrigingSystem]:
     for index, name in enumerate(NAMES):
         informative = np.flatnonzero(np.isfinite(deviations[:, index]))
         between_fits = covariances[name][1][np.ix_(informative, informative)]
-        own_variances = np.diag(deviations[informative, index] ** 2)
-        systems.append(_KrigingSystem(informative, between_fits + own_variances, differences[informative, index]))
+        covariance = between_fits + np.diag(deviations[informative, index] ** 2)
+        parameter_differences = differences[informative, index]
+        if name not in HOST_PARAMETERS:  # computers differ widely without being outliers
+            covariance += np.diag(_outlier_variances(covariance, parameter_differences))
+        systems.append(_KrigingSystem(informative, covariance, parameter_differences))
     return systems
+
+
+def _outlier_variances(covariance: Floats, differences: Floats) -> Floats:
+    """Return the variances to add to fits that contradict the others.
+
+    Each fit is compared with its expectation from all others. Its distance d from there, in standard deviations, has
+    the weight (nu + 1) / (nu + d^2) of Student's t distribution with nu degrees of freedom, at most 1; the variance of
+    the fit is divided by the weight (iteratively reweighted; Lange, Little and Taylor, *Robust Statistical Modeling
+    Using the t Distribution*, 1989).
+
+    Parameters
+    ----------
+    covariance : ndarray, shape (fits, fits)
+        K + S.
+    differences : ndarray, shape (fits,)
+        theta - base.
+
+    Returns
+    -------
+    ndarray, shape (fits,)
+        0 for fits within a standard deviation of their expectation.
+    """
+    additional = np.zeros(len(differences))
+    for _ in range(_OUTLIER_ITERATIONS):
+        inverse = np.linalg.inv(covariance + np.diag(additional))
+        # For a normal distribution with precision matrix Q, the distance of an element from its expectation given all
+        # others is (Q x)_i / Q_ii, and its variance is 1 / Q_ii.
+        distances = inverse @ differences / np.diag(inverse)
+        variances = 1 / np.diag(inverse) - additional
+        weights = (DEGREES_OF_FREEDOM + 1) / (DEGREES_OF_FREEDOM + distances**2 / variances)
+        additional = variances * (1 / np.minimum(weights, 1.0) - 1)
+    return additional
 
 
 def _prior_covariances(targets: Sequence[Traits], others: Sequence[Traits]) -> dict[str, tuple[Floats, Floats]]:

@@ -7,11 +7,11 @@ For each layer and pass, with p = 4, so that the largest term dominates and the 
     memory = bytes / (bandwidth * share[class])
     floor = shortest kernel * kernels
 
-The host launches kernels ahead of the device, so that launching matters only if it takes longer than the device's
-work::
+The host launches kernels ahead of the device, but not far enough to hide all launches behind the device's work: a step
+ends with a synchronisation, and some layers are launched more slowly than they run. The two times combine as::
 
     host = sum(overhead[pass] * kernels) + overhead of a gradient * parameter tensors
-    step = (sum(device)^p + host^p)^(1/p) + constant
+    step = sqrt(sum(device)^2 + host^2) + constant
 
 The constant covers the framework's own work, and copies to the device if a source includes them. ``efficiency`` may
 exceed 1 if a library uses an algorithm with fewer multiplications. ``tiles / (tiles + half * multiprocessors)`` is a
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     Block = EllipsisType | tuple[slice, slice]
 
 POWER = 4.0
-"""Exponent p of the norm that combines the terms."""
+"""Exponent p of the norm that combines the terms of a layer."""
 
 _BLOCK = 2**15
 """Entries times batch sizes that are computed at a time, so that the arrays stay in a core's cache."""
@@ -415,8 +415,8 @@ def sensitivities(
     gradient[:, _INDEX["floor_s"]] = floor_sums
     busy_s, host_s, overheads_s = _combine_with_host(device_s, steps.launched, values)
     device_share, host_share = device_s / busy_s, host_s / busy_s
-    gradient *= (device_share * device_share * device_share)[:, None]
-    overhead_slopes = overheads_s * (host_share * host_share * host_share)
+    gradient *= device_share[:, None]
+    overhead_slopes = overheads_s * host_share
     gradient[:, [_INDEX[name] for name in _OVERHEADS]] = np.moveaxis(overhead_slopes, 0, 1)
     gradient[:, _INDEX["step_s"]] = values[_INDEX["step_s"]]
     return busy_s + values[_INDEX["step_s"]], gradient
@@ -610,7 +610,7 @@ def _clock_fractions(rates: Rates) -> Floats:
 
 
 def _combine_with_host(device_s: Floats, launched: Floats, values: Floats) -> tuple[Floats, Floats, Floats]:
-    """Combine device and host time of whole steps by the p-norm.
+    """Combine device and host time of whole steps as the root of the sum of their squares.
 
     Returns
     -------
@@ -624,5 +624,5 @@ def _combine_with_host(device_s: Floats, launched: Floats, values: Floats) -> tu
     overheads = values[[_INDEX[name] for name in _OVERHEADS]]
     overheads_s = overheads.reshape(-1, *[1] * (launched.ndim - 1)) * launched
     host_s = overheads_s.sum(axis=0)
-    busy_s = np.sqrt(np.sqrt(np.square(np.square(device_s)) + np.square(np.square(host_s))))
+    busy_s = np.hypot(device_s, host_s)
     return busy_s, host_s, overheads_s

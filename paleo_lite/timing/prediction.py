@@ -125,8 +125,7 @@ def _notes(workload: Workload, machine: Machine, model: TimeModel, terms: Terms)
         )
     if terms.host_slowdown > 1.05:
         notes.append(
-            "the host launches kernels more slowly than the device runs them: "
-            f"it takes {terms.host_slowdown:.2g} times as long"
+            f"the device waits for the host to launch kernels: the step takes {terms.host_slowdown:.2g} times as long"
         )
     return tuple(notes)
 

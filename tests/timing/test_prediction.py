@@ -133,11 +133,11 @@ def test_a_note_states_how_much_slower_the_host_is(batch_size: int) -> None:
     """Each layer's time contains the wait, so that the slowdown is its ratio to the time of the device alone."""
     prediction = pl.predict("resnet18", gpu="titan-rtx", batch_size=batch_size)
     slowdown = prediction.terms.host_slowdown
-    notes = [note for note in prediction.notes if note.startswith("the host launches kernels more slowly")]
+    notes = [note for note in prediction.notes if note.startswith("the device waits for the host")]
     assert bool(notes) == (batch_size <= 4) == (slowdown > 1.05)
     for note in notes:
         assert 1.05 < slowdown < 2
-        assert note.endswith(f"it takes {slowdown:.2g} times as long")
+        assert note.endswith(f"the step takes {slowdown:.2g} times as long")
 
 
 def test_mfu_is_flops_over_peak_over_time() -> None:
