@@ -153,7 +153,7 @@ def loop_calibrated(network: str, device: Device, precision: str, batch_size: in
     objects = [LayerObject(op, batch_size) for op in ops_of(layers, batch_size)]
     device_s = sum(layer.calibrated_s(rates, values, precision) for layer in objects)
     host_s = values["overhead_s"] * sum(layer.cost.inference.kernels for layer in objects)
-    return float((device_s**POWER + host_s**POWER) ** (1 / POWER) + values["step_s"])
+    return float(np.hypot(device_s, host_s) + values["step_s"])
 
 
 @lru_cache(None)

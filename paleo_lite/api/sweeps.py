@@ -13,6 +13,7 @@ from ..distributed.collectives import COLLECTIVES
 from ..distributed.strategies import resolve_strategy
 from ..errors import BadValue
 from ..machines import list_devices
+from ..machines.registry import parse_power_limit
 from ..sweeps.best import Best, find_best
 from ..sweeps.run import Sweep, run_sweep
 from ..sweeps.serving import ServingSpace
@@ -28,6 +29,9 @@ Names = str | Sequence[str]
 Rates = str | float | Sequence[float]
 """A number of requests per second, a sequence, or a text such as ``"2,5,10"``."""
 
+Powers = str | float | Sequence[float | str]
+"""A number of watts, a sequence of powers, or a text such as ``"150W,200W"``."""
+
 Numbers = str | int | Sequence[int]
 """An integer, a sequence of integers, or a text such as ``"1,2,4"`` or ``"1:1024:x2"``."""
 
@@ -41,6 +45,7 @@ def sweep(
     phases: Names = "inference",
     batch_sizes: Numbers = 1,
     sequence_lengths: Numbers | None = None,
+    power_limits: Powers | None = None,
     time_models: Names = AUTOMATIC,
     ppp: float | None = None,
     workers: Numbers = 1,
@@ -89,6 +94,9 @@ def sweep(
     sequence_lengths : numbers, optional
         Tokens per sequence; in phase ``decode``, tokens in the KV cache (default: the length of each network). Valid
         for language models that are shipped, described by a config, or exported for several lengths.
+    power_limits : powers, optional
+        Power limits of every device, such as ``"300W"``, ``"150W,200W"`` or numbers of watts (default: that of the data
+        sheet, which a higher limit does not change).
     time_models : names
         ``default`` (as chosen by `paleo_lite.predict`) or names of `paleo_lite.timing.TIME_MODELS`.
     ppp : float, optional
@@ -162,6 +170,7 @@ def sweep(
             phases,
             batch_sizes,
             sequence_lengths,
+            power_limits,
             time_models,
             workers,
             strategies,
@@ -181,6 +190,7 @@ def sweep(
             "--phase": phases != "inference",
             "--batch-size": str(batch_sizes) != "1",
             "--sequence-length": sequence_lengths is not None,
+            "--power-limit": power_limits is not None,
             "--time-model": time_models != AUTOMATIC,
             "--ppp": ppp is not None,
             "--workers": str(workers) != "1",
@@ -231,6 +241,7 @@ def _step_space(
     phases: Names,
     batch_sizes: Numbers,
     sequence_lengths: Numbers | None,
+    power_limits: Powers | None,
     time_models: Names,
     workers: Numbers,
     strategies: Names,
@@ -256,6 +267,7 @@ def _step_space(
     return Space(
         networks=parse_names(networks, "networks", network_names()),
         gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
+        power_limits_w=(None,) if power_limits is None else _parse_powers(power_limits),
         precisions=parse_names(precisions, "precisions", list(PRECISION_BYTES)),
         phases=parse_names(phases, "phases", list(PHASES)),
         batch_sizes=parse_numbers(batch_sizes, "batch sizes"),
@@ -282,6 +294,14 @@ def _parse_rates(rates: Rates) -> tuple[float, ...]:
     if isinstance(rates, str):
         return tuple(parse_rate(part) for part in rates.split(","))
     return tuple(float(rate) for rate in rates)
+
+
+def _parse_powers(powers: Powers) -> tuple[float, ...]:
+    """Return powers in watts from a number, a sequence, or a text such as ``"150W,200W"``."""
+    if isinstance(powers, (int, float)):
+        return (parse_power_limit(powers),)
+    parts = powers.split(",") if isinstance(powers, str) else powers
+    return tuple(parse_power_limit(part) for part in parts)
 
 
 def _single_link(links: Names) -> str | None:

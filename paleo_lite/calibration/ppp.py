@@ -22,6 +22,9 @@ from ..timing.models import INTERVAL_LEVEL, QUANTILES, PppModel
 from .fit import workload_of
 from .measurements import Measurement, Provenance, merge_repeated_runs, provenance_of
 
+PPP_FORMAT = 1
+"""Format of calibration files with a PPP."""
+
 AT_PEAK = PppModel(1.0)
 """Time model of arithmetic and memory traffic at the peaks of the data sheet, one after the other; the numerator of the
 PPP."""
@@ -210,7 +213,7 @@ def fit_ppp(
     reach = math.exp(QUANTILES[INTERVAL_LEVEL] * deviation_of_mean)
     ppp = math.exp(mean)
     return PppCalibration(
-        format=1,
+        format=PPP_FORMAT,
         time_model=PppModel.name,
         device=device,
         precision=precision,

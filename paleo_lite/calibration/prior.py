@@ -311,7 +311,8 @@ def prior_from_evidence(target: Traits, evidence: Sequence[Evidence]) -> Prior:
 
         mean = base + k (K + S)^-1 (theta - base),    variance = v - k (K + S)^-1 k
 
-    S includes the additional variance of fits that contradict the others (`_outlier_variances`).
+    S includes the additional variance of fits that contradict the others (`_outlier_variances`), except for fits of the
+    target's chip in its precision: what is special about them may be the chip.
 
     Parameters
     ----------
@@ -324,6 +325,7 @@ def prior_from_evidence(target: Traits, evidence: Sequence[Evidence]) -> Prior:
     base = base_prior(target.unit.endswith("tensor"), target.kepler, target.precision)
     mean, deviation = base.mean.copy(), np.empty(len(NAMES))
     covariances = _prior_covariances([target], fits)
+    is_other_chip = np.array([(fit.chip, fit.precision) != (target.chip, target.precision) for fit in fits])
     for index, (name, system) in enumerate(zip(NAMES, _kriging_systems(fits))):
         target_variance, covariance = covariances[name]
         if name in INFORMED_PARAMETERS or len(system.informative):
@@ -332,7 +334,8 @@ def prior_from_evidence(target: Traits, evidence: Sequence[Evidence]) -> Prior:
             variance = base.deviation[index] ** 2
         if len(system.informative):
             covariance_with_fits = covariance[0, system.informative]
-            weights = np.linalg.solve(system.covariance, covariance_with_fits)
+            outlier_variances = system.outlier_variances * is_other_chip[system.informative]
+            weights = np.linalg.solve(system.covariance + np.diag(outlier_variances), covariance_with_fits)
             mean[index] += weights @ system.differences
             variance -= weights @ covariance_with_fits
         deviation[index] = np.sqrt(variance)
@@ -364,14 +367,17 @@ class _KrigingSystem(NamedTuple):
     informative : ndarray
         Indices of the fits that inform the parameter.
     covariance : ndarray, shape (informative, informative)
-        K + S, with the additional variances of outliers.
+        K + S, without the additional variances of outliers.
     differences : ndarray, shape (informative,)
         theta - base.
+    outlier_variances : ndarray, shape (informative,)
+        Additional variances of fits that contradict the others.
     """
 
     informative: NDArray[np.intp]
     covariance: Floats
     differences: Floats
+    outlier_variances: Floats
 
 
 @lru_cache(maxsize=4)
@@ -390,9 +396,10 @@ def _kriging_systems(fits: tuple[Evidence, ...]) -> list[_KrigingSystem]:
         between_fits = covariances[name][1][np.ix_(informative, informative)]
         covariance = between_fits + np.diag(deviations[informative, index] ** 2)
         parameter_differences = differences[informative, index]
+        outlier_variances = np.zeros(len(informative))
         if name not in HOST_PARAMETERS:  # computers differ widely without being outliers
-            covariance += np.diag(_outlier_variances(covariance, parameter_differences))
-        systems.append(_KrigingSystem(informative, covariance, parameter_differences))
+            outlier_variances = _outlier_variances(covariance, parameter_differences)
+        systems.append(_KrigingSystem(informative, covariance, parameter_differences, outlier_variances))
     return systems
 
 

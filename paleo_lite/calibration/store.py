@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-FORMAT = 1
+FORMAT = 2
+"""Format of calibrations of all parameters. In format 1, they belong to a formula that combines the time of the device
+and that of the host as the fourth root of fourth powers, and their values mean something else."""
+
 _MAX_FILE_BYTES = 2**22
 _WORST_COUNT = 5
 
@@ -180,15 +183,15 @@ def read_calibration(path: Path) -> AnyCalibration:
     Raises
     ------
     BadFile
-        If it is malformed, incomplete or of a newer format; the message names file and field.
+        If it is malformed, incomplete or of another format; the message names file and field.
     """
     header = read_typed(path, _FileHeader, "calibration", _MAX_FILE_BYTES)
-    if header.format != FORMAT:
-        raise BadFile(f"{path}: format is {header.format}, this version of paleo-lite reads {FORMAT}")
     if header.time_model == PppModel.name:
-        from .ppp import PppCalibration, check_ppp
+        from .ppp import PPP_FORMAT, PppCalibration, check_ppp
 
+        _check_format(path, header.format, PPP_FORMAT)
         return check_ppp(read_typed(path, PppCalibration, "calibration", _MAX_FILE_BYTES), path)
+    _check_format(path, header.format, FORMAT)
     calibration = read_typed(path, Calibration, "calibration", _MAX_FILE_BYTES)
     missing = [name for name in NAMES if name not in calibration.parameters]
     if missing:
@@ -199,6 +202,16 @@ def read_calibration(path: Path) -> AnyCalibration:
     if not _is_covariance(calibration.covariance):
         raise BadFile(f"{path}: covariance must have {len(NAMES)} rows of {len(NAMES)} numbers")
     return calibration
+
+
+def _check_format(path: Path, found: int, expected: int) -> None:
+    if found < expected:
+        raise BadFile(
+            f"{path}: format is {found}, whose parameters belong to an earlier formula: fit the measurements again, "
+            "with `paleo-lite calibrate`"
+        )
+    if found > expected:
+        raise BadFile(f"{path}: format is {found}, this version of paleo-lite reads {expected}")
 
 
 def _is_covariance(rows: Sequence[str]) -> bool:

@@ -70,6 +70,13 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
     help="Tokens per sequence; in decode the tokens in the KV cache. [default: the length of each network]",
 )
 @click.option(
+    "--power-limit",
+    "--power-limits",
+    "power_limits",
+    metavar="WATTS",
+    help="Power limits of every device, such as 150W,200W,250W. [default: those in the data files]",
+)
+@click.option(
     "--time-model",
     "--time-models",
     "time_models",
@@ -210,6 +217,8 @@ def sweep(**arguments: Any) -> Result:
       paleo-lite sweep --network all --gpu k80-die,v100-sxm2 --precision fp32,fp16 --phase training \\
         --batch-size 32:512:x2 --workers 1,2,4,8 --link pcie3-x16,'100 Gbit/s' -o training.parquet
       paleo-lite best sweep.parquet --minimise cost --where "hours < 1"
+      paleo-lite sweep --network resnet50 --gpu v100-sxm2 --power-limit 150W,200W,250W,300W -o limits.parquet
+      paleo-lite best limits.parquet --pareto time_s,energy_j
       paleo-lite sweep --network llama-3-8b --gpu a100-sxm-80gb,h100-sxm,l40s --rate 2,5,10 -o servers.parquet
       paleo-lite best servers.parquet --minimise usd_per_million_output_tokens --where "ttft_p50_s < 0.5"
 

@@ -167,14 +167,25 @@ def limit_power(device: Device, power_limit: float | str) -> Device:
     BadValue
         If the limit is not a power > 0.
     """
+    limit = Figure(f"{parse_power_limit(power_limit):g} W", REQUESTED_LIMIT)
+    return msgspec.structs.replace(device, power=limit, rated_power=device.rated_power or device.power)
+
+
+def parse_power_limit(power_limit: float | str) -> float:
+    """Return a power limit in watts.
+
+    Raises
+    ------
+    BadValue
+        If the limit is not a power > 0.
+    """
     try:
         limit_w = parse_quantity(power_limit, "W")
     except BadQuantity as error:
         raise BadValue(f"`--power-limit` must be a power such as '300 W' ({error})") from None
     if not limit_w > 0:
         raise BadValue(f"`--power-limit` must be > 0 W (got {power_limit})")
-    limit = Figure(f"{limit_w:g} W", REQUESTED_LIMIT)
-    return msgspec.structs.replace(device, power=limit, rated_power=device.rated_power or device.power)
+    return limit_w
 
 
 class Machine(msgspec.Struct, frozen=True):

@@ -90,14 +90,15 @@ def _count_rows(best: Best) -> str:
 
 
 _CONFIGURATION = (
-    "network", "gpu", "precision", "phase", "time_model", "answer", "scaling", "strategy", "link", "collective",
-    "workers", "sequence_length", "batch_size", "weights", "tensor", "pipeline", "replicas", "rate_per_s",
+    "network", "gpu", "power_limit_w", "precision", "phase", "time_model", "answer", "scaling", "strategy", "link",
+    "collective", "workers", "sequence_length", "batch_size", "weights", "tensor", "pipeline", "replicas", "rate_per_s",
     "concurrency",
 )  # fmt: skip
 
 _COLUMNS = [
     Column("network", "network", left=True),
     Column("gpu", "GPU", left=True),
+    Column("power_limit_w", "power\nlimit", lambda limit_w: format_si(limit_w, "W", 3)),
     Column("precision", "precision", left=True, drop_order=6),
     Column("phase", "phase", left=True, drop_order=5),
     Column("workers", "workers"),

@@ -23,6 +23,7 @@ from ..distributed.scale import predict_step
 from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, PaleoError
 from ..machines import Device, Machine, find_device
+from ..machines.registry import limit_power
 from ..timing.broadcast import Passes, keep_freed_memory
 from ..timing.memory import RESERVE_BYTES, shard_model_state, usable_bytes
 from ..timing.models import CALIBRATED, DIRECT_PRECISIONS, RequestedOutputs, RooflineModel, TimeModel, find_model
@@ -39,7 +40,7 @@ from .cases import (
     resolve_network,
     shared_cache,
 )
-from .space import AUTOMATIC, Chunk, SizedNetwork, Space
+from .space import AUTOMATIC, Chunk, LimitedDevice, SizedNetwork, Space
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -177,7 +178,7 @@ class Grid:
 
     def __init__(self, space: Space, chunk: Chunk, choose_model: ChooseModel) -> None:
         self.space, self.chunk = space, chunk
-        self.devices: list[Device] = [load_device(gpu, space.hardware_files) for gpu in chunk.gpus]
+        self.devices: list[Device] = [load_device(device, space.hardware_files) for device in chunk.devices]
         self.shape = (len(chunk.cases), len(self.devices), *space.inner_shape, len(chunk.batch_sizes))
         self.columns: dict[str, Floats] = {}
         self.collective = StringColumn(np.full(self.shape, -1, dtype=np.int32))
@@ -233,9 +234,10 @@ class Grid:
 
 
 @lru_cache(512)
-def load_device(name: str, files: tuple[str, ...]) -> Device:
-    """Return a device by name."""
-    return find_device(name, [Path(file) for file in files])
+def load_device(limited: LimitedDevice, files: tuple[str, ...]) -> Device:
+    """Return a device by name, under its power limit."""
+    device = find_device(limited.gpu, [Path(file) for file in files])
+    return device if limited.power_limit_w is None else limit_power(device, limited.power_limit_w)
 
 
 def _refuse_indivisible_work(grid: Grid) -> None:
@@ -591,6 +593,13 @@ def _power_of(device: Device, given_w: float | None) -> DrawnPower:
     return DrawnPower(power_w, power_w)
 
 
+def _effective_limit_w(device: Device) -> float:
+    """Return the requested power limit of a device in watts, but at most that of the data sheet; NaN if not given."""
+    if device.requested_power_limit_w is None:
+        return np.nan
+    return min(device.requested_power_limit_w, device.rated_power_w or np.inf)
+
+
 def _make_table(grid: Grid) -> Columns:
     """Return the columns in their order, flattened to one value per row."""
     space, chunk = grid.space, grid.chunk
@@ -618,7 +627,8 @@ def _make_table(grid: Grid) -> Columns:
         column.codes = column.codes.ravel()
     return {
         "network": strings([network.name for network, _ in chunk.cases], "case"),
-        "gpu": strings(chunk.gpus, "device"),
+        "gpu": strings([device.gpu for device in chunk.devices], "device"),
+        "power_limit_w": numbers([_effective_limit_w(device) for device in grid.devices], "device"),
         "precision": strings([chunk.precision]),
         "phase": strings([phase for _, phase in chunk.cases], "case"),
         "sequence_length": numbers(lengths, "case"),

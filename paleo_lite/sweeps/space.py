@@ -42,6 +42,7 @@ ROWS_PER_S, ROW_BYTES = 150_000, 40
 _DIMENSIONS = (
     "networks",
     "gpus",
+    "power_limits_w",
     "precisions",
     "phases",
     "sequence_lengths",
@@ -82,13 +83,20 @@ class SizedNetwork(NamedTuple):
         return None
 
 
+class LimitedDevice(NamedTuple):
+    """A device by name, and its power limit in watts; None for that of its data sheet."""
+
+    gpu: str
+    power_limit_w: float | None = None
+
+
 class Chunk(NamedTuple):
     """A part of a space: some cases, devices and batch sizes in one precision, with all values of the other axes."""
 
     number: int
     precision: str
     cases: tuple[tuple[SizedNetwork, str], ...]
-    gpus: tuple[str, ...]
+    devices: tuple[LimitedDevice, ...]
     batch_sizes: tuple[int, ...]
 
 
@@ -99,6 +107,8 @@ class Space(Result, msgspec.Struct, frozen=True):
     ----------
     networks, gpus, precisions, phases : tuple of str
         Names of the registries.
+    power_limits_w : tuple of float or None
+        Power limits of every device in watts; None for that of its data sheet.
     sequence_lengths : tuple of int or None
         Tokens per sequence for networks that read tokens; in ``decode`` tokens in the KV cache.
     batch_sizes : tuple of int
@@ -125,6 +135,7 @@ class Space(Result, msgspec.Struct, frozen=True):
 
     networks: tuple[str, ...]
     gpus: tuple[str, ...]
+    power_limits_w: tuple[float | None, ...] = (None,)
     precisions: tuple[str, ...] = ("fp32",)
     phases: tuple[str, ...] = ("inference",)
     sequence_lengths: tuple[int | None, ...] = (None,)
@@ -166,7 +177,7 @@ class Space(Result, msgspec.Struct, frozen=True):
             raise BadValue("`sweep` does not support tensor or pipeline parallelism of blocks; use `paleo-lite scale`")
         for name in _DIMENSIONS:
             values = getattr(self, name)
-            title = name.replace("_", " ")
+            title = _title_of(name)
             if not values:
                 raise BadValue(f"the sweep needs at least one value of {title}")
             if len(set(values)) < len(values):
@@ -224,7 +235,7 @@ class Space(Result, msgspec.Struct, frozen=True):
         for name in _DIMENSIONS:
             length = len(getattr(self, name))
             if length > 1:
-                axes.append(f"{length:,} {name.replace('_', ' ')}")
+                axes.append(f"{length:,} {_title_of(name)}")
         return " x ".join(axes) or "1 of each"
 
     def hours(self) -> float:
@@ -277,33 +288,38 @@ class Space(Result, msgspec.Struct, frozen=True):
             ]
         return [tuple(cases) for cases in (other_networks, language_models, generation) if cases]
 
+    @property
+    def devices(self) -> tuple[LimitedDevice, ...]:
+        """Every device under every power limit."""
+        return tuple(LimitedDevice(gpu, limit_w) for gpu, limit_w in product(self.gpus, self.power_limits_w))
+
     def max_chunk_lengths(self) -> tuple[int, int, int]:
         """Return the maximum number of cases, devices and batch sizes of a chunk."""
         combinations = max(CHUNK_ROWS // prod(self.inner_shape), 1)
-        gpus = min(len(self.gpus), combinations)
-        batch_sizes = min(len(self.batch_sizes), max(combinations // gpus, 1))
+        devices = min(len(self.devices), combinations)
+        batch_sizes = min(len(self.batch_sizes), max(combinations // devices, 1))
         cases = len(self.networks) * len(self.sequence_lengths) * len(self.phases)
-        return min(cases, max(combinations // (gpus * batch_sizes), 1)), gpus, batch_sizes
+        return min(cases, max(combinations // (devices * batch_sizes), 1)), devices, batch_sizes
 
     @property
     def chunk_count(self) -> int:
         """Number of chunks."""
-        max_cases, max_gpus, max_batch_sizes = self.max_chunk_lengths()
+        max_cases, max_devices, max_batch_sizes = self.max_chunk_lengths()
         case_chunks = sum(-(-len(cases) // max_cases) for cases in self._case_groups)
-        gpu_chunks = -(-len(self.gpus) // max_gpus)
+        device_chunks = -(-len(self.devices) // max_devices)
         batch_chunks = -(-len(self.batch_sizes) // max_batch_sizes)
-        return len(self.precisions) * case_chunks * gpu_chunks * batch_chunks
+        return len(self.precisions) * case_chunks * device_chunks * batch_chunks
 
     def chunks(self) -> Iterator[Chunk]:
         """Iterate over all chunks in their order."""
-        max_cases, max_gpus, max_batch_sizes = self.max_chunk_lengths()
+        max_cases, max_devices, max_batch_sizes = self.max_chunk_lengths()
         number = 0
         for precision in self.precisions:
             for group in self._case_groups:
                 for cases in _slices(group, max_cases):
-                    for gpus in _slices(self.gpus, max_gpus):
+                    for devices in _slices(self.devices, max_devices):
                         for batch_sizes in _slices(self.batch_sizes, max_batch_sizes):
-                            yield Chunk(number, precision, cases, gpus, batch_sizes)
+                            yield Chunk(number, precision, cases, devices, batch_sizes)
                             number += 1
 
     def digest(self) -> str:
@@ -326,6 +342,11 @@ def check_names(category: str, names: Iterable[str], valid_names: Collection[str
     for name in names:
         if name not in valid_names:
             raise UnknownName(category, name, valid_names)
+
+
+def _title_of(dimension: str) -> str:
+    """Return the name of a dimension as shown: ``power limits``."""
+    return dimension.removesuffix("_w").replace("_", " ")
 
 
 def _slices(values: tuple, length: int) -> Iterator[tuple]:  # type: ignore[type-arg]

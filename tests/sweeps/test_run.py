@@ -53,6 +53,27 @@ SMALL = Space(
 )
 
 
+def test_a_row_under_a_power_limit_equals_the_prediction_under_it(tmp_path: Path) -> None:
+    """A limit above those of the data sheets (300 and 235 W) changes nothing, and less power takes longer."""
+    output = tmp_path / "limits.parquet"
+    pl.sweep("resnet50", "v100-sxm2,k40m", output, batch_sizes=64, power_limits="150W,200W,400W", jobs=1)
+    found = {(row["gpu"], row["power_limit_w"]): row for row in pq.read_table(output).to_pylist()}
+    limits_w = {"v100-sxm2": (150.0, 200.0, 300.0), "k40m": (150.0, 200.0, 235.0)}
+    for (gpu, limit_w), row in found.items():
+        assert limit_w in limits_w[gpu]
+        single = pl.predict("resnet50", gpu=gpu, batch_size=64, power_limit=limit_w)
+        assert row["time_s"] == pytest.approx(single.time_s)
+    v100_s = [found["v100-sxm2", limit_w]["time_s"] for limit_w in limits_w["v100-sxm2"]]
+    assert v100_s == sorted(v100_s, reverse=True)
+    assert len(set(v100_s)) == 3
+
+
+@pytest.mark.parametrize("power_limits", ["0W", "150W,", "fast", -5, "150W,150W"])
+def test_an_impossible_power_limit_is_refused(power_limits: str, tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match=r"power[ -]limit"):
+        pl.sweep("resnet50", "v100-sxm2", tmp_path / "limits.parquet", power_limits=power_limits)
+
+
 def rows_of(space: Space, path: Path, **options) -> list[dict]:
     run_sweep(space, path, choose_model, jobs=1, **options)
     return pq.read_table(path).to_pylist()
@@ -235,10 +256,10 @@ def test_the_size_is_known_before() -> None:
     chunks = list(space.chunks())
     assert len(chunks) == space.chunk_count
     assert [chunk.number for chunk in chunks] == list(range(len(chunks)))
-    points = sum(len(chunk.cases) * len(chunk.gpus) * len(chunk.batch_sizes) for chunk in chunks)
+    points = sum(len(chunk.cases) * len(chunk.devices) * len(chunk.batch_sizes) for chunk in chunks)
     assert points * 2 * 2 == space.size
-    seen = {(c.precision, case, gpu, c.batch_sizes[0]) for c in chunks for case in c.cases for gpu in c.gpus}
-    assert len(seen) == sum(len(chunk.cases) * len(chunk.gpus) for chunk in chunks)
+    seen = {(c.precision, case, gpu, c.batch_sizes[0]) for c in chunks for case in c.cases for gpu in c.devices}
+    assert len(seen) == sum(len(chunk.cases) * len(chunk.devices) for chunk in chunks)
 
 
 def test_a_space_is_described_by_its_axes() -> None:

@@ -94,7 +94,7 @@ def test_a_faster_kernel_shortens_attention_alone() -> None:
     )
     seconds = [prediction.by_kind()["attention"]["time_s"] for prediction in (flash2, flash3)]
     assert 1.5 < seconds[0] / seconds[1] < 2  # rates of 335 and 322 against 616 and 561 TFLOP/s
-    assert flash2.by_kind()["linear"]["time_s"] == pytest.approx(flash3.by_kind()["linear"]["time_s"], rel=5e-3)
+    assert flash2.by_kind()["linear"]["time_s"] == pytest.approx(flash3.by_kind()["linear"]["time_s"], rel=1e-2)
     # Without a fused kernel the scores go through memory, and are kept for the backward pass.
     assert "attention" not in eager.by_kind() and eager.time_s > 1.5 * flash2.time_s
     assert eager.memory.memory.activations_bytes > 2 * flash2.memory.memory.activations_bytes

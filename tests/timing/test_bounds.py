@@ -56,7 +56,7 @@ def test_where_memory_is_free_all_is_arithmetic():
 
 def test_waiting_is_what_the_prediction_itself_says():
     prediction = pl.predict("mobilenet_v2", gpu="v100-sxm2", precision="fp16")
-    (note,) = [note for note in prediction.notes if "the host launches" in note]
+    (note,) = [note for note in prediction.notes if "waits for the host" in note]
     factor = float(re.search(r"([\d.]+) times as long", note).group(1))
     seconds = spent(prediction)
     layers = prediction.time_s - seconds["overhead"]
