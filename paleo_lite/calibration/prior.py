@@ -311,8 +311,8 @@ def prior_from_evidence(target: Traits, evidence: Sequence[Evidence]) -> Prior:
 
         mean = base + k (K + S)^-1 (theta - base),    variance = v - k (K + S)^-1 k
 
-    S includes the additional variance of fits that contradict the others (`_outlier_variances`), except for fits of the
-    target's chip in its precision: what is special about them may be the chip.
+    S includes the additional variance of fits that contradict the others (`_outlier_variances`). In the parameters of
+    devices, fits of the target's chip in its precision are excepted: what is special about them may be the chip.
 
     Parameters
     ----------
@@ -334,7 +334,9 @@ def prior_from_evidence(target: Traits, evidence: Sequence[Evidence]) -> Prior:
             variance = base.deviation[index] ** 2
         if len(system.informative):
             covariance_with_fits = covariance[0, system.informative]
-            outlier_variances = system.outlier_variances * is_other_chip[system.informative]
+            outlier_variances = system.outlier_variances
+            if name in DEVICE_PARAMETERS:
+                outlier_variances = outlier_variances * is_other_chip[system.informative]
             weights = np.linalg.solve(system.covariance + np.diag(outlier_variances), covariance_with_fits)
             mean[index] += weights @ system.differences
             variance -= weights @ covariance_with_fits

@@ -56,8 +56,8 @@ FITS = [
 def by_effects(asked: Traits, name: str) -> tuple[float, float]:
     """Mean beyond the base and variance: Bayesian linear regression on the effects, a column for each that occurs.
 
-    Fits far from what the others imply get a larger variance, by leaving out each in turn; those of the asked chip in
-    its precision keep theirs.
+    Fits far from what the others imply get a larger variance, by leaving out each in turn; in the parameters of
+    devices, those of the asked chip in its precision keep theirs.
     """
     levels = HOST_LEVELS if name in HOST_PARAMETERS else SHARED_LEVELS if name in SHARED_PARAMETERS else DEVICE_LEVELS
     index, columns = NAMES.index(name), {}
@@ -94,8 +94,9 @@ def by_effects(asked: Traits, name: str) -> tuple[float, float]:
             weight = (4 + 1) / (4 + (beyond[left_out] - mean) ** 2 / variance)  # Student's t, 4 degrees of freedom
             larger[left_out] = variance / min(weight, 1.0) - variance
         added = larger
-    is_other = [(one.chip, one.precision) != (asked.chip, asked.precision) for one in speaking]
-    return regress(design[:-1], np.array(beyond), own + added * is_other, design[-1])
+    if levels is DEVICE_LEVELS:
+        added = added * [(one.chip, one.precision) != (asked.chip, asked.precision) for one in speaking]
+    return regress(design[:-1], np.array(beyond), own + added, design[-1])
 
 
 def regress(design: Floats, values: Floats, variances: Floats, asked: Floats) -> tuple[float, float]:
