@@ -210,7 +210,7 @@ def sweep(
             tensor=parse_numbers(tensor or 1, "tensor degrees"),
             pipeline=parse_numbers(pipeline or 1, "pipeline degrees"),
             replicas=parse_numbers(replicas or 1, "replicas"),
-            rates=(None,) if rates is None else _parse_rates(rates),
+            rates=(None,) if rates is None else _parse_each(rates, parse_rate),
             concurrencies=(None,) if concurrencies is None else parse_numbers(concurrencies, "users"),
             input_tokens="1024" if input_tokens is None else str(input_tokens),
             output_tokens="256" if output_tokens is None else str(output_tokens),
@@ -267,7 +267,7 @@ def _step_space(
     return Space(
         networks=parse_names(networks, "networks", network_names()),
         gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
-        power_limits_w=(None,) if power_limits is None else _parse_powers(power_limits),
+        power_limits_w=(None,) if power_limits is None else _parse_each(power_limits, parse_power_limit),
         precisions=parse_names(precisions, "precisions", list(PRECISION_BYTES)),
         phases=parse_names(phases, "phases", list(PHASES)),
         batch_sizes=parse_numbers(batch_sizes, "batch sizes"),
@@ -287,21 +287,14 @@ def _step_space(
     ).resolve_names()
 
 
-def _parse_rates(rates: Rates) -> tuple[float, ...]:
-    """Return rates from a number, a sequence, or a text such as ``"2,5,10"``."""
-    if isinstance(rates, (int, float)):
-        return (float(rates),)
-    if isinstance(rates, str):
-        return tuple(parse_rate(part) for part in rates.split(","))
-    return tuple(float(rate) for rate in rates)
-
-
-def _parse_powers(powers: Powers) -> tuple[float, ...]:
-    """Return powers in watts from a number, a sequence, or a text such as ``"150W,200W"``."""
-    if isinstance(powers, (int, float)):
-        return (parse_power_limit(powers),)
-    parts = powers.split(",") if isinstance(powers, str) else powers
-    return tuple(parse_power_limit(part) for part in parts)
+def _parse_each(
+    values: float | str | Sequence[float | str], parse: Callable[[float | str], float]
+) -> tuple[float, ...]:
+    """Return the parsed values of a single one, of a sequence, or of a text with commas."""
+    if isinstance(values, (int, float)):
+        return (parse(values),)
+    parts = values.split(",") if isinstance(values, str) else values
+    return tuple(parse(part) for part in parts)
 
 
 def _single_link(links: Names) -> str | None:
