@@ -117,9 +117,8 @@ def base_prior(tensor_cores: bool, kepler: bool = False, precision: str = "fp32"
 # of fits, in which those that share most with it weigh most: the best linear unbiased predictor of a mixed model
 # (Henderson, 1975), called kriging in geostatistics. Effects that no fit shares remain in the variance.
 #
-# Some fits are far from what all others imply: a card throttled, or a source misreported its software. Their weights
-# in the parameters of kernels are those of effects with Student's t distribution, which has longer tails (Lange, Little
-# and Taylor, 1989).
+# Some fits are far from what all others imply, for example because a card throttled. In the parameters of kernels, they
+# have less weight, as if effects had Student's t distribution, which has longer tails (Lange, Little and Taylor, 1989).
 #
 # The host launches kernels independently of the device: its overheads depend on the software, the execution and the
 # computer of a source. Devices compared under one software therefore differ only by `DEVICE_LEVELS`.
@@ -300,7 +299,7 @@ DEGREES_OF_FREEDOM = 4.0
 """Degrees of freedom of Student's t distribution by which fits far from all others lose weight (docs/model.md)."""
 
 _OUTLIER_ITERATIONS = 3
-"""Number of times that the weights are computed; they change by less than a percent afterwards."""
+"""Number of times that the weights are computed; with ten, none of them would change by more than 0.02."""
 
 
 def prior_from_evidence(target: Traits, evidence: Sequence[Evidence]) -> Prior:

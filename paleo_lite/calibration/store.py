@@ -207,8 +207,8 @@ def read_calibration(path: Path) -> AnyCalibration:
 def _check_format(path: Path, found: int, expected: int) -> None:
     if found < expected:
         raise BadFile(
-            f"{path}: format is {found}, whose parameters belong to an earlier formula: fit the measurements again, "
-            "with `paleo-lite calibrate`"
+            f"{path}: format is {found}, with the parameters of an earlier formula: fit the measurements again with "
+            "`paleo-lite calibrate`"
         )
     if found > expected:
         raise BadFile(f"{path}: format is {found}, this version of paleo-lite reads {expected}")

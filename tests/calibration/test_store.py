@@ -27,7 +27,11 @@ FILE = shipped_calibrations()["gtx1080ti-fp32"]
     ("pattern", "replacement", "message"),
     [
         (r"^format = 2", "format = 3", "format is 3, this version of paleo-lite reads 2"),
-        (r"^format = 2", "format = 1", "format is 1, whose parameters belong to an earlier formula"),
+        (
+            r"^format = 2",
+            "format = 1",
+            "format is 1, with the parameters of an earlier formula: fit the measurements again",
+        ),
         (r"value = [\d.e-]+", "value = 0.0", "parameters: [a-z_0-9]+ must be above 0"),
         (r"value = [\d.e-]+", "value = inf", "parameters: [a-z_0-9]+ must be above 0"),
         (r"\[parameters\.step_s\]", "[parameters.steps]", "parameters: step_s missing"),
