@@ -41,6 +41,8 @@ def serve(
     link: str | None = None,
     workers: int | None = None,
     tensor: int | None = None,
+    expert_parallel: int | None = None,
+    attention_data_parallel: int | None = None,
     pipeline: int | None = None,
     replicas: int | None = None,
     prefill_workers: int = 0,
@@ -93,7 +95,12 @@ def serve(
     workers : int, optional
         Number of devices; replicas are ``workers / (tensor * pipeline)``.
     tensor : int, optional
-        Tensor-parallel devices of a stage, by default 1.
+        Devices of a stage, by default 1, which divide all matrices among themselves.
+    expert_parallel : int, optional
+        Groups of the devices of a stage that divide the experts of a mixture among themselves, by default 1.
+    attention_data_parallel : int, optional
+        Groups of the devices of a stage that compute attention and dense parts for sequences of their own, by default
+        1; with as many groups as devices, nothing but the experts is divided.
     pipeline : int, optional
         Pipeline stages of a replica, by default 1; a replica has ``tensor * pipeline`` devices.
     replicas : int, optional
@@ -175,6 +182,7 @@ def serve(
     from ..serving.deployment import Deployment, device_link, tensor_group
     from ..serving.engines import find_engine
     from ..serving.iteration_times import ModelOnDevice
+    from ..serving.placement import check_undivided, engine_speaks_for, with_kernels
     from ..serving.pipeline import connect_stages
     from ..serving.requests import parse_lengths
     from ..serving.simulator import Options, Speculation
@@ -194,7 +202,13 @@ def serve(
         raise BadValue(f"several devices need `--advise` (got {', '.join(map(str, devices))})")
 
     def make_deployment(
-        device_name: str | Device, tensor_degree: int, stages: int, replica_count: int, weight_format: str | None
+        device_name: str | Device,
+        tensor_degree: int,
+        stages: int,
+        replica_count: int,
+        weight_format: str | None,
+        experts: int = _check_degree(expert_parallel, "--expert-parallel"),
+        attention_data: int = _check_degree(attention_data_parallel, "--attention-data-parallel"),
     ) -> Deployment:
         def place(name: str | Network) -> ModelOnDevice:
             _check_language_model(name)
@@ -212,7 +226,12 @@ def serve(
             group = tensor_group(machine.device, tensor_degree, link, topology)
             stage_link = None if topology is not None or stages == 1 else link or device_link(machine.device)
             connected = connect_stages(stages, tensor_degree, device_link=stage_link, topology=topology)
-            return ModelOnDevice(workload, machine, model, group, cache_format, connected)
+            placed = ModelOnDevice(workload, machine, model, group, cache_format, connected)
+            is_default = calibration is None and time_model in (None, "calibrated")
+            if not (is_default and engine_speaks_for(placed)):
+                check_undivided(experts, attention_data, machine.device)
+                return placed
+            return with_kernels(placed, policy, experts=experts, attention_data=attention_data)
 
         on_device = place(network)
         engine = find_engine(

@@ -36,8 +36,19 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     "--tensor",
     type=INTEGER,
     metavar="N",
-    help="Tensor-parallel devices of a stage; experts are divided as well, as expert parallelism is not modelled. "
-    "[default: 1]",
+    help="Devices of a stage, which divide all matrices among themselves. [default: 1]",
+)
+@click.option(
+    "--expert-parallel",
+    type=INTEGER,
+    metavar="E",
+    help="Groups of the --tensor devices that divide the experts of a mixture among themselves. [default: 1]",
+)
+@click.option(
+    "--attention-data-parallel",
+    type=INTEGER,
+    metavar="D",
+    help="Groups of the --tensor devices that compute attention for sequences of their own. [default: 1]",
 )
 @click.option(
     "--pipeline",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import msgspec
 
 from ..counting import Layer
 from ..counting.kinds import cached_elements
 from ..errors import DoesNotFit
+from ..machines import Device
 from ..timing.memory import RESERVE_BYTES, model_bytes, peak_memory
 from ..units import WEIGHT_BYTES, format_si
 from .engines import Engine
@@ -77,6 +79,8 @@ def measure_room(on_device: ModelOnDevice, engine: Engine, *, mean_tokens: float
     DoesNotFit
         If weights and activations leave no room for a single block.
     """
+    if on_device.kernels is not None:
+        return _measure_kernel_room(on_device, engine, mean_tokens=mean_tokens)
     device = on_device.machine.device
     context = max(round(mean_tokens) - 1, 1)
     decode = on_device.decode_workload(context)
@@ -86,25 +90,68 @@ def measure_room(on_device: ModelOnDevice, engine: Engine, *, mean_tokens: float
     rooms = []
     for stage in stage_workloads(decode, on_device.workload.network, on_device.pipeline.degree):
         weights_bytes = float(model_bytes(stage)[0])
-        if engine.is_fraction_of_free:
-            free_bytes = device.memory_bytes - RESERVE_BYTES - weights_bytes - activations_bytes
-            cache_bytes = engine.memory_fraction * free_bytes
-        else:
-            usable_bytes = engine.memory_fraction * device.memory_bytes - RESERVE_BYTES
-            cache_bytes = usable_bytes - weights_bytes - activations_bytes
+        cache_bytes = _cache_bytes(device, engine, weights_bytes, activations_bytes)
         sequence_bytes = cached_bytes(stage.layers, on_device.kv_cache)
         block_bytes = sequence_bytes / (context + 1) * engine.block_tokens
-        blocks = int(cache_bytes // block_bytes) if block_bytes else (sys.maxsize if cache_bytes >= 0 else -1)
+        blocks = _count_blocks(cache_bytes, block_bytes)
         rooms.append(
             CacheRoom(weights_bytes, activations_bytes, cache_bytes, sequence_bytes, engine.block_tokens, blocks)
         )
+    return _smallest_room(on_device, rooms)
+
+
+def _measure_kernel_room(on_device: ModelOnDevice, engine: Engine, *, mean_tokens: float) -> CacheRoom:
+    """Compute the blocks of a device from the kernels of its engine.
+
+    Every attention group has a cache of its own; the room is that of all groups of a replica together.
+    """
+    from ..engines.memory import activation_bytes, sequence_bytes, stored_weight_bytes
+    from .kernel_tables import stage_kernels
+
+    assert on_device.kernels is not None
+    step, device = on_device.kernels.step, on_device.machine.device
+    groups = step.placement.attention_data
+    tokens = max(round(mean_tokens), 2)
+    rooms = []
+    for kernels in stage_kernels(on_device, "decode", tokens - 1):
+        weights_bytes = stored_weight_bytes(step, kernels)
+        activations_bytes = activation_bytes(step, kernels, engine.max_batched_tokens)
+        cache_bytes = _cache_bytes(device, engine, weights_bytes, activations_bytes)
+        per_sequence = sequence_bytes(step, kernels, tokens)
+        blocks = _count_blocks(cache_bytes, per_sequence / tokens * engine.block_tokens)
+        if blocks > 0:
+            blocks *= groups
+        rooms.append(
+            CacheRoom(weights_bytes, activations_bytes, cache_bytes, per_sequence, engine.block_tokens, blocks)
+        )
+    return _smallest_room(on_device, rooms)
+
+
+def _cache_bytes(device: Device, engine: Engine, weights_bytes: float, activations_bytes: float) -> float:
+    """Return the bytes of a device that an engine leaves for the cache."""
+    if engine.is_fraction_of_free:
+        free_bytes = device.memory_bytes - RESERVE_BYTES - weights_bytes - activations_bytes
+        return engine.memory_fraction * free_bytes
+    return engine.memory_fraction * device.memory_bytes - RESERVE_BYTES - weights_bytes - activations_bytes
+
+
+def _count_blocks(cache_bytes: float, block_bytes: float) -> int:
+    """Return the blocks that fit; a cache that takes nothing holds any number."""
+    if block_bytes:
+        return int(cache_bytes // block_bytes)
+    return sys.maxsize if cache_bytes >= 0 else -1
+
+
+def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom]) -> CacheRoom:
+    """Return the room of the stage that limits the number of blocks."""
+    device = on_device.machine.device
     if not any(room.sequence_bytes for room in rooms):
         raise DoesNotFit(f"{on_device.workload.network.name} has no KV cache, whose room limits the batch")
     smallest = min(rooms, key=lambda room: room.blocks)
     if smallest.blocks < 1:
         raise DoesNotFit(
             f"{on_device.workload.network.name} leaves no memory for a KV cache on {device.name}: weights take "
-            f"{format_si(smallest.weights_bytes, 'B', 3)}, activations {format_si(activations_bytes, 'B', 3)} of "
+            f"{format_si(smallest.weights_bytes, 'B', 3)}, activations {format_si(smallest.activations_bytes, 'B', 3)} of "
             f"{format_si(device.memory_bytes, 'B', 3)}; use a larger `--tensor`, `--pipeline` or narrower "
             "`--weights`"
         )

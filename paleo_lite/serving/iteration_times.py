@@ -43,6 +43,8 @@ from .pipeline import MIN_EXCHANGE_BYTES, Pipeline, send_time_s, stage_numbers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .kernel_tables import EngineKernels
+
     Floats = NDArray[np.float64]
 
 PER_TOKEN, ATTENTION, HEAD = 0, 1, 2
@@ -67,11 +69,13 @@ class ModelOnDevice(NamedTuple):
     model : TimeModel
         Time model.
     group : Topology or None
-        The tensor-parallel devices and their links; None for a single device.
+        The devices of a stage and their links; None for a single device.
     kv_cache : str
         Storage format of the KV cache, one of `paleo_lite.units.WEIGHT_BYTES`.
     pipeline : Pipeline
         Stages of the pipeline, each a tensor-parallel group.
+    kernels : EngineKernels or None
+        Kernels of the engine, with their times; None if the layers are timed by `model`.
     """
 
     workload: Workload
@@ -80,15 +84,26 @@ class ModelOnDevice(NamedTuple):
     group: Topology | None
     kv_cache: str
     pipeline: Pipeline = Pipeline()
+    kernels: EngineKernels | None = None
 
     @property
     def tensor(self) -> int:
-        """Number of tensor-parallel devices."""
+        """Number of devices of a stage."""
         return 1 if self.group is None else self.group.workers
 
     @property
+    def attention_data(self) -> int:
+        """Groups of devices of a stage that compute attention for sequences of their own."""
+        return 1 if self.kernels is None else self.kernels.step.placement.attention_data
+
+    @property
+    def experts(self) -> int:
+        """Expert-parallel degree."""
+        return 1 if self.kernels is None else self.kernels.step.placement.experts
+
+    @property
     def devices(self) -> int:
-        """Number of devices of a replica: tensor-parallel devices times stages."""
+        """Number of devices of a replica: devices of a stage times stages."""
         return self.tensor * self.pipeline.degree
 
     def stage_numbers(self, layers: Sequence[Layer]) -> list[int]:
@@ -171,7 +186,8 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
     Attributes
     ----------
     token_s : list of float
-        Seconds of the layers that treat every token alike, with the all-reduces, by the number of new tokens from 0.
+        Seconds of the layers that treat every token alike, with the all-reduces, by the number of new tokens of an
+        attention group from 0.
     head_s : list of float
         Seconds of the head by the number of sequences from 0.
     contexts : list of float
@@ -187,6 +203,13 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
         Times of each stage of a pipeline that can be the slowest, without sending; empty without a pipeline.
     pipeline : int
         Number of stages.
+    experts_s : list of float
+        Seconds of experts by the number of new tokens of all attention groups from 0; empty if they are a part of
+        `token_s`.
+    prompt_s : float
+        Seconds of the shortest kernels of attention of prompts, once per iteration that computes any.
+    attention_data : int
+        Groups of devices that compute attention for sequences of their own.
     """
 
     token_s: list[float]
@@ -198,9 +221,59 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
     relative_high: list[float]
     stages: tuple[IterationTimes, ...] = ()
     pipeline: int = 1
+    experts_s: list[float] = []
+    prompt_s: float = 0.0
+    attention_data: int = 1
+
+    def iteration_s(
+        self,
+        sequences: int,
+        cached_tokens: float,
+        chunks: Sequence[tuple[int, int]] = (),
+        completed: int = 0,
+        tokens_per_sequence: int = 1,
+    ) -> float:
+        """Return the time of an iteration.
+
+        Parameters
+        ----------
+        sequences : int
+            Decoding sequences.
+        cached_tokens : float
+            Sum of their contexts.
+        chunks : sequence of (int, int)
+            First token and end of the chunks of prompts.
+        completed : int
+            Prompts that are completed, of which a token is sampled.
+        tokens_per_sequence : int
+            New tokens of a decoding sequence: more than 1 with speculative decoding.
+        """
+        prompt_tokens, attention_s = 0, 0.0
+        for start, end in chunks:
+            attention_s += self.chunk_s(start, end)
+            prompt_tokens += end - start
+        decoded = sequences * tokens_per_sequence
+        sampled = max(decoded + completed, 1)
+        if self.attention_data == 1:
+            time_s = self.decode_s(sequences, cached_tokens, decoded + prompt_tokens, sampled)
+            if self.experts_s:
+                time_s += self.experts_s[decoded + prompt_tokens]
+            return time_s + attention_s + (self.prompt_s if chunks else 0.0)
+        groups = self.attention_data
+        own_sequences = -(-sequences // groups)
+        own_tokens = own_sequences * tokens_per_sequence
+        if chunks:
+            busy_groups = min(len(chunks), groups)
+            own_tokens += -(-prompt_tokens // busy_groups)
+            attention_s = attention_s / busy_groups + self.prompt_s
+        own_cached = cached_tokens * own_sequences / sequences if sequences else 0.0
+        time_s = self.decode_s(own_sequences, own_cached, own_tokens, -(-sampled // groups))
+        if self.experts_s:
+            time_s += self.experts_s[decoded + prompt_tokens]
+        return time_s + attention_s
 
     def decode_s(self, sequences: int, cached_tokens: float, new_tokens: int = 0, sampled: int = 0) -> float:
-        """Return the time of an iteration without attention of prompts.
+        """Return the time of an iteration of one attention group, without attention of prompts and separate experts.
 
         Parameters
         ----------
@@ -269,6 +342,9 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
             relative_high=[],
             stages=tuple(stage._times_factors(factors) for stage in self.stages),
             pipeline=self.pipeline,
+            experts_s=scale(self.experts_s),
+            prompt_s=self.prompt_s * factors[last],
+            attention_data=self.attention_data,
         )
 
     def is_never_slower_than(self, other: IterationTimes) -> bool:
@@ -304,13 +380,23 @@ def tabulate(
     max_context : int
         Tokens of a prompt and its answer.
     """
+    if on_device.kernels is not None:
+        from .kernel_tables import tabulate_kernels
+
+        return tabulate_kernels(
+            on_device,
+            max_new_tokens=max_new_tokens,
+            max_sequences=max_sequences,
+            max_prompt=max_prompt,
+            max_context=max_context,
+        )
     workload = on_device.decode_workload(max(min(max_context - 1, TYPICAL_CONTEXT), 1))
     token_sizes = _sizes(max(max_new_tokens, max_sequences), is_coarse=has_experts(workload))
     times = _group_times(on_device, workload, token_sizes)
     token_s = times.pieces_s[:, PER_TOKEN] + _all_reduce_s(on_device, workload, token_sizes)
     head_s = times.pieces_s[:, HEAD].copy()
     head_s[-1] += _logits_gather_s(on_device, workload, token_sizes)
-    contexts = _contexts(max_context)
+    contexts = tabulated_contexts(max_context)
     sequence_sizes = _sizes(max_sequences)
     all_tokens = np.arange(token_sizes[-1] + 1)
     all_sequences = np.arange(max_sequences + 1)
@@ -324,7 +410,7 @@ def tabulate(
             head_s=np.interp(all_tokens, token_sizes, head_s).tolist(),
             contexts=[float(context) for context in contexts],
             decode_attention_s=np.stack(by_sequences, axis=1).tolist(),
-            prompt_attention_s=_interpolate_prompts(lengths, prompt_s),
+            prompt_attention_s=interpolate_prompts(lengths, prompt_s),
             relative_low=[],
             relative_high=[],
         )
@@ -332,7 +418,7 @@ def tabulate(
     stages: tuple[IterationTimes, ...] = ()
     if on_device.pipeline.degree > 1:
         pieces = zip(token_s, head_s, decode_attention_s.swapaxes(0, 1), prompt_attention_s.T)
-        stages = _slowest_stages([build(*piece) for piece in pieces])
+        stages = slowest_stages([build(*piece) for piece in pieces])
     sent_s = send_time_s(on_device.pipeline, workload, token_sizes)
     iteration = build(
         token_s.sum(axis=0) + sent_s, head_s.sum(axis=0), decode_attention_s.sum(axis=1), prompt_attention_s.sum(axis=1)
@@ -350,7 +436,7 @@ def tabulate(
     )
 
 
-def _slowest_stages(stages: Sequence[IterationTimes]) -> tuple[IterationTimes, ...]:
+def slowest_stages(stages: Sequence[IterationTimes]) -> tuple[IterationTimes, ...]:
     """Return the stages without those that are never slower than another."""
     remaining: list[IterationTimes] = []
     for stage in stages:
@@ -380,7 +466,7 @@ def _sizes(largest: int, is_coarse: bool = False) -> NDArray[np.int64]:
     return within
 
 
-def _contexts(largest: int) -> list[int]:
+def tabulated_contexts(largest: int) -> list[int]:
     """Return the contexts to tabulate, by factors of 2."""
     contexts = [1]
     while contexts[-1] < largest - 1:
@@ -455,7 +541,7 @@ def _prompt_attention(on_device: ModelOnDevice, longest: int) -> tuple[list[int]
     return lengths, _time_cases(on_device, cases, np.array([1]))[:, :, 0]
 
 
-def _interpolate_prompts(lengths: list[int], seconds: Floats) -> list[float]:
+def interpolate_prompts(lengths: list[int], seconds: Floats) -> list[float]:
     """Return the seconds of attention of a prompt by its length from 0; in between, logarithms are linear."""
     all_lengths = np.arange(1, lengths[-1] + 1)
     interpolated = np.exp(np.interp(np.log(all_lengths), np.log(lengths), np.log(np.maximum(seconds, 1e-12))))

@@ -77,7 +77,7 @@ def round_time_s(
             return tables.decode_s(sequences, cached_tokens, decoded, max(decoded, 1)) if sequences else 0.0
         sampled = decoded + _ceil(work.completed, divided_prompts)
         new_tokens = decoded + _ceil(prompt_tokens, divided_prompts)
-        attention_s = sum(tables.chunk_s(start, end) for start, end in work.chunks) / divided_prompts
+        attention_s = sum(tables.chunk_s(start, end) for start, end in work.chunks) / divided_prompts + tables.prompt_s
         return tables.decode_s(sequences, cached_tokens, new_tokens, max(sampled, 1)) + attention_s
 
     latency_s = overhead_s + batch_time_s(times, with_prompts)

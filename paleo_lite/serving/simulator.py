@@ -346,13 +346,7 @@ class _Replica:
             return round_time_s(
                 times, work, overhead_s=engine.overhead_s, batch_tokens=batch_tokens, starts_empty=starts_empty
             )
-        attention_s = 0.0
-        all_tokens = decoding * drafted
-        for start, end in chunks:
-            attention_s += times.chunk_s(start, end)
-            all_tokens += end - start
-        sampled = max(decoding * drafted + completed, 1)
-        time_s = engine.overhead_s + times.decode_s(decoding, cached_tokens, all_tokens, sampled) + attention_s
+        time_s = engine.overhead_s + times.iteration_s(decoding, cached_tokens, chunks, completed, drafted)
         if speculation.draft is not None and decoding:
             time_s += speculation.draft_length * speculation.draft.decode_s(decoding, cached_tokens)
         return time_s

@@ -1,0 +1,478 @@
+"""The kernels of a language model under an inference engine, from the layers that ``transformers`` would compute.
+
+A layer either is a kernel by itself (a product with weights, attention, a layer of experts, a recurrence, an exchange),
+or it is pointwise and belongs to a kernel with other layers of its module: the norm with the residual addition before
+it, rotary embedding with the cache write, the activation between two projections, the choice of experts. Products of
+one module with the same input are one kernel (QKV projection, gate and up projection). What an engine fuses beyond that
+is data: the number of launches of each pointwise kernel (`Fusion`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import prod
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from ..architectures import Network
+from ..architectures.network import SequenceOptions
+from ..counting import Layer
+from ..counting.kinds import is_attention
+from ..errors import BadValue
+from .formulas import RESULT_BYTES
+from .kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product, Rows
+
+RECURRENCES = ("selective_scan", "state_space_dual", "gated_delta_rule")
+"""Kinds of layers that carry a state from token to token."""
+
+NORM, ROTARY, QUERY_KEY_NORM = "norm", "rotary embedding and cache", "query and key norm"
+ACTIVATION, ROUTING, COMBINATION = "activation", "routing", "sum of experts"
+EMBEDDING, SAMPLING, OTHER = "embedding", "sampling", "other pointwise"
+
+_NORM_MODULE = re.compile(r"(norm|(^|_)ln)(_?\w*)?$")
+_VIEWS = ("view", "slice", "exchange")
+"""Kinds of layers that pass a tensor on without a kernel; an exchange that copies does nothing in inference."""
+
+STATE_BYTES = 4
+"""Recurrent states are kept in 32 bits."""
+
+SAMPLED_BYTES = 12
+"""Bytes per logit of a sampler: logits in 16 bits, converted to 32, normalised, and searched."""
+
+
+SAMPLING_LAUNCHES = 5
+"""Kernels of a sampler: conversion, temperature, softmax, limits, and the draw."""
+
+
+class Fusion(msgspec.Struct, frozen=True):
+    """What an engine fuses.
+
+    Attributes
+    ----------
+    launches : dict of str to int
+        Launches of a pointwise kernel by its name, where they are not 1; 0 where another kernel does its work.
+    sources : tuple of str
+        Where this can be read.
+    """
+
+    launches: dict[str, int]
+    sources: tuple[str, ...] = ()
+
+
+class _Part(NamedTuple):
+    """Layers of one module that a kernel computes."""
+
+    kernel: Kernel
+    position: int
+
+
+def network_kernels(
+    network: Network,
+    phase: str,
+    *,
+    context: int,
+    tensor: int,
+    fusion: Fusion,
+    blocks: Sequence[int] | None = None,
+) -> list[CountedKernel]:
+    """Return the kernels of one device for one iteration, in the order of their launch.
+
+    Parameters
+    ----------
+    network : Network
+        Language model from a config.
+    phase : {"prefill", "decode"}
+        Whether prompts or single tokens are computed, where this makes a difference: latent attention, recurrences.
+    context : int
+        Tokens in the cache, or of the prompt. Kernels do not depend on it unless a window ends before.
+    tensor : int
+        Tensor-parallel degree; experts are not divided.
+    fusion : Fusion
+        What the engine fuses.
+    blocks : sequence of int, optional
+        Indices of the blocks of a stage of a pipeline, all by default. The embedding belongs to the first block, the
+        head to the last one.
+
+    Raises
+    ------
+    BadValue
+        If the network is not built from a config.
+    """
+    if network.rebuild is None:
+        raise BadValue(f"serving needs a language model from a config: not {network.name}")
+    first_of_type = network.block_types or (0,) * network.blocks
+    chosen = tuple(sorted(set(first_of_type)))
+    lengths = {"context": context} if phase == "decode" else {"length": context}
+    options = SequenceOptions(phase=phase, tensor_parallel=tensor, blocks=chosen, **lengths)
+    layers = network.rebuild(options).layers
+    whole = layers
+    if tensor > 1:
+        whole = network.rebuild(options._replace(tensor_parallel=1)).layers
+    experts = [part.kernel for part in _group(whole, phase, fusion) if isinstance(part.kernel, Experts)]
+    graph = _group(layers, phase, fusion)
+    own = range(network.blocks) if blocks is None else blocks
+    types = [first_of_type[index] for index in own]
+    counts = [types.count(block) for block in chosen]
+    first_position = next(index for index, layer in enumerate(layers) if _block_of(layer) is not None)
+    kernels = []
+    for part in graph:
+        kernel = part.kernel
+        if isinstance(kernel, Experts):
+            kernel = experts.pop(0)
+        block = _block_of(layers[part.position])
+        if block is not None:
+            count = counts[block]
+        elif part.position < first_position:
+            count = int(0 in own)
+        else:
+            count = int(network.blocks - 1 in own)
+        if count:
+            kernels.append(CountedKernel(kernel, count))
+    if network.blocks - 1 in own:
+        kernels += _sampling(layers, tensor, fusion)
+    return kernels
+
+
+def exchange_tokens(kernels: Sequence[CountedKernel], ranks: int, operand_bytes: float) -> list[CountedKernel]:
+    """Return the kernels with the exchanges by which attention groups send tokens to experts and get results back.
+
+    A token goes once to every other device that holds one of its experts, in the format of the experts' operands, and
+    comes back in 16 bits.
+
+    Parameters
+    ----------
+    kernels : sequence of CountedKernel
+        Kernels of one device.
+    ranks : int
+        Devices that the experts are divided among.
+    operand_bytes : float
+        Bytes per number of the dispatched tokens.
+    """
+    exchanged = []
+    for counted in kernels:
+        kernel = counted.kernel
+        if not isinstance(kernel, Experts):
+            exchanged.append(counted)
+            continue
+        reached = ranks * (1 - (1 - 1 / ranks) ** kernel.active) * (ranks - 1) / ranks
+        numbers = reached * kernel.hidden_size
+        dispatch = Exchange("dispatch of tokens to experts", "dispatch", numbers * operand_bytes)
+        combine = Exchange("combination of experts' results", "combine", numbers * RESULT_BYTES)
+        exchanged += [CountedKernel(dispatch, counted.count), counted, CountedKernel(combine, counted.count)]
+    return exchanged
+
+
+def _sampling(layers: Sequence[Layer], tensor: int, fusion: Fusion) -> list[CountedKernel]:
+    """Return the kernels after the head: logits are gathered, converted and searched."""
+    columns = next(layer for layer in reversed(layers) if _is_product(layer)).outputs[0][-1]
+    sampling: list[Kernel] = []
+    if tensor > 1:
+        sampling.append(Exchange("all-gather", "all-gather", float(RESULT_BYTES * columns * tensor), "sampled"))
+    launches = fusion.launches.get(SAMPLING, SAMPLING_LAUNCHES)
+    sampling.append(Pointwise(SAMPLING, float(SAMPLED_BYTES * columns * tensor), launches=launches, rows="sampled"))
+    return [CountedKernel(kernel, 1) for kernel in sampling]
+
+
+def _block_of(layer: Layer) -> int | None:
+    """Return the number of the block of a layer; None outside blocks."""
+    for part in layer.name.split(".")[:-1]:
+        if part.isdigit():
+            return int(part)
+    return None
+
+
+def _group(layers: Sequence[Layer], phase: str, fusion: Fusion) -> list[_Part]:
+    """Return the kernels of some layers with the position of their first layer."""
+    grouping = _Grouping(layers, phase, fusion)
+    return grouping.parts()
+
+
+class _Grouping:
+    """Assignment of layers to kernels."""
+
+    def __init__(self, layers: Sequence[Layer], phase: str, fusion: Fusion) -> None:
+        self.layers, self.fusion = layers, fusion
+        self.phase_rows: Rows = "decoding" if phase == "decode" else "prompts"
+        self.tokens = next(layer.outputs[0][1] for layer in layers if layer.kind == "embedding")
+        in_blocks = [index for index, layer in enumerate(layers) if _block_of(layer) is not None]
+        self.first, self.last = in_blocks[0], in_blocks[-1]
+        self.anchors = self._find_anchors()
+
+    def _find_anchors(self) -> dict[str, int]:
+        """Return the position of attention or recurrence by its module."""
+        anchors = {}
+        for index, layer in enumerate(self.layers):
+            if is_attention(layer) or layer.kind in RECURRENCES:
+                anchors[_module(layer)] = index
+        return anchors
+
+    def parts(self) -> list[_Part]:
+        """Return the kernels in the order of their first layer."""
+        groups: dict[object, list[int]] = {}
+        for index, layer in enumerate(self.layers):
+            key = self._key(index, layer)
+            if key is not None:
+                groups.setdefault(key, []).append(index)
+        self._join_residuals(groups)
+        parts = [_Part(self._kernel(key, members), members[0]) for key, members in groups.items()]
+        parts = [part for part in parts if part.kernel is not None]
+        return sorted(parts, key=lambda part: part.position)
+
+    def _key(self, index: int, layer: Layer) -> object:
+        """Return what layers of the same kernel have in common; None for layers without a kernel."""
+        is_exchange = layer.kind == "exchange" and layer.attributes["function"] == "sum"
+        if is_exchange or is_attention(layer) or layer.kind in RECURRENCES:
+            return (layer.kind, index)
+        if layer.kind in _VIEWS and layer.attributes.get("function") != "topk":
+            return None
+        if layer.kind == "grouped_matmul" or self._is_in_experts(layer):
+            return ("experts", _experts_module(layer))
+        if _is_product(layer):
+            return ("product", _module(layer), self._source(index), index > self.anchors.get(_module(layer), index))
+        if index < self.first and layer.kind != "embedding":
+            return None  # masks and tables of positions, which the host prepares
+        name = self._pointwise_name(index, layer)
+        block = _block_of(layer)
+        if name == NORM:
+            return (NORM, _norm_module(layer))
+        return (name, block, _module(layer) if name not in (ROTARY, QUERY_KEY_NORM) else _owner(layer))
+
+    def _is_in_experts(self, layer: Layer) -> bool:
+        module = _experts_module(layer)
+        return bool(module) and any(
+            other.kind == "grouped_matmul" and _experts_module(other) == module for other in self.layers
+        )
+
+    def _source(self, index: int) -> int:
+        """Return the layer whose output a product reads, behind views."""
+        parent = self.layers[index].parents[0]
+        while parent >= 0 and self.layers[parent].kind in _VIEWS and self.layers[parent].parents:
+            if self.layers[parent].kind == "exchange" and self.layers[parent].attributes["function"] == "sum":
+                break
+            parent = self.layers[parent].parents[0]
+        return parent
+
+    def _pointwise_name(self, index: int, layer: Layer) -> str:
+        """Return the name of the kernel of a pointwise layer."""
+        if layer.kind == "embedding":
+            return EMBEDDING
+        if index > self.last and not _norm_module(layer):
+            return SAMPLING
+        norm = _norm_module(layer)
+        owner = next((module for module in self.anchors if layer.name.startswith(module + ".")), None)
+        if owner is not None:
+            anchor = self.anchors[owner]
+            if norm:
+                return QUERY_KEY_NORM if index < anchor else "output norm"
+            if self.layers[anchor].kind in RECURRENCES:
+                return "convolution" if index < anchor or layer.kind == "cache" else "output gate"
+            if index < anchor:
+                return ROTARY
+            return OTHER if layer.kind == "copy" else "output gate"
+        if norm:
+            return NORM
+        if self._is_routing(layer):
+            return ROUTING
+        depth = len(layer.name.split("."))
+        block_depth = next(position for position, part in enumerate(layer.name.split(".")) if part.isdigit()) + 1
+        if depth == block_depth + 1:
+            return "residual"
+        has_experts = any(other.kind == "grouped_matmul" and other.name.startswith(_module(layer)) for other in self.layers)
+        return COMBINATION if layer.kind == "add" and has_experts else ACTIVATION
+
+    def _is_routing(self, layer: Layer) -> bool:
+        module = _module(layer)
+        return any(
+            other.name == module and _is_product(other) and _experts_of(self.layers, other) for other in self.layers
+        )
+
+    def _join_residuals(self, groups: dict[object, list[int]]) -> None:
+        """Let residual additions join the norm that follows them."""
+        residuals = [key for key in groups if isinstance(key, tuple) and key[0] == "residual"]
+        positions = [index for key in residuals for index in groups.pop(key)]
+        norms = {key: members for key, members in groups.items() if isinstance(key, tuple) and key[0] == NORM}
+        for index in sorted(positions):
+            following = [key for key, members in norms.items() if min(members) > index]
+            if following:
+                nearest = min(following, key=lambda key: min(norms[key]))
+                groups[nearest].append(index)
+
+    def _kernel(self, key: object, members: list[int]) -> Kernel | None:
+        assert isinstance(key, tuple)
+        first = self.layers[members[0]]
+        if key[0] == "exchange":
+            return Exchange("all-reduce", "all-reduce", RESULT_BYTES * prod(first.outputs[0]) / self.tokens)
+        if is_attention(first):
+            return self._attention(first)
+        if first.kind in RECURRENCES:
+            return self._recurrence(first)
+        if key[0] == "experts":
+            return self._experts(members)
+        if key[0] == "product":
+            return self._product(members)
+        return self._pointwise(str(key[0]), members)
+
+    def _attention(self, layer: Layer) -> Attention:
+        query, key = layer.inputs[0], layer.inputs[1]
+        is_shared = bool(layer.attributes.get("shares_keys_and_values"))
+        is_latent = is_shared or query[-1] != layer.inputs[2][-1]
+        value_size = 0 if is_shared else layer.inputs[2][-1]
+        window = layer.attributes.get("window")
+        return Attention("attention", query[1], key[1], key[-1], value_size, window, is_latent, self.phase_rows)
+
+    def _recurrence(self, layer: Layer) -> Pointwise:
+        """Return the kernel of a recurrence: the state is read and written, and every element of it is multiplied."""
+        state = float(layer.attributes.get("state_elements") or 0)
+        numbers = sum(prod(shape) for shape in (*layer.inputs, *layer.outputs)) / self.tokens
+        if self.phase_rows == "decoding":
+            row_bytes = RESULT_BYTES * numbers + 2 * STATE_BYTES * state
+            return Pointwise("recurrence", row_bytes, rows="decoding", state_bytes=STATE_BYTES * state)
+        return Pointwise(
+            "recurrence", RESULT_BYTES * numbers, 2 * STATE_BYTES * state, row_flops=6.0 * state, rows="prompts"
+        )
+
+    def _experts(self, members: list[int]) -> Experts | None:
+        products = [self.layers[index] for index in members if self.layers[index].kind == "grouped_matmul"]
+        if not products:
+            return None
+        count, hidden_size, width = products[0].weights[0]
+        inner_size = products[-1].weights[0][1]
+        matrices = 1 + round(width / inner_size) if len(products) == 2 else len(products)
+        return Experts("experts", hidden_size, inner_size, count, int(products[0].attributes["active"]), matrices)
+
+    def _product(self, members: list[int]) -> Product:
+        layers = [self.layers[index] for index in members]
+        first = layers[0]
+        name = self._product_name(members)
+        if first.kind == "linear" or len(first.weights[0]) == 2:
+            k = first.inputs[0][-1]
+            n = sum(layer.outputs[0][-1] for layer in layers)
+            groups = 1
+        else:  # a matrix per head
+            groups, k, n = first.weights[0]
+        rows: Rows = "tokens"
+        if members[0] > self.last:
+            rows = "sampled"
+        elif groups > 1 or name == "key and value up projection":
+            rows = self.phase_rows
+        part: Literal["attention", "feed-forward", "plain"] = "feed-forward"
+        if name in ("router", "head") or groups > 1:
+            part = "plain"
+        elif _owner(first) in self.anchors:
+            part = "attention"
+        is_stored = name != "key and value up projection"
+        if name == "head":
+            is_stored = any(layer.parameters for layer in layers)
+        return Product(name, n, k, groups, part, rows, is_stored)
+
+    def _product_name(self, members: list[int]) -> str:
+        """Return the name of a product by its place."""
+        index, layer = members[0], self.layers[members[0]]
+        if index > self.last:
+            return "head"
+        module = _module(layer)
+        anchor = self.anchors.get(_owner(layer))
+        if anchor is not None:
+            if len(layer.weights[0]) > 2:
+                return "latent key projection" if index < anchor else "latent value projection"
+            if index > anchor:
+                return "output projection"
+            if self.layers[anchor].kind in RECURRENCES:
+                return "input projection"
+            if layer.name.endswith("kv_b_proj"):
+                return "key and value up projection"
+            return "query up projection" if layer.name.endswith("q_b_proj") else "QKV projection"
+        if _experts_of(self.layers, layer):
+            return "router"
+        shared = "shared experts: " if "shared" in module else ""
+        same_module = [other for other in self.layers if _module(other) == module and _is_product(other)]
+        if same_module[-1].name == self.layers[members[-1]].name:
+            return f"{shared}down projection"
+        return f"{shared}gate and up projection"
+
+    def _pointwise(self, name: str, members: list[int]) -> Pointwise | None:
+        """Return the kernel of pointwise layers: each tensor from outside is read once, each that leaves is written."""
+        inside = set(members)
+        launches = self.fusion.launches.get(name, 1)
+        if name == OTHER:
+            return None
+        read: dict[int, int] = {}
+        for index in members:
+            layer = self.layers[index]
+            for shape, parent in zip(layer.inputs, layer.parents):
+                root = self._root(parent)
+                if root not in inside and root >= self.first:
+                    read[root] = max(read.get(root, 0), prod(shape))
+        written = 0
+        for index in members:
+            layer = self.layers[index]
+            if layer.kind == "cache":
+                written += sum(prod(shape) for shape in layer.inputs)
+            elif self._is_read_outside(index, inside):
+                written += sum(prod(shape) for shape in layer.outputs)
+        if name == SAMPLING:
+            return None
+        if name == EMBEDDING:
+            read, written = {}, 2 * prod(self.layers[members[0]].outputs[0])
+        row_bytes = RESULT_BYTES * (sum(read.values()) + written) / self.tokens
+        rows: Rows = "sampled" if members[0] > self.last else "tokens"
+        weights = sum(prod(shape) for index in members for shape in self.layers[index].weights)
+        return Pointwise(name, row_bytes, launches=launches, rows=rows, weights=weights)
+
+    def _root(self, parent: int) -> int:
+        while parent >= 0 and self.layers[parent].kind in _VIEWS and self.layers[parent].parents:
+            parent = self.layers[parent].parents[0]
+        return parent
+
+    def _is_read_outside(self, index: int, inside: set[int]) -> bool:
+        for other in range(index + 1, len(self.layers)):
+            if other not in inside and self.layers[other].kind not in _VIEWS:
+                if any(self._root(parent) == index for parent in self.layers[other].parents):
+                    return True
+        return False
+
+
+def _is_product(layer: Layer) -> bool:
+    return layer.kind in ("linear", "matmul") and bool(layer.weights)
+
+
+def _module(layer: Layer) -> str:
+    """Return the module that contains a layer."""
+    return layer.name.rpartition(".")[0]
+
+
+def _owner(layer: Layer) -> str:
+    """Return the module of a block that contains a layer, such as ``model.layers.3.self_attn``."""
+    parts = layer.name.split(".")
+    for index, part in enumerate(parts):
+        if part.isdigit():
+            return ".".join(parts[: index + 2])
+    return ""
+
+
+def _norm_module(layer: Layer) -> str:
+    """Return the norm that a layer belongs to; empty if it belongs to none."""
+    parts = layer.name.split(".")
+    for index, part in enumerate(parts):
+        if _NORM_MODULE.search(part.partition("#")[0]):
+            return ".".join(parts[: index + 1])
+    return ""
+
+
+def _experts_module(layer: Layer) -> str:
+    """Return the module of the experts that a layer belongs to; empty if it belongs to none."""
+    parts = layer.name.split(".")
+    return ".".join(parts[: parts.index("experts") + 1]) if "experts" in parts[:-1] else ""
+
+
+def _experts_of(layers: Sequence[Layer], router: Layer) -> bool:
+    """Return whether a product chooses experts: its module has experts, and as many columns."""
+    module = _module(router)
+    return any(
+        other.kind == "grouped_matmul"
+        and other.name.startswith(module + ".")
+        and other.weights[0][0] == router.outputs[0][-1]
+        for other in layers
+    )

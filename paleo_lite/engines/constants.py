@@ -1,0 +1,231 @@
+"""Constants of the kernels of engines on devices: fits to measured kernels, and what they say about anything else.
+
+The constants of a cell (a class of kernels on a device, under an engine, in a format) are, in logarithms, the sum of a
+mean and of random effects: of the format, of the engine, of engine and format together, of the generation of devices,
+of the kind of memory, of the device, and of the cell itself. Each effect has a variance per constant, which was chosen
+by maximum likelihood over all fitted cells (`validation.engines.fit`). A cell with measurements of its own has nearly
+its fitted constants; any other one gets those of its format, engine and generation with a wider interval: the
+best linear unbiased prediction of a mixed model (Henderson 1975; kriging).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..files import shipped_folder
+from ..machines import Device, find_device
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+FILE = "engines.json"
+"""File of the fitted constants, in the folder of calibrations."""
+
+
+class Cell(msgspec.Struct, frozen=True, order=True):
+    """A class of kernels on a device, under an engine, in a format.
+
+    Attributes
+    ----------
+    kernels : str
+        One of `paleo_lite.engines.formulas.KERNEL_CLASSES`.
+    gpu : str
+        Device.
+    engine : str
+        Engine.
+    format : str
+        Format of the operands.
+    """
+
+    kernels: str
+    gpu: str
+    engine: str
+    format: str
+
+
+class Traits(NamedTuple):
+    """What cells may have in common.
+
+    Attributes
+    ----------
+    engine, format : str
+        As in `Cell`.
+    device, generation, memory : str
+        Id, architecture and kind of memory of the device.
+    """
+
+    engine: str
+    format: str
+    device: str
+    generation: str
+    memory: str
+
+
+EFFECTS: dict[str, Callable[[Traits], object]] = {
+    "format": lambda traits: traits.format,
+    "engine": lambda traits: traits.engine,
+    "engine and format": lambda traits: (traits.engine, traits.format),
+    "generation": lambda traits: traits.generation,
+    "generation and format": lambda traits: (traits.generation, traits.format),
+    "memory": lambda traits: traits.memory,
+    "device": lambda traits: traits.device,
+    "cell": lambda traits: traits,
+}
+"""Effects, with what two cells must have in common to share one."""
+
+
+def traits_of(device: Device, engine: str, form: str) -> Traits:
+    """Return the traits of a cell on a device."""
+    memory = f"{device.vendor} {device.memory.type.rstrip('0123456789eXx')}"
+    return Traits(engine, form, device.id, device.architecture, memory)
+
+
+class CellFit(msgspec.Struct, frozen=True):
+    """Constants fitted to the measurements of a cell.
+
+    Attributes
+    ----------
+    gpu, engine, format : str
+        The cell.
+    theta : tuple of float
+        Logarithms of the constants.
+    deviation : tuple of float
+        Standard deviations of `theta`.
+    measurements : int
+        Number of measurements.
+    error : float
+        Median relative error of the fit.
+    """
+
+    gpu: str
+    engine: str
+    format: str
+    theta: tuple[float, ...]
+    deviation: tuple[float, ...]
+    measurements: int
+    error: float
+
+
+class ClassFit(msgspec.Struct, frozen=True):
+    """All fitted cells of a class of kernels, and the variances of the effects.
+
+    Attributes
+    ----------
+    parameters : tuple of str
+        Names of the constants.
+    mean : tuple of float
+        Mean of their logarithms.
+    variances : dict of str to tuple of float
+        Variance of each effect, by constant.
+    scatter : float
+        Relative scatter of single kernels around their formula.
+    cells : tuple of CellFit
+        The cells.
+    """
+
+    parameters: tuple[str, ...]
+    mean: tuple[float, ...]
+    variances: dict[str, tuple[float, ...]]
+    scatter: float
+    cells: tuple[CellFit, ...]
+
+
+class Constants(NamedTuple):
+    """Constants of a class of kernels in a cell.
+
+    Attributes
+    ----------
+    theta : ndarray
+        Logarithms of the constants.
+    deviation : ndarray
+        Their standard deviations.
+    scatter : float
+        Relative scatter of single kernels.
+    """
+
+    theta: Floats
+    deviation: Floats
+    scatter: float
+
+
+def same_effects(one: Sequence[Traits], other: Sequence[Traits]) -> dict[str, Floats]:
+    """Return for each effect the matrix that is 1 where two cells share it, shape (cells, other cells)."""
+    matrices = {}
+    for name, key in EFFECTS.items():
+        left, right = [key(traits) for traits in one], [key(traits) for traits in other]
+        matrices[name] = np.array([[float(a == b) for b in right] for a in left]).reshape(len(one), len(other))
+    return matrices
+
+
+def predict_constants(fit: ClassFit, traits: Traits, cell_traits: Sequence[Traits]) -> Constants:
+    """Return the best linear unbiased prediction of the constants of a cell.
+
+    Parameters
+    ----------
+    fit : ClassFit
+        Fitted cells of the class.
+    traits : Traits
+        Traits of the wanted cell.
+    cell_traits : sequence of Traits
+        Traits of the fitted cells.
+    """
+    between = same_effects(cell_traits, cell_traits)
+    towards = same_effects([traits], cell_traits)
+    estimates = np.array([cell.theta for cell in fit.cells])
+    errors = np.array([cell.deviation for cell in fit.cells]) ** 2
+    theta, deviation = np.empty(len(fit.mean)), np.empty(len(fit.mean))
+    for index, mean in enumerate(fit.mean):
+        covariance = np.diag(errors[:, index])
+        cross = np.zeros(len(fit.cells))
+        total = 0.0
+        for name in EFFECTS:
+            variance = fit.variances[name][index]
+            covariance += variance * between[name]
+            cross += variance * towards[name][0]
+            total += variance
+        weights = np.linalg.solve(covariance, cross)
+        theta[index] = mean + weights @ (estimates[:, index] - mean)
+        deviation[index] = np.sqrt(max(total - weights @ cross, 0.0))
+    return Constants(theta, deviation, fit.scatter)
+
+
+class EngineConstants(msgspec.Struct, frozen=True, dict=True):
+    """Constants of all classes of kernels.
+
+    Attributes
+    ----------
+    classes : dict of str to ClassFit
+        Fitted cells by the name of the class.
+    """
+
+    classes: dict[str, ClassFit]
+
+    def of(self, kernels: str, device: Device, engine: str, form: str) -> Constants:
+        """Return the constants of a class of kernels on a device, under an engine, in a format."""
+        key = (kernels, device.id, engine, form)
+        known: dict[tuple[str, ...], Constants] = self.__dict__.setdefault("_known", {})
+        if key not in known:
+            fit = self.classes[kernels]
+            known[key] = predict_constants(fit, traits_of(device, engine, form), self._cell_traits(kernels))
+        return known[key]
+
+    def _cell_traits(self, kernels: str) -> list[Traits]:
+        known: dict[str, list[Traits]] = self.__dict__.setdefault("_traits", {})
+        if kernels not in known:
+            cells = self.classes[kernels].cells
+            known[kernels] = [traits_of(find_device(cell.gpu), cell.engine, cell.format) for cell in cells]
+        return known[kernels]
+
+
+@cache
+def engine_constants() -> EngineConstants:
+    """Return the shipped constants."""
+    content = (shipped_folder("calibrations") / FILE).read_bytes()
+    return msgspec.json.decode(content, type=EngineConstants)

@@ -1,0 +1,422 @@
+"""Times of the kernels of an inference engine, from their shapes, the rates of a device, and fitted constants.
+
+Every formula combines the time of the arithmetic, of the memory traffic and of the shortest kernel::
+
+    time = shortest kernel + (compute^(1 + s) + memory^(1 + s))^(1 / (1 + s))
+
+with a sharpness s between 0 (arithmetic and traffic follow one another) and infinity (the longer one hides the other).
+The constants of a class of kernels are the entries of a vector of logarithms, in the order of its `KernelClass`. All
+functions are vectorised: shapes and rates may be numbers or arrays of the same length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+TILE = 128
+"""Rows and columns of the output that one multiprocessor computes at a time (CUTLASS's default on Ampere and later)."""
+
+FEWEST_ROWS = 16
+"""Rows that a tensor-core instruction multiplies at once; fewer rows take as long."""
+
+RESULT_BYTES = 2
+"""Bytes of a number of a kernel's result: engines keep activations in 16 bits between kernels."""
+
+
+class Rates(NamedTuple):
+    """Rates of a device for one kernel.
+
+    Attributes
+    ----------
+    peak_per_s : float or ndarray
+        Dense peak in FLOP/s at the clock of the data sheet, in the precision of the kernel's products.
+    bandwidth_bytes_per_s : float or ndarray
+        Memory bandwidth.
+    multiprocessors : float or ndarray
+        Number of multiprocessors.
+    """
+
+    peak_per_s: Any
+    bandwidth_bytes_per_s: Any
+    multiprocessors: Any
+
+
+class KernelClass(msgspec.Struct, frozen=True):
+    """A class of kernels: its formula, its constants, and what they are before any measurement.
+
+    Attributes
+    ----------
+    name : str
+        Name of the class.
+    time_s : callable
+        Function from the logarithms of the constants and the shapes to seconds.
+    parameters : dict of str to str
+        Constants with their units.
+    typical : tuple of float
+        Typical values of the constants.
+    deviation : tuple of float
+        Standard deviations of their logarithms around the typical values, before any measurement.
+    """
+
+    name: str
+    time_s: Callable[..., Any]
+    parameters: dict[str, str]
+    typical: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+def combine(compute_s: Any, memory_s: Any, sharpness: Any) -> Any:
+    """Return the norm of the times of arithmetic and of memory traffic: their sum at sharpness 0, the larger at infinity."""
+    exponent = 1 + sharpness
+    larger, smaller = np.maximum(compute_s, memory_s), np.minimum(compute_s, memory_s)
+    ratio = smaller / np.maximum(larger, 1e-30)
+    return larger * (1 + ratio**exponent) ** (1 / exponent)
+
+
+def product_s(
+    theta: Any, rates: Rates, *, m: Any, n: Any, k: Any, weight_bytes: Any, operand_bytes: Any, groups: Any = 1
+) -> Any:
+    """Return the time of a product of `m` rows with a matrix of `n` columns and `k` rows.
+
+    ``compute = 2 m n k / (peak * efficiency) * (tiles + half * multiprocessors) / tiles * (1 + half depth / k)``: a
+    launch with few tiles leaves multiprocessors idle, and a short inner loop is mostly prologue. Operands that are
+    narrower than 16 bits are quantised first, which reads 16 bits of each number of the left operand and writes the
+    narrow ones.
+
+    Parameters
+    ----------
+    theta : ndarray
+        Logarithms of efficiency, share of bandwidth, shortest kernel, half, half depth, sharpness, and traffic of the
+        quantisation relative to one read and one write.
+    rates : Rates
+        Rates of the device.
+    m, n, k : array_like
+        Sizes.
+    weight_bytes, operand_bytes : array_like
+        Bytes per number of the matrix and of the left operand.
+    groups : array_like
+        Products of this size in one launch.
+    """
+    efficiency, share, floor_s, half, half_depth, sharpness, quantisation = np.exp(theta)
+    tiles = np.ceil(m / TILE) * np.ceil(n / TILE) * groups
+    filled = tiles / (tiles + half * rates.multiprocessors)
+    flops = 2.0 * np.maximum(m, FEWEST_ROWS) * n * k * groups
+    compute_s = flops / (rates.peak_per_s * efficiency * filled) * (1 + half_depth / k)
+    moved_bytes = groups * (n * k * weight_bytes + m * k * operand_bytes + RESULT_BYTES * m * n)
+    memory_s = moved_bytes / (rates.bandwidth_bytes_per_s * share)
+    quantised_bytes = np.where(operand_bytes < RESULT_BYTES, m * k * groups * (RESULT_BYTES + operand_bytes), 0.0)
+    quantisation_s = quantisation * quantised_bytes / rates.bandwidth_bytes_per_s
+    return floor_s + combine(compute_s, memory_s, sharpness) + quantisation_s
+
+
+def experts_s(
+    theta: Any,
+    rates: Rates,
+    *,
+    tokens: Any,
+    rows: Any,
+    distinct: Any,
+    active: Any,
+    hidden_size: Any,
+    inner_size: Any,
+    matrices: Any,
+    weight_bytes: Any,
+    operand_bytes: Any,
+) -> Any:
+    """Return the time of a layer of experts on one device, without its router: permutation, products, activation, sum.
+
+    The rows of every expert are padded to whole tiles, and only experts with a token are read. All tokens are gathered
+    and summed, whichever device holds their experts.
+
+    Parameters
+    ----------
+    theta : ndarray
+        Logarithms of efficiency, share of bandwidth, shortest time, padded rows per expert, half, traffic per token
+        relative to one write of every row, and sharpness.
+    rates : Rates
+        Rates of the device.
+    tokens : array_like
+        Tokens that are routed.
+    rows : array_like
+        Rows that the experts of this device compute.
+    distinct : array_like
+        Experts of this device that at least one token chooses.
+    active : array_like
+        Experts per token.
+    hidden_size, inner_size : array_like
+        Sizes of an expert on this device.
+    matrices : array_like
+        Matrices of an expert: 3 with a gate, 2 without.
+    weight_bytes, operand_bytes : array_like
+        Bytes per number of the weights and of the activations that are multiplied.
+    """
+    efficiency, share, floor_s, padding, half, traffic, sharpness = np.exp(theta)
+    padded = rows + distinct * padding
+    tiles = np.maximum(padded / TILE, distinct) * np.ceil(inner_size / TILE)
+    filled = tiles / (tiles + half * rates.multiprocessors)
+    flops = 2.0 * matrices * hidden_size * inner_size * padded
+    compute_s = flops / (rates.peak_per_s * efficiency * filled)
+    weights = distinct * matrices * hidden_size * inner_size * weight_bytes
+    activations = 2.0 * rows * (hidden_size * operand_bytes + inner_size * RESULT_BYTES)
+    memory_s = (weights + activations) / (rates.bandwidth_bytes_per_s * share)
+    tokens_s = traffic * RESULT_BYTES * tokens * active * hidden_size / rates.bandwidth_bytes_per_s
+    return floor_s + combine(compute_s, memory_s, sharpness) + tokens_s
+
+
+def prompt_attention_s(
+    theta: Any,
+    rates: Rates,
+    *,
+    sequences: Any,
+    length: Any,
+    pairs: Any,
+    heads: Any,
+    kv_heads: Any,
+    key_size: Any,
+    value_size: Any,
+    cache_bytes: Any,
+) -> Any:
+    """Return the time of causal attention over prompts.
+
+    Parameters
+    ----------
+    theta : ndarray
+        Logarithms of efficiency, share of bandwidth, shortest kernel, half, half length, sharpness, and the exponent of
+        the efficiency in the size of a head below 128.
+    rates : Rates
+        Rates of the device.
+    sequences, length : array_like
+        Prompts and new tokens of each.
+    pairs : array_like
+        Pairs of a query and a key per prompt and head.
+    heads, kv_heads : array_like
+        Heads of queries, and of keys and values, on this device.
+    key_size, value_size : array_like
+        Elements of a key and of a value.
+    cache_bytes : array_like
+        Bytes per number of the KV cache.
+    """
+    efficiency, share, floor_s, half, half_length, sharpness, exponent = np.exp(theta)
+    tiles = sequences * heads * np.ceil(length / TILE)
+    filled = tiles / (tiles + half * rates.multiprocessors)
+    filled = filled * length / (length + half_length) * np.minimum(key_size / TILE, 1.0) ** exponent
+    # The mask leaves half a tile of work on the diagonal.
+    computed_pairs = pairs + np.ceil(length / TILE) * TILE * TILE / 4
+    flops = 2.0 * (key_size + value_size) * sequences * heads * computed_pairs
+    compute_s = flops / (rates.peak_per_s * efficiency * filled)
+    numbers = heads * (key_size + value_size) + kv_heads * (key_size + value_size)
+    cached = kv_heads * (key_size + value_size) * cache_bytes
+    memory_s = sequences * length * (RESULT_BYTES * numbers + cached) / (rates.bandwidth_bytes_per_s * share)
+    return floor_s + combine(compute_s, memory_s, sharpness)
+
+
+KEYS_PER_BLOCK = 256
+"""Keys of one sequence and head that a multiprocessor reads in a decoding step."""
+
+
+def decode_attention_s(
+    theta: Any,
+    rates: Rates,
+    *,
+    sequences: Any,
+    keys: Any,
+    heads: Any,
+    kv_heads: Any,
+    key_size: Any,
+    value_size: Any,
+    cache_bytes: Any,
+) -> Any:
+    """Return the time of attention of one new token per sequence against its cache.
+
+    Parameters
+    ----------
+    theta : ndarray
+        Logarithms of efficiency, share of bandwidth, shortest kernel, half, sharpness, and nanoseconds per sequence and
+        head.
+    rates : Rates
+        Rates of the device.
+    sequences, keys : array_like
+        Sequences, and the keys that each attends to.
+    heads, kv_heads : array_like
+        Heads of queries, and of keys and values, on this device.
+    key_size : array_like
+        Elements of a key.
+    value_size : array_like
+        Elements of a value that are read besides the key; 0 if values are a part of the keys (latent attention).
+    cache_bytes : array_like
+        Bytes per number of the KV cache.
+    """
+    efficiency, share, floor_s, half, sharpness, head_ns = np.exp(theta)
+    tiles = sequences * kv_heads * np.ceil(keys / KEYS_PER_BLOCK)
+    filled = tiles / (tiles + half * rates.multiprocessors)
+    moved_bytes = sequences * (kv_heads * keys * (key_size + value_size) * cache_bytes + 2 * RESULT_BYTES * heads * key_size)
+    memory_s = moved_bytes / (rates.bandwidth_bytes_per_s * share * filled)
+    rows = np.maximum(heads / kv_heads, FEWEST_ROWS) * kv_heads
+    flops = 4.0 * sequences * rows * keys * key_size
+    compute_s = flops / (rates.peak_per_s * efficiency) + 1e-9 * head_ns * sequences * kv_heads
+    return floor_s + combine(compute_s, memory_s, sharpness)
+
+
+def pointwise_s(theta: Any, rates: Rates, *, moved_bytes: Any) -> Any:
+    """Return the time of a kernel that only moves numbers: norms, activations, rotary embeddings, routing, sampling.
+
+    Parameters
+    ----------
+    theta : ndarray
+        Logarithms of share of bandwidth and shortest kernel.
+    rates : Rates
+        Rates of the device.
+    moved_bytes : array_like
+        Bytes read and written.
+    """
+    share, floor_s = np.exp(theta)
+    return floor_s + moved_bytes / (rates.bandwidth_bytes_per_s * share)
+
+
+def all_reduce_s(theta: Any, *, ranks: Any, message_bytes: Any, link_bytes_per_s: Any) -> Any:
+    """Return the time of an engine's own all-reduce.
+
+    The faster of two kernels: one-shot, in which every device reads the messages of all others, and two-shot, a
+    reduce-scatter and an all-gather, each of ``(ranks - 1) / ranks`` of the message.
+
+    Parameters
+    ----------
+    theta : ndarray
+        Logarithms of the latency, the latency per doubling of the ranks, the share of the link's bandwidth, and the
+        additional latency of the second shot.
+    ranks : array_like
+        Devices.
+    message_bytes : array_like
+        Bytes of the message.
+    link_bytes_per_s : array_like
+        Bandwidth of a device's links in one direction.
+    """
+    latency_s, doubling_s, share, second_s = np.exp(theta)
+    bandwidth = link_bytes_per_s * share
+    one_shot_s = (ranks - 1) * message_bytes / bandwidth
+    two_shot_s = second_s + 2 * (ranks - 1) / ranks * message_bytes / bandwidth
+    # A smooth minimum, because libraries switch at a fixed size and not where the kernels are equally fast.
+    switched_s = (one_shot_s**-4.0 + two_shot_s**-4.0) ** -0.25
+    return latency_s + doubling_s * np.log2(ranks) + switched_s
+
+
+def expert_exchange_s(theta: Any, *, sent_bytes: Any, nodes: Any, link_bytes_per_s: Any) -> Any:
+    """Return the time of the dispatch or of the combination of tokens among the devices that hold the experts.
+
+    Parameters
+    ----------
+    theta : ndarray
+        Logarithms of the latency, the latency per doubling of the nodes, and the share of the link's bandwidth.
+    sent_bytes : array_like
+        Bytes that a device sends to others over the slower of its links.
+    nodes : array_like
+        Nodes.
+    link_bytes_per_s : array_like
+        Bandwidth of that link in one direction.
+    """
+    latency_s, doubling_s, share = np.exp(theta)
+    return latency_s + doubling_s * np.log2(nodes) + sent_bytes / (link_bytes_per_s * share)
+
+
+PRODUCTS = KernelClass(
+    "products",
+    product_s,
+    {
+        "efficiency": "share of peak",
+        "bandwidth_share": "share of bandwidth",
+        "floor_s": "s",
+        "half": "tiles per multiprocessor at half efficiency",
+        "half_depth": "depth of the product at half efficiency",
+        "sharpness": "",
+        "quantisation": "relative to one read and one write",
+    },
+    (0.7, 0.8, 4e-6, 0.3, 100.0, 1.5, 1.0),
+    (0.4, 0.3, 1.2, 1.6, 1.6, 0.8, 1.6),
+)
+
+EXPERTS = KernelClass(
+    "experts",
+    experts_s,
+    {
+        "efficiency": "share of peak",
+        "bandwidth_share": "share of bandwidth",
+        "floor_s": "s",
+        "padding": "rows per expert",
+        "half": "tiles per multiprocessor at half efficiency",
+        "traffic": "relative to one write of every row",
+        "sharpness": "",
+    },
+    (0.5, 0.8, 2e-5, 24.0, 0.3, 1.5, 1.5),
+    (0.5, 0.3, 1.0, 1.6, 1.6, 1.2, 0.8),
+)
+
+PROMPT_ATTENTION = KernelClass(
+    "prompt attention",
+    prompt_attention_s,
+    {
+        "efficiency": "share of peak",
+        "bandwidth_share": "share of bandwidth",
+        "floor_s": "s",
+        "half": "tiles per multiprocessor at half efficiency",
+        "half_length": "tokens at half efficiency",
+        "sharpness": "",
+        "head_exponent": "of the size of a head below 128",
+    },
+    (0.6, 0.5, 1e-5, 0.5, 20.0, 0.5, 0.5),
+    (0.4, 0.6, 1.0, 1.6, 1.6, 0.8, 1.0),
+)
+
+DECODE_ATTENTION = KernelClass(
+    "decode attention",
+    decode_attention_s,
+    {
+        "efficiency": "share of peak",
+        "bandwidth_share": "share of bandwidth",
+        "floor_s": "s",
+        "half": "blocks per multiprocessor at half bandwidth",
+        "sharpness": "",
+        "head_ns": "ns per sequence and head",
+    },
+    (0.25, 0.8, 1e-5, 0.4, 1.5, 15.0),
+    (0.8, 0.25, 1.0, 1.2, 1.0, 1.2),
+)
+
+LATENT_PROMPT_ATTENTION = msgspec.structs.replace(PROMPT_ATTENTION, name="latent prompt attention")
+LATENT_DECODE_ATTENTION = msgspec.structs.replace(DECODE_ATTENTION, name="latent decode attention")
+
+POINTWISE = KernelClass(
+    "pointwise",
+    pointwise_s,
+    {"bandwidth_share": "share of bandwidth", "floor_s": "s"},
+    (0.7, 2.5e-6),
+    (0.4, 0.6),
+)
+
+ALL_REDUCE = KernelClass(
+    "all-reduce",
+    all_reduce_s,
+    {"latency_s": "s", "doubling_s": "s", "bandwidth_share": "share of bandwidth", "second_s": "s"},
+    (4e-6, 3e-7, 0.7, 4e-6),
+    (0.8, 1.2, 0.5, 1.2),
+)
+
+EXPERT_EXCHANGE = KernelClass(
+    "expert exchange",
+    expert_exchange_s,
+    {"latency_s": "s", "doubling_s": "s", "bandwidth_share": "share of bandwidth"},
+    (3e-5, 3e-6, 0.5),
+    (1.0, 1.0, 0.8),
+)
+
+KERNEL_CLASSES = {
+    one.name: one
+    for one in (
+        PRODUCTS, EXPERTS, PROMPT_ATTENTION, DECODE_ATTENTION, LATENT_PROMPT_ATTENTION, LATENT_DECODE_ATTENTION,
+        POINTWISE, ALL_REDUCE, EXPERT_EXCHANGE,
+    )
+}  # fmt: skip
+"""Classes of kernels by name."""

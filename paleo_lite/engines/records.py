@@ -1,0 +1,29 @@
+"""Engines: what each fuses beyond the kernels of `paleo_lite.engines.blocks`, as data."""
+
+from __future__ import annotations
+
+from .blocks import COMBINATION, NORM, QUERY_KEY_NORM, ROTARY, Fusion
+
+FUSIONS: dict[str, Fusion] = {
+    "vllm": Fusion(
+        {ROTARY: 2},  # rotary_embedding, then reshape_and_cache_flash
+        ("https://github.com/vllm-project/vllm/tree/main/vllm/v1/attention/backends",),
+    ),
+    "sglang": Fusion(
+        {ROTARY: 1},  # the rotary kernel writes the cache
+        ("https://github.com/sgl-project/sglang/tree/main/python/sglang/srt/layers",),
+    ),
+    "tensorrt-llm": Fusion(
+        {ROTARY: 0},  # inside the attention operator
+        ("https://github.com/NVIDIA/TensorRT-LLM/tree/main/cpp/tensorrt_llm/kernels",),
+    ),
+}
+"""What each engine fuses."""
+
+
+def engine_of_policy(policy: str) -> str:
+    """Return the engine whose kernels a scheduling policy launches: ``vllm`` for ``vllm-0.5``."""
+    for name in FUSIONS:
+        if policy == name or policy.startswith(f"{name}-"):
+            return name
+    raise KeyError(policy)

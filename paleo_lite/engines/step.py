@@ -1,0 +1,324 @@
+"""Time of an iteration of an engine on one device: its kernels, the exchanges between devices, and how sure it is.
+
+Every kernel's time follows from its shape and the constants of the engine on the device (`paleo_lite.engines.formulas`,
+`paleo_lite.engines.constants`). The variance of the logarithm of a sum of kernels is that of the constants, propagated by
+the delta method and independent between classes and formats, and the scatter of kernels around their formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from ..machines import Device
+from .constants import Constants, EngineConstants, engine_constants
+from .formulas import (
+    RESULT_BYTES, Rates, all_reduce_s, decode_attention_s, expert_exchange_s, experts_s, pointwise_s, product_s,
+    prompt_attention_s,
+)  # fmt: skip
+from .kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product
+from .rates import kernel_rates
+from .routing import UNIFORM, expert_load
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+STEP = 0.02
+"""Step of the numerical derivatives of log time with respect to the logarithms of constants."""
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """How a replica is divided among devices.
+
+    Attributes
+    ----------
+    tensor : int
+        Tensor-parallel devices of attention and of dense products.
+    attention_data : int
+        Groups of devices that compute attention for sequences of their own.
+    experts : int
+        Expert-parallel degree: devices, or groups of them, that divide the experts among themselves.
+    link_bytes_per_s : float
+        Bandwidth of a device's links in one direction; 0 for a single device.
+    nodes : int
+        Nodes that the devices are on.
+    node_link_bytes_per_s : float
+        Bandwidth of a device between nodes in one direction; 0 on a single node.
+    alpha : float
+        Exponent of the popularity of experts, 0 for the uniform distribution (`paleo_lite.engines.routing`).
+    """
+
+    tensor: int = 1
+    attention_data: int = 1
+    experts: int = 1
+    link_bytes_per_s: float = 0.0
+    nodes: int = 1
+    node_link_bytes_per_s: float = 0.0
+    alpha: float = UNIFORM
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return self.tensor * self.attention_data
+
+    @property
+    def experts_tensor(self) -> int:
+        """Devices that divide every expert."""
+        return self.devices // self.experts
+
+
+class Formats(msgspec.Struct, frozen=True):
+    """Formats of the operands of kernels.
+
+    Attributes
+    ----------
+    projections, feed_forward, experts : str
+        Formats of the projections of attention, of dense feed-forward parts and of experts, keys of
+        `paleo_lite.engines.rates.ARITHMETIC`.
+    plain : str
+        Format of products that are not quantised.
+    attention : str
+        Formats of attention and of its cache, such as ``bf16/fp8``.
+    """
+
+    projections: str
+    feed_forward: str
+    experts: str
+    plain: str
+    attention: str
+
+    def of_product(self, kernel: Product) -> str:
+        """Return the format of a product's matrix."""
+        if kernel.part == "attention":
+            return self.projections
+        return self.feed_forward if kernel.part == "feed-forward" else self.plain
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What an iteration computes on one device; all fields are numbers or arrays of the same shape.
+
+    Attributes
+    ----------
+    tokens : array_like
+        New tokens of this device's attention group.
+    all_tokens : array_like
+        New tokens of all attention groups together, which pass the experts.
+    sampled : array_like
+        Sequences of which a token is sampled.
+    sequences, context : array_like
+        Decoding sequences, and tokens in the cache of each.
+    prompts, length, cached : array_like
+        Prompts, new tokens of each, and tokens of each that are in the cache already.
+    """
+
+    tokens: Any = 0.0
+    all_tokens: Any = 0.0
+    sampled: Any = 0.0
+    sequences: Any = 0.0
+    context: Any = 0.0
+    prompts: Any = 0.0
+    length: Any = 0.0
+    cached: Any = 0.0
+
+
+class EngineStep:
+    """Times of kernels of one engine on one device.
+
+    Parameters
+    ----------
+    device : Device
+        The device.
+    engine : str
+        The engine.
+    formats : Formats
+        Formats of the operands.
+    placement : Placement
+        Division among devices.
+    constants : EngineConstants, optional
+        Constants; by default the shipped ones.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        engine: str,
+        formats: Formats,
+        placement: Placement = Placement(),
+        constants: EngineConstants | None = None,
+    ) -> None:
+        self.device, self.engine, self.formats, self.placement = device, engine, formats, placement
+        self.constants = engine_constants() if constants is None else constants
+        self.shifts: dict[tuple[str, str], Floats] = {}
+
+    def _constants(self, kernels: str, form: str) -> tuple[Floats, Constants]:
+        found = self.constants.of(kernels, self.device, self.engine, form)
+        return found.theta + self.shifts.get((kernels, form), 0.0), found
+
+    def cell_of(self, kernel: Kernel) -> tuple[str, str]:
+        """Return the class of constants and the format of a kernel."""
+        if isinstance(kernel, Product):
+            return "products", self.formats.of_product(kernel)
+        if isinstance(kernel, Experts):
+            return "experts", self.formats.experts
+        if isinstance(kernel, Attention):
+            phase = "decode" if kernel.rows == "decoding" else "prompt"
+            return f"{'latent ' if kernel.is_latent else ''}{phase} attention", self.formats.attention
+        if isinstance(kernel, Pointwise):
+            return "pointwise", "bf16"
+        if kernel.pattern in ("all-reduce", "all-gather"):
+            return "all-reduce", "bf16"
+        return "expert exchange", kernel.pattern
+
+    def kernel_s(self, kernel: Kernel, load: Load) -> Any:
+        """Return the seconds of one launch of a kernel."""
+        timer = _TIMERS[type(kernel)]
+        return timer(self, kernel, load)
+
+    def total_s(self, kernels: Sequence[CountedKernel], load: Load) -> Any:
+        """Return the seconds of some kernels."""
+        total: Any = 0.0
+        for counted in kernels:
+            total = total + counted.count * self.kernel_s(counted.kernel, load)
+        return total
+
+    def variance(self, kernels: Sequence[CountedKernel], load: Load) -> Any:
+        """Return the variance of the logarithm of the seconds of some kernels."""
+        cells: dict[tuple[str, str], list[CountedKernel]] = {}
+        for counted in kernels:
+            cells.setdefault(self.cell_of(counted.kernel), []).append(counted)
+        total, variance = 0.0, 0.0
+        for cell, members in cells.items():
+            expected = self.total_s(members, load)
+            _, constants = self._constants(*cell)
+            squares = (constants.scatter * expected) ** 2
+            for index, deviation in enumerate(constants.deviation):
+                shift = np.zeros(len(constants.theta))
+                shift[index] = STEP
+                self.shifts[cell] = shift
+                slope = (self.total_s(members, load) - expected) / STEP
+                squares = squares + (slope * deviation) ** 2
+            self.shifts.pop(cell, None)
+            total, variance = total + expected, variance + squares
+        return variance / np.maximum(total, 1e-30) ** 2
+
+    def _rates(self, form: str) -> tuple[Rates, float, float]:
+        return kernel_rates(self.device, form)
+
+    def _product_s(self, kernel: Product, load: Load) -> Any:
+        kernels, form = self.cell_of(kernel)
+        theta, _ = self._constants(kernels, form)
+        rates, weight_bytes, operand_bytes = self._rates(form)
+        rows = _rows(kernel, load)
+        return product_s(
+            theta, rates, m=rows, n=kernel.n, k=kernel.k, weight_bytes=weight_bytes, operand_bytes=operand_bytes,
+            groups=kernel.groups,
+        ) * (rows > 0)  # fmt: skip
+
+    def _experts_s(self, kernel: Experts, load: Load) -> Any:
+        kernels, form = self.cell_of(kernel)
+        theta, _ = self._constants(kernels, form)
+        rates, weight_bytes, operand_bytes = self._rates(form)
+        placement = self.placement
+        tokens = np.asarray(load.all_tokens, dtype=np.float64)
+        flat = np.maximum(tokens.reshape(-1), 1e-9)
+        loads = expert_load(
+            flat, active=kernel.active, experts=kernel.experts, ranks=placement.experts, alpha=placement.alpha
+        )
+        seconds = experts_s(
+            theta, rates, tokens=flat, rows=loads.rows, distinct=loads.distinct, active=kernel.active,
+            hidden_size=kernel.hidden_size, inner_size=np.ceil(kernel.inner_size / placement.experts_tensor),
+            matrices=kernel.matrices, weight_bytes=weight_bytes, operand_bytes=operand_bytes,
+        )  # fmt: skip
+        return seconds.reshape(tokens.shape) * (tokens > 0)
+
+    def _attention_s(self, kernel: Attention, load: Load) -> Any:
+        kernels, form = self.cell_of(kernel)
+        theta, _ = self._constants(kernels, form)
+        rates, _, _ = self._rates(form.partition("/")[0])
+        cache_bytes = CACHE_BYTES[form.partition("/")[2]]
+        sizes = {"heads": kernel.heads, "kv_heads": kernel.kv_heads, "key_size": kernel.key_size}
+        if kernel.rows == "decoding":
+            keys = np.asarray(load.context) + 1.0
+            if kernel.window is not None:
+                keys = np.minimum(keys, kernel.window)
+            sequences = np.asarray(load.sequences, dtype=np.float64)
+            busy = np.maximum(sequences, 1e-9)
+            return decode_attention_s(
+                theta, rates, sequences=busy, keys=keys, value_size=kernel.value_size, cache_bytes=cache_bytes, **sizes
+            ) * (sequences > 0)
+        length, cached = np.asarray(load.length, dtype=np.float64), np.asarray(load.cached, dtype=np.float64)
+        pairs = causal_pairs(length, cached, kernel.window)
+        return prompt_attention_s(
+            theta, rates, sequences=load.prompts, length=np.maximum(length, 1.0), pairs=pairs,
+            value_size=kernel.value_size, cache_bytes=cache_bytes, **sizes,
+        ) * (length > 0)  # fmt: skip
+
+    def _pointwise_s(self, kernel: Pointwise, load: Load) -> Any:
+        theta, _ = self._constants("pointwise", "bf16")
+        rates, _, _ = self._rates("bf16")
+        rows = _rows(kernel, load)
+        moved_bytes = (kernel.row_bytes * rows + kernel.fixed_bytes) / max(kernel.launches, 1)
+        seconds = pointwise_s(theta, rates, moved_bytes=moved_bytes)
+        if kernel.row_flops:
+            seconds = seconds + kernel.row_flops * rows / self.vector_peak_per_s
+        return kernel.launches * seconds * (rows > 0)
+
+    @cached_property
+    def vector_peak_per_s(self) -> float:
+        """Peak of arithmetic outside tensor cores, in FLOP/s."""
+        return self.device.find_peak("fp32", "vector").per_s
+
+    def _exchange_s(self, kernel: Exchange, load: Load) -> Any:
+        kernels, form = self.cell_of(kernel)
+        theta, _ = self._constants(kernels, form)
+        placement = self.placement
+        rows = _rows(kernel, load)
+        message_bytes = kernel.row_bytes * rows
+        if kernel.pattern in ("all-reduce", "all-gather"):
+            factor = 1.0 if kernel.pattern == "all-reduce" else 0.5
+            return factor * all_reduce_s(
+                theta, ranks=placement.tensor, message_bytes=np.maximum(message_bytes, 1.0),
+                link_bytes_per_s=placement.link_bytes_per_s,
+            ) * (rows > 0)  # fmt: skip
+        link = placement.link_bytes_per_s if placement.nodes == 1 else placement.node_link_bytes_per_s
+        seconds = expert_exchange_s(theta, sent_bytes=message_bytes, nodes=placement.nodes, link_bytes_per_s=link)
+        return seconds * (rows > 0)
+
+
+CACHE_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
+"""Bytes per number of the formats of a KV cache."""
+
+
+def causal_pairs(length: Any, cached: Any, window: int | None) -> Any:
+    """Return the pairs of a query and a key of a prompt under a causal mask."""
+    full = length * cached + length * (length + 1) / 2
+    if window is None:
+        return full
+    inside = np.minimum(length, np.maximum(window - cached, 0))
+    return inside * cached + inside * (inside + 1) / 2 + (length - inside) * window
+
+
+def _rows(kernel: Product | Pointwise | Exchange, load: Load) -> Any:
+    """Return the rows of a kernel."""
+    if kernel.rows == "sampled":
+        return np.asarray(load.sampled, dtype=np.float64)
+    if kernel.rows == "decoding":
+        return np.asarray(load.sequences, dtype=np.float64)
+    if kernel.rows == "prompts":
+        return np.asarray(load.prompts, dtype=np.float64) * np.asarray(load.length, dtype=np.float64)
+    return np.asarray(load.tokens, dtype=np.float64)
+
+
+_TIMERS: dict[type, Callable[[EngineStep, Any, Load], Any]] = {
+    Product: EngineStep._product_s,
+    Experts: EngineStep._experts_s,
+    Attention: EngineStep._attention_s,
+    Pointwise: EngineStep._pointwise_s,
+    Exchange: EngineStep._exchange_s,
+}

@@ -1,0 +1,228 @@
+"""Tables of the time of an iteration from the kernels of an engine.
+
+The counterpart of `paleo_lite.serving.iteration_times.tabulate` for deployments whose engine has constants of its own
+for the device: kernels by the number of new tokens, experts by the new tokens of all attention groups, attention by
+sequences and context or by the length of the prompt, the head by the sampled sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from ..engines.blocks import Fusion, exchange_tokens, network_kernels
+from ..engines.kernels import Attention, CountedKernel, Exchange, Experts, Pointwise, Product
+from ..engines.rates import kernel_rates
+from ..engines.step import EngineStep, Load
+from .iteration_times import IterationTimes, interpolate_prompts, slowest_stages, tabulated_contexts
+from .pipeline import send_time_s, split_blocks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .iteration_times import ModelOnDevice
+
+    Floats = NDArray[np.float64]
+
+Z_90 = 1.645
+"""Standard normal quantile of the ends of a 90% interval."""
+
+ENGINE_VARIANCE = 0.09**2
+"""Variance of the logarithm of a step that kernels do not explain: versions, settings, and kernels in company."""
+
+TYPICAL_CONTEXT = 2048
+"""Context at which the interval of an iteration is computed."""
+
+
+class EngineKernels(msgspec.Struct, frozen=True):
+    """Times of an engine's kernels on a device, and what the engine fuses.
+
+    Attributes
+    ----------
+    step : EngineStep
+        Times of kernels.
+    fusion : Fusion
+        What the engine fuses.
+    """
+
+    step: EngineStep
+    fusion: Fusion
+
+
+def device_kernels(
+    on_device: ModelOnDevice, phase: str, context: int, blocks: Sequence[int] | None = None
+) -> list[CountedKernel]:
+    """Return the kernels of one device in an iteration, with the exchanges of tokens between attention groups."""
+    assert on_device.kernels is not None
+    step, placement = on_device.kernels.step, on_device.kernels.step.placement
+    kernels = network_kernels(
+        on_device.workload.network,
+        phase,
+        context=context,
+        tensor=placement.tensor,
+        fusion=on_device.kernels.fusion,
+        blocks=blocks,
+    )
+    if placement.attention_data > 1:
+        _, _, operand_bytes = kernel_rates(step.device, step.formats.experts)
+        kernels = exchange_tokens(kernels, placement.devices, operand_bytes)
+    return kernels
+
+
+def stage_kernels(on_device: ModelOnDevice, phase: str, context: int) -> list[list[CountedKernel]]:
+    """Return the kernels of one device of each stage of the pipeline."""
+    stages = on_device.pipeline.degree
+    if stages == 1:
+        return [device_kernels(on_device, phase, context)]
+    sizes = split_blocks(on_device.workload.network.blocks, stages)
+    ends = np.cumsum(sizes)
+    return [device_kernels(on_device, phase, context, range(end - size, end)) for size, end in zip(sizes, ends)]
+
+
+def tabulate_kernels(
+    on_device: ModelOnDevice, *, max_new_tokens: int, max_sequences: int, max_prompt: int, max_context: int
+) -> IterationTimes:
+    """Compute the tables of an iteration; the arguments are those of `paleo_lite.serving.iteration_times.tabulate`."""
+    stages = on_device.pipeline.degree
+    longest = max(max_context - 1, 1)
+    decode, prefill = (stage_kernels(on_device, phase, longest) for phase in ("decode", "prefill"))
+    tables = [
+        _Tables(on_device, *kernels, max_new_tokens, max_sequences, max_prompt, max_context).build()
+        for kernels in zip(decode, prefill)
+    ]
+    if stages == 1:
+        return tables[0]
+    whole = _add(tables)
+    sent = send_time_s(on_device.pipeline, on_device.decode_workload(1), np.arange(len(whole.token_s)))
+    token_s = (np.array(whole.token_s) + sent).tolist()
+    return msgspec.structs.replace(whole, token_s=token_s, stages=slowest_stages(tables), pipeline=stages)
+
+
+def _add(tables: Sequence[IterationTimes]) -> IterationTimes:
+    """Return the sum of the tables of all stages, with the widest interval."""
+
+    def total(name: str) -> Any:
+        return np.sum([np.array(getattr(table, name)) for table in tables], axis=0).tolist()
+
+    widest = max(tables, key=lambda table: table.relative_high[-1])
+    summed = {name: total(name) for name in ("token_s", "head_s", "decode_attention_s", "prompt_attention_s")}
+    experts_s = total("experts_s") if tables[0].experts_s else []
+    prompt_s = sum(table.prompt_s for table in tables)
+    return msgspec.structs.replace(widest, **summed, experts_s=experts_s, prompt_s=prompt_s)
+
+
+class _Tables:
+    """Tables of one stage."""
+
+    def __init__(
+        self,
+        on_device: ModelOnDevice,
+        decode: Sequence[CountedKernel],
+        prefill: Sequence[CountedKernel],
+        max_new_tokens: int,
+        max_sequences: int,
+        max_prompt: int,
+        max_context: int,
+    ) -> None:
+        assert on_device.kernels is not None
+        self.step = on_device.kernels.step
+        self.groups = self.step.placement.attention_data
+        self.max_tokens = max(max_new_tokens, max_sequences)
+        self.max_sequences, self.max_prompt, self.max_context = max_sequences, max_prompt, max_context
+        self.decode, self.prefill = decode, prefill
+
+    def build(self) -> IterationTimes:
+        tokens = _sizes(self.max_tokens)
+        is_separate = self.groups > 1
+        per_token = [one for one in self.decode if _is_per_token(one) and not (is_separate and _is_expert(one))]
+        token_s = self._total(per_token, lambda n: Load(tokens=n, all_tokens=n), tokens)
+        experts_s: list[float] = []
+        if is_separate:
+            experts = [one for one in self.decode if _is_expert(one)]
+            loads = self._total(experts, lambda n: Load(tokens=np.ceil(n / self.groups), all_tokens=n), tokens)
+            experts_s = _interpolate(tokens, loads, self.max_tokens)
+        sampled = [one for one in self.decode if _rows(one) == "sampled"]
+        head_s = self._total(sampled, lambda n: Load(sampled=n), tokens)
+        contexts = tabulated_contexts(self.max_context)
+        sequences = _sizes(self.max_sequences)
+        decoding = [one for one in self.decode if _rows(one) == "decoding"]
+        rows = []
+        for context in contexts:
+            row = self._total(decoding, lambda n, context=context: Load(sequences=n, context=context), sequences)
+            rows.append(_interpolate(sequences, row, self.max_sequences))
+        lengths = _lengths(self.max_prompt)
+        prompts = [one for one in self.prefill if _rows(one) == "prompts"]
+        prompt_s = self._total(prompts, lambda n: Load(prompts=1.0, length=n), np.array(lengths))
+        shortest_s = self._shortest_s(prompts)
+        low, high = self._relative_interval(tokens)
+        return IterationTimes(
+            token_s=_interpolate(tokens, token_s, self.max_tokens),
+            head_s=_interpolate(tokens, head_s, self.max_tokens),
+            contexts=[float(context) for context in contexts],
+            decode_attention_s=np.array(rows).T.tolist(),
+            prompt_attention_s=interpolate_prompts(lengths, np.maximum(prompt_s - shortest_s, 1e-9)),
+            relative_low=_interpolate(tokens, low, self.max_tokens, first=low[0]),
+            relative_high=_interpolate(tokens, high, self.max_tokens, first=high[0]),
+            experts_s=experts_s,
+            prompt_s=shortest_s,
+            attention_data=self.groups,
+        )
+
+    def _total(self, kernels: Sequence[CountedKernel], load: Callable[[Any], Load], sizes: Any) -> Floats:
+        """Return the seconds of kernels at several sizes."""
+        seconds = np.zeros(len(sizes))
+        return seconds + self.step.total_s(kernels, load(np.asarray(sizes, dtype=np.float64)))
+
+    def _shortest_s(self, prompts: Sequence[CountedKernel]) -> float:
+        """Return the seconds of the kernels of a prompt that do not depend on its length."""
+        one = float(self._total(prompts, lambda n: Load(prompts=1.0, length=n), np.array([1]))[0])
+        return 0.95 * one
+
+    def _relative_interval(self, tokens: Any) -> tuple[Floats, Floats]:
+        """Return the ends of the interval of a decode step relative to its time."""
+        context = min(TYPICAL_CONTEXT, self.max_context)
+        own = np.asarray(tokens, dtype=np.float64)
+        load = Load(
+            tokens=own, all_tokens=own * self.groups, sampled=own, sequences=np.minimum(own, 1024.0), context=context
+        )
+        deviation = np.sqrt(self.step.variance(self.decode, load) + ENGINE_VARIANCE)
+        return np.exp(-Z_90 * deviation), np.exp(Z_90 * deviation)
+
+
+def _rows(counted: CountedKernel) -> str:
+    return counted.kernel.rows
+
+
+def _is_per_token(counted: CountedKernel) -> bool:
+    return _rows(counted) == "tokens"
+
+
+def _is_expert(counted: CountedKernel) -> bool:
+    return isinstance(counted.kernel, Experts)
+
+
+def _sizes(largest: int) -> NDArray[np.int64]:
+    """Return sizes from 1 to `largest`: dense where tiles of 16 to 128 rows fill up, then by fractions."""
+    small = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128]
+    large = np.rint(np.geomspace(1, max(largest / 64, 1), 24)) * 64
+    distinct = np.unique(np.concatenate([small, large, [largest]])).astype(np.int64)
+    within: NDArray[np.int64] = distinct[distinct <= largest]
+    return within
+
+
+def _lengths(longest: int) -> list[int]:
+    """Return lengths of prompts by factors of 2."""
+    lengths = [1]
+    while lengths[-1] < longest:
+        lengths.append(min(max(2 * lengths[-1], 32), longest))
+    return lengths
+
+
+def _interpolate(sizes: Any, seconds: Floats, largest: int, first: float = 0.0) -> list[float]:
+    """Return the seconds by size from 0, linear between the given ones."""
+    every = np.interp(np.arange(largest + 1), sizes, seconds)
+    every[0] = first
+    return [float(value) for value in every]

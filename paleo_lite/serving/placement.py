@@ -1,0 +1,120 @@
+"""Placement of a network under an engine: formats, parallelism, links, and the kernels that follow."""
+
+from __future__ import annotations
+
+from ..architectures.network import SequenceOptions
+from ..distributed.links import Topology, link_rate
+from ..engines.choose import choose_formats, has_constants
+from ..engines.kernels import Attention, Experts
+from ..engines.records import FUSIONS, engine_of_policy
+from ..engines.step import EngineStep, Placement
+from ..errors import BadValue
+from ..machines import Device
+from .iteration_times import ModelOnDevice
+from .kernel_tables import EngineKernels, device_kernels
+
+
+def engine_speaks_for(on_device: ModelOnDevice) -> bool:
+    """Return whether the kernels of engines were measured for a question: device, precision and a config."""
+    workload = on_device.workload
+    is_known = has_constants(on_device.machine.device) and workload.precision not in ("fp64", "fp32", "tf32")
+    return is_known and on_device.model.name == "calibrated" and workload.network.rebuild is not None
+
+
+def check_undivided(experts: int, attention_data: int, device: Device) -> None:
+    """Raise BadValue if experts or attention are divided, where the layers are timed one by one."""
+    for option, degree in (("--expert-parallel", experts), ("--attention-data-parallel", attention_data)):
+        if degree > 1:
+            raise BadValue(
+                f"`{option}` needs the kernels of an engine, which are known for NVIDIA's GPUs from Ampere on with the "
+                f"calibrated time model (got {device.name})"
+            )
+
+
+def with_kernels(on_device: ModelOnDevice, policy: str, *, experts: int, attention_data: int) -> ModelOnDevice:
+    """Return a network on a device with the kernels of an engine.
+
+    Parameters
+    ----------
+    on_device : ModelOnDevice
+        Network, device and links.
+    policy : str
+        One of `paleo_lite.serving.engines.ENGINES`.
+    experts, attention_data : int
+        Expert-parallel degree, and groups that compute attention for sequences of their own.
+
+    Raises
+    ------
+    BadValue
+        If a degree does not divide the devices, the heads or the experts.
+    """
+    workload, device = on_device.workload, on_device.machine.device
+    devices = on_device.tensor
+    if devices % attention_data:
+        raise BadValue(
+            f"`--attention-data-parallel` must divide the {devices} devices of `--tensor` (got {attention_data})"
+        )
+    if devices % experts:
+        raise BadValue(f"`--expert-parallel` must divide the {devices} devices of `--tensor` (got {experts})")
+    if attention_data > 1 and on_device.pipeline.degree > 1:
+        raise BadValue("`--attention-data-parallel` is not modelled with `--pipeline`: leave one of them out")
+    assert workload.network.rebuild is not None
+    workload.network.rebuild(SequenceOptions(phase="decode", tensor_parallel=devices // attention_data, blocks=1))
+    engine = engine_of_policy(policy)
+    fusion = FUSIONS[engine]
+    unplaced = _engine_kernels(device, engine, on_device, Placement(tensor=devices // attention_data), fusion)
+    kernels = [one.kernel for one in device_kernels(on_device._replace(kernels=unplaced), "decode", 1)]
+    _check_experts([kernel for kernel in kernels if isinstance(kernel, Experts)], experts, workload.network.name)
+    is_latent = any(isinstance(kernel, Attention) and kernel.is_latent for kernel in kernels)
+    has_experts = any(isinstance(kernel, Experts) for kernel in kernels)
+    placement = _place(on_device.group, devices, experts, attention_data)
+    placed = _engine_kernels(device, engine, on_device, placement, fusion, has_experts, is_latent)
+    return on_device._replace(kernels=placed)
+
+
+def _engine_kernels(
+    device: Device,
+    engine: str,
+    on_device: ModelOnDevice,
+    placement: Placement,
+    fusion: object,
+    has_experts: bool = False,
+    is_latent: bool = False,
+) -> EngineKernels:
+    workload = on_device.workload
+    formats = choose_formats(
+        workload.precision,
+        workload.weights,
+        on_device.kv_cache,
+        has_experts=has_experts,
+        has_latent_attention=is_latent,
+    )
+    return EngineKernels(EngineStep(device, engine, formats, placement), fusion)  # type: ignore[arg-type]
+
+
+def _check_experts(mixtures: list[Experts], degree: int, name: str) -> None:
+    if degree == 1:
+        return
+    if not mixtures:
+        raise BadValue(f"`--expert-parallel` needs a mixture of experts, which {name} is not")
+    for mixture in mixtures:
+        if mixture.experts % degree:
+            raise BadValue(f"`--expert-parallel` {degree} does not divide the {mixture.experts} experts of {name}")
+
+
+def _place(group: Topology | None, devices: int, experts: int, attention_data: int) -> Placement:
+    """Return the placement of a stage on the devices of a group."""
+    if group is None:
+        return Placement()
+    inside = group.inside if group.inside is not None else group.between
+    assert inside is not None
+    nodes = max(-(-devices // max(group.devices_per_node, 1)), 1) if group.between is not None else 1
+    between = group.between.bandwidth_bytes_per_s if group.between is not None else 0.0
+    return Placement(
+        tensor=devices // attention_data,
+        attention_data=attention_data,
+        experts=experts,
+        link_bytes_per_s=inside.bandwidth_bytes_per_s,
+        nodes=nodes,
+        node_link_bytes_per_s=between,
+    )

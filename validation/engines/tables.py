@@ -1,0 +1,355 @@
+"""Readers of published tables of kernels of inference engines: aiconfigurator's, by device, engine and format.
+
+Every table becomes cells: the measurements of one class of kernels on one device, under one engine, in one format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from paleo_lite.engines.constants import Cell
+from paleo_lite.engines.formulas import Rates
+from paleo_lite.engines.rates import kernel_rates
+from paleo_lite.engines.routing import expert_load
+from paleo_lite.errors import UnknownPrecision
+from paleo_lite.machines import find_device
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DEVICES = {
+    "a100_sxm": "a100-sxm-80gb", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "b200_sxm": "b200", "l40s": "l40s",
+    "b60": "arc-pro-b60", "b300_sxm": "b300", "gb200": "gb200", "gb300": "gb300",
+    "rtx_pro_6000_server": "rtx-pro-6000",
+    "A100 SXM4 80GB": "a100-sxm-80gb", "B300": "b300", "B200": "b200", "H100 SXM5 80GB": "h100-sxm", "L40S": "l40s",
+    "NVIDIA GB200": "gb200", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000",
+}  # fmt: skip
+"""Devices of the tables, in the names of paleo-lite."""
+
+ENGINES = {"trtllm": "tensorrt-llm", "sglang": "sglang", "vllm": "vllm", "TensorRT-LLM torch_flow": "tensorrt-llm"}
+
+PRODUCT_FORMATS = {
+    "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4", "int8_wo": "int8", "int4_wo": "int4",
+    "sq": "w8a8",
+}  # fmt: skip
+
+EXPERT_FORMATS = {
+    "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4", "int4_wo": "int4",
+    "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4-mxfp8",
+}  # fmt: skip
+
+FALLBACK_KERNELS = ("Triton", "Fp8BlockScaledMM")
+"""Kernels of fp8 in blocks that vLLM's table timed without captured graphs, or that a server uses only as fallbacks."""
+
+MINORITY = 0.2
+"""Kernels that make less than this share of a cell are fallbacks for unusual shapes, and are left out."""
+
+
+class Timed(NamedTuple):
+    """Measurements of a cell.
+
+    Attributes
+    ----------
+    cell : Cell
+        Class of kernels, device, engine and format.
+    shapes : dict of str to ndarray
+        Arguments of the formula of the class.
+    rates : Rates or None
+        Rates of the device; None for communication.
+    time_s : ndarray
+        Measured seconds.
+    """
+
+    cell: Cell
+    shapes: dict[str, Any]
+    rates: Rates | None
+    time_s: Any
+
+
+def published_kernels(data: Path) -> list[Timed]:
+    """Return the cells of all tables in a folder of data."""
+    cells: list[Timed] = []
+    for read in READERS:
+        cells += read(data)
+    return cells
+
+
+def _has_rates(gpu: str, form: str) -> bool:
+    """Return whether a device has a peak in the precision of a format; fp8 on an Arc Pro B60 is converted."""
+    try:
+        kernel_rates(find_device(gpu), form)
+    except UnknownPrecision:
+        return False
+    return True
+
+
+def _read(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.read_csv(path, low_memory=False)
+    if "framework" in frame.columns:
+        frame = frame.rename(columns={"framework": "engine"})
+    frame["gpu"] = frame["gpu"].map(DEVICES)
+    if "engine" in frame.columns:
+        frame["engine"] = frame["engine"].map(lambda name: ENGINES.get(name, name))
+    return frame
+
+
+def _groups(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
+    for key, group in frame.groupby(list(columns), sort=True):
+        yield tuple(str(part) for part in key), group
+
+
+def _without_fallbacks(group: pd.DataFrame, column: str) -> pd.DataFrame:
+    shares = group[column].value_counts(normalize=True)
+    common = shares[shares >= min(MINORITY, shares.max())].index
+    return group[group[column].isin(common)]
+
+
+def products(data: Path) -> Iterator[Timed]:
+    """Read matrix products."""
+    import pandas as pd
+
+    main = _read(data / "engines/gemm.csv.gz")
+    main = main[~main.kernel_source.str.contains("|".join(FALLBACK_KERNELS))]
+    more = _read(data / "modern/gemm_more_frameworks.csv.gz")
+    more = more.rename(columns={"dtype": "gemm_dtype", "time_ms": "latency"})
+    more = more[~more.gpu.isin(main.gpu.unique())]
+    modern = _read(data / "measured/gemm_modern.csv")
+    modern = modern.rename(columns={"precision": "gemm_dtype", "value": "latency", "M": "m", "N": "n", "K": "k"})
+    modern = modern[~modern.gpu.isin(main.gpu.unique()) & modern.gpu.notna()]
+    frame = pd.concat([main, more, modern])
+    frame["format"] = frame.gemm_dtype.map(PRODUCT_FORMATS)
+    for (gpu, engine, name), group in _groups(frame, "gpu", "engine", "format"):
+        if not _has_rates(gpu, name):
+            continue
+        rates, weight_bytes, operand_bytes = kernel_rates(find_device(gpu), name)
+        shapes = {size: group[size].to_numpy(float) for size in ("m", "n", "k")}
+        shapes |= {"weight_bytes": weight_bytes, "operand_bytes": operand_bytes}
+        yield Timed(Cell("products", gpu, engine, name), shapes, rates, group.latency.to_numpy() * 1e-3)
+
+
+def experts(data: Path) -> Iterator[Timed]:
+    """Read layers of experts."""
+    frame = _read(data / "engines/moe.csv.gz")
+    frame["format"] = frame.moe_dtype.map(EXPERT_FORMATS)
+    for (gpu, engine, name), whole in _groups(frame, "gpu", "engine", "format"):
+        if not _has_rates(gpu, name):
+            continue
+        group = _without_fallbacks(whole, "kernel_source")
+        rates, weight_bytes, operand_bytes = kernel_rates(find_device(gpu), name)
+        alpha = group.distribution.map(lambda text: 0.0 if text == "balanced" else float(text.rpartition("_")[2]))
+        rows, distinct = np.empty(len(group)), np.empty(len(group))
+        settings = group[["topk", "num_experts", "moe_ep_size"]].assign(alpha=alpha).reset_index(drop=True)
+        for (active, count, ranks, exponent), part in settings.groupby(list(settings.columns)):
+            tokens = group.num_tokens.to_numpy(float)[part.index]
+            load = expert_load(
+                tokens, active=int(active), experts=int(count), ranks=int(ranks), alpha=exponent, is_random=False
+            )
+            rows[part.index], distinct[part.index] = load.rows, load.distinct
+        shapes = {
+            "tokens": group.num_tokens.to_numpy(float),
+            "rows": rows,
+            "distinct": distinct,
+            "active": group.topk.to_numpy(float),
+            "hidden_size": group.hidden_size.to_numpy(float),
+            "inner_size": group.inter_size.to_numpy(float) / group.moe_tp_size.to_numpy(float),
+            "matrices": np.where(group.kernel_source.str.contains("nongated"), 2.0, 3.0),
+            "weight_bytes": weight_bytes,
+            "operand_bytes": operand_bytes,
+        }
+        yield Timed(Cell("experts", gpu, engine, name), shapes, rates, group.latency.to_numpy() * 1e-3)
+
+
+def attention_pairs(length: Any, window: Any, cached: Any = 0) -> Any:
+    """Return the pairs of a query and a key under a causal mask, within a window (0: unlimited)."""
+    full = length * cached + length * (length + 1) / 2
+    inside = np.minimum(length, np.maximum(window - cached, 0))
+    limited = inside * cached + inside * (inside + 1) / 2 + (length - inside) * window
+    return np.where((window > 0) & (length + cached > window), limited, full)
+
+
+_CACHE_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
+_DTYPES = {"bfloat16": "bf16", "fp8": "fp8"}
+
+
+def _attention_format(group: pd.DataFrame, dtype: str) -> tuple[str, float, Any]:
+    """Return format, bytes of the cache, and precision of the arithmetic of rows that are alike."""
+    arithmetic, cache = group[dtype].iloc[0], group.kv_cache_dtype.iloc[0]
+    return f"{_DTYPES[arithmetic]}/{_DTYPES[cache]}", _CACHE_BYTES[cache], _DTYPES[arithmetic]
+
+
+def grouped_attention(data: Path) -> Iterator[Timed]:
+    """Read grouped-query attention of prompts and of decoding."""
+    import pandas as pd
+
+    modern = _read(data / "modern/attention_modern.csv.gz")
+    names = {
+        "kernel": "kernel_source", "batch": "batch_size", "heads": "num_heads", "kv_heads": "num_key_value_heads",
+        "window": "window_size", "dtype": "attn_dtype", "kv_dtype": "kv_cache_dtype", "time_ms": "latency",
+    }  # fmt: skip
+    modern = modern.rename(columns=names)
+    modern = modern[modern.gpu == "b300"]
+    for phase, name, file in (
+        ("context", "prompt attention", "attention_context"),
+        ("decode", "decode attention", "attention_generation"),
+    ):
+        frame = _read(data / f"engines/{file}.csv.gz")
+        added = modern[modern.phase == phase]
+        added = added.assign(isl=added.q_len, step=added.kv_len - 1)
+        frame = pd.concat([frame, added])
+        for (gpu, engine, _, _), whole in _groups(frame, "gpu", "engine", "attn_dtype", "kv_cache_dtype"):
+            group = _without_fallbacks(whole, "kernel_source")
+            form, cache_bytes, precision = _attention_format(group, "attn_dtype")
+            rates, _, _ = kernel_rates(find_device(gpu), precision)
+            size = group.head_dim.to_numpy(float)
+            window = group.window_size.fillna(0).to_numpy(float)
+            shapes = {
+                "sequences": group.batch_size.to_numpy(float),
+                "heads": group.num_heads.to_numpy(float),
+                "kv_heads": group.num_key_value_heads.to_numpy(float),
+                "key_size": size,
+                "value_size": size,
+                "cache_bytes": cache_bytes,
+            }
+            if phase == "context":
+                length = group.isl.to_numpy(float)
+                shapes |= {"length": length, "pairs": attention_pairs(length, window)}
+            else:
+                keys = group.step.to_numpy(float) + 1
+                shapes["keys"] = np.where(window > 0, np.minimum(keys, window), keys)
+            yield Timed(Cell(name, gpu, engine, form), shapes, rates, group.latency.to_numpy() * 1e-3)
+
+
+LATENT_RANK, LATENT_ROTARY, PLAIN_SIZE, VALUE_SIZE = 512, 64, 128, 128
+"""Sizes of DeepSeek's latent attention: the latent vector, the rotated part, and the rest of a head's key and value."""
+
+
+def latent_attention(data: Path) -> Iterator[Timed]:
+    """Read latent attention: prompts with keys and values of every head, decoding against latent vectors."""
+    for phase, name in (("context", "latent prompt attention"), ("generation", "latent decode attention")):
+        frame = _read(data / f"engines/mla_{phase}.csv.gz")
+        for (gpu, engine, _, _), group in _groups(frame, "gpu", "engine", "mla_dtype", "kv_cache_dtype"):
+            form, cache_bytes, precision = _attention_format(group, "mla_dtype")
+            rates, _, _ = kernel_rates(find_device(gpu), precision)
+            heads = group.num_heads.to_numpy(float)
+            shapes = {"sequences": group.batch_size.to_numpy(float), "heads": heads, "cache_bytes": cache_bytes}
+            if phase == "context":
+                length = group.isl.to_numpy(float)
+                shapes |= {"length": length, "pairs": attention_pairs(length, np.zeros(len(group)))}
+                shapes |= {"kv_heads": heads, "key_size": float(PLAIN_SIZE + LATENT_ROTARY), "value_size": VALUE_SIZE}
+            else:
+                shapes |= {"keys": group.step.to_numpy(float) + 1, "kv_heads": np.ones(len(group))}
+                shapes |= {"key_size": float(LATENT_RANK + LATENT_ROTARY), "value_size": 0.0}
+            yield Timed(Cell(name, gpu, engine, form), shapes, rates, group.latency.to_numpy() * 1e-3)
+
+
+def device_link_bytes_per_s(gpu: str) -> float:
+    """Return the bandwidth of a device's fastest links in one direction."""
+    from paleo_lite.distributed.links import link_rate
+    from paleo_lite.serving.deployment import device_link
+
+    return link_rate(device_link(find_device(gpu))).bandwidth_bytes_per_s
+
+
+def all_reduces(data: Path) -> Iterator[Timed]:
+    """Read the engines' own all-reduces in captured graphs."""
+    frame = _read(data / "engines/all_reduce.csv.gz")
+    frame = frame[~frame.kernel_source.str.contains("eager")]
+    for (gpu, engine), group in _groups(frame, "gpu", "engine"):
+        shapes = {
+            "ranks": group.num_gpus.to_numpy(float),
+            "message_bytes": group.message_size.to_numpy(float) * 2,
+            "link_bytes_per_s": device_link_bytes_per_s(gpu),
+        }
+        yield Timed(Cell("all-reduce", gpu, engine, "bf16"), shapes, None, group.latency.to_numpy() * 1e-3)
+
+
+def expert_exchanges(data: Path) -> Iterator[Timed]:
+    """Read the dispatch and the combination of tokens: DeepEP's low-latency and normal kernels, the faster at each size.
+
+    Bytes are those that leave a device: every token goes once to each device that holds one of its experts.
+    """
+    import pandas as pd
+
+    tables = _read(data / "engines/moe_all_to_all.csv.gz")
+    tables = tables[~tables.comm_backend.str.contains("v2")]
+    tables["dispatched"] = tables.comm_dtype.map({"bfloat16": 2.0, "default": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "fp4": 2.0})
+    tables["seconds"] = tables.latency * 1e-6
+    frames = [tables[["gpu", "engine", "phase", "ep_size", "node_num", "hidden_size", "topk", "num_tokens", "dispatched", "seconds"]]]
+    for file, dispatch, combine in (
+        ("deepep_low_latency", "dispatch_avg_t_us", "combine_avg_t_us"),
+        ("deepep_normal", "dispatch_transmit_us", "combine_transmit_us"),
+    ):
+        frame = _read(data / f"engines/{file}.csv.gz")
+        for phase, column, width in (("dispatch", dispatch, 1.0), ("combine", combine, 2.0)):
+            frames.append(pd.DataFrame({
+                "gpu": frame.gpu, "engine": frame.engine, "phase": phase, "ep_size": 8 * frame.node_num,
+                "node_num": frame.node_num, "hidden_size": frame.hidden_size, "topk": frame.num_topk,
+                "num_tokens": frame.num_token, "dispatched": width, "seconds": frame[column] * 1e-6,
+            }))  # fmt: skip
+    whole = pd.concat(frames)
+    keys = [name for name in whole.columns if name != "seconds"]
+    fastest = whole.groupby(keys, as_index=False).seconds.min()
+    for (gpu, engine, phase), group in _groups(fastest, "gpu", "engine", "phase"):
+        ranks = group.ep_size.to_numpy(float)
+        reached = ranks * (1 - (1 - 1 / ranks) ** group.topk.to_numpy(float)) * (ranks - 1) / ranks
+        width = group.dispatched.to_numpy(float) if phase == "dispatch" else 2.0
+        inside = device_link_bytes_per_s(gpu)
+        shapes = {
+            "sent_bytes": group.num_tokens.to_numpy(float) * reached * group.hidden_size.to_numpy(float) * width,
+            "nodes": group.node_num.to_numpy(float),
+            "link_bytes_per_s": np.where(group.node_num > 1, NODE_LINK_BYTES_PER_S, inside),
+        }
+        yield Timed(Cell("expert exchange", gpu, engine, phase), shapes, None, group.seconds.to_numpy())
+
+
+NODE_LINK_BYTES_PER_S = 50e9
+"""One port of 400 Gbit/s per device between nodes, as DeepEP's tables state."""
+
+
+POINTWISE_DEVICES = {
+    "NVIDIA A100-SXM4-80GB": "a100-sxm-80gb", "NVIDIA H100 80GB HBM3": "h100-sxm", "NVIDIA H200": "h200-sxm",
+    "NVIDIA GB200": "gb200",
+}  # fmt: skip
+
+SHORT_BYTES = 1e5
+"""Products that move less than this many bytes take the time of the shortest kernel."""
+
+
+def pointwise(data: Path) -> Iterator[Timed]:
+    """Read kernels that only move numbers: norms of Liger and cuDNN, and products so small that only bytes count."""
+    import pandas as pd
+
+    liger = pd.read_csv(data / "modern/elementwise_norm_liger.csv")
+    is_norm = liger.kernel.isin(("rms_norm", "layer_norm")) & liger.provider.str.startswith("liger")
+    liger = liger[is_norm & (liger["mode"] == "forward")]
+    rows = liger.config.str.extract(r'"M": (\d+)')[0].astype(float)
+    width = np.where(liger.config.str.contains("float32"), 4.0, 2.0)
+    frames = [
+        pd.DataFrame({"gpu": liger.gpu, "bytes": 2 * rows * liger.swept_value * width, "seconds": liger.time_ms * 1e-3})
+    ]
+    cudnn = pd.read_csv(data / "modern/norms_cudnn.csv")
+    cudnn = cudnn[(cudnn["pass"] == "forward") & (cudnn.backend == "cudnn")]
+    cudnn = cudnn.assign(bytes=4.0 * cudnn["rows"] * cudnn["columns"], seconds=cudnn.time_ms * 1e-3)
+    frames.append(cudnn[["gpu", "bytes", "seconds"]])
+    norms = pd.concat(frames)
+    norms["gpu"] = norms.gpu.map(POINTWISE_DEVICES)
+    small = _read(data / "engines/gemm.csv.gz")
+    small = small[small.gemm_dtype == "bfloat16"]
+    small = small.assign(bytes=2 * (small.m * small.n + small.m * small.k + small.n * small.k), seconds=small.latency * 1e-3)
+    whole = pd.concat([norms, small[small.bytes < SHORT_BYTES][["gpu", "engine", "bytes", "seconds"]]])
+    for (gpu,), group in _groups(whole, "gpu"):
+        rates, _, _ = kernel_rates(find_device(gpu), "bf16")
+        shapes = {"moved_bytes": group.bytes.to_numpy(float)}
+        yield Timed(Cell("pointwise", gpu, "vllm", "bf16"), shapes, rates, group.seconds.to_numpy())
+
+
+READERS: tuple[Callable[[Path], Iterator[Timed]], ...] = (
+    products, experts, grouped_attention, latent_attention, all_reduces, expert_exchanges, pointwise,
+)  # fmt: skip
+"""Readers of all tables."""
