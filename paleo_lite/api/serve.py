@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from ..architectures import Network, find_network
 from ..errors import BadQuantity, BadValue
+from ..formats import FORMATS
 from ..machines import Device
-from ..units import WEIGHT_BYTES, element_bytes, parse_quantity
+from ..units import element_bytes, parse_quantity
 from .arguments import Paths, to_paths
 from .prediction import resolve_question
 
@@ -308,8 +309,8 @@ def _choose_cache_format(kv_cache: str | None, precision: str) -> str:
     """Return the format of the KV cache: the given one, or the precision, but at least 16 bits."""
     if kv_cache is None:
         return precision if element_bytes(precision) >= 2 else "bf16"
-    if kv_cache not in WEIGHT_BYTES:
-        raise BadValue(f"`--kv-cache` must be one of {', '.join(WEIGHT_BYTES)} (got {kv_cache!r})")
+    if kv_cache not in FORMATS:
+        raise BadValue(f"`--kv-cache` must be one of {', '.join(FORMATS)} (got {kv_cache!r})")
     return kv_cache
 
 

@@ -59,6 +59,8 @@ class Features(msgspec.Struct, frozen=True, eq=False):
         0 for the forward pass or inference, 1 for the data gradient, 2 for the weight gradient, 3 for the update.
     position : ndarray of int, shape (entries, 2)
         Index of the pass and of the layer of each entry.
+    wide : ndarray of bool, shape (entries,), or None
+        Products in 16 bits in a narrower precision, as in `Work.wide`; None if there is none.
     """
 
     flops: Floats
@@ -70,6 +72,7 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     work_class: Ints
     pass_number: Ints
     position: Ints
+    wide: NDArray[np.bool_] | None = None
 
     @property
     def matrix(self) -> NDArray[np.bool_]:
@@ -107,6 +110,7 @@ def features_of(workload: Workload) -> Features:
         work_class=work_class,
         pass_number=pass_number,
         position=position,
+        wide=work.wide[layer_index] if work.wide is not None and passes == ("inference",) else None,
     )
     workload.__dict__["features"] = features
     return features
