@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from .units import PRECISION_BYTES
+from .units import element_bytes
 
 Part = Literal["dense", "experts", "router", "head", "embedding"]
 """Part of a network with weight matrices: products of every token, of the chosen experts, the choice of experts, the
@@ -138,7 +138,13 @@ def format_of_weights(weights: str | None, precision: str) -> Format | None:
         Requested format; None for that of the precision.
     precision : str
         Precision of the arithmetic, one of `paleo_lite.units.PRECISION_BYTES`.
+
+    Raises
+    ------
+    BadValue
+        If there is no such precision.
     """
+    element_bytes(precision)  # names the valid precisions
     if weights is not None:
         return FORMATS[weights]
     stored = FORMATS[precision]
@@ -147,4 +153,4 @@ def format_of_weights(weights: str | None, precision: str) -> Format | None:
 
 def wide_bytes(precision: str) -> int:
     """Return the bytes of a parameter that is not quantized: those of the precision, but at least `WIDE_BYTES`."""
-    return max(PRECISION_BYTES[precision], WIDE_BYTES)
+    return max(element_bytes(precision), WIDE_BYTES)

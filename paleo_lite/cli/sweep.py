@@ -188,7 +188,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--kv-cache",
-    type=Names("precision of the KV cache", ".formats:FORMATS"),
+    type=Names("format of the KV cache", ".formats:FORMATS"),
     help="Servers: format of the KV cache. [default: the precision, but at least 16 bits]",
 )
 @click.option(

@@ -83,7 +83,9 @@ def test_a_step_takes_what_the_formula_says(scale: float) -> None:
 def test_steps_of_more_batch_sizes_than_are_computed_at_once_do_so_too() -> None:
     """Kernels and gradients, which do not grow with the batch, have one column for all."""
     scales, one = np.linspace(1e-4, 1, 5001), features(ENTRIES)
-    columns = {name: getattr(one, name)[:, None] for name in Features.__struct_fields__ if name != "position"}
+    columns = {
+        name: getattr(one, name)[:, None] for name in Features.__struct_fields__ if name not in ("position", "wide")
+    }
     grown = {name: columns[name] * scales for name in ("flops", "bytes")}
     filled = {name: columns[name] * np.ones_like(scales) for name in ("padding", "tiles")}
     many = Features(**(columns | grown | filled), position=one.position)
