@@ -149,7 +149,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
             work_class=self.work_class[:, None],
             pass_number=self.pass_number[:, None],
             position=np.empty((0, 2), dtype=np.int64),
-            wide=self.wide[:, None] if self.wide.any() else None,
+            wide=self.wide[:, None],
         )
         run = self.run[:, None]
         return BatchedStack(

@@ -274,7 +274,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         """Time many cases and batch sizes; see `TimeModel.evaluate_many`."""
         features, run, cases, steps = stack.features, stack.run, stack.cases, stack.steps
         rates, values = rates_of(machine, precision), np.exp(self.theta)
-        if features.wide is not None:
+        if features.wide.any():
             features = _with_wide_products(features, machine, precision)
             steps = prepare_steps(features, run, cases, steps.plan)
         low_s = high_s = pieces_s = None
@@ -318,7 +318,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
 
 def _with_wide_products(features: Features, machine: Machine, precision: str) -> Features:
     """Return the features with more padding for products in 16 bits, in proportion to the ratio of the peaks."""
-    if features.wide is None:
+    if not features.wide.any():
         return features
     slowdown = library_peak(machine, precision).per_s / machine.wide_peak().per_s
     return msgspec.structs.replace(features, padding=features.padding * np.where(features.wide, slowdown, 1.0))

@@ -319,7 +319,7 @@ class TwoTermModel:
         """Time many cases and batch sizes; see `TimeModel.evaluate_many`."""
         features = stack.features
         matrix_per_s: Any = machine.peak(precision).per_s
-        if features.wide is not None:
+        if features.wide.any():
             matrix_per_s = np.where(features.wide, machine.wide_peak().per_s, matrix_per_s)
         rates = np.where(features.matrix, matrix_per_s, machine.vector_peak(precision).per_s)
         seconds = self.time_s(features.flops / rates, features.bytes / machine.device.bandwidth_bytes_per_s)

@@ -56,7 +56,7 @@ def _part_of(layer: Layer) -> Part | None:
         return None
     if layer.kind in TABLE_KINDS:
         return "embedding"
-    if layer.kind == "grouped_matmul":
+    if "active" in layer.attributes:  # experts, of which each token selects so many
         return "experts"
     return "dense" if class_of(layer) in MATRIX_CLASSES else None
 

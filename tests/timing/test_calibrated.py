@@ -40,7 +40,9 @@ def features(entries: list[tuple[object, ...]]) -> Features:
     columns = list(zip(*entries))
     numbers = [np.array(column, dtype=float) for column in columns[:6]]
     classes = np.array([CLASSES.index(name) for name in columns[6]])
-    return Features(*numbers, classes, np.array(columns[7]), np.zeros((len(entries), 2), dtype=int))
+    return Features(
+        *numbers, classes, np.array(columns[7]), np.zeros((len(entries), 2), dtype=int), np.zeros(len(entries), bool)
+    )
 
 
 def device_s(entry: tuple[object, ...]) -> float:
@@ -83,9 +85,7 @@ def test_a_step_takes_what_the_formula_says(scale: float) -> None:
 def test_steps_of_more_batch_sizes_than_are_computed_at_once_do_so_too() -> None:
     """Kernels and gradients, which do not grow with the batch, have one column for all."""
     scales, one = np.linspace(1e-4, 1, 5001), features(ENTRIES)
-    columns = {
-        name: getattr(one, name)[:, None] for name in Features.__struct_fields__ if name not in ("position", "wide")
-    }
+    columns = {name: getattr(one, name)[:, None] for name in Features.__struct_fields__ if name != "position"}
     grown = {name: columns[name] * scales for name in ("flops", "bytes")}
     filled = {name: columns[name] * np.ones_like(scales) for name in ("padding", "tiles")}
     many = Features(**(columns | grown | filled), position=one.position)
