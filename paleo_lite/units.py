@@ -34,11 +34,12 @@ _EXAMPLES = {
 }  # fmt: skip
 """A quantity in each unit, for error messages."""
 
-PRECISION_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
-"""Bytes per number in memory for each precision; tf32 is only a multiplication format and is stored as fp32."""
+PRECISION_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 2}
+"""Bytes per number between two operations, for each precision of arithmetic.
 
-WEIGHT_BYTES = {**PRECISION_BYTES, "int4": 0.5}
-"""Bytes per weight for each format of quantized weights; the scales of weight groups are not counted."""
+tf32 is only a multiplication format and is stored as fp32. Products in fp4 quantize their operands when they read them:
+activations are stored in 16 bits. `paleo_lite.formats` has the formats of stored weights.
+"""
 
 MAX_RANGE_LENGTH = 100_000
 RANGE_FORMATS = "numbers such as 1,2,4, a series such as 1,2,4,...,128, or a range such as 1:128:x2 or 8:64:8"
@@ -189,7 +190,7 @@ def format_shape(shape: tuple[int, ...]) -> str:
 
 
 def element_bytes(precision: str) -> int:
-    """Return the bytes of one number in `precision`.
+    """Return the bytes of one number in `precision` between two operations.
 
     Raises
     ------

@@ -77,7 +77,7 @@ def predict(
         code of that module), a traced network, or a module.
     gpu : str or Device
         Device, by name or alias, such as ``"k80"`` or ``"v100-sxm2"``.
-    precision : {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"}
+    precision : {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4"}
         Precision of the arithmetic.
     batch_size : int
         Samples per pass.
@@ -132,9 +132,9 @@ def predict(
     attention : {"eager", "sdpa", "flash2", "flash3", "cudnn"}, optional
         Implementation of attention of a network from a config: ``eager`` writes the scores to memory, the others are
         one kernel; by default that of the config, at the rate of the device's usual implementation.
-    weights : {"bf16", "fp8", "int8", "int4", ...}, optional
+    weights : {"bf16", "fp8", "nvfp4", "int4", ...}, optional
         Format in which matrices are stored at inference, or frozen matrices in training (QLoRA, with
-        ``TrainingOptions(lora_rank=16)``); by default the precision.
+        ``TrainingOptions(lora_rank=16)``), one of `paleo_lite.formats.FORMATS`; by default the precision.
     samples, tokens : float or str, optional
         Amount of training per epoch, ``"52k"`` samples or ``"15B"`` tokens, for hours, cost and energy in ``run``.
     epochs : float, optional

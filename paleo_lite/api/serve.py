@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from ..architectures import Network, find_network
 from ..errors import BadQuantity, BadValue
+from ..formats import FORMATS, format_of_weights
 from ..machines import Device
-from ..units import WEIGHT_BYTES, element_bytes, parse_quantity
+from ..units import parse_quantity
 from .arguments import Paths, to_paths
 from .prediction import resolve_question
 
@@ -110,9 +111,9 @@ def serve(
     precision : str
         Precision of the arithmetic.
     weights : str, optional
-        Format in which matrices are stored; by default the precision.
+        Format in which matrices are stored, one of `paleo_lite.formats.FORMATS`; by default the precision.
     kv_cache : str, optional
-        Format of the KV cache; by default the precision, but at least 16 bits.
+        Format of the KV cache, one of `paleo_lite.formats.FORMATS`; by default the precision, but at least 16 bits.
     input_tokens, output_tokens : int or str
         Tokens of a prompt and of an answer: ``1024``, a normal distribution ``"1024:256"`` (mean and standard
         deviation), or the name of a data set, one of `paleo_lite.serving.requests.DATASETS`.
@@ -326,9 +327,9 @@ def _parse_objectives(slo: str | None, requests: str | Path | None) -> tuple[Obj
 def _choose_cache_format(kv_cache: str | None, precision: str) -> str:
     """Return the format of the KV cache: the given one, or the precision, but at least 16 bits."""
     if kv_cache is None:
-        return precision if element_bytes(precision) >= 2 else "bf16"
-    if kv_cache not in WEIGHT_BYTES:
-        raise BadValue(f"`--kv-cache` must be one of {', '.join(WEIGHT_BYTES)} (got {kv_cache!r})")
+        return precision if format_of_weights(None, precision) is None else "bf16"
+    if kv_cache not in FORMATS:
+        raise BadValue(f"`--kv-cache` must be one of {', '.join(FORMATS)} (got {kv_cache!r})")
     return kv_cache
 
 
@@ -485,7 +486,7 @@ def _advise(
     degrees: tuple[int, ...] = TENSOR_DEGREES if tensor is None else (tensor,)
     if topology is not None:
         degrees = tuple(degree for degree in degrees if degree <= topology.devices_per_node) or degrees
-    formats = (None, "fp8") if weights is None and element_bytes(precision) > 1 else (weights,)
+    formats = (None, "fp8") if format_of_weights(weights, precision) is None else (weights,)
     deployments: dict[str, Callable[[], Deployment]] = {}
     for device in devices:
         for degree in degrees:

@@ -172,7 +172,7 @@ def weights() -> Decorator:
     """Add ``--weights``."""
     return click.option(
         "--weights",
-        type=Names("precision of weights", ".units:WEIGHT_BYTES"),
+        type=Names("format of weights", ".formats:FORMATS"),
         help="Format in which matrices are stored at inference, or frozen ones in training: --weights int4 with --lora "
         "is QLoRA. [default: the precision]",
     )

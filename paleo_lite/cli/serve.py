@@ -70,7 +70,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
 @options.weights()
 @click.option(
     "--kv-cache",
-    type=Names("precision of the KV cache", ".units:WEIGHT_BYTES"),
+    type=Names("format of the KV cache", ".formats:FORMATS"),
     help="Format of the KV cache. [default: the precision, but at least 16 bits]",
 )
 @click.option(

@@ -182,13 +182,13 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--weights",
-    type=CompletedText(".units:WEIGHT_BYTES"),
+    type=CompletedText(".formats:FORMATS"),
     metavar="NAMES",
     help="Servers: formats of the weights, separated by commas. [default: the precision]",
 )
 @click.option(
     "--kv-cache",
-    type=Names("precision of the KV cache", ".units:WEIGHT_BYTES"),
+    type=Names("format of the KV cache", ".formats:FORMATS"),
     help="Servers: format of the KV cache. [default: the precision, but at least 16 bits]",
 )
 @click.option(

@@ -157,6 +157,8 @@ class Work(msgspec.Struct, frozen=True, eq=False):
     carrier : ndarray of int, shape (layers,), or None
         Index of the layer that holds the bytes and launches of the fused kernel a layer belongs to; None without
         fusion.
+    wide : ndarray of bool, shape (layers,), or None
+        Products that are computed in 16 bits at inference, although the precision is narrower; None if there is none.
     """
 
     names: tuple[str, ...]
@@ -174,6 +176,7 @@ class Work(msgspec.Struct, frozen=True, eq=False):
     unknown: tuple[str, ...]
     execution: str = "eager"
     carrier: Array | None = None
+    wide: NDArray[np.bool_] | None = None
 
     def column(self, name: str, phase: str, batch_size: int = 1) -> Array:
         """Return a column of counts for the passes of a phase.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import BadValue
 from ..machines import Device
 from .constants import engine_constants
-from .rates import ARITHMETIC
+from .rates import KERNEL_FORMATS
 from .step import Formats
 
 ARCHITECTURES = ("Ampere", "Hopper", "Ada", "Blackwell")
@@ -44,8 +44,8 @@ def choose_formats(
     name = {"gptq": "int4", "awq": "int4", "nf4": "int4"}.get(name, name)
     if name == "mxfp4" and precision in ("fp4", "fp8"):
         name = "mxfp4-mxfp8"
-    if name not in ARITHMETIC:
-        known = ", ".join(sorted(ARITHMETIC))
+    if name not in KERNEL_FORMATS:
+        known = ", ".join(sorted(KERNEL_FORMATS))
         raise BadValue(f"engines have no kernels for `--weights {weights}` with `--precision {precision}`: {known}")
     projections = feed_forward = experts = name
     if name in ("mxfp4", "mxfp4-mxfp8") or (name == "int4" and has_experts):

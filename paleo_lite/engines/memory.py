@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..formats import bytes_per_number
 from .formulas import RESULT_BYTES
 from .kernels import Attention, CountedKernel, Experts, Pointwise, Product
 from .rates import kernel_rates
-from .step import CACHE_BYTES, EngineStep
+from .step import EngineStep
 
 
 def stored_weight_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> float:
@@ -41,7 +42,7 @@ def sequence_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: f
 
     Latent attention keeps one vector per token on every device. A layer with a window keeps no more tokens than that.
     """
-    cache_bytes = CACHE_BYTES[step.formats.attention.partition("/")[2]]
+    cache_bytes = bytes_per_number(step.formats.attention.partition("/")[2])
     total = 0.0
     for counted in kernels:
         kernel = counted.kernel

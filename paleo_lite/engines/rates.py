@@ -1,37 +1,54 @@
-"""Rates of a device for the kernels of a format: the peak of its products, and the bytes of its operands."""
+"""Formats of kernels' operands, and the rates of a device for products in them."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from ..formats import FORMATS, bytes_per_number
 from ..machines import Device
-from .formulas import RESULT_BYTES, Rates
+from .formulas import Rates
 
 
-class _Arithmetic(tuple):
-    pass
+class KernelFormat(NamedTuple):
+    """Formats of the operands of a kernel's products.
+
+    Attributes
+    ----------
+    weights, activations : str
+        Formats of weights and activations, of `paleo_lite.formats.FORMATS`. Products run in the precision of the
+        activations; narrower weights are converted first.
+    """
+
+    weights: str
+    activations: str
 
 
-ARITHMETIC: dict[str, tuple[str, float, float]] = {
-    "fp32": ("tf32", 4.0, 4.0),
-    "tf32": ("tf32", 4.0, 4.0),
-    "fp16": ("fp16", 2.0, 2.0),
-    "bf16": ("bf16", 2.0, 2.0),
-    "fp8": ("fp8", 1.0, 1.0),
-    "fp8-block": ("fp8", 1.0, 1.0),
-    "nvfp4": ("fp4", 0.5625, 0.5625),
-    "int8": ("bf16", 1.0, 2.0),
-    "int4": ("bf16", 0.5 + 2 / 128, 2.0),
-    "w8a8": ("int8", 1.0, 1.0),
-    "mxfp4": ("bf16", 0.53125, 2.0),
-    "mxfp4-mxfp8": ("fp8", 0.53125, 1.03125),
+KERNEL_FORMATS: dict[str, KernelFormat] = {
+    "fp16": KernelFormat("fp16", "fp16"),
+    "bf16": KernelFormat("bf16", "bf16"),
+    "fp8": KernelFormat("fp8", "fp8"),
+    "fp8-block": KernelFormat("fp8-block", "fp8"),
+    "nvfp4": KernelFormat("nvfp4", "nvfp4"),
+    "w8a8": KernelFormat("int8", "int8"),
+    "int8": KernelFormat("int8", "bf16"),
+    "int4": KernelFormat("int4", "bf16"),
+    "mxfp4": KernelFormat("mxfp4", "bf16"),
+    "mxfp4-mxfp8": KernelFormat("mxfp4", "mxfp8"),
 }
+"""Formats of kernels by name; ``int8``, ``int4`` and ``mxfp4`` are formats of weights alone."""
 
 
 def kernel_rates(device: Device, name: str) -> tuple[Rates, float, float]:
-    """Return the rates of a device for products in a format, and the bytes of weights and of operands."""
-    precision, weight_bytes, operand_bytes = ARITHMETIC[name]
-    if precision == "fp4" and "fp4" not in device.precisions:
-        peak = 2 * device.find_peak("fp8").per_s
-    else:
-        peak = device.find_peak(precision).per_s
-    rates = Rates(peak, device.bandwidth_bytes_per_s, float(device.cores.multiprocessors.value))
-    return rates, weight_bytes, operand_bytes
+    """Return the rates of a device for products in a format, and the bytes per number of weights and activations.
+
+    Raises
+    ------
+    UnknownPrecision
+        If the device has no peak in the precision of the products.
+    """
+    kernel_format = KERNEL_FORMATS[name]
+    precision = FORMATS[kernel_format.activations].precision
+    assert precision is not None
+    peak_per_s = device.find_peak(precision).per_s
+    rates = Rates(peak_per_s, device.bandwidth_bytes_per_s, float(device.cores.multiprocessors.value))
+    return rates, bytes_per_number(kernel_format.weights), bytes_per_number(kernel_format.activations)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from ..formats import bytes_per_number
 from ..machines import Device
 from .constants import Constants, EngineConstants, engine_constants
 from .formulas import (
@@ -80,7 +81,7 @@ class Formats(msgspec.Struct, frozen=True):
     ----------
     projections, feed_forward, experts : str
         Formats of the projections of attention, of dense feed-forward parts and of experts, keys of
-        `paleo_lite.engines.rates.ARITHMETIC`.
+        `paleo_lite.engines.rates.KERNEL_FORMATS`.
     plain : str
         Format of products that are not quantised.
     attention : str
@@ -241,7 +242,7 @@ class EngineStep:
         kernels, form = self.cell_of(kernel)
         theta, _ = self._constants(kernels, form)
         rates, _, _ = self._rates(form.partition("/")[0])
-        cache_bytes = CACHE_BYTES[form.partition("/")[2]]
+        cache_bytes = bytes_per_number(form.partition("/")[2])
         sizes = {"heads": kernel.heads, "kv_heads": kernel.kv_heads, "key_size": kernel.key_size}
         if kernel.rows == "decoding":
             keys = np.asarray(load.context) + 1.0
@@ -289,10 +290,6 @@ class EngineStep:
         link = placement.link_bytes_per_s if placement.nodes == 1 else placement.node_link_bytes_per_s
         seconds = expert_exchange_s(theta, sent_bytes=message_bytes, nodes=placement.nodes, link_bytes_per_s=link)
         return seconds * (rows > 0)
-
-
-CACHE_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
-"""Bytes per number of the formats of a KV cache."""
 
 
 def causal_pairs(length: Any, cached: Any, window: int | None) -> Any:

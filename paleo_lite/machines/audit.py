@@ -32,19 +32,19 @@ TENSOR_RATES = {
     "8.7": {"tf32": 1024, "fp16": 2048, "bf16": 2048, "int8": 4096},
     "8.9": {"tf32": 512, "fp16": 1024, "bf16": 1024, "fp8": 2048, "int8": 2048},
     "9.0": {"fp64": 256, "tf32": 2048, "fp16": 4096, "bf16": 4096, "fp8": 8192, "int8": 8192},
-    "10.0": {"fp64": 128, "tf32": 4096, "fp16": 8192, "bf16": 8192, "fp8": 16384, "int8": 16384},
-    "10.3": {"tf32": 4096, "fp16": 8192, "bf16": 8192, "fp8": 16384, "int8": 512},
-    "12.0": {"tf32": 512, "fp16": 1024, "bf16": 1024, "fp8": 2048, "int8": 2048},
+    "10.0": {"fp64": 128, "tf32": 4096, "fp16": 8192, "bf16": 8192, "fp8": 16384, "int8": 16384, "fp4": 32768},
+    "10.3": {"tf32": 4096, "fp16": 8192, "bf16": 8192, "fp8": 16384, "int8": 512, "fp4": 49152},
+    "12.0": {"tf32": 512, "fp16": 1024, "bf16": 1024, "fp8": 2048, "int8": 2048, "fp4": 4096},
     "xe2": {"fp16": 2048, "bf16": 2048, "int8": 4096},
     "gfx908": {"fp32": 256, "fp16": 1024, "bf16": 512, "int8": 1024},
     "gfx90a": {"fp64": 256, "fp32": 256, "fp16": 1024, "bf16": 1024, "int8": 1024},
     "gfx942": {"fp64": 256, "fp32": 256, "tf32": 1024, "fp16": 2048, "bf16": 2048, "fp8": 4096, "int8": 4096},
-    "gfx950": {"fp64": 128, "fp32": 256, "fp16": 4096, "bf16": 4096, "fp8": 8192, "int8": 8192},
+    "gfx950": {"fp64": 128, "fp32": 256, "fp16": 4096, "bf16": 4096, "fp8": 8192, "int8": 8192, "fp4": 16384},
 }
 """Dense tensor FLOP per cycle and multiprocessor (a multiply-accumulate is 2), by compute capability or gfx target.
 
 Sources: the architecture white papers of NVIDIA's Volta to Blackwell and AMD's CDNA 1 to 4. The rates of Jetson modules
-(7.2, 8.7), of the B300's int8 and of Intel's Xe2 follow from TOPS, multiprocessors and clocks on data sheets.
+(7.2, 8.7), of the B300's int8 and fp4 and of Intel's Xe2 follow from TOPS, multiprocessors and clocks on data sheets.
 """
 
 GEFORCE_HALVES = {"7.5", "8.6", "8.9", "12.0"}

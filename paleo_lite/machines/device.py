@@ -22,7 +22,7 @@ REQUESTED_LIMIT = "given power limit"
 CLOCKS = ("base", "boost")
 """Clocks that a prediction may use; the third is a separate clock of tensor cores on some data sheets."""
 UNITS: tuple[str, ...] = get_args(Unit)
-Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4"]
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -221,7 +221,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Parameters
         ----------
         precision : str
-            ``"fp64"``, ``"fp32"``, ``"tf32"``, ``"fp16"``, ``"bf16"``, ``"fp8"`` or ``"int8"``.
+            ``"fp64"``, ``"fp32"``, ``"tf32"``, ``"fp16"``, ``"bf16"``, ``"fp8"``, ``"int8"`` or ``"fp4"``.
         unit : {"vector", "tensor"}, optional
             Arithmetic unit; default: the fastest that accumulates in fp32 or wider.
         clock : str, optional

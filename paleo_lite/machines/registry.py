@@ -14,7 +14,7 @@ from typing import TypeVar, get_args
 
 import msgspec
 
-from ..errors import AmbiguousName, BadDevice, BadQuantity, BadValue, UnknownName
+from ..errors import AmbiguousName, BadDevice, BadQuantity, BadValue, UnknownName, UnknownPrecision
 from ..files import file_exists, read_typed, shipped_folder
 from ..units import parse_quantity
 from .device import REQUESTED_LIMIT, Clock, Device, Figure, LinkRegistry, PeakRate
@@ -235,6 +235,18 @@ class Machine(msgspec.Struct, frozen=True):
         if precision == "fp16" and rate.peak.unit == "vector":
             return max(rate, self.vector_peak(precision), key=lambda peak: peak.per_s)
         return rate
+
+    def wide_peak(self) -> PeakRate:
+        """Return the peak rate of the products that a quantized network computes in 16 bits.
+
+        It is that of bf16, or of fp16 or fp32 on devices without it.
+        """
+        for precision in ("bf16", "fp16"):
+            try:
+                return self.peak(precision)
+            except UnknownPrecision:
+                continue
+        return self.peak("fp32")
 
     def vector_peak(self, precision: str) -> PeakRate:
         """Return the peak rate of all other arithmetic.

@@ -10,9 +10,10 @@ import msgspec
 from ..counting import Layer
 from ..counting.kinds import cached_elements
 from ..errors import DoesNotFit
+from ..formats import bytes_per_number
 from ..machines import Device
 from ..timing.memory import RESERVE_BYTES, model_bytes, peak_memory
-from ..units import WEIGHT_BYTES, format_si
+from ..units import format_si
 from .engines import Engine
 from .iteration_times import ModelOnDevice
 from .pipeline import stage_workloads
@@ -53,7 +54,7 @@ def cached_bytes(layers: tuple[Layer, ...], kv_cache: str) -> float:
     Grouped-query attention has fewer heads, latent attention one vector per token, and a sliding window at most as many
     tokens as its width: all of them are in the shapes of the cache layers.
     """
-    return cached_elements(layers) * WEIGHT_BYTES[kv_cache]
+    return cached_elements(layers) * bytes_per_number(kv_cache)
 
 
 def measure_room(on_device: ModelOnDevice, engine: Engine, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:

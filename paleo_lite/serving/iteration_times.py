@@ -32,12 +32,13 @@ from ..counting.work import COLUMNS, PASSES
 from ..distributed.collectives import topology_all_reduce_s
 from ..distributed.links import Topology
 from ..errors import BadValue
+from ..formats import bytes_per_number
 from ..machines import Machine
 from ..timing import TimeModel, Workload
 from ..timing.broadcast import Case, stack_cases
 from ..timing.models import RequestedOutputs
 from ..timing.workload import matrix_elements
-from ..units import WEIGHT_BYTES, element_bytes
+from ..units import element_bytes
 from .pipeline import MIN_EXCHANGE_BYTES, Pipeline, send_time_s, stage_numbers
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class ModelOnDevice(NamedTuple):
     group : Topology or None
         The devices of a stage and their links; None for a single device.
     kv_cache : str
-        Storage format of the KV cache, one of `paleo_lite.units.WEIGHT_BYTES`.
+        Storage format of the KV cache, one of `paleo_lite.formats.FORMATS`.
     pipeline : Pipeline
         Stages of the pipeline, each a tensor-parallel group.
     kernels : EngineKernels or None
@@ -128,7 +129,7 @@ class ModelOnDevice(NamedTuple):
 
     def with_cache_format(self, workload: Workload) -> Workload:
         """Return the workload with keys and values read and written in the format of the cache."""
-        spared_bytes = element_bytes(workload.precision) - WEIGHT_BYTES[self.kv_cache]
+        spared_bytes = element_bytes(workload.precision) - bytes_per_number(self.kv_cache)
         if not spared_bytes:
             return workload
         per_sample = workload.work.per_sample.copy()

@@ -21,59 +21,68 @@ from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS
 from ..distributed.data_parallel import gradient_bytes, make_buckets
 from ..distributed.job import BUCKET_BYTES
 from ..errors import BadValue
+from ..formats import bytes_per_number, format_of_weights
 from ..timing.broadcast import Case, Stack, equivalence_classes, stack_cases
 from ..timing.fine_tuning import append_loss, skip_loss_at_inference
 from ..timing.memory import memory_coefficients, model_bytes
+from ..timing.quantization import read_stored_weights
 from ..timing.workload import TrainingOptions, Workload, with_update
-from ..units import PRECISION_BYTES
+from ..units import PRECISION_BYTES, element_bytes
 from .space import SizedNetwork
 
 _FIRST_CONTEXT = 1
 
-_PRECISION_OF_SIZE = {size: precision for precision, size in reversed(PRECISION_BYTES.items())}
-"""First precision of each element size in bytes: memory and traffic are the same for all precisions of a size."""
+
+def counted_precision(precision: str) -> str:
+    """Return the first precision with the same counts and memory: numbers and weights have the same sizes in both."""
+    sizes = _sizes_of(precision)
+    return next(name for name in PRECISION_BYTES if _sizes_of(name) == sizes)
+
+
+def _sizes_of(precision: str) -> tuple[float, float]:
+    """Return the bytes of numbers between two operations, and of weights at inference."""
+    return element_bytes(precision), bytes_per_number(precision)
 
 
 @lru_cache(256)
 def resolve_network(sized: SizedNetwork) -> Network:
     """Return the network with its length."""
     if sized.phase == "decode" and sized.length is not None:
-        return network_at_context(sized.name, sized.length, _PRECISION_OF_SIZE[2]).network
+        return network_at_context(sized.name, sized.length, "fp16").network
     return find_network(sized.name, options=sized.options)
 
 
 @lru_cache(256)
-def counted_layers(sized: SizedNetwork, precision_bytes: int) -> tuple[Layer, ...]:
+def counted_layers(sized: SizedNetwork, precision: str) -> tuple[Layer, ...]:
     """Return the counted layers: those of the network, and the loss of a language model outside text generation."""
     network = resolve_network(sized)
     if sized.phase or network.lengths is None:
         return network.layers
-    return append_loss(network.layers, precision_bytes)
+    return append_loss(network.layers, element_bytes(precision))
 
 
 @lru_cache(512)
-def count_work(sized: SizedNetwork, precision_bytes: int) -> Work:
-    """Return the work of a network, which precisions of the same element size share."""
-    precision = _PRECISION_OF_SIZE[precision_bytes]
+def count_work(sized: SizedNetwork, precision: str) -> Work:
+    """Return the work of a network in a precision, the result of `counted_precision`."""
     if sized.phase == "decode" and sized.length is not None:
         return network_at_context(sized.name, sized.length, precision).work
-    layers = counted_layers(sized, precision_bytes)
-    work = count(layers, precision)
+    layers = counted_layers(sized, precision)
+    work = _count_with_stored_weights(resolve_network(sized), layers, precision)
     if not sized.phase:
         return skip_loss_at_inference(work, layers)
     return fuse(layers, work, ENGINE)
 
 
-def count_work_with_update(sized: SizedNetwork, precision_bytes: int, optimizer: str) -> Work:
+def count_work_with_update(sized: SizedNetwork, precision: str, optimizer: str) -> Work:
     """Return the work of a network, including the update of an optimizer."""
-    work = count_work(sized, precision_bytes)
-    layers = counted_layers(sized, precision_bytes)
-    return with_update(work, layers, _PRECISION_OF_SIZE[precision_bytes], TrainingOptions(optimizer))
+    work = count_work(sized, precision)
+    layers = counted_layers(sized, precision)
+    return with_update(work, layers, precision, TrainingOptions(optimizer))
 
 
 @lru_cache(2048)
 def memory_parts(
-    sized: SizedNetwork, precision_bytes: int, phase: str, optimizer: str
+    sized: SizedNetwork, precision: str, phase: str, optimizer: str
 ) -> tuple[tuple[int, int, int], int, int]:
     """Return the memory of a case as a linear function of the batch size.
 
@@ -90,23 +99,23 @@ def memory_parts(
     is_training = phase in PHASES_WITH_GRADIENTS
     workload = Workload(
         resolve_network(sized),
-        _PRECISION_OF_SIZE[precision_bytes],
+        precision,
         phase="training" if is_training else phase,
         training=TrainingOptions(optimizer) if is_training else None,
-    ).with_work(count_work(sized, precision_bytes))
+    ).with_work(count_work(sized, precision))
     fixed_bytes, per_sample_bytes = memory_coefficients(workload)
     model_state = model_bytes(workload)
     return model_state, fixed_bytes - sum(model_state), per_sample_bytes
 
 
 @lru_cache(512)
-def shared_cache(sized: SizedNetwork, precision_bytes: int, optimizer: str) -> dict[tuple[Any, ...], Any]:
+def shared_cache(sized: SizedNetwork, precision: str, optimizer: str) -> dict[tuple[Any, ...], Any]:
     """Return the cache of results that depend on neither device nor batch size: gradient exchanges, memory."""
     return {}
 
 
 @lru_cache(64)
-def layer_groups(sized: SizedNetwork, precision_bytes: int, optimizer: str, by_layer: bool) -> list[int]:
+def layer_groups(sized: SizedNetwork, precision: str, optimizer: str, by_layer: bool) -> list[int]:
     """Return the group index of each layer.
 
     Parameters
@@ -115,11 +124,11 @@ def layer_groups(sized: SizedNetwork, precision_bytes: int, optimizer: str, by_l
         Whether the layers of a group must take equally long. Otherwise a group is the layers that have both their
         gradient bucket and their parameter bucket in common, of which a strategy needs only the sum.
     """
-    layers = counted_layers(sized, precision_bytes)
-    work = count_work_with_update(sized, precision_bytes, optimizer)
+    layers = counted_layers(sized, precision)
+    work = count_work_with_update(sized, precision, optimizer)
     if by_layer:
         return equivalence_classes(layers, work)
-    workload = Workload(resolve_network(sized), _PRECISION_OF_SIZE[precision_bytes], phase="training").with_work(work)
+    workload = Workload(resolve_network(sized), precision, phase="training").with_work(work)
     gradients = gradient_bytes(workload)
     gradient_bucket = make_buckets(gradients).bucket_of_layer
     parameter_bucket = make_buckets(gradients[::-1], BUCKET_BYTES, BUCKET_BYTES).bucket_of_layer[::-1]
@@ -132,7 +141,7 @@ def layer_groups(sized: SizedNetwork, precision_bytes: int, optimizer: str, by_l
 
 @lru_cache(64)
 def build_stack(
-    cases: tuple[tuple[SizedNetwork, str], ...], precision_bytes: int, optimizer: str, by_layer: bool | None = None
+    cases: tuple[tuple[SizedNetwork, str], ...], precision: str, optimizer: str, by_layer: bool | None = None
 ) -> Stack:
     """Return the stacked entries of several cases.
 
@@ -140,8 +149,8 @@ def build_stack(
     ----------
     cases : tuple of (SizedNetwork, str)
         Networks and phases.
-    precision_bytes : int
-        Bytes per element.
+    precision : str
+        Result of `counted_precision`.
     optimizer : str
         Optimizer of training steps.
     by_layer : bool or None
@@ -151,9 +160,9 @@ def build_stack(
     for sized, phase in cases:
         pieces: list[int] | tuple[()] = ()
         if by_layer is not None and phase == "training":
-            pieces = layer_groups(sized, precision_bytes, optimizer, by_layer)
-        work = count_work_with_update(sized, precision_bytes, optimizer)
-        stacked.append(Case(counted_layers(sized, precision_bytes), work, phase, pieces))
+            pieces = layer_groups(sized, precision, optimizer, by_layer)
+        work = count_work_with_update(sized, precision, optimizer)
+        stacked.append(Case(counted_layers(sized, precision), work, phase, pieces))
     return stack_cases(stacked)
 
 
@@ -195,7 +204,16 @@ def _grows_linearly(name: str, longest: int, precision: str) -> bool:
 @lru_cache(64)
 def _count_at_context(name: str, context: int, precision: str) -> CountedNetwork:
     network = find_network(name, options=SequenceOptions(context=context, phase="decode"))
-    return CountedNetwork(network, fuse(network.layers, count(network.layers, precision), ENGINE))
+    work = _count_with_stored_weights(network, network.layers, precision)
+    return CountedNetwork(network, fuse(network.layers, work, ENGINE))
+
+
+def _count_with_stored_weights(network: Network, layers: tuple[Layer, ...], precision: str) -> Work:
+    """Return the work of the layers of a network, with weights at inference in the format of the precision."""
+    work, stored = count(layers, precision), format_of_weights(None, precision)
+    if stored is None:
+        return work
+    return read_stored_weights(work, layers, stored, reads_tokens=network.lengths is not None)
 
 
 def _extrapolate_network(name: str, context: int, precision: str) -> CountedNetwork:

@@ -29,12 +29,13 @@ from ..timing.memory import RESERVE_BYTES, shard_model_state, usable_bytes
 from ..timing.models import CALIBRATED, DIRECT_PRECISIONS, RequestedOutputs, RooflineModel, TimeModel, find_model
 from ..timing.power import DrawnPower, drawn_power
 from ..timing.workload import TrainingOptions, Workload
-from ..units import PRECISION_BYTES, format_si
+from ..units import format_si
 from ..version import __version__
 from .cases import (
     build_stack,
     count_work,
     count_work_with_update,
+    counted_precision,
     layer_groups,
     memory_parts,
     resolve_network,
@@ -325,7 +326,7 @@ def single_worker_times(grid: Grid) -> SingleWorkerTimes:
     for first, last in _group_cases(chunk.cases, _BLOCK_ENTRIES // width):
         stack = build_stack(
             chunk.cases[first:last],
-            PRECISION_BYTES[chunk.precision],
+            counted_precision(chunk.precision),
             space.optimizer,
             grid.by_layer if has_several_workers else None,
         )
@@ -368,7 +369,7 @@ def _per_worker_sizes(grid: Grid) -> Ints:
     if extra_sizes:
         for network, phase in chunk.cases:
             if phase == "training":
-                work = count_work_with_update(network, PRECISION_BYTES[chunk.precision], space.optimizer)
+                work = count_work_with_update(network, counted_precision(chunk.precision), space.optimizer)
                 largest = 2**62 // max(int(work.per_sample.sum()), 1)
                 sizes += [batches[batches <= largest] for batches in extra_sizes]
     unique_sizes = np.unique(np.concatenate(sizes))
@@ -490,15 +491,15 @@ class SweptJob(Job):
 
     def __init__(self, grid: Grid, single: SingleWorkerTimes, key: tuple[int, int, int]) -> None:
         case, device, model = key
-        network, precision_bytes = grid.chunk.cases[case][0], PRECISION_BYTES[grid.chunk.precision]
+        network, precision = grid.chunk.cases[case][0], counted_precision(grid.chunk.precision)
         options = TrainingOptions(grid.space.optimizer)
         uncounted = Workload(resolve_network(network), grid.chunk.precision, phase="training", training=options)
-        workload = uncounted.with_work(count_work(network, precision_bytes))
+        workload = uncounted.with_work(count_work(network, precision))
         super().__init__(workload, Machine(grid.devices[device]), grid.models[device, model])
         self.single = single
         self.key = key
-        self._cache_across_models = shared_cache(network, precision_bytes, grid.space.optimizer)
-        self._layer_group = np.array(layer_groups(network, precision_bytes, grid.space.optimizer, grid.by_layer))
+        self._cache_across_models = shared_cache(network, precision, grid.space.optimizer)
+        self._layer_group = np.array(layer_groups(network, precision, grid.space.optimizer, grid.by_layer))
 
     def _predict_device_step(self, batch_size: Any) -> DeviceStep:
         single = self.single
@@ -526,11 +527,11 @@ class SweptJob(Job):
 def _fill_memory(grid: Grid) -> None:
     """Fill the peak memory of one device, and refuse the rows that do not fit."""
     memory = np.empty(grid.shape)
-    space, precision_bytes = grid.space, PRECISION_BYTES[grid.chunk.precision]
+    space, precision = grid.space, counted_precision(grid.chunk.precision)
     per_worker = np.where(grid.per_worker > 0, grid.per_worker, np.nan)
     batches = broadcast_along(per_worker, "scaling", "workers", "batch")
     for case, (network, phase) in enumerate(grid.chunk.cases):
-        model_state, fixed_bytes, per_sample_bytes = memory_parts(network, precision_bytes, phase, space.optimizer)
+        model_state, fixed_bytes, per_sample_bytes = memory_parts(network, precision, phase, space.optimizer)
         state_bytes = []
         for strategy in space.strategies:
             stage = STRATEGIES[strategy].zero_stage if phase in PHASES_WITH_GRADIENTS else 0

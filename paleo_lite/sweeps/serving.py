@@ -15,11 +15,12 @@ import numpy as np
 
 from ..architectures import find_network, is_network_file
 from ..errors import BadValue, PaleoError
+from ..formats import FORMATS
 from ..machines import find_device
 from ..result import Result
 from ..serving.engines import find_engine
 from ..serving.requests import parse_lengths
-from ..units import PRECISION_BYTES, WEIGHT_BYTES
+from ..units import PRECISION_BYTES
 from ..version import __version__
 from .chunk import BOUND, FORECAST, Columns, StringColumn
 from .space import check_names
@@ -160,9 +161,9 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
             If a precision, a format or the engine is unknown.
         """
         check_names("precision", self.precisions, PRECISION_BYTES)
-        check_names("format of weights", [name for name in self.weights if name], WEIGHT_BYTES)
+        check_names("format of weights", [name for name in self.weights if name], FORMATS)
         if self.kv_cache is not None:
-            check_names("format of the KV cache", (self.kv_cache,), WEIGHT_BYTES)
+            check_names("format of the KV cache", (self.kv_cache,), FORMATS)
         for name in _DIMENSIONS:
             values = getattr(self, name)
             if not values:

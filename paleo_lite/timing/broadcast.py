@@ -92,6 +92,8 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
         Parameter tensors for which the host handles a gradient.
     work_class, pass_number : ndarray of int, shape (entries,)
         As in `Features`.
+    wide : ndarray of bool, shape (entries,)
+        Products in 16 bits in a narrower precision, as in `Work.wide`.
     products : tuple of (Layer, str)
         A layer and a pass of each entry, which determine the sizes of its matrix product.
     plan : StepPlan
@@ -107,6 +109,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
     gradients: Floats
     work_class: Ints
     pass_number: Ints
+    wide: NDArray[np.bool_]
     products: tuple[tuple[Layer, str], ...]
     plan: StepPlan
 
@@ -146,6 +149,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
             work_class=self.work_class[:, None],
             pass_number=self.pass_number[:, None],
             position=np.empty((0, 2), dtype=np.int64),
+            wide=self.wide[:, None],
         )
         run = self.run[:, None]
         return BatchedStack(
@@ -217,6 +221,8 @@ class _Entry(NamedTuple):
     ----------
     num_gradients : int
         Parameter tensors with a gradient, per layer.
+    is_wide : bool
+        Whether it is a product in 16 bits in a narrower precision.
     multiplicity : int
         Number of merged layers.
     counts : ndarray of int, shape (columns, 2)
@@ -230,6 +236,7 @@ class _Entry(NamedTuple):
     work_class: int
     pass_number: int
     num_gradients: int
+    is_wide: bool
     multiplicity: int
     counts: NDArray[np.int64]
     product: tuple[Layer, str]
@@ -246,8 +253,8 @@ def stack_cases(cases: Sequence[Case]) -> Stack:
         entries += _entries_of(case, run, first_piece[-1])
         first_piece.append(first_piece[-1] + 1 + 2 * case.pieces_per_pass)
     entries.sort(key=_sort_key)
-    numbers = np.array([entry[:6] for entry in entries], dtype=np.int64).reshape(-1, 6)
-    run_of_entry, piece, work_class, pass_number, num_gradients, multiplicity = numbers.T
+    numbers = np.array([entry[:7] for entry in entries], dtype=np.int64).reshape(-1, 7)
+    run_of_entry, piece, work_class, pass_number, num_gradients, is_wide, multiplicity = numbers.T
     counts = np.array([entry.counts for entry in entries], dtype=np.float64).reshape(-1, len(COLUMNS), 2)
     flops, _, bytes_read, bytes_written, kernels = (counts * multiplicity[:, None, None]).transpose(1, 2, 0)
     fixed, per_sample = np.stack([flops, bytes_read + bytes_written, kernels], axis=1)
@@ -261,6 +268,7 @@ def stack_cases(cases: Sequence[Case]) -> Stack:
         gradients=(num_gradients * multiplicity).astype(np.float64),
         work_class=work_class,
         pass_number=pass_number,
+        wide=is_wide.astype(bool),
         products=tuple(entry.product for entry in entries),
         plan=plan_steps(work_class[:, None], pass_number[:, None], run_of_entry[:, None], len(cases)),
     )
@@ -296,11 +304,12 @@ def _entries_of(case: Case, run: int, first_piece: int) -> list[_Entry]:
         for index in np.flatnonzero(has_kernel).tolist():
             layer, work_class = layers[index], work_classes[index]
             is_update = pass_name == "update"
+            is_wide = work.wide is not None and pass_name == "inference" and bool(work.wide[index])
             piece = update_piece if is_update else first_of_pass + (pieces[index] if pieces else 0)
             num_gradients = len(layer.weights) if pass_name == "backward_weight" else 0
             # The form matters only for products: `padding_and_tiles` depends on it.
             form = () if is_update or work_class >= len(MATRIX_CLASSES) else _form(layer)
-            key = (piece, work_class, pass_name, num_gradients, counts[index].tobytes(), form)
+            key = (piece, work_class, pass_name, num_gradients, is_wide, counts[index].tobytes(), form)
             multiplicity = merged[key].multiplicity + 1 if key in merged else 1
             merged[key] = _Entry(
                 run=run,
@@ -308,6 +317,7 @@ def _entries_of(case: Case, run: int, first_piece: int) -> list[_Entry]:
                 work_class=work_class,
                 pass_number=PASS_NUMBERS[pass_name],
                 num_gradients=num_gradients,
+                is_wide=is_wide,
                 multiplicity=multiplicity,
                 counts=counts[index],
                 product=(layer, pass_name),

@@ -227,6 +227,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         narrow_precision = None if workload.training is None else workload.training.products
         if narrow_precision is not None:
             features = self._with_narrow_products(features, workload, machine, narrow_precision)
+        features = _with_wide_products(features, machine, workload.precision)
         features = self.with_kernel_rates(features, workload, machine)
         entries = EntryTerms(*np.empty((4, *features.flops.shape)))
         run = np.zeros(len(features.flops), dtype=np.int64)
@@ -271,15 +272,18 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
 
     def evaluate_many(self, stack: BatchedStack, machine: Machine, precision: str, outputs: RequestedOutputs) -> Times:
         """Time many cases and batch sizes; see `TimeModel.evaluate_many`."""
-        features, run, cases = stack.features, stack.run, stack.cases
+        features, run, cases, steps = stack.features, stack.run, stack.cases, stack.steps
         rates, values = rates_of(machine, precision), np.exp(self.theta)
+        if features.wide.any():
+            features = _with_wide_products(features, machine, precision)
+            steps = prepare_steps(features, run, cases, steps.plan)
         low_s = high_s = pieces_s = None
         entries = EntryTerms(*np.empty((4, *features.flops.shape))) if outputs.pieces else None
         if outputs.interval:
-            total_s, deviation, _ = self._time_steps(features, rates, run, cases, stack.steps, entries)
+            total_s, deviation, _ = self._time_steps(features, rates, run, cases, steps, entries)
             low_s, high_s = interval_of(total_s, deviation)
         else:
-            total_s = step_times(features, rates, values, run, cases, stack.steps, entries)
+            total_s = step_times(features, rates, values, run, cases, steps, entries)
         if entries is not None:
             host_slowdown = (total_s - values[_INDEX["step_s"]]) / stack.sum_by_case(entries.device_s)
             pieces_s = stack.sum_by_piece(entries.device_s * host_slowdown[run[:, 0]])
@@ -310,6 +314,14 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         slopes = gradient / total_s.reshape(len(gradient), 1, -1)
         variance = np.einsum("rpb,rpb->rb", slopes, self.covariance @ slopes).reshape(total_s.shape)
         return total_s, np.sqrt(variance + self.residual_variance + rates.limit_variance), slopes
+
+
+def _with_wide_products(features: Features, machine: Machine, precision: str) -> Features:
+    """Return the features with more padding for products in 16 bits, in proportion to the ratio of the peaks."""
+    if not features.wide.any():
+        return features
+    slowdown = library_peak(machine, precision).per_s / machine.wide_peak().per_s
+    return msgspec.structs.replace(features, padding=features.padding * np.where(features.wide, slowdown, 1.0))
 
 
 def evaluate(features: Features, rates: Rates, values: Floats) -> EntryTerms:

@@ -39,7 +39,7 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     """Features of a workload, with one entry for every layer in every pass that launches a kernel.
 
     For many batch sizes at once (`broadcast`), `flops`, `bytes`, `kernels`, `gradients`, `padding` and `tiles` have the
-    shape (entries, batch sizes), and `work_class` and `pass_number` the shape (entries, 1).
+    shape (entries, batch sizes), and `work_class`, `pass_number` and `wide` the shape (entries, 1).
 
     Attributes
     ----------
@@ -59,6 +59,8 @@ class Features(msgspec.Struct, frozen=True, eq=False):
         0 for the forward pass or inference, 1 for the data gradient, 2 for the weight gradient, 3 for the update.
     position : ndarray of int, shape (entries, 2)
         Index of the pass and of the layer of each entry.
+    wide : ndarray of bool, shape (entries,)
+        Products in 16 bits in a narrower precision, as in `Work.wide`.
     """
 
     flops: Floats
@@ -70,6 +72,7 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     work_class: Ints
     pass_number: Ints
     position: Ints
+    wide: NDArray[np.bool_]
 
     @property
     def matrix(self) -> NDArray[np.bool_]:
@@ -97,6 +100,9 @@ def features_of(workload: Workload) -> Features:
     num_weights = np.array([len(layer.weights) for layer in layers], dtype=np.float64)[layer_index]
     sizes = [padding_and_tiles(layers[layer], passes[index], batch_size) for index, layer in position]
     padding, tiles = np.array(sizes, dtype=np.float64).reshape(len(position), 2).T
+    wide = np.zeros(len(layers), dtype=bool)
+    if work.wide is not None and passes == ("inference",):
+        wide = work.wide
     features = Features(
         flops=work.column("flops", phase, batch_size)[entries].astype(np.float64),
         bytes=work.column("bytes", phase, batch_size)[entries].astype(np.float64),
@@ -107,6 +113,7 @@ def features_of(workload: Workload) -> Features:
         work_class=work_class,
         pass_number=pass_number,
         position=position,
+        wide=wide[layer_index],
     )
     workload.__dict__["features"] = features
     return features
@@ -127,6 +134,7 @@ def merge_identical_entries(features: Features) -> Features:
         features.tiles,
         features.work_class,
         features.pass_number,
+        features.wide,
     ]
     _, first, multiplicity = np.unique(np.column_stack(columns), axis=0, return_index=True, return_counts=True)
     return Features(
@@ -139,6 +147,7 @@ def merge_identical_entries(features: Features) -> Features:
         work_class=features.work_class[first],
         pass_number=features.pass_number[first],
         position=features.position[first],
+        wide=features.wide[first],
     )
 
 

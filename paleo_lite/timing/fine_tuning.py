@@ -19,7 +19,6 @@ from ..counting import Layer, Work
 from ..counting.kinds import ELEMENTWISE, KINDS, class_of
 from ..counting.work import COLUMNS, PASSES
 from ..errors import BadValue
-from ..units import WEIGHT_BYTES
 
 LAST = "last"
 """Value of `--train-only` for the last layer with weights."""
@@ -217,15 +216,6 @@ def _adapter_layers(layer: Layer, parent: int, base: int, rank: int) -> list[Lay
 
 
 # Quantized weights.
-
-SCALE_BITS = 0.127
-"""Bits per weight of the scales of 4-bit blocks, with double quantization (Dettmers et al. 2023, section 3)."""
-
-
-def quantized_bytes(weights: str) -> float:
-    """Return the bytes of a stored weight, with the scales of 4-bit formats."""
-    scale_bytes = SCALE_BITS / 8 if WEIGHT_BYTES[weights] < 1 else 0.0
-    return WEIGHT_BYTES[weights] + scale_bytes
 
 
 def is_quantized(layers: Sequence[Layer]) -> list[bool]:

@@ -24,11 +24,13 @@ from ..counting import KINDS, MATRIX_KINDS, Layer
 from ..counting.kinds import cached_elements, is_alias
 from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue
+from ..formats import bytes_per_number
 from ..machines import Device
-from ..units import WEIGHT_BYTES, element_bytes
+from ..units import element_bytes
 from .liveness import ZERO_BYTES, MemoryPlan, make_plan, peak_backward, peak_forward, saved_bytes
 from .optimizers import MASTER_BYTES, OPTIMIZERS, embedding_shapes, update_cost
-from .workload import Workload, bytes_per_state, cached_for_layers, matrix_elements
+from .quantization import parameter_bytes
+from .workload import Workload, bytes_per_state, cached_for_layers
 
 if TYPE_CHECKING:
     from .liveness import Bytes
@@ -405,10 +407,8 @@ def _frozen_bytes(workload: Workload) -> int:
     frozen = sum(layer.parameters for layer in workload.trained_layers if _is_frozen(layer))
     frozen_bytes = frozen * number_bytes
     if workload.weights is not None and frozen:
-        from .fine_tuning import quantized_bytes
-
         elements = sum(prod(layer.weights[0]) for layer in _quantized_layers(workload) if layer.parameters)
-        frozen_bytes -= int(elements * (number_bytes - quantized_bytes(workload.weights)))
+        frozen_bytes -= int(elements * (number_bytes - bytes_per_number(workload.weights)))
     return frozen_bytes
 
 
@@ -420,11 +420,8 @@ def model_bytes(workload: Workload) -> tuple[int, int, int]:
     """
     number_bytes, options = element_bytes(workload.precision), workload.options
     if workload.phase not in PHASES_WITH_GRADIENTS:
-        parameters_bytes = int(workload.work.parameters.sum()) * number_bytes
-        if workload.weights is not None:
-            elements = sum(matrix_elements(layer) for layer in workload.layers if layer.parameters)
-            parameters_bytes -= int(elements * (number_bytes - WEIGHT_BYTES[workload.weights]))
-        return parameters_bytes, 0, 0
+        layers, stored = workload.layers, workload.stored_format
+        return parameter_bytes(layers, workload.precision, stored, workload.reads_tokens), 0, 0
     trained_layers = [layer for layer in workload.trained_layers if layer.parameters and not _is_frozen(layer)]
     trained = sum(layer.parameters for layer in trained_layers)
     optimizer = OPTIMIZERS[options.optimizer]

@@ -300,6 +300,8 @@ class TwoTermModel:
         if training is not None and training.products:
             narrow_per_s = machine.peak(training.products).per_s
             matrix_per_s = np.where(workload.uses_narrow_products, narrow_per_s, matrix_per_s)
+        if work.wide is not None and passes == ("inference",):
+            matrix_per_s = np.where(work.wide, machine.wide_peak().per_s, matrix_per_s)
         is_matrix_pass = np.array([[name != "update"] for name in passes])
         is_matrix_operation = is_matrix_pass & work.matrix
         rates = np.where(is_matrix_operation, matrix_per_s, vector_per_s)
@@ -316,7 +318,10 @@ class TwoTermModel:
     def evaluate_many(self, stack: BatchedStack, machine: Machine, precision: str, outputs: RequestedOutputs) -> Times:
         """Time many cases and batch sizes; see `TimeModel.evaluate_many`."""
         features = stack.features
-        rates = np.where(features.matrix, machine.peak(precision).per_s, machine.vector_peak(precision).per_s)
+        matrix_per_s: Any = machine.peak(precision).per_s
+        if features.wide.any():
+            matrix_per_s = np.where(features.wide, machine.wide_peak().per_s, matrix_per_s)
+        rates = np.where(features.matrix, matrix_per_s, machine.vector_peak(precision).per_s)
         seconds = self.time_s(features.flops / rates, features.bytes / machine.device.bandwidth_bytes_per_s)
         pieces_s = stack.sum_by_piece(seconds) if outputs.pieces else None
         return Times(stack.sum_by_case(seconds), None, None, pieces_s)

@@ -42,7 +42,7 @@ import msgspec
 
 from ..errors import BadFile
 from ..files import read_typed, shipped_folder
-from ..units import element_bytes
+from ..formats import FORMATS
 
 if TYPE_CHECKING:
     from ..machines import Device, PeakRate
@@ -151,7 +151,7 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def energy_per_flop_j(self, unit: str, precision: str, node_nm: float) -> float:
         """Return the energy of one FLOP at the boost clock, in joules."""
-        bits = 8 * element_bytes(precision)
+        bits = FORMATS[precision].bits
         reference_bits = 16 if unit == "tensor" else 32
         at_reference_node = self.energy_j_per_flop[unit] * bits / reference_bits
         return float(at_reference_node * (node_nm / REFERENCE_NM) ** self.node_exponent)

@@ -15,8 +15,10 @@ from ..counting import GENERATION_PHASES, PHASES, Convention, Layer, Work, count
 from ..counting.kinds import class_of
 from ..counting.work import COLUMNS, MIXED_EXECUTIONS, PASSES, check_batch_size, check_execution, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
-from ..units import WEIGHT_BYTES, element_bytes
+from ..formats import FORMATS, Format, bytes_per_number, format_of_weights
+from ..units import element_bytes
 from .optimizers import MASTER_BYTES, OPTIMIZERS, embedding_shapes, update_cost
+from .quantization import read_stored_weights
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,7 +68,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         Implementation of attention, one of `paleo_lite.timing.attention.ATTENTION_NAMES`; None for the default.
     weights : str or None
         Storage format of the weight matrices at inference, or of the frozen ones in training (QLoRA), one of
-        `paleo_lite.units.WEIGHT_BYTES`; None for `precision`.
+        `paleo_lite.formats.FORMATS`; None for `precision`.
 
     Raises
     ------
@@ -111,8 +113,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
                 )
         check_execution(self.execution, self.phase, self.precision)
         if self.weights is not None:
-            if self.weights not in WEIGHT_BYTES:
-                raise UnknownName("precision of weights", self.weights, WEIGHT_BYTES)
+            if self.weights not in FORMATS:
+                raise UnknownName("format of weights", self.weights, FORMATS)
             self._check_weights()
 
     def _check_cache(self) -> None:
@@ -158,9 +160,9 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
             casts = self.execution not in MIXED_EXECUTIONS
             layers = cached_for_layers(append_loss, layers, number_bytes, casts, self.options.fused_loss)
         if self.phase == "training" and self.weights is not None:
-            from .fine_tuning import insert_dequantization, quantized_bytes
+            from .fine_tuning import insert_dequantization
 
-            stored_bytes, number_bytes = quantized_bytes(self.weights), element_bytes(self.precision)
+            stored_bytes, number_bytes = bytes_per_number(self.weights), element_bytes(self.precision)
             layers = cached_for_layers(insert_dequantization, layers, stored_bytes, number_bytes)
         if self.execution not in MIXED_EXECUTIONS:
             return layers
@@ -182,6 +184,18 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def trainable_parameters(self) -> int:
         """Number of trained parameters; adapters of fine-tuning count, frozen parameters do not."""
         return sum(layer.parameters for layer in self.trained_layers if not layer.attributes.get("frozen", False))
+
+    @property
+    def stored_format(self) -> Format | None:
+        """Format of the weight matrices at inference; None if all parameters have the numbers of the precision."""
+        if passes_of(self.phase) != ("inference",):
+            return None
+        return format_of_weights(self.weights, self.precision)
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the network reads tokens."""
+        return self.network.lengths is not None
 
     @property
     def options(self) -> TrainingOptions:
@@ -209,8 +223,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
             from .fine_tuning import repeat_dequantization
 
             work = repeat_dequantization(work, self.layers)
-        elif self.weights is not None or self._selects_experts:
-            work = _reduce_weight_reads(work, self)
+        elif self.stored_format is not None or self._selects_experts:
+            work = read_stored_weights(work, self.layers, self.stored_format, self.reads_tokens, self.batch_size)
         if self.execution == "eager":
             return work
         from ..counting.fusion import fuse  # imported on demand, to keep cold starts fast
@@ -231,13 +245,13 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def _counted_network(self) -> tuple[Any, ...]:
         """What the phase and the training options change in the counted layers."""
         if self.phase != "training":
-            return (None, False, self._has_loss, None)
+            return (None, False, self._has_loss, self.stored_format)
         return (self.options.fine_tuning, self._has_loss and self.options.fused_loss, self._has_loss, self.weights)
 
     @property
     def _has_loss(self) -> bool:
         """Whether the passes belong to the training of a network that reads tokens."""
-        return self.network.lengths is not None and passes_of(self.phase) != ("inference",)
+        return self.reads_tokens and passes_of(self.phase) != ("inference",)
 
     @cached_property
     def _selects_experts(self) -> bool:
@@ -313,30 +327,6 @@ def matrix_elements(layer: Layer) -> int:
     return prod(layer.weights[0]) if layer.weights and class_of(layer) == "gemm" else 0
 
 
-def _reduce_weight_reads(work: Work, workload: Workload) -> Work:
-    """Return the work of inference with narrower weight matrices, and without reads of experts that have no token.
-
-    Of E experts, of which each token selects k, n tokens select ``E (1 - (1 - k/E)^n)`` in expectation, if all experts
-    are equally likely.
-    """
-    element_size = element_bytes(workload.precision)
-    weight_size = element_size if workload.weights is None else WEIGHT_BYTES[workload.weights]
-    read, inference = COLUMNS.index("bytes_read"), PASSES.index("inference")
-    fixed = work.fixed.copy()
-    for index, layer in enumerate(workload.layers):
-        elements = matrix_elements(layer)
-        if not elements:
-            continue
-        read_fraction = 1.0
-        active = layer.attributes.get("active")
-        if active:
-            experts = layer.weights[0][0]
-            tokens = workload.batch_size * layer.outputs[0][0] // active
-            read_fraction = 1 - (1 - active / experts) ** tokens
-        fixed[read, inference, index] -= int(elements * (element_size - read_fraction * weight_size))
-    return msgspec.structs.replace(work, fixed=fixed)
-
-
 CACHE_SIZE = 48
 """Number of cached counts and memory plans: the same network is used with many devices and batch sizes in turn."""
 
@@ -371,6 +361,9 @@ def cached_for_layers(function: Callable[..., Cached], layers: tuple[Layer, ...]
 OFFLOADS = ("none", "cpu", "nvme")
 """Where optimizer state and gradients are kept: in the device's memory, in the host's, or on NVMe drives."""
 
+NARROW_PRODUCTS = ("fp8", "fp4")
+"""Precisions of matrix products in mixed precision that are narrower than the tensors."""
+
 CHECKPOINTING = ("none", "sqrt", "block", "all")
 """Activation recomputation: of no activations, of those inside about sqrt(n) segments, of those inside every block, or
 of those between all possible cuts (in a transformer two per block)."""
@@ -389,9 +382,10 @@ class TrainingOptions(msgspec.Struct, frozen=True):
         Activation recomputation; see `CHECKPOINTING`.
     accumulation : int
         Micro-batches per step, whose gradients are accumulated before one update.
-    products : {"fp8"} or None
+    products : {"fp8", "fp4"} or None
         Narrower precision of matrix products. It requires mixed precision and applies to layers with weights except the
-        last one, which computes the logits (Micikevicius et al. 2022, FP8 formats for deep learning).
+        last one, which computes the logits (Micikevicius et al. 2022, FP8 formats for deep learning; NVIDIA 2025,
+        Pretraining large language models with NVFP4).
     fused_loss : bool
         Whether the cross entropy of a language model is one kernel, which reads the logits as they are (flash-attn,
         Liger), instead of several kernels in fp32.
@@ -447,8 +441,9 @@ class TrainingOptions(msgspec.Struct, frozen=True):
             raise BadValue(f"the accumulation must be an integer >= 1 (got {self.accumulation!r})")
         if isinstance(self.loss_chunks, bool) or not isinstance(self.loss_chunks, int) or self.loss_chunks < 1:
             raise BadValue(f"`--loss-chunks` must be an integer >= 1 (got {self.loss_chunks!r})")
-        if self.products is not None and (self.products != "fp8" or not self.mixed_precision):
-            raise BadValue(f"`products` must be 'fp8', with mixed precision (got {self.products!r})")
+        if self.products is not None and (self.products not in NARROW_PRODUCTS or not self.mixed_precision):
+            names = " or ".join(map(repr, NARROW_PRODUCTS))
+            raise BadValue(f"`products` must be {names}, with mixed precision (got {self.products!r})")
         if self.fp32_gradients and not self.mixed_precision:
             raise BadValue(
                 "`--fp32-gradients` is for `--mixed-precision`: otherwise gradients have the weights' precision"
@@ -485,10 +480,10 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     def split_precision(self, precision: str) -> tuple[str, TrainingOptions]:
         """Return the precision of tensors, and the options with the precision of products.
 
-        Mixed precision in fp8 stores tensors in bf16 and multiplies in fp8.
+        Mixed precision in fp8 or fp4 stores tensors in bf16 and multiplies in fp8 or fp4.
         """
-        if precision == "fp8" and self.mixed_precision:
-            return "bf16", msgspec.structs.replace(self, products="fp8")
+        if precision in NARROW_PRODUCTS and self.mixed_precision:
+            return "bf16", msgspec.structs.replace(self, products=precision)
         return precision, self
 
 

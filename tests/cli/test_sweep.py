@@ -60,7 +60,7 @@ def test_too_large_sweep_is_an_error(tmp_path) -> None:
     from paleo_lite.machines import list_devices
 
     devices = [device for device in list_devices() if device.parts is None]  # boards are there as their devices
-    size = len(network_names()) * len(devices) * 7 * 5 * 100_000 * 64
+    size = len(network_names()) * len(devices) * 8 * 5 * 100_000 * 64
     assert size > 10**12
     out = run(*huge, code=2)
     assert f"the sweep has {size:,} combinations" in out and "--yes" in out and not list(tmp_path.iterdir())

@@ -165,6 +165,15 @@ def test_missing_peak(name, asked, message):
         ("rtx4080super", "int8", 836e12),
         ("rtx5070ti", "int8", 1406e12 / 2),
         ("rtx5080", "int8", 1801e12 / 2),
+        ("rtx5070", "fp4", 988e12),
+        ("rtx5070ti", "fp4", 1406e12),
+        ("rtx5080", "fp4", 1801e12),
+        ("rtx5090", "fp4", 3352e12),
+        # data sheets of the RTX PRO 6000 Blackwell, of the HGX B200 and the GB200 NVL72 per GPU
+        ("rtx-pro-6000", "fp4", 4000e12),
+        ("rtx-pro-6000-max-q", "fp4", 3511e12),
+        ("b200", "fp4", 18e15),
+        ("gb200", "fp4", 20e15),
         # data sheets of the A30 and of the RTX 6000 Ada
         ("a30", "fp16", 330e12),
         ("a30", "int8", 661e12),
@@ -178,6 +187,18 @@ def test_missing_peak(name, asked, message):
 )
 def test_a_peak_is_half_of_the_sparse_rate_that_is_advertised(name, precision, sparse_per_s):
     assert DEVICES[name].find_peak(precision, "tensor").per_s == pytest.approx(sparse_per_s / 2, rel=0.025)
+
+
+@pytest.mark.parametrize(
+    ("name", "dense_per_s"),
+    [
+        ("b300", 108e15 / 8),  # NVIDIA's HGX platform page: 108 PFLOPS dense of eight
+        ("gb300", 1080e15 / 72),  # NVIDIA's GB300 NVL72 page: 1,080 PFLOPS dense
+        ("mi355x", 10.1e15),  # AMD's MI355X page: 10.1 PFLOPS in MXFP4
+    ],
+)
+def test_dense_rates_in_fp4_without_a_sparse_rate_of_twice_as_much(name: str, dense_per_s: float) -> None:
+    assert DEVICES[name].find_peak("fp4", "tensor").per_s == pytest.approx(dense_per_s, rel=0.01)
 
 
 @pytest.mark.parametrize(("name", "tflops"), [("rtx3060", 51), ("rtx3070", 81), ("rtx3060ti", 65)])

@@ -40,7 +40,9 @@ def features(entries: list[tuple[object, ...]]) -> Features:
     columns = list(zip(*entries))
     numbers = [np.array(column, dtype=float) for column in columns[:6]]
     classes = np.array([CLASSES.index(name) for name in columns[6]])
-    return Features(*numbers, classes, np.array(columns[7]), np.zeros((len(entries), 2), dtype=int))
+    return Features(
+        *numbers, classes, np.array(columns[7]), np.zeros((len(entries), 2), dtype=int), np.zeros(len(entries), bool)
+    )
 
 
 def device_s(entry: tuple[object, ...]) -> float:

@@ -10,6 +10,7 @@ from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import count
 from paleo_lite.errors import BadValue
+from paleo_lite.formats import bytes_per_number
 from paleo_lite.timing.fine_tuning import (
     DEQUANTIZATION,
     LOSS,
@@ -19,7 +20,6 @@ from paleo_lite.timing.fine_tuning import (
     find_logits,
     is_quantized,
     matches_module,
-    quantized_bytes,
     skip_loss_at_inference,
     trained_parameters,
 )
@@ -124,12 +124,12 @@ def test_names_and_patterns(name: str, pattern: str, matches: bool) -> None:
 
 def test_qlora_stores_frozen_matrices_in_4_bits() -> None:
     """Dettmers et al. 2023, section 3: 0.127 bits of scales per weight; embedding and head stay in 16 bits."""
-    workload = tuned("llama-3-8b", weights="int4", lora_rank=16)
+    workload = tuned("llama-3-8b", weights="nf4", lora_rank=16)
     embeddings = 2 * 128_256 * 4096
     norms = 65 * 4096
     matrices = 8_030_261_248 - embeddings - norms
     expected = matrices * (4 + 0.127) / 8 + 2 * (embeddings + norms) + 2 * 41_943_040
-    assert model_bytes(workload)[0] == pytest.approx(expected, rel=1e-6)
+    assert model_bytes(workload)[0] == pytest.approx(expected, rel=1e-5)
     assert sum(is_quantized(workload.trained_layers)) == 7 * 32
 
 
@@ -140,10 +140,10 @@ def test_weights_are_dequantized_in_the_forward_and_in_the_backward_pass() -> No
     assert is_inserted.sum() == 7 * 32
     moved = {name: int(workload.work.column("bytes", name)[0][is_inserted].sum()) for name in
              ("forward", "backward_data", "backward_weight", "update")}  # fmt: skip
-    assert moved["forward"] == pytest.approx(matrices * (quantized_bytes("int4") + 2), rel=1e-6)
+    assert moved["forward"] == pytest.approx(matrices * (bytes_per_number("int4") + 2), rel=1e-6)
     # The projections of the first block need no data gradient: nothing below them is trained.
     first = 4096 * (4096 + 1024 + 1024)
-    assert moved["backward_data"] == pytest.approx((matrices - first) * (quantized_bytes("int4") + 2), rel=1e-6)
+    assert moved["backward_data"] == pytest.approx((matrices - first) * (bytes_per_number("int4") + 2), rel=1e-6)
     assert moved["backward_weight"] == moved["update"] == 0
 
 

@@ -181,6 +181,7 @@ def _features(timed: LayerTime, cache: Cache) -> Features:
         work_class=work_class.astype(np.int64),
         pass_number=part.astype(np.int64),
         position=position,
+        wide=np.zeros(len(part), dtype=bool),
     )
 
 

@@ -1,0 +1,156 @@
+"""Storage formats of weights and KV caches: bits per number, and the scales and zero points of groups of numbers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .units import element_bytes
+
+Part = Literal["dense", "experts", "router", "head", "embedding"]
+"""Part of a network with weight matrices: products of every token, of the chosen experts, the choice of experts, the
+output head, and look-up tables."""
+
+ALL_PARTS: tuple[Part, ...] = ("dense", "experts", "router", "head", "embedding")
+
+WIDE_BYTES = 2
+"""Least bytes per number of parameters that are not quantized, such as norms and biases."""
+
+
+class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the numbers of a tensor are stored.
+
+    Attributes
+    ----------
+    name : str
+        Name, as in `--weights` and `--kv-cache`.
+    bits : float
+        Bits per number, without scales; formats with several widths have their mean.
+    precision : str or None
+        Precision of products with such weights if activations are quantized as well, one of
+        `paleo_lite.units.PRECISION_BYTES`; None for formats of weights alone, which are dequantized to 16 bits before
+        each product.
+    description : str
+        Description in one line.
+    source : str
+        Definition of the format.
+    group : int
+        Numbers with a scale of their own; 0 if scales are not counted, as those of whole tensors or channels.
+    scale_bits : float
+        Bits per scale, with its share of scales of the second level.
+    zero_point_bits : float
+        Bits per zero point; a group has one.
+    parts : tuple of str
+        Parts of a network that are stored in the format at inference, of `ALL_PARTS`. All other parameters, and all
+        norms and biases, keep at least 16 bits.
+    """
+
+    name: str
+    bits: float
+    precision: str | None
+    description: str
+    source: str
+    group: int = 0
+    scale_bits: float = 0.0
+    zero_point_bits: float = 0.0
+    parts: tuple[Part, ...] = ("dense", "experts")
+
+    @property
+    def bits_per_number(self) -> float:
+        """Bits per number, with its share of the scale and the zero point of its group."""
+        if not self.group:
+            return self.bits
+        return self.bits + (self.scale_bits + self.zero_point_bits) / self.group
+
+    @property
+    def bytes_per_number(self) -> float:
+        """Bytes per number, with its share of the scale and the zero point of its group."""
+        return self.bits_per_number / 8
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether a number has fewer than 16 bits."""
+        return self.bits < 8 * WIDE_BYTES
+
+
+_OCP = "OCP Microscaling Formats (MX) Specification 1.0, table 1"
+_NVFP4 = "NVIDIA, Introducing NVFP4 for Efficient and Accurate Low-Precision Inference (2025)"
+
+FORMATS: dict[str, Format] = {
+    stored.name: stored
+    for stored in (
+        Format("fp64", 64, "fp64", "double precision", "IEEE 754-2019, binary64", parts=ALL_PARTS),
+        Format("fp32", 32, "fp32", "single precision", "IEEE 754-2019, binary32", parts=ALL_PARTS),
+        Format(
+            "tf32", 32, "tf32", "single precision, of which products read 19 bits", "NVIDIA A100 white paper (2020)",
+            parts=ALL_PARTS,
+        ),
+        Format("fp16", 16, "fp16", "half precision", "IEEE 754-2019, binary16", parts=ALL_PARTS),
+        Format("bf16", 16, "bf16", "the upper half of single precision", "Kalamkar et al. 2019", parts=ALL_PARTS),
+        Format("fp8", 8, "fp8", "E4M3 with a scale per tensor or channel", "Micikevicius et al. 2022, FP8 formats"),
+        Format(
+            "fp8-block", 8, "fp8", "E4M3 with an fp32 scale per block of 128 x 128",
+            "DeepSeek-AI 2024, DeepSeek-V3, section 3.3.2", group=128 * 128, scale_bits=32,
+        ),
+        Format("mxfp8", 8, "fp8", "E4M3 with an 8-bit exponent per 32 numbers", _OCP, group=32, scale_bits=8),
+        Format("int8", 8, "int8", "integers with a scale per channel", "Dettmers et al. 2022, LLM.int8(); SmoothQuant"),
+        Format(
+            "fp4", 4, "fp4", "E2M1 as checkpoints called FP4 store it: nvfp4", _NVFP4, group=16, scale_bits=8
+        ),
+        Format("nvfp4", 4, "fp4", "E2M1 with an E4M3 scale per 16 numbers", _NVFP4, group=16, scale_bits=8),
+        Format(
+            "mxfp4", 4, "fp4", "E2M1 with an 8-bit exponent per 32 numbers; of mixtures, the experts only",
+            f"{_OCP}; OpenAI 2025, gpt-oss model card, section 2.1", group=32, scale_bits=8, parts=("experts",),
+        ),
+        Format(
+            "int4", 4, None, "integers with a 16-bit scale per 128 numbers", "Frantar et al. 2022, GPTQ, section 4",
+            group=128, scale_bits=16,
+        ),
+        Format(
+            "gptq", 4, None, "integers with a 16-bit scale and a 4-bit zero point per 128 numbers",
+            "Frantar et al. 2022, GPTQ; checkpoints with group_size 128", group=128, scale_bits=16, zero_point_bits=4,
+        ),
+        Format(
+            "awq", 4, None, "integers with a 16-bit scale and a 4-bit zero point per 128 numbers",
+            "Lin et al. 2023, AWQ; checkpoints with q_group_size 128", group=128, scale_bits=16, zero_point_bits=4,
+        ),
+        Format(
+            "nf4", 4, None, "quantiles of a normal distribution with a scale per 64 numbers, itself quantized",
+            "Dettmers et al. 2023, QLoRA, section 3", group=64, scale_bits=8 + 32 / 256,
+        ),
+    )
+}  # fmt: skip
+"""All formats by name."""
+
+
+def bytes_per_number(name: str) -> float:
+    """Return the bytes of one number in a format, with its share of scales and zero points."""
+    return FORMATS[name].bytes_per_number
+
+
+def format_of_weights(weights: str | None, precision: str) -> Format | None:
+    """Return the format in which a network at inference stores weights; None if all have the numbers of a precision.
+
+    Parameters
+    ----------
+    weights : str or None
+        Requested format; None for that of the precision.
+    precision : str
+        Precision of the arithmetic, one of `paleo_lite.units.PRECISION_BYTES`.
+
+    Raises
+    ------
+    BadValue
+        If there is no such precision.
+    """
+    element_bytes(precision)  # names the valid precisions
+    if weights is not None:
+        return FORMATS[weights]
+    stored = FORMATS[precision]
+    return stored if stored.is_quantized else None
+
+
+def wide_bytes(precision: str) -> int:
+    """Return the bytes of a parameter that is not quantized: those of the precision, but at least `WIDE_BYTES`."""
+    return max(element_bytes(precision), WIDE_BYTES)
