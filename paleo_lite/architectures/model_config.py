@@ -88,7 +88,7 @@ def read_config(
     if part_note:
         network, part_note = _add_vision_encoder(network, whole_fields, path, image_size, options, part_note)
     notes = (*((part_note,) if part_note else ()), *network.notes)
-    return network._replace(notes=notes, rebuild=rebuild, publication=_publication(config))
+    return network._replace(notes=notes, rebuild=rebuild, publication=_publication(Config(whole_fields, path)))
 
 
 def _publication(config: Config) -> Publication | None:
