@@ -17,7 +17,8 @@ import msgspec
 from ..counting import GENERATION_PHASES, INPUT
 from ..errors import BadDescriptor, BadValue
 from .language_models.decoder import add_decoder
-from .language_models.families import FAMILIES, Family, describe_decoder
+from .language_models.families import FAMILIES, describe_decoder
+from .language_models.family import Family
 from .language_models.traits import Attention, Block, Decoder, Experts, LatentAttention
 from .network import LANGUAGE_MODELS, Lengths, Network, Publication, SequenceOptions
 from .tape import Config, Tape

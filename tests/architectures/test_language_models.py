@@ -2,6 +2,8 @@
 
 Tests: architectures/language_models/attention.py,
 architectures/language_models/decoder.py, architectures/language_models/families.py,
+architectures/language_models/family.py, architectures/language_models/records/established.py,
+architectures/language_models/records/hybrids.py,
 architectures/language_models/feed_forward.py, architectures/language_models/keys.py,
 architectures/language_models/norms.py, architectures/language_models/state_space.py,
 architectures/language_models/traits.py.
@@ -117,6 +119,11 @@ WITHOUT_ATTENTION = {
     "falcon_h1": Case({**MAMBA_2, "mamba_d_ssm": 128}),
     "granitemoehybrid": Case({**MAMBA_2, "num_local_experts": 4, "num_experts_per_tok": 2,
                               "shared_intermediate_size": 48}),
+    "nemotron_h": Case({
+        **FEW_EXPERTS, "hybrid_override_pattern": "M*E-", "num_hidden_layers": 4, "head_dim": 8, "mamba_num_heads": 8,
+        "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 8, "n_routed_experts": 8,
+        "n_group": 2, "topk_group": 1, "moe_shared_expert_intermediate_size": 48, "moe_latent_size": 24,
+    }),
     "qwen3_next": Case({
         **FEW_EXPERTS, "num_hidden_layers": 4, "num_experts": 8, "shared_expert_intermediate_size": 32, "head_dim": 8,
         "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
@@ -125,7 +132,7 @@ WITHOUT_ATTENTION = {
 """Families with state-space mixers or linear attention: ``transformers`` runs a reference implementation of many small
 operations where the authors' kernels are not installed, and these are counted as kernels."""
 FLOPS_OF_REFERENCE = {
-    "mamba": 0.01, "jamba": 0.01, "mamba2": 0.05, "falcon_h1": 0.05,
+    "mamba": 0.01, "jamba": 0.01, "mamba2": 0.05, "falcon_h1": 0.05, "nemotron_h": 0.05,
     # Their references pad 16 tokens to chunks of 256 or 64, of which a fused kernel computes only the 16.
     "granitemoehybrid": None, "qwen3_next": None,
 }  # fmt: skip
@@ -146,7 +153,7 @@ def module_of(model_type):
         model_type, attn_implementation=found.attention, **json.loads(json.dumps(found.config))
     )
     make = getattr(transformers, FAMILIES[model_type].classes[0])
-    has_experts = model_type in (*MIXTURES, "jamba", "granitemoehybrid", "qwen3_next")
+    has_experts = model_type in (*MIXTURES, "jamba", "granitemoehybrid", "nemotron_h", "qwen3_next")
     precision = torch.bfloat16 if has_experts else torch.float32
     with torch.device("meta"):
         module = make._from_config(config, dtype=precision)

@@ -89,6 +89,8 @@ def _add_alibi(tape: Tape, root: str, heads: int) -> Blob:
 def _add_block(tape: Tape, name: str, block: Block, x: Blob, positions: Positions) -> Blob:
     """Add one block."""
     norms = block.norms
+    if not block.mixers:
+        return _add_fed(tape, name, block, x)
     residual = x
     if norms.before_mixer:
         x = add_norm(tape, f"{name}.{norms.before_mixer}", block.norm, x)
@@ -107,7 +109,12 @@ def _add_block(tape: Tape, name: str, block: Block, x: Blob, positions: Position
         fed = _finish_part(tape, name, block, fed, norms.after_feed_forward)
         both = tape.op(f"{name}.add", "add", output, fed)
         return tape.op(f"{name}.add", "add", residual, both)
-    x = tape.op(f"{name}.add", "add", residual, output)
+    return _add_fed(tape, name, block, tape.op(f"{name}.add", "add", residual, output))
+
+
+def _add_fed(tape: Tape, name: str, block: Block, x: Blob) -> Blob:
+    """Add the feed-forward part of a block, with its norms, to its input."""
+    norms = block.norms
     residual = x
     if norms.before_feed_forward:
         x = add_norm(tape, f"{name}.{norms.before_feed_forward}", block.norm, x)

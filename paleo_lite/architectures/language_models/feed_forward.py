@@ -62,7 +62,10 @@ def add_experts(tape: Tape, name: str, part: Experts, x: Blob) -> Blob:
     hidden_size, tokens = x.shape[-1], x.shape[1]
     flat = tape.view(name, x, (tokens, hidden_size))
     weights, chosen = _route(tape, f"{name}.{part.router}", part, flat)
-    output = _grouped_experts(tape, f"{name}.{part.experts}", part, flat, weights, chosen, is_divided)
+    routed = flat if part.latent_size is None else tape.linear(f"{name}.fc1_latent_proj", flat, part.latent_size, False)
+    output = _grouped_experts(tape, f"{name}.{part.experts}", part, routed, weights, chosen, is_divided)
+    if part.latent_size is not None:
+        output = tape.linear(f"{name}.fc2_latent_proj", output, hidden_size, bias=False)
     output = tape.view(name, output, (1, tokens, hidden_size), "reshape")
     if part.shared is not None:
         shared_name = f"{name}.{part.shared.module}"
@@ -135,9 +138,13 @@ def _grouped_experts(
     weights = tape.op(f"{name}.getitem", "gather", weights, function="getitem")
     gathered = tape.all_to_all(name, gathered)
     own_experts = part.count // tape.options.expert_parallel
-    up = _grouped_product(tape, f"{name}.gate_up_proj", part, gathered, own_experts, 2 * inner_size)
-    halves = tape.split_tensor(f"{name}.chunk", up, "chunk", ((rows, inner_size),) * 2, "method")
-    inner = _gate_experts(tape, name, part, halves)
+    if part.is_gated:
+        up = _grouped_product(tape, f"{name}.gate_up_proj", part, gathered, own_experts, 2 * inner_size)
+        halves = tape.split_tensor(f"{name}.chunk", up, "chunk", ((rows, inner_size),) * 2, "method")
+        inner = _gate_experts(tape, name, part, halves)
+    else:
+        inner = _grouped_product(tape, f"{name}.up_proj", part, gathered, own_experts, inner_size)
+        inner = tape.activation(f"{name}.act_fn", inner, part.activation)
     output = _grouped_product(tape, f"{name}.down_proj", part, inner, own_experts, hidden_size)
     output = tape.all_to_all(name, output)
     factors = tape.view(name, weights, (rows, 1), "unsqueeze")

@@ -223,6 +223,21 @@ class HeadsOf(NamedTuple):
         return channels // config.positive_integer(self.heads, 128)
 
 
+class CountOf(NamedTuple):
+    """The number of layers: an integer, or the length of a list or a pattern that names the kind of each layer."""
+
+    key: str
+    lists: tuple[str, ...]
+
+    def read(self, config: Config) -> int:
+        """Return the number of layers."""
+        for name in self.lists:
+            listed = config.fields.get(name)
+            if isinstance(listed, (list, str)) and listed:
+                return len(listed)
+        return config.positive_integer(self.key)
+
+
 class Multiple(NamedTuple):
     """An integer; if it is absent, another integer (`of`) times a factor."""
 
@@ -291,6 +306,23 @@ class Listed(NamedTuple):
             raise config.fail(f"$.{self.key} must list the {count} layers")
         values = self.value.split() if isinstance(self.value, str) else [self.value]
         return [value in values for value in listed[:count]]
+
+
+class Lettered(NamedTuple):
+    """The layers with one of the given letters in a pattern of the config, which has a letter for each layer."""
+
+    letters: str
+    key: str
+    otherwise: Layers = All(False)
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        pattern = config.fields.get(self.key)
+        if pattern is None:
+            return self.otherwise.choose(config, count)
+        if not isinstance(pattern, str) or len(pattern) < count:
+            raise config.fail(f"$.{self.key} must have a letter for each of the {count} layers")
+        return [letter in self.letters for letter in pattern[:count]]
 
 
 class Numbered(NamedTuple):

@@ -188,6 +188,11 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     inner_size : int
         Of one expert.
     activation : str
+    is_gated : bool
+        Whether a second projection is multiplied in (Shazeer 2020).
+    latent_size : int or None
+        Width to which a token is projected before the experts and from which their sum is projected back (LatentMoE of
+        Nemotron 3); None: experts read the hidden state.
     module : str
     router : str
         Name of the router in the module.
@@ -216,6 +221,8 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     active: int
     inner_size: int
     activation: str = "silu"
+    is_gated: bool = True
+    latent_size: int | None = None
     module: str = "mlp"
     router: str = "gate"
     experts: str = "experts"
@@ -331,7 +338,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     mixers : tuple of Mixer
-        More than one run side by side on the same input, and their outputs are added (Falcon-H1).
+        More than one run side by side on the same input, and their outputs are added (Falcon-H1). Without any the block
+        is a feed-forward part alone (Nemotron-H).
     feed_forward : FeedForward, Experts or None
     norm : NormKind
     norms : Norms
