@@ -3,7 +3,7 @@
 Tests: architectures/language_models/attention.py,
 architectures/language_models/decoder.py, architectures/language_models/families.py,
 architectures/language_models/family.py, architectures/language_models/records/established.py,
-architectures/language_models/records/hybrids.py,
+architectures/language_models/records/hybrids.py, architectures/language_models/records/qwen.py,
 architectures/language_models/feed_forward.py, architectures/language_models/keys.py,
 architectures/language_models/norms.py, architectures/language_models/state_space.py,
 architectures/language_models/traits.py.
@@ -54,16 +54,23 @@ class Case(NamedTuple):
         norms and routers to fp32, which configs leave to the precision of the question.
     is_complete : bool
         Whether the changes are the whole config.
+    has_head : bool
+        Whether the class with a head is compared; the text part of a vision-language model has none of its own.
     """
 
     changes: dict
     attention: str = "sdpa"
     bytes_within: float = 0.01
     is_complete: bool = False
+    has_head: bool = True
 
     @property
     def config(self):
         return self.changes if self.is_complete else {**SMALL, **self.changes}
+
+    def class_of(self, model_type):
+        with_head, without_head = FAMILIES[model_type].classes
+        return with_head if self.has_head else without_head
 
 
 CASES = {
@@ -75,6 +82,9 @@ CASES = {
     "qwen2_moe": Case({**FEW_EXPERTS, "num_experts": 8, "shared_expert_intermediate_size": 48}, bytes_within=0.08),
     "qwen3": Case({"head_dim": 16}),
     "qwen3_moe": Case({**FEW_EXPERTS, "num_experts": 8, "head_dim": 8, "norm_topk_prob": True}, bytes_within=0.1),
+    "qwen3_vl_text": Case({"head_dim": 16}, has_head=False),
+    "qwen3_vl_moe_text": Case({**FEW_EXPERTS, "num_experts": 8, "head_dim": 8, "norm_topk_prob": True},
+                              bytes_within=0.15, has_head=False),
     "gemma": Case({"head_dim": 16}),
     "gemma2": Case({"head_dim": 16}, "eager"),
     "gemma3_text": Case({"head_dim": 16}),
@@ -109,9 +119,10 @@ CASES = {
     "bloom": Case({"vocab_size": 1000, "hidden_size": 64, "n_layer": 2, "n_head": 8}, "eager", 0.05, True),
     "mpt": Case({"vocab_size": 1000, "d_model": 64, "n_heads": 8, "n_layers": 2}, "eager", 0.1, True),
 }  # fmt: skip
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "phimoe", "deepseek_v2", "deepseek_v3", "gpt_oss", "glm4_moe", "olmoe",
-            "granitemoe")  # fmt: skip
 MAMBA_2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 16}
+DELTA_NET = {
+    "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+}  # fmt: skip
 WITHOUT_ATTENTION = {
     "mamba": Case({"state_size": 8, "time_step_rank": 4}, "eager"),
     "mamba2": Case({"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8}, "eager"),
@@ -126,7 +137,12 @@ WITHOUT_ATTENTION = {
     }),
     "qwen3_next": Case({
         **FEW_EXPERTS, "num_hidden_layers": 4, "num_experts": 8, "shared_expert_intermediate_size": 32, "head_dim": 8,
-        "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+        **DELTA_NET,
+    }),
+    "qwen3_5_text": Case({"num_hidden_layers": 4, "head_dim": 8, **DELTA_NET}),
+    "qwen3_5_moe_text": Case({
+        **FEW_EXPERTS, "num_hidden_layers": 4, "num_experts": 8, "shared_expert_intermediate_size": 32, "head_dim": 8,
+        **DELTA_NET,
     }),
 }  # fmt: skip
 """Families with state-space mixers or linear attention: ``transformers`` runs a reference implementation of many small
@@ -134,7 +150,7 @@ operations where the authors' kernels are not installed, and these are counted a
 FLOPS_OF_REFERENCE = {
     "mamba": 0.01, "jamba": 0.01, "mamba2": 0.05, "falcon_h1": 0.05, "nemotron_h": 0.05,
     # Their references pad 16 tokens to chunks of 256 or 64, of which a fused kernel computes only the 16.
-    "granitemoehybrid": None, "qwen3_next": None,
+    "granitemoehybrid": None, "qwen3_next": None, "qwen3_5_text": None, "qwen3_5_moe_text": None,
 }  # fmt: skip
 
 OTHER_WAY = {"llama4_text", "kimi_k2", *WITHOUT_ATTENTION}
@@ -152,9 +168,8 @@ def module_of(model_type):
     config = transformers.AutoConfig.for_model(
         model_type, attn_implementation=found.attention, **json.loads(json.dumps(found.config))
     )
-    make = getattr(transformers, FAMILIES[model_type].classes[0])
-    has_experts = model_type in (*MIXTURES, "jamba", "granitemoehybrid", "nemotron_h", "qwen3_next")
-    precision = torch.bfloat16 if has_experts else torch.float32
+    make = getattr(transformers, found.class_of(model_type))
+    precision = torch.bfloat16 if FAMILIES[model_type].experts is not None else torch.float32
     with torch.device("meta"):
         module = make._from_config(config, dtype=precision)
     return module, torch, transformers
@@ -165,6 +180,7 @@ def traced(model_type, phase="inference"):
     """The trace of a family in a phase."""
     from paleo_lite.architectures.trace import trace
 
+    found = {**CASES, **WITHOUT_ATTENTION}[model_type]
     module, torch, transformers = module_of(model_type)
     words = torch.zeros(1, 1 if phase == "decode" else TOKENS, dtype=torch.long, device="meta")
     if phase == "inference":
@@ -173,12 +189,15 @@ def traced(model_type, phase="inference"):
     if phase == "decode":
         with torch.device("meta"):
             module(torch.zeros(1, CONTEXT, dtype=torch.long), **cache, use_cache=True)
-    return trace(module, words, **cache, use_cache=True, logits_to_keep=1)
+    if found.has_head:
+        cache["logits_to_keep"] = 1
+    return trace(module, words, **cache, use_cache=True)
 
 
 def network(model_type, phase="inference", **changes):
     case = {**CASES, **WITHOUT_ATTENTION}[model_type]
     config = {**case.config, "model_type": model_type, "_attn_implementation": case.attention, **changes}
+    config["architectures"] = [case.class_of(model_type)]
     options = {
         "inference": SequenceOptions(TOKENS),
         "prefill": SequenceOptions(TOKENS, phase="prefill"),

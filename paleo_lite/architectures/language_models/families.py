@@ -17,7 +17,7 @@ from .family import (
     Fields,
 )  # fmt: skip
 from .keys import Integer
-from .records import established, hybrids
+from .records import established, hybrids, qwen
 from .traits import (
     Attention,
     Block,
@@ -31,7 +31,7 @@ from .traits import (
     Mixer,
 )  # fmt: skip
 
-FAMILIES: dict[str, Family] = {**established.FAMILIES, **hybrids.FAMILIES}
+FAMILIES: dict[str, Family] = {**established.FAMILIES, **hybrids.FAMILIES, **qwen.FAMILIES}
 """Families by ``model_type``."""
 
 

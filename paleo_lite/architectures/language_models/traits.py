@@ -298,7 +298,7 @@ class Mamba2(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeltaNet(msgspec.Struct, frozen=True, kw_only=True):
-    """Gated delta-rule linear attention (Yang et al. 2024), as in Qwen3-Next.
+    """Gated delta-rule linear attention (Yang et al. 2024), as in Qwen3-Next and Qwen3.5.
 
     Attributes
     ----------
@@ -307,6 +307,9 @@ class DeltaNet(msgspec.Struct, frozen=True, kw_only=True):
         Per head.
     convolution : int
     chunk : int
+    has_packed_projections : bool
+        Whether one projection makes queries, keys, values and gates and another one both factors of the rule
+        (Qwen3-Next); otherwise gates and factors have projections of their own (Qwen3.5).
     module : str
     """
 
@@ -316,6 +319,7 @@ class DeltaNet(msgspec.Struct, frozen=True, kw_only=True):
     value_size: int
     convolution: int
     chunk: int = 64
+    has_packed_projections: bool = True
     module: str = "linear_attn"
 
 
