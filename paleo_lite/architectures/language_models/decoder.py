@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ...counting import CONSTANT
 from ..builder import Blob
+from ..network import Lengths
 from ..tape import Tape
 from .attention import Positions, add_attention, add_latent_attention
 from .feed_forward import add_experts, add_feed_forward
@@ -28,6 +31,20 @@ def add_decoder(tape: Tape, decoder: Decoder, has_head: bool) -> None:
         x = add_norm(tape, _join(root, decoder.final_norm), decoder.norm, x)
     if has_head:
         _add_logits(tape, decoder, x)
+
+
+def count_next_token_parameters(decoder: Decoder, where: str) -> int:
+    """Return the parameters of a multi-token prediction layer (DeepSeek-V3, 2024, section 2.2).
+
+    It is one more block, norms of both inputs and of the output, and a projection of both inputs; embedding and head
+    are those of the model.
+    """
+    counts = []
+    for blocks in (decoder.blocks[-1:], ()):
+        tape = Tape(where, Lengths(1, 1))
+        add_decoder(tape, msgspec.structs.replace(decoder, blocks=blocks), has_head=False)
+        counts.append(sum(layer.parameters for layer in tape.layers))
+    return counts[0] - counts[1] + 2 * decoder.hidden_size**2 + 3 * decoder.hidden_size
 
 
 def _join(root: str, name: str) -> str:

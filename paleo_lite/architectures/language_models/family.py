@@ -95,8 +95,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         Keys with the only values that are read: a config with others is refused.
     same : tuple of (str, str)
         Pairs of keys that must have the same value, where the first is given.
-    left_out : tuple of (str, str)
-        Keys of optional parts, which are left out by default, with a description of each.
+    next_token : str
+        Keys of the number of multi-token prediction layers, which are left out; empty: the model has none.
+    has_plain_next_token : bool
+        Whether such a layer is one more block, so that its parameters are known.
     """
 
     name: str
@@ -128,7 +130,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     model_class: str = ""
     unread: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     same: tuple[tuple[str, str], ...] = ()
-    left_out: tuple[tuple[str, str], ...] = ()
+    next_token: str = ""
+    has_plain_next_token: bool = True
 
     @property
     def classes(self) -> tuple[str, str]:
@@ -164,7 +167,7 @@ DEEPSEEK_SHARED = {
     "module": "shared_experts", "inner_size": Integer("moe_intermediate_size"),
     "multiple": Integer("n_shared_experts", 1),
 }  # fmt: skip
-NEXT_TOKEN = (("num_nextn_predict_layers", "multi-token prediction layers"),)
+NEXT_TOKEN = "num_nextn_predict_layers"
 GPT_PROJECTIONS = Projections(packed="c_attn", output="c_proj")
 CONV1D_PART = {
     "is_gated": False, "up": "c_fc", "down": "c_proj", "activation_module": "act", "transposed_weights": True,

@@ -238,6 +238,19 @@ class CountOf(NamedTuple):
         return config.positive_integer(self.key)
 
 
+class Length(NamedTuple):
+    """The number of entries of a list; 0 if it is absent."""
+
+    key: str
+
+    def read(self, config: Config) -> int:
+        """Return the number."""
+        listed = config.fields.get(self.key) or []
+        if not isinstance(listed, list):
+            raise config.fail(f"$.{self.key} must be a list (got {listed!r})")
+        return len(listed)
+
+
 class Multiple(NamedTuple):
     """An integer; if it is absent, another integer (`of`) times a factor."""
 

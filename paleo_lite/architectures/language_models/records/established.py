@@ -159,7 +159,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "deepseek_v3": Family(
         name="DeepseekV3", longest=163840, latent={}, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
-        sparse=From(Integer("first_k_dense_replace", 3)), left_out=NEXT_TOKEN,
+        sparse=From(Integer("first_k_dense_replace", 3)), next_token=NEXT_TOKEN,
     ),
     "minicpm3": Family(
         name="MiniCPM3", longest=32768, latent={}, block={"has_residual_scale": True},
@@ -192,7 +192,7 @@ FAMILIES: dict[str, Family] = {
             "query_key_norm": Choice("use_qk_norm", {True: "per_head", False: ""}, False),
         },
         experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED, sparse=From(Integer("first_k_dense_replace", 1)),
-        left_out=NEXT_TOKEN,
+        next_token=NEXT_TOKEN,
     ),
     "olmo": Family(
         name="Olmo", block={"norm": "layer_plain"}, decoder={"norm": "layer_plain"}, attention=BIASED,

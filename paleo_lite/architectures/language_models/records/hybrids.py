@@ -36,6 +36,6 @@ FAMILIES: dict[str, Family] = {
         experts={**DEEPSEEK_EXPERTS, "module": "mixer", "is_gated": False, "activation": _SQUARED,
                  "latent_size": Integer("moe_latent_size", None)},
         shared={"module": "shared_experts", "inner_size": Integer("moe_shared_expert_intermediate_size")},
-        left_out=NEXT_TOKEN,
+        next_token=NEXT_TOKEN, has_plain_next_token=False,
     ),
 }  # fmt: skip

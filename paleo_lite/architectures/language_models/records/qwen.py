@@ -8,7 +8,6 @@ from ..family import BIASED, Family
 from ..keys import Both, EveryNth, HeadSize, Integer, Listed, Not, Numbered, RotarySize
 from .established import FAMILIES as ESTABLISHED
 
-_NEXT_TOKEN = (("mtp_num_hidden_layers", "multi-token prediction layers"),)
 _VISION_LANGUAGE = {"root": "model.language_model"}
 
 _QWEN3_5 = Family(
@@ -24,7 +23,7 @@ _QWEN3_5 = Family(
         "key_size": Integer("linear_key_head_dim", 128), "value_size": Integer("linear_value_head_dim", 128),
         "convolution": Integer("linear_conv_kernel_dim", 4), "has_packed_projections": False,
     },
-    left_out=_NEXT_TOKEN, unread=(("attn_output_gate", (True,)),),
+    next_token="mtp_num_hidden_layers", unread=(("attn_output_gate", (True,)),),
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
