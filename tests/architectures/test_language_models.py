@@ -3,7 +3,8 @@
 Tests: architectures/language_models/attention.py,
 architectures/language_models/decoder.py, architectures/language_models/families.py,
 architectures/language_models/family.py, architectures/language_models/records/established.py,
-architectures/language_models/records/hybrids.py, architectures/language_models/records/qwen.py,
+architectures/language_models/records/dense.py, architectures/language_models/records/hybrids.py,
+architectures/language_models/records/mixtures.py, architectures/language_models/records/qwen.py,
 architectures/language_models/feed_forward.py, architectures/language_models/keys.py,
 architectures/language_models/norms.py, architectures/language_models/state_space.py,
 architectures/language_models/traits.py.
@@ -37,6 +38,7 @@ LATENT = {
 }  # fmt: skip
 FEW_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 DEEPSEEK = {**LATENT, **FEW_EXPERTS, "n_routed_experts": 16, "first_k_dense_replace": 1}
+INDEXER = {"index_n_heads": 4, "index_head_dim": 16, "index_topk": 64}
 GPT = {"vocab_size": 1000, "n_embd": 64, "n_layer": 2, "n_head": 8}
 
 
@@ -94,6 +96,15 @@ CASES = {
     "deepseek_v2": Case(DEEPSEEK, bytes_within=0.1),
     "deepseek_v3": Case({**DEEPSEEK, "n_group": 4, "topk_group": 2}, bytes_within=0.1),
     "minicpm3": Case(LATENT, bytes_within=0.1),
+    "deepseek_v32": Case({**DEEPSEEK, **INDEXER, "n_group": 4, "topk_group": 2}, bytes_within=0.15),
+    "glm_moe_dsa": Case({**DEEPSEEK, **INDEXER, "num_hidden_layers": 3, "indexer_types": ["full", "full", "shared"]},
+                        bytes_within=0.15),
+    "glm4_moe_lite": Case(DEEPSEEK, bytes_within=0.1),
+    "minimax_m2": Case({"num_local_experts": 8, "head_dim": 16, "rotary_dim": 8}, bytes_within=0.1),
+    "mimo_v2_flash": Case({
+        **FEW_EXPERTS, "n_routed_experts": 16, "head_dim": 12, "v_head_dim": 8, "num_hidden_layers": 3,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    }, "eager", bytes_within=0.1),
     "gpt_oss": Case({"num_local_experts": 8, "head_dim": 8}, "eager", bytes_within=0.05),
     "glm4": Case({"head_dim": 8}),
     "glm4_moe": Case({**FEW_EXPERTS, "n_routed_experts": 16, "head_dim": 8, "use_qk_norm": True}, bytes_within=0.1),
@@ -153,7 +164,7 @@ FLOPS_OF_REFERENCE = {
     "granitemoehybrid": None, "qwen3_next": None, "qwen3_5_text": None, "qwen3_5_moe_text": None,
 }  # fmt: skip
 
-OTHER_WAY = {"llama4_text", "kimi_k2", *WITHOUT_ATTENTION}
+OTHER_WAY = {"llama4_text", "kimi_k2", "mimo", *WITHOUT_ATTENTION}
 """Families compared in tests of their own."""
 
 
@@ -294,6 +305,7 @@ ENGINES_ONLY = {
     "deepseek_v2": "the latent vectors are cached, not keys and values",
     "deepseek_v3": "the latent vectors are cached, not keys and values",
     "minicpm3": "the latent vectors are cached, not keys and values",
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "glm4_moe_lite"), "transformers expands the cached latent vectors"),
     "gpt_neo": "transformers masks with a table as long as the cache", "gptj": "unfused attention",
     "bloom": "unfused attention", "mpt": "unfused attention", "gpt_oss": "unfused attention",
     "gemma2": "unfused attention",
@@ -328,6 +340,34 @@ def test_latent_attention_caches_one_vector_per_token():
     shapes = cache_shapes(network("deepseek_v3", "decode"))
     assert shapes == [((1, 1, CONTEXT + 1, 16), (1, 1, CONTEXT + 1, 4))] * 2
     assert cache_shapes(network("deepseek_v3", "prefill")) == [((1, 1, TOKENS, 16), (1, 1, TOKENS, 4))] * 2
+
+
+def test_sparse_attention_reads_the_selected_tokens_only():
+    """DeepSeek-V3.2, section 2.1: indexer heads times cached keys, then k latent vectors of kv_rank + rotary size."""
+    found = network("deepseek_v32", "decode", index_topk=8)
+    assert cache_shapes(found)[:2] == [((1, 1, CONTEXT + 1, 16),), ((1, 1, CONTEXT + 1, 16), (1, 1, CONTEXT + 1, 4))]
+    scores = [layer._replace(parents=(-1, -1)) for layer in found.layers if layer.name.endswith("indexer.matmul")]
+    heads, size = INDEXER["index_n_heads"], INDEXER["index_head_dim"]
+    assert int(count(scores).column("macs", "inference").sum()) == 2 * (CONTEXT + 1) * heads * (size + 1)
+    attention = [layer for layer in found.layers if layer.kind == "attention"]
+    assert [layer.inputs[1] for layer in attention] == [(1, 1, 8, 20)] * 2
+
+
+def test_the_prompt_of_sparse_attention_has_a_selection_for_each_query():
+    prompt = network("deepseek_v32", "prefill", index_topk=8)
+    attention = [layer for layer in prompt.layers if layer.kind == "attention"]
+    assert [(layer.inputs[1], layer.attributes["window"]) for layer in attention] == [((1, 1, TOKENS, 20), 8)] * 2
+    short = network("deepseek_v32", "prefill", index_topk=TOKENS)
+    assert not any("window" in layer.attributes for layer in short.layers)
+    assert prompt.parameters == short.parameters
+
+
+def test_layers_without_an_indexer_take_the_selection_of_the_layer_before():
+    found = network("glm_moe_dsa", "decode", indexer_types=None, index_topk_freq=2, num_hidden_layers=5)
+    named = {layer.name.split(".")[2] for layer in found.layers if ".indexer." in layer.name}
+    assert named == {"0", "1", "3"}  # as GlmMoeDsaConfig of transformers derives them
+    listed = network("glm_moe_dsa", "decode", indexer_types=None, index_topk_pattern="FSF")
+    assert {layer.name.split(".")[2] for layer in listed.layers if ".indexer." in layer.name} == {"0", "2"}
 
 
 def test_windows_follow_the_pattern_of_layers():

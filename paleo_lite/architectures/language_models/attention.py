@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..builder import Blob
 from ..tape import Tape
@@ -105,6 +105,8 @@ def _separate_projections(
     states = []
     for projection, count in ((names.query, heads), (names.key, kv_heads), (names.value, kv_heads)):
         is_query = projection == names.query
+        if projection == names.value:
+            size = attention.value_size or size
         is_gated = is_query and attention.has_output_gate
         width = count * size * (2 if is_gated else 1)
         state = tape.linear(f"{name}.{projection}", x, width, attention.bias)
@@ -124,6 +126,8 @@ def _separate_projections(
             state = tape.view(name, state, (1, count, tokens, size), "transpose")
         else:
             state = tape.split_heads(name, state, count)
+        if projection == names.value and attention.has_value_scale:
+            state = tape.op(f"{name}.mul", "mul", state)
         states.append(state)
     return states[0], states[1], states[2], gate
 
@@ -211,17 +215,19 @@ def add_latent_attention(tape: Tape, name: str, attention: LatentAttention, x: B
 
     Without a cache, and in a prompt, keys and values are expanded from the latent vectors. In ``decode`` the expansion
     is absorbed: queries are projected into the latent space, every head attends to the one cached latent vector per
-    token, and the result is projected to values, as inference engines do.
+    token, and the result is projected to values, as inference engines do. So it is wherever a query attends to a
+    selection of the tokens, which has no expanded keys and values in common with that of the next query.
     """
     hidden_size = x.shape[-1]
     heads, tokens = tape.shard_size(attention.heads), tape.lengths.queries
     query_size = attention.plain_size + attention.rotary_size
+    query_latent = None
     if attention.query_rank is None:
         query = tape.linear(f"{name}.q_proj", tape.column_parallel_input(name, x), heads * query_size, bias=False)
     else:
         query = tape.linear(f"{name}.q_a_proj", x, attention.query_rank, attention.bias)
         query = add_norm(tape, f"{name}.q_a_layernorm", attention.norm, query)
-        query = tape.column_parallel_input(name, query)
+        query = query_latent = tape.column_parallel_input(name, query)
         query = tape.linear(f"{name}.q_b_proj", query, heads * query_size, bias=False)
     query = tape.split_heads(name, query, heads)
     shapes = ((1, heads, tokens, attention.plain_size), (1, heads, tokens, attention.rotary_size))
@@ -236,12 +242,55 @@ def add_latent_attention(tape: Tape, name: str, attention: LatentAttention, x: B
         key_turned = tape.column_parallel_input(name, key_turned)
     key_turned = tape.view(name, key_turned, (1, 1, tokens, attention.rotary_size))
     turned, key_turned = _rotate_latent(tape, name, attention, turned, key_turned, positions)
-    if tape.lengths.uses_cache and tokens == 1:
+    if attention.indexer is not None and query_latent is not None:
+        _add_indexer(tape, f"{name}.{attention.indexer.module}", attention, query_latent, x, positions)
+    is_sparse = attention.selected is not None and tape.lengths.keys > attention.selected
+    if (tape.lengths.uses_cache and tokens == 1) or is_sparse:
         output = _absorbed_attention(tape, name, attention, plain, turned, latent, key_turned)
     else:
         output = _expanded_attention(tape, name, attention, plain, turned, latent, key_turned, positions)
     output = tape.linear(f"{name}.o_proj", output, hidden_size, attention.bias)
     return tape.row_parallel_output(name, output)
+
+
+def _add_indexer(
+    tape: Tape, name: str, attention: LatentAttention, query_latent: Blob, x: Blob, positions: Positions
+) -> None:
+    """Add the indexer of sparse attention (DeepSeek-V3.2, 2025, section 2.1), which every device computes as a whole.
+
+    One product gives the scores of a kernel that keeps those of the heads on chip: for each pair of tokens `heads`
+    products of queries and keys, and their weighted sum.
+    """
+    indexer = attention.indexer
+    assert indexer is not None
+    heads, size, tokens = indexer.heads, indexer.head_size, tape.lengths.queries
+    query = tape.linear(f"{name}.wq_b", query_latent, heads * size, bias=False)
+    key = add_norm(tape, f"{name}.k_norm", "layer", tape.linear(f"{name}.wk", x, size, bias=False))
+    weights = tape.linear(f"{name}.weights_proj", x, heads, bias=False)
+    if tape.is_sequence_parallel:
+        key = tape.column_parallel_input(name, key)
+        weights = tape.column_parallel_input(name, weights)
+    query = tape.split_heads(name, query, heads)
+    key = tape.view(name, key, (1, 1, tokens, size))
+    tables = positions.tables[attention.rotary_size]
+    turned = []
+    for blob in (query, key):
+        shapes = tuple((*blob.shape[:-1], part) for part in (attention.rotary_size, size - attention.rotary_size))
+        rotated, plain = tape.split_tensor(f"{name}.split", blob, "split", shapes)
+        rotated = tape.apply_rotary_embedding(name, [rotated], tables)[0]
+        turned.append(tape.op(f"{name}.concat", "concat", rotated, plain, out=blob.shape, origin="function"))
+    query, key = turned
+    keys = tape.lengths.keys
+    if tape.lengths.uses_cache:
+        key = tape.op(f"{name}.cache", "cache", key, out=(1, 1, keys, size), origin="method")
+    query = tape.view(name, query, (1, tokens, heads * size), "transpose")
+    pairs = (1, tokens, keys)
+    inner = heads * (size + 1)
+    scores = tape.op(
+        f"{name}.matmul", "matmul", query, key, out=pairs, origin="function", inner=inner, function="matmul"
+    )
+    chosen = (1, tokens, min(attention.selected or keys, keys))
+    tape.split_tensor(f"{name}.topk", scores, "topk", (chosen, chosen), "method")
 
 
 def _rotate_latent(
@@ -295,13 +344,22 @@ def _absorbed_attention(
     query = tape.op(
         f"{name}.concat", "concat", absorbed, turned, out=(1, heads, tokens, latent_size), origin="function"
     )
-    latent_head = tape.view(name, latent, (1, 1, tokens, rank))
-    values, rotated_keys = tape.append_to_cache(name, latent_head, key_turned)
+    values = tape.view(name, latent, (1, 1, tokens, rank))
+    if tape.lengths.uses_cache:
+        values, key_turned = tape.append_to_cache(name, values, key_turned)
     # One kernel reads the cached vectors once, as keys and, without their rotated part, as values.
-    keys = Blob((1, 1, values.shape[2], latent_size), rotated_keys.parent)
+    attributes: dict[str, Any] = {"shares_keys_and_values": True}
+    read = values.shape[2]
+    if attention.selected is not None and attention.selected < read:
+        if tokens == 1:
+            read = attention.selected
+        else:  # every query has a selection of its own among all tokens
+            attributes.update(causal=True, window=attention.selected)
+    keys = Blob((1, 1, read, latent_size), key_turned.parent)
+    values = Blob((1, 1, read, rank), values.parent)
     output = tape.op(
         f"{name}.attention", "attention", query, keys, values, out=(1, heads, tokens, rank), origin="function",
-        shares_keys_and_values=True,
+        **attributes,
     )  # fmt: skip
     down = (rank, attention.value_size)
     values = tape.op(

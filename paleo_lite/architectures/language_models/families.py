@@ -17,7 +17,7 @@ from .family import (
     Fields,
 )  # fmt: skip
 from .keys import Integer
-from .records import established, hybrids, qwen
+from .records import dense, established, hybrids, mixtures, qwen
 from .traits import (
     Attention,
     Block,
@@ -25,13 +25,16 @@ from .traits import (
     DeltaNet,
     Experts,
     FeedForward,
+    Indexer,
     LatentAttention,
     Mamba,
     Mamba2,
     Mixer,
 )  # fmt: skip
 
-FAMILIES: dict[str, Family] = {**established.FAMILIES, **hybrids.FAMILIES, **qwen.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **established.FAMILIES, **dense.FAMILIES, **mixtures.FAMILIES, **hybrids.FAMILIES, **qwen.FAMILIES,
+}  # fmt: skip
 """Families by ``model_type``."""
 
 
@@ -73,12 +76,16 @@ def _mixers(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...
     """Return the mixers of each block."""
     if family.latent is not None:
         latent = LatentAttention(**_resolve(config, {**STANDARD_LATENT, **family.latent}))
-        return [(latent,)] * count
+        if family.indexer is None:
+            return [(latent,)] * count
+        indexed = msgspec.structs.replace(latent, indexer=Indexer(**_resolve(config, family.indexer)))
+        return [(indexed if has_own else latent,) for has_own in family.indexes.choose(config, count)]
     other = _other_mixer(family, config)
     attends = family.attends.choose(config, count)
     if other is not None and not any(attends):
         return [(other,)] * count
     attention = Attention(**_resolve(config, {**STANDARD_ATTENTION, **family.attention}))
+    full_attention = _resolve(config, family.full_attention)
     window = family.window.read(config) if family.window is not None else None
     windowed = family.windowed.choose(config, count)
     chunk = family.chunk.read(config) if family.chunk is not None else None
@@ -92,6 +99,8 @@ def _mixers(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...
             chunk=chunk if has_chunk and family.chunk is not None else None,
             rotary_size=attention.rotary_size if is_rotated else 0,
         )
+        if not has_window:
+            own = msgspec.structs.replace(own, **full_attention)
         if other is None:
             mixers.append((own,))
         elif family.has_both_mixers:

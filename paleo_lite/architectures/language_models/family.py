@@ -65,8 +65,14 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     decoder, attention, feed_forward, block : Mapping
         Fields of `Decoder`, `Attention`, `FeedForward` and `Block` that differ from the standard: a constant, or a
         reader of `keys`.
+    full_attention : Mapping
+        Fields of `Attention` that are different in the layers without a window.
     latent : Mapping or None
         Fields of `LatentAttention`; None: the family has `Attention`.
+    indexer : Mapping or None
+        Fields of `Indexer`; None: there is none.
+    indexes : Layers
+        The layers with an indexer of their own.
     experts : Mapping or None
         Fields of `Experts`; None: there are none.
     shared : Mapping or None
@@ -107,7 +113,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     longest: int | None = 2048
     decoder: Fields = NOTHING
     attention: Fields = NOTHING
+    full_attention: Fields = NOTHING
     latent: Fields | None = None
+    indexer: Fields | None = None
+    indexes: Layers = All()
     feed_forward: Fields = NOTHING
     dense_feed_forward: Fields = NOTHING
     block: Fields = NOTHING

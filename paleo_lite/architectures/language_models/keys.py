@@ -338,6 +338,18 @@ class Lettered(NamedTuple):
         return [letter in self.letters for letter in pattern[:count]]
 
 
+class Sharing(NamedTuple):
+    """The layers that select tokens by themselves; the others take the selection of the layer before (GLM-5.2)."""
+
+    period: Integer = Integer("index_topk_freq", 1)
+    offset: Integer = Integer("index_skip_topk_offset", 2)
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        period, offset = self.period.read(config) or 1, self.offset.read(config) or 0
+        return [max(index - offset + 1, 0) % period == 0 for index in range(count)]
+
+
 class Numbered(NamedTuple):
     """The layers with their index in a list of the config; if it is empty or absent, the layers of another rule."""
 

@@ -47,6 +47,10 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     heads, kv_heads : int
         Query heads, and key and value heads; `kv_heads` divides `heads` (Ainslie et al. 2023).
     head_size : int
+    value_size : int or None
+        Size of a value per head; None: that of the keys.
+    has_value_scale : bool
+        Whether values are multiplied by a constant (MiMo-V2).
     module : str
         Name of the attention module in its block.
     projections : Projections
@@ -87,6 +91,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     heads: int
     kv_heads: int
     head_size: int
+    value_size: int | None = None
+    has_value_scale: bool = False
     module: str = "self_attn"
     projections: Projections = Projections()
     packed_layout: Literal["split", "chunk", "heads", "groups"] = "split"
@@ -105,6 +111,22 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     is_always_unfused: bool = False
     has_output_gate: bool = False
     dropout: float = 0.0
+
+
+class Indexer(msgspec.Struct, frozen=True, kw_only=True):
+    """A small attention that selects the tokens to which latent attention attends (DeepSeek-V3.2, 2025, section 2.1).
+
+    The score of token s for token t is ``sum_h w[t, h] relu(q[t, h] . k[s])``, with one key per token. Keys are cached.
+
+    Attributes
+    ----------
+    heads, head_size : int
+    module : str
+    """
+
+    heads: int
+    head_size: int
+    module: str = "indexer"
 
 
 class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +148,10 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
         Biases of the two down-projections.
     rotary_style : {"half", "interleaved", "complex"}
     norm : NormKind
+    selected : int or None
+        Tokens to which a query attends, at most; None: all.
+    indexer : Indexer or None
+        Selects these tokens; None: the selection of the layer before is used, or there is none.
     dropout : float
     """
 
@@ -139,6 +165,8 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
     bias: bool = False
     rotary_style: Literal["half", "interleaved", "complex"] = "half"
     norm: NormKind = "rms"
+    selected: int | None = None
+    indexer: Indexer | None = None
     dropout: float = 0.0
 
 
