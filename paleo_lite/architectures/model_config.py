@@ -35,7 +35,8 @@ DEFAULT_TOKENS = 2048
 """Tokens of a sequence if nothing is given: no more than this, and no more than the model knows positions."""
 
 TEXT_PARTS = {
-    "gemma3": "gemma3_text", "llama4": "llama4_text", "gemma3n": "gemma3n_text", "llava": "llama", "paligemma": "gemma",
+    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "llama4": "llama4_text", "gemma3n": "gemma3n_text",
+    "llava": "llama", "paligemma": "gemma",
     "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2",
     "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",

@@ -2,9 +2,10 @@
 
 Tests: architectures/language_models/attention.py,
 architectures/language_models/decoder.py, architectures/language_models/families.py,
-architectures/language_models/family.py, architectures/language_models/records/established.py,
-architectures/language_models/records/dense.py, architectures/language_models/records/hybrids.py,
-architectures/language_models/records/mixtures.py, architectures/language_models/records/qwen.py,
+architectures/language_models/family.py, architectures/language_models/records/dense.py,
+architectures/language_models/records/established.py, architectures/language_models/records/gemma.py,
+architectures/language_models/records/hybrids.py, architectures/language_models/records/mixtures.py,
+architectures/language_models/records/qwen.py,
 architectures/language_models/feed_forward.py, architectures/language_models/keys.py,
 architectures/language_models/norms.py, architectures/language_models/state_space.py,
 architectures/language_models/traits.py.
@@ -20,9 +21,11 @@ from typing import NamedTuple
 import pytest
 
 from paleo_lite.architectures.hugging_face import cache_argument
-from paleo_lite.architectures.language_models.families import FAMILIES
+from paleo_lite.architectures.language_models.families import FAMILIES, describe_decoder
+from paleo_lite.architectures.language_models.traits import Experts
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.architectures.tape import Config
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor, BadValue
 
@@ -40,6 +43,11 @@ FEW_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 DEEPSEEK = {**LATENT, **FEW_EXPERTS, "n_routed_experts": 16, "first_k_dense_replace": 1}
 INDEXER = {"index_n_heads": 4, "index_head_dim": 16, "index_topk": 64}
 GPT = {"vocab_size": 1000, "n_embd": 64, "n_layer": 2, "n_head": 8}
+
+
+def type_of(case):
+    """The model type of a case: a second word tells apart cases of one type."""
+    return case.partition(" ")[0]
 
 
 class Case(NamedTuple):
@@ -71,7 +79,7 @@ class Case(NamedTuple):
         return self.changes if self.is_complete else {**SMALL, **self.changes}
 
     def class_of(self, model_type):
-        with_head, without_head = FAMILIES[model_type].classes
+        with_head, without_head = FAMILIES[type_of(model_type)].classes
         return with_head if self.has_head else without_head
 
 
@@ -90,6 +98,16 @@ CASES = {
     "gemma": Case({"head_dim": 16}),
     "gemma2": Case({"head_dim": 16}, "eager"),
     "gemma3_text": Case({"head_dim": 16}),
+    "gemma4_text": Case({
+        **FEW_EXPERTS, "num_hidden_layers": 3, "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
+        "head_dim": 8, "global_head_dim": 16, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+        "enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "hidden_size_per_layer_input": 0,
+    }, bytes_within=0.15),
+    "gemma4_text small": Case({
+        "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3, "head_dim": 8,
+        "global_head_dim": 16, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 900,
+        "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+    }, bytes_within=0.1),
     "phi": Case({}),
     "phi3": Case({}, bytes_within=0.03),
     "phimoe": Case({"num_local_experts": 8}, bytes_within=0.05),
@@ -168,6 +186,16 @@ OTHER_WAY = {"llama4_text", "kimi_k2", "mimo", *WITHOUT_ATTENTION}
 """Families compared in tests of their own."""
 
 
+def has_experts(model_type):
+    config = Config({**case_of(model_type).config, "model_type": type_of(model_type)}, "c.json")
+    blocks = describe_decoder(FAMILIES[type_of(model_type)], config).blocks
+    return any(isinstance(block.feed_forward, Experts) or block.side_experts for block in blocks)
+
+
+def case_of(model_type):
+    return {**CASES, **WITHOUT_ATTENTION}[model_type]
+
+
 @cache
 def module_of(model_type):
     """The module on the meta device, and torch."""
@@ -175,12 +203,12 @@ def module_of(model_type):
 
     torch = import_torchvision("a test").torch
     transformers = pytest.importorskip("transformers", exc_type=ImportError)
-    found = {**CASES, **WITHOUT_ATTENTION}[model_type]
+    found = case_of(model_type)
     config = transformers.AutoConfig.for_model(
-        model_type, attn_implementation=found.attention, **json.loads(json.dumps(found.config))
+        type_of(model_type), attn_implementation=found.attention, **json.loads(json.dumps(found.config))
     )
     make = getattr(transformers, found.class_of(model_type))
-    precision = torch.bfloat16 if FAMILIES[model_type].experts is not None else torch.float32
+    precision = torch.bfloat16 if has_experts(model_type) else torch.float32
     with torch.device("meta"):
         module = make._from_config(config, dtype=precision)
     return module, torch, transformers
@@ -191,7 +219,7 @@ def traced(model_type, phase="inference"):
     """The trace of a family in a phase."""
     from paleo_lite.architectures.trace import trace
 
-    found = {**CASES, **WITHOUT_ATTENTION}[model_type]
+    found = case_of(model_type)
     module, torch, transformers = module_of(model_type)
     words = torch.zeros(1, 1 if phase == "decode" else TOKENS, dtype=torch.long, device="meta")
     if phase == "inference":
@@ -206,8 +234,9 @@ def traced(model_type, phase="inference"):
 
 
 def network(model_type, phase="inference", **changes):
-    case = {**CASES, **WITHOUT_ATTENTION}[model_type]
-    config = {**case.config, "model_type": model_type, "_attn_implementation": case.attention, **changes}
+    case = case_of(model_type)
+    named = {"model_type": type_of(model_type), "_attn_implementation": case.attention}
+    config = {**case.config, **named, **changes}
     config["architectures"] = [case.class_of(model_type)]
     options = {
         "inference": SequenceOptions(TOKENS),
@@ -309,6 +338,7 @@ ENGINES_ONLY = {
     "gpt_neo": "transformers masks with a table as long as the cache", "gptj": "unfused attention",
     "bloom": "unfused attention", "mpt": "unfused attention", "gpt_oss": "unfused attention",
     "gemma2": "unfused attention",
+    "gemma4_text small": "layers that reuse a cache run for the last token of a prompt only",
 }  # fmt: skip
 """Families whose decode phase is that of inference engines, not of ``transformers``, and the difference."""
 
@@ -320,7 +350,8 @@ def test_a_family_equals_the_traced_module_with_a_cache(model_type, phase):
     ours, theirs = network(model_type, phase), traced(model_type, phase)
     assert total(ours, "macs") == total(theirs, "macs")
     assert total(ours, "flops") == pytest.approx(total(theirs, "flops"), rel=0.01)
-    assert without_cache_writes(ours) == pytest.approx(without_cache_writes(theirs), rel=0.12)
+    within = max(CASES[model_type].bytes_within, 0.12)
+    assert without_cache_writes(ours) == pytest.approx(without_cache_writes(theirs), rel=within)
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)

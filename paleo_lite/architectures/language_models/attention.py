@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
 from .norms import add_norm
@@ -21,11 +22,14 @@ class Positions(NamedTuple):
         The mask for each window; None where the kernel masks by itself.
     alibi : Blob or None
         The bias of the scores, linear in the distance.
+    stored : dict of (int or None) to (Blob, Blob)
+        Keys and values of the last layer of each window that made its own, which later layers reuse.
     """
 
     tables: dict[int, tuple[Blob, Blob]]
     masks: dict[int | None, Blob | None]
-    alibi: Blob | None = None
+    alibi: Blob | None
+    stored: dict[int | None, tuple[Blob, Blob]]
 
 
 def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, positions: Positions) -> Blob:
@@ -47,14 +51,21 @@ def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, position
     heads, kv_heads = device_heads(tape, attention)
     x = tape.column_parallel_input(name, x)
     gate = None
-    if attention.projections.packed:
+    if attention.reuses_cache:
+        query = _add_query(tape, name, attention, x, heads, positions)
+        key, value = _stored_states(tape, attention, kv_heads, positions)
+    elif attention.projections.packed:
         query, key, value = _packed_projection(tape, name, attention, x, heads, kv_heads)
     else:
         query, key, value, gate = _separate_projections(tape, name, attention, x, heads, kv_heads)
-    query, key = _rotate(tape, name, attention, query, key, positions)
-    if attention.query_key_norm == "after_rotary":
-        query = add_norm(tape, f"{name}.qk_norm", attention.norm, query, has_weight=False)
-        key = add_norm(tape, f"{name}.qk_norm", attention.norm, key, has_weight=False)
+    if not attention.reuses_cache:
+        query, key = _rotate(tape, name, attention, (query, key), positions)
+        if attention.query_key_norm == "after_rotary":
+            query = add_norm(tape, f"{name}.qk_norm", attention.norm, query, has_weight=False)
+            key = add_norm(tape, f"{name}.qk_norm", attention.norm, key, has_weight=False)
+        if tape.lengths.uses_cache:
+            key, value = tape.append_to_cache(name, key, value, _reach(attention))
+        positions.stored[attention.window] = key, value
     mask = positions.alibi if attention.has_alibi else positions.masks.get(attention.window)
     output = tape.attention(
         name,
@@ -68,6 +79,7 @@ def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, position
         has_sinks=attention.has_sinks,
         fused=False if attention.is_always_unfused and not tape.lengths.uses_cache else None,
         merge_heads_with="reshape" if attention.transposed_weights else "contiguous",
+        writes_cache=False,
     )
     if gate is not None:
         gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
@@ -102,14 +114,19 @@ def _separate_projections(
     names = attention.projections
     size, tokens = attention.head_size, tape.lengths.queries
     gate = None
-    states = []
+    states: list[Blob] = []
+    projected: dict[str, Blob] = {}
     for projection, count in ((names.query, heads), (names.key, kv_heads), (names.value, kv_heads)):
         is_query = projection == names.query
         if projection == names.value:
             size = attention.value_size or size
         is_gated = is_query and attention.has_output_gate
         width = count * size * (2 if is_gated else 1)
-        state = tape.linear(f"{name}.{projection}", x, width, attention.bias)
+        if projection == names.value and attention.shares_key_and_value:
+            state = projected[names.key]
+        else:
+            state = tape.linear(f"{name}.{projection}", x, width, attention.bias)
+        projected[projection] = state
         if is_gated:
             both = tape.view(name, state, (1, tokens, count, 2 * size))
             state, gate = tape.split_tensor(f"{name}.chunk", both, "chunk", ((1, tokens, count, size),) * 2)
@@ -126,10 +143,34 @@ def _separate_projections(
             state = tape.view(name, state, (1, count, tokens, size), "transpose")
         else:
             state = tape.split_heads(name, state, count)
+        if projection == names.value and attention.has_value_norm:
+            state = add_norm(tape, f"{name}.v_norm", "rms", state, has_weight=False)
         if projection == names.value and attention.has_value_scale:
             state = tape.op(f"{name}.mul", "mul", state)
         states.append(state)
     return states[0], states[1], states[2], gate
+
+
+def _add_query(tape: Tape, name: str, attention: Attention, x: Blob, heads: int, positions: Positions) -> Blob:
+    """Add the query projection alone, where keys and values are those of a layer before."""
+    size, tokens = attention.head_size, tape.lengths.queries
+    query = tape.linear(f"{name}.{attention.projections.query}", x, heads * size, attention.bias)
+    if attention.query_key_norm == "per_head":
+        query = tape.view(name, query, (1, tokens, heads, size))
+        query = add_norm(tape, f"{name}.q_norm", attention.norm, query)
+        query = tape.view(name, query, (1, heads, tokens, size), "transpose")
+    else:
+        query = tape.split_heads(name, query, heads)
+    return _rotate(tape, name, attention, (query,), positions)[0]
+
+
+def _stored_states(tape: Tape, attention: Attention, kv_heads: int, positions: Positions) -> tuple[Blob, Blob]:
+    """Return the keys and values of the last layer with the same window; a block alone reads them from outside."""
+    if attention.window in positions.stored:
+        return positions.stored[attention.window]
+    keys = max(min(tape.lengths.keys, attention.window or tape.lengths.keys), tape.lengths.queries)
+    blob = Blob((1, kv_heads, keys, attention.head_size), CONSTANT)
+    return blob, blob
 
 
 def _packed_projection(
@@ -172,29 +213,27 @@ def _packed_projection(
 
 
 def _rotate(
-    tape: Tape, name: str, attention: Attention, query: Blob, key: Blob, positions: Positions
-) -> tuple[Blob, Blob]:
+    tape: Tape, name: str, attention: Attention, blobs: tuple[Blob, ...], positions: Positions
+) -> tuple[Blob, ...]:
     """Rotate queries and keys by their positions; of a partly rotated head only the first elements."""
     rotated = attention.rotary_size
     if rotated == 0:
-        return query, key
+        return blobs
     tables = positions.tables[rotated]
     if attention.rotary_style == "complex":
-        return _rotate_complex(tape, name, query, tables[0]), _rotate_complex(tape, name, key, tables[0])
+        return tuple(_rotate_complex(tape, name, blob, tables[0]) for blob in blobs)
     if rotated == attention.head_size:
-        query, key = tape.apply_rotary_embedding(name, [query, key], tables)
-        return query, key
+        return tuple(tape.apply_rotary_embedding(name, blobs, tables))
     rest = attention.head_size - rotated
     turned, plain = [], []
-    for blob in (query, key):
+    for blob in blobs:
         turned.append(tape.view(name, blob, (*blob.shape[:-1], rotated), "getitem", "slice"))
         plain.append(tape.view(name, blob, (*blob.shape[:-1], rest), "getitem", "slice"))
     turned = tape.apply_rotary_embedding(name, turned, tables)
-    query, key = (
+    return tuple(
         tape.op(f"{name}.concat", "concat", first, second, out=blob.shape, origin="function")
-        for first, second, blob in zip(turned, plain, (query, key))
+        for first, second, blob in zip(turned, plain, blobs)
     )
-    return query, key
 
 
 def _rotate_complex(tape: Tape, name: str, blob: Blob, frequencies: Blob) -> Blob:

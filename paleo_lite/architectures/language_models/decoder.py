@@ -25,8 +25,15 @@ def add_decoder(tape: Tape, decoder: Decoder, has_head: bool) -> None:
     """
     root = decoder.root if has_head else ""
     x, positions = _add_embedding(tape, decoder, root)
+    has_inputs = decoder.per_layer_vocabulary and any(block.per_layer_input is not None for block in decoder.blocks)
+    per_layer = _add_per_layer_inputs(tape, decoder, root, x) if has_inputs else None
     for index, block in enumerate(decoder.blocks):
-        x = _add_block(tape, _join(root, f"{decoder.block_list}.{index}"), block, x, positions)
+        name = _join(root, f"{decoder.block_list}.{index}")
+        x = _add_block(tape, name, block, x, positions)
+        if block.per_layer_input is not None and per_layer is not None:
+            x = _add_per_layer_input(tape, name, block, x, per_layer)
+        if block.has_output_scale:
+            x = tape.op(f"{name}.mul", "mul", x, Blob((1,), CONSTANT))
     if decoder.final_norm:
         x = add_norm(tape, _join(root, decoder.final_norm), decoder.norm, x)
     if has_head:
@@ -49,7 +56,7 @@ def count_next_token_parameters(decoder: Decoder, where: str) -> int:
 
 def _join(root: str, name: str) -> str:
     """Return the name of a module inside another; the outermost has none."""
-    return f"{root}.{name}" if root else name
+    return f"{root}.{name}" if root and name else root or name
 
 
 def _add_embedding(tape: Tape, decoder: Decoder, root: str) -> tuple[Blob, Positions]:
@@ -86,7 +93,7 @@ def _add_embedding(tape: Tape, decoder: Decoder, root: str) -> tuple[Blob, Posit
     for size in dict.fromkeys(attention.rotary_size for attention in attentions):
         if size:
             tables[size] = tape.rotary_tables(_join(root, "rotary_emb"), position_ids, size)
-    return x, Positions(tables, masks, alibi)
+    return x, Positions(tables, masks, alibi, {})
 
 
 def _attentions(decoder: Decoder) -> list[Attention | LatentAttention]:
@@ -136,8 +143,50 @@ def _add_fed(tape: Tape, name: str, block: Block, x: Blob) -> Blob:
     if norms.before_feed_forward:
         x = add_norm(tape, f"{name}.{norms.before_feed_forward}", block.norm, x)
     fed = _add_part(tape, name, block, x)
+    if block.side_experts is not None:
+        fed = _add_side_experts(tape, name, block, residual, fed)
     fed = _finish_part(tape, name, block, fed, norms.after_feed_forward)
     return tape.op(f"{name}.add", "add", residual, fed)
+
+
+def _add_side_experts(tape: Tape, name: str, block: Block, x: Blob, fed: Blob) -> Blob:
+    """Add the experts beside the feed-forward part, of which `fed` is the output; return the sum of both."""
+    side = block.side_experts
+    assert side is not None
+    fed = add_norm(tape, f"{name}.{side.other_norm_after}", block.norm, fed)
+    normal = add_norm(tape, f"{name}.{side.norm_before}", block.norm, x)
+    routed = add_experts(tape, _join(name, side.experts.module), side.experts, normal, routed_by=x)
+    routed = add_norm(tape, f"{name}.{side.norm_after}", block.norm, routed)
+    return tape.op(f"{name}.add", "add", fed, routed)
+
+
+def _add_per_layer_inputs(tape: Tape, decoder: Decoder, root: str, x: Blob) -> Blob:
+    """Add the per-layer embeddings of all blocks: a table, and a projection of the embedding (Gemma 3n)."""
+    inputs = [block.per_layer_input for block in decoder.blocks if block.per_layer_input is not None]
+    size, tokens = inputs[0].size if inputs else 0, x.shape[1]
+    width = len(inputs) * size
+    name = _join(root, "embed_tokens_per_layer")
+    read = tape.embedding(name, Blob((1, tokens)), decoder.per_layer_vocabulary, width)
+    read = tape.op(f"{name}.mul", "mul", read, Blob((), CONSTANT))
+    projected = tape.linear(_join(root, "per_layer_model_projection"), x, width, bias=False)
+    projected = tape.op(_join(root, "mul"), "mul", projected)
+    projected = tape.view(root, projected, (1, tokens, len(inputs), size), "reshape")
+    projected = add_norm(tape, _join(root, "per_layer_projection_norm"), "rms", projected)
+    both = tape.op(_join(root, "add"), "add", projected, read, out=projected.shape)
+    return tape.op(_join(root, "mul"), "mul", both)
+
+
+def _add_per_layer_input(tape: Tape, name: str, block: Block, x: Blob, per_layer: Blob) -> Blob:
+    """Add the gate that puts the embedding of a block into the residual stream."""
+    part = block.per_layer_input
+    assert part is not None
+    own = tape.view(name, per_layer, (1, x.shape[1], part.size), "getitem", "slice")
+    gate = tape.linear(f"{name}.per_layer_input_gate", x, part.size, bias=False)
+    gate = tape.activation(f"{name}.act_fn", gate, part.activation)
+    gated = tape.op(f"{name}.mul", "mul", gate, own)
+    output = tape.linear(f"{name}.per_layer_projection", gated, x.shape[-1], bias=False)
+    output = add_norm(tape, f"{name}.post_per_layer_input_norm", block.norm, output)
+    return tape.op(f"{name}.add", "add", x, output)
 
 
 def _finish_part(tape: Tape, name: str, block: Block, output: Blob, norm: str) -> Blob:

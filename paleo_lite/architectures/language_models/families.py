@@ -17,7 +17,7 @@ from .family import (
     Fields,
 )  # fmt: skip
 from .keys import Integer
-from .records import dense, established, hybrids, mixtures, qwen
+from .records import dense, established, gemma, hybrids, mixtures, qwen
 from .traits import (
     Attention,
     Block,
@@ -30,10 +30,13 @@ from .traits import (
     Mamba,
     Mamba2,
     Mixer,
+    PerLayerInput,
+    SideExperts,
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
     **established.FAMILIES, **dense.FAMILIES, **mixtures.FAMILIES, **hybrids.FAMILIES, **qwen.FAMILIES,
+    **gemma.FAMILIES,
 }  # fmt: skip
 """Families by ``model_type``."""
 
@@ -61,10 +64,28 @@ def describe_decoder(family: Family, config: Config) -> Decoder:
     mixes = family.mixes.choose(config, count)
     mixers = [mixer if has_mixer else () for mixer, has_mixer in zip(_mixers(family, config, count), mixes)]
     feeds = family.feeds.choose(config, count)
-    parts = [_feed_forward(family, config, is_sparse) if fed else None for is_sparse, fed in zip(sparse, feeds)]
+    reuses = family.reuses.choose(config, count)
     block = _resolve(config, family.block)
-    blocks = tuple(Block(mixers=mixer, feed_forward=part, **block) for mixer, part in zip(mixers, parts))
-    return Decoder(blocks=blocks, **_resolve(config, {**STANDARD_DECODER, **family.decoder}))
+    blocks = []
+    for index, more in enumerate(_block_extras(family, config, count)):
+        part = _feed_forward(family, config, sparse[index], reuses[index]) if feeds[index] else None
+        blocks.append(Block(mixers=mixers[index], feed_forward=part, **block, **more))
+    return Decoder(blocks=tuple(blocks), **_resolve(config, {**STANDARD_DECODER, **family.decoder}))
+
+
+def _block_extras(family: Family, config: Config, count: int) -> list[dict[str, Any]]:
+    """Return the fields of each block for per-layer embeddings and for experts beside the feed-forward part."""
+    extras: list[dict[str, Any]] = [{} for _ in range(count)]
+    if family.per_layer_input is not None:
+        for extra, applies in zip(extras, family.has_per_layer_input.choose(config, count)):
+            if applies:
+                extra["per_layer_input"] = PerLayerInput(**_resolve(config, family.per_layer_input))
+    if family.side_experts is not None:
+        for extra, applies in zip(extras, family.has_side_experts.choose(config, count)):
+            if applies:
+                experts = Experts(**_resolve(config, {**STANDARD_EXPERTS, **family.side_experts}))
+                extra["side_experts"] = SideExperts(experts=experts)
+    return extras
 
 
 def _resolve(config: Config, fields: Fields) -> dict[str, Any]:
@@ -91,13 +112,15 @@ def _mixers(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...
     chunk = family.chunk.read(config) if family.chunk is not None else None
     chunked = family.chunked.choose(config, count)
     rotated = family.rotated.choose(config, count)
+    reuses = family.reuses.choose(config, count)
     mixers: list[tuple[Mixer, ...]] = []
-    for has_attention, has_window, has_chunk, is_rotated in zip(attends, windowed, chunked, rotated):
+    for has_attention, has_window, has_chunk, is_rotated, has_none in zip(attends, windowed, chunked, rotated, reuses):
         own = msgspec.structs.replace(
             attention,
             window=window if has_window else None,
             chunk=chunk if has_chunk and family.chunk is not None else None,
             rotary_size=attention.rotary_size if is_rotated else 0,
+            reuses_cache=has_none,
         )
         if not has_window:
             own = msgspec.structs.replace(own, **full_attention)
@@ -121,10 +144,12 @@ def _other_mixer(family: Family, config: Config) -> Mixer | None:
     return None
 
 
-def _feed_forward(family: Family, config: Config, is_sparse: bool) -> FeedForward | Experts:
+def _feed_forward(family: Family, config: Config, is_sparse: bool, reuses_cache: bool) -> FeedForward | Experts:
     """Return the feed-forward part of a block."""
     if not is_sparse:
         fields = {**STANDARD_FEED_FORWARD, **family.feed_forward, **family.dense_feed_forward}
+        if reuses_cache:
+            fields |= family.reusing_feed_forward
         return FeedForward(**_resolve(config, fields))
     assert family.experts is not None
     fields = _resolve(config, {**STANDARD_EXPERTS, **family.experts})

@@ -73,6 +73,14 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         Fields of `Indexer`; None: there is none.
     indexes : Layers
         The layers with an indexer of their own.
+    reuses : Layers
+        The layers that attend to the keys and values of a layer before.
+    reusing_feed_forward : Mapping
+        Fields of their `FeedForward` that are different.
+    per_layer_input, side_experts : Mapping or None
+        Fields of `PerLayerInput`, and of the `Experts` of `SideExperts`; None: there are none.
+    has_per_layer_input, has_side_experts : Layers
+        The layers with these.
     experts : Mapping or None
         Fields of `Experts`; None: there are none.
     shared : Mapping or None
@@ -117,6 +125,12 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     latent: Fields | None = None
     indexer: Fields | None = None
     indexes: Layers = All()
+    reuses: Layers = All(False)
+    reusing_feed_forward: Fields = NOTHING
+    per_layer_input: Fields | None = None
+    has_per_layer_input: Layers = All()
+    side_experts: Fields | None = None
+    has_side_experts: Layers = All()
     feed_forward: Fields = NOTHING
     dense_feed_forward: Fields = NOTHING
     block: Fields = NOTHING

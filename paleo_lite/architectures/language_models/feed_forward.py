@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
+from .norms import add_norm
 from .traits import Experts, FeedForward
 
 
@@ -50,18 +51,19 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
     return output
 
 
-def add_experts(tape: Tape, name: str, part: Experts, x: Blob) -> Blob:
+def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob | None = None) -> Blob:
     """Add a mixture of experts: router, the chosen experts as grouped matrix products, and the shared experts.
 
-    Under tensor parallelism without sequence parallelism every expert is divided among the devices; with it each device
-    has tokens of its own, and whole experts.
+    The router reads `routed_by`, by default `x`. Under tensor parallelism without sequence parallelism every expert is
+    divided among the devices; with it each device has tokens of its own, and whole experts.
     """
     is_divided = not tape.is_sequence_parallel
     if is_divided:
         x = tape.column_parallel_input(name, x)
     hidden_size, tokens = x.shape[-1], x.shape[1]
     flat = tape.view(name, x, (tokens, hidden_size))
-    weights, chosen = _route(tape, f"{name}.{part.router}", part, flat)
+    read = flat if routed_by is None else tape.view(name, routed_by, (tokens, hidden_size))
+    weights, chosen = _route(tape, f"{name}.{part.router}", part, read)
     routed = flat if part.latent_size is None else tape.linear(f"{name}.fc1_latent_proj", flat, part.latent_size, False)
     output = _grouped_experts(tape, f"{name}.{part.experts}", part, routed, weights, chosen, is_divided)
     if part.latent_size is not None:
@@ -82,6 +84,10 @@ def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
     """Add the router; return the weights and the indices of the chosen experts, ``(tokens, active)`` each."""
     tokens = x.shape[0]
     chosen_shape = (tokens, part.active)
+    if part.has_scaled_router:
+        x = add_norm(tape, f"{name}.norm", "rms", x, has_weight=False)
+        x = tape.op(name, "mul", x, weights=((x.shape[-1],),))
+        x = tape.op(f"{name}.mul", "mul", x)
     scores = tape.linear(name, x, part.count, part.router_bias)
     if part.scoring in ("softmax", "sigmoid"):
         scores = _score(tape, name, scores, part.scoring)
@@ -101,6 +107,9 @@ def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
     if part.is_normalised:
         total = tape.op(f"{name}.sum", "reduce", weights, out=(tokens, 1), origin="method", function="sum")
         weights = tape.op(f"{name}.div", "div", weights, total)
+    if part.has_scaled_router:
+        factors = tape.op(f"{name}.getitem", "gather", chosen, weights=((part.count,),), function="getitem")
+        weights = tape.op(f"{name}.mul", "mul", weights, factors)
     return weights, chosen
 
 

@@ -109,6 +109,20 @@ class Choice(NamedTuple):
         return value.read(config) if hasattr(value, "read") else value
 
 
+class IfSet(NamedTuple):
+    """The value of one reader if a key is set, to neither null, false nor 0; otherwise another value."""
+
+    key: str
+    value: Any
+    otherwise: Any = 0
+    default: Any = None
+
+    def read(self, config: Config) -> Any:
+        """Return the selected value."""
+        selected = self.value if config.fields.get(self.key, self.default) else self.otherwise
+        return selected.read(config) if hasattr(selected, "read") else selected
+
+
 class HeadSize(NamedTuple):
     """The size per attention head: the value of its key, else the hidden size divided by the number of heads."""
 
@@ -391,6 +405,17 @@ class EveryNth(NamedTuple):
             value = config.fields.get(offset.key, offset.default)
             offset = value if isinstance(value, int) else 0
         return [index % period == offset % period for index in range(count)]
+
+
+class LastOf(NamedTuple):
+    """The last layers, of which a key gives the number; none if it is absent."""
+
+    key: str
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        last = config.positive_integer(self.key) if config.fields.get(self.key) else 0
+        return [index >= count - last for index in range(count)]
 
 
 class Not(NamedTuple):

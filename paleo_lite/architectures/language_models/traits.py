@@ -65,6 +65,12 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
         Norm of queries and keys: none, over each head, over all heads together, or over each head after the rotation.
     norm : NormKind
         Kind of that norm.
+    has_value_norm : bool
+        Whether values are normalised over each head, too, without a weight (Gemma 4).
+    shares_key_and_value : bool
+        Whether the projection of the keys, before their norm, also makes the values (Gemma 4).
+    reuses_cache : bool
+        Whether keys and values are those of the last layer before with the same window that made its own (Gemma 3n).
     rotary_size : int
         Elements of a head that are rotated (Su et al. 2021); 0 without rotary positions.
     rotary_style : {"half", "interleaved", "complex"}
@@ -101,6 +107,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     output_bias: bool = False
     query_key_norm: Literal["", "per_head", "full_width", "after_rotary"] = ""
     norm: NormKind = "rms"
+    has_value_norm: bool = False
+    shares_key_and_value: bool = False
+    reuses_cache: bool = False
     rotary_size: int = 0
     rotary_style: Literal["half", "interleaved", "complex"] = "half"
     has_alibi: bool = False
@@ -241,6 +250,9 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
         Groups of experts of which some are chosen first; 1: no groups.
     shared : FeedForward or None
         Experts that every token passes, as one feed-forward part.
+    has_scaled_router : bool
+        Whether the router reads the normalised hidden state times a learned vector, and the weights of the chosen
+        experts are multiplied by learned factors (Gemma 4).
     has_shared_gate : bool
         Whether the output of the shared experts is multiplied by a sigmoid of its own (Qwen2-MoE).
     """
@@ -262,6 +274,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     is_clamped: bool = False
     groups: int = 1
     shared: FeedForward | None = None
+    has_scaled_router: bool = False
     has_shared_gate: bool = False
 
 
@@ -364,6 +377,36 @@ class Norms(msgspec.Struct, frozen=True):
     after_feed_forward: str = ""
 
 
+class PerLayerInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A small embedding of every token for every block, gated into the block (per-layer embeddings of Gemma 3n).
+
+    Attributes
+    ----------
+    size : int
+        Of the embedding in one block.
+    activation : str
+    """
+
+    size: int
+    activation: str
+
+
+class SideExperts(msgspec.Struct, frozen=True, kw_only=True):
+    """A mixture of experts beside the feed-forward part of a block: both are normalised and added (Gemma 4).
+
+    Attributes
+    ----------
+    experts : Experts
+    norm_before, norm_after, other_norm_after : str
+        Names of the norms before and after the experts, and of that after the feed-forward part.
+    """
+
+    experts: Experts
+    norm_before: str = "pre_feedforward_layernorm_2"
+    norm_after: str = "post_feedforward_layernorm_2"
+    other_norm_after: str = "post_feedforward_layernorm_1"
+
+
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """A block: mixers, then a feed-forward part, each added to its input.
 
@@ -380,12 +423,20 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         Without a second norm they also share the first.
     has_residual_scale : bool
         Whether the output of each part is multiplied by a constant before it is added (Granite, MiniCPM).
+    side_experts : SideExperts or None
+        Experts that read the input of the feed-forward part's norm; None: there are none.
+    per_layer_input : PerLayerInput or None
+    has_output_scale : bool
+        Whether the output of the block is multiplied by a constant (Gemma 4).
     dropout : float or None
         Dropout probability after mixer and feed-forward part; None: the model has no such modules.
     """
 
     mixers: tuple[Mixer, ...]
     feed_forward: FeedForward | Experts | None = None
+    side_experts: SideExperts | None = None
+    per_layer_input: PerLayerInput | None = None
+    has_output_scale: bool = False
     norm: NormKind = "rms"
     norms: Norms = Norms()
     is_parallel: bool = False
@@ -414,6 +465,8 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     learned_positions : int
         Rows of the table of learned positions; 0 without one.
     position_embedding : str
+    per_layer_vocabulary : int
+        Rows of the table of per-layer embeddings; 0: there is none.
     is_tied : bool
         Whether the head's weight is that of the embedding.
     head_bias : bool
@@ -436,6 +489,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     has_logit_softcap: bool = False
     learned_positions: int = 0
     position_embedding: str = "wpe"
+    per_layer_vocabulary: int = 0
     is_tied: bool = False
     head_bias: bool = False
     dropout: float | None = None
