@@ -22,7 +22,7 @@ from .language_models.decoder import add_decoder, count_next_token_parameters
 from .language_models.families import FAMILIES, describe_decoder
 from .language_models.family import Family
 from .language_models.records.vision import describe_tower
-from .language_models.traits import Attention, Block, Decoder, Experts, LatentAttention
+from .language_models.traits import Attention, Block, CompressedAttention, Decoder, Experts, LatentAttention
 from .language_models.vision import VisionTower, resident_weights, tower_layers
 from .network import LANGUAGE_MODELS, Lengths, Network, Publication, SequenceOptions
 from .tape import Config, Tape
@@ -319,11 +319,11 @@ def _check_parallelism(
     tensor = options.tensor_parallel
     for block in decoder.blocks:
         for mixer in block.mixers:
-            if not isinstance(mixer, (Attention, LatentAttention)):
+            if not isinstance(mixer, (Attention, LatentAttention, CompressedAttention)):
                 continue
             if mixer.heads % tensor:
                 raise BadValue(f"--tensor {tensor} does not divide the {mixer.heads} attention heads of {name}")
-            kv_heads = mixer.kv_heads if isinstance(mixer, Attention) else mixer.heads
+            kv_heads = mixer.kv_heads if isinstance(mixer, Attention) else mixer.heads  # latent keys are replicated
             if kv_heads % tensor and tensor % kv_heads:
                 raise BadValue(
                     f"--tensor {tensor} neither divides the {kv_heads} key and value heads of {name} nor is a multiple"

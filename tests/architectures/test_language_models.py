@@ -1,6 +1,7 @@
 """Layers, counts and parameters of every family of language models equal the traced ``transformers`` module.
 
 Tests: architectures/language_models/attention.py,
+architectures/language_models/compressed_attention.py,
 architectures/language_models/decoder.py, architectures/language_models/families.py,
 architectures/language_models/family.py, architectures/language_models/records/dense.py,
 architectures/language_models/records/established.py, architectures/language_models/records/gemma.py,
@@ -117,6 +118,14 @@ CASES = {
     "deepseek_v32": Case({**DEEPSEEK, **INDEXER, "n_group": 4, "topk_group": 2}, bytes_within=0.15),
     "glm_moe_dsa": Case({**DEEPSEEK, **INDEXER, "num_hidden_layers": 3, "indexer_types": ["full", "full", "shared"]},
                         bytes_within=0.15),
+    "deepseek_v4": Case({
+        "head_dim": 16, "q_lora_rank": 24, "o_groups": 4, "o_lora_rank": 8,
+        "layer_types": ["sliding_attention"] + ["compressed_sparse_attention", "heavily_compressed_attention"] * 2,
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+        "mlp_layer_types": ["hash_moe"] + ["moe"] * 4, "num_hidden_layers": 5, "partial_rotary_factor": 0.25,
+        "qk_rope_head_dim": 4, "index_n_heads": 4, "index_head_dim": 8, "index_topk": 8, "n_routed_experts": 8,
+        "hc_sinkhorn_iters": 2, "sliding_window": 64, "num_key_value_heads": 1, "intermediate_size": 32, **FEW_EXPERTS,
+    }, "eager", bytes_within=0.2),
     "glm4_moe_lite": Case(DEEPSEEK, bytes_within=0.1),
     "minimax_m2": Case({"num_local_experts": 8, "head_dim": 16, "rotary_dim": 8}, bytes_within=0.1),
     "mimo_v2_flash": Case({
@@ -399,6 +408,17 @@ def test_layers_without_an_indexer_take_the_selection_of_the_layer_before():
     assert named == {"0", "1", "3"}  # as GlmMoeDsaConfig of transformers derives them
     listed = network("glm_moe_dsa", "decode", indexer_types=None, index_topk_pattern="FSF")
     assert {layer.name.split(".")[2] for layer in listed.layers if ".indexer." in layer.name} == {"0", "2"}
+
+
+def test_compressed_attention_caches_a_window_and_a_key_for_every_few_tokens():
+    """DeepSeek-V4, section 2.3: the window, a key per 4 or 8 tokens, and at the rate of 4 those of the indexer."""
+    found = network("deepseek_v4", "decode", sliding_window=6)
+    window, four, index, eight = (1, 1, 6, 16), (1, 1, 8, 16), (1, 1, 8, 8), (1, 1, 4, 16)
+    of_pair = [(window,), (four,), (index,), (window,), (eight,)]
+    assert cache_shapes(found) == [(window,), *of_pair, *of_pair]
+    fused = network("deepseek_v4", "decode", sliding_window=6, index_topk=5, _attn_implementation="sdpa")
+    attention = [layer for layer in fused.layers if layer.kind == "attention"]
+    assert [layer.inputs[1][2] for layer in attention] == [6, 6 + 5, 6 + 4, 6 + 5, 6 + 4]
 
 
 def test_windows_follow_the_pattern_of_layers():

@@ -236,6 +236,14 @@ def _rotate(
     )
 
 
+def rotate_part(tape: Tape, name: str, blob: Blob, rotary_size: int, tables: tuple[Blob, Blob]) -> Blob:
+    """Rotate some elements of each head by their positions, and put them together with the others."""
+    shapes = tuple((*blob.shape[:-1], part) for part in (rotary_size, blob.shape[-1] - rotary_size))
+    rotated, plain = tape.split_tensor(f"{name}.split", blob, "split", shapes)
+    rotated = tape.apply_rotary_embedding(name, [rotated], tables)[0]
+    return tape.op(f"{name}.concat", "concat", rotated, plain, out=blob.shape, origin="function")
+
+
 def _rotate_complex(tape: Tape, name: str, blob: Blob, frequencies: Blob) -> Blob:
     """Rotate pairs of neighbouring elements by multiplying complex numbers, in fp32 (Llama 4, DeepSeek-V2)."""
     pairs = (*blob.shape[:-1], blob.shape[-1] // 2, 2)
@@ -312,13 +320,8 @@ def _add_indexer(
     query = tape.split_heads(name, query, heads)
     key = tape.view(name, key, (1, 1, tokens, size))
     tables = positions.tables[attention.rotary_size]
-    turned = []
-    for blob in (query, key):
-        shapes = tuple((*blob.shape[:-1], part) for part in (attention.rotary_size, size - attention.rotary_size))
-        rotated, plain = tape.split_tensor(f"{name}.split", blob, "split", shapes)
-        rotated = tape.apply_rotary_embedding(name, [rotated], tables)[0]
-        turned.append(tape.op(f"{name}.concat", "concat", rotated, plain, out=blob.shape, origin="function"))
-    query, key = turned
+    query = rotate_part(tape, name, query, attention.rotary_size, tables)
+    key = rotate_part(tape, name, key, attention.rotary_size, tables)
     keys = tape.lengths.keys
     if tape.lengths.uses_cache:
         key = tape.op(f"{name}.cache", "cache", key, out=(1, 1, keys, size), origin="method")

@@ -9,10 +9,29 @@ from ..builder import Blob
 from ..network import Lengths
 from ..tape import Tape
 from .attention import Positions, add_attention, add_latent_attention
+from .compressed_attention import (
+    add_collapse,
+    add_compressed_attention,
+    add_expansion,
+    add_final_collapse,
+    add_streams,
+)  # fmt: skip
 from .feed_forward import add_experts, add_feed_forward
 from .norms import add_norm
 from .state_space import add_delta_net, add_mamba, add_mamba2
-from .traits import Attention, Block, Decoder, DeltaNet, Experts, LatentAttention, Mamba, Mamba2, Mixer
+from .traits import (
+    Attention,
+    Block,
+    CompressedAttention,
+    Decoder,
+    DeltaNet,
+    Experts,
+    HyperConnection,
+    LatentAttention,
+    Mamba,
+    Mamba2,
+    Mixer,
+)  # fmt: skip
 
 
 def add_decoder(tape: Tape, decoder: Decoder, has_head: bool) -> None:
@@ -25,6 +44,9 @@ def add_decoder(tape: Tape, decoder: Decoder, has_head: bool) -> None:
     """
     root = decoder.root if has_head else ""
     x, positions = _add_embedding(tape, decoder, root)
+    connection = decoder.blocks[0].hyper_connection if decoder.blocks else None
+    if connection is not None:
+        x = add_streams(tape, root, x, connection.streams)
     has_inputs = decoder.per_layer_vocabulary and any(block.per_layer_input is not None for block in decoder.blocks)
     per_layer = _add_per_layer_inputs(tape, decoder, root, x) if has_inputs else None
     for index, block in enumerate(decoder.blocks):
@@ -34,6 +56,8 @@ def add_decoder(tape: Tape, decoder: Decoder, has_head: bool) -> None:
             x = _add_per_layer_input(tape, name, block, x, per_layer)
         if block.has_output_scale:
             x = tape.op(f"{name}.mul", "mul", x, Blob((1,), CONSTANT))
+    if connection is not None:
+        x = add_final_collapse(tape, _join(root, "hc_head"), x)
     if decoder.final_norm:
         x = add_norm(tape, _join(root, decoder.final_norm), decoder.norm, x)
     if has_head:
@@ -79,7 +103,7 @@ def _add_embedding(tape: Tape, decoder: Decoder, root: str) -> tuple[Blob, Posit
         x = tape.op(_join(root, "add"), "add", x, placed)
     masks: dict[int | None, Blob | None] = {}
     for attention in attentions:
-        window = attention.window if isinstance(attention, Attention) else None
+        window = None if isinstance(attention, LatentAttention) else attention.window
         is_unfused = isinstance(attention, Attention) and attention.is_always_unfused
         if window not in masks:
             masks[window] = tape.attention_mask(root, position_ids, window, False if is_unfused else None)
@@ -96,10 +120,10 @@ def _add_embedding(tape: Tape, decoder: Decoder, root: str) -> tuple[Blob, Posit
     return x, Positions(tables, masks, alibi, {})
 
 
-def _attentions(decoder: Decoder) -> list[Attention | LatentAttention]:
+def _attentions(decoder: Decoder) -> list[Attention | LatentAttention | CompressedAttention]:
     """Return the attention layers of all blocks."""
     mixers = [mixer for block in decoder.blocks for mixer in block.mixers]
-    return [mixer for mixer in mixers if isinstance(mixer, (Attention, LatentAttention))]
+    return [mixer for mixer in mixers if isinstance(mixer, (Attention, LatentAttention, CompressedAttention))]
 
 
 def _add_alibi(tape: Tape, root: str, heads: int) -> Blob:
@@ -113,6 +137,8 @@ def _add_alibi(tape: Tape, root: str, heads: int) -> Blob:
 def _add_block(tape: Tape, name: str, block: Block, x: Blob, positions: Positions) -> Blob:
     """Add one block."""
     norms = block.norms
+    if block.hyper_connection is not None:
+        return _add_hyper_block(tape, name, block, block.hyper_connection, x, positions)
     if not block.mixers:
         return _add_fed(tape, name, block, x)
     residual = x
@@ -134,6 +160,23 @@ def _add_block(tape: Tape, name: str, block: Block, x: Blob, positions: Position
         both = tape.op(f"{name}.add", "add", output, fed)
         return tape.op(f"{name}.add", "add", residual, both)
     return _add_fed(tape, name, block, tape.op(f"{name}.add", "add", residual, output))
+
+
+def _add_hyper_block(
+    tape: Tape, name: str, block: Block, connection: HyperConnection, x: Blob, positions: Positions
+) -> Blob:
+    """Add a block with hyper-connections: each part reads a sum of the streams, and its output goes into all."""
+    norms = block.norms
+    module = f"{name}.{connection.before_mixer}"
+    collapsed, after, matrix = add_collapse(tape, module, connection, x)
+    normal = add_norm(tape, f"{name}.{norms.before_mixer}", block.norm, collapsed)
+    output = _add_mixer(tape, name, block.mixers[0], normal, positions)
+    x = add_expansion(tape, module, output, after, matrix, x)
+    module = f"{name}.{connection.before_feed_forward}"
+    collapsed, after, matrix = add_collapse(tape, module, connection, x)
+    normal = add_norm(tape, f"{name}.{norms.before_feed_forward}", block.norm, collapsed)
+    output = _add_part(tape, name, block, normal)
+    return add_expansion(tape, module, output, after, matrix, x)
 
 
 def _add_fed(tape: Tape, name: str, block: Block, x: Blob) -> Blob:
@@ -206,6 +249,8 @@ def _add_mixer(tape: Tape, block: str, mixer: Mixer, x: Blob, positions: Positio
         return add_attention(tape, name, mixer, x, positions)
     if isinstance(mixer, LatentAttention):
         return add_latent_attention(tape, name, mixer, x, positions)
+    if isinstance(mixer, CompressedAttention):
+        return add_compressed_attention(tape, name, mixer, x, positions)
     if isinstance(mixer, Mamba):
         return add_mamba(tape, name, mixer, x)
     if isinstance(mixer, Mamba2):

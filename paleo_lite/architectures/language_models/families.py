@@ -21,6 +21,7 @@ from .records import dense, established, gemma, hybrids, mixtures, qwen
 from .traits import (
     Attention,
     Block,
+    CompressedAttention,
     Decoder,
     DeltaNet,
     Experts,
@@ -65,10 +66,13 @@ def describe_decoder(family: Family, config: Config) -> Decoder:
     mixers = [mixer if has_mixer else () for mixer, has_mixer in zip(_mixers(family, config, count), mixes)]
     feeds = family.feeds.choose(config, count)
     reuses = family.reuses.choose(config, count)
+    hashed = family.hashed.choose(config, count)
     block = _resolve(config, family.block)
     blocks = []
     for index, more in enumerate(_block_extras(family, config, count)):
         part = _feed_forward(family, config, sparse[index], reuses[index]) if feeds[index] else None
+        if hashed[index] and isinstance(part, Experts):
+            part = msgspec.structs.replace(part, is_hashed=True)
         blocks.append(Block(mixers=mixers[index], feed_forward=part, **block, **more))
     return Decoder(blocks=tuple(blocks), **_resolve(config, {**STANDARD_DECODER, **family.decoder}))
 
@@ -101,6 +105,8 @@ def _mixers(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...
             return [(latent,)] * count
         indexed = msgspec.structs.replace(latent, indexer=Indexer(**_resolve(config, family.indexer)))
         return [(indexed if has_own else latent,) for has_own in family.indexes.choose(config, count)]
+    if family.compressed is not None:
+        return _compressed_attention(family, config, count)
     other = _other_mixer(family, config)
     attends = family.attends.choose(config, count)
     if other is not None and not any(attends):
@@ -131,6 +137,18 @@ def _mixers(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...
         else:
             mixers.append((own,) if has_attention else (other,))
     return mixers
+
+
+def _compressed_attention(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...]]:
+    """Return the attention of each block, with the compression of its layer."""
+    assert family.compressed is not None
+    plain = CompressedAttention(**_resolve(config, family.compressed))
+    mixers = [plain] * count
+    for layers, record in family.compressions:
+        compressed = msgspec.structs.replace(plain, compression=record.read(config))
+        chosen = layers.choose(config, count)
+        mixers = [compressed if has_own else mixer for mixer, has_own in zip(mixers, chosen)]
+    return [(mixer,) for mixer in mixers]
 
 
 def _other_mixer(family: Family, config: Config) -> Mixer | None:

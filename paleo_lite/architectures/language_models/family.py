@@ -21,6 +21,7 @@ from .keys import (
     Listed,
     Multiple,
     Reader,
+    Record,
     RotarySize,
     When,
 )  # fmt: skip
@@ -85,6 +86,12 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         Fields of `Experts`; None: there are none.
     shared : Mapping or None
         Fields of the shared experts, a `FeedForward`.
+    compressed : Mapping or None
+        Fields of `CompressedAttention`; None: the family has another mixer.
+    compressions : tuple of (Layers, Record)
+        The layers with a `Compression`, and its record.
+    hashed : Layers
+        The layers with experts that a table chooses.
     mamba, mamba2, delta_net : Mapping or None
         Fields of `Mamba`, `Mamba2` or `DeltaNet`, the mixer of layers without attention; None: there are none.
     attends : Layers
@@ -134,6 +141,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     feed_forward: Fields = NOTHING
     dense_feed_forward: Fields = NOTHING
     block: Fields = NOTHING
+    compressed: Fields | None = None
+    compressions: tuple[tuple[Layers, Record], ...] = ()
+    hashed: Layers = All(False)
     mamba: Fields | None = None
     mamba2: Fields | None = None
     delta_net: Fields | None = None

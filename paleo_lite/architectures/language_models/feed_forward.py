@@ -38,8 +38,12 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
         output = tape.linear(f"{name}.{part.down}", inner, hidden_size, part.bias)
     elif part.is_gated:
         gate = tape.linear(f"{name}.{part.gate}", x, inner_size, part.bias)
+        if part.is_limited:
+            gate = tape.op(f"{name}.clamp", "clamp", gate, origin="method")
         gate = tape.activation(f"{name}.{part.activation_module}", gate, part.activation)
         up = tape.linear(f"{name}.{part.up}", x, inner_size, part.bias)
+        if part.is_limited:
+            up = tape.op(f"{name}.clamp", "clamp", up, origin="method")
         inner = tape.op(f"{name}.mul", "mul", gate, up)
         output = tape.linear(f"{name}.{part.down}", inner, hidden_size, part.bias)
     else:
@@ -89,16 +93,20 @@ def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
         x = tape.op(name, "mul", x, weights=((x.shape[-1],),))
         x = tape.op(f"{name}.mul", "mul", x)
     scores = tape.linear(name, x, part.count, part.router_bias)
-    if part.scoring in ("softmax", "sigmoid"):
+    if part.scoring in ("softmax", "sigmoid", "sqrtsoftplus"):
         scores = _score(tape, name, scores, part.scoring)
     choice = scores
-    if part.score_correction:
+    if part.score_correction and not part.is_hashed:
         correction = Blob((part.count,), CONSTANT)  # a buffer, which no gradient changes
         choice = tape.op(f"{name}.add", "add", scores, correction)
     if part.groups > 1:
         choice = _limit_to_groups(tape, name, choice, part)
-    weights, chosen = tape.split_tensor(f"{name}.topk", choice, "topk", (chosen_shape, chosen_shape))
-    if part.score_correction:
+    if part.is_hashed:
+        chosen = tape.op(f"{name}.getitem", "gather", out=chosen_shape, function="getitem")
+        weights = chosen
+    else:
+        weights, chosen = tape.split_tensor(f"{name}.topk", choice, "topk", (chosen_shape, chosen_shape))
+    if part.score_correction or part.is_hashed:
         weights = tape.op(f"{name}.gather", "gather", scores, chosen, out=chosen_shape, origin="function")
     if part.scoring == "softmax_of_chosen":
         weights = _score(tape, name, weights, "softmax")
@@ -116,6 +124,9 @@ def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
 def _score(tape: Tape, name: str, logits: Blob, function: str) -> Blob:
     if function == "softmax":
         return tape.softmax(name, logits)
+    if function == "sqrtsoftplus":
+        positive = tape.op(f"{name}.softplus", "softplus", logits, origin="function")
+        return tape.op(f"{name}.sqrt", "sqrt", positive, origin="method")
     return tape.op(f"{name}.sigmoid", "sigmoid", logits, origin="function")
 
 
@@ -166,6 +177,9 @@ def _grouped_experts(
 def _gate_experts(tape: Tape, name: str, part: Experts, halves: list[Blob]) -> Blob:
     """Add the gated activation of the experts."""
     gate, up = halves
+    if part.is_limited:
+        gate = tape.op(f"{name}.clamp", "clamp", gate, origin="method")
+        up = tape.op(f"{name}.clamp", "clamp", up, origin="method")
     if not part.is_clamped:
         gate = tape.activation(f"{name}.act_fn", gate, part.activation)
         return tape.op(f"{name}.mul", "mul", gate, up)

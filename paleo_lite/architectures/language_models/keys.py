@@ -123,6 +123,33 @@ class IfSet(NamedTuple):
         return selected.read(config) if hasattr(selected, "read") else selected
 
 
+class Record(NamedTuple):
+    """A record, of which readers give the fields."""
+
+    kind: type
+    fields: Mapping[str, Any]
+
+    def read(self, config: Config) -> Any:
+        """Return the record."""
+        values = {name: value.read(config) if hasattr(value, "read") else value for name, value in self.fields.items()}
+        return self.kind(**values)
+
+
+class Within(NamedTuple):
+    """A value read from a nested object of the config, if it is there; otherwise from the config itself."""
+
+    key: str
+    inner: Integer
+    otherwise: Integer
+
+    def read(self, config: Config) -> int | None:
+        """Return the value."""
+        nested = config.fields.get(self.key)
+        if isinstance(nested, dict) and nested.get(self.inner.key) is not None:
+            return self.inner.read(Config(nested, config.where))
+        return self.otherwise.read(config)
+
+
 class HeadSize(NamedTuple):
     """The size per attention head: the value of its key, else the hidden size divided by the number of heads."""
 

@@ -179,6 +179,54 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
     dropout: float = 0.0
 
 
+class Compression(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of which each stands for several tokens (DeepSeek-V4, 2026, section 2.3).
+
+    Attributes
+    ----------
+    rate : int
+        Tokens per key.
+    overlaps : bool
+        Whether a key also reads the tokens of the key before, through features of their own.
+    indexer : Indexer or None
+        Selects the keys for each query, from keys of its own compressed at the same rate; None: all are read.
+    selected : int or None
+        How many it selects.
+    """
+
+    rate: int
+    overlaps: bool = False
+    indexer: Indexer | None = None
+    selected: int | None = None
+
+
+class CompressedAttention(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention of many query heads to one head of keys that are values, too: a window and compressed tokens.
+
+    Attributes
+    ----------
+    heads, head_size, rotary_size : int
+    query_rank : int
+    output_groups, output_rank : int
+        Groups of heads, each of which is projected to `output_rank` numbers before the output projection.
+    window : int
+        Last tokens that are read as they are.
+    compression : Compression or None
+        None: the window is all that is read.
+    module : str
+    """
+
+    heads: int
+    head_size: int
+    rotary_size: int
+    query_rank: int
+    output_groups: int
+    output_rank: int
+    window: int
+    compression: Compression | None = None
+    module: str = "self_attn"
+
+
 class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
     """A feed-forward part: up, activation, down; gated where a second projection is multiplied in (Shazeer 2020).
 
@@ -197,6 +245,8 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
         Name of the projection that makes gate and up at once; empty where each has its own.
     activation_module : str
     transposed_weights : bool
+    is_limited : bool
+        Whether gate and up projection are limited before the activation (DeepSeek-V4).
     dropout : float or None
         Dropout probability after the part; None: the model has no such module.
     """
@@ -212,6 +262,7 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
     packed: str = ""
     activation_module: str = "act_fn"
     transposed_weights: bool = False
+    is_limited: bool = False
     dropout: float | None = None
 
 
@@ -235,7 +286,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
         Name of the router in the module.
     experts : str
         Name of the experts in the module.
-    scoring : {"softmax", "sigmoid", "softmax_of_chosen", "sigmoid_of_chosen"}
+    scoring : {"softmax", "sigmoid", "sqrtsoftplus", "softmax_of_chosen", "sigmoid_of_chosen"}
         How router logits become weights, and whether before or after the choice.
     is_normalised : bool
         Whether the weights of the chosen experts are divided by their sum.
@@ -245,7 +296,11 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     bias : bool
         Whether experts have biases.
     is_clamped : bool
-        Whether gate and up are limited before the activation (gpt-oss).
+        Whether gate and up are limited, and the activation is that of gpt-oss.
+    is_limited : bool
+        Whether gate and up are limited before the activation (DeepSeek-V4).
+    is_hashed : bool
+        Whether a table gives the experts of each token of the vocabulary, instead of the router (DeepSeek-V4).
     groups : int
         Groups of experts of which some are chosen first; 1: no groups.
     shared : FeedForward or None
@@ -266,12 +321,14 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     module: str = "mlp"
     router: str = "gate"
     experts: str = "experts"
-    scoring: Literal["softmax", "sigmoid", "softmax_of_chosen", "sigmoid_of_chosen"] = "softmax"
+    scoring: Literal["softmax", "sigmoid", "sqrtsoftplus", "softmax_of_chosen", "sigmoid_of_chosen"] = "softmax"
     is_normalised: bool = True
     router_bias: bool = False
     score_correction: bool = False
     bias: bool = False
     is_clamped: bool = False
+    is_limited: bool = False
+    is_hashed: bool = False
     groups: int = 1
     shared: FeedForward | None = None
     has_scaled_router: bool = False
@@ -364,7 +421,7 @@ class DeltaNet(msgspec.Struct, frozen=True, kw_only=True):
     module: str = "linear_attn"
 
 
-Mixer = Attention | LatentAttention | Mamba | Mamba2 | DeltaNet
+Mixer = Attention | LatentAttention | CompressedAttention | Mamba | Mamba2 | DeltaNet
 """The kinds of layers that mix the tokens of a sequence."""
 
 
@@ -407,6 +464,21 @@ class SideExperts(msgspec.Struct, frozen=True, kw_only=True):
     other_norm_after: str = "post_feedforward_layernorm_1"
 
 
+class HyperConnection(msgspec.Struct, frozen=True, kw_only=True):
+    """Several residual streams, of which every part of a block reads a sum, and which it mixes (Xie et al. 2026).
+
+    Attributes
+    ----------
+    streams : int
+    before_mixer, before_feed_forward : str
+        Names of the modules.
+    """
+
+    streams: int
+    before_mixer: str = "attn_hc"
+    before_feed_forward: str = "ffn_hc"
+
+
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """A block: mixers, then a feed-forward part, each added to its input.
 
@@ -426,6 +498,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     side_experts : SideExperts or None
         Experts that read the input of the feed-forward part's norm; None: there are none.
     per_layer_input : PerLayerInput or None
+    hyper_connection : HyperConnection or None
+        None: the residual stream is one, and outputs are added to it.
     has_output_scale : bool
         Whether the output of the block is multiplied by a constant (Gemma 4).
     dropout : float or None
@@ -436,6 +510,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     feed_forward: FeedForward | Experts | None = None
     side_experts: SideExperts | None = None
     per_layer_input: PerLayerInput | None = None
+    hyper_connection: HyperConnection | None = None
     has_output_scale: bool = False
     norm: NormKind = "rms"
     norms: Norms = Norms()

@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from ..family import DEEPSEEK_EXPERTS, DEEPSEEK_SHARED, LOCAL_EXPERTS, NEXT_TOKEN, Family
-from ..keys import Flag, From, HeadSize, Integer, Layers, Lettered, Listed, Multiple, RotarySize, Sharing
+from ..keys import (
+    Flag,
+    From,
+    HeadSize,
+    Integer,
+    Layers,
+    Lettered,
+    Listed,
+    Multiple,
+    Not,
+    Record,
+    RotarySize,
+    Sharing,
+    Within,
+)  # fmt: skip
+from ..traits import Compression, HyperConnection, Indexer
 
 
 def sparse_from(first: int) -> Layers:
@@ -15,6 +30,17 @@ _INDEXED = {"selected": Integer("index_topk", 2048)}
 _INDEXER = {"heads": Integer("index_n_heads", 64), "head_size": Integer("index_head_dim", 128)}
 _MIMO_ROTARY = RotarySize(0.334, HeadSize(192))
 
+
+def _compressed(name: str, ratio: int) -> Layers:
+    """Return the rule of DeepSeek-V4's layers with a compression, by its name or by its ratio."""
+    return Listed(name, "layer_types", otherwise=Listed(ratio, "compress_ratios"))
+
+
+def _rate(name: str, key: str, default: int) -> Within:
+    """Return the reader of the tokens per compressed key."""
+    return Within("compress_rates", Integer(name), Integer(key, default))
+
+
 FAMILIES: dict[str, Family] = {
     "deepseek_v32": Family(
         name="DeepseekV32", longest=163840, latent=_INDEXED, indexer=_INDEXER, experts=DEEPSEEK_EXPERTS,
@@ -24,6 +50,29 @@ FAMILIES: dict[str, Family] = {
         name="GlmMoeDsa", longest=202752, latent=_INDEXED, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
         indexer={**_INDEXER, "heads": Integer("index_n_heads", 32)}, sparse=sparse_from(3), next_token=NEXT_TOKEN,
         indexes=Listed("full", "indexer_types", otherwise=Lettered("F", "index_topk_pattern", otherwise=Sharing())),
+    ),
+    "deepseek_v4": Family(
+        name="DeepseekV4", longest=1048576,
+        block={"hyper_connection": Record(HyperConnection, {"streams": Integer("hc_mult", 4)})},
+        compressed={
+            "heads": Integer("num_attention_heads"), "head_size": Integer("head_dim", 512),
+            "rotary_size": Multiple("qk_rope_head_dim", 0.125, "head_dim"), "query_rank": Integer("q_lora_rank", 1024),
+            "output_groups": Integer("o_groups", 8), "output_rank": Integer("o_lora_rank", 1024),
+            "window": Integer("sliding_window", 128),
+        },
+        compressions=(
+            (_compressed("compressed_sparse_attention", 4), Record(Compression, {
+                "rate": _rate("compressed_sparse_attention", "compress_rate_csa", 4), "overlaps": True,
+                "selected": Integer("index_topk", 512), "indexer": Record(Indexer, _INDEXER),
+            })),
+            (_compressed("heavily_compressed_attention", 128), Record(Compression, {
+                "rate": _rate("heavily_compressed_attention", "compress_rate_hca", 128),
+            })),
+        ),
+        feed_forward={"is_limited": True},
+        experts={**DEEPSEEK_EXPERTS, "scoring": "sqrtsoftplus", "groups": 1, "is_normalised": True, "is_limited": True},
+        shared=DEEPSEEK_SHARED, next_token=NEXT_TOKEN, has_plain_next_token=False,
+        hashed=Listed("hash_moe", "mlp_layer_types", otherwise=Not(From(Integer("num_hash_layers", 3)))),
     ),
     "glm4_moe_lite": Family(
         name="Glm4MoeLite", longest=202752, latent={}, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
