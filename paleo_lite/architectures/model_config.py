@@ -7,6 +7,7 @@ of `SequenceOptions`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -14,11 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..counting import GENERATION_PHASES, INPUT
+from ..counting import GENERATION_PHASES, INPUT, Layer
 from ..errors import BadDescriptor, BadValue
-from .language_models.decoder import add_decoder
-from .language_models.families import FAMILIES, Family, describe_decoder
-from .language_models.traits import Attention, Block, Decoder, Experts, LatentAttention
+from ..units import format_si
+from .language_models.decoder import add_decoder, count_next_token_parameters
+from .language_models.families import FAMILIES, describe_decoder
+from .language_models.family import Family
+from .language_models.records.vision import describe_tower
+from .language_models.traits import Attention, Block, CompressedAttention, Decoder, Experts, LatentAttention
+from .language_models.vision import VisionTower, resident_weights, tower_layers
 from .network import LANGUAGE_MODELS, Lengths, Network, Publication, SequenceOptions
 from .tape import Config, Tape
 
@@ -30,12 +35,18 @@ DEFAULT_TOKENS = 2048
 """Tokens of a sequence if nothing is given: no more than this, and no more than the model knows positions."""
 
 TEXT_PARTS = {
-    "gemma3": "gemma3_text", "llama4": "llama4_text", "gemma3n": "gemma3n_text", "llava": "llama", "paligemma": "gemma",
+    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "llama4": "llama4_text", "gemma3n": "gemma3n_text",
+    "llava": "llama", "paligemma": "gemma",
     "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
 }  # fmt: skip
 """Model types of vision-language models and of their text parts, where the nested config may not name its type."""
 
-VISION_PARTS = {"gemma3": "siglip_vision_model", "llava": "clip_vision_model", "paligemma": "siglip_vision_model"}
+VISION_PARTS = {
+    "gemma3": "siglip_vision_model", "llava": "clip_vision_model", "paligemma": "siglip_vision_model",
+    "kimi_k25": "kimi_k25_vision", "llama4": "llama4_vision_model", "gemma4": "gemma4_vision",
+}  # fmt: skip
 """Model types of vision-language models and of their vision encoders, likewise."""
 
 
@@ -88,7 +99,7 @@ def read_config(
     if part_note:
         network, part_note = _add_vision_encoder(network, whole_fields, path, image_size, options, part_note)
     notes = (*((part_note,) if part_note else ()), *network.notes)
-    return network._replace(notes=notes, rebuild=rebuild, publication=_publication(config))
+    return network._replace(notes=notes, rebuild=rebuild, publication=_publication(Config(whole_fields, path)))
 
 
 def _publication(config: Config) -> Publication | None:
@@ -181,25 +192,49 @@ def _add_vision_encoder(
     if not isinstance(vision, dict):
         return network, note
     vision_type = str(vision.get("model_type", VISION_PARTS.get(str(fields.get("model_type")))))
+    text = fields.get("text_config")
+    text_size = text.get("hidden_size") if isinstance(text, dict) else None
+    more = {"text_hidden_size": text_size} if image_size is None else {
+        "text_hidden_size": text_size, "image_size": image_size}  # fmt: skip
+    tower = describe_tower(Config({**vision, "model_type": vision_type, **more}, path))
+    if tower is not None:
+        return _add_tower(network, tower, options, str(fields.get("model_type")))
     if vision_type not in encoder_families():
         return network, note
     if options.phase == "decode" or options.blocks is not None:
         return network, f"the text part of a {fields.get('model_type')}: the vision encoder runs with the prompt"
     config = Config({**vision, "model_type": vision_type}, path)
     encoder = _read_model_type(config, encoder_families()[vision_type], image_size, SequenceOptions())
-    offset = len(encoder.layers)
     vision_layers = [layer._replace(name=f"vision.{layer.name}") for layer in encoder.layers]
-    text_layers = []
-    for layer in network.layers:
-        parents = tuple(parent + offset if parent >= 0 else parent for parent in layer.parents)
-        text_layers.append(layer._replace(parents=parents))
-    network = network._replace(
-        layers=(*vision_layers, *text_layers),
-        parameters=encoder.parameters + network.parameters,
-        inputs=(*encoder.inputs, *network.inputs),
-    )
+    network = _put_before(network, vision_layers)._replace(inputs=(*encoder.inputs, *network.inputs))
     note = f"the text part of a {fields.get('model_type')} and its vision encoder, one image per sequence"
     return network, f"{note}; the projection between them is not included"
+
+
+def _add_tower(network: Network, tower: VisionTower, options: SequenceOptions, model_type: str) -> tuple[Network, str]:
+    """Put a vision tower before the text part: its layers, or in a decode step only its weights."""
+    layers, shape = tower_layers(tower, network.name, options.fused_attention is not False)
+    if options.blocks is not None:
+        return network, f"the text part of a {model_type}: the vision tower runs with the prompt"
+    parameters = sum(layer.parameters for layer in layers)
+    network = network._replace(tower_parameters=parameters)
+    if options.phase == "decode":
+        note = f"a {model_type}: its vision tower runs with the prompt"
+        return _put_before(network, [resident_weights(parameters)]), note
+    network = _put_before(network, layers)._replace(inputs=(shape, *network.inputs))
+    image = f"one image of {tower.side} x {tower.side} patches, which becomes {tower.tokens} tokens of the sequence"
+    return network, f"a {model_type} with its vision tower: {image}"
+
+
+def _put_before(network: Network, layers: Sequence[Layer]) -> Network:
+    """Return a network with further layers at its beginning."""
+    offset = len(layers)
+    own_layers = []
+    for layer in network.layers:
+        parents = tuple(parent + offset if parent >= 0 else parent for parent in layer.parents)
+        own_layers.append(layer._replace(parents=parents))
+    parameters = sum(layer.parameters for layer in layers)
+    return network._replace(layers=(*layers, *own_layers), parameters=parameters + network.parameters)
 
 
 def _is_with_head(config: Config, classes: tuple[str, ...]) -> bool:
@@ -234,10 +269,15 @@ def _read_decoder(config: Config, family: Family, options: SequenceOptions) -> N
     notes = []
     if not (options.length or options.context):
         notes.append(_assumption(options, lengths))
-    for key, part in family.left_out:
-        count = config.fields.get(key)
-        if count:
-            notes.append(f"{part} ({count}) are left out: they draft further tokens, and the model runs without them")
+    left_out = 0
+    if config.fields.get(family.next_token):
+        next_token = config.positive_integer(family.next_token)
+        size = ""
+        if family.has_plain_next_token:
+            left_out = next_token * count_next_token_parameters(decoder, config.where)
+            size = f", {format_si(left_out)} parameters"
+        part = f"multi-token prediction layers ({next_token}{size})"
+        notes.append(f"{part} are left out: they draft further tokens, and the model runs without them")
     has_experts = any(isinstance(block.feed_forward, Experts) for block in decoder.blocks)
     if has_experts and options.tensor_parallel > 1 and options.phase not in GENERATION_PHASES:
         if not options.sequence_parallel:
@@ -255,7 +295,13 @@ def _read_decoder(config: Config, family: Family, options: SequenceOptions) -> N
     add_decoder(tape, decoder, has_head)
     source = f"Hugging Face config, {config.fields['model_type']}"
     network = tape.network(_name_of(config.where), ((1, lengths.queries),), source, tuple(notes))
-    return network._replace(lengths=lengths, blocks=blocks, block_types=block_types, group=LANGUAGE_MODELS)
+    return network._replace(
+        lengths=lengths,
+        blocks=blocks,
+        block_types=block_types,
+        group=LANGUAGE_MODELS,
+        left_out_parameters=left_out,
+    )
 
 
 def _block_types(decoder: Decoder) -> tuple[int, ...]:
@@ -273,11 +319,11 @@ def _check_parallelism(
     tensor = options.tensor_parallel
     for block in decoder.blocks:
         for mixer in block.mixers:
-            if not isinstance(mixer, (Attention, LatentAttention)):
+            if not isinstance(mixer, (Attention, LatentAttention, CompressedAttention)):
                 continue
             if mixer.heads % tensor:
                 raise BadValue(f"--tensor {tensor} does not divide the {mixer.heads} attention heads of {name}")
-            kv_heads = mixer.kv_heads if isinstance(mixer, Attention) else mixer.heads
+            kv_heads = mixer.kv_heads if isinstance(mixer, Attention) else mixer.heads  # latent keys are replicated
             if kv_heads % tensor and tensor % kv_heads:
                 raise BadValue(
                     f"--tensor {tensor} neither divides the {kv_heads} key and value heads of {name} nor is a multiple"

@@ -133,6 +133,10 @@ class Network(NamedTuple):
         Group in which the network is listed.
     publication : Publication or None
         Figures that the publisher states, of shipped language models.
+    tower_parameters : int
+        Number of parameters of a vision tower, which the tokens of a text do not use.
+    left_out_parameters : int
+        Number of parameters of the checkpoint that are not in the layers: those of multi-token prediction layers.
     """
 
     name: str
@@ -147,6 +151,8 @@ class Network(NamedTuple):
     rebuild: Callable[[SequenceOptions], Network] | None = None
     group: str = "image networks"
     publication: Publication | None = None
+    tower_parameters: int = 0
+    left_out_parameters: int = 0
 
     def __repr__(self) -> str:
         return f"<Network {self.name}: {len(self.layers)} layers, {self.parameters:,} parameters>"
@@ -165,13 +171,16 @@ class Network(NamedTuple):
     def active_parameters(self) -> int:
         """Parameters that one token uses: all but those of the experts that are not chosen.
 
-        The embedding of the inputs is left out where the publisher of the network leaves it out.
+        Of a mixture of experts, a vision tower is left out, too, as publishers do. The embedding of the inputs is left
+        out where the publisher of the network leaves it out.
         """
         inactive = 0
         for layer in self.layers:
             if "active" in layer.attributes:  # a grouped product of the chosen experts
                 experts, active = layer.weights[0][0], layer.attributes["active"]
                 inactive += sum(prod(weight) for weight in layer.weights) * (experts - active) // experts
+        if inactive:
+            inactive += self.tower_parameters
         if self.publication is not None and self.publication.active_excludes_embedding:
             embeddings = (layer for layer in self.layers if layer.kind == "embedding" and -1 in layer.parents)
             inactive += sum(prod(weight) for layer in embeddings for weight in layer.weights)

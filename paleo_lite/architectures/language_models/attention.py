@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
 from .norms import add_norm
@@ -21,11 +22,14 @@ class Positions(NamedTuple):
         The mask for each window; None where the kernel masks by itself.
     alibi : Blob or None
         The bias of the scores, linear in the distance.
+    stored : dict of (int or None) to (Blob, Blob)
+        Keys and values of the last layer of each window that made its own, which later layers reuse.
     """
 
     tables: dict[int, tuple[Blob, Blob]]
     masks: dict[int | None, Blob | None]
-    alibi: Blob | None = None
+    alibi: Blob | None
+    stored: dict[int | None, tuple[Blob, Blob]]
 
 
 def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, positions: Positions) -> Blob:
@@ -47,14 +51,21 @@ def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, position
     heads, kv_heads = device_heads(tape, attention)
     x = tape.column_parallel_input(name, x)
     gate = None
-    if attention.projections.packed:
+    if attention.reuses_cache:
+        query = _add_query(tape, name, attention, x, heads, positions)
+        key, value = _stored_states(tape, attention, kv_heads, positions)
+    elif attention.projections.packed:
         query, key, value = _packed_projection(tape, name, attention, x, heads, kv_heads)
     else:
         query, key, value, gate = _separate_projections(tape, name, attention, x, heads, kv_heads)
-    query, key = _rotate(tape, name, attention, query, key, positions)
-    if attention.query_key_norm == "after_rotary":
-        query = add_norm(tape, f"{name}.qk_norm", attention.norm, query, has_weight=False)
-        key = add_norm(tape, f"{name}.qk_norm", attention.norm, key, has_weight=False)
+    if not attention.reuses_cache:
+        query, key = _rotate(tape, name, attention, (query, key), positions)
+        if attention.query_key_norm == "after_rotary":
+            query = add_norm(tape, f"{name}.qk_norm", attention.norm, query, has_weight=False)
+            key = add_norm(tape, f"{name}.qk_norm", attention.norm, key, has_weight=False)
+        if tape.lengths.uses_cache:
+            key, value = tape.append_to_cache(name, key, value, _reach(attention))
+        positions.stored[attention.window] = key, value
     mask = positions.alibi if attention.has_alibi else positions.masks.get(attention.window)
     output = tape.attention(
         name,
@@ -68,6 +79,7 @@ def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, position
         has_sinks=attention.has_sinks,
         fused=False if attention.is_always_unfused and not tape.lengths.uses_cache else None,
         merge_heads_with="reshape" if attention.transposed_weights else "contiguous",
+        writes_cache=False,
     )
     if gate is not None:
         gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
@@ -102,12 +114,19 @@ def _separate_projections(
     names = attention.projections
     size, tokens = attention.head_size, tape.lengths.queries
     gate = None
-    states = []
+    states: list[Blob] = []
+    projected: dict[str, Blob] = {}
     for projection, count in ((names.query, heads), (names.key, kv_heads), (names.value, kv_heads)):
         is_query = projection == names.query
+        if projection == names.value:
+            size = attention.value_size or size
         is_gated = is_query and attention.has_output_gate
         width = count * size * (2 if is_gated else 1)
-        state = tape.linear(f"{name}.{projection}", x, width, attention.bias)
+        if projection == names.value and attention.shares_key_and_value:
+            state = projected[names.key]
+        else:
+            state = tape.linear(f"{name}.{projection}", x, width, attention.bias)
+        projected[projection] = state
         if is_gated:
             both = tape.view(name, state, (1, tokens, count, 2 * size))
             state, gate = tape.split_tensor(f"{name}.chunk", both, "chunk", ((1, tokens, count, size),) * 2)
@@ -124,8 +143,34 @@ def _separate_projections(
             state = tape.view(name, state, (1, count, tokens, size), "transpose")
         else:
             state = tape.split_heads(name, state, count)
+        if projection == names.value and attention.has_value_norm:
+            state = add_norm(tape, f"{name}.v_norm", "rms", state, has_weight=False)
+        if projection == names.value and attention.has_value_scale:
+            state = tape.op(f"{name}.mul", "mul", state)
         states.append(state)
     return states[0], states[1], states[2], gate
+
+
+def _add_query(tape: Tape, name: str, attention: Attention, x: Blob, heads: int, positions: Positions) -> Blob:
+    """Add the query projection alone, where keys and values are those of a layer before."""
+    size, tokens = attention.head_size, tape.lengths.queries
+    query = tape.linear(f"{name}.{attention.projections.query}", x, heads * size, attention.bias)
+    if attention.query_key_norm == "per_head":
+        query = tape.view(name, query, (1, tokens, heads, size))
+        query = add_norm(tape, f"{name}.q_norm", attention.norm, query)
+        query = tape.view(name, query, (1, heads, tokens, size), "transpose")
+    else:
+        query = tape.split_heads(name, query, heads)
+    return _rotate(tape, name, attention, (query,), positions)[0]
+
+
+def _stored_states(tape: Tape, attention: Attention, kv_heads: int, positions: Positions) -> tuple[Blob, Blob]:
+    """Return the keys and values of the last layer with the same window; a block alone reads them from outside."""
+    if attention.window in positions.stored:
+        return positions.stored[attention.window]
+    keys = max(min(tape.lengths.keys, attention.window or tape.lengths.keys), tape.lengths.queries)
+    blob = Blob((1, kv_heads, keys, attention.head_size), CONSTANT)
+    return blob, blob
 
 
 def _packed_projection(
@@ -168,29 +213,35 @@ def _packed_projection(
 
 
 def _rotate(
-    tape: Tape, name: str, attention: Attention, query: Blob, key: Blob, positions: Positions
-) -> tuple[Blob, Blob]:
+    tape: Tape, name: str, attention: Attention, blobs: tuple[Blob, ...], positions: Positions
+) -> tuple[Blob, ...]:
     """Rotate queries and keys by their positions; of a partly rotated head only the first elements."""
     rotated = attention.rotary_size
     if rotated == 0:
-        return query, key
+        return blobs
     tables = positions.tables[rotated]
     if attention.rotary_style == "complex":
-        return _rotate_complex(tape, name, query, tables[0]), _rotate_complex(tape, name, key, tables[0])
+        return tuple(_rotate_complex(tape, name, blob, tables[0]) for blob in blobs)
     if rotated == attention.head_size:
-        query, key = tape.apply_rotary_embedding(name, [query, key], tables)
-        return query, key
+        return tuple(tape.apply_rotary_embedding(name, blobs, tables))
     rest = attention.head_size - rotated
     turned, plain = [], []
-    for blob in (query, key):
+    for blob in blobs:
         turned.append(tape.view(name, blob, (*blob.shape[:-1], rotated), "getitem", "slice"))
         plain.append(tape.view(name, blob, (*blob.shape[:-1], rest), "getitem", "slice"))
     turned = tape.apply_rotary_embedding(name, turned, tables)
-    query, key = (
+    return tuple(
         tape.op(f"{name}.concat", "concat", first, second, out=blob.shape, origin="function")
-        for first, second, blob in zip(turned, plain, (query, key))
+        for first, second, blob in zip(turned, plain, blobs)
     )
-    return query, key
+
+
+def rotate_part(tape: Tape, name: str, blob: Blob, rotary_size: int, tables: tuple[Blob, Blob]) -> Blob:
+    """Rotate some elements of each head by their positions, and put them together with the others."""
+    shapes = tuple((*blob.shape[:-1], part) for part in (rotary_size, blob.shape[-1] - rotary_size))
+    rotated, plain = tape.split_tensor(f"{name}.split", blob, "split", shapes)
+    rotated = tape.apply_rotary_embedding(name, [rotated], tables)[0]
+    return tape.op(f"{name}.concat", "concat", rotated, plain, out=blob.shape, origin="function")
 
 
 def _rotate_complex(tape: Tape, name: str, blob: Blob, frequencies: Blob) -> Blob:
@@ -211,17 +262,19 @@ def add_latent_attention(tape: Tape, name: str, attention: LatentAttention, x: B
 
     Without a cache, and in a prompt, keys and values are expanded from the latent vectors. In ``decode`` the expansion
     is absorbed: queries are projected into the latent space, every head attends to the one cached latent vector per
-    token, and the result is projected to values, as inference engines do.
+    token, and the result is projected to values, as inference engines do. So it is wherever a query attends to a
+    selection of the tokens, which has no expanded keys and values in common with that of the next query.
     """
     hidden_size = x.shape[-1]
     heads, tokens = tape.shard_size(attention.heads), tape.lengths.queries
     query_size = attention.plain_size + attention.rotary_size
+    query_latent = None
     if attention.query_rank is None:
         query = tape.linear(f"{name}.q_proj", tape.column_parallel_input(name, x), heads * query_size, bias=False)
     else:
         query = tape.linear(f"{name}.q_a_proj", x, attention.query_rank, attention.bias)
         query = add_norm(tape, f"{name}.q_a_layernorm", attention.norm, query)
-        query = tape.column_parallel_input(name, query)
+        query = query_latent = tape.column_parallel_input(name, query)
         query = tape.linear(f"{name}.q_b_proj", query, heads * query_size, bias=False)
     query = tape.split_heads(name, query, heads)
     shapes = ((1, heads, tokens, attention.plain_size), (1, heads, tokens, attention.rotary_size))
@@ -236,12 +289,50 @@ def add_latent_attention(tape: Tape, name: str, attention: LatentAttention, x: B
         key_turned = tape.column_parallel_input(name, key_turned)
     key_turned = tape.view(name, key_turned, (1, 1, tokens, attention.rotary_size))
     turned, key_turned = _rotate_latent(tape, name, attention, turned, key_turned, positions)
-    if tape.lengths.uses_cache and tokens == 1:
+    if attention.indexer is not None and query_latent is not None:
+        _add_indexer(tape, f"{name}.{attention.indexer.module}", attention, query_latent, x, positions)
+    is_sparse = attention.selected is not None and tape.lengths.keys > attention.selected
+    if (tape.lengths.uses_cache and tokens == 1) or is_sparse:
         output = _absorbed_attention(tape, name, attention, plain, turned, latent, key_turned)
     else:
         output = _expanded_attention(tape, name, attention, plain, turned, latent, key_turned, positions)
     output = tape.linear(f"{name}.o_proj", output, hidden_size, attention.bias)
     return tape.row_parallel_output(name, output)
+
+
+def _add_indexer(
+    tape: Tape, name: str, attention: LatentAttention, query_latent: Blob, x: Blob, positions: Positions
+) -> None:
+    """Add the indexer of sparse attention (DeepSeek-V3.2, 2025, section 2.1), which every device computes as a whole.
+
+    One product gives the scores of a kernel that keeps those of the heads on chip: for each pair of tokens `heads`
+    products of queries and keys, and their weighted sum.
+    """
+    indexer = attention.indexer
+    assert indexer is not None
+    heads, size, tokens = indexer.heads, indexer.head_size, tape.lengths.queries
+    query = tape.linear(f"{name}.wq_b", query_latent, heads * size, bias=False)
+    key = add_norm(tape, f"{name}.k_norm", "layer", tape.linear(f"{name}.wk", x, size, bias=False))
+    weights = tape.linear(f"{name}.weights_proj", x, heads, bias=False)
+    if tape.is_sequence_parallel:
+        key = tape.column_parallel_input(name, key)
+        weights = tape.column_parallel_input(name, weights)
+    query = tape.split_heads(name, query, heads)
+    key = tape.view(name, key, (1, 1, tokens, size))
+    tables = positions.tables[attention.rotary_size]
+    query = rotate_part(tape, name, query, attention.rotary_size, tables)
+    key = rotate_part(tape, name, key, attention.rotary_size, tables)
+    keys = tape.lengths.keys
+    if tape.lengths.uses_cache:
+        key = tape.op(f"{name}.cache", "cache", key, out=(1, 1, keys, size), origin="method")
+    query = tape.view(name, query, (1, tokens, heads * size), "transpose")
+    pairs = (1, tokens, keys)
+    inner = heads * (size + 1)
+    scores = tape.op(
+        f"{name}.matmul", "matmul", query, key, out=pairs, origin="function", inner=inner, function="matmul"
+    )
+    chosen = (1, tokens, min(attention.selected or keys, keys))
+    tape.split_tensor(f"{name}.topk", scores, "topk", (chosen, chosen), "method")
 
 
 def _rotate_latent(
@@ -295,13 +386,22 @@ def _absorbed_attention(
     query = tape.op(
         f"{name}.concat", "concat", absorbed, turned, out=(1, heads, tokens, latent_size), origin="function"
     )
-    latent_head = tape.view(name, latent, (1, 1, tokens, rank))
-    values, rotated_keys = tape.append_to_cache(name, latent_head, key_turned)
+    values = tape.view(name, latent, (1, 1, tokens, rank))
+    if tape.lengths.uses_cache:
+        values, key_turned = tape.append_to_cache(name, values, key_turned)
     # One kernel reads the cached vectors once, as keys and, without their rotated part, as values.
-    keys = Blob((1, 1, values.shape[2], latent_size), rotated_keys.parent)
+    attributes: dict[str, Any] = {"shares_keys_and_values": True}
+    read = values.shape[2]
+    if attention.selected is not None and attention.selected < read:
+        if tokens == 1:
+            read = attention.selected
+        else:  # every query has a selection of its own among all tokens
+            attributes.update(causal=True, window=attention.selected)
+    keys = Blob((1, 1, read, latent_size), key_turned.parent)
+    values = Blob((1, 1, read, rank), values.parent)
     output = tape.op(
         f"{name}.attention", "attention", query, keys, values, out=(1, heads, tokens, rank), origin="function",
-        shares_keys_and_values=True,
+        **attributes,
     )  # fmt: skip
     down = (rank, attention.value_size)
     values = tape.op(

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ...counting import CONSTANT
 from ..builder import Blob
+from ..network import Lengths
 from ..tape import Tape
 from .attention import Positions, add_attention, add_latent_attention
+from .compressed_attention import (
+    add_collapse,
+    add_compressed_attention,
+    add_expansion,
+    add_final_collapse,
+    add_streams,
+)  # fmt: skip
 from .feed_forward import add_experts, add_feed_forward
 from .norms import add_norm
 from .state_space import add_delta_net, add_mamba, add_mamba2
-from .traits import Attention, Block, Decoder, DeltaNet, Experts, LatentAttention, Mamba, Mamba2, Mixer
+from .traits import (
+    Attention,
+    Block,
+    CompressedAttention,
+    Decoder,
+    DeltaNet,
+    Experts,
+    HyperConnection,
+    LatentAttention,
+    Mamba,
+    Mamba2,
+    Mixer,
+)  # fmt: skip
 
 
 def add_decoder(tape: Tape, decoder: Decoder, has_head: bool) -> None:
@@ -22,17 +44,43 @@ def add_decoder(tape: Tape, decoder: Decoder, has_head: bool) -> None:
     """
     root = decoder.root if has_head else ""
     x, positions = _add_embedding(tape, decoder, root)
+    connection = decoder.blocks[0].hyper_connection if decoder.blocks else None
+    if connection is not None:
+        x = add_streams(tape, root, x, connection.streams)
+    has_inputs = decoder.per_layer_vocabulary and any(block.per_layer_input is not None for block in decoder.blocks)
+    per_layer = _add_per_layer_inputs(tape, decoder, root, x) if has_inputs else None
     for index, block in enumerate(decoder.blocks):
-        x = _add_block(tape, _join(root, f"{decoder.block_list}.{index}"), block, x, positions)
+        name = _join(root, f"{decoder.block_list}.{index}")
+        x = _add_block(tape, name, block, x, positions)
+        if block.per_layer_input is not None and per_layer is not None:
+            x = _add_per_layer_input(tape, name, block, x, per_layer)
+        if block.has_output_scale:
+            x = tape.op(f"{name}.mul", "mul", x, Blob((1,), CONSTANT))
+    if connection is not None:
+        x = add_final_collapse(tape, _join(root, "hc_head"), x)
     if decoder.final_norm:
         x = add_norm(tape, _join(root, decoder.final_norm), decoder.norm, x)
     if has_head:
         _add_logits(tape, decoder, x)
 
 
+def count_next_token_parameters(decoder: Decoder, where: str) -> int:
+    """Return the parameters of a multi-token prediction layer (DeepSeek-V3, 2024, section 2.2).
+
+    It is one more block, norms of both inputs and of the output, and a projection of both inputs; embedding and head
+    are those of the model.
+    """
+    counts = []
+    for blocks in (decoder.blocks[-1:], ()):
+        tape = Tape(where, Lengths(1, 1))
+        add_decoder(tape, msgspec.structs.replace(decoder, blocks=blocks), has_head=False)
+        counts.append(sum(layer.parameters for layer in tape.layers))
+    return counts[0] - counts[1] + 2 * decoder.hidden_size**2 + 3 * decoder.hidden_size
+
+
 def _join(root: str, name: str) -> str:
     """Return the name of a module inside another; the outermost has none."""
-    return f"{root}.{name}" if root else name
+    return f"{root}.{name}" if root and name else root or name
 
 
 def _add_embedding(tape: Tape, decoder: Decoder, root: str) -> tuple[Blob, Positions]:
@@ -55,7 +103,7 @@ def _add_embedding(tape: Tape, decoder: Decoder, root: str) -> tuple[Blob, Posit
         x = tape.op(_join(root, "add"), "add", x, placed)
     masks: dict[int | None, Blob | None] = {}
     for attention in attentions:
-        window = attention.window if isinstance(attention, Attention) else None
+        window = None if isinstance(attention, LatentAttention) else attention.window
         is_unfused = isinstance(attention, Attention) and attention.is_always_unfused
         if window not in masks:
             masks[window] = tape.attention_mask(root, position_ids, window, False if is_unfused else None)
@@ -69,13 +117,13 @@ def _add_embedding(tape: Tape, decoder: Decoder, root: str) -> tuple[Blob, Posit
     for size in dict.fromkeys(attention.rotary_size for attention in attentions):
         if size:
             tables[size] = tape.rotary_tables(_join(root, "rotary_emb"), position_ids, size)
-    return x, Positions(tables, masks, alibi)
+    return x, Positions(tables, masks, alibi, {})
 
 
-def _attentions(decoder: Decoder) -> list[Attention | LatentAttention]:
+def _attentions(decoder: Decoder) -> list[Attention | LatentAttention | CompressedAttention]:
     """Return the attention layers of all blocks."""
     mixers = [mixer for block in decoder.blocks for mixer in block.mixers]
-    return [mixer for mixer in mixers if isinstance(mixer, (Attention, LatentAttention))]
+    return [mixer for mixer in mixers if isinstance(mixer, (Attention, LatentAttention, CompressedAttention))]
 
 
 def _add_alibi(tape: Tape, root: str, heads: int) -> Blob:
@@ -89,6 +137,10 @@ def _add_alibi(tape: Tape, root: str, heads: int) -> Blob:
 def _add_block(tape: Tape, name: str, block: Block, x: Blob, positions: Positions) -> Blob:
     """Add one block."""
     norms = block.norms
+    if block.hyper_connection is not None:
+        return _add_hyper_block(tape, name, block, block.hyper_connection, x, positions)
+    if not block.mixers:
+        return _add_fed(tape, name, block, x)
     residual = x
     if norms.before_mixer:
         x = add_norm(tape, f"{name}.{norms.before_mixer}", block.norm, x)
@@ -107,13 +159,77 @@ def _add_block(tape: Tape, name: str, block: Block, x: Blob, positions: Position
         fed = _finish_part(tape, name, block, fed, norms.after_feed_forward)
         both = tape.op(f"{name}.add", "add", output, fed)
         return tape.op(f"{name}.add", "add", residual, both)
-    x = tape.op(f"{name}.add", "add", residual, output)
+    return _add_fed(tape, name, block, tape.op(f"{name}.add", "add", residual, output))
+
+
+def _add_hyper_block(
+    tape: Tape, name: str, block: Block, connection: HyperConnection, x: Blob, positions: Positions
+) -> Blob:
+    """Add a block with hyper-connections: each part reads a sum of the streams, and its output goes into all."""
+    norms = block.norms
+    module = f"{name}.{connection.before_mixer}"
+    collapsed, after, matrix = add_collapse(tape, module, connection, x)
+    normal = add_norm(tape, f"{name}.{norms.before_mixer}", block.norm, collapsed)
+    output = _add_mixer(tape, name, block.mixers[0], normal, positions)
+    x = add_expansion(tape, module, output, after, matrix, x)
+    module = f"{name}.{connection.before_feed_forward}"
+    collapsed, after, matrix = add_collapse(tape, module, connection, x)
+    normal = add_norm(tape, f"{name}.{norms.before_feed_forward}", block.norm, collapsed)
+    output = _add_part(tape, name, block, normal)
+    return add_expansion(tape, module, output, after, matrix, x)
+
+
+def _add_fed(tape: Tape, name: str, block: Block, x: Blob) -> Blob:
+    """Add the feed-forward part of a block, with its norms, to its input."""
+    norms = block.norms
     residual = x
     if norms.before_feed_forward:
         x = add_norm(tape, f"{name}.{norms.before_feed_forward}", block.norm, x)
     fed = _add_part(tape, name, block, x)
+    if block.side_experts is not None:
+        fed = _add_side_experts(tape, name, block, residual, fed)
     fed = _finish_part(tape, name, block, fed, norms.after_feed_forward)
     return tape.op(f"{name}.add", "add", residual, fed)
+
+
+def _add_side_experts(tape: Tape, name: str, block: Block, x: Blob, fed: Blob) -> Blob:
+    """Add the experts beside the feed-forward part, of which `fed` is the output; return the sum of both."""
+    side = block.side_experts
+    assert side is not None
+    fed = add_norm(tape, f"{name}.{side.other_norm_after}", block.norm, fed)
+    normal = add_norm(tape, f"{name}.{side.norm_before}", block.norm, x)
+    routed = add_experts(tape, _join(name, side.experts.module), side.experts, normal, routed_by=x)
+    routed = add_norm(tape, f"{name}.{side.norm_after}", block.norm, routed)
+    return tape.op(f"{name}.add", "add", fed, routed)
+
+
+def _add_per_layer_inputs(tape: Tape, decoder: Decoder, root: str, x: Blob) -> Blob:
+    """Add the per-layer embeddings of all blocks: a table, and a projection of the embedding (Gemma 3n)."""
+    inputs = [block.per_layer_input for block in decoder.blocks if block.per_layer_input is not None]
+    size, tokens = inputs[0].size if inputs else 0, x.shape[1]
+    width = len(inputs) * size
+    name = _join(root, "embed_tokens_per_layer")
+    read = tape.embedding(name, Blob((1, tokens)), decoder.per_layer_vocabulary, width)
+    read = tape.op(f"{name}.mul", "mul", read, Blob((), CONSTANT))
+    projected = tape.linear(_join(root, "per_layer_model_projection"), x, width, bias=False)
+    projected = tape.op(_join(root, "mul"), "mul", projected)
+    projected = tape.view(root, projected, (1, tokens, len(inputs), size), "reshape")
+    projected = add_norm(tape, _join(root, "per_layer_projection_norm"), "rms", projected)
+    both = tape.op(_join(root, "add"), "add", projected, read, out=projected.shape)
+    return tape.op(_join(root, "mul"), "mul", both)
+
+
+def _add_per_layer_input(tape: Tape, name: str, block: Block, x: Blob, per_layer: Blob) -> Blob:
+    """Add the gate that puts the embedding of a block into the residual stream."""
+    part = block.per_layer_input
+    assert part is not None
+    own = tape.view(name, per_layer, (1, x.shape[1], part.size), "getitem", "slice")
+    gate = tape.linear(f"{name}.per_layer_input_gate", x, part.size, bias=False)
+    gate = tape.activation(f"{name}.act_fn", gate, part.activation)
+    gated = tape.op(f"{name}.mul", "mul", gate, own)
+    output = tape.linear(f"{name}.per_layer_projection", gated, x.shape[-1], bias=False)
+    output = add_norm(tape, f"{name}.post_per_layer_input_norm", block.norm, output)
+    return tape.op(f"{name}.add", "add", x, output)
 
 
 def _finish_part(tape: Tape, name: str, block: Block, output: Blob, norm: str) -> Blob:
@@ -133,6 +249,8 @@ def _add_mixer(tape: Tape, block: str, mixer: Mixer, x: Blob, positions: Positio
         return add_attention(tape, name, mixer, x, positions)
     if isinstance(mixer, LatentAttention):
         return add_latent_attention(tape, name, mixer, x, positions)
+    if isinstance(mixer, CompressedAttention):
+        return add_compressed_attention(tape, name, mixer, x, positions)
     if isinstance(mixer, Mamba):
         return add_mamba(tape, name, mixer, x)
     if isinstance(mixer, Mamba2):

@@ -1,164 +1,45 @@
-"""Families of decoders: one record of the parts of a block for each ``model_type`` of a config.
-
-Each record says which key of the config gives each field of the records in `traits`, where it differs from
-`STANDARD_ATTENTION` and the other standards, which are LLaMA's. Sources are the modules of ``transformers`` 5 of the
-same names, with which tests compare every family.
-"""
+"""All model types of decoders, and the traits that a config gives with the record of its type."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from ..tape import Config
-from .keys import (
-    Activation,
-    All,
-    Both,
-    CeilOf,
-    Choice,
-    EveryNth,
-    FalconHeads,
-    Flag,
-    Fraction,
-    From,
-    HeadSize,
-    HeadsOf,
-    Integer,
-    IsSet,
-    KeyValueHeads,
-    Layers,
-    Listed,
-    Multiple,
-    Not,
-    Numbered,
-    RotarySize,
-    Sum,
-    When,
+from .family import (
+    STANDARD_ATTENTION,
+    STANDARD_DECODER,
+    STANDARD_EXPERTS,
+    STANDARD_FEED_FORWARD,
+    STANDARD_LATENT,
+    Family,
+    Fields,
 )  # fmt: skip
+from .keys import Integer
+from .records import dense, established, gemma, hybrids, mixtures, qwen
 from .traits import (
     Attention,
     Block,
+    CompressedAttention,
     Decoder,
     DeltaNet,
     Experts,
     FeedForward,
+    Indexer,
     LatentAttention,
     Mamba,
     Mamba2,
     Mixer,
-    Norms,
-    Projections,
+    PerLayerInput,
+    SideExperts,
 )  # fmt: skip
 
-Fields = Mapping[str, Any]
-NOTHING: Fields = MappingProxyType({})
-
-STANDARD_DECODER: Fields = {
-    "vocabulary": Integer("vocab_size"), "hidden_size": Integer("hidden_size"), "is_tied": Flag("tie_word_embeddings"),
+FAMILIES: dict[str, Family] = {
+    **established.FAMILIES, **dense.FAMILIES, **mixtures.FAMILIES, **hybrids.FAMILIES, **qwen.FAMILIES,
+    **gemma.FAMILIES,
 }  # fmt: skip
-STANDARD_ATTENTION: Fields = {
-    "heads": Integer("num_attention_heads"), "kv_heads": KeyValueHeads(), "head_size": HeadSize(),
-    "rotary_size": RotarySize(), "dropout": Fraction("attention_dropout"),
-}  # fmt: skip
-STANDARD_FEED_FORWARD: Fields = {"inner_size": Integer("intermediate_size"), "activation": Activation()}
-STANDARD_EXPERTS: Fields = {
-    "count": Integer("num_experts"), "active": Integer("num_experts_per_tok"),
-    "inner_size": Integer("moe_intermediate_size"), "activation": Activation(), "is_normalised": Flag("norm_topk_prob"),
-}  # fmt: skip
-STANDARD_LATENT: Fields = {
-    "heads": Integer("num_attention_heads"), "query_rank": Integer("q_lora_rank", None),
-    "kv_rank": Integer("kv_lora_rank"), "plain_size": Integer("qk_nope_head_dim"),
-    "rotary_size": Integer("qk_rope_head_dim"), "value_size": Integer("v_head_dim"), "bias": Flag("attention_bias"),
-    "dropout": Fraction("attention_dropout"),
-}  # fmt: skip
-
-
-class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """A model type.
-
-    Attributes
-    ----------
-    name : str
-        Stem of its classes in ``transformers``: ``Llama`` for ``LlamaForCausalLM`` and ``LlamaModel``.
-    layer_count : str
-        The key of the number of blocks.
-    positions : str
-        The key of the number of positions that the model knows.
-    longest : int or None
-        That number where the config does not give it; None: unlimited.
-    decoder, attention, feed_forward, block : Mapping
-        Fields of `Decoder`, `Attention`, `FeedForward` and `Block` that differ from the standard: a constant, or a
-        reader of `keys`.
-    latent : Mapping or None
-        Fields of `LatentAttention`; None: the family has `Attention`.
-    experts : Mapping or None
-        Fields of `Experts`; None: there are none.
-    shared : Mapping or None
-        Fields of the shared experts, a `FeedForward`.
-    mamba, mamba2, delta_net : Mapping or None
-        Fields of `Mamba`, `Mamba2` or `DeltaNet`, the mixer of layers without attention; None: there are none.
-    attends : Layers
-        The layers with attention, where the family has another mixer.
-    has_both_mixers : bool
-        Whether every layer has attention and the other mixer side by side.
-    has_feed_forward : bool
-        Whether blocks have a feed-forward part.
-    sparse : Layers
-        The layers with experts.
-    window : Integer or None
-        The key of the sliding window.
-    windowed : Layers
-        The layers to which it applies.
-    rotated : Layers
-        The layers with rotary positions.
-    head_class, model_class : str
-        Names of the classes where they are not ``...ForCausalLM`` and ``...Model``.
-    unread : tuple of (str, tuple)
-        Keys with the only values that are read: a config with others is refused.
-    same : tuple of (str, str)
-        Pairs of keys that must have the same value, where the first is given.
-    left_out : tuple of (str, str)
-        Keys of optional parts, which are left out by default, with a description of each.
-    """
-
-    name: str
-    layer_count: str = "num_hidden_layers"
-    positions: str = "max_position_embeddings"
-    longest: int | None = 2048
-    decoder: Fields = NOTHING
-    attention: Fields = NOTHING
-    latent: Fields | None = None
-    feed_forward: Fields = NOTHING
-    dense_feed_forward: Fields = NOTHING
-    block: Fields = NOTHING
-    mamba: Fields | None = None
-    mamba2: Fields | None = None
-    delta_net: Fields | None = None
-    attends: Layers = All()
-    has_both_mixers: bool = False
-    has_feed_forward: bool = True
-    experts: Fields | None = None
-    shared: Fields | None = None
-    sparse: Layers = All()
-    window: Integer | None = None
-    windowed: Layers = All()
-    chunk: Integer | None = None
-    chunked: Layers = All()
-    rotated: Layers = All()
-    head_class: str = ""
-    model_class: str = ""
-    unread: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-    same: tuple[tuple[str, str], ...] = ()
-    left_out: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def classes(self) -> tuple[str, str]:
-        """The class with a head, and the one without."""
-        return self.head_class or f"{self.name}ForCausalLM", self.model_class or f"{self.name}Model"
+"""Families by ``model_type``."""
 
 
 def describe_decoder(family: Family, config: Config) -> Decoder:
@@ -177,16 +58,38 @@ def describe_decoder(family: Family, config: Config) -> Decoder:
             raise config.fail(
                 f"$.{first} is {config.fields[first]!r}; {family.name} is read only if it equals $.{second}"
             )
-    count = Integer(family.layer_count).read(config)
+    layer_count = Integer(family.layer_count) if isinstance(family.layer_count, str) else family.layer_count
+    count = layer_count.read(config)
     assert count is not None
     sparse = family.sparse.choose(config, count) if family.experts is not None else [False] * count
-    mixers = _mixers(family, config, count)
-    parts: list[FeedForward | Experts | None] = [None] * count
-    if family.has_feed_forward:
-        parts = [_feed_forward(family, config, is_sparse) for is_sparse in sparse]
+    mixes = family.mixes.choose(config, count)
+    mixers = [mixer if has_mixer else () for mixer, has_mixer in zip(_mixers(family, config, count), mixes)]
+    feeds = family.feeds.choose(config, count)
+    reuses = family.reuses.choose(config, count)
+    hashed = family.hashed.choose(config, count)
     block = _resolve(config, family.block)
-    blocks = tuple(Block(mixers=mixer, feed_forward=part, **block) for mixer, part in zip(mixers, parts))
-    return Decoder(blocks=blocks, **_resolve(config, {**STANDARD_DECODER, **family.decoder}))
+    blocks = []
+    for index, more in enumerate(_block_extras(family, config, count)):
+        part = _feed_forward(family, config, sparse[index], reuses[index]) if feeds[index] else None
+        if hashed[index] and isinstance(part, Experts):
+            part = msgspec.structs.replace(part, is_hashed=True)
+        blocks.append(Block(mixers=mixers[index], feed_forward=part, **block, **more))
+    return Decoder(blocks=tuple(blocks), **_resolve(config, {**STANDARD_DECODER, **family.decoder}))
+
+
+def _block_extras(family: Family, config: Config, count: int) -> list[dict[str, Any]]:
+    """Return the fields of each block for per-layer embeddings and for experts beside the feed-forward part."""
+    extras: list[dict[str, Any]] = [{} for _ in range(count)]
+    if family.per_layer_input is not None:
+        for extra, applies in zip(extras, family.has_per_layer_input.choose(config, count)):
+            if applies:
+                extra["per_layer_input"] = PerLayerInput(**_resolve(config, family.per_layer_input))
+    if family.side_experts is not None:
+        for extra, applies in zip(extras, family.has_side_experts.choose(config, count)):
+            if applies:
+                experts = Experts(**_resolve(config, {**STANDARD_EXPERTS, **family.side_experts}))
+                extra["side_experts"] = SideExperts(experts=experts)
+    return extras
 
 
 def _resolve(config: Config, fields: Fields) -> dict[str, Any]:
@@ -198,25 +101,35 @@ def _mixers(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...
     """Return the mixers of each block."""
     if family.latent is not None:
         latent = LatentAttention(**_resolve(config, {**STANDARD_LATENT, **family.latent}))
-        return [(latent,)] * count
+        if family.indexer is None:
+            return [(latent,)] * count
+        indexed = msgspec.structs.replace(latent, indexer=Indexer(**_resolve(config, family.indexer)))
+        return [(indexed if has_own else latent,) for has_own in family.indexes.choose(config, count)]
+    if family.compressed is not None:
+        return _compressed_attention(family, config, count)
     other = _other_mixer(family, config)
     attends = family.attends.choose(config, count)
     if other is not None and not any(attends):
         return [(other,)] * count
     attention = Attention(**_resolve(config, {**STANDARD_ATTENTION, **family.attention}))
+    full_attention = _resolve(config, family.full_attention)
     window = family.window.read(config) if family.window is not None else None
     windowed = family.windowed.choose(config, count)
     chunk = family.chunk.read(config) if family.chunk is not None else None
     chunked = family.chunked.choose(config, count)
     rotated = family.rotated.choose(config, count)
+    reuses = family.reuses.choose(config, count)
     mixers: list[tuple[Mixer, ...]] = []
-    for has_attention, has_window, has_chunk, is_rotated in zip(attends, windowed, chunked, rotated):
+    for has_attention, has_window, has_chunk, is_rotated, has_none in zip(attends, windowed, chunked, rotated, reuses):
         own = msgspec.structs.replace(
             attention,
             window=window if has_window else None,
             chunk=chunk if has_chunk and family.chunk is not None else None,
             rotary_size=attention.rotary_size if is_rotated else 0,
+            reuses_cache=has_none,
         )
+        if not has_window:
+            own = msgspec.structs.replace(own, **full_attention)
         if other is None:
             mixers.append((own,))
         elif family.has_both_mixers:
@@ -224,6 +137,18 @@ def _mixers(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...
         else:
             mixers.append((own,) if has_attention else (other,))
     return mixers
+
+
+def _compressed_attention(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...]]:
+    """Return the attention of each block, with the compression of its layer."""
+    assert family.compressed is not None
+    plain = CompressedAttention(**_resolve(config, family.compressed))
+    mixers = [plain] * count
+    for layers, record in family.compressions:
+        compressed = msgspec.structs.replace(plain, compression=record.read(config))
+        chosen = layers.choose(config, count)
+        mixers = [compressed if has_own else mixer for mixer, has_own in zip(mixers, chosen)]
+    return [(mixer,) for mixer in mixers]
 
 
 def _other_mixer(family: Family, config: Config) -> Mixer | None:
@@ -237,10 +162,12 @@ def _other_mixer(family: Family, config: Config) -> Mixer | None:
     return None
 
 
-def _feed_forward(family: Family, config: Config, is_sparse: bool) -> FeedForward | Experts:
+def _feed_forward(family: Family, config: Config, is_sparse: bool, reuses_cache: bool) -> FeedForward | Experts:
     """Return the feed-forward part of a block."""
     if not is_sparse:
         fields = {**STANDARD_FEED_FORWARD, **family.feed_forward, **family.dense_feed_forward}
+        if reuses_cache:
+            fields |= family.reusing_feed_forward
         return FeedForward(**_resolve(config, fields))
     assert family.experts is not None
     fields = _resolve(config, {**STANDARD_EXPERTS, **family.experts})
@@ -254,536 +181,3 @@ def _feed_forward(family: Family, config: Config, is_sparse: bool) -> FeedForwar
             shared_fields["inner_size"] *= multiple
             shared = FeedForward(**shared_fields)
     return Experts(shared=shared, **fields)
-
-
-BIASED = {"bias": Flag("attention_bias"), "output_bias": Flag("attention_bias")}
-"""Attention biases that the config decides."""
-
-SANDWICH = Norms(
-    after_mixer="post_attention_layernorm", before_feed_forward="pre_feedforward_layernorm",
-    after_feed_forward="post_feedforward_layernorm",
-)  # fmt: skip
-POST_NORMS = Norms("", "post_attention_layernorm", "", "post_feedforward_layernorm")
-ONE_NORM = Norms(before_feed_forward="")
-TWO_LAYER = {"is_gated": False, "up": "fc1", "down": "fc2", "activation_module": "activation_fn"}
-"""A feed-forward part without a gate."""
-
-QWEN_WINDOW = When(
-    Flag("use_sliding_window"), Listed("sliding_attention", otherwise=From(Integer("max_window_layers", 28)))
-)
-LOCAL_EXPERTS = {
-    "count": Integer("num_local_experts"),
-    "inner_size": Integer("intermediate_size"),
-    "is_normalised": True,
-}
-DEEPSEEK_EXPERTS = {
-    "count": Integer("n_routed_experts"), "scoring": "sigmoid", "score_correction": True,
-    "groups": Integer("n_group", 1), "is_normalised": Flag("norm_topk_prob", True),
-}  # fmt: skip
-DEEPSEEK_SHARED = {
-    "module": "shared_experts", "inner_size": Integer("moe_intermediate_size"),
-    "multiple": Integer("n_shared_experts", 1),
-}  # fmt: skip
-NEXT_TOKEN = (("num_nextn_predict_layers", "multi-token prediction layers"),)
-GPT_PROJECTIONS = Projections(packed="c_attn", output="c_proj")
-CONV1D_PART = {
-    "is_gated": False, "up": "c_fc", "down": "c_proj", "activation_module": "act", "transposed_weights": True,
-    "inner_size": Multiple("n_inner", 4, "n_embd"),
-    "activation": Activation(("activation_function",), "gelu_new"),
-}  # fmt: skip
-
-FAMILIES: dict[str, Family] = {
-    "llama": Family(name="Llama", attention=BIASED, feed_forward={"bias": Flag("mlp_bias")}),
-    "mistral": Family(name="Mistral", longest=131072, window=Integer("sliding_window", None)),
-    "ministral": Family(
-        name="Ministral", longest=131072, window=Integer("sliding_window", None),
-        windowed=Listed("sliding_attention", otherwise=All()),
-    ),
-    "mixtral": Family(
-        name="Mixtral", longest=131072, window=Integer("sliding_window", None),
-        experts={**LOCAL_EXPERTS, "active": Integer("num_experts_per_tok", 2)},
-    ),
-    "qwen2": Family(
-        name="Qwen2", longest=32768, attention={"bias": True}, window=Integer("sliding_window", None),
-        windowed=QWEN_WINDOW,
-    ),
-    "qwen2_moe": Family(
-        name="Qwen2Moe", longest=32768, attention={"bias": Flag("qkv_bias", True)},
-        window=Integer("sliding_window", None), windowed=QWEN_WINDOW,
-        experts={"has_shared_gate": True},
-        shared={"module": "shared_expert", "inner_size": Integer("shared_expert_intermediate_size")},
-        sparse=Both(EveryNth(Integer("decoder_sparse_step", 1)), Not(Numbered("mlp_only_layers"))),
-    ),
-    "qwen3": Family(
-        name="Qwen3", longest=32768,
-        attention={
-            **BIASED, "query_key_norm": "per_head", "head_size": HeadSize(128),
-            "rotary_size": RotarySize(head_size=HeadSize(128)),
-        },
-        window=Integer("sliding_window", None), windowed=QWEN_WINDOW,
-    ),
-    "qwen3_moe": Family(
-        name="Qwen3Moe", longest=32768, attention={**BIASED, "query_key_norm": "per_head"},
-        window=Integer("sliding_window", None), windowed=QWEN_WINDOW,
-        experts={"count": Integer("num_experts num_local_experts")},
-        sparse=Both(EveryNth(Integer("decoder_sparse_step", 1)), Not(Numbered("mlp_only_layers"))),
-    ),
-    "gemma": Family(
-        name="Gemma", longest=8192, block={"norm": "rms_one_plus"},
-        decoder={
-            "norm": "rms_one_plus", "has_embedding_scale": True, "is_tied": Flag("tie_word_embeddings", True),
-        },
-        attention={
-            **BIASED, "head_size": HeadSize(256), "rotary_size": RotarySize(head_size=HeadSize(256)),
-        },
-        feed_forward={"activation": "gelu_pytorch_tanh"},
-    ),
-    "gemma2": Family(
-        name="Gemma2", longest=8192, block={"norm": "rms_one_plus", "norms": SANDWICH},
-        decoder={
-            "norm": "rms_one_plus", "has_embedding_scale": True, "is_tied": Flag("tie_word_embeddings", True),
-            "has_logit_softcap": IsSet("final_logit_softcapping", 30.0),
-        },
-        attention={
-            **BIASED, "head_size": HeadSize(256), "rotary_size": RotarySize(head_size=HeadSize(256)),
-            "has_softcap": IsSet("attn_logit_softcapping", 50.0),
-        },
-        feed_forward={"activation": Activation(("hidden_activation",), "gelu_pytorch_tanh")},
-        window=Integer("sliding_window", 4096),
-        windowed=Listed("sliding_attention", otherwise=EveryNth(Integer("sliding_window_pattern", 2), 0)),
-    ),
-    "gemma3_text": Family(
-        name="Gemma3", model_class="Gemma3TextModel", longest=131072,
-        block={"norm": "rms_one_plus", "norms": SANDWICH},
-        decoder={
-            "norm": "rms_one_plus", "has_embedding_scale": True, "is_tied": Flag("tie_word_embeddings", True),
-            "has_logit_softcap": IsSet("final_logit_softcapping"), "vocabulary": Integer("vocab_size", 262208),
-        },
-        attention={
-            **BIASED, "heads": Integer("num_attention_heads", 8),
-            "kv_heads": KeyValueHeads(4, heads_default=8), "head_size": HeadSize(256),
-            "rotary_size": RotarySize(head_size=HeadSize(256)), "has_softcap": IsSet("attn_logit_softcapping"),
-            "query_key_norm": "per_head", "norm": "rms_one_plus",
-        },
-        feed_forward={"activation": Activation(("hidden_activation",), "gelu_pytorch_tanh")},
-        window=Integer("sliding_window", 4096),
-        windowed=Listed("sliding_attention", otherwise=Not(EveryNth(Integer("sliding_window_pattern", 6)))),
-    ),
-    "phi": Family(
-        name="Phi", block={"norm": "layer", "norms": ONE_NORM, "is_parallel": True, "dropout": Fraction("resid_pdrop")},
-        decoder={"norm": "layer", "final_norm": "final_layernorm", "head_bias": True,
-                 "dropout": Fraction("embd_pdrop")},
-        attention={
-            "bias": True, "output_bias": True, "projections": Projections(output="dense"),
-            "rotary_size": RotarySize(0.5),
-        },
-        feed_forward={**TWO_LAYER, "bias": True, "activation": Activation(("hidden_act",), "gelu_new")},
-        unread=(("qk_layernorm", (False,)),),
-    ),
-    "phi3": Family(
-        name="Phi3", longest=131072, block={"dropout": Fraction("resid_pdrop")},
-        attention={"projections": Projections(packed="qkv_proj")},
-        feed_forward={"packed": "gate_up_proj", "activation_module": "activation_fn"},
-        window=Integer("sliding_window", None),
-    ),
-    "phimoe": Family(
-        name="Phimoe", longest=131072, attention=BIASED, block={"norm": "layer"},
-        decoder={"norm": "layer", "head_bias": Flag("lm_head_bias")},
-        window=Integer("sliding_window", None),
-        experts={
-            **LOCAL_EXPERTS, "router": "router", "is_normalised": False, "active": Integer("num_experts_per_tok", 2),
-        },
-    ),
-    "deepseek_v2": Family(
-        name="DeepseekV2", longest=163840, latent={"rotary_style": "complex"},
-        experts={**DEEPSEEK_EXPERTS, "scoring": "softmax", "score_correction": False,
-                 "is_normalised": Flag("norm_topk_prob")},
-        shared={**DEEPSEEK_SHARED, "multiple": Integer("n_shared_experts", 2)},
-        sparse=From(Integer("first_k_dense_replace", 0)),
-    ),
-    "deepseek_v3": Family(
-        name="DeepseekV3", longest=163840, latent={}, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
-        sparse=From(Integer("first_k_dense_replace", 3)), left_out=NEXT_TOKEN,
-    ),
-    "minicpm3": Family(
-        name="MiniCPM3", longest=32768, latent={}, block={"has_residual_scale": True},
-        decoder={"has_embedding_scale": True, "has_logit_scale": True, "is_tied": Flag("tie_word_embeddings", True)},
-        feed_forward={"bias": Flag("mlp_bias")},
-    ),
-    "gpt_oss": Family(
-        name="GptOss", longest=131072,
-        attention={"bias": Flag("attention_bias", True), "output_bias": Flag("attention_bias", True),
-                   "has_sinks": True},
-        window=Integer("sliding_window", 128),
-        windowed=Listed("sliding_attention", otherwise=EveryNth(Integer("sliding_window_pattern", 2), 0)),
-        experts={
-            **LOCAL_EXPERTS, "active": Integer("num_experts_per_tok experts_per_token", 4), "router": "router",
-            "router_bias": True, "bias": True, "scoring": "softmax_of_chosen", "is_normalised": False,
-            "is_clamped": True,
-        },
-    ),
-    "glm4": Family(
-        name="Glm4", longest=131072,
-        block={"norms": Norms("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm",
-                              "post_mlp_layernorm")},
-        attention={"bias": Flag("attention_bias", True), "rotary_size": RotarySize(0.5)},
-        feed_forward={"packed": "gate_up_proj", "activation_module": "activation_fn"},
-    ),
-    "glm4_moe": Family(
-        name="Glm4Moe", longest=131072,
-        attention={
-            "bias": Flag("attention_bias"), "rotary_size": RotarySize(0.5),
-            "query_key_norm": Choice("use_qk_norm", {True: "per_head", False: ""}, False),
-        },
-        experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED, sparse=From(Integer("first_k_dense_replace", 1)),
-        left_out=NEXT_TOKEN,
-    ),
-    "olmo": Family(
-        name="Olmo", block={"norm": "layer_plain"}, decoder={"norm": "layer_plain"}, attention=BIASED,
-        unread=(("clip_qkv", (None,)),),
-    ),
-    "olmo2": Family(
-        name="Olmo2", longest=4096, block={"norms": POST_NORMS}, attention={**BIASED, "query_key_norm": "full_width"},
-    ),
-    "olmoe": Family(
-        name="Olmoe", longest=4096, attention={**BIASED, "query_key_norm": "full_width"},
-        experts={"inner_size": Integer("intermediate_size")}, unread=(("clip_qkv", (None,)),),
-    ),
-    "granite": Family(
-        name="Granite", attention=BIASED, feed_forward={"bias": Flag("mlp_bias")},
-        block={"has_residual_scale": True}, decoder={"has_embedding_scale": True, "has_logit_scale": True},
-    ),
-    "granitemoe": Family(
-        name="GraniteMoe", attention={"bias": Flag("attention_bias"), "output_bias": Flag("attention_bias")},
-        block={"has_residual_scale": True}, decoder={"has_embedding_scale": True, "has_logit_scale": True},
-        experts={
-            **LOCAL_EXPERTS, "module": "block_sparse_moe", "router": "router", "scoring": "softmax_of_chosen",
-            "is_normalised": False,
-        },
-    ),
-    "stablelm": Family(
-        name="StableLm", longest=4096, block={"norm": "layer", "dropout": Fraction("hidden_dropout")},
-        decoder={"norm": "layer"}, attention={"bias": Flag("use_qkv_bias"), "rotary_size": RotarySize(0.25)},
-        unread=(("qk_layernorm", (False,)), ("use_parallel_residual", (False,))),
-    ),
-    "starcoder2": Family(
-        name="Starcoder2", longest=16384, block={"norm": "layer", "dropout": Fraction("residual_dropout")},
-        decoder={"norm": "layer", "is_tied": Flag("tie_word_embeddings", True),
-                 "dropout": Fraction("embedding_dropout")},
-        attention={"bias": Flag("use_bias", True), "output_bias": Flag("use_bias", True)},
-        feed_forward={
-            "is_gated": False, "up": "c_fc", "down": "c_proj", "activation_module": "act",
-            "bias": Flag("use_bias", True), "activation": Activation(("hidden_act",), "gelu_pytorch_tanh"),
-        },
-        window=Integer("sliding_window", None),
-    ),
-    "cohere": Family(
-        name="Cohere", longest=8192,
-        block={"norm": "layer_written_out", "norms": ONE_NORM, "is_parallel": True},
-        decoder={
-            "norm": "layer_written_out", "is_tied": Flag("tie_word_embeddings", True), "has_logit_scale": True,
-        },
-        attention={
-            **BIASED, "query_key_norm": Choice("use_qk_norm", {True: "per_head", False: ""}, False),
-            "norm": "layer_written_out",
-        },
-    ),
-    "cohere2": Family(
-        name="Cohere2", longest=131072,
-        block={"norm": "layer_written_out", "norms": ONE_NORM, "is_parallel": True},
-        decoder={
-            "norm": "layer_written_out", "is_tied": Flag("tie_word_embeddings", True), "has_logit_scale": True,
-        },
-        attention=BIASED, window=Integer("sliding_window", 4096),
-        windowed=Listed("sliding_attention", otherwise=Not(EveryNth(Integer("sliding_window_pattern", 4)))),
-        rotated=Listed("sliding_attention", otherwise=Not(EveryNth(Integer("sliding_window_pattern", 4)))),
-    ),
-    "nemotron": Family(
-        name="Nemotron", longest=4096, block={"norm": "layer_one_plus"}, decoder={"norm": "layer_one_plus"},
-        attention={**BIASED, "rotary_size": RotarySize(0.5)},
-        feed_forward={
-            "is_gated": False, "bias": Flag("mlp_bias"), "activation": Activation(("hidden_act",), "relu2"),
-        },
-    ),
-    "exaone4": Family(
-        name="Exaone4", longest=131072, block={"norms": POST_NORMS}, attention={"query_key_norm": "per_head"},
-        window=Integer("sliding_window", None),
-        windowed=Listed("sliding_attention", otherwise=Not(EveryNth(Integer("sliding_window_pattern", 4)))),
-        rotated=When(IsSet("sliding_window"), Listed("sliding_attention", otherwise=All()), otherwise=All()),
-    ),
-    "smollm3": Family(
-        name="SmolLM3", longest=65536, attention=BIASED, feed_forward={"bias": Flag("mlp_bias")},
-        decoder={"is_tied": Flag("tie_word_embeddings", True)},
-        rotated=Listed(1, "no_rope_layers", otherwise=Not(EveryNth(Integer("no_rope_layer_interval", 4)))),
-        window=Integer("sliding_window", None), windowed=When(Flag("use_sliding_window"), Listed("sliding_attention")),
-    ),
-    "llama4_text": Family(
-        name="Llama4", model_class="Llama4TextModel", longest=131072,
-        attention={**BIASED, "query_key_norm": Choice("use_qk_norm", {True: "after_rotary", False: ""}, True),
-                   "rotary_style": "complex"},
-        rotated=Listed(1, "no_rope_layers", otherwise=Not(EveryNth(Integer("no_rope_layer_interval", 4)))),
-        chunk=Integer("attention_chunk_size", 8192),
-        chunked=Listed("chunked_attention", otherwise=Not(EveryNth(Integer("no_rope_layer_interval", 4)))),
-        dense_feed_forward={"inner_size": Integer("intermediate_size_mlp"), "module": "feed_forward",
-                            "activation_module": "activation_fn"},
-        experts={**LOCAL_EXPERTS, "module": "feed_forward", "router": "router", "scoring": "sigmoid_of_chosen",
-                 "is_normalised": False, "active": Integer("num_experts_per_tok", 1)},
-        shared={"module": "shared_expert", "activation_module": "activation_fn"},
-        sparse=Numbered("moe_layers", otherwise=EveryNth(Integer("interleave_moe_layer_step", 1))),
-    ),
-    "gpt2": Family(
-        name="GPT2", head_class="GPT2LMHeadModel", layer_count="n_layer", positions="n_positions", longest=1024,
-        decoder={
-            "hidden_size": Integer("n_embd"), "root": "transformer", "block_list": "h", "embedding": "wte",
-            "final_norm": "ln_f", "norm": "layer", "learned_positions": Integer("n_positions", 1024),
-            "is_tied": Flag("tie_word_embeddings", True), "dropout": Fraction("embd_pdrop", 0.1),
-        },
-        block={"norm": "layer", "norms": Norms("ln_1", "", "ln_2"), "dropout": Fraction("resid_pdrop", 0.1)},
-        attention={
-            "heads": Integer("n_head"), "kv_heads": Integer("n_head"),
-            "head_size": HeadSize(key="", hidden="n_embd", heads="n_head"), "module": "attn",
-            "projections": GPT_PROJECTIONS, "transposed_weights": True, "rotary_size": 0,
-            "dropout": Fraction("attn_pdrop", 0.1), "bias": True, "output_bias": True,
-        },
-        feed_forward=CONV1D_PART,
-    ),
-    "mamba": Family(
-        name="Mamba", positions="", longest=None, attends=All(False), has_feed_forward=False,
-        decoder={"root": "backbone", "embedding": "embeddings", "final_norm": "norm_f",
-                 "is_tied": Flag("tie_word_embeddings", True)},
-        block={"norms": Norms(before_mixer="norm")},
-        mamba={
-            "inner_size": Multiple("intermediate_size d_inner", Integer("expand", 2), "hidden_size"),
-            "state_size": Integer("state_size", 16), "convolution": Integer("conv_kernel", 4),
-            "step_rank": CeilOf("time_step_rank", "hidden_size", 16), "bias": Flag("use_bias"),
-            "convolution_bias": Flag("use_conv_bias", True),
-        },
-    ),
-    "mamba2": Family(
-        name="Mamba2", positions="", longest=None, attends=All(False), has_feed_forward=False,
-        decoder={"root": "backbone", "embedding": "embeddings", "final_norm": "norm_f"},
-        block={"norms": Norms(before_mixer="norm")},
-        mamba2={
-            "heads": Integer("num_heads", 128), "head_size": Integer("head_dim", 64), "groups": Integer("n_groups", 8),
-            "state_size": Integer("state_size", 128), "convolution": Integer("conv_kernel", 4),
-            "chunk": Integer("chunk_size", 256), "bias": Flag("use_bias"),
-            "convolution_bias": Flag("use_conv_bias", True),
-        },
-    ),
-    "jamba": Family(
-        name="Jamba", longest=262144, decoder={"final_norm": "final_layernorm"},
-        attends=EveryNth(Integer("attn_layer_period", 8), Integer("attn_layer_offset", 4)),
-        attention={"rotary_size": 0}, block={"norms": Norms(before_feed_forward="pre_ff_layernorm")},
-        mamba={
-            "inner_size": Multiple("", Integer("mamba_expand", 2), "hidden_size"),
-            "state_size": Integer("mamba_d_state", 16), "convolution": Integer("mamba_d_conv", 4),
-            "step_rank": CeilOf("mamba_dt_rank", "hidden_size", 16), "bias": Flag("mamba_proj_bias"),
-            "convolution_bias": Flag("mamba_conv_bias", True), "has_norms": True, "module": "mamba",
-        },
-        feed_forward={"module": "feed_forward"},
-        experts={
-            "module": "feed_forward", "router": "router", "count": Integer("num_experts", 16),
-            "active": Integer("num_experts_per_tok", 2), "inner_size": Integer("intermediate_size"),
-            "is_normalised": False,
-        },
-        sparse=EveryNth(Integer("expert_layer_period", 2), Integer("expert_layer_offset", 1)),
-    ),
-    "falcon_h1": Family(
-        name="FalconH1", longest=8192, decoder={"final_norm": "final_layernorm", "has_embedding_scale": True,
-                                                "has_logit_scale": True},
-        has_both_mixers=True, attention=BIASED,
-        block={"norms": Norms(before_feed_forward="pre_ff_layernorm")},
-        feed_forward={"module": "feed_forward", "bias": Flag("mlp_bias")},
-        mamba2={
-            "heads": Integer("mamba_n_heads", 128), "head_size": HeadsOf("mamba_d_head", "mamba_d_ssm",
-            "mamba_n_heads"),
-            "groups": Integer("mamba_n_groups", 1), "state_size": Integer("mamba_d_state", 256),
-            "convolution": Integer("mamba_d_conv", 4), "chunk": Integer("mamba_chunk_size", 256),
-            "bias": Flag("mamba_proj_bias"), "convolution_bias": Flag("mamba_conv_bias", True),
-            "has_norm": Flag("mamba_rms_norm"), "module": "mamba",
-        },
-    ),
-    "granitemoehybrid": Family(
-        name="GraniteMoeHybrid", longest=131072,
-        attends=Listed("attention full_attention", otherwise=All(False)),
-        attention={**BIASED, "rotary_size": Choice(
-            "position_embedding_type", {"rope": RotarySize(), None: 0, "nope": 0}, None)},
-        block={"has_residual_scale": True}, decoder={"has_embedding_scale": True, "has_logit_scale": True},
-        feed_forward={"module": "shared_mlp", "packed": "input_linear", "down": "output_linear",
-                      "inner_size": Integer("shared_intermediate_size", 1024)},
-        mamba2={
-            "heads": Integer("mamba_n_heads", 128), "head_size": HeadsOf("mamba_d_head", "", "mamba_n_heads"),
-            "groups": Integer("mamba_n_groups", 1), "state_size": Integer("mamba_d_state", 256),
-            "convolution": Integer("mamba_d_conv", 4), "chunk": Integer("mamba_chunk_size", 256),
-            "bias": Flag("mamba_proj_bias"), "convolution_bias": Flag("mamba_conv_bias", True), "module": "mamba",
-        },
-        experts={
-            **LOCAL_EXPERTS, "module": "block_sparse_moe", "router": "router", "scoring": "softmax_of_chosen",
-            "is_normalised": False,
-        },
-        shared={}, sparse=When(IsSet("num_local_experts", 8, (None, 0))),
-    ),
-    "qwen3_next": Family(
-        name="Qwen3Next", longest=262144,
-        block={"norm": "rms_one_plus"}, decoder={"norm": "rms_one_plus"},
-        attends=Listed("full_attention", otherwise=EveryNth(Integer("full_attention_interval", 4))),
-        attention={
-            **BIASED, "query_key_norm": "per_head", "norm": "rms_one_plus", "has_output_gate": True,
-            "head_size": HeadSize(256), "rotary_size": RotarySize(0.25, HeadSize(256)),
-        },
-        delta_net={
-            "key_heads": Integer("linear_num_key_heads", 16), "value_heads": Integer("linear_num_value_heads", 32),
-            "key_size": Integer("linear_key_head_dim", 128), "value_size": Integer("linear_value_head_dim", 128),
-            "convolution": Integer("linear_conv_kernel_dim", 4),
-        },
-        experts={"has_shared_gate": True, "is_normalised": Flag("norm_topk_prob", True)},
-        shared={"module": "shared_expert", "inner_size": Integer("shared_expert_intermediate_size")},
-        sparse=Both(EveryNth(Integer("decoder_sparse_step", 1)), Not(Numbered("mlp_only_layers"))),
-    ),
-    "gpt_neo": Family(
-        name="GPTNeo", layer_count="num_layers",
-        decoder={
-            "root": "transformer", "block_list": "h", "embedding": "wte", "final_norm": "ln_f", "norm": "layer",
-            "learned_positions": Integer("max_position_embeddings", 2048), "dropout": Fraction("embed_dropout"),
-            "is_tied": Flag("tie_word_embeddings", True),
-        },
-        block={"norm": "layer", "norms": Norms("ln_1", "", "ln_2"), "dropout": Fraction("resid_dropout")},
-        attention={
-            "heads": Integer("num_heads"), "kv_heads": Integer("num_heads"),
-            "head_size": HeadSize(key="", heads="num_heads"), "module": "attn.attention", "rotary_size": 0,
-            "projections": Projections(output="out_proj"), "output_bias": True, "is_always_unfused": True,
-        },
-        feed_forward={
-            "is_gated": False, "up": "c_fc", "down": "c_proj", "bias": True, "activation_module": "act",
-            "inner_size": Multiple("intermediate_size", 4, "hidden_size"),
-            "activation": Activation(("activation_function",), "gelu_new"),
-        },
-        window=Integer("window_size", 256),
-        windowed=Listed("local", "attention_layers", otherwise=EveryNth(Integer("local_period", 2))),
-    ),
-    "gptj": Family(
-        name="GPTJ", layer_count="n_layer", positions="n_positions",
-        decoder={
-            "hidden_size": Integer("n_embd"), "root": "transformer", "block_list": "h", "embedding": "wte",
-            "final_norm": "ln_f", "norm": "layer", "head_bias": True, "dropout": Fraction("embd_pdrop"),
-        },
-        block={
-            "norm": "layer", "norms": Norms("ln_1", "", ""), "is_parallel": True, "dropout": Fraction("resid_pdrop"),
-        },
-        attention={
-            "heads": Integer("n_head"), "kv_heads": Integer("n_head"),
-            "head_size": HeadSize(key="", hidden="n_embd", heads="n_head"), "module": "attn",
-            "projections": Projections(output="out_proj"), "rotary_size": Integer("rotary_dim", 64),
-            "rotary_style": "interleaved", "is_always_unfused": True, "dropout": Fraction("attn_pdrop"),
-        },
-        feed_forward={
-            "is_gated": False, "up": "fc_in", "down": "fc_out", "bias": True, "activation_module": "act",
-            "inner_size": Multiple("n_inner", 4, "n_embd"),
-            "activation": Activation(("activation_function",), "gelu_new"),
-        },
-    ),
-    "opt": Family(
-        name="OPT",
-        decoder={
-            "root": "model.decoder", "norm": "layer", "final_norm": "final_layer_norm",
-            "learned_positions": Sum("max_position_embeddings", 2048, 2), "position_embedding": "embed_positions",
-            "is_tied": Flag("tie_word_embeddings", True),
-        },
-        block={"norm": "layer", "norms": Norms("self_attn_layer_norm", "", "final_layer_norm"),
-               "dropout": Fraction("dropout", 0.1)},
-        attention={
-            "bias": Flag("enable_bias", True), "output_bias": Flag("enable_bias", True), "rotary_size": 0,
-            "kv_heads": Integer("num_attention_heads"), "projections": Projections(output="out_proj"),
-        },
-        feed_forward={
-            **TWO_LAYER, "module": "", "bias": Flag("enable_bias", True), "inner_size": Integer("ffn_dim"),
-            "activation": Activation(("activation_function",), "relu"),
-        },
-        unread=(("do_layer_norm_before", (True,)),), same=(("word_embed_proj_dim", "hidden_size"),),
-    ),
-    "falcon": Family(
-        name="Falcon",
-        decoder={
-            "root": "transformer", "block_list": "h", "embedding": "word_embeddings", "final_norm": "ln_f",
-            "norm": "layer", "is_tied": Flag("tie_word_embeddings", True),
-        },
-        block={
-            "norm": "layer", "is_parallel": Flag("parallel_attn", True), "dropout": Fraction("hidden_dropout"),
-            "norms": Choice(
-                "new_decoder_architecture",
-                {True: Norms("ln_attn", "", "ln_mlp"), False: Norms(before_feed_forward="")}, False,
-            ),
-        },
-        attention={
-            "module": "self_attention", "projections": Projections(packed="query_key_value", output="dense"),
-            "packed_layout": "groups", "kv_heads": FalconHeads(), "bias": Flag("bias"), "output_bias": Flag("bias"),
-            "has_alibi": Flag("alibi"), "head_size": HeadSize(key=""),
-            "rotary_size": RotarySize(head_size=HeadSize(key="")),
-        },
-        feed_forward={
-            "is_gated": False, "up": "dense_h_to_4h", "down": "dense_4h_to_h", "bias": Flag("bias"),
-            "activation_module": "act", "inner_size": Multiple("ffn_hidden_size", 4, "hidden_size"),
-            "activation": Activation(("activation",), "gelu"),
-        },
-        unread=(("num_ln_in_parallel_attn", (None, 2)),),
-    ),
-    "bloom": Family(
-        name="Bloom", layer_count="n_layer num_hidden_layers", positions="seq_length", longest=2048,
-        decoder={
-            "hidden_size": Integer("hidden_size n_embed"), "root": "transformer", "block_list": "h",
-            "embedding": "word_embeddings", "embedding_norm": "word_embeddings_layernorm", "final_norm": "ln_f",
-            "norm": "layer", "is_tied": Flag("tie_word_embeddings", True),
-        },
-        block={"norm": "layer", "dropout": Fraction("hidden_dropout")},
-        attention={
-            "heads": Integer("n_head num_attention_heads"), "kv_heads": Integer("n_head num_attention_heads"),
-            "head_size": HeadSize(key="", hidden="hidden_size n_embed", heads="n_head num_attention_heads"),
-            "module": "self_attention", "projections": Projections(packed="query_key_value", output="dense"),
-            "packed_layout": "heads", "bias": True, "output_bias": True, "rotary_size": 0, "has_alibi": True,
-            "is_always_unfused": True,
-        },
-        feed_forward={
-            "is_gated": False, "up": "dense_h_to_4h", "down": "dense_4h_to_h", "bias": True,
-            "activation_module": "gelu_impl", "inner_size": Multiple("", 4, "hidden_size n_embed"),
-            "activation": "gelu_new",
-        },
-        unread=(("apply_residual_connection_post_layernorm", (False,)),),
-    ),
-    "mpt": Family(
-        name="Mpt", layer_count="n_layers", positions="max_seq_len",
-        decoder={
-            "hidden_size": Integer("d_model"), "root": "transformer", "block_list": "blocks", "embedding": "wte",
-            "final_norm": "norm_f", "norm": "layer_no_bias", "is_tied": Flag("tie_word_embeddings", True),
-        },
-        block={"norm": "layer_no_bias", "norms": Norms("norm_1", "", "norm_2"), "dropout": Fraction("resid_pdrop")},
-        attention={
-            "heads": Integer("n_heads"), "kv_heads": Integer("n_heads"),
-            "head_size": HeadSize(key="", hidden="d_model", heads="n_heads"), "module": "attn",
-            "projections": Projections(packed="Wqkv", output="out_proj"), "packed_layout": "chunk",
-            "rotary_size": 0, "has_alibi": True, "is_always_unfused": True,
-        },
-        feed_forward={
-            "module": "ffn", "is_gated": False, "activation_module": "act", "activation": "gelu",
-            "inner_size": Multiple("", Integer("expansion_ratio", 4), "d_model"),
-        },
-        unread=(("no_bias", (True,)),),
-    ),
-    "gpt_neox": Family(
-        name="GPTNeoX",
-        decoder={"root": "gpt_neox", "embedding": "embed_in", "final_norm": "final_layer_norm", "norm": "layer",
-                 "dropout": Fraction("hidden_dropout")},
-        block={"norm": "layer", "is_parallel": Flag("use_parallel_residual", True),
-               "dropout": Fraction("hidden_dropout")},
-        attention={
-            "module": "attention", "projections": Projections(packed="query_key_value", output="dense"),
-            "packed_layout": "heads", "bias": Flag("attention_bias", True),
-            "output_bias": Flag("attention_bias", True), "rotary_size": RotarySize(0.25),
-            "kv_heads": Integer("num_attention_heads"),
-        },
-        feed_forward={"is_gated": False, "up": "dense_h_to_4h", "down": "dense_4h_to_h", "bias": True,
-                      "activation_module": "act", "activation": Activation(("hidden_act",), "gelu")},
-    ),
-}  # fmt: skip
-"""Families by ``model_type``."""
-
-FAMILIES["kimi_k2"] = FAMILIES["deepseek_v3"]  # its configs name DeepSeek's classes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
+from .norms import add_norm
 from .traits import Experts, FeedForward
 
 
@@ -37,8 +38,12 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
         output = tape.linear(f"{name}.{part.down}", inner, hidden_size, part.bias)
     elif part.is_gated:
         gate = tape.linear(f"{name}.{part.gate}", x, inner_size, part.bias)
+        if part.is_limited:
+            gate = tape.op(f"{name}.clamp", "clamp", gate, origin="method")
         gate = tape.activation(f"{name}.{part.activation_module}", gate, part.activation)
         up = tape.linear(f"{name}.{part.up}", x, inner_size, part.bias)
+        if part.is_limited:
+            up = tape.op(f"{name}.clamp", "clamp", up, origin="method")
         inner = tape.op(f"{name}.mul", "mul", gate, up)
         output = tape.linear(f"{name}.{part.down}", inner, hidden_size, part.bias)
     else:
@@ -50,19 +55,23 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
     return output
 
 
-def add_experts(tape: Tape, name: str, part: Experts, x: Blob) -> Blob:
+def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob | None = None) -> Blob:
     """Add a mixture of experts: router, the chosen experts as grouped matrix products, and the shared experts.
 
-    Under tensor parallelism without sequence parallelism every expert is divided among the devices; with it each device
-    has tokens of its own, and whole experts.
+    The router reads `routed_by`, by default `x`. Under tensor parallelism without sequence parallelism every expert is
+    divided among the devices; with it each device has tokens of its own, and whole experts.
     """
     is_divided = not tape.is_sequence_parallel
     if is_divided:
         x = tape.column_parallel_input(name, x)
     hidden_size, tokens = x.shape[-1], x.shape[1]
     flat = tape.view(name, x, (tokens, hidden_size))
-    weights, chosen = _route(tape, f"{name}.{part.router}", part, flat)
-    output = _grouped_experts(tape, f"{name}.{part.experts}", part, flat, weights, chosen, is_divided)
+    read = flat if routed_by is None else tape.view(name, routed_by, (tokens, hidden_size))
+    weights, chosen = _route(tape, f"{name}.{part.router}", part, read)
+    routed = flat if part.latent_size is None else tape.linear(f"{name}.fc1_latent_proj", flat, part.latent_size, False)
+    output = _grouped_experts(tape, f"{name}.{part.experts}", part, routed, weights, chosen, is_divided)
+    if part.latent_size is not None:
+        output = tape.linear(f"{name}.fc2_latent_proj", output, hidden_size, bias=False)
     output = tape.view(name, output, (1, tokens, hidden_size), "reshape")
     if part.shared is not None:
         shared_name = f"{name}.{part.shared.module}"
@@ -79,17 +88,25 @@ def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
     """Add the router; return the weights and the indices of the chosen experts, ``(tokens, active)`` each."""
     tokens = x.shape[0]
     chosen_shape = (tokens, part.active)
+    if part.has_scaled_router:
+        x = add_norm(tape, f"{name}.norm", "rms", x, has_weight=False)
+        x = tape.op(name, "mul", x, weights=((x.shape[-1],),))
+        x = tape.op(f"{name}.mul", "mul", x)
     scores = tape.linear(name, x, part.count, part.router_bias)
-    if part.scoring in ("softmax", "sigmoid"):
+    if part.scoring in ("softmax", "sigmoid", "sqrtsoftplus"):
         scores = _score(tape, name, scores, part.scoring)
     choice = scores
-    if part.score_correction:
+    if part.score_correction and not part.is_hashed:
         correction = Blob((part.count,), CONSTANT)  # a buffer, which no gradient changes
         choice = tape.op(f"{name}.add", "add", scores, correction)
     if part.groups > 1:
         choice = _limit_to_groups(tape, name, choice, part)
-    weights, chosen = tape.split_tensor(f"{name}.topk", choice, "topk", (chosen_shape, chosen_shape))
-    if part.score_correction:
+    if part.is_hashed:
+        chosen = tape.op(f"{name}.getitem", "gather", out=chosen_shape, function="getitem")
+        weights = chosen
+    else:
+        weights, chosen = tape.split_tensor(f"{name}.topk", choice, "topk", (chosen_shape, chosen_shape))
+    if part.score_correction or part.is_hashed:
         weights = tape.op(f"{name}.gather", "gather", scores, chosen, out=chosen_shape, origin="function")
     if part.scoring == "softmax_of_chosen":
         weights = _score(tape, name, weights, "softmax")
@@ -98,12 +115,18 @@ def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
     if part.is_normalised:
         total = tape.op(f"{name}.sum", "reduce", weights, out=(tokens, 1), origin="method", function="sum")
         weights = tape.op(f"{name}.div", "div", weights, total)
+    if part.has_scaled_router:
+        factors = tape.op(f"{name}.getitem", "gather", chosen, weights=((part.count,),), function="getitem")
+        weights = tape.op(f"{name}.mul", "mul", weights, factors)
     return weights, chosen
 
 
 def _score(tape: Tape, name: str, logits: Blob, function: str) -> Blob:
     if function == "softmax":
         return tape.softmax(name, logits)
+    if function == "sqrtsoftplus":
+        positive = tape.op(f"{name}.softplus", "softplus", logits, origin="function")
+        return tape.op(f"{name}.sqrt", "sqrt", positive, origin="method")
     return tape.op(f"{name}.sigmoid", "sigmoid", logits, origin="function")
 
 
@@ -135,9 +158,13 @@ def _grouped_experts(
     weights = tape.op(f"{name}.getitem", "gather", weights, function="getitem")
     gathered = tape.all_to_all(name, gathered)
     own_experts = part.count // tape.options.expert_parallel
-    up = _grouped_product(tape, f"{name}.gate_up_proj", part, gathered, own_experts, 2 * inner_size)
-    halves = tape.split_tensor(f"{name}.chunk", up, "chunk", ((rows, inner_size),) * 2, "method")
-    inner = _gate_experts(tape, name, part, halves)
+    if part.is_gated:
+        up = _grouped_product(tape, f"{name}.gate_up_proj", part, gathered, own_experts, 2 * inner_size)
+        halves = tape.split_tensor(f"{name}.chunk", up, "chunk", ((rows, inner_size),) * 2, "method")
+        inner = _gate_experts(tape, name, part, halves)
+    else:
+        inner = _grouped_product(tape, f"{name}.up_proj", part, gathered, own_experts, inner_size)
+        inner = tape.activation(f"{name}.act_fn", inner, part.activation)
     output = _grouped_product(tape, f"{name}.down_proj", part, inner, own_experts, hidden_size)
     output = tape.all_to_all(name, output)
     factors = tape.view(name, weights, (rows, 1), "unsqueeze")
@@ -150,6 +177,9 @@ def _grouped_experts(
 def _gate_experts(tape: Tape, name: str, part: Experts, halves: list[Blob]) -> Blob:
     """Add the gated activation of the experts."""
     gate, up = halves
+    if part.is_limited:
+        gate = tape.op(f"{name}.clamp", "clamp", gate, origin="method")
+        up = tape.op(f"{name}.clamp", "clamp", up, origin="method")
     if not part.is_clamped:
         gate = tape.activation(f"{name}.act_fn", gate, part.activation)
         return tape.op(f"{name}.mul", "mul", gate, up)

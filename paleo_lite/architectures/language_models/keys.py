@@ -109,6 +109,47 @@ class Choice(NamedTuple):
         return value.read(config) if hasattr(value, "read") else value
 
 
+class IfSet(NamedTuple):
+    """The value of one reader if a key is set, to neither null, false nor 0; otherwise another value."""
+
+    key: str
+    value: Any
+    otherwise: Any = 0
+    default: Any = None
+
+    def read(self, config: Config) -> Any:
+        """Return the selected value."""
+        selected = self.value if config.fields.get(self.key, self.default) else self.otherwise
+        return selected.read(config) if hasattr(selected, "read") else selected
+
+
+class Record(NamedTuple):
+    """A record, of which readers give the fields."""
+
+    kind: type
+    fields: Mapping[str, Any]
+
+    def read(self, config: Config) -> Any:
+        """Return the record."""
+        values = {name: value.read(config) if hasattr(value, "read") else value for name, value in self.fields.items()}
+        return self.kind(**values)
+
+
+class Within(NamedTuple):
+    """A value read from a nested object of the config, if it is there; otherwise from the config itself."""
+
+    key: str
+    inner: Integer
+    otherwise: Integer
+
+    def read(self, config: Config) -> int | None:
+        """Return the value."""
+        nested = config.fields.get(self.key)
+        if isinstance(nested, dict) and nested.get(self.inner.key) is not None:
+            return self.inner.read(Config(nested, config.where))
+        return self.otherwise.read(config)
+
+
 class HeadSize(NamedTuple):
     """The size per attention head: the value of its key, else the hidden size divided by the number of heads."""
 
@@ -223,6 +264,34 @@ class HeadsOf(NamedTuple):
         return channels // config.positive_integer(self.heads, 128)
 
 
+class CountOf(NamedTuple):
+    """The number of layers: an integer, or the length of a list or a pattern that names the kind of each layer."""
+
+    key: str
+    lists: tuple[str, ...]
+
+    def read(self, config: Config) -> int:
+        """Return the number of layers."""
+        for name in self.lists:
+            listed = config.fields.get(name)
+            if isinstance(listed, (list, str)) and listed:
+                return len(listed)
+        return config.positive_integer(self.key)
+
+
+class Length(NamedTuple):
+    """The number of entries of a list; 0 if it is absent."""
+
+    key: str
+
+    def read(self, config: Config) -> int:
+        """Return the number."""
+        listed = config.fields.get(self.key) or []
+        if not isinstance(listed, list):
+            raise config.fail(f"$.{self.key} must be a list (got {listed!r})")
+        return len(listed)
+
+
 class Multiple(NamedTuple):
     """An integer; if it is absent, another integer (`of`) times a factor."""
 
@@ -293,6 +362,35 @@ class Listed(NamedTuple):
         return [value in values for value in listed[:count]]
 
 
+class Lettered(NamedTuple):
+    """The layers with one of the given letters in a pattern of the config, which has a letter for each layer."""
+
+    letters: str
+    key: str
+    otherwise: Layers = All(False)
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        pattern = config.fields.get(self.key)
+        if pattern is None:
+            return self.otherwise.choose(config, count)
+        if not isinstance(pattern, str) or len(pattern) < count:
+            raise config.fail(f"$.{self.key} must have a letter for each of the {count} layers")
+        return [letter in self.letters for letter in pattern[:count]]
+
+
+class Sharing(NamedTuple):
+    """The layers that select tokens by themselves; the others take the selection of the layer before (GLM-5.2)."""
+
+    period: Integer = Integer("index_topk_freq", 1)
+    offset: Integer = Integer("index_skip_topk_offset", 2)
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        period, offset = self.period.read(config) or 1, self.offset.read(config) or 0
+        return [max(index - offset + 1, 0) % period == 0 for index in range(count)]
+
+
 class Numbered(NamedTuple):
     """The layers with their index in a list of the config; if it is empty or absent, the layers of another rule."""
 
@@ -334,6 +432,17 @@ class EveryNth(NamedTuple):
             value = config.fields.get(offset.key, offset.default)
             offset = value if isinstance(value, int) else 0
         return [index % period == offset % period for index in range(count)]
+
+
+class LastOf(NamedTuple):
+    """The last layers, of which a key gives the number; none if it is absent."""
+
+    key: str
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        last = config.positive_integer(self.key) if config.fields.get(self.key) else 0
+        return [index >= count - last for index in range(count)]
 
 
 class Not(NamedTuple):

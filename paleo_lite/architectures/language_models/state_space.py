@@ -98,17 +98,23 @@ def add_mamba2(tape: Tape, name: str, mixer: Mamba2, x: Blob) -> Blob:
 
 
 def add_delta_net(tape: Tape, name: str, mixer: DeltaNet, x: Blob) -> Blob:
-    """Add gated delta-rule linear attention (Yang et al. 2024), as in Qwen3-Next."""
+    """Add gated delta-rule linear attention (Yang et al. 2024), as in Qwen3-Next and Qwen3.5."""
     hidden_size, tokens = x.shape[-1], tape.lengths.queries
     key_heads, heads = tape.shard_size(mixer.key_heads), tape.shard_size(mixer.value_heads)
     key_width, value_width = key_heads * mixer.key_size, heads * mixer.value_size
     x = tape.column_parallel_input(name, x)
-    packed = tape.linear(f"{name}.in_proj_qkvz", x, 2 * key_width + 2 * value_width, bias=False)
-    gates = tape.linear(f"{name}.in_proj_ba", x, 2 * heads, bias=False)
     convolved_size = 2 * key_width + value_width
-    shapes = ((1, tokens, convolved_size), (1, tokens, value_width))
-    convolved, gate = tape.split_tensor(f"{name}.split", packed, "split", shapes)
-    beta, decay = tape.split_tensor(f"{name}.split", gates, "split", ((1, tokens, heads),) * 2)
+    if mixer.has_packed_projections:
+        packed = tape.linear(f"{name}.in_proj_qkvz", x, convolved_size + value_width, bias=False)
+        gates = tape.linear(f"{name}.in_proj_ba", x, 2 * heads, bias=False)
+        shapes = ((1, tokens, convolved_size), (1, tokens, value_width))
+        convolved, gate = tape.split_tensor(f"{name}.split", packed, "split", shapes)
+        beta, decay = tape.split_tensor(f"{name}.split", gates, "split", ((1, tokens, heads),) * 2)
+    else:
+        convolved = tape.linear(f"{name}.in_proj_qkv", x, convolved_size, bias=False)
+        gate = tape.linear(f"{name}.in_proj_z", x, value_width, bias=False)
+        beta = tape.linear(f"{name}.in_proj_b", x, heads, bias=False)
+        decay = tape.linear(f"{name}.in_proj_a", x, heads, bias=False)
     convolved = tape.view(name, convolved, (1, convolved_size, tokens), "transpose")
     convolved = _add_convolution(tape, name, convolved, mixer.convolution, False)
     convolved = tape.view(name, convolved, (1, tokens, convolved_size), "transpose")

@@ -47,6 +47,10 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     heads, kv_heads : int
         Query heads, and key and value heads; `kv_heads` divides `heads` (Ainslie et al. 2023).
     head_size : int
+    value_size : int or None
+        Size of a value per head; None: that of the keys.
+    has_value_scale : bool
+        Whether values are multiplied by a constant (MiMo-V2).
     module : str
         Name of the attention module in its block.
     projections : Projections
@@ -61,6 +65,12 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
         Norm of queries and keys: none, over each head, over all heads together, or over each head after the rotation.
     norm : NormKind
         Kind of that norm.
+    has_value_norm : bool
+        Whether values are normalised over each head, too, without a weight (Gemma 4).
+    shares_key_and_value : bool
+        Whether the projection of the keys, before their norm, also makes the values (Gemma 4).
+    reuses_cache : bool
+        Whether keys and values are those of the last layer before with the same window that made its own (Gemma 3n).
     rotary_size : int
         Elements of a head that are rotated (Su et al. 2021); 0 without rotary positions.
     rotary_style : {"half", "interleaved", "complex"}
@@ -87,6 +97,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     heads: int
     kv_heads: int
     head_size: int
+    value_size: int | None = None
+    has_value_scale: bool = False
     module: str = "self_attn"
     projections: Projections = Projections()
     packed_layout: Literal["split", "chunk", "heads", "groups"] = "split"
@@ -95,6 +107,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     output_bias: bool = False
     query_key_norm: Literal["", "per_head", "full_width", "after_rotary"] = ""
     norm: NormKind = "rms"
+    has_value_norm: bool = False
+    shares_key_and_value: bool = False
+    reuses_cache: bool = False
     rotary_size: int = 0
     rotary_style: Literal["half", "interleaved", "complex"] = "half"
     has_alibi: bool = False
@@ -105,6 +120,22 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     is_always_unfused: bool = False
     has_output_gate: bool = False
     dropout: float = 0.0
+
+
+class Indexer(msgspec.Struct, frozen=True, kw_only=True):
+    """A small attention that selects the tokens to which latent attention attends (DeepSeek-V3.2, 2025, section 2.1).
+
+    The score of token s for token t is ``sum_h w[t, h] relu(q[t, h] . k[s])``, with one key per token. Keys are cached.
+
+    Attributes
+    ----------
+    heads, head_size : int
+    module : str
+    """
+
+    heads: int
+    head_size: int
+    module: str = "indexer"
 
 
 class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +157,10 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
         Biases of the two down-projections.
     rotary_style : {"half", "interleaved", "complex"}
     norm : NormKind
+    selected : int or None
+        Tokens to which a query attends, at most; None: all.
+    indexer : Indexer or None
+        Selects these tokens; None: the selection of the layer before is used, or there is none.
     dropout : float
     """
 
@@ -139,7 +174,57 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
     bias: bool = False
     rotary_style: Literal["half", "interleaved", "complex"] = "half"
     norm: NormKind = "rms"
+    selected: int | None = None
+    indexer: Indexer | None = None
     dropout: float = 0.0
+
+
+class Compression(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of which each stands for several tokens (DeepSeek-V4, 2026, section 2.3).
+
+    Attributes
+    ----------
+    rate : int
+        Tokens per key.
+    overlaps : bool
+        Whether a key also reads the tokens of the key before, through features of their own.
+    indexer : Indexer or None
+        Selects the keys for each query, from keys of its own compressed at the same rate; None: all are read.
+    selected : int or None
+        How many it selects.
+    """
+
+    rate: int
+    overlaps: bool = False
+    indexer: Indexer | None = None
+    selected: int | None = None
+
+
+class CompressedAttention(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention of many query heads to one head of keys that are values, too: a window and compressed tokens.
+
+    Attributes
+    ----------
+    heads, head_size, rotary_size : int
+    query_rank : int
+    output_groups, output_rank : int
+        Groups of heads, each of which is projected to `output_rank` numbers before the output projection.
+    window : int
+        Last tokens that are read as they are.
+    compression : Compression or None
+        None: the window is all that is read.
+    module : str
+    """
+
+    heads: int
+    head_size: int
+    rotary_size: int
+    query_rank: int
+    output_groups: int
+    output_rank: int
+    window: int
+    compression: Compression | None = None
+    module: str = "self_attn"
 
 
 class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +245,8 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
         Name of the projection that makes gate and up at once; empty where each has its own.
     activation_module : str
     transposed_weights : bool
+    is_limited : bool
+        Whether gate and up projection are limited before the activation (DeepSeek-V4).
     dropout : float or None
         Dropout probability after the part; None: the model has no such module.
     """
@@ -175,6 +262,7 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
     packed: str = ""
     activation_module: str = "act_fn"
     transposed_weights: bool = False
+    is_limited: bool = False
     dropout: float | None = None
 
 
@@ -188,12 +276,17 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     inner_size : int
         Of one expert.
     activation : str
+    is_gated : bool
+        Whether a second projection is multiplied in (Shazeer 2020).
+    latent_size : int or None
+        Width to which a token is projected before the experts and from which their sum is projected back (LatentMoE of
+        Nemotron 3); None: experts read the hidden state.
     module : str
     router : str
         Name of the router in the module.
     experts : str
         Name of the experts in the module.
-    scoring : {"softmax", "sigmoid", "softmax_of_chosen", "sigmoid_of_chosen"}
+    scoring : {"softmax", "sigmoid", "sqrtsoftplus", "softmax_of_chosen", "sigmoid_of_chosen"}
         How router logits become weights, and whether before or after the choice.
     is_normalised : bool
         Whether the weights of the chosen experts are divided by their sum.
@@ -203,11 +296,18 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     bias : bool
         Whether experts have biases.
     is_clamped : bool
-        Whether gate and up are limited before the activation (gpt-oss).
+        Whether gate and up are limited, and the activation is that of gpt-oss.
+    is_limited : bool
+        Whether gate and up are limited before the activation (DeepSeek-V4).
+    is_hashed : bool
+        Whether a table gives the experts of each token of the vocabulary, instead of the router (DeepSeek-V4).
     groups : int
         Groups of experts of which some are chosen first; 1: no groups.
     shared : FeedForward or None
         Experts that every token passes, as one feed-forward part.
+    has_scaled_router : bool
+        Whether the router reads the normalised hidden state times a learned vector, and the weights of the chosen
+        experts are multiplied by learned factors (Gemma 4).
     has_shared_gate : bool
         Whether the output of the shared experts is multiplied by a sigmoid of its own (Qwen2-MoE).
     """
@@ -216,17 +316,22 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     active: int
     inner_size: int
     activation: str = "silu"
+    is_gated: bool = True
+    latent_size: int | None = None
     module: str = "mlp"
     router: str = "gate"
     experts: str = "experts"
-    scoring: Literal["softmax", "sigmoid", "softmax_of_chosen", "sigmoid_of_chosen"] = "softmax"
+    scoring: Literal["softmax", "sigmoid", "sqrtsoftplus", "softmax_of_chosen", "sigmoid_of_chosen"] = "softmax"
     is_normalised: bool = True
     router_bias: bool = False
     score_correction: bool = False
     bias: bool = False
     is_clamped: bool = False
+    is_limited: bool = False
+    is_hashed: bool = False
     groups: int = 1
     shared: FeedForward | None = None
+    has_scaled_router: bool = False
     has_shared_gate: bool = False
 
 
@@ -291,7 +396,7 @@ class Mamba2(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeltaNet(msgspec.Struct, frozen=True, kw_only=True):
-    """Gated delta-rule linear attention (Yang et al. 2024), as in Qwen3-Next.
+    """Gated delta-rule linear attention (Yang et al. 2024), as in Qwen3-Next and Qwen3.5.
 
     Attributes
     ----------
@@ -300,6 +405,9 @@ class DeltaNet(msgspec.Struct, frozen=True, kw_only=True):
         Per head.
     convolution : int
     chunk : int
+    has_packed_projections : bool
+        Whether one projection makes queries, keys, values and gates and another one both factors of the rule
+        (Qwen3-Next); otherwise gates and factors have projections of their own (Qwen3.5).
     module : str
     """
 
@@ -309,10 +417,11 @@ class DeltaNet(msgspec.Struct, frozen=True, kw_only=True):
     value_size: int
     convolution: int
     chunk: int = 64
+    has_packed_projections: bool = True
     module: str = "linear_attn"
 
 
-Mixer = Attention | LatentAttention | Mamba | Mamba2 | DeltaNet
+Mixer = Attention | LatentAttention | CompressedAttention | Mamba | Mamba2 | DeltaNet
 """The kinds of layers that mix the tokens of a sequence."""
 
 
@@ -325,13 +434,59 @@ class Norms(msgspec.Struct, frozen=True):
     after_feed_forward: str = ""
 
 
+class PerLayerInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A small embedding of every token for every block, gated into the block (per-layer embeddings of Gemma 3n).
+
+    Attributes
+    ----------
+    size : int
+        Of the embedding in one block.
+    activation : str
+    """
+
+    size: int
+    activation: str
+
+
+class SideExperts(msgspec.Struct, frozen=True, kw_only=True):
+    """A mixture of experts beside the feed-forward part of a block: both are normalised and added (Gemma 4).
+
+    Attributes
+    ----------
+    experts : Experts
+    norm_before, norm_after, other_norm_after : str
+        Names of the norms before and after the experts, and of that after the feed-forward part.
+    """
+
+    experts: Experts
+    norm_before: str = "pre_feedforward_layernorm_2"
+    norm_after: str = "post_feedforward_layernorm_2"
+    other_norm_after: str = "post_feedforward_layernorm_1"
+
+
+class HyperConnection(msgspec.Struct, frozen=True, kw_only=True):
+    """Several residual streams, of which every part of a block reads a sum, and which it mixes (Xie et al. 2026).
+
+    Attributes
+    ----------
+    streams : int
+    before_mixer, before_feed_forward : str
+        Names of the modules.
+    """
+
+    streams: int
+    before_mixer: str = "attn_hc"
+    before_feed_forward: str = "ffn_hc"
+
+
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """A block: mixers, then a feed-forward part, each added to its input.
 
     Attributes
     ----------
     mixers : tuple of Mixer
-        More than one run side by side on the same input, and their outputs are added (Falcon-H1).
+        More than one run side by side on the same input, and their outputs are added (Falcon-H1). Without any the block
+        is a feed-forward part alone (Nemotron-H).
     feed_forward : FeedForward, Experts or None
     norm : NormKind
     norms : Norms
@@ -340,12 +495,23 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         Without a second norm they also share the first.
     has_residual_scale : bool
         Whether the output of each part is multiplied by a constant before it is added (Granite, MiniCPM).
+    side_experts : SideExperts or None
+        Experts that read the input of the feed-forward part's norm; None: there are none.
+    per_layer_input : PerLayerInput or None
+    hyper_connection : HyperConnection or None
+        None: the residual stream is one, and outputs are added to it.
+    has_output_scale : bool
+        Whether the output of the block is multiplied by a constant (Gemma 4).
     dropout : float or None
         Dropout probability after mixer and feed-forward part; None: the model has no such modules.
     """
 
     mixers: tuple[Mixer, ...]
     feed_forward: FeedForward | Experts | None = None
+    side_experts: SideExperts | None = None
+    per_layer_input: PerLayerInput | None = None
+    hyper_connection: HyperConnection | None = None
+    has_output_scale: bool = False
     norm: NormKind = "rms"
     norms: Norms = Norms()
     is_parallel: bool = False
@@ -374,6 +540,8 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     learned_positions : int
         Rows of the table of learned positions; 0 without one.
     position_embedding : str
+    per_layer_vocabulary : int
+        Rows of the table of per-layer embeddings; 0: there is none.
     is_tied : bool
         Whether the head's weight is that of the embedding.
     head_bias : bool
@@ -396,6 +564,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     has_logit_softcap: bool = False
     learned_positions: int = 0
     position_embedding: str = "wpe"
+    per_layer_vocabulary: int = 0
     is_tied: bool = False
     head_bias: bool = False
     dropout: float | None = None

@@ -1,0 +1,1 @@
+"""Records of model types, by kind of model or publisher."""

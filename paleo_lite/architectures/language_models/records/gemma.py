@@ -1,0 +1,66 @@
+"""Gemma 4: text parts with heads of two sizes, shared caches, per-layer embeddings, and experts beside a dense part."""
+
+from __future__ import annotations
+
+from ..family import BIASED, SANDWICH, Family
+from ..keys import (
+    Activation,
+    All,
+    Choice,
+    EveryNth,
+    Flag,
+    HeadSize,
+    IfSet,
+    Integer,
+    IsSet,
+    KeyValueHeads,
+    LastOf,
+    Listed,
+    Multiple,
+    Not,
+    RotarySize,
+    When,
+)  # fmt: skip
+
+_ACTIVATION = Activation(("hidden_activation",), "gelu_pytorch_tanh")
+
+FAMILIES: dict[str, Family] = {
+    "gemma4_text": Family(
+        name="Gemma4", model_class="Gemma4TextModel", longest=131072,
+        block={"norms": SANDWICH, "has_output_scale": True},
+        decoder={
+            "has_embedding_scale": True, "is_tied": Flag("tie_word_embeddings", True),
+            "has_logit_softcap": IsSet("final_logit_softcapping"),
+            "per_layer_vocabulary": IfSet(
+                "hidden_size_per_layer_input", Integer("vocab_size_per_layer_input", 262144), default=256
+            ),
+        },
+        attention={
+            **BIASED, "kv_heads": KeyValueHeads(4), "head_size": HeadSize(256), "query_key_norm": "per_head",
+            "rotary_size": RotarySize(head_size=HeadSize(256)), "has_value_norm": True,
+        },
+        full_attention={
+            "head_size": Integer("global_head_dim", 512), "rotary_size": Integer("global_head_dim", 512),
+            "shares_key_and_value": Flag("attention_k_eq_v"),
+            "kv_heads": Choice(
+                "attention_k_eq_v",
+                {True: Integer("num_global_key_value_heads num_key_value_heads", 4), False: KeyValueHeads(4)}, False,
+            ),
+        },
+        feed_forward={"activation": _ACTIVATION},
+        window=Integer("sliding_window", 512),
+        windowed=Listed("sliding_attention", otherwise=Not(EveryNth(Integer("sliding_window_pattern", 6)))),
+        reuses=LastOf("num_kv_shared_layers"),
+        reusing_feed_forward={
+            "inner_size": IfSet("use_double_wide_mlp", Multiple("", 2, "intermediate_size"),
+                                otherwise=Integer("intermediate_size")),
+        },
+        per_layer_input={"size": Integer("hidden_size_per_layer_input", 256), "activation": _ACTIVATION},
+        has_per_layer_input=When(IsSet("hidden_size_per_layer_input", 256, (None, 0)), All()),
+        side_experts={
+            "module": "", "router": "router", "active": Integer("top_k_experts"), "activation": _ACTIVATION,
+            "is_normalised": True, "has_scaled_router": True,
+        },
+        has_side_experts=When(Flag("enable_moe_block"), All()),
+    ),
+}  # fmt: skip

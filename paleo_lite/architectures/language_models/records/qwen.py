@@ -1,0 +1,49 @@
+"""Qwen3-VL and Qwen3.5: the text parts of vision-language models."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..family import BIASED, Family
+from ..keys import Both, EveryNth, HeadSize, Integer, Listed, Not, Numbered, RotarySize
+from .established import FAMILIES as ESTABLISHED
+
+_VISION_LANGUAGE = {"root": "model.language_model"}
+
+_QWEN3_5 = Family(
+    name="Qwen3_5", model_class="Qwen3_5TextModel", longest=32768,
+    block={"norm": "rms_one_plus"}, decoder={"norm": "rms_one_plus"},
+    attends=Listed("full_attention", otherwise=EveryNth(Integer("full_attention_interval", 4))),
+    attention={
+        **BIASED, "query_key_norm": "per_head", "norm": "rms_one_plus", "has_output_gate": True,
+        "head_size": HeadSize(256), "rotary_size": RotarySize(0.25, HeadSize(256)),
+    },
+    delta_net={
+        "key_heads": Integer("linear_num_key_heads", 16), "value_heads": Integer("linear_num_value_heads", 32),
+        "key_size": Integer("linear_key_head_dim", 128), "value_size": Integer("linear_value_head_dim", 128),
+        "convolution": Integer("linear_conv_kernel_dim", 4), "has_packed_projections": False,
+    },
+    next_token="mtp_num_hidden_layers", unread=(("attn_output_gate", (True,)),),
+)  # fmt: skip
+
+FAMILIES: dict[str, Family] = {
+    "qwen3_vl_text": Family(
+        name="Qwen3VL", head_class="Qwen3VLForConditionalGeneration", model_class="Qwen3VLTextModel", longest=128000,
+        decoder=_VISION_LANGUAGE,
+        attention={
+            **BIASED, "query_key_norm": "per_head", "head_size": HeadSize(128),
+            "rotary_size": RotarySize(head_size=HeadSize(128)),
+        },
+    ),
+    "qwen3_vl_moe_text": Family(
+        name="Qwen3VLMoe", head_class="Qwen3VLMoeForConditionalGeneration", model_class="Qwen3VLMoeTextModel",
+        longest=128000, decoder=_VISION_LANGUAGE, attention={**BIASED, "query_key_norm": "per_head"},
+        experts={"count": Integer("num_experts num_local_experts"), "is_normalised": True},
+        sparse=Both(EveryNth(Integer("decoder_sparse_step", 1)), Not(Numbered("mlp_only_layers"))),
+    ),
+    "qwen3_5_text": _QWEN3_5,
+    "qwen3_5_moe_text": msgspec.structs.replace(
+        _QWEN3_5, name="Qwen3_5Moe", model_class="Qwen3_5MoeTextModel",
+        experts={"has_shared_gate": True, "is_normalised": True}, shared=ESTABLISHED["qwen3_next"].shared,
+    ),
+}  # fmt: skip

@@ -1,0 +1,145 @@
+"""Vision towers by the ``model_type`` of a vision config: one record of the fields of `VisionTower` for each.
+
+The key ``text_hidden_size`` is that of the text config, with which a tower is read.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import Any, NamedTuple
+
+from ...tape import Config
+from ..family import Fields
+from ..keys import Activation, HeadSize, Integer, Length, Multiple
+from ..vision import VisionTower
+
+
+class SideOf(NamedTuple):
+    """The patches along a side of an image: the image size by the patch size, or the root of the table's rows.
+
+    A config without both has a number of its own as default.
+    """
+
+    rows: str = ""
+    default: int | None = None
+
+    def read(self, config: Config) -> int:
+        """Return the number of patches."""
+        patch_size = config.positive_integer("patch_size", 14)
+        image_size = config.optional_integer("image_size")
+        if image_size is not None:
+            if image_size % patch_size:
+                raise config.fail(f"an image of {image_size} pixels is not a multiple of the patch size, {patch_size}")
+            return image_size // patch_size
+        if self.default is not None:
+            return self.default
+        return isqrt(config.positive_integer(self.rows))
+
+
+class PatchValues(NamedTuple):
+    """The values of a patch: channels times pixels times frames."""
+
+    frames: str = ""
+
+    def read(self, config: Config) -> int:
+        """Return the number of values."""
+        channels = Integer("in_channels num_channels", 3).read(config) or 3
+        frames = config.positive_integer(self.frames, 2) if self.frames else 1
+        return channels * frames * config.positive_integer("patch_size", 14) ** 2
+
+
+class PatchesAndOne(NamedTuple):
+    """The patches of an image and one class token."""
+
+    def read(self, config: Config) -> int:
+        """Return the number."""
+        return SideOf().read(config) ** 2 + 1
+
+
+class Square(NamedTuple):
+    """The square of an integer."""
+
+    key: str
+    default: int
+
+    def read(self, config: Config) -> int:
+        """Return the square."""
+        return config.positive_integer(self.key, self.default) ** 2
+
+
+class Widths(NamedTuple):
+    """The widths of the hidden layers of a merger, each an integer of the config."""
+
+    keys: tuple[str, ...]
+
+    def read(self, config: Config) -> tuple[int, ...]:
+        """Return the widths."""
+        return tuple(config.positive_integer(key) for key in self.keys)
+
+
+_QWEN_VL: Fields = {
+    "side": SideOf("num_position_embeddings"), "patch_values": PatchValues("temporal_patch_size"),
+    "hidden_size": Integer("hidden_size"), "depth": Integer("depth"), "heads": Integer("num_heads"),
+    "head_size": HeadSize(key="", heads="num_heads"), "inner_size": Integer("intermediate_size"),
+    "text_size": Integer("out_hidden_size"), "activation": Activation(("hidden_act",), "gelu_pytorch_tanh"),
+    "positions": Integer("num_position_embeddings", 2304), "merged": Square("spatial_merge_size", 2),
+    "deep_mergers": Length("deepstack_visual_indexes"),
+}  # fmt: skip
+
+_KIMI_HEADS = "vt_num_attention_heads num_attention_heads"
+_KIMI_HIDDEN = "vt_hidden_size hidden_size"
+
+TOWERS: dict[str, Fields] = {
+    "qwen3_vl": _QWEN_VL, "qwen3_vl_moe": _QWEN_VL, "qwen3_5": _QWEN_VL, "qwen3_5_moe": _QWEN_VL,
+    "kimi_k25_vision": {
+        "side": SideOf(default=64), "patch_values": PatchValues(), "hidden_size": Integer(_KIMI_HIDDEN, 1152),
+        "depth": Integer("vt_num_hidden_layers num_hidden_layers", 27), "heads": Integer(_KIMI_HEADS, 16),
+        "head_size": HeadSize(key="", hidden=_KIMI_HIDDEN, heads=_KIMI_HEADS),
+        "inner_size": Integer("vt_intermediate_size intermediate_size", 4304),
+        "text_size": Integer("text_hidden_size"), "positions_per_patch": 16, "has_final_norm": True,
+        "has_packed_projection": False,
+        "positions": Multiple("", Integer("init_pos_emb_height pos_emb_height", 64),
+                              "init_pos_emb_width pos_emb_width"),
+    },
+    "llama4_vision_model": {
+        "side": SideOf(), "patch_values": PatchValues(), "hidden_size": Integer("hidden_size"),
+        "depth": Integer("num_hidden_layers"), "heads": Integer("num_attention_heads"),
+        "head_size": HeadSize(key=""), "inner_size": Integer("intermediate_size"),
+        "text_size": Integer("text_hidden_size"), "activation": Activation(("hidden_act",), "gelu"),
+        "patch_bias": False, "has_packed_projection": False, "has_class_token": True, "has_first_norm": True,
+        "has_final_norm": True, "merger_norm": "", "merger_bias": False, "positions_per_patch": 1,
+        "positions": PatchesAndOne(), "merger_sizes": Widths(("projector_input_dim", "projector_output_dim")),
+    },
+    "gemma4_vision": {
+        "side": SideOf(default=48), "patch_values": PatchValues(), "hidden_size": Integer("hidden_size"),
+        "depth": Integer("num_hidden_layers"), "heads": Integer("num_attention_heads"), "head_size": HeadSize(),
+        "inner_size": Integer("intermediate_size"), "text_size": Integer("text_hidden_size"),
+        "activation": Activation(("hidden_activation",), "gelu_pytorch_tanh"), "is_gated": True, "bias": False,
+        "patch_bias": False, "has_packed_projection": False, "norm": "rms", "has_sandwich_norms": True,
+        "has_head_norms": True, "positions": Multiple("", 2, "position_embedding_size"), "positions_per_patch": 2,
+        "pooled": Square("pooling_kernel_size", 3), "merged": 1, "merger_norm_kind": "rms", "merger_sizes": (),
+        "merger_bias": False,
+    },
+}  # fmt: skip
+"""Towers by model type."""
+
+
+def describe_tower(config: Config) -> VisionTower | None:
+    """Return the record of the tower that a vision config describes; None if its type is unknown.
+
+    Raises
+    ------
+    BadDescriptor
+        If a key is missing or malformed.
+    """
+    model_type = str(config.fields.get("model_type"))
+    fields = TOWERS.get(model_type, TOWERS.get(model_type.removesuffix("_vision")))
+    if fields is None:
+        return None
+    values: dict[str, Any] = {}
+    for name, value in fields.items():
+        values[name] = value.read(config) if hasattr(value, "read") else value
+    tower = VisionTower(**values)
+    if tower.patches % (tower.pooled * tower.merged):
+        raise config.fail(f"an image of {tower.side} x {tower.side} patches does not divide into tokens")
+    return tower

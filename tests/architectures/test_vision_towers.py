@@ -1,0 +1,143 @@
+"""Vision towers: parameters and matrices of the modules of ``transformers``, products by hand, and the published sizes.
+
+Tests: architectures/language_models/records/vision.py, architectures/language_models/vision.py.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from paleo_lite.architectures.language_models.records.vision import TOWERS, describe_tower
+from paleo_lite.architectures.language_models.vision import tower_layers
+from paleo_lite.architectures.model_config import read_config
+from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.architectures.tape import Config
+from paleo_lite.counting import count
+from paleo_lite.errors import BadDescriptor
+
+QWEN = {
+    "depth": 2, "hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "num_position_embeddings": 64,
+    "out_hidden_size": 48, "patch_size": 8, "deepstack_visual_indexes": [0],
+}  # fmt: skip
+SMALL = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 8,
+}  # fmt: skip
+CONFIGS = {
+    "qwen3_vl": QWEN,
+    "qwen3_vl_moe": QWEN,
+    "qwen3_5": {**QWEN, "deepstack_visual_indexes": []},
+    "qwen3_5_moe": {**QWEN, "deepstack_visual_indexes": []},
+    "kimi_k25_vision": {**SMALL, "pos_emb_height": 8, "pos_emb_width": 8},
+    "llama4_vision_model": {
+        **SMALL, "image_size": 64, "intermediate_size": 256, "projector_input_dim": 40, "projector_output_dim": 40,
+        "vision_output_dim": 40,
+    },
+    "gemma4_vision": {**SMALL, "num_key_value_heads": 4, "head_dim": 16, "position_embedding_size": 64},
+}  # fmt: skip
+TEXT = 48
+
+
+def modules_of(model_type, transformers):
+    """The modules of a tower and of the projection to the text model."""
+    from transformers.models.gemma4.modeling_gemma4 import Gemma4MultimodalEmbedder
+    from transformers.models.kimi_k25.modeling_kimi_k25 import Kimi_K25MultimodalProjection
+    from transformers.models.llama4.modeling_llama4 import Llama4MultiModalProjector, Llama4VisionModel
+
+    name = model_type if model_type in ("kimi_k25_vision", "llama4_vision_model", "gemma4_vision") else None
+    fields = dict(CONFIGS[model_type])
+    if name is None:
+        whole = transformers.AutoConfig.for_model(model_type, vision_config=fields)
+        return [transformers.AutoModel.from_config(whole.vision_config)]
+    classes = {
+        "kimi_k25_vision": ("kimi_k25", Kimi_K25MultimodalProjection),
+        "llama4_vision_model": ("llama4", Llama4MultiModalProjector),
+        "gemma4_vision": ("gemma4", Gemma4MultimodalEmbedder),
+    }
+    wrapper, projection = classes[model_type]
+    more = {"projection_hidden_size": 64} if wrapper == "kimi_k25" else {}
+    text = {"hidden_size": TEXT}
+    whole = transformers.AutoConfig.for_model(wrapper, vision_config=fields, text_config=text, **more)
+    make = Llama4VisionModel._from_config if wrapper == "llama4" else transformers.AutoModel.from_config
+    tower = make(whole.vision_config)
+    if wrapper == "gemma4":
+        return [tower, projection(whole.vision_config, whole.text_config)]
+    return [tower, projection(whole)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", TOWERS)
+def test_a_tower_has_the_matrices_of_the_module(model_type):
+    from paleo_lite.architectures.torch_import import import_torchvision
+
+    torch = import_torchvision("a test").torch
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    with torch.device("meta"):
+        modules = modules_of(model_type, transformers)
+    theirs = [tuple(weight.shape) for module in modules for weight in module.parameters()]
+    config = Config({**CONFIGS[model_type], "model_type": model_type, "text_hidden_size": TEXT}, "c.json")
+    layers, _ = tower_layers(describe_tower(config), "c.json", True)
+    assert sum(layer.parameters for layer in layers) == sum(torch.Size(shape).numel() for shape in theirs)
+    ours = sorted(layer.weights[0] for layer in layers if layer.kind in ("linear", "embedding"))
+    is_table = model_type in ("kimi_k25_vision", "gemma4_vision")  # with an axis for each dimension of the grid
+    flat = [
+        (shape[0] * shape[1], shape[2]) if len(shape) == 3 and is_table else (shape[0], torch.Size(shape[1:]).numel())
+        for shape in theirs if len(shape) > 1
+    ]  # fmt: skip
+    assert ours == sorted(flat)
+
+
+def test_every_tower_is_compared():
+    assert set(CONFIGS) == set(TOWERS)
+
+
+def test_a_tower_multiplies_every_patch_by_every_matrix():
+    config = Config({**QWEN, "model_type": "qwen3_vl"}, "c.json")
+    tower = describe_tower(config)
+    layers, shape = tower_layers(tower, "c.json", True)
+    assert (tower.patches, tower.tokens, shape) == (64, 16, (1, 64, 3 * 2 * 8 * 8))
+    block = 64 * (4 * 64 * 64 + 2 * 64 * 96) + 2 * 64 * 64 * 64
+    merger = 16 * (256 * 256 + 256 * 48)
+    assert int(count(layers).column("macs", "inference").sum()) == 64 * 384 * 64 + 2 * block + 2 * merger
+
+
+WRAPPER = {
+    "model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "tie_word_embeddings": True,
+    "text_config": {
+        "model_type": "qwen3_vl_text", "vocab_size": 1000, "hidden_size": 48, "intermediate_size": 96,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    },
+    "vision_config": {**QWEN, "model_type": "qwen3_vl"},
+}  # fmt: skip
+
+
+def network(config, **options):
+    image_size = options.pop("image_size", None)
+    return read_config(json.dumps(config).encode(), "c.json", image_size, SequenceOptions(**options))
+
+
+def test_a_decode_step_holds_the_tower_in_memory_and_does_not_run_it():
+    prompt, step = network(WRAPPER, phase="prefill"), network(WRAPPER, phase="decode")
+    assert step.parameters == prompt.parameters
+    assert [layer.name for layer in step.layers if layer.name.startswith("visual.")] == ["visual.weights"]
+    alone = {**WRAPPER["text_config"], "tie_word_embeddings": True}
+    without = network(alone, phase="decode")
+    for column in ("flops", "bytes"):
+        assert count(step.layers).column(column, "inference").sum() == count(without.layers).column(
+            column, "inference").sum()  # fmt: skip
+    held = count(step.layers).parameters.sum() - count(without.layers).parameters.sum()
+    assert held == step.parameters - without.parameters > 0
+
+
+def test_the_image_of_a_tower_has_the_requested_size():
+    found = network(WRAPPER, image_size=128)
+    assert found.inputs[0] == (1, 16 * 16, 384)
+    assert "16 x 16 patches, which becomes 64 tokens" in found.notes[0]
+    with pytest.raises(BadDescriptor, match="an image of 100 pixels is not a multiple of the patch size, 8"):
+        network(WRAPPER, image_size=100)
+
+
+def test_patches_that_do_not_divide_into_tokens_are_an_error():
+    with pytest.raises(BadDescriptor, match="5 x 5 patches does not divide into tokens"):
+        network(WRAPPER, image_size=40)
