@@ -181,7 +181,7 @@ def serve(
     from ..machines import find_device
     from ..serving.answers import answer
     from ..serving.deployment import Deployment, device_link, tensor_group
-    from ..serving.engines import find_engine
+    from ..serving.engines import find_engine, with_host
     from ..serving.iteration_times import ModelOnDevice
     from ..serving.placement import check_undivided, engine_speaks_for, with_kernels
     from ..serving.pipeline import connect_stages
@@ -245,6 +245,8 @@ def serve(
             memory_fraction=memory_fraction,
             overhead_s=None if overhead is None else parse_quantity(overhead, "s", unit_required=True),
         )
+        if on_device.kernels is not None and overhead is None:
+            engine = with_host(engine, on_device.kernels.step.host)
         device_price = price_usd_per_h
         if device_price is None:
             device_price = on_device.machine.device.rent_usd_per_h

@@ -196,16 +196,76 @@ def predict_constants(fit: ClassFit, traits: Traits, cell_traits: Sequence[Trait
     return Constants(theta, deviation, fit.scatter)
 
 
+class Company(msgspec.Struct, frozen=True):
+    """How much longer kernels take in a server than alone, in logarithms that add up over all entries that match.
+
+    In a captured graph launches overlap with the kernels before them; tokens of real text choose fewer experts than
+    random ones; devices of a group wait for each other.
+
+    Attributes
+    ----------
+    kernels : str
+        Class of kernels.
+    engine, format : str
+        Engine and format; empty for all of them.
+    launch : float
+        Logarithm of the factor of the shortest kernel.
+    work : float
+        Logarithm of the factor of all other time.
+    """
+
+    kernels: str
+    engine: str
+    format: str
+    launch: float
+    work: float
+
+
+class Host(msgspec.Struct, frozen=True):
+    """Time of an engine's host.
+
+    Attributes
+    ----------
+    iteration_s : float
+        Per iteration: scheduling and preparation of the inputs.
+    sequence_s : float
+        Per iteration and decoding sequence: sampling, detokenization and streaming.
+    prompt_kernel_s : float
+        Per kernel of an iteration with prompts, which is not a captured graph.
+    """
+
+    iteration_s: float
+    sequence_s: float
+    prompt_kernel_s: float
+
+
 class EngineConstants(msgspec.Struct, frozen=True, dict=True):
-    """Constants of all classes of kernels.
+    """Constants of all classes of kernels, and of steps and servers.
 
     Attributes
     ----------
     classes : dict of str to ClassFit
         Fitted cells by the name of the class.
+    company : tuple of Company
+        Kernels in a server relative to kernels alone.
+    hosts : dict of str to Host
+        Time of the host by engine.
+    step_deviation : float
+        Standard deviation of the logarithm of a step that nothing else explains.
     """
 
     classes: dict[str, ClassFit]
+    company: tuple[Company, ...] = ()
+    hosts: dict[str, Host] = {}
+    step_deviation: float = 0.1
+
+    def company_of(self, kernels: str, engine: str, form: str) -> tuple[float, float]:
+        """Return the factors of the shortest kernel and of all other time of kernels in a server."""
+        launch = work = 0.0
+        for entry in self.company:
+            if entry.kernels == kernels and entry.engine in ("", engine) and entry.format in ("", form):
+                launch, work = launch + entry.launch, work + entry.work
+        return float(np.exp(launch)), float(np.exp(work))
 
     def of(self, kernels: str, device: Device, engine: str, form: str) -> Constants:
         """Return the constants of a class of kernels on a device, under an engine, in a format."""

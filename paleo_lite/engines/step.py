@@ -16,9 +16,9 @@ import numpy as np
 
 from ..formats import bytes_per_number
 from ..machines import Device
-from .constants import Constants, EngineConstants, engine_constants
+from .constants import Constants, EngineConstants, Host, engine_constants
 from .formulas import (
-    RESULT_BYTES, Rates, all_reduce_s, decode_attention_s, expert_exchange_s, experts_s, pointwise_s, product_s,
+    KERNEL_CLASSES, Rates, all_reduce_s, decode_attention_s, expert_exchange_s, experts_s, pointwise_s, product_s,
     prompt_attention_s,
 )  # fmt: skip
 from .kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product
@@ -29,6 +29,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+
+SHORTEST = {
+    name: next(index for index, parameter in enumerate(kernels.parameters) if parameter in ("floor_s", "latency_s"))
+    for name, kernels in KERNEL_CLASSES.items()
+}
+"""Position of the shortest kernel among the constants of each class."""
+
+UNKNOWN_HOST = Host(1e-3, 1e-5, 5e-5)
+"""Time of the host of an engine without fitted servers."""
 
 STEP = 0.02
 """Step of the numerical derivatives of log time with respect to the logarithms of constants."""
@@ -156,10 +165,16 @@ class EngineStep:
         self.device, self.engine, self.formats, self.placement = device, engine, formats, placement
         self.constants = engine_constants() if constants is None else constants
         self.shifts: dict[tuple[str, str], Floats] = {}
+        self._company: dict[tuple[str, str], tuple[float, float]] = {}
 
     def _constants(self, kernels: str, form: str) -> tuple[Floats, Constants]:
         found = self.constants.of(kernels, self.device, self.engine, form)
         return found.theta + self.shifts.get((kernels, form), 0.0), found
+
+    @property
+    def host(self) -> Host:
+        """Time of the engine's host."""
+        return self.constants.hosts.get(self.engine, UNKNOWN_HOST)
 
     def cell_of(self, kernel: Kernel) -> tuple[str, str]:
         """Return the class of constants and the format of a kernel."""
@@ -177,9 +192,24 @@ class EngineStep:
         return "expert exchange", kernel.pattern
 
     def kernel_s(self, kernel: Kernel, load: Load) -> Any:
-        """Return the seconds of one launch of a kernel."""
+        """Return the seconds of one launch of a kernel in a server."""
+        shortest_s, rest_s = self.kernel_parts_s(kernel, load)
+        cell = self.cell_of(kernel)
+        if cell not in self._company:
+            self._company[cell] = self.constants.company_of(cell[0], self.engine, cell[1])
+        launch, work = self._company[cell]
+        return launch * shortest_s + work * rest_s
+
+    def kernel_parts_s(self, kernel: Kernel, load: Load) -> tuple[Any, Any]:
+        """Return the seconds of a kernel alone: those of the shortest kernel, and the rest."""
         timer = _TIMERS[type(kernel)]
-        return timer(self, kernel, load)
+        seconds = timer(self, kernel, load)
+        cell = self.cell_of(kernel)
+        theta, _ = self._constants(*cell)
+        index = SHORTEST[cell[0]]
+        launches = kernel.launches if isinstance(kernel, Pointwise) else 1
+        shortest_s = np.minimum(seconds, launches * np.exp(theta[index]))
+        return shortest_s, seconds - shortest_s
 
     def total_s(self, kernels: Sequence[CountedKernel], load: Load) -> Any:
         """Return the seconds of some kernels."""

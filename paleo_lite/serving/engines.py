@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ..engines.constants import Host
 from ..errors import BadValue, UnknownName
 from ..machines import Device
 
@@ -19,6 +20,9 @@ SGLANG_CHUNKS = ((20, 2048), (35, 2048), (60, 4096), (90, 8192), (160, 8192))
 """SGLang's chunk in tokens, by the memory in GiB below which it holds (`ServerArgs._handle_gpu_memory_settings`)."""
 
 SGLANG_LARGEST_CHUNK = 16384
+
+HOST_FACTOR = 2.5
+"""Ends of the 90% interval of the time of a host, relative to the fitted time."""
 
 
 class Engine(msgspec.Struct, frozen=True):
@@ -50,6 +54,11 @@ class Engine(msgspec.Struct, frozen=True):
         Time per iteration in which the device waits for scheduler, sampling and input preparation.
     overhead_range_s : tuple of float
         90% interval of `overhead_s`.
+    sequence_overhead_s : float
+        Time per iteration and decoding sequence in which the device waits: sampling, detokenization, streaming.
+    prompt_kernel_overhead_s : float
+        Time per kernel of an iteration with prompts in which the device waits for its launch: such iterations are not
+        captured graphs.
     request_overhead_s : float
         Time per request outside the iterations: HTTP, tokenization, detokenization of the first token.
     sources : tuple of str
@@ -69,6 +78,8 @@ class Engine(msgspec.Struct, frozen=True):
     overhead_range_s: tuple[float, float]
     request_overhead_s: float
     sources: tuple[str, ...]
+    sequence_overhead_s: float = 0.0
+    prompt_kernel_overhead_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("max_batched_tokens", "max_sequences", "block_tokens"):
@@ -202,6 +213,17 @@ def find_engine(name: str, device: Device | None = None, **changes: Any) -> Engi
     if given.get("overhead_s") is not None:
         given["overhead_range_s"] = (given["overhead_s"], given["overhead_s"])
     return msgspec.structs.replace(ENGINES[name], **{**defaults, **given})
+
+
+def with_host(engine: Engine, host: Host) -> Engine:
+    """Return an engine with the time of its host as it was fitted to servers."""
+    return msgspec.structs.replace(
+        engine,
+        overhead_s=host.iteration_s,
+        overhead_range_s=(host.iteration_s / HOST_FACTOR, host.iteration_s * HOST_FACTOR),
+        sequence_overhead_s=host.sequence_s,
+        prompt_kernel_overhead_s=host.prompt_kernel_s,
+    )
 
 
 def _vllm_defaults(device: Device) -> dict[str, int]:

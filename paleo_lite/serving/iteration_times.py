@@ -211,6 +211,8 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
         Seconds of the shortest kernels of attention of prompts, once per iteration that computes any.
     attention_data : int
         Groups of devices that compute attention for sequences of their own.
+    launches : int
+        Kernels of an iteration; 0 if they are not known.
     """
 
     token_s: list[float]
@@ -225,6 +227,7 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
     experts_s: list[float] = []
     prompt_s: float = 0.0
     attention_data: int = 1
+    launches: int = 0
 
     def iteration_s(
         self,
@@ -346,6 +349,7 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
             experts_s=scale(self.experts_s),
             prompt_s=self.prompt_s * factors[last],
             attention_data=self.attention_data,
+            launches=self.launches,
         )
 
     def is_never_slower_than(self, other: IterationTimes) -> bool:

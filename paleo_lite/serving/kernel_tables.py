@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ..engines.blocks import Fusion, exchange_tokens, network_kernels
-from ..engines.kernels import Attention, CountedKernel, Exchange, Experts, Pointwise, Product
+from ..engines.kernels import CountedKernel, Experts, Pointwise
 from ..engines.rates import kernel_rates
 from ..engines.step import EngineStep, Load
 from .iteration_times import IterationTimes, interpolate_prompts, slowest_stages, tabulated_contexts
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 Z_90 = 1.645
 """Standard normal quantile of the ends of a 90% interval."""
-
-ENGINE_VARIANCE = 0.09**2
-"""Variance of the logarithm of a step that kernels do not explain: versions, settings, and kernels in company."""
 
 TYPICAL_CONTEXT = 2048
 """Context at which the interval of an iteration is computed."""
@@ -111,7 +108,8 @@ def _add(tables: Sequence[IterationTimes]) -> IterationTimes:
     summed = {name: total(name) for name in ("token_s", "head_s", "decode_attention_s", "prompt_attention_s")}
     experts_s = total("experts_s") if tables[0].experts_s else []
     prompt_s = sum(table.prompt_s for table in tables)
-    return msgspec.structs.replace(widest, **summed, experts_s=experts_s, prompt_s=prompt_s)
+    launches = sum(table.launches for table in tables)
+    return msgspec.structs.replace(widest, **summed, experts_s=experts_s, prompt_s=prompt_s, launches=launches)
 
 
 class _Tables:
@@ -169,6 +167,7 @@ class _Tables:
             experts_s=experts_s,
             prompt_s=shortest_s,
             attention_data=self.groups,
+            launches=sum(one.count * _launches(one) for one in self.prefill),
         )
 
     def _total(self, kernels: Sequence[CountedKernel], load: Callable[[Any], Load], sizes: Any) -> Floats:
@@ -188,8 +187,12 @@ class _Tables:
         load = Load(
             tokens=own, all_tokens=own * self.groups, sampled=own, sequences=np.minimum(own, 1024.0), context=context
         )
-        deviation = np.sqrt(self.step.variance(self.decode, load) + ENGINE_VARIANCE)
+        deviation = np.sqrt(self.step.variance(self.decode, load) + self.step.constants.step_deviation**2)
         return np.exp(-Z_90 * deviation), np.exp(Z_90 * deviation)
+
+
+def _launches(counted: CountedKernel) -> int:
+    return counted.kernel.launches if isinstance(counted.kernel, Pointwise) else 1
 
 
 def _rows(counted: CountedKernel) -> str:

@@ -346,7 +346,10 @@ class _Replica:
             return round_time_s(
                 times, work, overhead_s=engine.overhead_s, batch_tokens=batch_tokens, starts_empty=starts_empty
             )
-        time_s = engine.overhead_s + times.iteration_s(decoding, cached_tokens, chunks, completed, drafted)
+        time_s = engine.overhead_s + engine.sequence_overhead_s * decoding
+        if chunks:
+            time_s += engine.prompt_kernel_overhead_s * times.launches
+        time_s += times.iteration_s(decoding, cached_tokens, chunks, completed, drafted)
         if speculation.draft is not None and decoding:
             time_s += speculation.draft_length * speculation.draft.decode_s(decoding, cached_tokens)
         return time_s

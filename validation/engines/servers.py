@@ -1,0 +1,258 @@
+"""Readers of published servers: closed loops of InferenceX, AIPerf and others, and ML.ENERGY's, with their settings.
+
+InferenceX lists some configurations of DeepSeek-R1 twice, with and without the drafting of further tokens, which its
+table does not tell apart: where one question has two answers, the faster one by a quarter or more is taken to draft
+(`Server.is_speculative`).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from paleo_lite.api.prediction import resolve_question
+from paleo_lite.serving.deployment import device_link, tensor_group
+from paleo_lite.serving.iteration_times import ModelOnDevice
+from paleo_lite.serving.pipeline import connect_stages
+from paleo_lite.serving.placement import with_kernels
+
+from .tables import DEVICES, ENGINES
+
+NETWORKS = {
+    "deepseek-ai/DeepSeek-R1": "deepseek-r1", "nvidia/DeepSeek-R1-NVFP4": "deepseek-r1",
+    "openai/gpt-oss-120b": "gpt-oss-120b", "openai/gpt-oss-20b": "gpt-oss-20b",
+    "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b", "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": "qwen3-235b-a22b",
+    "Qwen/Qwen3-235B-A22B-Thinking-2507-FP8": "qwen3-235b-a22b", "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
+    "Qwen/Qwen3-30B-A3B-Thinking-2507": "qwen3-30b-a3b", "Qwen/Qwen3-32B": "qwen3-32b",
+    "nvidia/Qwen3-32B-NVFP4": "qwen3-32b", "Qwen/Qwen3-8B": "qwen3-8b",
+    "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b", "nvidia/Llama-3.1-8B-Instruct-FP8": "llama-3.1-8b",
+    "meta-llama/Llama-3.1-70B": "llama-3.1-70b", "meta-llama/Llama-3.1-70B-Instruct": "llama-3.1-70b",
+    "moonshotai/Kimi-K2.5": "kimi-k2", "deepseek-ai/DeepSeek-V3.1": "deepseek-v3.1",
+    "google/gemma-3-27b-it": "gemma-3-27b", "nvidia/NVIDIA-Nemotron-Nano-9B-v2": "nemotron-nano-9b-v2",
+}  # fmt: skip
+"""Networks of the tables, in the names of paleo-lite."""
+
+PROMPT_TOKENS = {"lm-arena-chat": 300, "gpqa": 250, "sourcegraph-fim": 800}
+"""Typical prompts of ML.ENERGY's tasks; those with pictures are left out."""
+
+DRAFTING_RATIO = 0.75
+"""Time per token of a server that drafts relative to one that does not, at most."""
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A published server under a closed loop.
+
+    Attributes
+    ----------
+    source : {"serving", "mlenergy"}
+        Table.
+    name : str
+        Row of the table.
+    network, gpu, engine, version : str
+        Deployment, in the names of paleo-lite.
+    precision : str
+        Precision of the arithmetic.
+    weights : str or None
+        Format of the weights, if it is not that of the precision.
+    kv_cache : str
+        Format of the KV cache.
+    devices, experts, attention_data : int
+        Devices, expert-parallel degree, and groups that compute attention for sequences of their own.
+    input_tokens, output_tokens : float
+        Mean lengths.
+    concurrency : int
+        Users.
+    is_drawn : bool
+        Whether lengths are drawn between 0.8 and 1.0 of the nominal ones.
+    ttft_s, tpot_s, tokens_per_s : float or None
+        Time to first token, time per output token, and output tokens per second of all devices.
+    is_speculative : bool
+        Whether the server drafts tokens, as far as can be told.
+    is_host_bound : bool
+        Whether the source shows that the host limits the server several times over.
+    """
+
+    source: str
+    name: str
+    network: str
+    gpu: str
+    engine: str
+    version: str
+    precision: str
+    weights: str | None
+    kv_cache: str
+    devices: int
+    experts: int
+    attention_data: int
+    input_tokens: float
+    output_tokens: float
+    concurrency: int
+    is_drawn: bool
+    ttft_s: float | None
+    tpot_s: float | None
+    tokens_per_s: float | None
+    is_speculative: bool = False
+    is_host_bound: bool = False
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """What servers of one series have in common."""
+        return (self.source, self.network, self.gpu, self.engine, self.precision, self.weights or "", str(self.experts > 1))
+
+    @property
+    def step_s(self) -> float:
+        """Measured time per output token, from the throughput where this is what is published."""
+        if self.tpot_s is not None:
+            return self.tpot_s
+        assert self.tokens_per_s is not None
+        return self.concurrency / self.tokens_per_s
+
+
+def published_servers(data: Path) -> list[Server]:
+    """Return the servers of all tables in a folder of data, each question and answer once."""
+    servers = list(dict.fromkeys([*_serving_rows(data), *_energy_rows(data)]))
+    return _mark_drafting(servers)
+
+
+def place(server: Server) -> ModelOnDevice:
+    """Return the network of a server on its devices, with the kernels of its engine."""
+    workload, machine, model = resolve_question(
+        server.network, server.gpu, precision=server.precision, phase="decode", weights=server.weights
+    )
+    group = tensor_group(machine.device, server.devices)
+    link = None if group is None else device_link(machine.device)
+    stages = connect_stages(1, server.devices, device_link=link)
+    placed = ModelOnDevice(workload, machine, model, group, server.kv_cache, stages)
+    return with_kernels(placed, server.engine, experts=server.experts, attention_data=server.attention_data)
+
+
+def _serving_rows(data: Path) -> Iterator[Server]:
+    with (data / "engines/serving.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["model"] in NETWORKS and row["concurrency"]:
+                yield _serving_row(row)
+
+
+def _serving_row(row: dict[str, str]) -> Server:
+    network, engine = NETWORKS[row["model"]], ENGINES[row["engine"]]
+    gpu = DEVICES[row["gpu"]]
+    devices, experts, attention_data = _parallelism(row)
+    precision, weights = _formats(row, network, gpu)
+    cache = "fp8" if engine == "tensorrt-llm" and precision in ("fp8", "fp4") else "bf16"
+    is_undivided = engine == "vllm" and "235B" in row["model"]
+    return Server(
+        source="serving",
+        name=row["id"],
+        network=network,
+        gpu=gpu,
+        engine=engine,
+        version=row["engine_version"],
+        precision=precision,
+        weights=weights,
+        kv_cache=cache,
+        devices=devices,
+        experts=experts,
+        attention_data=attention_data,
+        input_tokens=float(row["isl"]),
+        output_tokens=float(row["osl"]),
+        concurrency=int(float(row["concurrency"])),
+        is_drawn=row["id"].startswith("2026_") or "cfg" in row["id"] or "gap_analysis" in row["id"],
+        ttft_s=float(row["ttft_ms"]) / 1e3,
+        tpot_s=float(row["tpot_ms"]) / 1e3,
+        tokens_per_s=None,
+        is_host_bound=is_undivided,
+    )
+
+
+def _parallelism(row: dict[str, str]) -> tuple[int, int, int]:
+    """Return devices, expert-parallel degree and attention groups of a row.
+
+    The name states them where it has ``tpN_epM``; the columns then list the product of both as degrees.
+    """
+    attention_data = int(float(row["attention_dp_size"] or 1))
+    named = re.search(r"_tp(\d+)(?:_0)?_ep(\d+|none)", row["id"])
+    if named:
+        devices = int(named[1])
+        if named[2].isdigit():
+            experts = int(named[2])
+        else:
+            experts = min(int(float(row["moe_ep_size"] or 1)) or 1, devices)
+    else:
+        devices = int(float(row["tp_size"]))
+        experts = min(int(float(row["moe_ep_size"] or 1)) or 1, devices)
+    groups = devices if attention_data > 1 and row["engine"] != "vllm" else 1
+    return devices, experts, groups
+
+
+def _formats(row: dict[str, str], network: str, gpu: str) -> tuple[str, str | None]:
+    """Return precision and weights of a row."""
+    dense, experts = row["gemm_quant_mode"], row["moe_quant_mode"]
+    if network.startswith("gpt-oss"):
+        return ("fp8" if gpu == "b200" else "bf16"), "mxfp4"
+    if dense == "nvfp4":
+        return "fp4", None
+    if experts == "int4_wo":
+        return "bf16", "int4"
+    if dense in ("fp8", "fp8_block") or "FP8" in row["model"]:
+        return "fp8", None
+    return "bf16", None
+
+
+def _energy_rows(data: Path) -> Iterator[Server]:
+    with (data / "engines/mlenergy_language.csv").open(newline="", encoding="utf-8") as file:
+        for index, row in enumerate(csv.DictReader(file)):
+            if row["model"] not in NETWORKS or row["task"] not in PROMPT_TOKENS:
+                continue
+            network = NETWORKS[row["model"]]
+            gpu = {"H100": "h100-sxm", "B200": "b200"}[row["gpu"]]
+            is_mxfp4 = row["weights"] == "mxfp4"
+            precision = "fp8" if row["weights"] == "fp8" or (is_mxfp4 and gpu == "b200") else "bf16"
+            is_dense = row["expert_parallel"] == "1" and not is_mxfp4 and "A3B" not in row["model"]
+            yield Server(
+                source="mlenergy",
+                name=f"{row['model']} {row['task']} {row['gpu']} {row['max_sequences']} {index}",
+                network=network,
+                gpu=gpu,
+                engine="vllm",
+                version="0.11.1",
+                precision=precision,
+                weights="mxfp4" if is_mxfp4 else None,
+                kv_cache="bf16",
+                devices=int(row["gpus"]),
+                experts=int(row["expert_parallel"]),
+                attention_data=int(row["attention_data_parallel"]),
+                input_tokens=float(PROMPT_TOKENS[row["task"]]),
+                output_tokens=float(row["output_tokens_mean"]),
+                concurrency=max(round(float(row["mean_sequences"])), 1),
+                is_drawn=False,
+                ttft_s=None,
+                tpot_s=None,
+                tokens_per_s=float(row["output_tokens_per_s"]),
+                is_host_bound=is_dense and row["task"] == "gpqa" and gpu == "b200",
+            )
+
+
+def _mark_drafting(servers: Iterable[Server]) -> list[Server]:
+    """Mark the servers of DeepSeek-R1 that draft tokens: those far faster than another one of the same question."""
+    slowest: dict[tuple[object, ...], float] = {}
+    servers = list(servers)
+    for server in servers:
+        key = _question(server)
+        slowest[key] = max(slowest.get(key, 0.0), server.step_s)
+    marked = []
+    for server in servers:
+        drafts = server.network == "deepseek-r1" and server.version == "1.2.0rc6.post3"
+        drafts = drafts or server.step_s < DRAFTING_RATIO * slowest[_question(server)]
+        marked.append(msgspec.structs.replace(server, is_speculative=drafts and server.source == "serving"))
+    return marked
+
+
+def _question(server: Server) -> tuple[object, ...]:
+    return (
+        server.source, server.network, server.gpu, server.engine, server.precision, server.devices, server.experts,
+        server.attention_data, server.input_tokens, server.output_tokens, server.concurrency,
+    )  # fmt: skip
