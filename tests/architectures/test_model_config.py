@@ -52,6 +52,11 @@ OTHERS = {
     "qwen2": (7_615_616_512, {"vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
               "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
               "use_sliding_window": False}),
+    "internlm3": (8_804_241_408, {"vocab_size": 128512, "hidden_size": 4096, "intermediate_size": 10240,
+                  "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128}),
+    "dbrx": (131_596_523_520, {"vocab_size": 100352, "d_model": 6144, "n_heads": 48, "n_layers": 40,
+             "attn_config": {"kv_n_heads": 8}, "ffn_config": {
+                 "ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}}),
     "gemma": (8_537_680_896, {"vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576,
               "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256}),
     "gpt_neox": (20_554_567_680, {"vocab_size": 50432, "hidden_size": 6144, "intermediate_size": 24576,

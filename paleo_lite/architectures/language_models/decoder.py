@@ -18,7 +18,7 @@ from .compressed_attention import (
 )  # fmt: skip
 from .feed_forward import add_experts, add_feed_forward
 from .norms import add_norm
-from .state_space import add_delta_net, add_mamba, add_mamba2
+from .state_space import add_delta_net, add_kimi_delta, add_mamba, add_mamba2, add_short_convolution
 from .traits import (
     Attention,
     Block,
@@ -27,10 +27,12 @@ from .traits import (
     DeltaNet,
     Experts,
     HyperConnection,
+    KimiDelta,
     LatentAttention,
     Mamba,
     Mamba2,
     Mixer,
+    ShortConvolution,
 )  # fmt: skip
 
 
@@ -114,7 +116,8 @@ def _add_embedding(tape: Tape, decoder: Decoder, root: str) -> tuple[Blob, Posit
     if decoder.dropout is not None:
         x = tape.dropout(_join(root, "drop"), x, decoder.dropout)
     tables = {}
-    for size in dict.fromkeys(attention.rotary_size for attention in attentions):
+    rotated = [mixer for mixer in attentions if not isinstance(mixer, LatentAttention) or mixer.is_rotated]
+    for size in dict.fromkeys(attention.rotary_size for attention in rotated):
         if size:
             tables[size] = tape.rotary_tables(_join(root, "rotary_emb"), position_ids, size)
     return x, Positions(tables, masks, alibi, {})
@@ -255,6 +258,10 @@ def _add_mixer(tape: Tape, block: str, mixer: Mixer, x: Blob, positions: Positio
         return add_mamba(tape, name, mixer, x)
     if isinstance(mixer, Mamba2):
         return add_mamba2(tape, name, mixer, x)
+    if isinstance(mixer, KimiDelta):
+        return add_kimi_delta(tape, name, mixer, x)
+    if isinstance(mixer, ShortConvolution):
+        return add_short_convolution(tape, name, mixer, x)
     assert isinstance(mixer, DeltaNet)
     return add_delta_net(tape, name, mixer, x)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -27,11 +28,13 @@ from .traits import (
     Experts,
     FeedForward,
     Indexer,
+    KimiDelta,
     LatentAttention,
     Mamba,
     Mamba2,
     Mixer,
     PerLayerInput,
+    ShortConvolution,
     SideExperts,
 )  # fmt: skip
 
@@ -99,18 +102,33 @@ def _resolve(config: Config, fields: Fields) -> dict[str, Any]:
 
 def _mixers(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...]]:
     """Return the mixers of each block."""
-    if family.latent is not None:
-        latent = LatentAttention(**_resolve(config, {**STANDARD_LATENT, **family.latent}))
-        if family.indexer is None:
-            return [(latent,)] * count
-        indexed = msgspec.structs.replace(latent, indexer=Indexer(**_resolve(config, family.indexer)))
-        return [(indexed if has_own else latent,) for has_own in family.indexes.choose(config, count)]
     if family.compressed is not None:
         return _compressed_attention(family, config, count)
     other = _other_mixer(family, config)
     attends = family.attends.choose(config, count)
     if other is not None and not any(attends):
         return [(other,)] * count
+    own: Sequence[Mixer] = _attention(family, config, count)
+    if other is None:
+        return [(mixer,) for mixer in own]
+    if family.has_both_mixers:
+        return [(other, mixer) for mixer in own]
+    return [(mixer,) if has_attention else (other,) for mixer, has_attention in zip(own, attends)]
+
+
+def _attention(family: Family, config: Config, count: int) -> Sequence[Mixer]:
+    """Return the attention of each block."""
+    if family.latent is None:
+        return _usual_attention(family, config, count)
+    latent = LatentAttention(**_resolve(config, {**STANDARD_LATENT, **family.latent}))
+    if family.indexer is None:
+        return [latent] * count
+    indexed = msgspec.structs.replace(latent, indexer=Indexer(**_resolve(config, family.indexer)))
+    return [indexed if has_own else latent for has_own in family.indexes.choose(config, count)]
+
+
+def _usual_attention(family: Family, config: Config, count: int) -> list[Attention]:
+    """Return the attention of each block, with its window, positions and heads."""
     attention = Attention(**_resolve(config, {**STANDARD_ATTENTION, **family.attention}))
     full_attention = _resolve(config, family.full_attention)
     window = family.window.read(config) if family.window is not None else None
@@ -119,8 +137,8 @@ def _mixers(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...
     chunked = family.chunked.choose(config, count)
     rotated = family.rotated.choose(config, count)
     reuses = family.reuses.choose(config, count)
-    mixers: list[tuple[Mixer, ...]] = []
-    for has_attention, has_window, has_chunk, is_rotated, has_none in zip(attends, windowed, chunked, rotated, reuses):
+    layers = []
+    for has_window, has_chunk, is_rotated, has_none in zip(windowed, chunked, rotated, reuses):
         own = msgspec.structs.replace(
             attention,
             window=window if has_window else None,
@@ -130,13 +148,8 @@ def _mixers(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...
         )
         if not has_window:
             own = msgspec.structs.replace(own, **full_attention)
-        if other is None:
-            mixers.append((own,))
-        elif family.has_both_mixers:
-            mixers.append((other, own))
-        else:
-            mixers.append((own,) if has_attention else (other,))
-    return mixers
+        layers.append(own)
+    return layers
 
 
 def _compressed_attention(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...]]:
@@ -159,6 +172,10 @@ def _other_mixer(family: Family, config: Config) -> Mixer | None:
         return Mamba2(**_resolve(config, family.mamba2))
     if family.delta_net is not None:
         return DeltaNet(**_resolve(config, family.delta_net))
+    if family.kimi_delta is not None:
+        return KimiDelta(**_resolve(config, family.kimi_delta))
+    if family.short_convolution is not None:
+        return ShortConvolution(**_resolve(config, family.short_convolution))
     return None
 
 

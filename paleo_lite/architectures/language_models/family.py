@@ -92,8 +92,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         The layers with a `Compression`, and its record.
     hashed : Layers
         The layers with experts that a table chooses.
-    mamba, mamba2, delta_net : Mapping or None
-        Fields of `Mamba`, `Mamba2` or `DeltaNet`, the mixer of layers without attention; None: there are none.
+    mamba, mamba2, delta_net, kimi_delta, short_convolution : Mapping or None
+        Fields of the mixer of layers without attention; None: there are none.
     attends : Layers
         The layers with attention, where the family has another mixer.
     has_both_mixers : bool
@@ -147,6 +147,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     mamba: Fields | None = None
     mamba2: Fields | None = None
     delta_net: Fields | None = None
+    kimi_delta: Fields | None = None
+    short_convolution: Fields | None = None
     attends: Layers = All()
     has_both_mixers: bool = False
     mixes: Layers = All()

@@ -45,6 +45,8 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
         if part.is_limited:
             up = tape.op(f"{name}.clamp", "clamp", up, origin="method")
         inner = tape.op(f"{name}.mul", "mul", gate, up)
+        if part.inner_norm:
+            inner = add_norm(tape, f"{name}.{part.inner_norm}", "rms", inner)
         output = tape.linear(f"{name}.{part.down}", inner, hidden_size, part.bias)
     else:
         inner = tape.linear(f"{name}.{part.up}", x, inner_size, part.bias)
@@ -98,7 +100,8 @@ def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
     choice = scores
     if part.score_correction and not part.is_hashed:
         correction = Blob((part.count,), CONSTANT)  # a buffer, which no gradient changes
-        choice = tape.op(f"{name}.add", "add", scores, correction)
+        weights_of = ((part.count,),) if part.correction_is_parameter else ()
+        choice = tape.op(f"{name}.add", "add", scores, correction, weights=weights_of)
     if part.groups > 1:
         choice = _limit_to_groups(tape, name, choice, part)
     if part.is_hashed:

@@ -292,6 +292,50 @@ class Length(NamedTuple):
         return len(listed)
 
 
+class Natural(NamedTuple):
+    """An integer >= 0, such as a number of shared experts."""
+
+    key: str
+    default: int
+
+    def read(self, config: Config) -> int:
+        """Return the integer."""
+        return config.positive_integer(self.key, self.default) if config.fields.get(self.key, self.default) else 0
+
+
+class Uniform(NamedTuple):
+    """An integer, or a list that repeats it for every layer."""
+
+    key: str
+    default: int
+
+    def read(self, config: Config) -> int:
+        """Return the integer; raise BadDescriptor if the layers differ."""
+        listed = config.fields.get(self.key)
+        if not isinstance(listed, list):
+            return config.positive_integer(self.key, self.default)
+        if not listed or any(value != listed[0] for value in listed):
+            raise config.fail(f"$.{self.key} must be the same for every layer (got {listed!r})")
+        return Config({**config.fields, self.key: listed[0]}, config.where).positive_integer(self.key)
+
+
+class AdjustedSize(NamedTuple):
+    """The inner size of LFM2: two thirds of a given size times a factor, rounded up to a multiple."""
+
+    keys: str = "block_ff_dim intermediate_size"
+
+    def read(self, config: Config) -> int:
+        """Return the size."""
+        size = Integer(self.keys).read(config)
+        assert size is not None
+        if not config.boolean("block_auto_adjust_ff_dim", True):
+            return size
+        factor = config.fields.get("block_ffn_dim_multiplier", 1.0)
+        adjusted = int((1.0 if factor is None else factor) * int(2 * size / 3))
+        multiple = config.positive_integer("block_multiple_of", 256)
+        return -(-adjusted // multiple) * multiple
+
+
 class Multiple(NamedTuple):
     """An integer; if it is absent, another integer (`of`) times a factor."""
 
@@ -432,6 +476,38 @@ class EveryNth(NamedTuple):
             value = config.fields.get(offset.key, offset.default)
             offset = value if isinstance(value, int) else 0
         return [index % period == offset % period for index in range(count)]
+
+
+class Between(NamedTuple):
+    """The layers from one index to another one; -1 stands for the last layer."""
+
+    first: str
+    last: str
+    defaults: tuple[int, int] = (0, -1)
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        first, last = (config.fields.get(key, default) for key, default in zip((self.first, self.last), self.defaults))
+        if not all(isinstance(value, int) for value in (first, last)):
+            raise config.fail(f"$.{self.first} and $.{self.last} must be integers (got {first!r} and {last!r})")
+        last = count - 1 if last == -1 else last
+        return [first <= index <= last for index in range(count)]
+
+
+class OneBased(NamedTuple):
+    """The layers with their number, from 1, in a list inside another object of the config; else those of a rule."""
+
+    key: str
+    inner: str
+    otherwise: Layers = All(False)
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        nested = config.fields.get(self.key)
+        numbers = nested.get(self.inner) if isinstance(nested, dict) else None
+        if not isinstance(numbers, list):
+            return self.otherwise.choose(config, count)
+        return [index + 1 in numbers for index in range(count)]
 
 
 class LastOf(NamedTuple):

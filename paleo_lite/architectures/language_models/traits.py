@@ -61,8 +61,11 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
         Whether projections are GPT-2's ``Conv1D``.
     bias, output_bias : bool
         Biases of the query, key and value projections, and of the output projection.
-    query_key_norm : {"", "per_head", "full_width", "after_rotary"}
-        Norm of queries and keys: none, over each head, over all heads together, or over each head after the rotation.
+    query_key_norm : {"", "per_head", "full_width", "after_rotary", "per_head_after_rotary"}
+        Norm of queries and keys: none, over each head, over all heads together, or over each head after the rotation,
+        without a weight or with one.
+    output_norm : str
+        Name of the norm before the output projection; empty: there is none (BitNet has one).
     norm : NormKind
         Kind of that norm.
     has_value_norm : bool
@@ -90,6 +93,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
         implementation of attention is chosen. Inference engines fuse them all the same.
     has_output_gate : bool
         Whether the query projection also makes a gate of the output (Qwen3-Next).
+    gate_projection : str
+        Name of a projection of its own that makes this gate (AFMoE); empty: there is none.
     dropout : float
         Dropout probability of the attention weights, in training.
     """
@@ -105,7 +110,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     transposed_weights: bool = False
     bias: bool = False
     output_bias: bool = False
-    query_key_norm: Literal["", "per_head", "full_width", "after_rotary"] = ""
+    query_key_norm: Literal["", "per_head", "full_width", "after_rotary", "per_head_after_rotary"] = ""
+    output_norm: str = ""
     norm: NormKind = "rms"
     has_value_norm: bool = False
     shares_key_and_value: bool = False
@@ -119,6 +125,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     has_softcap: bool = False
     is_always_unfused: bool = False
     has_output_gate: bool = False
+    gate_projection: str = ""
     dropout: float = 0.0
 
 
@@ -156,6 +163,8 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
     bias : bool
         Biases of the two down-projections.
     rotary_style : {"half", "interleaved", "complex"}
+    is_rotated : bool
+        Whether that part is rotated at all (Kimi Linear has no positions).
     norm : NormKind
     selected : int or None
         Tokens to which a query attends, at most; None: all.
@@ -173,6 +182,7 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
     module: str = "self_attn"
     bias: bool = False
     rotary_style: Literal["half", "interleaved", "complex"] = "half"
+    is_rotated: bool = True
     norm: NormKind = "rms"
     selected: int | None = None
     indexer: Indexer | None = None
@@ -247,6 +257,8 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
     transposed_weights : bool
     is_limited : bool
         Whether gate and up projection are limited before the activation (DeepSeek-V4).
+    inner_norm : str
+        Name of the norm before the down projection; empty: there is none (BitNet has one).
     dropout : float or None
         Dropout probability after the part; None: the model has no such module.
     """
@@ -263,6 +275,7 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
     activation_module: str = "act_fn"
     transposed_weights: bool = False
     is_limited: bool = False
+    inner_norm: str = ""
     dropout: float | None = None
 
 
@@ -293,6 +306,8 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     router_bias, score_correction : bool
         Whether the router has a bias, and whether a learned correction is added to the scores for the choice only
         (DeepSeek-V3).
+    correction_is_parameter : bool
+        Whether the correction counts as a parameter (ERNIE 4.5).
     bias : bool
         Whether experts have biases.
     is_clamped : bool
@@ -325,6 +340,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     is_normalised: bool = True
     router_bias: bool = False
     score_correction: bool = False
+    correction_is_parameter: bool = False
     bias: bool = False
     is_clamped: bool = False
     is_limited: bool = False
@@ -349,8 +365,8 @@ class Mamba(msgspec.Struct, frozen=True, kw_only=True):
     step_rank : int
         Rank of the projection that makes the step sizes.
     bias, convolution_bias : bool
-    has_norms : bool
-        Whether step, input and output projections are normalised (Jamba).
+    has_norms, norms_have_weights : bool
+        Whether step, input and output projections are normalised (Jamba), and whether with weights.
     module : str
     """
 
@@ -361,6 +377,7 @@ class Mamba(msgspec.Struct, frozen=True, kw_only=True):
     bias: bool = False
     convolution_bias: bool = True
     has_norms: bool = False
+    norms_have_weights: bool = True
     module: str = "mixer"
 
 
@@ -421,7 +438,43 @@ class DeltaNet(msgspec.Struct, frozen=True, kw_only=True):
     module: str = "linear_attn"
 
 
-Mixer = Attention | LatentAttention | CompressedAttention | Mamba | Mamba2 | DeltaNet
+class KimiDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """Kimi delta attention: the gated delta rule with a decay for each channel (Kimi Linear, 2025, section 3).
+
+    Attributes
+    ----------
+    heads, head_size : int
+    convolution : int
+    chunk : int
+    module : str
+    """
+
+    heads: int
+    head_size: int
+    convolution: int
+    chunk: int = 64
+    module: str = "self_attn"
+
+
+class ShortConvolution(msgspec.Struct, frozen=True, kw_only=True):
+    """A gated causal convolution of a few tokens (LFM2, 2025).
+
+    Attributes
+    ----------
+    convolution : int
+        Taps.
+    bias : bool
+    module : str
+    """
+
+    convolution: int
+    bias: bool = False
+    module: str = "conv"
+
+
+Mixer = (
+    Attention | LatentAttention | CompressedAttention | Mamba | Mamba2 | DeltaNet | KimiDelta | ShortConvolution
+)  # fmt: skip
 """The kinds of layers that mix the tokens of a sequence."""
 
 
