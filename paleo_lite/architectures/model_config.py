@@ -21,6 +21,7 @@ from ..units import format_si
 from .language_models.decoder import add_decoder, count_next_token_parameters
 from .language_models.families import FAMILIES, describe_decoder
 from .language_models.family import Family
+from .language_models.guess import guess_family
 from .language_models.records.vision import describe_tower
 from .language_models.traits import Attention, Block, CompressedAttention, Decoder, Experts, LatentAttention
 from .language_models.vision import VisionTower, resident_weights, tower_layers
@@ -95,11 +96,32 @@ def read_config(
     elif model_type in encoder_families():
         network = _read_model_type(config, encoder_families()[str(model_type)], image_size, options)
     else:
-        raise unknown_model_type(config)
+        network = _read_guess(config, options)
     if part_note:
         network, part_note = _add_vision_encoder(network, whole_fields, path, image_size, options, part_note)
     notes = (*((part_note,) if part_note else ()), *network.notes)
     return network._replace(notes=notes, rebuild=rebuild, publication=_publication(Config(whole_fields, path)))
+
+
+def _read_guess(config: Config, options: SequenceOptions) -> Network:
+    """Return a decoder of an unknown model type, with the traits that its keys name; raise if they are missing.
+
+    Its name, with which answers begin, says that it is a guess and how many parameters it has.
+    """
+    family = guess_family(config) if config.fields.get("model_type") else None
+    if family is None:
+        raise unknown_model_type(config)
+    classes = config.fields.get("architectures") or [""]
+    is_headless = isinstance(classes, list) and str(classes[0]).endswith("Model")
+    own = Config({**config.fields, "architectures": [family.classes[1 if is_headless else 0]]}, config.where)
+    whole = _read_decoder(own, family, SequenceOptions(1))
+    network = _read_decoder(own, family, options)
+    note = (
+        f"the model type {config.fields['model_type']} is unknown: its layers are guessed from the keys of the config; "
+        "compare the number of parameters with the published one"
+    )
+    name = f"{network.name}, a guess with {format_si(whole.parameters, digits=3)} parameters,"
+    return network._replace(name=name, notes=(note, *network.notes))
 
 
 def _publication(config: Config) -> Publication | None:
@@ -169,7 +191,7 @@ def _text_part(fields: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
         return fields, ""
     named = text.get("model_type", model_type)
     text["model_type"] = TEXT_PARTS.get(str(named), named)
-    if text["model_type"] not in FAMILIES:
+    if text["model_type"] not in FAMILIES and guess_family(Config(text, path)) is None:
         return fields, ""
     text.pop("architectures", None)
     for key in ("tie_word_embeddings", "_attn_implementation", "attn_implementation"):

@@ -1,7 +1,7 @@
 """Layers, counts and parameters of every family of language models equal the traced ``transformers`` module.
 
-Tests: architectures/language_models/attention.py,
-architectures/language_models/compressed_attention.py,
+Tests: architectures/language_models/alternating.py,
+architectures/language_models/attention.py, architectures/language_models/compressed_attention.py,
 architectures/language_models/decoder.py, architectures/language_models/families.py,
 architectures/language_models/family.py, architectures/language_models/records/dense.py,
 architectures/language_models/records/established.py, architectures/language_models/records/gemma.py,
@@ -99,6 +99,11 @@ CASES = {
     "gemma": Case({"head_dim": 16}),
     "gemma2": Case({"head_dim": 16}, "eager"),
     "gemma3_text": Case({"head_dim": 16}),
+    "gemma3n_text": Case({
+        "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "head_dim": 8,
+        "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 900, "num_kv_shared_layers": 2,
+        "laurel_rank": 8, "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
+    }, bytes_within=0.1),
     "gemma4_text": Case({
         **FEW_EXPERTS, "num_hidden_layers": 3, "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
         "head_dim": 8, "global_head_dim": 16, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
@@ -394,6 +399,7 @@ ENGINES_ONLY = {
     "gpt_neo": "transformers masks with a table as long as the cache", "gptj": "unfused attention",
     "bloom": "unfused attention", "mpt": "unfused attention", "gpt_oss": "unfused attention",
     "gemma2": "unfused attention",
+    "gemma3n_text": "transformers cannot be traced with a cache",
     "gemma4_text small": "layers that reuse a cache run for the last token of a prompt only",
 }  # fmt: skip
 """Families whose decode phase is that of inference engines, not of ``transformers``, and the difference."""

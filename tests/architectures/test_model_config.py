@@ -196,10 +196,7 @@ def test_a_mixture_multiplies_by_the_active_experts():
 # Bad input ------------------------------------------------------------------------------------------------------------
 
 BAD = [
-    (
-        {**LLAMA, "model_type": "mambo"},
-        r"\$.model_type is 'mambo', which is not read; the nearest known types are mamba",
-    ),
+    ({"model_type": "mambo"}, r"\$.model_type is 'mambo', which is not read; the nearest known types are mamba"),
     ({"architectures": ["LlamaForCausalLM"]}, r"\$.model_type is None"),
     ({**LLAMA, "architectures": ["LlamaForTokenClassification"]}, "LlamaForCausalLM or LlamaModel is read"),
     ({key: value for key, value in LLAMA.items() if key != "hidden_size"}, r"\$.hidden_size is missing: .* llama"),

@@ -8,6 +8,14 @@ from ...counting import CONSTANT
 from ..builder import Blob
 from ..network import Lengths
 from ..tape import Tape
+from .alternating import (
+    add_alternating_streams,
+    add_correction,
+    add_gated_embedding,
+    add_laurel,
+    add_mean_of_streams,
+    add_prediction,
+)  # fmt: skip
 from .attention import Positions, add_attention, add_latent_attention
 from .compressed_attention import (
     add_collapse,
@@ -20,6 +28,7 @@ from .feed_forward import add_experts, add_feed_forward
 from .norms import add_norm
 from .state_space import add_delta_net, add_kimi_delta, add_mamba, add_mamba2, add_short_convolution
 from .traits import (
+    Alternating,
     Attention,
     Block,
     CompressedAttention,
@@ -49,15 +58,23 @@ def add_decoder(tape: Tape, decoder: Decoder, has_head: bool) -> None:
     connection = decoder.blocks[0].hyper_connection if decoder.blocks else None
     if connection is not None:
         x = add_streams(tape, root, x, connection.streams)
+    alternating = decoder.blocks[0].alternating if decoder.blocks else None
     has_inputs = decoder.per_layer_vocabulary and any(block.per_layer_input is not None for block in decoder.blocks)
     per_layer = _add_per_layer_inputs(tape, decoder, root, x) if has_inputs else None
+    if alternating is not None:
+        x = add_alternating_streams(tape, root, alternating, x)
     for index, block in enumerate(decoder.blocks):
         name = _join(root, f"{decoder.block_list}.{index}")
+        if block.alternating is not None:
+            x = _add_alternating_block(tape, name, block, block.alternating, x, positions, per_layer)
+            continue
         x = _add_block(tape, name, block, x, positions)
         if block.per_layer_input is not None and per_layer is not None:
             x = _add_per_layer_input(tape, name, block, x, per_layer)
         if block.has_output_scale:
             x = tape.op(f"{name}.mul", "mul", x, Blob((1,), CONSTANT))
+    if alternating is not None:
+        x = add_mean_of_streams(tape, root, alternating, x)
     if connection is not None:
         x = add_final_collapse(tape, _join(root, "hc_head"), x)
     if decoder.final_norm:
@@ -180,6 +197,28 @@ def _add_hyper_block(
     normal = add_norm(tape, f"{name}.{norms.before_feed_forward}", block.norm, collapsed)
     output = _add_part(tape, name, block, normal)
     return add_expansion(tape, module, output, after, matrix, x)
+
+
+def _add_alternating_block(
+    tape: Tape, name: str, block: Block, alternating: Alternating, x: Blob, positions: Positions,
+    per_layer: Blob | None,
+) -> Blob:  # fmt: skip
+    """Add a block of Gemma 3n: predict all streams, compute one, correct the others, and add the embedding."""
+    norms, module = block.norms, f"{name}.{alternating.module}"
+    predicted, active = add_prediction(tape, module, alternating, x)
+    normal = add_norm(tape, f"{name}.{norms.before_mixer}", block.norm, active)
+    residual = add_laurel(tape, f"{name}.{alternating.laurel}", alternating, normal)
+    output = _add_mixer(tape, name, block.mixers[0], normal, positions)
+    output = _finish_part(tape, name, block, output, norms.after_mixer)
+    output = tape.op(f"{name}.add", "add", active, output)
+    output = tape.op(f"{name}.add", "add", output, residual)
+    output = tape.op(f"{name}.div", "div", output)
+    output = _add_fed(tape, name, block, output)
+    corrected = add_correction(tape, module, alternating, predicted, output, active)
+    part = block.per_layer_input
+    if part is None or per_layer is None:
+        return corrected
+    return add_gated_embedding(tape, name, part, corrected, per_layer, alternating.module)
 
 
 def _add_fed(tape: Tape, name: str, block: Block, x: Blob) -> Blob:

@@ -70,12 +70,15 @@ def describe_decoder(family: Family, config: Config) -> Decoder:
     feeds = family.feeds.choose(config, count)
     reuses = family.reuses.choose(config, count)
     hashed = family.hashed.choose(config, count)
+    sparsely_active = family.sparsely_active.choose(config, count)
     block = _resolve(config, family.block)
     blocks = []
     for index, more in enumerate(_block_extras(family, config, count)):
         part = _feed_forward(family, config, sparse[index], reuses[index]) if feeds[index] else None
         if hashed[index] and isinstance(part, Experts):
             part = msgspec.structs.replace(part, is_hashed=True)
+        if sparsely_active[index] and isinstance(part, FeedForward):
+            part = msgspec.structs.replace(part, has_sparse_activation=True)
         blocks.append(Block(mixers=mixers[index], feed_forward=part, **block, **more))
     return Decoder(blocks=tuple(blocks), **_resolve(config, {**STANDARD_DECODER, **family.decoder}))
 

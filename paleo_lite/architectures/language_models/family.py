@@ -90,6 +90,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         Fields of `CompressedAttention`; None: the family has another mixer.
     compressions : tuple of (Layers, Record)
         The layers with a `Compression`, and its record.
+    sparsely_active : Layers
+        The layers with a sparse activation.
     hashed : Layers
         The layers with experts that a table chooses.
     mamba, mamba2, delta_net, kimi_delta, short_convolution : Mapping or None
@@ -144,6 +146,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     compressed: Fields | None = None
     compressions: tuple[tuple[Layers, Record], ...] = ()
     hashed: Layers = All(False)
+    sparsely_active: Layers = All(False)
     mamba: Fields | None = None
     mamba2: Fields | None = None
     delta_net: Fields | None = None

@@ -40,6 +40,8 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
         gate = tape.linear(f"{name}.{part.gate}", x, inner_size, part.bias)
         if part.is_limited:
             gate = tape.op(f"{name}.clamp", "clamp", gate, origin="method")
+        if part.has_sparse_activation:
+            gate = _cut_off(tape, name, gate)
         gate = tape.activation(f"{name}.{part.activation_module}", gate, part.activation)
         up = tape.linear(f"{name}.{part.up}", x, inner_size, part.bias)
         if part.is_limited:
@@ -55,6 +57,16 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
     if part.dropout is not None:
         output = tape.dropout(f"{name}.dropout", output, part.dropout)
     return output
+
+
+def _cut_off(tape: Tape, name: str, x: Blob) -> Blob:
+    """Subtract a multiple of the deviation above the mean, and set what is negative to zero (Gemma 3n)."""
+    per_token = (*x.shape[:-1], 1)
+    mean = tape.op(f"{name}.mean", "reduce", x, out=per_token, origin="function", function="mean")
+    deviation = tape.op(f"{name}.std", "reduce", x, out=per_token, origin="function", function="std")
+    scaled = tape.op(f"{name}.mul", "mul", deviation)
+    cutoff = tape.op(f"{name}.add", "add", mean, scaled)
+    return tape.op(f"{name}.relu", "relu", tape.op(f"{name}.sub", "sub", x, cutoff, out=x.shape), origin="function")
 
 
 def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob | None = None) -> Blob:

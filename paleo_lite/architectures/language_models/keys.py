@@ -55,6 +55,21 @@ class Flag(NamedTuple):
         return config.boolean(self.key, self.default) != self.is_inverted
 
 
+class FirstFlag(NamedTuple):
+    """A Boolean value, read from the first of several keys, separated by spaces, that has one."""
+
+    keys: str
+    default: bool = False
+
+    def read(self, config: Config) -> bool:
+        """Return the Boolean value."""
+        for key in self.keys.split():
+            value = config.fields.get(key)
+            if isinstance(value, bool):
+                return value
+        return self.default
+
+
 class Fraction(NamedTuple):
     """A number from 0 to 1."""
 
@@ -375,7 +390,7 @@ class All(NamedTuple):
 class When(NamedTuple):
     """The layers of one rule if a flag of the config is set, and those of another rule if it is not."""
 
-    flag: Flag | IsSet
+    flag: Flag | FirstFlag | IsSet
     layers: Layers = All()
     otherwise: Layers = All(False)
 
@@ -478,6 +493,21 @@ class EveryNth(NamedTuple):
         return [index % period == offset % period for index in range(count)]
 
 
+class Positive(NamedTuple):
+    """The layers with a number above 0 in a list of the config; without the list, the first ones of many layers."""
+
+    key: str
+    first: int
+    of_more_than: int
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        listed = config.fields.get(self.key)
+        if isinstance(listed, list) and len(listed) >= count:
+            return [isinstance(value, (int, float)) and value > 0 for value in listed[:count]]
+        return [count > self.of_more_than and index < self.first for index in range(count)]
+
+
 class Between(NamedTuple):
     """The layers from one index to another one; -1 stands for the last layer."""
 
@@ -511,13 +541,14 @@ class OneBased(NamedTuple):
 
 
 class LastOf(NamedTuple):
-    """The last layers, of which a key gives the number; none if it is absent."""
+    """The last layers, of which a key gives the number."""
 
     key: str
+    default: int = 0
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""
-        last = config.positive_integer(self.key) if config.fields.get(self.key) else 0
+        last = Natural(self.key, self.default).read(config)
         return [index >= count - last for index in range(count)]
 
 

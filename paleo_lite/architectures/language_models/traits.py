@@ -257,6 +257,8 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
     transposed_weights : bool
     is_limited : bool
         Whether gate and up projection are limited before the activation (DeepSeek-V4).
+    has_sparse_activation : bool
+        Whether inner values below a quantile of a normal distribution are set to zero first (Gemma 3n).
     inner_norm : str
         Name of the norm before the down projection; empty: there is none (BitNet has one).
     dropout : float or None
@@ -275,6 +277,7 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
     activation_module: str = "act_fn"
     transposed_weights: bool = False
     is_limited: bool = False
+    has_sparse_activation: bool = False
     inner_norm: str = ""
     dropout: float | None = None
 
@@ -532,6 +535,23 @@ class HyperConnection(msgspec.Struct, frozen=True, kw_only=True):
     before_feed_forward: str = "ffn_hc"
 
 
+class Alternating(msgspec.Struct, frozen=True, kw_only=True):
+    """Several residual streams of which a block computes one and corrects the others (AltUp, Baykal et al. 2023).
+
+    Attributes
+    ----------
+    streams : int
+    laurel_rank : int
+        Rank of the residual beside attention (LAuReL, Menghani et al. 2024).
+    module, laurel : str
+    """
+
+    streams: int
+    laurel_rank: int
+    module: str = "altup"
+    laurel: str = "laurel"
+
+
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """A block: mixers, then a feed-forward part, each added to its input.
 
@@ -553,6 +573,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     per_layer_input : PerLayerInput or None
     hyper_connection : HyperConnection or None
         None: the residual stream is one, and outputs are added to it.
+    alternating : Alternating or None
+        Streams with alternating updates (Gemma 3n); None: there is one.
     has_output_scale : bool
         Whether the output of the block is multiplied by a constant (Gemma 4).
     dropout : float or None
@@ -564,6 +586,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     side_experts: SideExperts | None = None
     per_layer_input: PerLayerInput | None = None
     hyper_connection: HyperConnection | None = None
+    alternating: Alternating | None = None
     has_output_scale: bool = False
     norm: NormKind = "rms"
     norms: Norms = Norms()
