@@ -46,7 +46,7 @@ TEXT_PARTS = {
 
 VISION_PARTS = {
     "gemma3": "siglip_vision_model", "llava": "clip_vision_model", "paligemma": "siglip_vision_model",
-    "kimi_k25": "kimi_k25_vision", "llama4": "llama4_vision_model", "gemma4": "gemma4_vision",
+    "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "kimi_k25": "kimi_k25_vision", "llama4": "llama4_vision_model", "gemma4": "gemma4_vision",
 }  # fmt: skip
 """Model types of vision-language models and of their vision encoders, likewise."""
 

@@ -461,6 +461,8 @@ class Numbered(NamedTuple):
         numbers = config.fields.get(self.key)
         if not numbers:
             return self.otherwise.choose(config, count)
+        if not isinstance(numbers, list):
+            raise config.fail(f"$.{self.key} must be a list of layers (got {numbers!r})")
         return [index in numbers for index in range(count)]
 
 
