@@ -7,6 +7,7 @@ of `SequenceOptions`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -46,9 +47,13 @@ TEXT_PARTS = {
 
 VISION_PARTS = {
     "gemma3": "siglip_vision_model", "llava": "clip_vision_model", "paligemma": "siglip_vision_model",
-    "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "kimi_k25": "kimi_k25_vision", "llama4": "llama4_vision_model", "gemma4": "gemma4_vision",
+    "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "kimi_k25": "kimi_k25_vision",
+    "llama4": "llama4_vision_model", "gemma4": "gemma4_vision",
 }  # fmt: skip
 """Model types of vision-language models and of their vision encoders, likewise."""
+
+
+_INFINITY = re.compile(rb"(?<=[:,\[\s])(?:Infinity|NaN)(?=\s*[,\]}])")
 
 
 def encoder_families() -> dict[str, EncoderFamily]:
@@ -83,7 +88,7 @@ def read_config(
         If more tokens are requested than the model knows positions, or a phase that it does not have.
     """
     options = options or SequenceOptions()
-    fields = _decode(data, path)
+    fields = decode_fields(data, path)
     whole_fields = fields
     fields, part_note = _text_part(fields, path)
     config = Config(fields, path)
@@ -161,9 +166,16 @@ def unknown_model_type(config: Config) -> BadDescriptor:
     )
 
 
-def _decode(data: bytes, path: str) -> dict[str, Any]:
+def decode_fields(data: bytes, path: str) -> dict[str, Any]:
+    """Return the fields of a config; Python writes ``Infinity``, which is no JSON, into some of them.
+
+    Raises
+    ------
+    BadDescriptor
+        If the file is not a JSON object.
+    """
     try:
-        fields = msgspec.json.decode(data)
+        fields = msgspec.json.decode(_INFINITY.sub(b"1e308", data))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadDescriptor(f"{path}: {error}") from None
     if not isinstance(fields, dict):
@@ -322,6 +334,7 @@ def _read_decoder(config: Config, family: Family, options: SequenceOptions) -> N
         blocks=blocks,
         block_types=block_types,
         group=LANGUAGE_MODELS,
+        embedding_is_active=family.embedding_is_active,
         left_out_parameters=left_out,
     )
 

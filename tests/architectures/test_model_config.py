@@ -213,6 +213,7 @@ BAD = [
     ({**T5, "feed_forward_proj": "gated-x"}, "feed_forward_proj is 'gated-x'"),
     ({**OPT, "word_embed_proj_dim": 32}, "OPT is read only if it equals"),
     ({**LLAMA, "model_type": "mixtral", "num_local_experts": 1}, "more than"),
+    ({**LLAMA, "model_type": "bamba", "attn_layer_indices": 3}, "attn_layer_indices must be a list of layers"),
 ]  # fmt: skip
 
 
@@ -245,6 +246,12 @@ def test_a_bad_config_raises_one_sentence(config, message):
 def test_lengths_that_do_not_fit_raise_one_sentence(config, options, message):
     with pytest.raises(BadValue, match=message):
         network(config, options)
+
+
+def test_the_infinity_of_python_is_read(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA, "time_step_limit": [0.0, float("inf")]}))
+    assert find_network(str(path)).parameters == network(LLAMA).parameters
 
 
 def test_a_file_that_is_no_json_object_raises(tmp_path):

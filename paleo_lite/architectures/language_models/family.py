@@ -118,6 +118,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         Keys with the only values that are read: a config with others is refused.
     same : tuple of (str, str)
         Pairs of keys that must have the same value, where the first is given.
+    embedding_is_active : bool
+        Whether the publishers of such models count the embedding of the inputs, of which a token reads one row, among
+        the active parameters.
     next_token : str
         Keys of the number of multi-token prediction layers, which are left out; empty: the model has none.
     has_plain_next_token : bool
@@ -168,6 +171,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     model_class: str = ""
     unread: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     same: tuple[tuple[str, str], ...] = ()
+    embedding_is_active: bool = True
     next_token: str = ""
     has_plain_next_token: bool = True
 

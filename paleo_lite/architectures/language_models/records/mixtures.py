@@ -53,16 +53,18 @@ def _rate(name: str, key: str, default: int) -> Within:
 
 FAMILIES: dict[str, Family] = {
     "deepseek_v32": Family(
-        name="DeepseekV32", longest=163840, latent=_INDEXED, indexer=_INDEXER, experts=DEEPSEEK_EXPERTS,
+        name="DeepseekV32", embedding_is_active=False,
+        longest=163840, latent=_INDEXED, indexer=_INDEXER, experts=DEEPSEEK_EXPERTS,
         shared=DEEPSEEK_SHARED, sparse=sparse_from(3), next_token=NEXT_TOKEN,
     ),
     "glm_moe_dsa": Family(
-        name="GlmMoeDsa", longest=202752, latent=_INDEXED, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
+        name="GlmMoeDsa", embedding_is_active=False,
+        longest=202752, latent=_INDEXED, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
         indexer={**_INDEXER, "heads": Integer("index_n_heads", 32)}, sparse=sparse_from(3), next_token=NEXT_TOKEN,
         indexes=Listed("full", "indexer_types", otherwise=Lettered("F", "index_topk_pattern", otherwise=Sharing())),
     ),
     "deepseek_v4": Family(
-        name="DeepseekV4", longest=1048576,
+        name="DeepseekV4", embedding_is_active=False, longest=1048576,
         block={"hyper_connection": Record(HyperConnection, {"streams": Integer("hc_mult", 4)})},
         compressed={
             "heads": Integer("num_attention_heads"), "head_size": Integer("head_dim", 512),
@@ -85,11 +87,12 @@ FAMILIES: dict[str, Family] = {
         hashed=Listed("hash_moe", "mlp_layer_types", otherwise=Not(From(Integer("num_hash_layers", 3)))),
     ),
     "glm4_moe_lite": Family(
-        name="Glm4MoeLite", longest=202752, latent={}, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
+        name="Glm4MoeLite", embedding_is_active=False,
+        longest=202752, latent={}, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
         sparse=sparse_from(1), next_token=NEXT_TOKEN,
     ),
     "minimax_m2": Family(
-        name="MiniMaxM2", longest=196608,
+        name="MiniMaxM2", embedding_is_active=False, longest=196608,
         attention={
             "query_key_norm": "full_width", "head_size": HeadSize(128), "rotary_size": Integer("rotary_dim", 64),
         },
@@ -98,7 +101,7 @@ FAMILIES: dict[str, Family] = {
         next_token="num_mtp_modules",
     ),
     "mimo_v2_flash": Family(
-        name="MiMoV2Flash", longest=131072,
+        name="MiMoV2Flash", embedding_is_active=False, longest=131072,
         attention={
             "bias": Flag("attention_bias"), "head_size": HeadSize(192), "value_size": Integer("v_head_dim", 128),
             "rotary_size": _MIMO_ROTARY, "has_value_scale": True, "has_sinks": True,
