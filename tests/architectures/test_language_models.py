@@ -6,7 +6,7 @@ architectures/language_models/decoder.py, architectures/language_models/families
 architectures/language_models/family.py, architectures/language_models/records/dense.py,
 architectures/language_models/records/established.py, architectures/language_models/records/gemma.py,
 architectures/language_models/records/hybrids.py, architectures/language_models/records/mixtures.py,
-architectures/language_models/records/qwen.py,
+architectures/language_models/records/qwen.py, architectures/language_models/recurrence.py,
 architectures/language_models/feed_forward.py, architectures/language_models/keys.py,
 architectures/language_models/norms.py, architectures/language_models/state_space.py,
 architectures/language_models/traits.py.
@@ -216,6 +216,8 @@ WITHOUT_ATTENTION = {
         **LATENT, **FEW_EXPERTS, "q_lora_rank": None, "num_hidden_layers": 5, "num_local_experts": 16,
         "linear_num_heads": 4, "linear_head_dim": 8,
     }),
+    "recurrent_gemma": Case({"num_hidden_layers": 3, "lru_width": 64, "attention_window_size": 64}),
+    "rwkv": Case({"attention_hidden_size": 64}, "eager"),
     "nemotron_h": Case({
         **FEW_EXPERTS, "hybrid_override_pattern": "M*E-", "num_hidden_layers": 4, "head_dim": 8, "mamba_num_heads": 8,
         "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 8, "n_routed_experts": 8,
@@ -235,13 +237,14 @@ WITHOUT_ATTENTION = {
 operations where the authors' kernels are not installed, and these are counted as kernels."""
 FLOPS_OF_REFERENCE = {
     "mamba": 0.01, "jamba": 0.01, "mamba2": 0.05, "falcon_h1": 0.05, "nemotron_h": 0.05, "falcon_mamba": 0.01,
+    "recurrent_gemma": 0.02, "rwkv": 0.02,
     "lfm2": 0.01, "lfm2_moe": 0.01,
     # Their references pad 16 tokens to chunks of 256 or 64, of which a fused kernel computes only the 16.
     "granitemoehybrid": None, "bamba": None, "kimi_linear": None, "qwen3_next": None, "qwen3_5_text": None,
     "qwen3_5_moe_text": None,
 }  # fmt: skip
 
-OTHER_WAY = {"llama4_text", "kimi_k2", "mimo", "internlm3", "dbrx", *WITHOUT_ATTENTION}
+OTHER_WAY = {"llama4_text", "kimi_k2", "mimo", "internlm3", "dbrx", "longcat_flash", *WITHOUT_ATTENTION}
 """Families compared in tests of their own."""
 
 

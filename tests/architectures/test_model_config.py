@@ -109,6 +109,16 @@ def test_parameters_of_other_families_are_the_published_ones(model):
     assert network(config, model_type=model).parameters == parameters
 
 
+def test_longcat_has_the_published_sizes():
+    """LongCat-Flash, 2025: 560 B parameters, of which a token uses 27 B on average, as a third of the experts idle."""
+    config = {"vocab_size": 131072, "hidden_size": 6144, "num_layers": 28, "num_attention_heads": 64,
+              "ffn_hidden_size": 12288, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+              "qk_rope_head_dim": 64, "v_head_dim": 128}  # fmt: skip
+    found = network(config, model_type="longcat_flash")
+    assert found.parameters == pytest.approx(560e9, rel=0.01)
+    assert found.active_parameters == pytest.approx(27e9, rel=0.03)
+
+
 def test_gpt3_has_the_size_of_its_paper():
     """Brown et al. 2020, table 2.1, rounded there."""
     sizes = {"125m": 0.125, "350m": 0.356, "1.3b": 1.3, "6.7b": 6.7, "13b": 13.0, "175b": 175.0}

@@ -24,13 +24,15 @@ from .compressed_attention import (
     add_final_collapse,
     add_streams,
 )  # fmt: skip
-from .feed_forward import add_experts, add_feed_forward
+from .feed_forward import add_channel_mix, add_experts, add_feed_forward
 from .norms import add_norm
+from .recurrence import add_linear_recurrence, add_time_mix
 from .state_space import add_delta_net, add_kimi_delta, add_mamba, add_mamba2, add_short_convolution
 from .traits import (
     Alternating,
     Attention,
     Block,
+    ChannelMix,
     CompressedAttention,
     Decoder,
     DeltaNet,
@@ -38,10 +40,12 @@ from .traits import (
     HyperConnection,
     KimiDelta,
     LatentAttention,
+    LinearRecurrence,
     Mamba,
     Mamba2,
     Mixer,
     ShortConvolution,
+    TimeMix,
 )  # fmt: skip
 
 
@@ -229,19 +233,22 @@ def _add_fed(tape: Tape, name: str, block: Block, x: Blob) -> Blob:
         x = add_norm(tape, f"{name}.{norms.before_feed_forward}", block.norm, x)
     fed = _add_part(tape, name, block, x)
     if block.side_experts is not None:
-        fed = _add_side_experts(tape, name, block, residual, fed)
+        fed = _add_side_experts(tape, name, block, residual, x, fed)
     fed = _finish_part(tape, name, block, fed, norms.after_feed_forward)
     return tape.op(f"{name}.add", "add", residual, fed)
 
 
-def _add_side_experts(tape: Tape, name: str, block: Block, x: Blob, fed: Blob) -> Blob:
-    """Add the experts beside the feed-forward part, of which `fed` is the output; return the sum of both."""
+def _add_side_experts(tape: Tape, name: str, block: Block, x: Blob, normal: Blob, fed: Blob) -> Blob:
+    """Add the experts beside the feed-forward part, which makes `fed` of `normal`; return the sum of both."""
     side = block.side_experts
     assert side is not None
-    fed = add_norm(tape, f"{name}.{side.other_norm_after}", block.norm, fed)
-    normal = add_norm(tape, f"{name}.{side.norm_before}", block.norm, x)
-    routed = add_experts(tape, _join(name, side.experts.module), side.experts, normal, routed_by=x)
-    routed = add_norm(tape, f"{name}.{side.norm_after}", block.norm, routed)
+    if side.other_norm_after:
+        fed = add_norm(tape, f"{name}.{side.other_norm_after}", block.norm, fed)
+    read = add_norm(tape, f"{name}.{side.norm_before}", block.norm, x) if side.norm_before else normal
+    routed_by = x if side.norm_before else None
+    routed = add_experts(tape, _join(name, side.experts.module), side.experts, read, routed_by)
+    if side.norm_after:
+        routed = add_norm(tape, f"{name}.{side.norm_after}", block.norm, routed)
     return tape.op(f"{name}.add", "add", fed, routed)
 
 
@@ -299,6 +306,10 @@ def _add_mixer(tape: Tape, block: str, mixer: Mixer, x: Blob, positions: Positio
         return add_mamba2(tape, name, mixer, x)
     if isinstance(mixer, KimiDelta):
         return add_kimi_delta(tape, name, mixer, x)
+    if isinstance(mixer, LinearRecurrence):
+        return add_linear_recurrence(tape, name, mixer, x)
+    if isinstance(mixer, TimeMix):
+        return add_time_mix(tape, name, mixer, x)
     if isinstance(mixer, ShortConvolution):
         return add_short_convolution(tape, name, mixer, x)
     assert isinstance(mixer, DeltaNet)
@@ -311,6 +322,8 @@ def _add_part(tape: Tape, block_name: str, block: Block, x: Blob) -> Blob:
     name = f"{block_name}.{part.module}" if part.module else block_name
     if isinstance(part, Experts):
         return add_experts(tape, name, part, x)
+    if isinstance(part, ChannelMix):
+        return add_channel_mix(tape, name, part, x)
     return add_feed_forward(tape, name, part, x)
 
 

@@ -22,6 +22,7 @@ from .records import dense, established, gemma, hybrids, mixtures, qwen
 from .traits import (
     Attention,
     Block,
+    ChannelMix,
     CompressedAttention,
     Decoder,
     DeltaNet,
@@ -30,12 +31,14 @@ from .traits import (
     Indexer,
     KimiDelta,
     LatentAttention,
+    LinearRecurrence,
     Mamba,
     Mamba2,
     Mixer,
     PerLayerInput,
     ShortConvolution,
     SideExperts,
+    TimeMix,
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
@@ -94,7 +97,7 @@ def _block_extras(family: Family, config: Config, count: int) -> list[dict[str, 
         for extra, applies in zip(extras, family.has_side_experts.choose(config, count)):
             if applies:
                 experts = Experts(**_resolve(config, {**STANDARD_EXPERTS, **family.side_experts}))
-                extra["side_experts"] = SideExperts(experts=experts)
+                extra["side_experts"] = SideExperts(experts=experts, **family.side_norms)
     return extras
 
 
@@ -169,21 +172,24 @@ def _compressed_attention(family: Family, config: Config, count: int) -> list[tu
 
 def _other_mixer(family: Family, config: Config) -> Mixer | None:
     """Return the mixer of the layers without attention, or None."""
-    if family.mamba is not None:
-        return Mamba(**_resolve(config, family.mamba))
-    if family.mamba2 is not None:
-        return Mamba2(**_resolve(config, family.mamba2))
-    if family.delta_net is not None:
-        return DeltaNet(**_resolve(config, family.delta_net))
-    if family.kimi_delta is not None:
-        return KimiDelta(**_resolve(config, family.kimi_delta))
-    if family.short_convolution is not None:
-        return ShortConvolution(**_resolve(config, family.short_convolution))
+    kinds: tuple[tuple[Fields | None, type[Any]], ...] = (
+        (family.mamba, Mamba), (family.mamba2, Mamba2), (family.delta_net, DeltaNet), (family.kimi_delta, KimiDelta),
+        (family.short_convolution, ShortConvolution), (family.linear_recurrence, LinearRecurrence),
+        (family.time_mix, TimeMix),
+    )  # fmt: skip
+    for fields, kind in kinds:
+        if fields is not None:
+            mixer: Mixer = kind(**_resolve(config, fields))
+            return mixer
     return None
 
 
-def _feed_forward(family: Family, config: Config, is_sparse: bool, reuses_cache: bool) -> FeedForward | Experts:
+def _feed_forward(
+    family: Family, config: Config, is_sparse: bool, reuses_cache: bool
+) -> FeedForward | ChannelMix | Experts:
     """Return the feed-forward part of a block."""
+    if family.channel_mix is not None:
+        return ChannelMix(**_resolve(config, family.channel_mix))
     if not is_sparse:
         fields = {**STANDARD_FEED_FORWARD, **family.feed_forward, **family.dense_feed_forward}
         if reuses_cache:

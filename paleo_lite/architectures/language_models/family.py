@@ -78,8 +78,12 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         The layers that attend to the keys and values of a layer before.
     reusing_feed_forward : Mapping
         Fields of their `FeedForward` that are different.
+    channel_mix : Mapping or None
+        Fields of `ChannelMix`; None: the family has another feed-forward part.
     per_layer_input, side_experts : Mapping or None
         Fields of `PerLayerInput`, and of the `Experts` of `SideExperts`; None: there are none.
+    side_norms : Mapping
+        Further fields of `SideExperts`.
     has_per_layer_input, has_side_experts : Layers
         The layers with these.
     experts : Mapping or None
@@ -94,7 +98,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         The layers with a sparse activation.
     hashed : Layers
         The layers with experts that a table chooses.
-    mamba, mamba2, delta_net, kimi_delta, short_convolution : Mapping or None
+    mamba, mamba2, delta_net, kimi_delta, short_convolution, linear_recurrence, time_mix : Mapping or None
         Fields of the mixer of layers without attention; None: there are none.
     attends : Layers
         The layers with attention, where the family has another mixer.
@@ -142,6 +146,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     per_layer_input: Fields | None = None
     has_per_layer_input: Layers = All()
     side_experts: Fields | None = None
+    side_norms: Fields = NOTHING
     has_side_experts: Layers = All()
     feed_forward: Fields = NOTHING
     dense_feed_forward: Fields = NOTHING
@@ -155,6 +160,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     delta_net: Fields | None = None
     kimi_delta: Fields | None = None
     short_convolution: Fields | None = None
+    linear_recurrence: Fields | None = None
+    time_mix: Fields | None = None
+    channel_mix: Fields | None = None
     attends: Layers = All()
     has_both_mixers: bool = False
     mixes: Layers = All()

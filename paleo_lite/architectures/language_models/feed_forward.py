@@ -6,7 +6,7 @@ from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
 from .norms import add_norm
-from .traits import Experts, FeedForward
+from .traits import ChannelMix, Experts, FeedForward
 
 
 def add_feed_forward(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
@@ -106,12 +106,12 @@ def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
         x = add_norm(tape, f"{name}.norm", "rms", x, has_weight=False)
         x = tape.op(name, "mul", x, weights=((x.shape[-1],),))
         x = tape.op(f"{name}.mul", "mul", x)
-    scores = tape.linear(name, x, part.count, part.router_bias)
+    scores = tape.linear(name, x, part.count + part.idle, part.router_bias)
     if part.scoring in ("softmax", "sigmoid", "sqrtsoftplus"):
         scores = _score(tape, name, scores, part.scoring)
     choice = scores
     if part.score_correction and not part.is_hashed:
-        correction = Blob((part.count,), CONSTANT)  # a buffer, which no gradient changes
+        correction = Blob((part.count + part.idle,), CONSTANT)  # a buffer, which no gradient changes
         weights_of = ((part.count,),) if part.correction_is_parameter else ()
         choice = tape.op(f"{name}.add", "add", scores, correction, weights=weights_of)
     if part.groups > 1:
@@ -134,6 +134,29 @@ def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
         factors = tape.op(f"{name}.getitem", "gather", chosen, weights=((part.count,),), function="getitem")
         weights = tape.op(f"{name}.mul", "mul", weights, factors)
     return weights, chosen
+
+
+def add_channel_mix(tape: Tape, name: str, part: ChannelMix, x: Blob) -> Blob:
+    """Add the feed-forward part of RWKV-4, which also reads the token before each token."""
+    hidden_size = x.shape[-1]
+    x = tape.column_parallel_input(name, x)
+    before = tape.op(f"{name}.time_shift", "pad", x, origin="module:ZeroPad2d")
+    key, receptance = (mix_with_shifted(tape, name, part_name, x, before) for part_name in ("key", "receptance"))
+    inner = tape.linear(f"{name}.key", key, tape.shard_size(part.inner_size), bias=False)
+    inner = tape.op(f"{name}.square", "pow", tape.op(f"{name}.relu", "relu", inner, origin="function"))
+    value = tape.linear(f"{name}.value", inner, hidden_size, bias=False)
+    gate = tape.linear(f"{name}.receptance", receptance, hidden_size, bias=False)
+    gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
+    return tape.row_parallel_output(name, tape.op(f"{name}.mul", "mul", gate, value))
+
+
+def mix_with_shifted(tape: Tape, name: str, part_name: str, x: Blob, before: Blob) -> Blob:
+    """Add a learned mean of each token and the one before (RWKV-4)."""
+    size = x.shape[-1]
+    own = tape.op(f"{name}.time_mix_{part_name}", "mul", x, weights=((1, 1, size),))
+    rest = tape.op(f"{name}.sub", "sub", out=(1, 1, size), origin="operator")
+    other = tape.op(f"{name}.mul", "mul", before, rest, out=x.shape)
+    return tape.op(f"{name}.add", "add", own, other)
 
 
 def _score(tape: Tape, name: str, logits: Blob, function: str) -> Blob:

@@ -510,6 +510,34 @@ class Positive(NamedTuple):
         return [count > self.of_more_than and index < self.first for index in range(count)]
 
 
+class Cycled(NamedTuple):
+    """The layers with a given value in a list that is repeated until every layer has one."""
+
+    value: str
+    key: str
+    default: tuple[str, ...]
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        listed = config.fields.get(self.key, list(self.default))
+        if not isinstance(listed, list) or not listed:
+            raise config.fail(f"$.{self.key} must be a list of kinds of layers (got {listed!r})")
+        return [listed[index % len(listed)] == self.value for index in range(count)]
+
+
+class ShareOf(NamedTuple):
+    """The experts that a token passes on average, where some of those it may choose are idle."""
+
+    active: Integer
+    experts: Integer
+    idle: Natural
+
+    def read(self, config: Config) -> int:
+        """Return the number, rounded."""
+        active, count = self.active.read(config) or 1, self.experts.read(config) or 1
+        return max(round(active * count / (count + self.idle.read(config))), 1)
+
+
 class Between(NamedTuple):
     """The layers from one index to another one; -1 stands for the last layer."""
 

@@ -282,6 +282,19 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
     dropout: float | None = None
 
 
+class ChannelMix(msgspec.Struct, frozen=True, kw_only=True):
+    """The feed-forward part of RWKV-4: a squared ReLU, gated by a projection of the input and of the token before.
+
+    Attributes
+    ----------
+    inner_size : int
+    module : str
+    """
+
+    inner_size: int
+    module: str = "feed_forward"
+
+
 class Experts(msgspec.Struct, frozen=True, kw_only=True):
     """A mixture of experts: a router chooses some of many gated feed-forward parts for each token.
 
@@ -289,6 +302,8 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     count, active : int
         Experts, and how many of them each token passes.
+    idle : int
+        Further experts that return their input, among which the router chooses, too (LongCat): tokens pass fewer.
     inner_size : int
         Of one expert.
     activation : str
@@ -333,6 +348,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     active: int
     inner_size: int
+    idle: int = 0
     activation: str = "silu"
     is_gated: bool = True
     latent_size: int | None = None
@@ -475,8 +491,45 @@ class ShortConvolution(msgspec.Struct, frozen=True, kw_only=True):
     module: str = "conv"
 
 
+class LinearRecurrence(msgspec.Struct, frozen=True, kw_only=True):
+    """A gated linear recurrence with a branch beside it (RG-LRU of Griffin, De et al. 2024, section 2.4).
+
+    Attributes
+    ----------
+    width : int
+        Channels.
+    heads : int
+        Diagonal blocks of the matrices of the gates.
+    convolution : int
+    activation : str
+        Of the branch beside the recurrence.
+    module : str
+    """
+
+    width: int
+    heads: int
+    convolution: int
+    activation: str
+    module: str = "temporal_block"
+
+
+class TimeMix(msgspec.Struct, frozen=True, kw_only=True):
+    """The attention-free mixer of RWKV-4 (Peng et al. 2023, section 3): exponentially decaying weights of all tokens.
+
+    Attributes
+    ----------
+    width : int
+        Channels.
+    module : str
+    """
+
+    width: int
+    module: str = "attention"
+
+
 Mixer = (
     Attention | LatentAttention | CompressedAttention | Mamba | Mamba2 | DeltaNet | KimiDelta | ShortConvolution
+    | LinearRecurrence | TimeMix
 )  # fmt: skip
 """The kinds of layers that mix the tokens of a sequence."""
 
@@ -505,13 +558,14 @@ class PerLayerInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SideExperts(msgspec.Struct, frozen=True, kw_only=True):
-    """A mixture of experts beside the feed-forward part of a block: both are normalised and added (Gemma 4).
+    """A mixture of experts beside the feed-forward part of a block, to which its output is added (Gemma 4, LongCat).
 
     Attributes
     ----------
     experts : Experts
     norm_before, norm_after, other_norm_after : str
-        Names of the norms before and after the experts, and of that after the feed-forward part.
+        Names of the norms before and after the experts, and of that after the feed-forward part. Without a norm before
+        them the experts read what the feed-forward part reads.
     """
 
     experts: Experts
@@ -560,7 +614,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     mixers : tuple of Mixer
         More than one run side by side on the same input, and their outputs are added (Falcon-H1). Without any the block
         is a feed-forward part alone (Nemotron-H).
-    feed_forward : FeedForward, Experts or None
+    feed_forward : FeedForward, ChannelMix, Experts or None
     norm : NormKind
     norms : Norms
     is_parallel : bool
@@ -582,7 +636,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     mixers: tuple[Mixer, ...]
-    feed_forward: FeedForward | Experts | None = None
+    feed_forward: FeedForward | ChannelMix | Experts | None = None
     side_experts: SideExperts | None = None
     per_layer_input: PerLayerInput | None = None
     hyper_connection: HyperConnection | None = None

@@ -11,13 +11,16 @@ from ..keys import (
     All,
     Both,
     CountOf,
+    Cycled,
     EveryNth,
     Flag,
     From,
     HeadsOf,
     Integer,
+    IsSet,
     Lettered,
     Listed,
+    Multiple,
     Not,
     Numbered,
     OneBased,
@@ -37,6 +40,7 @@ def _nemotron_layers(letters: str, names: str) -> Lettered:
     return Lettered(letters, "hybrid_override_pattern", listed)
 
 
+_GEMMA_ACTIVATION = Activation(("hidden_activation",), "gelu_pytorch_tanh")
 _KIMI_ATTENTION = Both(From(Integer("", 1)), EveryNth(Integer("", 4), 0))
 _LFM_ATTENTION = Not(Listed("conv", otherwise=Not(Numbered("full_attn_idxs", otherwise=All()))))
 _LFM_DECODER = {"final_norm": "embedding_norm", "is_tied": Flag("tie_embedding", True)}
@@ -115,5 +119,37 @@ FAMILIES: dict[str, Family] = {
         },
         shared={**DEEPSEEK_SHARED, "multiple": Integer("num_shared_experts n_shared_experts", 1)},
         sparse=Listed("sparse", "mlp_layer_types", otherwise=From(Integer("first_k_dense_replace", 1))),
+    ),
+    "recurrent_gemma": Family(
+        name="RecurrentGemma", positions="", longest=None,
+        decoder={
+            "norm": "rms_one_plus", "final_norm": "final_norm", "has_embedding_scale": True,
+            "is_tied": Flag("tie_word_embeddings", True), "has_logit_softcap": IsSet("logits_soft_cap", 30.0),
+        },
+        block={
+            "norm": "rms_one_plus", "norms": Norms("temporal_pre_norm", before_feed_forward="channel_pre_norm"),
+        },
+        attends=Cycled("attention", "block_types", ("recurrent", "recurrent", "attention")),
+        attention={
+            "module": "temporal_block", "bias": Flag("attention_bias"), "output_bias": True,
+            "rotary_size": RotarySize(0.5),
+        },
+        window=Integer("attention_window_size sliding_window", 2048),
+        linear_recurrence={
+            "width": Integer("lru_width hidden_size"), "heads": Integer("num_attention_heads"),
+            "convolution": Integer("conv1d_width", 4), "activation": _GEMMA_ACTIVATION,
+        },
+        feed_forward={
+            "module": "mlp_block", "bias": True, "inner_size": Multiple("", 0.5, "intermediate_size"),
+            "activation": _GEMMA_ACTIVATION,
+        },
+    ),
+    "rwkv": Family(
+        name="Rwkv", positions="", longest=None, attends=All(False),
+        decoder={"root": "rwkv", "block_list": "blocks", "embedding": "embeddings", "embedding_norm": "blocks.0.pre_ln",
+                 "final_norm": "ln_out", "norm": "layer", "head": "head"},
+        block={"norm": "layer", "norms": Norms("ln1", before_feed_forward="ln2")},
+        time_mix={"width": Integer("attention_hidden_size hidden_size")},
+        channel_mix={"inner_size": Multiple("intermediate_size", 4, "hidden_size")},
     ),
 }  # fmt: skip

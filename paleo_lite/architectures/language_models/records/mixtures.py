@@ -21,6 +21,7 @@ from ..keys import (
     Not,
     Record,
     RotarySize,
+    ShareOf,
     Sharing,
     Uniform,
     When,
@@ -208,5 +209,19 @@ FAMILIES: dict[str, Family] = {
         name="FlexOlmo", longest=4096, block={"norms": POST_NORMS},
         attention={**BIASED, "query_key_norm": "full_width"},
         experts={"inner_size": Integer("intermediate_size")},
+    ),
+    "longcat_flash": Family(
+        name="LongcatFlash", embedding_is_active=False,
+        layer_count=Multiple("", 2, "num_layers num_hidden_layers"), longest=131072, latent={},
+        feed_forward={"module": "mlps", "inner_size": Integer("ffn_hidden_size intermediate_size")},
+        side_experts={
+            "module": "mlp", "router": "router.classifier", "score_correction": True, "is_normalised": False,
+            "count": Integer("n_routed_experts", 512), "idle": Natural("zero_expert_num", 256),
+            "active": ShareOf(Integer("moe_topk", 12), Integer("n_routed_experts", 512),
+                              Natural("zero_expert_num", 256)),
+            "inner_size": Integer("expert_ffn_hidden_size", 2048),
+        },
+        side_norms={"norm_before": "", "norm_after": "", "other_norm_after": ""},
+        has_side_experts=EveryNth(Integer("", 2), 0),
     ),
 }  # fmt: skip
