@@ -187,6 +187,12 @@ def test_a_sliding_window_bounds_the_cache():
     assert caches == [((1, 2, 64, 8), (1, 2, 64, 8))] * 2
 
 
+def test_a_window_of_zero_tokens_is_none():
+    options = SequenceOptions(context=100, phase="decode")
+    found = network(LLAMA, options, model_type="mistral", sliding_window=0)
+    assert [layer.outputs[0][2] for layer in found.layers if layer.kind == "cache"] == [101] * 2
+
+
 def test_a_prompt_computes_the_logits_of_its_last_token():
     prompt, whole = (network(LLAMA, SequenceOptions(16, phase=phase)) for phase in ("prefill", "inference"))
     assert prompt.layers[-1].outputs == ((1, 1, 1000),)

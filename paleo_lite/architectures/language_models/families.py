@@ -137,7 +137,9 @@ def _usual_attention(family: Family, config: Config, count: int) -> list[Attenti
     """Return the attention of each block, with its window, positions and heads."""
     attention = Attention(**_resolve(config, {**STANDARD_ATTENTION, **family.attention}))
     full_attention = _resolve(config, family.full_attention)
-    window = family.window.read(config) if family.window is not None else None
+    window = None
+    if family.window is not None and not any(config.fields.get(key) == 0 for key in family.window.key.split()):
+        window = family.window.read(config)
     windowed = family.windowed.choose(config, count)
     chunk = family.chunk.read(config) if family.chunk is not None else None
     chunked = family.chunked.choose(config, count)

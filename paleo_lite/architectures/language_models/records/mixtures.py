@@ -11,6 +11,7 @@ from ..keys import (
     Flag,
     From,
     HeadSize,
+    IfSet,
     Integer,
     IsSet,
     Layers,
@@ -203,7 +204,10 @@ FAMILIES: dict[str, Family] = {
             **LOCAL_EXPERTS, "module": "block_sparse_moe", "router": "router", "scoring": "softmax_of_chosen",
             "is_normalised": False,
         },
-        shared={"module": "shared_mlp", "inner_size": Integer("shared_intermediate_size")},
+        shared={
+            "module": "shared_mlp", "inner_size": Natural("shared_intermediate_size", 0),
+            "multiple": IfSet("shared_intermediate_size", 1),
+        },
     ),
     "flex_olmo": Family(
         name="FlexOlmo", longest=4096, block={"norms": POST_NORMS},
