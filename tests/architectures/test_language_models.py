@@ -109,6 +109,10 @@ CASES = {
         "head_dim": 8, "global_head_dim": 16, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
         "enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "hidden_size_per_layer_input": 0,
     }, bytes_within=0.15),
+    "gemma4_unified_text": Case({
+        "num_hidden_layers": 3, "layer_types": ["sliding_attention"] * 2 + ["full_attention"], "head_dim": 8,
+        "global_head_dim": 16, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+    }, bytes_within=0.1),
     "gemma4_text small": Case({
         "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3, "head_dim": 8,
         "global_head_dim": 16, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 900,

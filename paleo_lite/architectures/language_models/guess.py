@@ -43,10 +43,14 @@ _EXPERTS = "n_routed_experts num_experts num_local_experts moe_num_experts"
 _ACTIVE = "num_experts_per_tok num_experts_per_token moe_k moe_topk moe_top_k top_k_experts num_selected_experts"
 _EXPERT_SIZE = "moe_intermediate_size expert_ffn_hidden_size intermediate_size ffn_hidden_size"
 _SHARED_SIZE = "shared_expert_intermediate_size moe_shared_expert_intermediate_size shared_intermediate_size"
-_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation")
+_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation", "afn",
+                "ff_activation")  # fmt: skip
 _BIAS = "attention_bias qkv_bias use_bias bias add_bias_linear use_qkv_bias"
-_PLAIN_ACTIVATIONS = ("relu", "relu2", "gelu_new", "gelu_fast")
+_PLAIN_ACTIVATIONS = ("relu", "relu2", "gelu_new", "gelu_fast", "xielu")
 """Activations of feed-forward parts without a gate."""
+
+_ENCODER_LIKE = ("hidden_act", "gelu")
+"""The key and the activation of decoders that descend from BERT, whose feed-forward parts have no gate."""
 
 
 def guess_family(config: Config) -> Family | None:
@@ -86,7 +90,8 @@ def _feed_forward(config: Config) -> Fields:
     key = _first(config, *_ACTIVATIONS)
     name = config.fields.get(key) if key else "silu"
     name = name if isinstance(name, str) and name in ACTIVATIONS else "silu"
-    is_plain = name in _PLAIN_ACTIVATIONS or (key == "activation_function" and name != "silu")
+    older_keys = ("activation_function", "afn", "ff_activation")
+    is_plain = name in _PLAIN_ACTIVATIONS or (key in older_keys and name != "silu") or (key, name) == _ENCODER_LIKE
     return {
         "inner_size": Multiple(_first(config, _INNER) or "", 4, _HIDDEN), "activation": Activation((), name),
         "is_gated": not is_plain, "bias": FirstFlag("mlp_bias use_mlp_bias use_bias bias add_bias_linear"),
@@ -125,7 +130,12 @@ def _attention(config: Config) -> dict[str, Any]:
 def _experts(config: Config) -> dict[str, Any]:
     """Return the fields of a mixture of experts, where keys name the number of experts and of those per token."""
     count, active = _first(config, _EXPERTS), _first(config, _ACTIVE)
-    is_mixture = count and active and all(isinstance(config.fields[key], int) for key in (count, active))
+    is_mixture = (
+        count
+        and active
+        and config.fields.get("is_moe", True)
+        and all(isinstance(config.fields[key], int) for key in (count, active))
+    )
     if not is_mixture or config.fields[str(count)] < 2:
         return {}
     is_sigmoid = config.fields.get("scoring_func", config.fields.get("score_func")) == "sigmoid"

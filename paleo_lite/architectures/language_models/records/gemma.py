@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ..family import BIASED, SANDWICH, Family
 from ..keys import (
     Activation,
@@ -92,3 +94,10 @@ FAMILIES: dict[str, Family] = {
         has_side_experts=When(Flag("enable_moe_block"), All()),
     ),
 }  # fmt: skip
+
+_GEMMA_4 = FAMILIES["gemma4_text"]
+FAMILIES["gemma4_unified_text"] = msgspec.structs.replace(
+    _GEMMA_4, name="Gemma4Unified", model_class="Gemma4UnifiedTextModel", longest=262144, per_layer_input=None,
+    decoder={key: value for key, value in _GEMMA_4.decoder.items() if key != "per_layer_vocabulary"},
+    side_experts=None, window=Integer("sliding_window", 1024),
+)  # fmt: skip
