@@ -22,7 +22,7 @@ from ..units import format_si
 from .language_models.decoder import add_decoder, count_next_token_parameters
 from .language_models.families import FAMILIES, describe_decoder
 from .language_models.family import Family
-from .language_models.guess import guess_family
+from .language_models.guess import NOT_GUESSED, guess_family
 from .language_models.records.vision import describe_tower
 from .language_models.traits import Attention, Block, CompressedAttention, Decoder, Experts, LatentAttention
 from .language_models.vision import VisionTower, resident_weights, tower_layers
@@ -42,7 +42,8 @@ TEXT_PARTS = {
     "llava": "llama", "paligemma": "gemma",
     "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2",
     "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5": "qwen3_5_text",
-    "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_5_moe": "qwen3_5_moe_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe_text", "qwen2_5_omni_text": "qwen2",
+    "qwen2_5_omni_thinker": "qwen2",
 }  # fmt: skip
 """Model types of vision-language models and of their text parts, where the nested config may not name its type."""
 
@@ -89,7 +90,7 @@ def read_config(
         If more tokens are requested than the model knows positions, or a phase that it does not have.
     """
     options = options or SequenceOptions()
-    fields = decode_fields(data, path)
+    fields = _thinker_part(decode_fields(data, path))
     whole_fields = fields
     fields, part_note = _text_part(fields, path)
     config = Config(fields, path)
@@ -105,6 +106,8 @@ def read_config(
         network = _read_guess(config, options)
     if part_note:
         network, part_note = _add_vision_encoder(network, whole_fields, path, image_size, options, part_note)
+        if whole_fields.get("audio_config"):
+            part_note = f"{part_note}; its audio encoder is not included"
     notes = (*((part_note,) if part_note else ()), *network.notes)
     return network._replace(notes=notes, rebuild=rebuild, publication=_publication(Config(whole_fields, path)))
 
@@ -143,7 +146,7 @@ def _publication(config: Config) -> Publication | None:
 
 def is_known(fields: dict[str, Any]) -> bool:
     """Return whether `read_config` reads the model type and the class that a config names."""
-    fields, _ = _text_part(fields, "")
+    fields, _ = _text_part(_thinker_part(fields), "")
     model_type = fields.get("model_type")
     if model_type in FAMILIES:
         classes: tuple[str, ...] = FAMILIES[str(model_type)].classes
@@ -161,6 +164,9 @@ def unknown_model_type(config: Config) -> BadDescriptor:
     known = [*FAMILIES, *encoder_families()]
     near = get_close_matches(str(model_type), known, n=3, cutoff=0.5)
     nearest = f"the nearest known types are {', '.join(near)}" if near else f"known types are {', '.join(known)}"
+    reason = NOT_GUESSED.get(str(model_type))
+    if reason:
+        nearest = f"the usual keys do not tell its parts ({reason})"
     return config.fail(
         f"$.model_type is {model_type!r}, which is not read; {nearest}. To trace the model with an installed "
         "transformers, give hf:FOLDER, the folder of this config.json"
@@ -181,13 +187,21 @@ def decode_fields(data: bytes, path: str) -> dict[str, Any]:
         raise BadDescriptor(f"{path}: {error}") from None
     if not isinstance(fields, dict):
         raise BadDescriptor(f"{path}: a config must be a JSON object")
-    for name in ("model_type", "text_config", "vision_config"):
+    for name in ("model_type", "text_config", "vision_config", "thinker_config"):
         part = fields if name == "model_type" else fields.get(name)
         model_type = part.get("model_type", "") if isinstance(part, dict) else ""
         if not isinstance(model_type, (str, type(None))):
             where = "$.model_type" if part is fields else f"$.{name}.model_type"
             raise BadDescriptor(f"{path}: {where} must be text (got {model_type!r})")
     return fields
+
+
+def _thinker_part(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a model for every kind of input that reads and writes text (Qwen-Omni), or all fields."""
+    thinker = fields.get("thinker_config")
+    if not isinstance(thinker, dict):
+        return fields
+    return {"model_type": fields.get("model_type"), **thinker}
 
 
 def _text_part(fields: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:

@@ -9,6 +9,7 @@ import json
 
 import pytest
 
+from paleo_lite.architectures.language_models.guess import NOT_GUESSED
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.errors import BadDescriptor
@@ -82,6 +83,12 @@ def test_the_text_part_of_an_unknown_vision_language_model_is_guessed():
 def test_a_config_without_the_keys_of_a_decoder_is_not_guessed(config):
     with pytest.raises(BadDescriptor, match="'never_heard_of', which is not read"):
         network(config)
+
+
+@pytest.mark.parametrize("model_type", NOT_GUESSED)
+def test_types_whose_keys_do_not_tell_their_parts_are_not_guessed(model_type):
+    with pytest.raises(BadDescriptor, match=rf"{model_type}', which is not read; the usual keys do not tell its parts"):
+        network(LLAMA_3_8B, model_type=model_type)
 
 
 @pytest.mark.parametrize(("key", "value"), [("hidden_size", 4095), ("num_key_value_heads", 3), ("vocab_size", "many")])

@@ -96,6 +96,8 @@ CASES = {
     "qwen3_vl_text": Case({"head_dim": 16}, has_head=False),
     "qwen3_vl_moe_text": Case({**FEW_EXPERTS, "num_experts": 8, "head_dim": 8, "norm_topk_prob": True},
                               bytes_within=0.15, has_head=False),
+    "qwen3_omni_moe_text": Case({**FEW_EXPERTS, "num_experts": 8, "head_dim": 8, "norm_topk_prob": True},
+                                bytes_within=0.15, has_head=False),
     "gemma": Case({"head_dim": 16}),
     "gemma2": Case({"head_dim": 16}, "eager"),
     "gemma3_text": Case({"head_dim": 16}),

@@ -27,6 +27,7 @@ SMALL = {
 CONFIGS = {
     "qwen3_vl": QWEN,
     "qwen3_vl_moe": QWEN,
+    "qwen3_omni_moe_vision_encoder": QWEN,
     "qwen3_5": {**QWEN, "deepstack_visual_indexes": []},
     "qwen3_5_moe": {**QWEN, "deepstack_visual_indexes": []},
     "qwen2_vl": {"depth": 2, "embed_dim": 64, "num_heads": 4, "hidden_size": 48, "patch_size": 8},
@@ -51,6 +52,11 @@ def modules_of(model_type, transformers):
     name = model_type if model_type in ("kimi_k25_vision", "llama4_vision_model", "gemma4_vision") else None
     fields = dict(CONFIGS[model_type])
     if name is None:
+        if model_type == "qwen3_omni_moe_vision_encoder":
+            from transformers.models.qwen3_omni_moe import configuration_qwen3_omni_moe, modeling_qwen3_omni_moe
+
+            config = configuration_qwen3_omni_moe.Qwen3OmniMoeVisionEncoderConfig(**fields)
+            return [modeling_qwen3_omni_moe.Qwen3OmniMoeVisionEncoder._from_config(config)]
         whole = transformers.AutoConfig.for_model(model_type, vision_config=fields)
         if model_type == "qwen2_vl":
             from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel as Tower
@@ -143,6 +149,16 @@ WRAPPER = {
 def network(config, **options):
     image_size = options.pop("image_size", None)
     return read_config(json.dumps(config).encode(), "c.json", image_size, SequenceOptions(**options))
+
+
+def test_the_thinker_of_an_omni_model_is_read():
+    text = {**WRAPPER["text_config"], "model_type": "qwen3_omni_moe_text", "num_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16}  # fmt: skip
+    vision = {**QWEN, "model_type": "qwen3_omni_moe_vision_encoder"}
+    thinker = {"text_config": text, "vision_config": vision, "audio_config": {"d_model": 8}}
+    found = network({"model_type": "qwen3_omni_moe", "thinker_config": thinker, "talker_config": {}})
+    assert found.parameters == network({**text, "tie_word_embeddings": False}).parameters + found.tower_parameters
+    assert "its audio encoder is not included" in found.notes[0]
 
 
 def test_a_decode_step_holds_the_tower_in_memory_and_does_not_run_it():

@@ -53,8 +53,18 @@ _ENCODER_LIKE = ("hidden_act", "gelu")
 """The key and the activation of decoders that descend from BERT, whose feed-forward parts have no gate."""
 
 
+NOT_GUESSED = {
+    "zamba": "blocks share their parameters", "zamba2": "blocks share their parameters", "xlstm": "matrix memories",
+    "jetmoe": "mixtures of attention heads", "moshi": "several heads", "hrm_text": "blocks that are repeated",
+    "dory": "other blocks", "xlnet": "two streams", "git": "an image encoder", "cpmant": "other positions",
+}  # fmt: skip
+"""Model types whose keys do not tell what they have, in the table of model types: their guesses were far off."""
+
+
 def guess_family(config: Config) -> Family | None:
     """Return the record that the keys of a config name; None if the usual keys of a decoder are missing."""
+    if config.fields.get("model_type") in NOT_GUESSED:
+        return None
     required = (_HIDDEN, _HEADS, _LAYERS, "vocab_size")
     if not all(_first(config, keys) for keys in required) or _is_no_decoder(config):
         return None

@@ -138,6 +138,7 @@ _KIMI_HIDDEN = "vt_hidden_size hidden_size"
 
 TOWERS: dict[str, Fields] = {
     "qwen3_vl": _QWEN_VL, "qwen3_vl_moe": _QWEN_VL, "qwen3_5": _QWEN_VL, "qwen3_5_moe": _QWEN_VL,
+    "qwen3_omni_moe_vision_encoder": _QWEN_VL,
     "qwen2_vl": {
         **_QWEN_VL, "side": SideOf(default=48), "hidden_size": Integer("embed_dim", 1280),
         "depth": Integer("depth", 32), "heads": Integer("num_heads", 16),
