@@ -242,7 +242,7 @@ def _add_vision_encoder(
         return network, note
     vision_type = str(vision.get("model_type", VISION_PARTS.get(str(fields.get("model_type")))))
     text = fields.get("text_config")
-    text_size = text.get("hidden_size") if isinstance(text, dict) else None
+    text_size = (text if isinstance(text, dict) else fields).get("hidden_size")
     more = {"text_hidden_size": text_size} if image_size is None else {
         "text_hidden_size": text_size, "image_size": image_size}  # fmt: skip
     tower = describe_tower(Config({**vision, "model_type": vision_type, **more}, path))

@@ -229,6 +229,7 @@ BAD = [
     ({**T5, "feed_forward_proj": "gated-x"}, "feed_forward_proj is 'gated-x'"),
     ({**OPT, "word_embed_proj_dim": 32}, "OPT is read only if it equals"),
     ({**LLAMA, "model_type": "mixtral", "num_local_experts": 1}, "more than"),
+    ({**LLAMA, "model_type": "nemotron_h"}, "no key says what layer 0 is: a mixer or a feed-forward part"),
     ({**LLAMA, "model_type": "bamba", "attn_layer_indices": 3}, "attn_layer_indices must be a list of layers"),
 ]  # fmt: skip
 

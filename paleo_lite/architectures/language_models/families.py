@@ -78,6 +78,8 @@ def describe_decoder(family: Family, config: Config) -> Decoder:
     blocks = []
     for index, more in enumerate(_block_extras(family, config, count)):
         part = _feed_forward(family, config, sparse[index], reuses[index]) if feeds[index] else None
+        if part is None and not mixers[index]:
+            raise config.fail(f"no key says what layer {index} is: a mixer or a feed-forward part")
         if hashed[index] and isinstance(part, Experts):
             part = msgspec.structs.replace(part, is_hashed=True)
         if sparsely_active[index] and isinstance(part, FeedForward):

@@ -31,9 +31,10 @@ class SideOf(NamedTuple):
             if image_size % patch_size:
                 raise config.fail(f"an image of {image_size} pixels is not a multiple of the patch size, {patch_size}")
             return image_size // patch_size
-        if self.default is not None:
+        rows = config.optional_integer(self.rows) if self.rows else None
+        if rows is None and self.default is not None:
             return self.default
-        return isqrt(config.positive_integer(self.rows))
+        return isqrt(rows or config.positive_integer(self.rows or "image_size"))
 
 
 class PatchValues(NamedTuple):
@@ -125,10 +126,11 @@ class Widths(NamedTuple):
 
 
 _QWEN_VL: Fields = {
-    "side": SideOf("num_position_embeddings"), "patch_values": PatchValues("temporal_patch_size"),
-    "hidden_size": Integer("hidden_size"), "depth": Integer("depth"), "heads": Integer("num_heads"),
-    "head_size": HeadSize(key="", heads="num_heads"), "inner_size": Integer("intermediate_size"),
-    "text_size": Integer("out_hidden_size"), "activation": Activation(("hidden_act",), "gelu_pytorch_tanh"),
+    "side": SideOf("num_position_embeddings", 48), "patch_values": PatchValues("temporal_patch_size"),
+    "hidden_size": Integer("hidden_size", 1152), "depth": Integer("depth", 27), "heads": Integer("num_heads", 16),
+    "head_size": QuotientOf(Integer("hidden_size", 1152), Integer("num_heads", 16)),
+    "inner_size": Integer("intermediate_size", 4304), "text_size": Integer("out_hidden_size text_hidden_size"),
+    "activation": Activation(("hidden_act",), "gelu_pytorch_tanh"),
     "positions": Integer("num_position_embeddings", 2304), "merged": Square("spatial_merge_size", 2),
     "deep_mergers": Length("deepstack_visual_indexes"),
 }  # fmt: skip
@@ -144,13 +146,14 @@ TOWERS: dict[str, Fields] = {
         "depth": Integer("depth", 32), "heads": Integer("num_heads", 16),
         "head_size": QuotientOf(Integer("embed_dim", 1280), Integer("num_heads", 16)),
         "inner_size": ProductOf(Integer("embed_dim", 1280), Integer("mlp_ratio", 4)),
-        "text_size": Integer("hidden_size"), "activation": Activation(("hidden_act",), "quick_gelu"),
+        "text_size": Integer("hidden_size text_hidden_size"), "activation": Activation(("hidden_act",), "quick_gelu"),
         "patch_bias": False, "positions": 0, "deep_mergers": 0,
     },
     "qwen2_5_vl": {
-        **_QWEN_VL, "side": SideOf(default=48), "depth": Integer("depth", 32), "heads": Integer("num_heads", 16),
-        "head_size": QuotientOf(Integer("hidden_size"), Integer("num_heads", 16)),
-        "inner_size": Integer("intermediate_size", 3420), "text_size": Integer("out_hidden_size", 3584),
+        **_QWEN_VL, "side": SideOf(default=48), "depth": Integer("depth", 32),
+        "hidden_size": Integer("hidden_size", 1280), "heads": Integer("num_heads", 16),
+        "head_size": QuotientOf(Integer("hidden_size", 1280), Integer("num_heads", 16)),
+        "inner_size": Integer("intermediate_size", 3420),
         "activation": Activation(("hidden_act",), "silu"), "is_gated": True, "norm": "rms", "patch_bias": False,
         "positions": 0, "deep_mergers": 0, "merger_norm_kind": "rms", "window_side": WindowSide(),
         "full_blocks": Indices("fullatt_block_indexes", (7, 15, 23, 31)),
