@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ..counting import CONSTANT, Layer
 from ..errors import BadDescriptor, BadValue, FactoryFailed
 from ..files import file_exists
 from .descriptor import read_bounded
 from .inputs import Input
-from .model_config import DEFAULT_TOKENS, is_known, read_config, text_lengths
+from .model_config import DEFAULT_TOKENS, decode_fields, is_known, read_config, text_lengths
 from .network import LANGUAGE_MODELS, Network, SequenceOptions
 from .tape import Config
 
@@ -52,10 +50,7 @@ def read_hugging_face(
     if not file_exists(path):
         raise BadDescriptor(f"{reference}: there is no {path}; names of the hub would need a network connection")
     data = read_bounded(path)
-    try:
-        fields = msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadDescriptor(f"{path}: {error}") from None
+    fields = decode_fields(data, str(path))
     classes = fields.get("architectures") or []
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise BadDescriptor(f"{path}: $.architectures is {classes!r}; it must be a list of class names")

@@ -7,6 +7,7 @@ of `SequenceOptions`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -21,6 +22,7 @@ from ..units import format_si
 from .language_models.decoder import add_decoder, count_next_token_parameters
 from .language_models.families import FAMILIES, describe_decoder
 from .language_models.family import Family
+from .language_models.guess import NOT_GUESSED, guess_family
 from .language_models.records.vision import describe_tower
 from .language_models.traits import Attention, Block, CompressedAttention, Decoder, Experts, LatentAttention
 from .language_models.vision import VisionTower, resident_weights, tower_layers
@@ -36,18 +38,24 @@ DEFAULT_TOKENS = 2048
 
 TEXT_PARTS = {
     "gemma3": "gemma3_text", "gemma4": "gemma4_text", "llama4": "llama4_text", "gemma3n": "gemma3n_text",
+    "gemma4_unified": "gemma4_unified_text",
     "llava": "llama", "paligemma": "gemma",
     "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2",
     "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5": "qwen3_5_text",
-    "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_5_moe": "qwen3_5_moe_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe_text", "qwen2_5_omni_text": "qwen2",
+    "qwen2_5_omni_thinker": "qwen2",
 }  # fmt: skip
 """Model types of vision-language models and of their text parts, where the nested config may not name its type."""
 
 VISION_PARTS = {
     "gemma3": "siglip_vision_model", "llava": "clip_vision_model", "paligemma": "siglip_vision_model",
-    "kimi_k25": "kimi_k25_vision", "llama4": "llama4_vision_model", "gemma4": "gemma4_vision",
+    "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "kimi_k25": "kimi_k25_vision",
+    "llama4": "llama4_vision_model", "gemma4": "gemma4_vision",
 }  # fmt: skip
 """Model types of vision-language models and of their vision encoders, likewise."""
+
+
+_INFINITY = re.compile(rb"(?<=[:,\[\s])(?:Infinity|NaN)(?=\s*[,\]}])")
 
 
 def encoder_families() -> dict[str, EncoderFamily]:
@@ -82,7 +90,7 @@ def read_config(
         If more tokens are requested than the model knows positions, or a phase that it does not have.
     """
     options = options or SequenceOptions()
-    fields = _decode(data, path)
+    fields = _thinker_part(decode_fields(data, path))
     whole_fields = fields
     fields, part_note = _text_part(fields, path)
     config = Config(fields, path)
@@ -95,11 +103,34 @@ def read_config(
     elif model_type in encoder_families():
         network = _read_model_type(config, encoder_families()[str(model_type)], image_size, options)
     else:
-        raise unknown_model_type(config)
+        network = _read_guess(config, options)
     if part_note:
         network, part_note = _add_vision_encoder(network, whole_fields, path, image_size, options, part_note)
+        if whole_fields.get("audio_config"):
+            part_note = f"{part_note}; its audio encoder is not included"
     notes = (*((part_note,) if part_note else ()), *network.notes)
     return network._replace(notes=notes, rebuild=rebuild, publication=_publication(Config(whole_fields, path)))
+
+
+def _read_guess(config: Config, options: SequenceOptions) -> Network:
+    """Return a decoder of an unknown model type, with the traits that its keys name; raise if they are missing.
+
+    Its name, with which answers begin, says that it is a guess and how many parameters it has.
+    """
+    family = guess_family(config) if config.fields.get("model_type") else None
+    if family is None:
+        raise unknown_model_type(config)
+    classes = config.fields.get("architectures") or [""]
+    is_headless = isinstance(classes, list) and str(classes[0]).endswith("Model")
+    own = Config({**config.fields, "architectures": [family.classes[1 if is_headless else 0]]}, config.where)
+    whole = _read_decoder(own, family, SequenceOptions(1))
+    network = _read_decoder(own, family, options)
+    note = (
+        f"the model type {config.fields['model_type']} is unknown: its layers are guessed from the keys of the config; "
+        "compare the number of parameters with the published one"
+    )
+    name = f"{network.name}, a guess with {format_si(whole.parameters, digits=3)} parameters,"
+    return network._replace(name=name, notes=(note, *network.notes))
 
 
 def _publication(config: Config) -> Publication | None:
@@ -115,7 +146,7 @@ def _publication(config: Config) -> Publication | None:
 
 def is_known(fields: dict[str, Any]) -> bool:
     """Return whether `read_config` reads the model type and the class that a config names."""
-    fields, _ = _text_part(fields, "")
+    fields, _ = _text_part(_thinker_part(fields), "")
     model_type = fields.get("model_type")
     if model_type in FAMILIES:
         classes: tuple[str, ...] = FAMILIES[str(model_type)].classes
@@ -133,26 +164,44 @@ def unknown_model_type(config: Config) -> BadDescriptor:
     known = [*FAMILIES, *encoder_families()]
     near = get_close_matches(str(model_type), known, n=3, cutoff=0.5)
     nearest = f"the nearest known types are {', '.join(near)}" if near else f"known types are {', '.join(known)}"
+    reason = NOT_GUESSED.get(str(model_type))
+    if reason:
+        nearest = f"the usual keys do not tell its parts ({reason})"
     return config.fail(
         f"$.model_type is {model_type!r}, which is not read; {nearest}. To trace the model with an installed "
         "transformers, give hf:FOLDER, the folder of this config.json"
     )
 
 
-def _decode(data: bytes, path: str) -> dict[str, Any]:
+def decode_fields(data: bytes, path: str) -> dict[str, Any]:
+    """Return the fields of a config; Python writes ``Infinity``, which is no JSON, into some of them.
+
+    Raises
+    ------
+    BadDescriptor
+        If the file is not a JSON object.
+    """
     try:
-        fields = msgspec.json.decode(data)
+        fields = msgspec.json.decode(_INFINITY.sub(b"1e308", data))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadDescriptor(f"{path}: {error}") from None
     if not isinstance(fields, dict):
         raise BadDescriptor(f"{path}: a config must be a JSON object")
-    for name in ("model_type", "text_config", "vision_config"):
+    for name in ("model_type", "text_config", "vision_config", "thinker_config"):
         part = fields if name == "model_type" else fields.get(name)
         model_type = part.get("model_type", "") if isinstance(part, dict) else ""
         if not isinstance(model_type, (str, type(None))):
             where = "$.model_type" if part is fields else f"$.{name}.model_type"
             raise BadDescriptor(f"{path}: {where} must be text (got {model_type!r})")
     return fields
+
+
+def _thinker_part(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a model for every kind of input that reads and writes text (Qwen-Omni), or all fields."""
+    thinker = fields.get("thinker_config")
+    if not isinstance(thinker, dict):
+        return fields
+    return {"model_type": fields.get("model_type"), **thinker}
 
 
 def _text_part(fields: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
@@ -169,7 +218,7 @@ def _text_part(fields: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
         return fields, ""
     named = text.get("model_type", model_type)
     text["model_type"] = TEXT_PARTS.get(str(named), named)
-    if text["model_type"] not in FAMILIES:
+    if text["model_type"] not in FAMILIES and guess_family(Config(text, path)) is None:
         return fields, ""
     text.pop("architectures", None)
     for key in ("tie_word_embeddings", "_attn_implementation", "attn_implementation"):
@@ -193,7 +242,7 @@ def _add_vision_encoder(
         return network, note
     vision_type = str(vision.get("model_type", VISION_PARTS.get(str(fields.get("model_type")))))
     text = fields.get("text_config")
-    text_size = text.get("hidden_size") if isinstance(text, dict) else None
+    text_size = (text if isinstance(text, dict) else fields).get("hidden_size")
     more = {"text_hidden_size": text_size} if image_size is None else {
         "text_hidden_size": text_size, "image_size": image_size}  # fmt: skip
     tower = describe_tower(Config({**vision, "model_type": vision_type, **more}, path))
@@ -300,6 +349,7 @@ def _read_decoder(config: Config, family: Family, options: SequenceOptions) -> N
         blocks=blocks,
         block_types=block_types,
         group=LANGUAGE_MODELS,
+        embedding_is_active=family.embedding_is_active,
         left_out_parameters=left_out,
     )
 

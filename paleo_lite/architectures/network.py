@@ -135,6 +135,8 @@ class Network(NamedTuple):
         Figures that the publisher states, of shipped language models.
     tower_parameters : int
         Number of parameters of a vision tower, which the tokens of a text do not use.
+    embedding_is_active : bool
+        Whether the publisher of such models counts the embedding of the inputs as active.
     left_out_parameters : int
         Number of parameters of the checkpoint that are not in the layers: those of multi-token prediction layers.
     """
@@ -152,6 +154,7 @@ class Network(NamedTuple):
     group: str = "image networks"
     publication: Publication | None = None
     tower_parameters: int = 0
+    embedding_is_active: bool = True
     left_out_parameters: int = 0
 
     def __repr__(self) -> str:
@@ -181,7 +184,10 @@ class Network(NamedTuple):
                 inactive += sum(prod(weight) for weight in layer.weights) * (experts - active) // experts
         if inactive:
             inactive += self.tower_parameters
-        if self.publication is not None and self.publication.active_excludes_embedding:
+        is_active = self.embedding_is_active
+        if self.publication is not None and self.publication.active_parameters is not None:
+            is_active = not self.publication.active_excludes_embedding
+        if inactive and not is_active:
             embeddings = (layer for layer in self.layers if layer.kind == "embedding" and -1 in layer.parents)
             inactive += sum(prod(weight) for layer in embeddings for weight in layer.weights)
         return self.parameters - inactive

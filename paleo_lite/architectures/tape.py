@@ -30,8 +30,9 @@ ACTIVATIONS = {
     "swish": "silu",
     "tanh": "tanh",
     "gelu_new": "gelu_new",
+    "xielu": "xielu",
 }
-"""Activation functions of configs and their layer kinds; ``gelu_new`` runs as eight elementwise operations."""
+"""Activation functions of configs and their layer kinds; ``gelu_new`` and ``xielu`` run as several operations."""
 
 
 _MODULE_ORIGINS = {"layer_norm": "module:LayerNorm", "embedding": "module:Embedding", "linear": "module:Linear"}
@@ -240,6 +241,8 @@ class Tape(Builder):
             scaled = self.op(f"{name}.mul", "mul", blob)
             sigmoid = self.op(f"{name}.sigmoid", "sigmoid", scaled, origin="function")
             return self.op(f"{name}.mul", "mul", blob, sigmoid)
+        if kind == "xielu":
+            return self._xielu(name, blob)
         if kind != "gelu_new":
             origin = "module:ReLU" if kind == "relu" else "function"
             return self.op(name, kind, blob, origin=origin)
@@ -251,6 +254,19 @@ class Tape(Builder):
         tanh = self.op(f"{name}.tanh", "tanh", argument, origin="function")
         one_plus_tanh = self.op(f"{name}.add", "add", tanh)
         return self.op(f"{name}.mul", "mul", half, one_plus_tanh)
+
+    def _xielu(self, name: str, blob: Blob) -> Blob:
+        """Add xIELU, a square for positive values and an exponential for negative ones (Huang and Schlag 2024)."""
+        square = self.op(f"{name}.mul", "mul", self.op(f"{name}.mul", "mul", blob, weights=((1,),)), blob)
+        scaled = self.op(f"{name}.mul", "mul", blob)
+        positive = self.op(f"{name}.add", "add", square, scaled)
+        limited = self.op(f"{name}.min", "clamp", blob, origin="function")
+        exponential = self.op(f"{name}.expm1", "exp", limited, origin="function")
+        difference = self.op(f"{name}.sub", "sub", exponential, blob)
+        weighted = self.op(f"{name}.mul", "mul", difference, weights=((1,),))
+        negative = self.op(f"{name}.add", "add", weighted, self.op(f"{name}.mul", "mul", blob))
+        is_positive = self._compare(name, "gt", blob, blob, blob.shape)
+        return self.op(f"{name}.where", "where", is_positive, positive, negative, origin="function")
 
     def apply_rotary_embedding(self, name: str, blobs: Sequence[Blob], tables: tuple[Blob, Blob]) -> list[Blob]:
         """Apply rotary position embeddings to queries and keys (Su et al. 2021).

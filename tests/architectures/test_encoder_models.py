@@ -311,8 +311,9 @@ def test_the_text_part_of_a_qwen_vl_has_the_parameters_of_the_module(model_type,
     nested = {"text_config": {**text, "model_type": f"{model_type}_text"}}
     config = {"model_type": model_type, "vision_config": {"depth": 2}, **(nested if is_nested else text)}
     found = read(config, SequenceOptions(TOKENS))
-    assert found.parameters == sum(part.numel() for part in text_model.parameters()) + 64 * 1000
-    assert f"the text part of a {model_type}; its vision encoder is not included" in found.notes
+    text_parameters = sum(part.numel() for part in text_model.parameters()) + 64 * 1000
+    assert found.parameters - found.tower_parameters == text_parameters
+    assert found.notes[0].startswith(f"a {model_type} with its vision tower: one image of 48 x 48 patches")
 
 
 def test_an_image_size_reaches_the_image_encoder_of_a_pair():

@@ -1,12 +1,12 @@
 """Layers, counts and parameters of every family of language models equal the traced ``transformers`` module.
 
-Tests: architectures/language_models/attention.py,
-architectures/language_models/compressed_attention.py,
+Tests: architectures/language_models/alternating.py,
+architectures/language_models/attention.py, architectures/language_models/compressed_attention.py,
 architectures/language_models/decoder.py, architectures/language_models/families.py,
 architectures/language_models/family.py, architectures/language_models/records/dense.py,
 architectures/language_models/records/established.py, architectures/language_models/records/gemma.py,
 architectures/language_models/records/hybrids.py, architectures/language_models/records/mixtures.py,
-architectures/language_models/records/qwen.py,
+architectures/language_models/records/qwen.py, architectures/language_models/recurrence.py,
 architectures/language_models/feed_forward.py, architectures/language_models/keys.py,
 architectures/language_models/norms.py, architectures/language_models/state_space.py,
 architectures/language_models/traits.py.
@@ -96,14 +96,25 @@ CASES = {
     "qwen3_vl_text": Case({"head_dim": 16}, has_head=False),
     "qwen3_vl_moe_text": Case({**FEW_EXPERTS, "num_experts": 8, "head_dim": 8, "norm_topk_prob": True},
                               bytes_within=0.15, has_head=False),
+    "qwen3_omni_moe_text": Case({**FEW_EXPERTS, "num_experts": 8, "head_dim": 8, "norm_topk_prob": True},
+                                bytes_within=0.15, has_head=False),
     "gemma": Case({"head_dim": 16}),
     "gemma2": Case({"head_dim": 16}, "eager"),
     "gemma3_text": Case({"head_dim": 16}),
+    "gemma3n_text": Case({
+        "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "head_dim": 8,
+        "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 900, "num_kv_shared_layers": 2,
+        "laurel_rank": 8, "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
+    }, bytes_within=0.1),
     "gemma4_text": Case({
         **FEW_EXPERTS, "num_hidden_layers": 3, "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
         "head_dim": 8, "global_head_dim": 16, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
         "enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "hidden_size_per_layer_input": 0,
     }, bytes_within=0.15),
+    "gemma4_unified_text": Case({
+        "num_hidden_layers": 3, "layer_types": ["sliding_attention"] * 2 + ["full_attention"], "head_dim": 8,
+        "global_head_dim": 16, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+    }, bytes_within=0.1),
     "gemma4_text small": Case({
         "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3, "head_dim": 8,
         "global_head_dim": 16, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 900,
@@ -132,6 +143,23 @@ CASES = {
         **FEW_EXPERTS, "n_routed_experts": 16, "head_dim": 12, "v_head_dim": 8, "num_hidden_layers": 3,
         "layer_types": ["full_attention", "sliding_attention", "full_attention"],
     }, "eager", bytes_within=0.1),
+    "ernie4_5_moe": Case({
+        **FEW_EXPERTS, "moe_num_experts": 8, "moe_k": 2, "use_bias": True, "num_hidden_layers": 3, "head_dim": 8,
+    }, bytes_within=0.15),
+    "hunyuan_v1_moe": Case({"num_experts": 8, "moe_topk": 2, "head_dim": 8}, bytes_within=0.1),
+    "dots1": Case({**FEW_EXPERTS, "n_routed_experts": 8, "n_shared_experts": 1, "first_k_dense_replace": 1,
+                   "norm_topk_prob": True}, bytes_within=0.15),
+    "exaone_moe": Case({**FEW_EXPERTS, "num_experts": 8, "sliding_window": 8, "sliding_window_pattern": 2},
+                       bytes_within=0.15),
+    "mistral4": Case({**DEEPSEEK, "head_dim": 4, "num_local_experts": 16, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e6, "llama_4_scaling_beta": 0.1,
+        "original_max_position_embeddings": 4096,
+    }}, bytes_within=0.15),
+    "afmoe": Case({**FEW_EXPERTS, "num_experts": 8, "head_dim": 8, "sliding_window": 8, "mup_enabled": True,
+                   "layer_types": ["sliding_attention", "full_attention"]}, bytes_within=0.15),
+    "granitemoeshared": Case({"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 48},
+                             bytes_within=0.1),
+    "flex_olmo": Case({"num_experts": 8, "num_experts_per_tok": 2}, bytes_within=0.1),
     "gpt_oss": Case({"num_local_experts": 8, "head_dim": 8}, "eager", bytes_within=0.05),
     "glm4": Case({"head_dim": 8}),
     "glm4_moe": Case({**FEW_EXPERTS, "n_routed_experts": 16, "head_dim": 8, "use_qk_norm": True}, bytes_within=0.1),
@@ -147,6 +175,23 @@ CASES = {
     "nemotron": Case({"head_dim": 8}),
     "exaone4": Case({}),
     "smollm3": Case({}),
+    "olmo3": Case({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}),
+    "seed_oss": Case({"head_dim": 8}),
+    "ernie4_5": Case({"head_dim": 16, "use_bias": True}),
+    "hunyuan_v1_dense": Case({"head_dim": 8}),
+    "ministral3": Case({"head_dim": 8, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e6, "llama_4_scaling_beta": 0.1,
+        "original_max_position_embeddings": 4096,
+    }}, bytes_within=0.03),
+    "apertus": Case({}, bytes_within=0.05),
+    "arcee": Case({"attention_bias": True}),
+    "bitnet": Case({}),
+    "helium": Case({"head_dim": 8}),
+    "glm": Case({"head_dim": 8}),
+    "cwm": Case({"head_dim": 8, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}),
+    "gpt_bigcode": Case(GPT, is_complete=True),
+    "gpt_bigcode of many heads": Case({**GPT, "multi_query": False}, is_complete=True),
+    "codegen": Case({**GPT, "rotary_dim": 4}, bytes_within=0.05, is_complete=True),
     "opt": Case({"ffn_dim": 176, "word_embed_proj_dim": 64}, bytes_within=0.02),
     "gpt2": Case(GPT, is_complete=True),
     "gpt_neo": Case({"num_layers": 2, "num_heads": 8, "attention_types": [[["global", "local"], 1]],
@@ -168,6 +213,17 @@ WITHOUT_ATTENTION = {
     "falcon_h1": Case({**MAMBA_2, "mamba_d_ssm": 128}),
     "granitemoehybrid": Case({**MAMBA_2, "num_local_experts": 4, "num_experts_per_tok": 2,
                               "shared_intermediate_size": 48}),
+    "bamba": Case({**MAMBA_2, "attn_layer_indices": [1]}),
+    "falcon_mamba": Case({"state_size": 8, "time_step_rank": 4}, "eager"),
+    "lfm2": Case({"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}),
+    "lfm2_moe": Case({**FEW_EXPERTS, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
+                      "num_experts": 8}),
+    "kimi_linear": Case({
+        **LATENT, **FEW_EXPERTS, "q_lora_rank": None, "num_hidden_layers": 5, "num_local_experts": 16,
+        "linear_num_heads": 4, "linear_head_dim": 8,
+    }),
+    "recurrent_gemma": Case({"num_hidden_layers": 3, "lru_width": 64, "attention_window_size": 64}),
+    "rwkv": Case({"attention_hidden_size": 64}, "eager"),
     "nemotron_h": Case({
         **FEW_EXPERTS, "hybrid_override_pattern": "M*E-", "num_hidden_layers": 4, "head_dim": 8, "mamba_num_heads": 8,
         "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 8, "n_routed_experts": 8,
@@ -186,12 +242,15 @@ WITHOUT_ATTENTION = {
 """Families with state-space mixers or linear attention: ``transformers`` runs a reference implementation of many small
 operations where the authors' kernels are not installed, and these are counted as kernels."""
 FLOPS_OF_REFERENCE = {
-    "mamba": 0.01, "jamba": 0.01, "mamba2": 0.05, "falcon_h1": 0.05, "nemotron_h": 0.05,
+    "mamba": 0.01, "jamba": 0.01, "mamba2": 0.05, "falcon_h1": 0.05, "nemotron_h": 0.05, "falcon_mamba": 0.01,
+    "recurrent_gemma": 0.02, "rwkv": 0.02,
+    "lfm2": 0.01, "lfm2_moe": 0.01,
     # Their references pad 16 tokens to chunks of 256 or 64, of which a fused kernel computes only the 16.
-    "granitemoehybrid": None, "qwen3_next": None, "qwen3_5_text": None, "qwen3_5_moe_text": None,
+    "granitemoehybrid": None, "bamba": None, "kimi_linear": None, "qwen3_next": None, "qwen3_5_text": None,
+    "qwen3_5_moe_text": None,
 }  # fmt: skip
 
-OTHER_WAY = {"llama4_text", "kimi_k2", "mimo", *WITHOUT_ATTENTION}
+OTHER_WAY = {"llama4_text", "kimi_k2", "mimo", "internlm3", "dbrx", "longcat_flash", *WITHOUT_ATTENTION}
 """Families compared in tests of their own."""
 
 
@@ -343,10 +402,13 @@ ENGINES_ONLY = {
     "deepseek_v2": "the latent vectors are cached, not keys and values",
     "deepseek_v3": "the latent vectors are cached, not keys and values",
     "minicpm3": "the latent vectors are cached, not keys and values",
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "glm4_moe_lite"), "transformers expands the cached latent vectors"),
+    **dict.fromkeys(
+        ("deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "mistral4"), "transformers expands the cached latent vectors"
+    ),
     "gpt_neo": "transformers masks with a table as long as the cache", "gptj": "unfused attention",
     "bloom": "unfused attention", "mpt": "unfused attention", "gpt_oss": "unfused attention",
     "gemma2": "unfused attention",
+    "gemma3n_text": "transformers cannot be traced with a cache",
     "gemma4_text small": "layers that reuse a cache run for the last token of a prompt only",
 }  # fmt: skip
 """Families whose decode phase is that of inference engines, not of ``transformers``, and the difference."""

@@ -52,6 +52,11 @@ OTHERS = {
     "qwen2": (7_615_616_512, {"vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
               "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
               "use_sliding_window": False}),
+    "internlm3": (8_804_241_408, {"vocab_size": 128512, "hidden_size": 4096, "intermediate_size": 10240,
+                  "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128}),
+    "dbrx": (131_596_523_520, {"vocab_size": 100352, "d_model": 6144, "n_heads": 48, "n_layers": 40,
+             "attn_config": {"kv_n_heads": 8}, "ffn_config": {
+                 "ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}}),
     "gemma": (8_537_680_896, {"vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576,
               "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256}),
     "gpt_neox": (20_554_567_680, {"vocab_size": 50432, "hidden_size": 6144, "intermediate_size": 24576,
@@ -102,6 +107,16 @@ def test_t5_with_untied_head_has_the_published_parameters():
 def test_parameters_of_other_families_are_the_published_ones(model):
     parameters, config = OTHERS[model]
     assert network(config, model_type=model).parameters == parameters
+
+
+def test_longcat_has_the_published_sizes():
+    """LongCat-Flash, 2025: 560 B parameters, of which a token uses 27 B on average, as a third of the experts idle."""
+    config = {"vocab_size": 131072, "hidden_size": 6144, "num_layers": 28, "num_attention_heads": 64,
+              "ffn_hidden_size": 12288, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+              "qk_rope_head_dim": 64, "v_head_dim": 128}  # fmt: skip
+    found = network(config, model_type="longcat_flash")
+    assert found.parameters == pytest.approx(560e9, rel=0.01)
+    assert found.active_parameters == pytest.approx(27e9, rel=0.03)
 
 
 def test_gpt3_has_the_size_of_its_paper():
@@ -172,6 +187,12 @@ def test_a_sliding_window_bounds_the_cache():
     assert caches == [((1, 2, 64, 8), (1, 2, 64, 8))] * 2
 
 
+def test_a_window_of_zero_tokens_is_none():
+    options = SequenceOptions(context=100, phase="decode")
+    found = network(LLAMA, options, model_type="mistral", sliding_window=0)
+    assert [layer.outputs[0][2] for layer in found.layers if layer.kind == "cache"] == [101] * 2
+
+
 def test_a_prompt_computes_the_logits_of_its_last_token():
     prompt, whole = (network(LLAMA, SequenceOptions(16, phase=phase)) for phase in ("prefill", "inference"))
     assert prompt.layers[-1].outputs == ((1, 1, 1000),)
@@ -191,10 +212,7 @@ def test_a_mixture_multiplies_by_the_active_experts():
 # Bad input ------------------------------------------------------------------------------------------------------------
 
 BAD = [
-    (
-        {**LLAMA, "model_type": "mambo"},
-        r"\$.model_type is 'mambo', which is not read; the nearest known types are mamba",
-    ),
+    ({"model_type": "mambo"}, r"\$.model_type is 'mambo', which is not read; the nearest known types are mamba"),
     ({"architectures": ["LlamaForCausalLM"]}, r"\$.model_type is None"),
     ({**LLAMA, "architectures": ["LlamaForTokenClassification"]}, "LlamaForCausalLM or LlamaModel is read"),
     ({key: value for key, value in LLAMA.items() if key != "hidden_size"}, r"\$.hidden_size is missing: .* llama"),
@@ -211,6 +229,8 @@ BAD = [
     ({**T5, "feed_forward_proj": "gated-x"}, "feed_forward_proj is 'gated-x'"),
     ({**OPT, "word_embed_proj_dim": 32}, "OPT is read only if it equals"),
     ({**LLAMA, "model_type": "mixtral", "num_local_experts": 1}, "more than"),
+    ({**LLAMA, "model_type": "nemotron_h"}, "no key says what layer 0 is: a mixer or a feed-forward part"),
+    ({**LLAMA, "model_type": "bamba", "attn_layer_indices": 3}, "attn_layer_indices must be a list of layers"),
 ]  # fmt: skip
 
 
@@ -243,6 +263,12 @@ def test_a_bad_config_raises_one_sentence(config, message):
 def test_lengths_that_do_not_fit_raise_one_sentence(config, options, message):
     with pytest.raises(BadValue, match=message):
         network(config, options)
+
+
+def test_the_infinity_of_python_is_read(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA, "time_step_limit": [0.0, float("inf")]}))
+    assert find_network(str(path)).parameters == network(LLAMA).parameters
 
 
 def test_a_file_that_is_no_json_object_raises(tmp_path):

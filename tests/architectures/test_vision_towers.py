@@ -27,8 +27,12 @@ SMALL = {
 CONFIGS = {
     "qwen3_vl": QWEN,
     "qwen3_vl_moe": QWEN,
+    "qwen3_omni_moe_vision_encoder": QWEN,
     "qwen3_5": {**QWEN, "deepstack_visual_indexes": []},
     "qwen3_5_moe": {**QWEN, "deepstack_visual_indexes": []},
+    "qwen2_vl": {"depth": 2, "embed_dim": 64, "num_heads": 4, "hidden_size": 48, "patch_size": 8},
+    "qwen2_5_vl": {"depth": 2, "hidden_size": 64, "num_heads": 4, "out_hidden_size": 48, "patch_size": 8,
+                   "intermediate_size": 96, "fullatt_block_indexes": [1], "window_size": 32},
     "kimi_k25_vision": {**SMALL, "pos_emb_height": 8, "pos_emb_width": 8},
     "llama4_vision_model": {
         **SMALL, "image_size": 64, "intermediate_size": 256, "projector_input_dim": 40, "projector_output_dim": 40,
@@ -48,7 +52,20 @@ def modules_of(model_type, transformers):
     name = model_type if model_type in ("kimi_k25_vision", "llama4_vision_model", "gemma4_vision") else None
     fields = dict(CONFIGS[model_type])
     if name is None:
+        if model_type == "qwen3_omni_moe_vision_encoder":
+            from transformers.models.qwen3_omni_moe import configuration_qwen3_omni_moe, modeling_qwen3_omni_moe
+
+            config = configuration_qwen3_omni_moe.Qwen3OmniMoeVisionEncoderConfig(**fields)
+            return [modeling_qwen3_omni_moe.Qwen3OmniMoeVisionEncoder._from_config(config)]
         whole = transformers.AutoConfig.for_model(model_type, vision_config=fields)
+        if model_type == "qwen2_vl":
+            from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel as Tower
+
+            return [Tower._from_config(whole.vision_config)]
+        if model_type == "qwen2_5_vl":
+            from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
+
+            return [Qwen2_5_VisionTransformerPretrainedModel._from_config(whole.vision_config)]
         return [transformers.AutoModel.from_config(whole.vision_config)]
     classes = {
         "kimi_k25_vision": ("kimi_k25", Kimi_K25MultimodalProjection),
@@ -102,6 +119,23 @@ def test_a_tower_multiplies_every_patch_by_every_matrix():
     assert int(count(layers).column("macs", "inference").sum()) == 64 * 384 * 64 + 2 * block + 2 * merger
 
 
+def test_windows_of_a_tower_attend_within_themselves():
+    config = Config({**CONFIGS["qwen2_5_vl"], "image_size": 128, "model_type": "qwen2_5_vl"}, "c.json")
+    layers, _ = tower_layers(describe_tower(config), "c.json", True)
+    attention = [layer.inputs[0] for layer in layers if layer.kind == "attention"]
+    assert attention == [(1, 4 * 16, 16, 16), (1, 4, 256, 16)]  # 16 windows of 4 x 4 patches, then all 16 x 16
+
+
+def test_qwen2_vl_has_its_published_parameters():
+    """Qwen2-VL-7B-Instruct and Qwen2.5-VL-7B-Instruct: the safetensors metadata."""
+    text = {"vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+            "num_attention_heads": 28, "num_key_value_heads": 4}  # fmt: skip
+    vision = {"depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "num_heads": 16, "hidden_size": 3584, "patch_size": 14}
+    assert network({**text, "model_type": "qwen2_vl", "vision_config": vision}).parameters == 8_291_375_616
+    vision = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 3584}
+    assert network({**text, "model_type": "qwen2_5_vl", "vision_config": vision}).parameters == 8_292_166_656
+
+
 WRAPPER = {
     "model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "tie_word_embeddings": True,
     "text_config": {
@@ -115,6 +149,16 @@ WRAPPER = {
 def network(config, **options):
     image_size = options.pop("image_size", None)
     return read_config(json.dumps(config).encode(), "c.json", image_size, SequenceOptions(**options))
+
+
+def test_the_thinker_of_an_omni_model_is_read():
+    text = {**WRAPPER["text_config"], "model_type": "qwen3_omni_moe_text", "num_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16}  # fmt: skip
+    vision = {**QWEN, "model_type": "qwen3_omni_moe_vision_encoder"}
+    thinker = {"text_config": text, "vision_config": vision, "audio_config": {"d_model": 8}}
+    found = network({"model_type": "qwen3_omni_moe", "thinker_config": thinker, "talker_config": {}})
+    assert found.parameters == network({**text, "tie_word_embeddings": False}).parameters + found.tower_parameters
+    assert "its audio encoder is not included" in found.notes[0]
 
 
 def test_a_decode_step_holds_the_tower_in_memory_and_does_not_run_it():

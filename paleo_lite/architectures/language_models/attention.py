@@ -63,6 +63,9 @@ def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, position
         if attention.query_key_norm == "after_rotary":
             query = add_norm(tape, f"{name}.qk_norm", attention.norm, query, has_weight=False)
             key = add_norm(tape, f"{name}.qk_norm", attention.norm, key, has_weight=False)
+        if attention.query_key_norm == "per_head_after_rotary":
+            query = add_norm(tape, f"{name}.query_layernorm", attention.norm, query)
+            key = add_norm(tape, f"{name}.key_layernorm", attention.norm, key)
         if tape.lengths.uses_cache:
             key, value = tape.append_to_cache(name, key, value, _reach(attention))
         positions.stored[attention.window] = key, value
@@ -81,9 +84,13 @@ def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, position
         merge_heads_with="reshape" if attention.transposed_weights else "contiguous",
         writes_cache=False,
     )
+    if attention.gate_projection:
+        gate = tape.linear(f"{name}.{attention.gate_projection}", x, heads * attention.head_size, bias=False)
     if gate is not None:
         gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
         output = tape.op(f"{name}.mul", "mul", output, gate)
+    if attention.output_norm:
+        output = add_norm(tape, f"{name}.{attention.output_norm}", attention.norm, output)
     projection = f"{name}.{attention.projections.output}"
     if attention.transposed_weights:
         output = tape.transposed_linear(projection, output, hidden_size)
@@ -288,7 +295,8 @@ def add_latent_attention(tape: Tape, name: str, attention: LatentAttention, x: B
     if tape.is_sequence_parallel:
         key_turned = tape.column_parallel_input(name, key_turned)
     key_turned = tape.view(name, key_turned, (1, 1, tokens, attention.rotary_size))
-    turned, key_turned = _rotate_latent(tape, name, attention, turned, key_turned, positions)
+    if attention.is_rotated:
+        turned, key_turned = _rotate_latent(tape, name, attention, turned, key_turned, positions)
     if attention.indexer is not None and query_latent is not None:
         _add_indexer(tape, f"{name}.{attention.indexer.module}", attention, query_latent, x, positions)
     is_sparse = attention.selected is not None and tape.lengths.keys > attention.selected

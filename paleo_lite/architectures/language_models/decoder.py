@@ -8,6 +8,14 @@ from ...counting import CONSTANT
 from ..builder import Blob
 from ..network import Lengths
 from ..tape import Tape
+from .alternating import (
+    add_alternating_streams,
+    add_correction,
+    add_gated_embedding,
+    add_laurel,
+    add_mean_of_streams,
+    add_prediction,
+)  # fmt: skip
 from .attention import Positions, add_attention, add_latent_attention
 from .compressed_attention import (
     add_collapse,
@@ -16,21 +24,28 @@ from .compressed_attention import (
     add_final_collapse,
     add_streams,
 )  # fmt: skip
-from .feed_forward import add_experts, add_feed_forward
+from .feed_forward import add_channel_mix, add_experts, add_feed_forward
 from .norms import add_norm
-from .state_space import add_delta_net, add_mamba, add_mamba2
+from .recurrence import add_linear_recurrence, add_time_mix
+from .state_space import add_delta_net, add_kimi_delta, add_mamba, add_mamba2, add_short_convolution
 from .traits import (
+    Alternating,
     Attention,
     Block,
+    ChannelMix,
     CompressedAttention,
     Decoder,
     DeltaNet,
     Experts,
     HyperConnection,
+    KimiDelta,
     LatentAttention,
+    LinearRecurrence,
     Mamba,
     Mamba2,
     Mixer,
+    ShortConvolution,
+    TimeMix,
 )  # fmt: skip
 
 
@@ -47,15 +62,23 @@ def add_decoder(tape: Tape, decoder: Decoder, has_head: bool) -> None:
     connection = decoder.blocks[0].hyper_connection if decoder.blocks else None
     if connection is not None:
         x = add_streams(tape, root, x, connection.streams)
+    alternating = decoder.blocks[0].alternating if decoder.blocks else None
     has_inputs = decoder.per_layer_vocabulary and any(block.per_layer_input is not None for block in decoder.blocks)
     per_layer = _add_per_layer_inputs(tape, decoder, root, x) if has_inputs else None
+    if alternating is not None:
+        x = add_alternating_streams(tape, root, alternating, x)
     for index, block in enumerate(decoder.blocks):
         name = _join(root, f"{decoder.block_list}.{index}")
+        if block.alternating is not None:
+            x = _add_alternating_block(tape, name, block, block.alternating, x, positions, per_layer)
+            continue
         x = _add_block(tape, name, block, x, positions)
         if block.per_layer_input is not None and per_layer is not None:
             x = _add_per_layer_input(tape, name, block, x, per_layer)
         if block.has_output_scale:
             x = tape.op(f"{name}.mul", "mul", x, Blob((1,), CONSTANT))
+    if alternating is not None:
+        x = add_mean_of_streams(tape, root, alternating, x)
     if connection is not None:
         x = add_final_collapse(tape, _join(root, "hc_head"), x)
     if decoder.final_norm:
@@ -114,7 +137,8 @@ def _add_embedding(tape: Tape, decoder: Decoder, root: str) -> tuple[Blob, Posit
     if decoder.dropout is not None:
         x = tape.dropout(_join(root, "drop"), x, decoder.dropout)
     tables = {}
-    for size in dict.fromkeys(attention.rotary_size for attention in attentions):
+    rotated = [mixer for mixer in attentions if not isinstance(mixer, LatentAttention) or mixer.is_rotated]
+    for size in dict.fromkeys(attention.rotary_size for attention in rotated):
         if size:
             tables[size] = tape.rotary_tables(_join(root, "rotary_emb"), position_ids, size)
     return x, Positions(tables, masks, alibi, {})
@@ -179,6 +203,28 @@ def _add_hyper_block(
     return add_expansion(tape, module, output, after, matrix, x)
 
 
+def _add_alternating_block(
+    tape: Tape, name: str, block: Block, alternating: Alternating, x: Blob, positions: Positions,
+    per_layer: Blob | None,
+) -> Blob:  # fmt: skip
+    """Add a block of Gemma 3n: predict all streams, compute one, correct the others, and add the embedding."""
+    norms, module = block.norms, f"{name}.{alternating.module}"
+    predicted, active = add_prediction(tape, module, alternating, x)
+    normal = add_norm(tape, f"{name}.{norms.before_mixer}", block.norm, active)
+    residual = add_laurel(tape, f"{name}.{alternating.laurel}", alternating, normal)
+    output = _add_mixer(tape, name, block.mixers[0], normal, positions)
+    output = _finish_part(tape, name, block, output, norms.after_mixer)
+    output = tape.op(f"{name}.add", "add", active, output)
+    output = tape.op(f"{name}.add", "add", output, residual)
+    output = tape.op(f"{name}.div", "div", output)
+    output = _add_fed(tape, name, block, output)
+    corrected = add_correction(tape, module, alternating, predicted, output, active)
+    part = block.per_layer_input
+    if part is None or per_layer is None:
+        return corrected
+    return add_gated_embedding(tape, name, part, corrected, per_layer, alternating.module)
+
+
 def _add_fed(tape: Tape, name: str, block: Block, x: Blob) -> Blob:
     """Add the feed-forward part of a block, with its norms, to its input."""
     norms = block.norms
@@ -187,19 +233,22 @@ def _add_fed(tape: Tape, name: str, block: Block, x: Blob) -> Blob:
         x = add_norm(tape, f"{name}.{norms.before_feed_forward}", block.norm, x)
     fed = _add_part(tape, name, block, x)
     if block.side_experts is not None:
-        fed = _add_side_experts(tape, name, block, residual, fed)
+        fed = _add_side_experts(tape, name, block, residual, x, fed)
     fed = _finish_part(tape, name, block, fed, norms.after_feed_forward)
     return tape.op(f"{name}.add", "add", residual, fed)
 
 
-def _add_side_experts(tape: Tape, name: str, block: Block, x: Blob, fed: Blob) -> Blob:
-    """Add the experts beside the feed-forward part, of which `fed` is the output; return the sum of both."""
+def _add_side_experts(tape: Tape, name: str, block: Block, x: Blob, normal: Blob, fed: Blob) -> Blob:
+    """Add the experts beside the feed-forward part, which makes `fed` of `normal`; return the sum of both."""
     side = block.side_experts
     assert side is not None
-    fed = add_norm(tape, f"{name}.{side.other_norm_after}", block.norm, fed)
-    normal = add_norm(tape, f"{name}.{side.norm_before}", block.norm, x)
-    routed = add_experts(tape, _join(name, side.experts.module), side.experts, normal, routed_by=x)
-    routed = add_norm(tape, f"{name}.{side.norm_after}", block.norm, routed)
+    if side.other_norm_after:
+        fed = add_norm(tape, f"{name}.{side.other_norm_after}", block.norm, fed)
+    read = add_norm(tape, f"{name}.{side.norm_before}", block.norm, x) if side.norm_before else normal
+    routed_by = x if side.norm_before else None
+    routed = add_experts(tape, _join(name, side.experts.module), side.experts, read, routed_by)
+    if side.norm_after:
+        routed = add_norm(tape, f"{name}.{side.norm_after}", block.norm, routed)
     return tape.op(f"{name}.add", "add", fed, routed)
 
 
@@ -255,6 +304,14 @@ def _add_mixer(tape: Tape, block: str, mixer: Mixer, x: Blob, positions: Positio
         return add_mamba(tape, name, mixer, x)
     if isinstance(mixer, Mamba2):
         return add_mamba2(tape, name, mixer, x)
+    if isinstance(mixer, KimiDelta):
+        return add_kimi_delta(tape, name, mixer, x)
+    if isinstance(mixer, LinearRecurrence):
+        return add_linear_recurrence(tape, name, mixer, x)
+    if isinstance(mixer, TimeMix):
+        return add_time_mix(tape, name, mixer, x)
+    if isinstance(mixer, ShortConvolution):
+        return add_short_convolution(tape, name, mixer, x)
     assert isinstance(mixer, DeltaNet)
     return add_delta_net(tape, name, mixer, x)
 
@@ -265,6 +322,8 @@ def _add_part(tape: Tape, block_name: str, block: Block, x: Blob) -> Blob:
     name = f"{block_name}.{part.module}" if part.module else block_name
     if isinstance(part, Experts):
         return add_experts(tape, name, part, x)
+    if isinstance(part, ChannelMix):
+        return add_channel_mix(tape, name, part, x)
     return add_feed_forward(tape, name, part, x)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,18 +22,23 @@ from .records import dense, established, gemma, hybrids, mixtures, qwen
 from .traits import (
     Attention,
     Block,
+    ChannelMix,
     CompressedAttention,
     Decoder,
     DeltaNet,
     Experts,
     FeedForward,
     Indexer,
+    KimiDelta,
     LatentAttention,
+    LinearRecurrence,
     Mamba,
     Mamba2,
     Mixer,
     PerLayerInput,
+    ShortConvolution,
     SideExperts,
+    TimeMix,
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
@@ -67,12 +73,17 @@ def describe_decoder(family: Family, config: Config) -> Decoder:
     feeds = family.feeds.choose(config, count)
     reuses = family.reuses.choose(config, count)
     hashed = family.hashed.choose(config, count)
+    sparsely_active = family.sparsely_active.choose(config, count)
     block = _resolve(config, family.block)
     blocks = []
     for index, more in enumerate(_block_extras(family, config, count)):
         part = _feed_forward(family, config, sparse[index], reuses[index]) if feeds[index] else None
+        if part is None and not mixers[index]:
+            raise config.fail(f"no key says what layer {index} is: a mixer or a feed-forward part")
         if hashed[index] and isinstance(part, Experts):
             part = msgspec.structs.replace(part, is_hashed=True)
+        if sparsely_active[index] and isinstance(part, FeedForward):
+            part = msgspec.structs.replace(part, has_sparse_activation=True)
         blocks.append(Block(mixers=mixers[index], feed_forward=part, **block, **more))
     return Decoder(blocks=tuple(blocks), **_resolve(config, {**STANDARD_DECODER, **family.decoder}))
 
@@ -88,7 +99,7 @@ def _block_extras(family: Family, config: Config, count: int) -> list[dict[str, 
         for extra, applies in zip(extras, family.has_side_experts.choose(config, count)):
             if applies:
                 experts = Experts(**_resolve(config, {**STANDARD_EXPERTS, **family.side_experts}))
-                extra["side_experts"] = SideExperts(experts=experts)
+                extra["side_experts"] = SideExperts(experts=experts, **family.side_norms)
     return extras
 
 
@@ -99,28 +110,45 @@ def _resolve(config: Config, fields: Fields) -> dict[str, Any]:
 
 def _mixers(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...]]:
     """Return the mixers of each block."""
-    if family.latent is not None:
-        latent = LatentAttention(**_resolve(config, {**STANDARD_LATENT, **family.latent}))
-        if family.indexer is None:
-            return [(latent,)] * count
-        indexed = msgspec.structs.replace(latent, indexer=Indexer(**_resolve(config, family.indexer)))
-        return [(indexed if has_own else latent,) for has_own in family.indexes.choose(config, count)]
     if family.compressed is not None:
         return _compressed_attention(family, config, count)
     other = _other_mixer(family, config)
     attends = family.attends.choose(config, count)
     if other is not None and not any(attends):
         return [(other,)] * count
+    own: Sequence[Mixer] = _attention(family, config, count)
+    if other is None:
+        return [(mixer,) for mixer in own]
+    if family.has_both_mixers:
+        return [(other, mixer) for mixer in own]
+    return [(mixer,) if has_attention else (other,) for mixer, has_attention in zip(own, attends)]
+
+
+def _attention(family: Family, config: Config, count: int) -> Sequence[Mixer]:
+    """Return the attention of each block."""
+    if family.latent is None:
+        return _usual_attention(family, config, count)
+    latent = LatentAttention(**_resolve(config, {**STANDARD_LATENT, **family.latent}))
+    if family.indexer is None:
+        return [latent] * count
+    indexed = msgspec.structs.replace(latent, indexer=Indexer(**_resolve(config, family.indexer)))
+    return [indexed if has_own else latent for has_own in family.indexes.choose(config, count)]
+
+
+def _usual_attention(family: Family, config: Config, count: int) -> list[Attention]:
+    """Return the attention of each block, with its window, positions and heads."""
     attention = Attention(**_resolve(config, {**STANDARD_ATTENTION, **family.attention}))
     full_attention = _resolve(config, family.full_attention)
-    window = family.window.read(config) if family.window is not None else None
+    window = None
+    if family.window is not None and not any(config.fields.get(key) == 0 for key in family.window.key.split()):
+        window = family.window.read(config)
     windowed = family.windowed.choose(config, count)
     chunk = family.chunk.read(config) if family.chunk is not None else None
     chunked = family.chunked.choose(config, count)
     rotated = family.rotated.choose(config, count)
     reuses = family.reuses.choose(config, count)
-    mixers: list[tuple[Mixer, ...]] = []
-    for has_attention, has_window, has_chunk, is_rotated, has_none in zip(attends, windowed, chunked, rotated, reuses):
+    layers = []
+    for has_window, has_chunk, is_rotated, has_none in zip(windowed, chunked, rotated, reuses):
         own = msgspec.structs.replace(
             attention,
             window=window if has_window else None,
@@ -130,13 +158,8 @@ def _mixers(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...
         )
         if not has_window:
             own = msgspec.structs.replace(own, **full_attention)
-        if other is None:
-            mixers.append((own,))
-        elif family.has_both_mixers:
-            mixers.append((other, own))
-        else:
-            mixers.append((own,) if has_attention else (other,))
-    return mixers
+        layers.append(own)
+    return layers
 
 
 def _compressed_attention(family: Family, config: Config, count: int) -> list[tuple[Mixer, ...]]:
@@ -153,17 +176,24 @@ def _compressed_attention(family: Family, config: Config, count: int) -> list[tu
 
 def _other_mixer(family: Family, config: Config) -> Mixer | None:
     """Return the mixer of the layers without attention, or None."""
-    if family.mamba is not None:
-        return Mamba(**_resolve(config, family.mamba))
-    if family.mamba2 is not None:
-        return Mamba2(**_resolve(config, family.mamba2))
-    if family.delta_net is not None:
-        return DeltaNet(**_resolve(config, family.delta_net))
+    kinds: tuple[tuple[Fields | None, type[Any]], ...] = (
+        (family.mamba, Mamba), (family.mamba2, Mamba2), (family.delta_net, DeltaNet), (family.kimi_delta, KimiDelta),
+        (family.short_convolution, ShortConvolution), (family.linear_recurrence, LinearRecurrence),
+        (family.time_mix, TimeMix),
+    )  # fmt: skip
+    for fields, kind in kinds:
+        if fields is not None:
+            mixer: Mixer = kind(**_resolve(config, fields))
+            return mixer
     return None
 
 
-def _feed_forward(family: Family, config: Config, is_sparse: bool, reuses_cache: bool) -> FeedForward | Experts:
+def _feed_forward(
+    family: Family, config: Config, is_sparse: bool, reuses_cache: bool
+) -> FeedForward | ChannelMix | Experts:
     """Return the feed-forward part of a block."""
+    if family.channel_mix is not None:
+        return ChannelMix(**_resolve(config, family.channel_mix))
     if not is_sparse:
         fields = {**STANDARD_FEED_FORWARD, **family.feed_forward, **family.dense_feed_forward}
         if reuses_cache:

@@ -78,8 +78,12 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         The layers that attend to the keys and values of a layer before.
     reusing_feed_forward : Mapping
         Fields of their `FeedForward` that are different.
+    channel_mix : Mapping or None
+        Fields of `ChannelMix`; None: the family has another feed-forward part.
     per_layer_input, side_experts : Mapping or None
         Fields of `PerLayerInput`, and of the `Experts` of `SideExperts`; None: there are none.
+    side_norms : Mapping
+        Further fields of `SideExperts`.
     has_per_layer_input, has_side_experts : Layers
         The layers with these.
     experts : Mapping or None
@@ -90,10 +94,12 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         Fields of `CompressedAttention`; None: the family has another mixer.
     compressions : tuple of (Layers, Record)
         The layers with a `Compression`, and its record.
+    sparsely_active : Layers
+        The layers with a sparse activation.
     hashed : Layers
         The layers with experts that a table chooses.
-    mamba, mamba2, delta_net : Mapping or None
-        Fields of `Mamba`, `Mamba2` or `DeltaNet`, the mixer of layers without attention; None: there are none.
+    mamba, mamba2, delta_net, kimi_delta, short_convolution, linear_recurrence, time_mix : Mapping or None
+        Fields of the mixer of layers without attention; None: there are none.
     attends : Layers
         The layers with attention, where the family has another mixer.
     has_both_mixers : bool
@@ -116,6 +122,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         Keys with the only values that are read: a config with others is refused.
     same : tuple of (str, str)
         Pairs of keys that must have the same value, where the first is given.
+    embedding_is_active : bool
+        Whether the publishers of such models count the embedding of the inputs, of which a token reads one row, among
+        the active parameters.
     next_token : str
         Keys of the number of multi-token prediction layers, which are left out; empty: the model has none.
     has_plain_next_token : bool
@@ -137,6 +146,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     per_layer_input: Fields | None = None
     has_per_layer_input: Layers = All()
     side_experts: Fields | None = None
+    side_norms: Fields = NOTHING
     has_side_experts: Layers = All()
     feed_forward: Fields = NOTHING
     dense_feed_forward: Fields = NOTHING
@@ -144,9 +154,15 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     compressed: Fields | None = None
     compressions: tuple[tuple[Layers, Record], ...] = ()
     hashed: Layers = All(False)
+    sparsely_active: Layers = All(False)
     mamba: Fields | None = None
     mamba2: Fields | None = None
     delta_net: Fields | None = None
+    kimi_delta: Fields | None = None
+    short_convolution: Fields | None = None
+    linear_recurrence: Fields | None = None
+    time_mix: Fields | None = None
+    channel_mix: Fields | None = None
     attends: Layers = All()
     has_both_mixers: bool = False
     mixes: Layers = All()
@@ -163,6 +179,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     model_class: str = ""
     unread: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     same: tuple[tuple[str, str], ...] = ()
+    embedding_is_active: bool = True
     next_token: str = ""
     has_plain_next_token: bool = True
 

@@ -6,7 +6,7 @@ from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
 from .norms import add_norm
-from .traits import Experts, FeedForward
+from .traits import ChannelMix, Experts, FeedForward
 
 
 def add_feed_forward(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
@@ -40,11 +40,15 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
         gate = tape.linear(f"{name}.{part.gate}", x, inner_size, part.bias)
         if part.is_limited:
             gate = tape.op(f"{name}.clamp", "clamp", gate, origin="method")
+        if part.has_sparse_activation:
+            gate = _cut_off(tape, name, gate)
         gate = tape.activation(f"{name}.{part.activation_module}", gate, part.activation)
         up = tape.linear(f"{name}.{part.up}", x, inner_size, part.bias)
         if part.is_limited:
             up = tape.op(f"{name}.clamp", "clamp", up, origin="method")
         inner = tape.op(f"{name}.mul", "mul", gate, up)
+        if part.inner_norm:
+            inner = add_norm(tape, f"{name}.{part.inner_norm}", "rms", inner)
         output = tape.linear(f"{name}.{part.down}", inner, hidden_size, part.bias)
     else:
         inner = tape.linear(f"{name}.{part.up}", x, inner_size, part.bias)
@@ -53,6 +57,16 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
     if part.dropout is not None:
         output = tape.dropout(f"{name}.dropout", output, part.dropout)
     return output
+
+
+def _cut_off(tape: Tape, name: str, x: Blob) -> Blob:
+    """Subtract a multiple of the deviation above the mean, and set what is negative to zero (Gemma 3n)."""
+    per_token = (*x.shape[:-1], 1)
+    mean = tape.op(f"{name}.mean", "reduce", x, out=per_token, origin="function", function="mean")
+    deviation = tape.op(f"{name}.std", "reduce", x, out=per_token, origin="function", function="std")
+    scaled = tape.op(f"{name}.mul", "mul", deviation)
+    cutoff = tape.op(f"{name}.add", "add", mean, scaled)
+    return tape.op(f"{name}.relu", "relu", tape.op(f"{name}.sub", "sub", x, cutoff, out=x.shape), origin="function")
 
 
 def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob | None = None) -> Blob:
@@ -92,13 +106,14 @@ def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
         x = add_norm(tape, f"{name}.norm", "rms", x, has_weight=False)
         x = tape.op(name, "mul", x, weights=((x.shape[-1],),))
         x = tape.op(f"{name}.mul", "mul", x)
-    scores = tape.linear(name, x, part.count, part.router_bias)
+    scores = tape.linear(name, x, part.count + part.idle, part.router_bias)
     if part.scoring in ("softmax", "sigmoid", "sqrtsoftplus"):
         scores = _score(tape, name, scores, part.scoring)
     choice = scores
     if part.score_correction and not part.is_hashed:
-        correction = Blob((part.count,), CONSTANT)  # a buffer, which no gradient changes
-        choice = tape.op(f"{name}.add", "add", scores, correction)
+        correction = Blob((part.count + part.idle,), CONSTANT)  # a buffer, which no gradient changes
+        weights_of = ((part.count,),) if part.correction_is_parameter else ()
+        choice = tape.op(f"{name}.add", "add", scores, correction, weights=weights_of)
     if part.groups > 1:
         choice = _limit_to_groups(tape, name, choice, part)
     if part.is_hashed:
@@ -119,6 +134,29 @@ def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
         factors = tape.op(f"{name}.getitem", "gather", chosen, weights=((part.count,),), function="getitem")
         weights = tape.op(f"{name}.mul", "mul", weights, factors)
     return weights, chosen
+
+
+def add_channel_mix(tape: Tape, name: str, part: ChannelMix, x: Blob) -> Blob:
+    """Add the feed-forward part of RWKV-4, which also reads the token before each token."""
+    hidden_size = x.shape[-1]
+    x = tape.column_parallel_input(name, x)
+    before = tape.op(f"{name}.time_shift", "pad", x, origin="module:ZeroPad2d")
+    key, receptance = (mix_with_shifted(tape, name, part_name, x, before) for part_name in ("key", "receptance"))
+    inner = tape.linear(f"{name}.key", key, tape.shard_size(part.inner_size), bias=False)
+    inner = tape.op(f"{name}.square", "pow", tape.op(f"{name}.relu", "relu", inner, origin="function"))
+    value = tape.linear(f"{name}.value", inner, hidden_size, bias=False)
+    gate = tape.linear(f"{name}.receptance", receptance, hidden_size, bias=False)
+    gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
+    return tape.row_parallel_output(name, tape.op(f"{name}.mul", "mul", gate, value))
+
+
+def mix_with_shifted(tape: Tape, name: str, part_name: str, x: Blob, before: Blob) -> Blob:
+    """Add a learned mean of each token and the one before (RWKV-4)."""
+    size = x.shape[-1]
+    own = tape.op(f"{name}.time_mix_{part_name}", "mul", x, weights=((1, 1, size),))
+    rest = tape.op(f"{name}.sub", "sub", out=(1, 1, size), origin="operator")
+    other = tape.op(f"{name}.mul", "mul", before, rest, out=x.shape)
+    return tape.op(f"{name}.add", "add", own, other)
 
 
 def _score(tape: Tape, name: str, logits: Blob, function: str) -> Blob:

@@ -55,6 +55,21 @@ class Flag(NamedTuple):
         return config.boolean(self.key, self.default) != self.is_inverted
 
 
+class FirstFlag(NamedTuple):
+    """A Boolean value, read from the first of several keys, separated by spaces, that has one."""
+
+    keys: str
+    default: bool = False
+
+    def read(self, config: Config) -> bool:
+        """Return the Boolean value."""
+        for key in self.keys.split():
+            value = config.fields.get(key)
+            if isinstance(value, bool):
+                return value
+        return self.default
+
+
 class Fraction(NamedTuple):
     """A number from 0 to 1."""
 
@@ -292,6 +307,50 @@ class Length(NamedTuple):
         return len(listed)
 
 
+class Natural(NamedTuple):
+    """An integer >= 0, such as a number of shared experts."""
+
+    key: str
+    default: int
+
+    def read(self, config: Config) -> int:
+        """Return the integer."""
+        return config.positive_integer(self.key, self.default) if config.fields.get(self.key, self.default) else 0
+
+
+class Uniform(NamedTuple):
+    """An integer, or a list that repeats it for every layer."""
+
+    key: str
+    default: int
+
+    def read(self, config: Config) -> int:
+        """Return the integer; raise BadDescriptor if the layers differ."""
+        listed = config.fields.get(self.key)
+        if not isinstance(listed, list):
+            return config.positive_integer(self.key, self.default)
+        if not listed or any(value != listed[0] for value in listed):
+            raise config.fail(f"$.{self.key} must be the same for every layer (got {listed!r})")
+        return Config({**config.fields, self.key: listed[0]}, config.where).positive_integer(self.key)
+
+
+class AdjustedSize(NamedTuple):
+    """The inner size of LFM2: two thirds of a given size times a factor, rounded up to a multiple."""
+
+    keys: str = "block_ff_dim intermediate_size"
+
+    def read(self, config: Config) -> int:
+        """Return the size."""
+        size = Integer(self.keys).read(config)
+        assert size is not None
+        if not config.boolean("block_auto_adjust_ff_dim", True):
+            return size
+        factor = config.fields.get("block_ffn_dim_multiplier", 1.0)
+        adjusted = int((1.0 if factor is None else factor) * int(2 * size / 3))
+        multiple = config.positive_integer("block_multiple_of", 256)
+        return -(-adjusted // multiple) * multiple
+
+
 class Multiple(NamedTuple):
     """An integer; if it is absent, another integer (`of`) times a factor."""
 
@@ -331,7 +390,7 @@ class All(NamedTuple):
 class When(NamedTuple):
     """The layers of one rule if a flag of the config is set, and those of another rule if it is not."""
 
-    flag: Flag | IsSet
+    flag: Flag | FirstFlag | IsSet
     layers: Layers = All()
     otherwise: Layers = All(False)
 
@@ -402,6 +461,8 @@ class Numbered(NamedTuple):
         numbers = config.fields.get(self.key)
         if not numbers:
             return self.otherwise.choose(config, count)
+        if not isinstance(numbers, list):
+            raise config.fail(f"$.{self.key} must be a list of layers (got {numbers!r})")
         return [index in numbers for index in range(count)]
 
 
@@ -434,14 +495,90 @@ class EveryNth(NamedTuple):
         return [index % period == offset % period for index in range(count)]
 
 
-class LastOf(NamedTuple):
-    """The last layers, of which a key gives the number; none if it is absent."""
+class Positive(NamedTuple):
+    """The layers with a number above 0 in a list of the config; without the list, the first ones of many layers."""
 
     key: str
+    first: int
+    of_more_than: int
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""
-        last = config.positive_integer(self.key) if config.fields.get(self.key) else 0
+        listed = config.fields.get(self.key)
+        if isinstance(listed, list) and len(listed) >= count:
+            return [isinstance(value, (int, float)) and value > 0 for value in listed[:count]]
+        return [count > self.of_more_than and index < self.first for index in range(count)]
+
+
+class Cycled(NamedTuple):
+    """The layers with a given value in a list that is repeated until every layer has one."""
+
+    value: str
+    key: str
+    default: tuple[str, ...]
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        listed = config.fields.get(self.key, list(self.default))
+        if not isinstance(listed, list) or not listed:
+            raise config.fail(f"$.{self.key} must be a list of kinds of layers (got {listed!r})")
+        return [listed[index % len(listed)] == self.value for index in range(count)]
+
+
+class ShareOf(NamedTuple):
+    """The experts that a token passes on average, where some of those it may choose are idle."""
+
+    active: Integer
+    experts: Integer
+    idle: Natural
+
+    def read(self, config: Config) -> int:
+        """Return the number, rounded."""
+        active, count = self.active.read(config) or 1, self.experts.read(config) or 1
+        return max(round(active * count / (count + self.idle.read(config))), 1)
+
+
+class Between(NamedTuple):
+    """The layers from one index to another one; -1 stands for the last layer."""
+
+    first: str
+    last: str
+    defaults: tuple[int, int] = (0, -1)
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        first, last = (config.fields.get(key, default) for key, default in zip((self.first, self.last), self.defaults))
+        if not all(isinstance(value, int) for value in (first, last)):
+            raise config.fail(f"$.{self.first} and $.{self.last} must be integers (got {first!r} and {last!r})")
+        last = count - 1 if last == -1 else last
+        return [first <= index <= last for index in range(count)]
+
+
+class OneBased(NamedTuple):
+    """The layers with their number, from 1, in a list inside another object of the config; else those of a rule."""
+
+    key: str
+    inner: str
+    otherwise: Layers = All(False)
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        nested = config.fields.get(self.key)
+        numbers = nested.get(self.inner) if isinstance(nested, dict) else None
+        if not isinstance(numbers, list):
+            return self.otherwise.choose(config, count)
+        return [index + 1 in numbers for index in range(count)]
+
+
+class LastOf(NamedTuple):
+    """The last layers, of which a key gives the number."""
+
+    key: str
+    default: int = 0
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        last = Natural(self.key, self.default).read(config)
         return [index >= count - last for index in range(count)]
 
 

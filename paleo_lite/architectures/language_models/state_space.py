@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..builder import Blob
 from ..tape import Tape
 from .norms import add_norm
-from .traits import DeltaNet, Mamba, Mamba2
+from .traits import DeltaNet, KimiDelta, Mamba, Mamba2, ShortConvolution
 
 
 def add_mamba(tape: Tape, name: str, mixer: Mamba, x: Blob) -> Blob:
@@ -27,9 +27,10 @@ def add_mamba(tape: Tape, name: str, mixer: Mamba, x: Blob) -> Blob:
     shapes = ((1, tokens, mixer.step_rank), (1, tokens, states), (1, tokens, states))
     step, inputs, outputs = tape.split_tensor(f"{name}.split", parameters, "split", shapes)
     if mixer.has_norms:
-        step = add_norm(tape, f"{name}.dt_layernorm", "rms", step)
-        inputs = add_norm(tape, f"{name}.b_layernorm", "rms", inputs)
-        outputs = add_norm(tape, f"{name}.c_layernorm", "rms", outputs)
+        weighted = mixer.norms_have_weights
+        step = add_norm(tape, f"{name}.dt_layernorm", "rms", step, has_weight=weighted)
+        inputs = add_norm(tape, f"{name}.b_layernorm", "rms", inputs, has_weight=weighted)
+        outputs = add_norm(tape, f"{name}.c_layernorm", "rms", outputs, has_weight=weighted)
     step = tape.linear(f"{name}.dt_proj", step, channels)
     step = tape.op(f"{name}.softplus", "softplus", step, origin="function")
     step = tape.view(name, step, (1, channels, tokens), "transpose")
@@ -147,6 +148,64 @@ def add_delta_net(tape: Tape, name: str, mixer: DeltaNet, x: Blob) -> Blob:
     output = tape.op(f"{name}.mul", "mul", output, gate)
     output = tape.view(name, output, (1, tokens, value_width), "reshape", "copy")
     output = tape.linear(f"{name}.out_proj", output, hidden_size, bias=False)
+    return tape.row_parallel_output(name, output)
+
+
+def add_kimi_delta(tape: Tape, name: str, mixer: KimiDelta, x: Blob) -> Blob:
+    """Add Kimi delta attention (Kimi Linear, 2025, section 3): decay and output gate come from low-rank projections."""
+    hidden_size, tokens = x.shape[-1], tape.lengths.queries
+    heads, size = tape.shard_size(mixer.heads), mixer.head_size
+    width = heads * size
+    x = tape.column_parallel_input(name, x)
+    parts = [tape.linear(f"{name}.{part}_proj", x, width, bias=False) for part in "qkv"]
+    shape = (1, tokens, 3 * width)
+    convolved = tape.op(f"{name}.concat", "concat", *parts, out=shape, origin="function")
+    convolved = tape.view(name, convolved, (1, 3 * width, tokens), "transpose")
+    convolved = _add_convolution(tape, name, convolved, mixer.convolution, False)
+    convolved = tape.view(name, convolved, shape, "transpose")
+    query, key, value = tape.split_tensor(f"{name}.split", convolved, "split", ((1, tokens, width),) * 3)
+    decay = tape.linear(f"{name}.forget_gate.f_a_proj", x, size, bias=False)
+    decay = tape.linear(f"{name}.forget_gate.f_b_proj", decay, width, bias=False)
+    decay = tape.op(f"{name}.forget_gate.softplus", "softplus", decay, origin="function")
+    beta = tape.linear(f"{name}.b_proj", x, heads, bias=False)
+    beta = tape.op(f"{name}.sigmoid", "sigmoid", beta, origin="function")
+    query, key = (_normalise_heads(tape, name, blob, heads, heads) for blob in (query, key))
+    value = tape.view(name, value, (1, heads, tokens, size))
+    output = tape.op(
+        f"{name}.gated_delta_rule", "gated_delta_rule", query, key, value, beta, decay,
+        out=(1, heads, tokens, size), weights=((heads,), (width,)), origin="function", chunk=mixer.chunk,
+        state_elements=heads * size * size if tape.lengths.uses_cache else 0,
+    )  # fmt: skip
+    _add_state(tape, name, (1, heads, size, size), (1, 3 * width, mixer.convolution))
+    output = add_norm(tape, f"{name}.o_norm", "rms", output)
+    gate = tape.linear(f"{name}.g_a_proj", x, size, bias=False)
+    gate = tape.linear(f"{name}.g_b_proj", gate, width, bias=False)
+    gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
+    output = tape.op(f"{name}.mul", "mul", output, tape.view(name, gate, output.shape))
+    output = tape.view(name, output, (1, tokens, width), "reshape", "copy")
+    return tape.row_parallel_output(name, tape.linear(f"{name}.o_proj", output, hidden_size, bias=False))
+
+
+def add_short_convolution(tape: Tape, name: str, mixer: ShortConvolution, x: Blob) -> Blob:
+    """Add a gated causal convolution (LFM2, 2025): projection to two gates and values, convolution, projection."""
+    hidden_size, tokens = x.shape[-1], tape.lengths.queries
+    channels = tape.shard_size(hidden_size)
+    x = tape.column_parallel_input(name, x)
+    packed = tape.linear(f"{name}.in_proj", x, 3 * channels, mixer.bias)
+    packed = tape.view(name, packed, (1, 3 * channels, tokens), "transpose")
+    shapes = ((1, channels, tokens),) * 3
+    before, after, values = tape.split_tensor(f"{name}.chunk", packed, "chunk", shapes, "method")
+    values = tape.op(f"{name}.mul", "mul", before, values)
+    weights: tuple[tuple[int, ...], ...] = ((channels, 1, mixer.convolution),)
+    if mixer.bias:
+        weights += ((channels,),)
+    values = tape.op(f"{name}.conv", "conv1d", values, weights=weights, origin="module:Conv1d", groups=channels)
+    if tape.lengths.uses_cache:
+        state = (1, channels, mixer.convolution)
+        tape.op(f"{name}.cache", "cache", Blob((1, channels, 1), values.parent), out=state, origin="method")
+    output = tape.op(f"{name}.mul", "mul", after, values)
+    output = tape.view(name, output, (1, tokens, channels), "contiguous", "copy")
+    output = tape.linear(f"{name}.out_proj", output, hidden_size, mixer.bias)
     return tape.row_parallel_output(name, output)
 
 

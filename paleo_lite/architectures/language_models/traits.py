@@ -61,8 +61,11 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
         Whether projections are GPT-2's ``Conv1D``.
     bias, output_bias : bool
         Biases of the query, key and value projections, and of the output projection.
-    query_key_norm : {"", "per_head", "full_width", "after_rotary"}
-        Norm of queries and keys: none, over each head, over all heads together, or over each head after the rotation.
+    query_key_norm : {"", "per_head", "full_width", "after_rotary", "per_head_after_rotary"}
+        Norm of queries and keys: none, over each head, over all heads together, or over each head after the rotation,
+        without a weight or with one.
+    output_norm : str
+        Name of the norm before the output projection; empty: there is none (BitNet has one).
     norm : NormKind
         Kind of that norm.
     has_value_norm : bool
@@ -90,6 +93,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
         implementation of attention is chosen. Inference engines fuse them all the same.
     has_output_gate : bool
         Whether the query projection also makes a gate of the output (Qwen3-Next).
+    gate_projection : str
+        Name of a projection of its own that makes this gate (AFMoE); empty: there is none.
     dropout : float
         Dropout probability of the attention weights, in training.
     """
@@ -105,7 +110,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     transposed_weights: bool = False
     bias: bool = False
     output_bias: bool = False
-    query_key_norm: Literal["", "per_head", "full_width", "after_rotary"] = ""
+    query_key_norm: Literal["", "per_head", "full_width", "after_rotary", "per_head_after_rotary"] = ""
+    output_norm: str = ""
     norm: NormKind = "rms"
     has_value_norm: bool = False
     shares_key_and_value: bool = False
@@ -119,6 +125,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     has_softcap: bool = False
     is_always_unfused: bool = False
     has_output_gate: bool = False
+    gate_projection: str = ""
     dropout: float = 0.0
 
 
@@ -156,6 +163,8 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
     bias : bool
         Biases of the two down-projections.
     rotary_style : {"half", "interleaved", "complex"}
+    is_rotated : bool
+        Whether that part is rotated at all (Kimi Linear has no positions).
     norm : NormKind
     selected : int or None
         Tokens to which a query attends, at most; None: all.
@@ -173,6 +182,7 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
     module: str = "self_attn"
     bias: bool = False
     rotary_style: Literal["half", "interleaved", "complex"] = "half"
+    is_rotated: bool = True
     norm: NormKind = "rms"
     selected: int | None = None
     indexer: Indexer | None = None
@@ -247,6 +257,10 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
     transposed_weights : bool
     is_limited : bool
         Whether gate and up projection are limited before the activation (DeepSeek-V4).
+    has_sparse_activation : bool
+        Whether inner values below a quantile of a normal distribution are set to zero first (Gemma 3n).
+    inner_norm : str
+        Name of the norm before the down projection; empty: there is none (BitNet has one).
     dropout : float or None
         Dropout probability after the part; None: the model has no such module.
     """
@@ -263,7 +277,22 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
     activation_module: str = "act_fn"
     transposed_weights: bool = False
     is_limited: bool = False
+    has_sparse_activation: bool = False
+    inner_norm: str = ""
     dropout: float | None = None
+
+
+class ChannelMix(msgspec.Struct, frozen=True, kw_only=True):
+    """The feed-forward part of RWKV-4: a squared ReLU, gated by a projection of the input and of the token before.
+
+    Attributes
+    ----------
+    inner_size : int
+    module : str
+    """
+
+    inner_size: int
+    module: str = "feed_forward"
 
 
 class Experts(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,6 +302,8 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     count, active : int
         Experts, and how many of them each token passes.
+    idle : int
+        Further experts that return their input, among which the router chooses, too (LongCat): tokens pass fewer.
     inner_size : int
         Of one expert.
     activation : str
@@ -293,6 +324,8 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     router_bias, score_correction : bool
         Whether the router has a bias, and whether a learned correction is added to the scores for the choice only
         (DeepSeek-V3).
+    correction_is_parameter : bool
+        Whether the correction counts as a parameter (ERNIE 4.5).
     bias : bool
         Whether experts have biases.
     is_clamped : bool
@@ -315,6 +348,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     active: int
     inner_size: int
+    idle: int = 0
     activation: str = "silu"
     is_gated: bool = True
     latent_size: int | None = None
@@ -325,6 +359,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     is_normalised: bool = True
     router_bias: bool = False
     score_correction: bool = False
+    correction_is_parameter: bool = False
     bias: bool = False
     is_clamped: bool = False
     is_limited: bool = False
@@ -349,8 +384,8 @@ class Mamba(msgspec.Struct, frozen=True, kw_only=True):
     step_rank : int
         Rank of the projection that makes the step sizes.
     bias, convolution_bias : bool
-    has_norms : bool
-        Whether step, input and output projections are normalised (Jamba).
+    has_norms, norms_have_weights : bool
+        Whether step, input and output projections are normalised (Jamba), and whether with weights.
     module : str
     """
 
@@ -361,6 +396,7 @@ class Mamba(msgspec.Struct, frozen=True, kw_only=True):
     bias: bool = False
     convolution_bias: bool = True
     has_norms: bool = False
+    norms_have_weights: bool = True
     module: str = "mixer"
 
 
@@ -421,7 +457,80 @@ class DeltaNet(msgspec.Struct, frozen=True, kw_only=True):
     module: str = "linear_attn"
 
 
-Mixer = Attention | LatentAttention | CompressedAttention | Mamba | Mamba2 | DeltaNet
+class KimiDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """Kimi delta attention: the gated delta rule with a decay for each channel (Kimi Linear, 2025, section 3).
+
+    Attributes
+    ----------
+    heads, head_size : int
+    convolution : int
+    chunk : int
+    module : str
+    """
+
+    heads: int
+    head_size: int
+    convolution: int
+    chunk: int = 64
+    module: str = "self_attn"
+
+
+class ShortConvolution(msgspec.Struct, frozen=True, kw_only=True):
+    """A gated causal convolution of a few tokens (LFM2, 2025).
+
+    Attributes
+    ----------
+    convolution : int
+        Taps.
+    bias : bool
+    module : str
+    """
+
+    convolution: int
+    bias: bool = False
+    module: str = "conv"
+
+
+class LinearRecurrence(msgspec.Struct, frozen=True, kw_only=True):
+    """A gated linear recurrence with a branch beside it (RG-LRU of Griffin, De et al. 2024, section 2.4).
+
+    Attributes
+    ----------
+    width : int
+        Channels.
+    heads : int
+        Diagonal blocks of the matrices of the gates.
+    convolution : int
+    activation : str
+        Of the branch beside the recurrence.
+    module : str
+    """
+
+    width: int
+    heads: int
+    convolution: int
+    activation: str
+    module: str = "temporal_block"
+
+
+class TimeMix(msgspec.Struct, frozen=True, kw_only=True):
+    """The attention-free mixer of RWKV-4 (Peng et al. 2023, section 3): exponentially decaying weights of all tokens.
+
+    Attributes
+    ----------
+    width : int
+        Channels.
+    module : str
+    """
+
+    width: int
+    module: str = "attention"
+
+
+Mixer = (
+    Attention | LatentAttention | CompressedAttention | Mamba | Mamba2 | DeltaNet | KimiDelta | ShortConvolution
+    | LinearRecurrence | TimeMix
+)  # fmt: skip
 """The kinds of layers that mix the tokens of a sequence."""
 
 
@@ -449,13 +558,14 @@ class PerLayerInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SideExperts(msgspec.Struct, frozen=True, kw_only=True):
-    """A mixture of experts beside the feed-forward part of a block: both are normalised and added (Gemma 4).
+    """A mixture of experts beside the feed-forward part of a block, to which its output is added (Gemma 4, LongCat).
 
     Attributes
     ----------
     experts : Experts
     norm_before, norm_after, other_norm_after : str
-        Names of the norms before and after the experts, and of that after the feed-forward part.
+        Names of the norms before and after the experts, and of that after the feed-forward part. Without a norm before
+        them the experts read what the feed-forward part reads.
     """
 
     experts: Experts
@@ -479,6 +589,23 @@ class HyperConnection(msgspec.Struct, frozen=True, kw_only=True):
     before_feed_forward: str = "ffn_hc"
 
 
+class Alternating(msgspec.Struct, frozen=True, kw_only=True):
+    """Several residual streams of which a block computes one and corrects the others (AltUp, Baykal et al. 2023).
+
+    Attributes
+    ----------
+    streams : int
+    laurel_rank : int
+        Rank of the residual beside attention (LAuReL, Menghani et al. 2024).
+    module, laurel : str
+    """
+
+    streams: int
+    laurel_rank: int
+    module: str = "altup"
+    laurel: str = "laurel"
+
+
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """A block: mixers, then a feed-forward part, each added to its input.
 
@@ -487,7 +614,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     mixers : tuple of Mixer
         More than one run side by side on the same input, and their outputs are added (Falcon-H1). Without any the block
         is a feed-forward part alone (Nemotron-H).
-    feed_forward : FeedForward, Experts or None
+    feed_forward : FeedForward, ChannelMix, Experts or None
     norm : NormKind
     norms : Norms
     is_parallel : bool
@@ -500,6 +627,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     per_layer_input : PerLayerInput or None
     hyper_connection : HyperConnection or None
         None: the residual stream is one, and outputs are added to it.
+    alternating : Alternating or None
+        Streams with alternating updates (Gemma 3n); None: there is one.
     has_output_scale : bool
         Whether the output of the block is multiplied by a constant (Gemma 4).
     dropout : float or None
@@ -507,10 +636,11 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     mixers: tuple[Mixer, ...]
-    feed_forward: FeedForward | Experts | None = None
+    feed_forward: FeedForward | ChannelMix | Experts | None = None
     side_experts: SideExperts | None = None
     per_layer_input: PerLayerInput | None = None
     hyper_connection: HyperConnection | None = None
+    alternating: Alternating | None = None
     has_output_scale: bool = False
     norm: NormKind = "rms"
     norms: Norms = Norms()

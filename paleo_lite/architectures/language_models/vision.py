@@ -55,6 +55,11 @@ class VisionTower(msgspec.Struct, frozen=True, kw_only=True):
     merger_norm : {"", "patches", "tokens"}
         What the merger normalises: nothing, the patches, or the concatenated patches.
     merger_norm_kind : NormKind
+    merger_norm_has_weight : bool
+    window_side : int
+        Patches along a side of the windows within which blocks attend; 0: to all patches.
+    full_blocks : tuple of int
+        The blocks that attend to all patches nevertheless (Qwen2.5-VL).
     merger_sizes : tuple of int
         Widths of the hidden layers of the merger; 0 stands for the width of a token.
     merger_bias : bool
@@ -89,6 +94,9 @@ class VisionTower(msgspec.Struct, frozen=True, kw_only=True):
     merged: int = 4
     merger_norm: Literal["", "patches", "tokens"] = "patches"
     merger_norm_kind: NormKind = "layer"
+    merger_norm_has_weight: bool = True
+    window_side: int = 0
+    full_blocks: tuple[int, ...] = ()
     merger_sizes: tuple[int, ...] = (0,)
     merger_bias: bool = True
     deep_mergers: int = 0
@@ -130,7 +138,10 @@ def tower_layers(tower: VisionTower, where: str, fused: bool) -> tuple[tuple[Lay
     if tower.has_rotary:
         tables = tape.rotary_tables("visual.rotary_pos_emb", tape.position_ids("visual"), tower.head_size)
     for index in range(tower.depth):
-        x = _add_block(tape, tower, f"visual.blocks.{index}", x, tables)
+        windows = (
+            1 if not tower.window_side or index in tower.full_blocks else (-(-tower.side // tower.window_side)) ** 2
+        )
+        x = _add_block(tape, tower, f"visual.blocks.{index}", x, tables, windows)
     if tower.has_final_norm:
         x = add_norm(tape, "visual.final_norm", tower.norm, x)
     x = tape.view("visual", x, (1, tower.patches, tower.hidden_size))
@@ -157,9 +168,12 @@ def _add_positions(tape: Tape, tower: VisionTower, x: Blob) -> Blob:
     return tape.op("visual.add", "add", x, read, out=x.shape)
 
 
-def _add_block(tape: Tape, tower: VisionTower, name: str, x: Blob, tables: tuple[Blob, Blob] | None) -> Blob:
-    """Add a block: attention of all patches to each other, and a feed-forward part."""
-    output = _add_attention(tape, tower, f"{name}.attn", add_norm(tape, f"{name}.norm1", tower.norm, x), tables)
+def _add_block(
+    tape: Tape, tower: VisionTower, name: str, x: Blob, tables: tuple[Blob, Blob] | None, windows: int
+) -> Blob:
+    """Add a block: attention of all patches of a window to each other, and a feed-forward part."""
+    normal = add_norm(tape, f"{name}.norm1", tower.norm, x)
+    output = _add_attention(tape, tower, f"{name}.attn", normal, tables, windows)
     if tower.has_sandwich_norms:
         output = add_norm(tape, f"{name}.post_norm1", tower.norm, output)
     x = tape.op(f"{name}.add", "add", x, output)
@@ -169,7 +183,9 @@ def _add_block(tape: Tape, tower: VisionTower, name: str, x: Blob, tables: tuple
     return tape.op(f"{name}.add", "add", x, output)
 
 
-def _add_attention(tape: Tape, tower: VisionTower, name: str, x: Blob, tables: tuple[Blob, Blob] | None) -> Blob:
+def _add_attention(
+    tape: Tape, tower: VisionTower, name: str, x: Blob, tables: tuple[Blob, Blob] | None, windows: int
+) -> Blob:
     width = tower.heads * tower.head_size
     if tower.has_packed_projection:
         packed = tape.linear(f"{name}.qkv", x, 3 * width, tower.bias)
@@ -182,7 +198,11 @@ def _add_attention(tape: Tape, tower: VisionTower, name: str, x: Blob, tables: t
         value = add_norm(tape, f"{name}.v_norm", "rms", value, has_weight=False)
     if tables is not None:
         query, key = tape.apply_rotary_embedding(name, [query, key], tables)
+    if windows > 1:  # the last windows of an image may be smaller
+        shape = (1, tower.heads * windows, -(-x.shape[1] // windows), tower.head_size)
+        query, key, value = (tape.view(name, blob, shape, "split") for blob in (query, key, value))
     output = tape.attention(name, query, key, value, causal=False, writes_cache=False)
+    output = tape.view(name, output, (*x.shape[:-1], width))
     return tape.linear(f"{name}.proj", output, tower.hidden_size, tower.bias)
 
 
@@ -207,7 +227,7 @@ def _add_merger(tape: Tape, tower: VisionTower, name: str, x: Blob, normalised: 
     width = tower.merged * tower.hidden_size
     shape = (1, prod(x.shape) // width, width)
     if normalised == "patches":
-        x = add_norm(tape, f"{name}.norm", tower.merger_norm_kind, x, has_weight=tower.merger_norm_kind != "rms")
+        x = add_norm(tape, f"{name}.norm", tower.merger_norm_kind, x, has_weight=tower.merger_norm_has_weight)
     if tower.merged > 1:
         x = tape.view(name, x, shape)
     if normalised == "tokens":

@@ -151,14 +151,15 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "deepseek_v2": Family(
-        name="DeepseekV2", longest=163840, latent={"rotary_style": "complex"},
+        name="DeepseekV2", embedding_is_active=False, longest=163840, latent={"rotary_style": "complex"},
         experts={**DEEPSEEK_EXPERTS, "scoring": "softmax", "score_correction": False,
                  "is_normalised": Flag("norm_topk_prob")},
         shared={**DEEPSEEK_SHARED, "multiple": Integer("n_shared_experts", 2)},
         sparse=From(Integer("first_k_dense_replace", 0)),
     ),
     "deepseek_v3": Family(
-        name="DeepseekV3", longest=163840, latent={}, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
+        name="DeepseekV3", embedding_is_active=False,
+        longest=163840, latent={}, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
         sparse=From(Integer("first_k_dense_replace", 3)), next_token=NEXT_TOKEN,
     ),
     "minicpm3": Family(
@@ -167,7 +168,7 @@ FAMILIES: dict[str, Family] = {
         feed_forward={"bias": Flag("mlp_bias")},
     ),
     "gpt_oss": Family(
-        name="GptOss", longest=131072,
+        name="GptOss", embedding_is_active=False, longest=131072,
         attention={"bias": Flag("attention_bias", True), "output_bias": Flag("attention_bias", True),
                    "has_sinks": True},
         window=Integer("sliding_window", 128),
@@ -186,7 +187,7 @@ FAMILIES: dict[str, Family] = {
         feed_forward={"packed": "gate_up_proj", "activation_module": "activation_fn"},
     ),
     "glm4_moe": Family(
-        name="Glm4Moe", longest=131072,
+        name="Glm4Moe", embedding_is_active=False, longest=131072,
         attention={
             "bias": Flag("attention_bias"), "rotary_size": RotarySize(0.5),
             "query_key_norm": Choice("use_qk_norm", {True: "per_head", False: ""}, False),

@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
-from ..family import DEEPSEEK_EXPERTS, NEXT_TOKEN, Family
-from ..keys import Activation, CountOf, Flag, Integer, Lettered, Listed
-from ..traits import Norms
+import msgspec
+
+from ..family import BIASED, DEEPSEEK_EXPERTS, DEEPSEEK_SHARED, NEXT_TOKEN, Family
+from ..keys import (
+    Activation,
+    AdjustedSize,
+    All,
+    Both,
+    CountOf,
+    Cycled,
+    EveryNth,
+    Flag,
+    From,
+    HeadsOf,
+    Integer,
+    IsSet,
+    Lettered,
+    Listed,
+    Multiple,
+    Not,
+    Numbered,
+    OneBased,
+    RotarySize,
+    Within,
+)  # fmt: skip
+from ..traits import Norms, Projections
+from .established import FAMILIES as ESTABLISHED
 
 _SQUARED = Activation(("mlp_hidden_act",), "relu2")
 _LISTS = ("hybrid_override_pattern", "layers_block_type", "layer_types")
@@ -15,6 +39,15 @@ def _nemotron_layers(letters: str, names: str) -> Lettered:
     listed = Listed(names, "layers_block_type", otherwise=Listed(names, "layer_types"))
     return Lettered(letters, "hybrid_override_pattern", listed)
 
+
+_GEMMA_ACTIVATION = Activation(("hidden_activation",), "gelu_pytorch_tanh")
+_KIMI_ATTENTION = Both(From(Integer("", 1)), EveryNth(Integer("", 4), 0))
+_LFM_ATTENTION = Not(Listed("conv", otherwise=Not(Numbered("full_attn_idxs", otherwise=All()))))
+_LFM_DECODER = {"final_norm": "embedding_norm", "is_tied": Flag("tie_embedding", True)}
+_LFM_BLOCK = {"norms": Norms("operator_norm", before_feed_forward="ffn_norm")}
+_LFM_HEADS = {"projections": Projections(output="out_proj"), "query_key_norm": "per_head", "dropout": 0.0}
+_LFM_CONVOLUTION = {"convolution": Integer("conv_L_cache", 3), "bias": Flag("conv_bias")}
+_LFM_PART = {"module": "feed_forward", "gate": "w1", "up": "w3", "down": "w2", "activation": "silu"}
 
 FAMILIES: dict[str, Family] = {
     "nemotron_h": Family(
@@ -37,5 +70,86 @@ FAMILIES: dict[str, Family] = {
                  "latent_size": Integer("moe_latent_size", None)},
         shared={"module": "shared_experts", "inner_size": Integer("moe_shared_expert_intermediate_size")},
         next_token=NEXT_TOKEN, has_plain_next_token=False,
+    ),
+    "bamba": Family(
+        name="Bamba", longest=262144, attends=Numbered("attn_layer_indices"), decoder={"final_norm": "final_layernorm"},
+        block={"norms": Norms(before_feed_forward="pre_ff_layernorm")},
+        attention={**BIASED, "rotary_size": RotarySize(0.5)},
+        feed_forward={"module": "feed_forward", "bias": Flag("mlp_bias")},
+        mamba2={
+            "heads": Integer("mamba_n_heads", 128), "head_size": HeadsOf("mamba_d_head", "", "mamba_n_heads"),
+            "groups": Integer("mamba_n_groups", 1), "state_size": Integer("mamba_d_state", 256),
+            "convolution": Integer("mamba_d_conv", 4), "chunk": Integer("mamba_chunk_size", 256),
+            "bias": Flag("mamba_proj_bias"), "convolution_bias": Flag("mamba_conv_bias", True), "module": "mamba",
+        },
+    ),
+    "falcon_mamba": msgspec.structs.replace(
+        ESTABLISHED["mamba"], name="FalconMamba",
+        mamba={**(ESTABLISHED["mamba"].mamba or {}), "has_norms": True, "norms_have_weights": False},
+    ),
+    "lfm2": Family(
+        name="Lfm2", longest=128000, attends=_LFM_ATTENTION, decoder=_LFM_DECODER, block=_LFM_BLOCK,
+        attention=_LFM_HEADS, short_convolution=_LFM_CONVOLUTION,
+        feed_forward={**_LFM_PART, "inner_size": AdjustedSize()},
+    ),
+    "lfm2_moe": Family(
+        name="Lfm2Moe", longest=128000, attends=_LFM_ATTENTION, decoder=_LFM_DECODER, block=_LFM_BLOCK,
+        attention=_LFM_HEADS, short_convolution=_LFM_CONVOLUTION, feed_forward=_LFM_PART,
+        experts={
+            "module": "feed_forward", "scoring": "sigmoid", "score_correction": Flag("use_expert_bias", True),
+            "is_normalised": Flag("norm_topk_prob", True), "activation": "silu",
+        },
+        sparse=From(Integer("num_dense_layers", 2)),
+    ),
+    "kimi_linear": Family(
+        name="KimiLinear", positions="max_position_embeddings model_max_length", longest=1048576,
+        attends=Listed("full_attention", otherwise=OneBased("linear_attn_config", "full_attn_layers", _KIMI_ATTENTION)),
+        latent={"is_rotated": False},
+        kimi_delta={
+            "heads": Within("linear_attn_config", Integer("num_heads"), Integer("linear_num_heads", 32)),
+            "head_size": Within("linear_attn_config", Integer("head_dim"), Integer("linear_head_dim", 128)),
+            "convolution": Within("linear_attn_config", Integer("short_conv_kernel_size"),
+                                  Integer("linear_conv_kernel_dim", 4)),
+        },
+        experts={
+            **DEEPSEEK_EXPERTS, "count": Integer("num_experts num_local_experts n_routed_experts", 256),
+            "active": Integer("num_experts_per_token num_experts_per_tok", 8),
+            "groups": Integer("num_expert_group n_group", 1),
+            "is_normalised": Flag("moe_renormalize", True),
+        },
+        shared={**DEEPSEEK_SHARED, "multiple": Integer("num_shared_experts n_shared_experts", 1)},
+        sparse=Listed("sparse", "mlp_layer_types", otherwise=From(Integer("first_k_dense_replace", 1))),
+    ),
+    "recurrent_gemma": Family(
+        name="RecurrentGemma", positions="", longest=None,
+        decoder={
+            "norm": "rms_one_plus", "final_norm": "final_norm", "has_embedding_scale": True,
+            "is_tied": Flag("tie_word_embeddings", True), "has_logit_softcap": IsSet("logits_soft_cap", 30.0),
+        },
+        block={
+            "norm": "rms_one_plus", "norms": Norms("temporal_pre_norm", before_feed_forward="channel_pre_norm"),
+        },
+        attends=Cycled("attention", "block_types", ("recurrent", "recurrent", "attention")),
+        attention={
+            "module": "temporal_block", "bias": Flag("attention_bias"), "output_bias": True,
+            "rotary_size": RotarySize(0.5),
+        },
+        window=Integer("attention_window_size sliding_window", 2048),
+        linear_recurrence={
+            "width": Integer("lru_width hidden_size"), "heads": Integer("num_attention_heads"),
+            "convolution": Integer("conv1d_width", 4), "activation": _GEMMA_ACTIVATION,
+        },
+        feed_forward={
+            "module": "mlp_block", "bias": True, "inner_size": Multiple("", 0.5, "intermediate_size"),
+            "activation": _GEMMA_ACTIVATION,
+        },
+    ),
+    "rwkv": Family(
+        name="Rwkv", positions="", longest=None, attends=All(False),
+        decoder={"root": "rwkv", "block_list": "blocks", "embedding": "embeddings", "embedding_norm": "blocks.0.pre_ln",
+                 "final_norm": "ln_out", "norm": "layer", "head": "head"},
+        block={"norm": "layer", "norms": Norms("ln1", before_feed_forward="ln2")},
+        time_mix={"width": Integer("attention_hidden_size hidden_size")},
+        channel_mix={"inner_size": Multiple("intermediate_size", 4, "hidden_size")},
     ),
 }  # fmt: skip

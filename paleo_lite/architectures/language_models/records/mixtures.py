@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from ..family import DEEPSEEK_EXPERTS, DEEPSEEK_SHARED, LOCAL_EXPERTS, NEXT_TOKEN, Family
+from ..family import BIASED, DEEPSEEK_EXPERTS, DEEPSEEK_SHARED, LOCAL_EXPERTS, NEXT_TOKEN, POST_NORMS, Family
 from ..keys import (
+    All,
+    Between,
+    Both,
+    EveryNth,
     Flag,
     From,
     HeadSize,
+    IfSet,
     Integer,
+    IsSet,
     Layers,
     Lettered,
     Listed,
     Multiple,
+    Natural,
     Not,
     Record,
     RotarySize,
+    ShareOf,
     Sharing,
+    Uniform,
+    When,
     Within,
 )  # fmt: skip
-from ..traits import Compression, HyperConnection, Indexer
+from ..traits import Compression, HyperConnection, Indexer, Norms, Projections
 
 
 def sparse_from(first: int) -> Layers:
@@ -26,6 +36,8 @@ def sparse_from(first: int) -> Layers:
     return Listed("sparse", "mlp_layer_types", otherwise=From(Integer("first_k_dense_replace", first)))
 
 
+_EXAONE_WINDOWS = Listed("sliding_attention", otherwise=Not(EveryNth(Integer("sliding_window_pattern", 4))))
+_AFMOE_WINDOWS = Listed("sliding_attention", otherwise=Not(EveryNth(Integer("global_attn_every_n_layers", 4))))
 _INDEXED = {"selected": Integer("index_topk", 2048)}
 _INDEXER = {"heads": Integer("index_n_heads", 64), "head_size": Integer("index_head_dim", 128)}
 _MIMO_ROTARY = RotarySize(0.334, HeadSize(192))
@@ -43,16 +55,18 @@ def _rate(name: str, key: str, default: int) -> Within:
 
 FAMILIES: dict[str, Family] = {
     "deepseek_v32": Family(
-        name="DeepseekV32", longest=163840, latent=_INDEXED, indexer=_INDEXER, experts=DEEPSEEK_EXPERTS,
+        name="DeepseekV32", embedding_is_active=False,
+        longest=163840, latent=_INDEXED, indexer=_INDEXER, experts=DEEPSEEK_EXPERTS,
         shared=DEEPSEEK_SHARED, sparse=sparse_from(3), next_token=NEXT_TOKEN,
     ),
     "glm_moe_dsa": Family(
-        name="GlmMoeDsa", longest=202752, latent=_INDEXED, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
+        name="GlmMoeDsa", embedding_is_active=False,
+        longest=202752, latent=_INDEXED, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
         indexer={**_INDEXER, "heads": Integer("index_n_heads", 32)}, sparse=sparse_from(3), next_token=NEXT_TOKEN,
         indexes=Listed("full", "indexer_types", otherwise=Lettered("F", "index_topk_pattern", otherwise=Sharing())),
     ),
     "deepseek_v4": Family(
-        name="DeepseekV4", longest=1048576,
+        name="DeepseekV4", embedding_is_active=False, longest=1048576,
         block={"hyper_connection": Record(HyperConnection, {"streams": Integer("hc_mult", 4)})},
         compressed={
             "heads": Integer("num_attention_heads"), "head_size": Integer("head_dim", 512),
@@ -75,11 +89,12 @@ FAMILIES: dict[str, Family] = {
         hashed=Listed("hash_moe", "mlp_layer_types", otherwise=Not(From(Integer("num_hash_layers", 3)))),
     ),
     "glm4_moe_lite": Family(
-        name="Glm4MoeLite", longest=202752, latent={}, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
+        name="Glm4MoeLite", embedding_is_active=False,
+        longest=202752, latent={}, experts=DEEPSEEK_EXPERTS, shared=DEEPSEEK_SHARED,
         sparse=sparse_from(1), next_token=NEXT_TOKEN,
     ),
     "minimax_m2": Family(
-        name="MiniMaxM2", longest=196608,
+        name="MiniMaxM2", embedding_is_active=False, longest=196608,
         attention={
             "query_key_norm": "full_width", "head_size": HeadSize(128), "rotary_size": Integer("rotary_dim", 64),
         },
@@ -88,7 +103,7 @@ FAMILIES: dict[str, Family] = {
         next_token="num_mtp_modules",
     ),
     "mimo_v2_flash": Family(
-        name="MiMoV2Flash", longest=131072,
+        name="MiMoV2Flash", embedding_is_active=False, longest=131072,
         attention={
             "bias": Flag("attention_bias"), "head_size": HeadSize(192), "value_size": Integer("v_head_dim", 128),
             "rotary_size": _MIMO_ROTARY, "has_value_scale": True, "has_sinks": True,
@@ -98,5 +113,119 @@ FAMILIES: dict[str, Family] = {
         window=Integer("sliding_window", 129),
         windowed=Listed(1, "hybrid_layer_pattern", otherwise=Listed("sliding_attention")),
         experts=DEEPSEEK_EXPERTS, sparse=Listed(1, "moe_layer_freq", otherwise=sparse_from(1)),
+    ),
+    "ernie4_5_moe": Family(
+        name="Ernie4_5_Moe", longest=131072,
+        decoder={"is_tied": Flag("tie_word_embeddings", True), "head_bias": Flag("use_bias")},
+        attention={"bias": Flag("use_bias"), "output_bias": Flag("use_bias"), "dropout": 0.0},
+        feed_forward={"bias": Flag("use_bias")},
+        experts={
+            "count": Integer("moe_num_experts num_experts", 64), "active": Integer("moe_k num_experts_per_tok", 6),
+            "score_correction": True, "correction_is_parameter": True, "is_normalised": True,
+        },
+        shared={"module": "shared_experts", "inner_size": Integer("moe_intermediate_size"),
+                "multiple": Natural("moe_num_shared_experts", 2)},
+        sparse=Both(EveryNth(Integer("moe_layer_interval", 1)),
+                    Between("moe_layer_start_index", "moe_layer_end_index", (1, -1))),
+    ),
+    "hunyuan_v1_moe": Family(
+        name="HunYuanMoEV1", attention={**BIASED, "query_key_norm": "per_head_after_rotary"},
+        experts={
+            "router": "gate.wg", "active": Uniform("moe_topk", 1), "inner_size": Integer("intermediate_size"),
+            "is_normalised": True,
+        },
+        shared={"module": "shared_mlp"},
+    ),
+    "dots1": Family(
+        name="Dots1", attention={**BIASED, "query_key_norm": "per_head"}, experts={
+            **DEEPSEEK_EXPERTS, "is_normalised": Flag("norm_topk_prob"),
+        },
+        shared=DEEPSEEK_SHARED, sparse=From(Integer("first_k_dense_replace", 0)),
+        window=Integer("sliding_window", 4096),
+        windowed=Listed("sliding_attention", otherwise=From(Integer("max_window_layers", 62))),
+    ),
+    "exaone_moe": Family(
+        name="ExaoneMoe", attention={"query_key_norm": "per_head"}, window=Integer("sliding_window", 4096),
+        windowed=_EXAONE_WINDOWS, rotated=When(IsSet("sliding_window", 4096), _EXAONE_WINDOWS, All()),
+        experts={**DEEPSEEK_EXPERTS, "count": Integer("num_experts")},
+        shared={**DEEPSEEK_SHARED, "multiple": Integer("num_shared_experts", 1)}, sparse=sparse_from(1),
+        next_token=NEXT_TOKEN,
+    ),
+    "mistral4": Family(
+        name="Mistral4", longest=1048576, latent={},
+        experts={**DEEPSEEK_EXPERTS, "scoring": "softmax", "score_correction": False}, shared=DEEPSEEK_SHARED,
+        sparse=From(Integer("first_k_dense_replace", 0)),
+    ),
+    "afmoe": Family(
+        name="Afmoe", longest=16384,
+        block={"norms": Norms("input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm",
+                              "post_mlp_layernorm")},
+        decoder={"has_embedding_scale": Flag("mup_enabled")},
+        attention={
+            **BIASED, "query_key_norm": "per_head", "head_size": HeadSize(128), "gate_projection": "gate_proj",
+            "rotary_size": RotarySize(head_size=HeadSize(128)),
+        },
+        window=Integer("sliding_window", 1024), windowed=_AFMOE_WINDOWS, rotated=_AFMOE_WINDOWS,
+        experts={
+            "router": "router.gate", "scoring": "sigmoid", "score_correction": True, "correction_is_parameter": True,
+            "is_normalised": True,
+        },
+        shared={**DEEPSEEK_SHARED, "multiple": Integer("num_shared_experts", 2)},
+        sparse=From(Integer("num_dense_layers", 1)),
+    ),
+    "dbrx": Family(
+        name="Dbrx", layer_count="n_layers", positions="max_seq_len",
+        decoder={
+            "hidden_size": Integer("d_model"), "root": "transformer", "block_list": "blocks", "embedding": "wte",
+            "final_norm": "norm_f", "norm": "layer_no_bias",
+        },
+        block={
+            "norm": "layer_no_bias",
+            "norms": Norms("norm_attn_norm.norm_1", before_feed_forward="norm_attn_norm.norm_2"),
+        },
+        attention={
+            "heads": Integer("n_heads"), "head_size": HeadSize(key="", hidden="d_model", heads="n_heads"),
+            "kv_heads": Within("attn_config", Integer("kv_n_heads"), Integer("kv_n_heads", 1)),
+            "rotary_size": HeadSize(key="", hidden="d_model", heads="n_heads"), "module": "norm_attn_norm.attn",
+            "projections": Projections(packed="Wqkv", output="out_proj"),
+        },
+        experts={
+            "module": "ffn", "router": "router.layer", "activation": "silu", "is_normalised": True,
+            "count": Within("ffn_config", Integer("moe_num_experts"), Integer("moe_num_experts", 4)),
+            "active": Within("ffn_config", Integer("moe_top_k"), Integer("moe_top_k", 1)),
+            "inner_size": Within("ffn_config", Integer("ffn_hidden_size"), Integer("ffn_hidden_size", 3584)),
+        },
+    ),
+    "granitemoeshared": Family(
+        name="GraniteMoeShared", attention=BIASED, block={"has_residual_scale": True},
+        decoder={"has_embedding_scale": True, "has_logit_scale": True},
+        feed_forward={"packed": "input_linear", "down": "output_linear"},
+        experts={
+            **LOCAL_EXPERTS, "module": "block_sparse_moe", "router": "router", "scoring": "softmax_of_chosen",
+            "is_normalised": False,
+        },
+        shared={
+            "module": "shared_mlp", "inner_size": Natural("shared_intermediate_size", 0),
+            "multiple": IfSet("shared_intermediate_size", 1),
+        },
+    ),
+    "flex_olmo": Family(
+        name="FlexOlmo", longest=4096, block={"norms": POST_NORMS},
+        attention={**BIASED, "query_key_norm": "full_width"},
+        experts={"inner_size": Integer("intermediate_size")},
+    ),
+    "longcat_flash": Family(
+        name="LongcatFlash", embedding_is_active=False,
+        layer_count=Multiple("", 2, "num_layers num_hidden_layers"), longest=131072, latent={},
+        feed_forward={"module": "mlps", "inner_size": Integer("ffn_hidden_size intermediate_size")},
+        side_experts={
+            "module": "mlp", "router": "router.classifier", "score_correction": True, "is_normalised": False,
+            "count": Integer("n_routed_experts", 512), "idle": Natural("zero_expert_num", 256),
+            "active": ShareOf(Integer("moe_topk", 12), Integer("n_routed_experts", 512),
+                              Natural("zero_expert_num", 256)),
+            "inner_size": Integer("expert_ffn_hidden_size", 2048),
+        },
+        side_norms={"norm_before": "", "norm_after": "", "other_norm_after": ""},
+        has_side_experts=EveryNth(Integer("", 2), 0),
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Qwen3-VL and Qwen3.5: the text parts of vision-language models."""
+"""Qwen3-VL, Qwen3-Omni and Qwen3.5: the text parts of vision-language models."""
 
 from __future__ import annotations
 
@@ -47,3 +47,8 @@ FAMILIES: dict[str, Family] = {
         experts={"has_shared_gate": True, "is_normalised": True}, shared=ESTABLISHED["qwen3_next"].shared,
     ),
 }  # fmt: skip
+
+FAMILIES["qwen3_omni_moe_text"] = msgspec.structs.replace(
+    FAMILIES["qwen3_vl_moe_text"], name="Qwen3OmniMoe", head_class="Qwen3OmniMoeThinkerForConditionalGeneration",
+    model_class="Qwen3OmniMoeThinkerTextModel", longest=32768, decoder={"root": "thinker.model"},
+)  # fmt: skip

@@ -31,9 +31,10 @@ class SideOf(NamedTuple):
             if image_size % patch_size:
                 raise config.fail(f"an image of {image_size} pixels is not a multiple of the patch size, {patch_size}")
             return image_size // patch_size
-        if self.default is not None:
+        rows = config.optional_integer(self.rows) if self.rows else None
+        if rows is None and self.default is not None:
             return self.default
-        return isqrt(config.positive_integer(self.rows))
+        return isqrt(rows or config.positive_integer(self.rows or "image_size"))
 
 
 class PatchValues(NamedTuple):
@@ -67,6 +68,53 @@ class Square(NamedTuple):
         return config.positive_integer(self.key, self.default) ** 2
 
 
+class QuotientOf(NamedTuple):
+    """An integer by another one, which must divide it."""
+
+    whole: Integer
+    part: Integer
+
+    def read(self, config: Config) -> int:
+        """Return the quotient."""
+        whole, part = self.whole.read(config) or 0, self.part.read(config) or 1
+        if whole % part:
+            raise config.fail(f"$.{self.part.key} is {part}, which does not divide $.{self.whole.key}, {whole}")
+        return whole // part
+
+
+class ProductOf(NamedTuple):
+    """The product of two integers."""
+
+    first: Integer
+    second: Integer
+
+    def read(self, config: Config) -> int:
+        """Return the product."""
+        return (self.first.read(config) or 0) * (self.second.read(config) or 0)
+
+
+class WindowSide(NamedTuple):
+    """The patches along a side of a window, of which the config gives the pixels."""
+
+    def read(self, config: Config) -> int:
+        """Return the number of patches."""
+        return max(config.positive_integer("window_size", 112) // config.positive_integer("patch_size", 14), 1)
+
+
+class Indices(NamedTuple):
+    """A list of layers."""
+
+    key: str
+    default: tuple[int, ...]
+
+    def read(self, config: Config) -> tuple[int, ...]:
+        """Return the layers."""
+        listed = config.fields.get(self.key, list(self.default))
+        if not isinstance(listed, list) or not all(isinstance(index, int) for index in listed):
+            raise config.fail(f"$.{self.key} must be a list of layers (got {listed!r})")
+        return tuple(listed)
+
+
 class Widths(NamedTuple):
     """The widths of the hidden layers of a merger, each an integer of the config."""
 
@@ -78,10 +126,11 @@ class Widths(NamedTuple):
 
 
 _QWEN_VL: Fields = {
-    "side": SideOf("num_position_embeddings"), "patch_values": PatchValues("temporal_patch_size"),
-    "hidden_size": Integer("hidden_size"), "depth": Integer("depth"), "heads": Integer("num_heads"),
-    "head_size": HeadSize(key="", heads="num_heads"), "inner_size": Integer("intermediate_size"),
-    "text_size": Integer("out_hidden_size"), "activation": Activation(("hidden_act",), "gelu_pytorch_tanh"),
+    "side": SideOf("num_position_embeddings", 48), "patch_values": PatchValues("temporal_patch_size"),
+    "hidden_size": Integer("hidden_size", 1152), "depth": Integer("depth", 27), "heads": Integer("num_heads", 16),
+    "head_size": QuotientOf(Integer("hidden_size", 1152), Integer("num_heads", 16)),
+    "inner_size": Integer("intermediate_size", 4304), "text_size": Integer("out_hidden_size text_hidden_size"),
+    "activation": Activation(("hidden_act",), "gelu_pytorch_tanh"),
     "positions": Integer("num_position_embeddings", 2304), "merged": Square("spatial_merge_size", 2),
     "deep_mergers": Length("deepstack_visual_indexes"),
 }  # fmt: skip
@@ -91,6 +140,24 @@ _KIMI_HIDDEN = "vt_hidden_size hidden_size"
 
 TOWERS: dict[str, Fields] = {
     "qwen3_vl": _QWEN_VL, "qwen3_vl_moe": _QWEN_VL, "qwen3_5": _QWEN_VL, "qwen3_5_moe": _QWEN_VL,
+    "qwen3_omni_moe_vision_encoder": _QWEN_VL,
+    "qwen2_vl": {
+        **_QWEN_VL, "side": SideOf(default=48), "hidden_size": Integer("embed_dim", 1280),
+        "depth": Integer("depth", 32), "heads": Integer("num_heads", 16),
+        "head_size": QuotientOf(Integer("embed_dim", 1280), Integer("num_heads", 16)),
+        "inner_size": ProductOf(Integer("embed_dim", 1280), Integer("mlp_ratio", 4)),
+        "text_size": Integer("hidden_size text_hidden_size"), "activation": Activation(("hidden_act",), "quick_gelu"),
+        "patch_bias": False, "positions": 0, "deep_mergers": 0,
+    },
+    "qwen2_5_vl": {
+        **_QWEN_VL, "side": SideOf(default=48), "depth": Integer("depth", 32),
+        "hidden_size": Integer("hidden_size", 1280), "heads": Integer("num_heads", 16),
+        "head_size": QuotientOf(Integer("hidden_size", 1280), Integer("num_heads", 16)),
+        "inner_size": Integer("intermediate_size", 3420),
+        "activation": Activation(("hidden_act",), "silu"), "is_gated": True, "norm": "rms", "patch_bias": False,
+        "positions": 0, "deep_mergers": 0, "merger_norm_kind": "rms", "window_side": WindowSide(),
+        "full_blocks": Indices("fullatt_block_indexes", (7, 15, 23, 31)),
+    },
     "kimi_k25_vision": {
         "side": SideOf(default=64), "patch_values": PatchValues(), "hidden_size": Integer(_KIMI_HIDDEN, 1152),
         "depth": Integer("vt_num_hidden_layers num_hidden_layers", 27), "heads": Integer(_KIMI_HEADS, 16),
@@ -118,6 +185,7 @@ TOWERS: dict[str, Fields] = {
         "patch_bias": False, "has_packed_projection": False, "norm": "rms", "has_sandwich_norms": True,
         "has_head_norms": True, "positions": Multiple("", 2, "position_embedding_size"), "positions_per_patch": 2,
         "pooled": Square("pooling_kernel_size", 3), "merged": 1, "merger_norm_kind": "rms", "merger_sizes": (),
+        "merger_norm_has_weight": False,
         "merger_bias": False,
     },
 }  # fmt: skip
