@@ -60,7 +60,7 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
     engine_limits : str
         Limits of the engine as text.
     tensor, pipeline, replicas, prefill_workers, devices : int
-        Parallelism and number of devices.
+        Devices of a stage, stages of a replica, replicas, how many of them compute prompts only, and all devices.
     traffic : str
         The traffic as text.
     requests : int
@@ -89,6 +89,8 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
         Remarks for the user.
     sources : tuple of str
         Sources of the engine's defaults.
+    expert_parallel, attention_data_parallel : int
+        Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.serving:serving_page"
@@ -122,6 +124,8 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
     advice: Advice | None = None
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    expert_parallel: int = 1
+    attention_data_parallel: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON: stable names, SI units."""
@@ -280,7 +284,7 @@ def answer(
     network_notes = on_device.decode_workload(1).network.notes
     requested = setting_notes(on_device.machine, on_device.model)
     all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *on_device.model.notes)))
-    if on_device.tensor > 1 and has_experts(workload):
+    if on_device.tensor > 1 and on_device.kernels is None and has_experts(workload):
         all_notes.append("experts are divided by tensor parallelism; expert parallelism is not modelled")
     rate_per_s = traffic.rate_per_s
     capacity_per_s = figures["expected"].get("saturation_requests_per_s")
@@ -325,6 +329,8 @@ def answer(
         overhead_s=deployment.engine.overhead_s,
         notes=tuple(all_notes),
         sources=deployment.engine.sources,
+        expert_parallel=on_device.experts,
+        attention_data_parallel=on_device.attention_data,
     )
 
 

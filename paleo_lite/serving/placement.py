@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from ..architectures.network import SequenceOptions
-from ..distributed.links import Topology, link_rate
+from ..counting.kinds import is_attention
+from ..distributed.links import Topology
 from ..engines.choose import choose_formats, has_constants
 from ..engines.kernels import Attention, Experts
 from ..engines.records import FUSIONS, engine_of_policy
@@ -70,6 +73,28 @@ def with_kernels(on_device: ModelOnDevice, policy: str, *, experts: int, attenti
     placement = _place(on_device.group, devices, experts, attention_data)
     placed = _engine_kernels(device, engine, on_device, placement, fusion, has_experts, is_latent)
     return on_device._replace(kernels=placed)
+
+
+def possible_divisions(on_device: ModelOnDevice) -> list[tuple[int, int]]:
+    """Return pairs of an expert-parallel degree and a number of attention groups that are worth trying, without (1, 1).
+
+    Experts of a mixture are divided among all devices or by tensor parallelism. Attention is computed for sequences of
+    their own where there are fewer heads of keys and values than devices, as with latent attention, so that tensor
+    parallelism would store keys and values several times.
+    """
+    devices = on_device.tensor
+    if on_device.kernels is None or devices == 1:
+        return []
+    kernels = [counted.kernel for counted in device_kernels(on_device, "decode", 1)]
+    mixtures = [kernel for kernel in kernels if isinstance(kernel, Experts)]
+    if not mixtures:
+        return []
+    divides_experts = all(kernel.experts % devices == 0 for kernel in mixtures)
+    kv_heads = [layer.inputs[1][1] for layer in on_device.workload.layers if is_attention(layer)]
+    has_groups = on_device.pipeline.degree == 1 and bool(kv_heads) and min(kv_heads) < devices
+    degrees = (1, devices) if divides_experts else (1,)
+    groups = (1, devices) if has_groups else (1,)
+    return [pair for pair in product(degrees, groups) if pair != (1, 1)]
 
 
 def _engine_kernels(
