@@ -39,7 +39,17 @@ def serving_page(serving: Serving, **options: Any) -> Document:
     content: list[Any] = [_latency_table(serving), _figure_table(serving)]
     if serving.advice is not None:
         content.insert(0, _candidate_table(serving))
-    return Document(title, _facts(serving), content, _notes(serving), data=lambda: _data(serving))
+    return Document(
+        title, _facts(serving), content, _notes(serving), data=lambda: _data(serving), commands=_commands(serving)
+    )
+
+
+def _commands(serving: Serving) -> list[tuple[str, str]]:
+    """Return the command that launches the deployment, with its purpose."""
+    if serving.launch_command is None:
+        return []
+    replicas = "" if serving.replicas == 1 else f", for each of {serving.replicas} replicas"
+    return [(f"Launch under {serving.engine}{replicas}", serving.launch_command)]
 
 
 def _show(figure: Figure, show: Callable[[float], str]) -> str:

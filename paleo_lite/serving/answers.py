@@ -14,6 +14,7 @@ from ..timing.prediction import setting_notes
 from .candidates import Advice
 from .deployment import LEVELS, Deployment, Prepared
 from .iteration_times import has_experts
+from .launch import launch
 from .requests import Traffic
 from .simulator import Outcome
 
@@ -91,6 +92,8 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
         Sources of the engine's defaults.
     expert_parallel, attention_data_parallel : int
         Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own.
+    launch_command : str or None
+        The engine's own command for a replica; None if the engine cannot be launched like this.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.serving:serving_page"
@@ -126,6 +129,7 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
     sources: tuple[str, ...] = ()
     expert_parallel: int = 1
     attention_data_parallel: int = 1
+    launch_command: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON: stable names, SI units."""
@@ -294,6 +298,8 @@ def answer(
             f"{rate_per_s:.3g} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue grows as long "
             "as requests arrive, and latencies depend on the number of requests",
         )
+    launched = launch(deployment)
+    all_notes += launched.notes
     from ..timing import describe_model
 
     return Serving(
@@ -331,6 +337,7 @@ def answer(
         sources=deployment.engine.sources,
         expert_parallel=on_device.experts,
         attention_data_parallel=on_device.attention_data,
+        launch_command=launched.command,
     )
 
 
