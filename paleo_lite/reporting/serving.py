@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..serving.answers import FIGURES, LATENCIES, Figure, Serving
 from ..serving.candidates import Candidate, describe_parallelism
+from ..serving.decode_kernels import KernelTime
 from ..units import format_number, format_si
 from .document import Column, Document, Table, format_percent, format_time_short, format_yes_no, raw_table
 
@@ -39,6 +40,8 @@ def serving_page(serving: Serving, **options: Any) -> Document:
     content: list[Any] = [_latency_table(serving), _figure_table(serving)]
     if serving.advice is not None:
         content.insert(0, _candidate_table(serving))
+    if serving.kernels is not None:
+        content.append(_kernel_table(serving, serving.kernels))
     return Document(
         title, _facts(serving), content, _notes(serving), data=lambda: _data(serving), commands=_commands(serving)
     )
@@ -138,6 +141,20 @@ def _figure_table(serving: Serving) -> Table:
         Column("interval", "at 90%", drop_order=1),
     ]
     return Table("Throughput, cache and cost", columns, rows)
+
+
+def _kernel_table(serving: Serving, kernels: Sequence[KernelTime]) -> Table:
+    rows = [{name: getattr(kernel, name) for name in KernelTime.__struct_fields__} for kernel in kernels]
+    columns = [
+        Column("name", "kernel", left=True),
+        Column("launches", "launches", format_number),
+        Column("time_s", "time", format_time_short),
+        Column("share", "share", format_percent),
+    ]
+    sequences = max(round(serving.figures["mean_sequences"].value or 1.0), 1)
+    batch = "1 sequence" if sequences == 1 else f"{sequences:,} sequences"
+    total_s = sum(kernel.time_s for kernel in kernels)
+    return Table(f"Kernels of a decode step with {batch}: {format_time_short(total_s)}", columns, rows)
 
 
 def _candidate_table(serving: Serving) -> Table:

@@ -12,6 +12,7 @@ import numpy as np
 from ..result import Result
 from ..timing.prediction import setting_notes
 from .candidates import Advice
+from .decode_kernels import KernelTime, time_decode_kernels
 from .deployment import LEVELS, Deployment, Prepared
 from .iteration_times import has_experts
 from .launch import launch
@@ -94,6 +95,9 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
         Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own.
     launch_command : str or None
         The engine's own command for a replica; None if the engine cannot be launched like this.
+    kernels : list of KernelTime or None
+        Kernels of a decode iteration at the mean number of sequences and their mean context, the longest first; None if
+        the layers are timed one by one.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.serving:serving_page"
@@ -130,6 +134,7 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
     expert_parallel: int = 1
     attention_data_parallel: int = 1
     launch_command: str | None = None
+    kernels: list[KernelTime] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON: stable names, SI units."""
@@ -338,7 +343,14 @@ def answer(
         expert_parallel=on_device.experts,
         attention_data_parallel=on_device.attention_data,
         launch_command=launched.command,
+        kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, mean_context(traffic)),
     )
+
+
+def mean_context(traffic: Traffic) -> float:
+    """Return the mean tokens in the cache of a sequence over all its decode iterations."""
+    contexts = traffic.input_tokens + traffic.output_tokens / 2
+    return float(np.average(contexts, weights=traffic.output_tokens))
 
 
 def _figure(values: Sequence[float | None]) -> Figure:
