@@ -85,15 +85,14 @@ def possible_divisions(on_device: ModelOnDevice) -> list[tuple[int, int]]:
     devices = on_device.tensor
     if on_device.kernels is None or devices == 1:
         return []
-    kernels = [counted.kernel for counted in device_kernels(on_device, "decode", 1)]
-    mixtures = [kernel for kernel in kernels if isinstance(kernel, Experts)]
-    if not mixtures:
+    layers = on_device.workload.layers
+    experts = {layer.weights[0][0] for layer in layers if "active" in layer.attributes}
+    if not experts:
         return []
-    divides_experts = all(kernel.experts % devices == 0 for kernel in mixtures)
-    kv_heads = [layer.inputs[1][1] for layer in on_device.workload.layers if is_attention(layer)]
-    has_groups = on_device.pipeline.degree == 1 and bool(kv_heads) and min(kv_heads) < devices
-    degrees = (1, devices) if divides_experts else (1,)
-    groups = (1, devices) if has_groups else (1,)
+    kv_heads = [layer.inputs[1][1] for layer in layers if is_attention(layer)]
+    has_few_kv_heads = bool(kv_heads) and min(kv_heads) < devices
+    degrees = (1, devices) if all(number % devices == 0 for number in experts) else (1,)
+    groups = (1, devices) if has_few_kv_heads and on_device.pipeline.degree == 1 else (1,)
     return [pair for pair in product(degrees, groups) if pair != (1, 1)]
 
 
