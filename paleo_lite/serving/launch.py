@@ -34,8 +34,8 @@ class Launcher(msgspec.Struct, frozen=True):
     file_option : str
         Option that names a YAML file with further options; empty if there is none.
     file_options : tuple of (str, str)
-        Keys of this file with their settings; a dot separates a key from the key of the mapping that contains it. The
-        file is written only if a setting in it is none of `options`.
+        Keys of this file with their settings; a dot separates a key from the key of the mapping that contains it. A
+        mapping is written only if one of its settings is none of `options`.
     weights : dict of str to str
         Names of the formats that the engine makes from weights in 16 bits, or has to be told about.
     kv_cache : dict of str to str
@@ -255,12 +255,12 @@ def _file_lines(launcher: Launcher, settings: dict[str, Value]) -> list[str]:
     """Return the lines of the YAML file with further options; empty if the command states all of them."""
     stated = {setting for _, setting in launcher.options}
     given = [(key, setting) for key, setting in launcher.file_options if settings[setting] not in (None, False)]
-    if all(setting in stated for _, setting in given):
-        return []
+    needed = {key.rpartition(".")[0] for key, setting in given if setting not in stated}
     mappings: dict[str, dict[str, str]] = {}
     for key, setting in given:
         mapping, _, name = key.rpartition(".")
-        mappings.setdefault(mapping, {})[name] = str(settings[setting]).lower()
+        if mapping in needed:
+            mappings.setdefault(mapping, {})[name] = str(settings[setting]).lower()
     lines = []
     for mapping, entries in mappings.items():
         texts = [f"{name}: {value}" for name, value in entries.items()]

@@ -96,6 +96,8 @@ def test_tensorrt_llm_reads_attention_data_parallelism_from_a_file() -> None:
         "> options.yaml && trtllm-serve Qwen/Qwen3-30B-A3B --tp_size 8 --ep_size 4 "
     )
     assert command.endswith(" --extra_llm_api_options options.yaml")
+    wide = serve("qwen3-30b-a3b", attention_data_parallel=8, policy="tensorrt-llm", **MIXTURE).launch_command
+    assert wide is not None and wide.startswith("printf '%s\\n' 'enable_attention_dp: true' > options.yaml && ")
     plain = serve("qwen3-30b-a3b", policy="tensorrt-llm", **MIXTURE).launch_command
     assert plain is not None and plain.startswith("trtllm-serve ") and "options.yaml" not in plain
 
