@@ -290,7 +290,8 @@ def answer(
             duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - start_s
     on_device = deployment.on_device
     workload, device = on_device.workload, on_device.machine.device
-    network_notes = on_device.decode_workload(1).network.notes
+    context = mean_context(traffic)
+    network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
     requested = setting_notes(on_device.machine, on_device.model)
     all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *on_device.model.notes)))
     if on_device.tensor > 1 and on_device.kernels is None and has_experts(workload):
@@ -343,7 +344,7 @@ def answer(
         expert_parallel=on_device.experts,
         attention_data_parallel=on_device.attention_data,
         launch_command=launched.command,
-        kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, mean_context(traffic)),
+        kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, context),
     )
 
 

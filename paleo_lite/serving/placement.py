@@ -16,6 +16,9 @@ from ..machines import Device
 from .iteration_times import ModelOnDevice
 from .kernel_tables import EngineKernels, device_kernels
 
+CHECKED_CONTEXT = 512
+"""Tokens in the cache of the network that is checked: enough for caches that hold a vector for several tokens."""
+
 
 def engine_speaks_for(on_device: ModelOnDevice) -> bool:
     """Return whether the kernels of engines were measured for a question: device, precision and a config."""
@@ -66,7 +69,7 @@ def with_kernels(on_device: ModelOnDevice, policy: str, *, experts: int, attenti
     engine = engine_of_policy(policy)
     fusion = FUSIONS[engine]
     unplaced = _engine_kernels(device, engine, on_device, Placement(tensor=devices // attention_data), fusion)
-    kernels = [one.kernel for one in device_kernels(on_device._replace(kernels=unplaced), "decode", 1)]
+    kernels = [one.kernel for one in device_kernels(on_device._replace(kernels=unplaced), "decode", CHECKED_CONTEXT)]
     _check_experts([kernel for kernel in kernels if isinstance(kernel, Experts)], experts, workload.network.name)
     is_latent = any(isinstance(kernel, Attention) and kernel.is_latent for kernel in kernels)
     has_experts = any(isinstance(kernel, Experts) for kernel in kernels)

@@ -190,6 +190,11 @@ def test_advice_divides_experts_and_attention() -> None:
     assert dict(result.document().facts)["parallelism"] == f"{chosen.parallelism()}, 1 replica"
 
 
+def test_compressed_cache_holds_a_vector_for_several_tokens() -> None:
+    result = pl.serve("deepseek-v4-flash", gpu="b200", tensor=4, precision="fp8", rate=1, num_requests=20)
+    assert result.kernels is not None and result.latencies["tpot_s"]["p50"].value > 0
+
+
 def test_advice_divides_attention_only_where_keys_and_values_would_be_stored_several_times() -> None:
     dense = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=2, advise=True, num_requests=20, output_tokens=32)
     assert {one.parallelism() for one in dense.advice.candidates} == {"tensor 2"}
