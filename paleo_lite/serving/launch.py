@@ -37,7 +37,8 @@ class Launcher(msgspec.Struct, frozen=True):
         Keys of this file with their settings; a dot separates a key from the key of the mapping that contains it. A
         mapping is written only if one of its settings is none of `options`.
     weights : dict of str to str
-        Names of the formats that the engine makes from weights in 16 bits, or has to be told about.
+        Names of the formats that the engine makes from weights in 16 bits when it loads them. It finds out by itself
+        in which format a quantized checkpoint is.
     kv_cache : dict of str to str
         Names of the formats of the KV cache.
     partial_experts, partial_groups : bool
@@ -74,7 +75,7 @@ LAUNCHERS: dict[str, Launcher] = {
             ("--quantization", "weights"),
             ("--kv-cache-dtype", "kv_cache"),
         ),
-        weights={"fp8": "fp8", "nvfp4": "modelopt_fp4", "nf4": "bitsandbytes"},
+        weights={"fp8": "fp8", "nf4": "bitsandbytes"},
         kv_cache={"fp8": "fp8"},
         partial_experts=False,  # experts are divided among all devices of all data-parallel ranks
         partial_groups=True,
@@ -94,7 +95,7 @@ LAUNCHERS: dict[str, Launcher] = {
             ("--enable_chunked_prefill", "has_chunks"),
             ("--kv_cache_free_gpu_memory_fraction", "memory_fraction"),
         ),
-        weights={},  # formats are those of the checkpoint
+        weights={},
         kv_cache={"fp8": "fp8", "nvfp4": "nvfp4"},
         partial_experts=True,
         partial_groups=False,
@@ -126,7 +127,7 @@ LAUNCHERS: dict[str, Launcher] = {
             ("--quantization", "weights"),
             ("--kv-cache-dtype", "kv_cache"),
         ),
-        weights={"fp8": "fp8", "nvfp4": "modelopt_fp4"},
+        weights={"fp8": "fp8"},
         kv_cache={"fp8": "fp8_e4m3", "nvfp4": "fp4_e2m1"},
         partial_experts=True,
         partial_groups=True,
@@ -134,9 +135,6 @@ LAUNCHERS: dict[str, Launcher] = {
     ),
 }
 """Options by the name of the engine, for vLLM from 0.11, TensorRT-LLM from 1.0 and SGLang from 0.5."""
-
-QUANTIZED_WHEN_LOADED = ("fp8", "nf4")
-"""Formats that engines make from weights in 16 bits when they load them; others need a checkpoint of their own."""
 
 DTYPES = {"fp16": "float16", "fp32": "float32"}
 """Names of precisions besides bf16, which checkpoints state themselves."""
@@ -214,7 +212,7 @@ def launch_settings(launcher: Launcher, deployment: Deployment) -> dict[str, Val
         "given_block_tokens": _given_block_tokens(deployment),
         "memory_fraction": engine.memory_fraction,
         "dtype": DTYPES.get(workload.precision),
-        "weights": launcher.weights.get(_plain_name(workload.weights or workload.precision)),
+        "weights": launcher.weights.get(workload.weights or workload.precision),
         "kv_cache": launcher.kv_cache.get(_plain_name(on_device.kv_cache)),
     }
 
@@ -274,8 +272,7 @@ def _launch_notes(launcher: Launcher, deployment: Deployment) -> list[str]:
     form = FORMATS[workload.weights or workload.precision]
     notes = []
     if form.is_quantized:
-        is_made = form.name in QUANTIZED_WHEN_LOADED and form.name in launcher.weights
-        if not is_made:
+        if form.name not in launcher.weights:
             repository = find_repository(workload.network)
             notes.append(
                 f"the launch command needs a checkpoint with weights in {form.name}: name it instead of {repository} "

@@ -140,6 +140,7 @@ def test_checkpoints_and_products_of_formats_are_noted() -> None:
     notes = " ".join(integers.notes)
     assert "needs a checkpoint with weights in int4: name it instead of meta-llama/Meta-Llama-3-8B" in notes
     assert "leaves speculative decoding out" in notes
+    assert "--quantization" not in str(integers.launch_command)  # engines read the format from the checkpoint
     wide = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, weights="fp8")
     assert "compute products in fp8 as well" in " ".join(wide.notes)
 
