@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..architectures import Network, find_network
+from ..architectures.network import SequenceOptions
 from ..errors import BadQuantity, BadValue
 from ..formats import FORMATS, format_of_weights
 from ..machines import Device
 from ..units import parse_quantity
 from .arguments import Paths, to_paths
-from .prediction import resolve_question
+from .prediction import resolve_network, resolve_question
 
 if TYPE_CHECKING:
     from ..calibration.store import Calibration
@@ -154,8 +155,9 @@ def serve(
         Objectives, such as ``"ttft=500ms,tpot.p99=50ms"`` (p90 unless a percentile is given): the highest rate that
         meets them is computed.
     advise : bool
-        Rank devices, tensor degrees, weights and batch limits, with pipelines on devices on which nothing else fits,
-        and find the cheapest that meets `slo` at `rate`.
+        Rank devices, tensor degrees, weights and batch limits, of mixtures of experts also expert-parallel and
+        attention-data-parallel degrees, with pipelines on devices on which nothing else fits, and find the cheapest
+        that meets `slo` at `rate`.
     price : float or str, optional
         US dollars per hour of one device; by default that of the platform, or the rental price on record.
     time_model, calibration, clock, power_limit, unit, hardware_files
@@ -183,8 +185,8 @@ def serve(
     from ..serving.deployment import Deployment, device_link, tensor_group
     from ..serving.engines import find_engine, with_host
     from ..serving.iteration_times import ModelOnDevice
-    from ..serving.placement import check_undivided, engine_speaks_for, with_kernels
     from ..serving.pipeline import connect_stages
+    from ..serving.placement import check_undivided, engine_speaks_for, with_kernels
     from ..serving.requests import parse_lengths
     from ..serving.simulator import Options, Speculation
     from ..timing.budget import parse_price
@@ -198,9 +200,12 @@ def serve(
     topology, platform_price_usd_per_h = _find_topology(platform, link, workers)
     if price_usd_per_h is None:
         price_usd_per_h = platform_price_usd_per_h
-    devices = _device_names(gpu, topology)
-    if len(devices) > 1 and not advise:
-        raise BadValue(f"several devices need `--advise` (got {', '.join(map(str, devices))})")
+    devices = _device_names(gpu, topology, several=advise)
+    decoder, draft_decoder = _find_decoder(network), _find_draft(draft, draft_length)
+    division = (
+        _check_degree(expert_parallel, "--expert-parallel"),
+        _check_degree(attention_data_parallel, "--attention-data-parallel"),
+    )
 
     def make_deployment(
         device_name: str | Device,
@@ -208,13 +213,11 @@ def serve(
         stages: int,
         replica_count: int,
         weight_format: str | None,
-        experts: int = _check_degree(expert_parallel, "--expert-parallel"),
-        attention_data: int = _check_degree(attention_data_parallel, "--attention-data-parallel"),
+        division: tuple[int, int] = division,
     ) -> Deployment:
-        def place(name: str | Network) -> ModelOnDevice:
-            _check_language_model(name)
+        def place(one: Network) -> ModelOnDevice:
             workload, machine, model = resolve_question(
-                name,
+                one,
                 _find_device_under_limit(device_name, hardware_files, power_limit),
                 precision=precision,
                 phase="decode",
@@ -230,11 +233,11 @@ def serve(
             placed = ModelOnDevice(workload, machine, model, group, cache_format, connected)
             is_default = calibration is None and time_model in (None, "calibrated")
             if not (is_default and engine_speaks_for(placed)):
-                check_undivided(experts, attention_data, machine.device)
+                check_undivided(*division, machine.device)
                 return placed
-            return with_kernels(placed, policy, experts=experts, attention_data=attention_data)
+            return with_kernels(placed, policy, experts=division[0], attention_data=division[1])
 
-        on_device = place(network)
+        on_device = place(decoder)
         engine = find_engine(
             policy,
             on_device.machine.device,
@@ -256,12 +259,10 @@ def serve(
             replicas=replica_count,
             prefill_workers=prefill_workers if replica_count > 1 else 0,
             options=Options(prefix_hit_rate, Speculation(draft_length, acceptance)),
-            draft=None if draft is None else place(draft),
+            draft=None if draft_decoder is None else place(draft_decoder),
             price_usd_per_h=device_price,
         )
 
-    if draft is not None and not draft_length:
-        raise BadValue("`--draft` needs `--draft-length`, the tokens drafted per iteration")
     tensor_degree, stages = _check_degree(tensor, "--tensor"), _check_degree(pipeline, "--pipeline")
     replica_count = _count_replicas(workers, tensor_degree * stages, replicas)
     if prefill_workers and replica_count < 2:
@@ -275,6 +276,7 @@ def serve(
             precision=precision,
             tensor=tensor,
             pipeline=pipeline,
+            division=None if expert_parallel is None and attention_data_parallel is None else division,
             weights=weights,
             topology=topology,
             rate_per_s=rate_per_s,
@@ -346,15 +348,27 @@ def parse_rate(rate: float | str) -> float:
         raise BadValue(f"`--rate` must be a number of requests per second or inf (got {rate!r})") from None
 
 
-def _check_language_model(name: str | Network) -> None:
-    if isinstance(name, str) and ":" in name:
-        return  # a factory or a folder, which is checked when it is traced
-    network = find_network(name) if isinstance(name, str) else name
-    if not network.is_language_model:
-        raise BadValue(f"`serve` needs a language model that writes text, which {network.name} is not")
+def _find_decoder(name: str | Network) -> Network:
+    """Return a language model as it computes one token per sequence."""
+    if not (isinstance(name, str) and ":" in name):  # a factory or a folder is checked when it is traced
+        network = find_network(name) if isinstance(name, str) else name
+        if not network.is_language_model:
+            raise BadValue(f"`serve` needs a language model that writes text, which {network.name} is not")
+    return resolve_network(name, None, (), SequenceOptions(phase="decode"))
 
 
-def _device_names(gpu: str | Device | Sequence[str] | None, topology: Topology | None) -> list[str | Device]:
+def _find_draft(draft: str | Network | None, draft_length: int) -> Network | None:
+    """Return the draft network of speculative decoding, if there is one."""
+    if draft is None:
+        return None
+    if not draft_length:
+        raise BadValue("`--draft` needs `--draft-length`, the tokens drafted per iteration")
+    return _find_decoder(draft)
+
+
+def _device_names(
+    gpu: str | Device | Sequence[str] | None, topology: Topology | None, *, several: bool
+) -> list[str | Device]:
     """Return the devices, of which a text may name several, separated by commas."""
     names: list[str | Device]
     if gpu is None:
@@ -367,6 +381,8 @@ def _device_names(gpu: str | Device | Sequence[str] | None, topology: Topology |
         names = list(gpu)
     if not names:
         raise BadValue("`serve` needs a device: give `--gpu`, or a `--platform` that names it")
+    if len(names) > 1 and not several:
+        raise BadValue(f"several devices need `--advise` (got {', '.join(map(str, names))})")
     return names
 
 
@@ -459,8 +475,24 @@ def _with_highest_rate(
     return structs.replace(result, slo={"objectives": described, "highest_requests_per_s": highest})
 
 
+def _formats_to_try(weights: str | None, precision: str, device: Device) -> tuple[str | None, ...]:
+    """Return the formats of weights that `advise` tries: the given one, or that of the precision, fp8 and nvfp4.
+
+    Formats wider than the precision are left out, and nvfp4 where the device has no peak in fp4.
+    """
+    if weights is not None:
+        return (weights,)
+    formats: list[str | None] = [None]
+    bits = FORMATS[precision].bits
+    if bits > FORMATS["fp8"].bits:
+        formats.append("fp8")
+    if bits > FORMATS["nvfp4"].bits and any(peak.precision == "fp4" for peak in device.peaks):
+        formats.append("nvfp4")
+    return tuple(formats)
+
+
 def _advise(
-    make_deployment: Callable[[str | Device, int, int, int, str | None], Deployment],
+    make_deployment: Callable[..., Deployment],
     devices: Sequence[Device],
     inputs: Lengths,
     outputs: Lengths,
@@ -468,6 +500,7 @@ def _advise(
     precision: str,
     tensor: int | None,
     pipeline: int | None,
+    division: tuple[int, int] | None,
     weights: str | None,
     topology: Topology | None,
     rate_per_s: float | None,
@@ -484,33 +517,51 @@ def _advise(
 
     from ..serving.advise import rank_deployments
     from ..serving.answers import answer
+    from ..serving.candidates import describe_parallelism
+    from ..serving.placement import possible_divisions
 
     degrees: tuple[int, ...] = TENSOR_DEGREES if tensor is None else (tensor,)
     if topology is not None:
         degrees = tuple(degree for degree in degrees if degree <= topology.devices_per_node) or degrees
-    formats = (None, "fp8") if format_of_weights(weights, precision) is None else (weights,)
+
+    def attempt(
+        device: Device, degree: int, stages: int, weight_format: str | None, pair: tuple[int, int]
+    ) -> tuple[str, Callable[[], Deployment]]:
+        """Return the description of a deployment of one replica, and the function that makes it."""
+        parallelism = describe_parallelism(degree, *pair, stages)
+        make = partial(make_deployment, device, degree, stages, 1, weight_format, pair)
+        return f"{device.id}, {parallelism}, weights {weight_format or precision}", make
+
     deployments: dict[str, Callable[[], Deployment]] = {}
-    for device in devices:
-        for degree in degrees:
-            for weight_format in formats:
-                name = f"{device.id}, tensor {degree}, weights {weight_format or precision}"
-                if pipeline is not None:
-                    name += f", pipeline {pipeline}"
-                deployments[name] = partial(make_deployment, device, degree, pipeline or 1, 1, weight_format)
     fallbacks: dict[str, dict[str, Callable[[], Deployment]]] = {}
-    if pipeline is None:
-        for device in devices:
-            fallbacks[device.id] = {
-                f"{device.id}, tensor {degrees[-1]}, pipeline {stages}, weights {weight_format or precision}": partial(
-                    make_deployment, device, degrees[-1], stages, 1, weight_format
-                )
+    for device in devices:
+        formats = _formats_to_try(weights, precision, device)
+        deployments |= dict(
+            attempt(device, degree, pipeline or 1, weight_format, division or (1, 1))
+            for degree in degrees
+            for weight_format in formats
+        )
+        if pipeline is None:
+            fallbacks[device.id] = dict(
+                attempt(device, degrees[-1], stages, weight_format, division or (1, 1))
                 for stages in PIPELINE_DEGREES
                 for weight_format in formats
-            }
+            )
+
+    def further_divisions(deployment: Deployment) -> dict[str, Callable[[], Deployment]]:
+        """Return the same deployment with experts or attention divided in other ways."""
+        placed = deployment.on_device
+        device, weight_format = placed.machine.device, placed.workload.weights
+        return dict(
+            attempt(device, placed.tensor, placed.pipeline.degree, weight_format, pair)
+            for pair in possible_divisions(placed)
+        )
+
     advice = rank_deployments(
         deployments,
         inputs,
         outputs,
+        variants=further_divisions if division is None else None,
         fallbacks=fallbacks,
         objectives=objectives,
         rate_per_s=rate_per_s,
@@ -520,7 +571,14 @@ def _advise(
         raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
     chosen = advice.best or advice.candidates[0]
     weight_format = None if chosen.weights == precision else chosen.weights
-    deployment = make_deployment(chosen.gpu, chosen.tensor, chosen.pipeline, chosen.replicas, weight_format)
+    deployment = make_deployment(
+        chosen.gpu,
+        chosen.tensor,
+        chosen.pipeline,
+        chosen.replicas,
+        weight_format,
+        (chosen.expert_parallel, chosen.attention_data_parallel),
+    )
     if rate_per_s is None and concurrency is None:
         concurrency = chosen.batch_limit
     limited = structs.replace(deployment, engine=structs.replace(deployment.engine, max_sequences=chosen.batch_limit))

@@ -60,6 +60,8 @@ def sweep(
     rates: Rates | None = None,
     concurrencies: Numbers | None = None,
     tensor: Numbers | None = None,
+    expert_parallel: Numbers | None = None,
+    attention_data_parallel: Numbers | None = None,
     pipeline: Numbers | None = None,
     replicas: Numbers | None = None,
     weights: Names | None = None,
@@ -115,7 +117,10 @@ def sweep(
     concurrencies : numbers, optional
         The same with this many users, each of whom sends a request when the previous one is answered.
     tensor, pipeline, replicas : numbers, optional
-        Tensor-parallel devices of a stage, pipeline stages of a replica, and replicas of a server.
+        Devices of a stage, pipeline stages of a replica, and replicas of a server.
+    expert_parallel, attention_data_parallel : numbers, optional
+        Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own;
+        1 by default. Values that do not divide the devices give rows with the reason.
     weights : names, optional
         Formats of the weights of a server; by default the precision.
     kv_cache, input_tokens, output_tokens, policy, num_requests, seed
@@ -147,6 +152,8 @@ def sweep(
     hardware_paths = to_paths(hardware_files)
     server_options = {
         "--tensor": tensor,
+        "--expert-parallel": expert_parallel,
+        "--attention-data-parallel": attention_data_parallel,
         "--pipeline": pipeline,
         "--replicas": replicas,
         "--weights": weights,
@@ -208,6 +215,8 @@ def sweep(
             precisions=parse_names("bf16" if precisions is None else precisions, "precisions"),
             weights=parse_names(weights, "weights") if weights else ("",),
             tensor=parse_numbers(tensor or 1, "tensor degrees"),
+            expert_parallel=parse_numbers(expert_parallel or 1, "expert-parallel degrees"),
+            attention_data_parallel=parse_numbers(attention_data_parallel or 1, "attention-data-parallel degrees"),
             pipeline=parse_numbers(pipeline or 1, "pipeline degrees"),
             replicas=parse_numbers(replicas or 1, "replicas"),
             rates=(None,) if rates is None else _parse_each(rates, parse_rate),

@@ -163,7 +163,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
 @click.option(
     "--advise",
     is_flag=True,
-    help="Rank devices, tensor degrees, weights and batch limits; choose the cheapest that meets --slo at --rate.",
+    help="Rank devices, parallelism, weights and batch limits; choose the cheapest that meets --slo at --rate.",
 )
 @options.price()
 @options.time_model("")

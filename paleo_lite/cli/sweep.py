@@ -166,7 +166,19 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
     "--tensor",
     type=CommaSeparated(INTEGER),
     metavar="RANGE",
-    help="Servers: tensor-parallel devices of a stage. [default: 1]",
+    help="Servers: devices of a stage, which divide all matrices among themselves. [default: 1]",
+)
+@click.option(
+    "--expert-parallel",
+    type=CommaSeparated(INTEGER),
+    metavar="RANGE",
+    help="Servers: groups of the --tensor devices that divide the experts of a mixture. [default: 1]",
+)
+@click.option(
+    "--attention-data-parallel",
+    type=CommaSeparated(INTEGER),
+    metavar="RANGE",
+    help="Servers: groups of the --tensor devices that compute attention for sequences of their own. [default: 1]",
 )
 @click.option(
     "--pipeline",

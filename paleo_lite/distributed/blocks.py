@@ -423,7 +423,10 @@ def _tensor_parallel_degree(topology: Topology, config: ParallelConfig | None) -
     """Return the number of tensor-parallel devices, and refuse other forms of parallelism."""
     config = config or ParallelConfig(tensor=topology.workers)
     if config != ParallelConfig(tensor=config.tensor):
-        raise BadValue("prefill and decode support tensor parallelism only: use `--tensor` alone")
+        raise BadValue(
+            "prefill and decode support tensor parallelism only: use `--tensor` alone, or `paleo-lite serve`, which "
+            "simulates pipelines, `--expert-parallel` and `--attention-data-parallel`"
+        )
     tensor = min(config.tensor, topology.workers)
     if tensor > topology.devices_per_node > 1:
         raise BadValue(f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {tensor})")

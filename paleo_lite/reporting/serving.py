@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..serving.answers import FIGURES, LATENCIES, Figure, Serving
-from ..serving.candidates import Candidate
+from ..serving.candidates import Candidate, describe_parallelism
+from ..serving.decode_kernels import KernelTime
 from ..units import format_number, format_si
 from .document import Column, Document, Table, format_percent, format_time_short, format_yes_no, raw_table
 
@@ -14,6 +15,16 @@ PERCENTAGES = ("cache_occupancy", "peak_cache_occupancy", "utilisation")
 """Figures that are fractions."""
 
 SHOWN_CANDIDATES = 20
+
+SHOWN_REFUSALS = 4
+"""Deployments that were not simulated whose reasons are shown."""
+
+DEGREES = (
+    Column("expert_parallel", "expert\npar."),
+    Column("attention_data_parallel", "attn.\ndata p."),
+    Column("pipeline", "pipeline"),
+)
+"""Columns of degrees of parallelism that are left out where all deployments have 1."""
 
 
 def serving_page(serving: Serving, **options: Any) -> Document:
@@ -29,7 +40,19 @@ def serving_page(serving: Serving, **options: Any) -> Document:
     content: list[Any] = [_latency_table(serving), _figure_table(serving)]
     if serving.advice is not None:
         content.insert(0, _candidate_table(serving))
-    return Document(title, _facts(serving), content, _notes(serving), data=lambda: _data(serving))
+    if serving.kernels is not None:
+        content.append(_kernel_table(serving, serving.kernels))
+    return Document(
+        title, _facts(serving), content, _notes(serving), data=lambda: _data(serving), commands=_commands(serving)
+    )
+
+
+def _commands(serving: Serving) -> list[tuple[str, str]]:
+    """Return the command that launches the deployment, with its purpose."""
+    if serving.launch_command is None:
+        return []
+    replicas = "" if serving.replicas == 1 else f", for each of {serving.replicas} replicas"
+    return [(f"Launch under {serving.engine}{replicas}", serving.launch_command)]
 
 
 def _show(figure: Figure, show: Callable[[float], str]) -> str:
@@ -61,9 +84,11 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
         facts.append(("saturation", f"{format_number(saturation.value)} requests/s{at_90}"))
     parallelism = "1 device"
     if serving.devices > 1:
-        stages = f", pipeline {serving.pipeline}" if serving.pipeline > 1 else ""
         replicas = "replica" if serving.replicas == 1 else "replicas"
-        parallelism = f"tensor {serving.tensor}{stages}, {serving.replicas} {replicas}"
+        degrees = describe_parallelism(
+            serving.tensor, serving.expert_parallel, serving.attention_data_parallel, serving.pipeline
+        )
+        parallelism = f"{degrees}, {serving.replicas} {replicas}"
     if serving.prefill_workers:
         parallelism += f", {serving.prefill_workers} of them for prompts"
     facts.append(("parallelism", parallelism))
@@ -118,6 +143,20 @@ def _figure_table(serving: Serving) -> Table:
     return Table("Throughput, cache and cost", columns, rows)
 
 
+def _kernel_table(serving: Serving, kernels: Sequence[KernelTime]) -> Table:
+    rows = [{name: getattr(kernel, name) for name in KernelTime.__struct_fields__} for kernel in kernels]
+    columns = [
+        Column("name", "kernel", left=True),
+        Column("launches", "launches", format_number),
+        Column("time_s", "time", format_time_short),
+        Column("share", "share", format_percent),
+    ]
+    sequences = max(round(serving.figures["mean_sequences"].value or 1.0), 1)
+    batch = "1 sequence" if sequences == 1 else f"{sequences:,} sequences"
+    total_s = sum(kernel.time_s for kernel in kernels)
+    return Table(f"Kernels of a decode step with {batch}: {format_time_short(total_s)}", columns, rows)
+
+
 def _candidate_table(serving: Serving) -> Table:
     assert serving.advice is not None
     candidates = serving.advice.candidates
@@ -126,16 +165,20 @@ def _candidate_table(serving: Serving) -> Table:
     columns = [
         Column("gpu", "device", left=True),
         Column("tensor", "tensor"),
-        *([Column("pipeline", "pipeline")] if any(candidate.pipeline > 1 for candidate in candidates) else []),
+        *[column for column in DEGREES if any(getattr(candidate, column.key) > 1 for candidate in candidates)],
         Column("weights", "weights", left=True),
         Column("batch_limit", "batch"),
         Column("tokens_per_s_per_gpu", "tokens/s\nper GPU", format_number),
         Column("tokens_per_s_per_user", "tokens/s\nper user", format_number),
-        Column("replicas", "replicas", drop_order=1),
+        Column("replicas", "replicas", drop_order=2),
         Column("usd_per_million_output_tokens", "USD per\n1M tokens", "{:.3g}".format),
-        Column("usd_per_h", "USD/h", format_number, drop_order=2),
-        Column("meets_objectives", "meets\nobjectives", format_yes_no),
-        Column("is_on_front", "Pareto\nfront", format_yes_no, drop_order=3),
+        Column("usd_per_h", "USD/h", format_number, drop_order=3),
+        *(
+            []
+            if serving.slo is None
+            else [Column("meets_objectives", "meets\nobjectives", format_yes_no, drop_order=1)]
+        ),
+        Column("is_on_front", "Pareto\nfront", format_yes_no, drop_order=4),
     ]
     return Table(f"Deployments, the cheapest per token first ({len(rows)} of {len(candidates)})", columns, rows)
 
@@ -145,9 +188,7 @@ def _row(candidate: Candidate) -> dict[str, Any]:
 
 
 def _describe(candidate: Candidate) -> str:
-    text = f"{candidate.replicas} x {candidate.gpu} tensor {candidate.tensor}, "
-    if candidate.pipeline > 1:
-        text += f"pipeline {candidate.pipeline}, "
+    text = f"{candidate.replicas} x {candidate.gpu} {candidate.parallelism()}, "
     text += f"weights {candidate.weights}, "
     text += f"at most {candidate.batch_limit} sequences"
     if candidate.usd_per_h is not None:
@@ -158,7 +199,10 @@ def _describe(candidate: Candidate) -> str:
 def _notes(serving: Serving) -> list[str]:
     notes = list(serving.notes)
     if serving.advice is not None:
-        notes += [f"not simulated: {name}: {reason}" for name, reason in serving.advice.refused.items()]
+        refused = [f"not simulated: {name}: {reason}" for name, reason in serving.advice.refused.items()]
+        notes += refused[:SHOWN_REFUSALS]
+        if len(refused) > SHOWN_REFUSALS:
+            notes.append(f"not simulated: {len(refused) - SHOWN_REFUSALS} further deployments, listed by --format json")
     return notes
 
 

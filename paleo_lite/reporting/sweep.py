@@ -91,8 +91,8 @@ def _count_rows(best: Best) -> str:
 
 _CONFIGURATION = (
     "network", "gpu", "power_limit_w", "precision", "phase", "time_model", "answer", "scaling", "strategy", "link",
-    "collective", "workers", "sequence_length", "batch_size", "weights", "tensor", "pipeline", "replicas", "rate_per_s",
-    "concurrency",
+    "collective", "workers", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
+    "attention_data_parallel", "pipeline", "replicas", "rate_per_s", "concurrency",
 )  # fmt: skip
 
 _COLUMNS = [
@@ -110,6 +110,8 @@ _COLUMNS = [
     Column("batch_size", "batch", format_count),
     Column("weights", "weights", left=True, drop_order=2),
     Column("tensor", "tensor", format_count, drop_order=1),
+    Column("expert_parallel", "expert\npar.", format_count, drop_order=7),
+    Column("attention_data_parallel", "attn.\ndata p.", format_count, drop_order=7),
     Column("pipeline", "pipeline", format_count, drop_order=12),
     Column("replicas", "replicas", format_count, drop_order=6),
     Column("rate_per_s", "requests\nper s", format_number),

@@ -27,6 +27,7 @@ def rank_deployments(
     inputs: Lengths,
     outputs: Lengths,
     *,
+    variants: Callable[[Deployment], dict[str, Callable[[], Deployment]]] | None = None,
     fallbacks: dict[str, dict[str, Callable[[], Deployment]]] | None = None,
     objectives: Sequence[Objective] = (),
     rate_per_s: float | None = None,
@@ -40,6 +41,8 @@ def rank_deployments(
         Functions that make a deployment of one replica, by its description.
     inputs, outputs : Lengths
         Tokens of prompts and answers.
+    variants : callable, optional
+        Function from a deployment that fits to further ones on the same devices, in the same format of weights.
     fallbacks : dict of str to dict, optional
         By the id of a device, further deployments that are tried if none on this device fits.
     objectives : sequence of Objective
@@ -52,14 +55,20 @@ def rank_deployments(
     candidates: list[Candidate] = []
     refused: dict[str, str] = {}
 
-    def try_all(attempts: dict[str, Callable[[], Deployment]]) -> None:
+    def try_all(attempts: dict[str, Callable[[], Deployment]]) -> list[Deployment]:
+        fitting = []
         for description, make in attempts.items():
             try:
-                candidates.extend(_try_batch_limits(make(), inputs, outputs, objectives, rate_per_s, seed))
+                deployment = make()
+                candidates.extend(_try_batch_limits(deployment, inputs, outputs, objectives, rate_per_s, seed))
+                fitting.append(deployment)
             except PaleoError as error:
                 refused[description] = str(error)
+        return fitting
 
-    try_all(deployments)
+    for deployment in try_all(deployments):
+        if variants is not None:
+            try_all(variants(deployment))
     for gpu, attempts in (fallbacks or {}).items():
         if all(candidate.gpu != gpu for candidate in candidates):
             try_all(attempts)
@@ -149,4 +158,6 @@ def _candidate(
         usd_per_million_output_tokens=figures["usd_per_million_output_tokens"],
         usd_per_h=None if price is None else price * deployment.on_device.devices * replicas,
         meets_objectives=is_met,
+        expert_parallel=deployment.on_device.experts,
+        attention_data_parallel=deployment.on_device.attention_data,
     )

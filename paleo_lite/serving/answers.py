@@ -12,8 +12,10 @@ import numpy as np
 from ..result import Result
 from ..timing.prediction import setting_notes
 from .candidates import Advice
+from .decode_kernels import KernelTime, time_decode_kernels
 from .deployment import LEVELS, Deployment, Prepared
 from .iteration_times import has_experts
+from .launch import launch
 from .requests import Traffic
 from .simulator import Outcome
 
@@ -60,7 +62,7 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
     engine_limits : str
         Limits of the engine as text.
     tensor, pipeline, replicas, prefill_workers, devices : int
-        Parallelism and number of devices.
+        Devices of a stage, stages of a replica, replicas, how many of them compute prompts only, and all devices.
     traffic : str
         The traffic as text.
     requests : int
@@ -89,6 +91,13 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
         Remarks for the user.
     sources : tuple of str
         Sources of the engine's defaults.
+    expert_parallel, attention_data_parallel : int
+        Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own.
+    launch_command : str or None
+        The engine's own command for a replica; None if the engine cannot be launched like this.
+    kernels : list of KernelTime or None
+        Kernels of a decode iteration at the mean number of sequences and their mean context, the longest first; None if
+        the layers are timed one by one.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.serving:serving_page"
@@ -122,6 +131,10 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
     advice: Advice | None = None
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    expert_parallel: int = 1
+    attention_data_parallel: int = 1
+    launch_command: str | None = None
+    kernels: list[KernelTime] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON: stable names, SI units."""
@@ -277,10 +290,11 @@ def answer(
             duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - start_s
     on_device = deployment.on_device
     workload, device = on_device.workload, on_device.machine.device
-    network_notes = on_device.decode_workload(1).network.notes
+    context = mean_context(traffic)
+    network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
     requested = setting_notes(on_device.machine, on_device.model)
     all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *on_device.model.notes)))
-    if on_device.tensor > 1 and has_experts(workload):
+    if on_device.tensor > 1 and on_device.kernels is None and has_experts(workload):
         all_notes.append("experts are divided by tensor parallelism; expert parallelism is not modelled")
     rate_per_s = traffic.rate_per_s
     capacity_per_s = figures["expected"].get("saturation_requests_per_s")
@@ -290,6 +304,8 @@ def answer(
             f"{rate_per_s:.3g} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue grows as long "
             "as requests arrive, and latencies depend on the number of requests",
         )
+    launched = launch(deployment)
+    all_notes += launched.notes
     from ..timing import describe_model
 
     return Serving(
@@ -325,7 +341,17 @@ def answer(
         overhead_s=deployment.engine.overhead_s,
         notes=tuple(all_notes),
         sources=deployment.engine.sources,
+        expert_parallel=on_device.experts,
+        attention_data_parallel=on_device.attention_data,
+        launch_command=launched.command,
+        kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, context),
     )
+
+
+def mean_context(traffic: Traffic) -> float:
+    """Return the mean tokens in the cache of a sequence over all its decode iterations."""
+    contexts = traffic.input_tokens + traffic.output_tokens / 2
+    return float(np.average(contexts, weights=traffic.output_tokens))
 
 
 def _figure(values: Sequence[float | None]) -> Figure:

@@ -15,7 +15,7 @@ class Candidate(msgspec.Struct, frozen=True):
     gpu, precision, weights : str
         Device and formats.
     tensor, pipeline, batch_limit : int
-        Tensor-parallel devices of a stage, pipeline stages of a replica, and requests at the same time.
+        Devices of a stage, pipeline stages of a replica, and requests at the same time.
     tokens_per_s_per_gpu, tokens_per_s_per_user : float
         Output tokens per second.
     requests_per_s : float
@@ -30,6 +30,8 @@ class Candidate(msgspec.Struct, frozen=True):
         Whether the latencies are within the objectives.
     is_on_front : bool
         Whether no other candidate is better in tokens per second both per GPU and per user.
+    expert_parallel, attention_data_parallel : int
+        Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own.
     """
 
     gpu: str
@@ -49,6 +51,12 @@ class Candidate(msgspec.Struct, frozen=True):
     usd_per_h: float | None
     meets_objectives: bool
     is_on_front: bool = False
+    expert_parallel: int = 1
+    attention_data_parallel: int = 1
+
+    def parallelism(self) -> str:
+        """Return the degrees of parallelism as text, such as ``tensor 8, expert-parallel 8``."""
+        return describe_parallelism(self.tensor, self.expert_parallel, self.attention_data_parallel, self.pipeline)
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -67,6 +75,18 @@ class Advice(msgspec.Struct, frozen=True):
     candidates: list[Candidate]
     best: Candidate | None
     refused: dict[str, str]
+
+
+def describe_parallelism(tensor: int, expert_parallel: int, attention_data_parallel: int, pipeline: int) -> str:
+    """Return degrees of parallelism as text; those of 1 are left out, except that of tensor parallelism."""
+    parts = [f"tensor {tensor}"]
+    further = {
+        "expert-parallel": expert_parallel,
+        "attention-data-parallel": attention_data_parallel,
+        "pipeline": pipeline,
+    }
+    parts += [f"{name} {degree}" for name, degree in further.items() if degree > 1]
+    return ", ".join(parts)
 
 
 def mark_front(candidates: Sequence[Candidate]) -> list[Candidate]:

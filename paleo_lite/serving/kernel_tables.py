@@ -8,11 +8,13 @@ sequences and context or by the length of the prompt, the head by the sampled se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from ..architectures import Network
 from ..engines.blocks import Fusion, exchange_tokens, network_kernels
 from ..engines.kernels import CountedKernel, Experts, Pointwise
 from ..engines.rates import kernel_rates
@@ -49,20 +51,39 @@ class EngineKernels(msgspec.Struct, frozen=True):
     fusion: Fusion
 
 
+class _FusedNetwork:
+    """A network under an engine, as a key: equal to another one made from the same config, with the same fusion."""
+
+    def __init__(self, network: Network, fusion: Fusion) -> None:
+        self.network, self.fusion = network, fusion
+
+    def __hash__(self) -> int:
+        return hash((self.network.rebuild, id(self.fusion)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _FusedNetwork):
+            return False
+        return self.network.rebuild == other.network.rebuild and self.fusion is other.fusion
+
+
+@lru_cache(maxsize=64)
+def _cached_kernels(
+    fused: _FusedNetwork, phase: str, context: int, tensor: int, blocks: tuple[int, ...] | None
+) -> tuple[CountedKernel, ...]:
+    """Return the kernels of a network, which deployments in other formats or with other experts share."""
+    kernels = network_kernels(fused.network, phase, context=context, tensor=tensor, fusion=fused.fusion, blocks=blocks)
+    return tuple(kernels)
+
+
 def device_kernels(
     on_device: ModelOnDevice, phase: str, context: int, blocks: Sequence[int] | None = None
 ) -> list[CountedKernel]:
     """Return the kernels of one device in an iteration, with the exchanges of tokens between attention groups."""
     assert on_device.kernels is not None
     step, placement = on_device.kernels.step, on_device.kernels.step.placement
-    kernels = network_kernels(
-        on_device.workload.network,
-        phase,
-        context=context,
-        tensor=placement.tensor,
-        fusion=on_device.kernels.fusion,
-        blocks=blocks,
-    )
+    fused = _FusedNetwork(on_device.workload.network, on_device.kernels.fusion)
+    chosen = None if blocks is None else tuple(blocks)
+    kernels = list(_cached_kernels(fused, phase, context, placement.tensor, chosen))
     if placement.attention_data > 1:
         _, _, operand_bytes = kernel_rates(step.device, step.formats.experts)
         kernels = exchange_tokens(kernels, placement.devices, operand_bytes)
@@ -93,7 +114,7 @@ def tabulate_kernels(
     if stages == 1:
         return tables[0]
     whole = _add(tables)
-    sent = send_time_s(on_device.pipeline, on_device.decode_workload(1), np.arange(len(whole.token_s)))
+    sent = send_time_s(on_device.pipeline, on_device.decode_workload(longest), np.arange(len(whole.token_s)))
     token_s = (np.array(whole.token_s) + sent).tolist()
     return msgspec.structs.replace(whole, token_s=token_s, stages=slowest_stages(tables), pipeline=stages)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from ..architectures.network import SequenceOptions
-from ..distributed.links import Topology, link_rate
+from ..counting.kinds import is_attention
+from ..distributed.links import Topology
 from ..engines.choose import choose_formats, has_constants
 from ..engines.kernels import Attention, Experts
 from ..engines.records import FUSIONS, engine_of_policy
@@ -12,6 +15,9 @@ from ..errors import BadValue
 from ..machines import Device
 from .iteration_times import ModelOnDevice
 from .kernel_tables import EngineKernels, device_kernels
+
+CHECKED_CONTEXT = 512
+"""Tokens in the cache of the network that is checked: enough for caches that hold a vector for several tokens."""
 
 
 def engine_speaks_for(on_device: ModelOnDevice) -> bool:
@@ -63,13 +69,34 @@ def with_kernels(on_device: ModelOnDevice, policy: str, *, experts: int, attenti
     engine = engine_of_policy(policy)
     fusion = FUSIONS[engine]
     unplaced = _engine_kernels(device, engine, on_device, Placement(tensor=devices // attention_data), fusion)
-    kernels = [one.kernel for one in device_kernels(on_device._replace(kernels=unplaced), "decode", 1)]
+    kernels = [one.kernel for one in device_kernels(on_device._replace(kernels=unplaced), "decode", CHECKED_CONTEXT)]
     _check_experts([kernel for kernel in kernels if isinstance(kernel, Experts)], experts, workload.network.name)
     is_latent = any(isinstance(kernel, Attention) and kernel.is_latent for kernel in kernels)
     has_experts = any(isinstance(kernel, Experts) for kernel in kernels)
     placement = _place(on_device.group, devices, experts, attention_data)
     placed = _engine_kernels(device, engine, on_device, placement, fusion, has_experts, is_latent)
     return on_device._replace(kernels=placed)
+
+
+def possible_divisions(on_device: ModelOnDevice) -> list[tuple[int, int]]:
+    """Return pairs of an expert-parallel degree and a number of attention groups that are worth trying, without (1, 1).
+
+    Experts of a mixture are divided among all devices or by tensor parallelism. Attention is computed for sequences of
+    their own where there are fewer heads of keys and values than devices, as with latent attention, so that tensor
+    parallelism would store keys and values several times.
+    """
+    devices = on_device.tensor
+    if on_device.kernels is None or devices == 1:
+        return []
+    layers = on_device.workload.layers
+    experts = {layer.weights[0][0] for layer in layers if "active" in layer.attributes}
+    if not experts:
+        return []
+    kv_heads = [layer.inputs[1][1] for layer in layers if is_attention(layer)]
+    has_few_kv_heads = bool(kv_heads) and min(kv_heads) < devices
+    degrees = (1, devices) if all(number % devices == 0 for number in experts) else (1,)
+    groups = (1, devices) if has_few_kv_heads and on_device.pipeline.degree == 1 else (1,)
+    return [pair for pair in product(degrees, groups) if pair != (1, 1)]
 
 
 def _engine_kernels(

@@ -34,12 +34,33 @@ ROWS_PER_S, ROW_BYTES = 2, 300
 Serve = Callable[..., "Serving"]
 """Function that simulates a server, with the parameters of `paleo_lite.serve`."""
 
-_DIMENSIONS = ("networks", "gpus", "precisions", "weights", "tensor", "pipeline", "replicas", "rates", "concurrencies")
+_SERVER = (
+    "networks",
+    "gpus",
+    "precisions",
+    "weights",
+    "tensor",
+    "expert_parallel",
+    "attention_data_parallel",
+    "pipeline",
+    "replicas",
+)
+"""Axes of servers, in the order of `ServingChunk`."""
+
+_DIMENSIONS = (*_SERVER, "rates", "concurrencies")
 
 STRING_COLUMNS = ("network", "gpu", "precision", "weights", "kv_cache", "engine", "answer", "version", "reason")
 """Columns of strings of a sweep over servers."""
 
-INTEGER_COLUMNS = ("tensor", "pipeline", "replicas", "devices", "concurrency")
+INTEGER_COLUMNS = (
+    "tensor",
+    "expert_parallel",
+    "attention_data_parallel",
+    "pipeline",
+    "replicas",
+    "devices",
+    "concurrency",
+)
 """Columns of integers."""
 
 FIGURE_COLUMNS = (
@@ -88,6 +109,8 @@ class ServingChunk(NamedTuple):
     precision: str
     weights: str
     tensor: int
+    expert_parallel: int
+    attention_data_parallel: int
     pipeline: int
     replicas: int
 
@@ -102,7 +125,9 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
     weights : tuple of str
         Formats of the weights; empty for the precision.
     tensor, pipeline, replicas : tuple of int
-        Tensor-parallel devices of a stage, stages of a replica, and replicas.
+        Devices of a stage, stages of a replica, and replicas.
+    expert_parallel, attention_data_parallel : tuple of int
+        Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own.
     rates : tuple of float or None
         Requests per second of all replicas; None for closed loops.
     concurrencies : tuple of int or None
@@ -132,6 +157,8 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
     precisions: tuple[str, ...] = ("bf16",)
     weights: tuple[str, ...] = ("",)
     tensor: tuple[int, ...] = (1,)
+    expert_parallel: tuple[int, ...] = (1,)
+    attention_data_parallel: tuple[int, ...] = (1,)
     pipeline: tuple[int, ...] = (1,)
     replicas: tuple[int, ...] = (1,)
     rates: tuple[float | None, ...] = (None,)
@@ -244,9 +271,7 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
 
     def chunks(self) -> Iterator[ServingChunk]:
         """Iterate over all servers in their order."""
-        servers = product(
-            self.networks, self.gpus, self.precisions, self.weights, self.tensor, self.pipeline, self.replicas
-        )
+        servers = product(*(getattr(self, name) for name in _SERVER))
         for number, server in enumerate(servers):
             yield ServingChunk(number, *server)
 
@@ -261,6 +286,8 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
 _TITLES = {
     "weights": "formats of weights",
     "tensor": "tensor degrees",
+    "expert_parallel": "expert-parallel degrees",
+    "attention_data_parallel": "attention-data-parallel degrees",
     "pipeline": "pipeline degrees",
     "replicas": "numbers of replicas",
     "concurrencies": "numbers of users",
@@ -302,6 +329,8 @@ def _serve_row(
         "engine": space.policy,
         "version": __version__,
         "tensor": chunk.tensor,
+        "expert_parallel": chunk.expert_parallel,
+        "attention_data_parallel": chunk.attention_data_parallel,
         "pipeline": chunk.pipeline,
         "replicas": chunk.replicas,
         "devices": chunk.tensor * chunk.pipeline * chunk.replicas,
@@ -315,6 +344,8 @@ def _serve_row(
             precision=chunk.precision,
             weights=chunk.weights or None,
             tensor=chunk.tensor,
+            expert_parallel=chunk.expert_parallel,
+            attention_data_parallel=chunk.attention_data_parallel,
             pipeline=chunk.pipeline,
             replicas=chunk.replicas,
             link=space.link,

@@ -372,6 +372,8 @@ def serve(view: View, gpu: str) -> Serving:
         "input_tokens": view.input_tokens,
         "output_tokens": view.output_tokens,
         "tensor": view.tensor,
+        "expert_parallel": view.expert_parallel,
+        "attention_data_parallel": view.attention_data_parallel,
         "pipeline": view.pipeline,
         "policy": view.policy,
         "num_requests": REQUESTS_AT_MOST,

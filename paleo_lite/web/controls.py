@@ -182,7 +182,21 @@ def _draw_serving() -> None:
     st.number_input("Requests per second", *RATE_BOUNDS, key=KEY + "rate", help="Poisson arrivals.")
     st.text_input("Input tokens", key=KEY + "input_tokens", help="1024, mean:std such as 1024:256, or a data set.")
     st.text_input("Output tokens", key=KEY + "output_tokens", help="256, mean:std such as 256:64, or a data set.")
-    st.number_input("Tensor-parallel devices", 1, TENSOR_AT_MOST, key=KEY + "tensor")
+    st.number_input("Tensor-parallel devices", 1, TENSOR_AT_MOST, key=KEY + "tensor", help="Of a stage.")
+    st.number_input(
+        "Expert-parallel groups",
+        1,
+        TENSOR_AT_MOST,
+        key=KEY + "expert_parallel",
+        help="Groups of the tensor-parallel devices that divide the experts of a mixture among themselves.",
+    )
+    st.number_input(
+        "Attention-data-parallel groups",
+        1,
+        TENSOR_AT_MOST,
+        key=KEY + "attention_data_parallel",
+        help="Groups of the tensor-parallel devices that compute attention for sequences of their own.",
+    )
     st.number_input("Pipeline stages", 1, PIPELINE_AT_MOST, key=KEY + "pipeline", help="Of a replica.")
     st.selectbox("Engine", list(ENGINES), key=KEY + "policy", help="Its defaults for scheduling and memory.")
 

@@ -64,8 +64,9 @@ class View(msgspec.Struct, frozen=True):
         Requests per second of the serving view.
     input_tokens, output_tokens : str
         Lengths of prompts and answers, such as ``1024``, ``1024:256`` (mean and standard deviation) or a data set.
-    tensor, pipeline : int
-        Tensor-parallel devices of a stage, and pipeline stages of a replica.
+    tensor, expert_parallel, attention_data_parallel, pipeline : int
+        Devices of a stage, groups of them that divide the experts and that compute attention for sequences of their
+        own, and pipeline stages of a replica.
     policy : str
         Serving engine.
     """
@@ -93,6 +94,8 @@ class View(msgspec.Struct, frozen=True):
     input_tokens: str = "1024"
     output_tokens: str = "256"
     tensor: int = 1
+    expert_parallel: int = 1
+    attention_data_parallel: int = 1
     pipeline: int = 1
     policy: str = "vllm"
 
@@ -148,10 +151,10 @@ class View(msgspec.Struct, frozen=True):
         words = ["paleo-lite", "serve", self.network, "--gpu", gpu, "--precision", self.precision]
         words += ["--input-tokens", self.input_tokens, "--output-tokens", self.output_tokens]
         words += ["--rate", _format_value(self.rate), "--policy", self.policy]
-        if self.tensor > 1:
-            words += ["--tensor", str(self.tensor)]
-        if self.pipeline > 1:
-            words += ["--pipeline", str(self.pipeline)]
+        for name in ("tensor", "expert_parallel", "attention_data_parallel", "pipeline"):
+            degree = getattr(self, name)
+            if degree > 1:
+                words += [f"--{name.replace('_', '-')}", str(degree)]
         return shlex.join([*words, *_hardware_options(files)])
 
     def _length_options(self) -> list[str]:
@@ -262,6 +265,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "input_tokens": _lengths("--input-tokens"),
     "output_tokens": _lengths("--output-tokens"),
     "tensor": Integer(TENSOR_AT_MOST),
+    "expert_parallel": Integer(TENSOR_AT_MOST),
+    "attention_data_parallel": Integer(TENSOR_AT_MOST),
     "pipeline": Integer(PIPELINE_AT_MOST),
     "policy": Names("serving engine", ".serving.engines:ENGINES"),
 }

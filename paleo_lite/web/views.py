@@ -200,6 +200,9 @@ def serve_view(view: View) -> None:
         st.markdown(f"**{escape_markdown(page.title)}**")
         show_chart(lambda answer=answer: serving_chart(answer), columns=2)  # type: ignore[misc]
         show_document(page, f"{view.network}-{gpu}-serving")
+        for purpose, command in page.commands:
+            st.caption(escape_markdown(purpose))
+            st.code(command, language="bash", wrap_lines=True)
         st.code(view.serve_command(gpu, *own_device_files(gpu)), language="bash", wrap_lines=True)
 
 

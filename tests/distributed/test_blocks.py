@@ -147,6 +147,10 @@ def test_advice_compares_every_power_of_two():
             {"workers": 8, "settings": Settings(parallel=ParallelConfig(2, 2))},
             "support tensor parallelism only: use `--tensor` alone",
         ),
+        (
+            {"workers": 8, "settings": Settings(parallel=ParallelConfig(8, expert=8))},
+            "or `paleo-lite serve`, which simulates pipelines, `--expert-parallel` and `--attention-data-parallel`",
+        ),
         ({"workers": 8, "settings": Settings(overlap=False)}, "`--no-overlap`, .* are for `--phase training`"),
         ({"workers": 8, "storage": "hdd"}, "`--storage`, .* are for `--phase training`"),
         (

@@ -167,6 +167,63 @@ def test_advice_tries_pipelines_only_where_nothing_else_fits() -> None:
     assert any(name.endswith("tensor 4, weights bf16") for name in result.advice.refused)
 
 
-def test_experts_are_divided_by_tensor_parallelism() -> None:
-    result = pl.serve("mixtral-8x7b", gpu="h100-sxm", tensor=2, rate=1, num_requests=10)
+def test_experts_are_divided_by_tensor_parallelism_without_kernels_of_an_engine() -> None:
+    result = pl.serve("mixtral-8x7b", gpu="mi300x", tensor=2, rate=1, num_requests=10)
     assert "expert parallelism is not modelled" in " ".join(result.notes)
+    placed = pl.serve("mixtral-8x7b", gpu="h100-sxm", tensor=2, rate=1, num_requests=10)
+    assert "expert parallelism" not in " ".join(placed.notes)
+
+
+def test_advice_divides_experts_and_attention() -> None:
+    result = pl.serve("qwen3-30b-a3b", gpu="b200", tensor=8, advise=True, num_requests=20, output_tokens=32)
+    advice = result.advice
+    assert advice is not None and not advice.refused
+    tried = {(one.expert_parallel, one.attention_data_parallel) for one in advice.candidates}
+    assert tried == {(1, 1), (8, 1), (1, 8), (8, 8)}  # 4 heads of keys and values on 8 devices
+    assert {one.weights for one in advice.candidates} == {"bf16", "fp8", "nvfp4"}
+    chosen = advice.best
+    assert chosen is not None
+    assert (result.expert_parallel, result.attention_data_parallel) == (
+        chosen.expert_parallel,
+        chosen.attention_data_parallel,
+    )
+    assert dict(result.document().facts)["parallelism"] == f"{chosen.parallelism()}, 1 replica"
+
+
+def test_compressed_cache_holds_a_vector_for_several_tokens() -> None:
+    result = pl.serve("deepseek-v4-flash", gpu="b200", tensor=4, precision="fp8", rate=1, num_requests=20)
+    assert result.kernels is not None and result.latencies["tpot_s"]["p50"].value > 0
+
+
+def test_advice_divides_attention_only_where_keys_and_values_would_be_stored_several_times() -> None:
+    dense = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=2, advise=True, num_requests=20, output_tokens=32)
+    assert {one.parallelism() for one in dense.advice.candidates} == {"tensor 2"}
+    assert {one.weights for one in dense.advice.candidates} == {"bf16", "fp8"}  # the H100 has no peak in fp4
+    mixture = pl.serve("qwen3-30b-a3b", gpu="h100-sxm", tensor=4, advise=True, num_requests=20, output_tokens=32)
+    assert {one.parallelism() for one in mixture.advice.candidates} == {"tensor 4", "tensor 4, expert-parallel 4"}
+    named = pl.serve(
+        "qwen3-30b-a3b", gpu="h100-sxm", tensor=4, attention_data_parallel=2, advise=True, num_requests=20,
+        output_tokens=32,
+    )  # fmt: skip
+    assert {one.parallelism() for one in named.advice.candidates} == {"tensor 4, attention-data-parallel 2"}
+
+
+@pytest.mark.parametrize(
+    ("network", "question", "message"),
+    [
+        ("qwen3-30b-a3b", {"tensor": 4, "expert_parallel": 3}, "`--expert-parallel` must divide the 4 devices"),
+        ("mixtral-8x7b", {"tensor": 16, "expert_parallel": 16}, "16 does not divide the 8 experts of mixtral-8x7b"),
+        ("llama-3-8b", {"tensor": 2, "expert_parallel": 2}, "needs a mixture of experts, which llama-3-8b is not"),
+        ("qwen3-30b-a3b", {"expert_parallel": 0}, "`--expert-parallel` must be an integer >= 1"),
+        ("qwen3-30b-a3b", {"tensor": 4, "attention_data_parallel": 3},
+         "`--attention-data-parallel` must divide the 4 devices"),
+        ("qwen3-30b-a3b", {"tensor": 2, "attention_data_parallel": 2, "pipeline": 2},
+         "`--attention-data-parallel` is not modelled with `--pipeline`"),
+        ("qwen3-30b-a3b", {"tensor": 2, "expert_parallel": 2, "precision": "fp32"},
+         "`--expert-parallel` needs the kernels of an engine"),
+    ],
+)  # fmt: skip
+def test_impossible_divisions_get_one_sentence(network: str, question: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadValue, match=message) as caught:
+        pl.serve(network, gpu="h200", rate=1, num_requests=10, **question)
+    assert "\n" not in str(caught.value)

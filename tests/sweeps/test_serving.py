@@ -79,8 +79,36 @@ def test_server_is_one_device_unless_more_are_named() -> None:
     assert space.size == 1
     assert (space.tensor, space.pipeline, space.replicas) == ((1,), (1,), (1,))
     named = pl.sweep("qwen2.5-0.5b", "h100-sxm", "x.csv", rates=1, dry_run=True)
-    for name in ("precisions", "weights", "tensor", "pipeline", "replicas", "concurrencies"):
+    for name in (
+        "precisions",
+        "weights",
+        "tensor",
+        "expert_parallel",
+        "attention_data_parallel",
+        "pipeline",
+        "replicas",
+        "concurrencies",
+    ):
         assert getattr(named, name) == getattr(space, name), name
+
+
+def test_experts_and_attention_are_axes(tmp_path: Path) -> None:
+    answer = pl.sweep(
+        "qwen3-30b-a3b", "h200", tmp_path / "servers.csv", jobs=1, concurrencies=8, tensor="2,8", expert_parallel="1,8",
+        attention_data_parallel="1,8", **TRAFFIC,
+    )  # fmt: skip
+    assert isinstance(answer, Sweep)
+    rows = answer.to_frame()
+    assert len(rows) == 8 and answer.feasible == 5  # on 2 devices only 1 and 1
+    refused = rows[rows.reason.notna()]
+    assert set(refused.tensor) == {2}
+    assert refused.reason.str.contains("must divide the 2 devices of `--tensor` \\(got 8\\)").all()
+    chosen = rows[(rows.expert_parallel == 8) & (rows.attention_data_parallel == 8) & (rows.tensor == 8)].iloc[0]
+    served = pl.serve(
+        "qwen3-30b-a3b", gpu="h200", concurrency=8, tensor=8, expert_parallel=8, attention_data_parallel=8, **TRAFFIC
+    )
+    assert chosen.tpot_p50_s == pytest.approx(served.latencies["tpot_s"]["p50"].value)
+    assert chosen.devices == 8
 
 
 def test_another_hardware_file_is_another_sweep(tmp_path: Path) -> None:
@@ -106,6 +134,7 @@ def test_design_space_of_servers() -> None:
     ("arguments", "message"),
     [
         ({"tensor": 2}, "`--tensor` is for servers: give `--rate` or `--concurrency` as well"),
+        ({"expert_parallel": 2}, "`--expert-parallel` is for servers"),
         ({"output_tokens": 5}, "`--output-tokens` is for servers"),
         ({"rates": 1, "phases": "training"}, "`--phase` does not apply to servers"),
         ({"rates": 1, "batch_sizes": 4}, "`--batch-size` does not apply to servers"),

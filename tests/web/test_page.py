@@ -302,8 +302,23 @@ def test_serving_shows_the_answer_of_the_api():
         title = serving_page(pl.serve("llama-3-8b", **SERVED, **asked)).title
         assert title in [unescaped(markdown.value).strip("*") for markdown in page.markdown], control
         assert not page.error
-    command = page.code[0].value
+    launched, command = page.code[0].value, page.code[1].value
+    assert launched.startswith("python -m sglang.launch_server --model-path meta-llama/Meta-Llama-3-8B --tp-size 2 ")
     assert "--rate 8 --policy sglang --tensor 2 --pipeline 2" in command
+
+
+def test_serving_divides_experts_and_attention():
+    page = opened(view="serving", network="qwen3-30b-a3b", gpu=["h200-sxm"], precision="bf16", tensor="8")
+    set_control(page, "expert_parallel", 8)
+    set_control(page, "attention_data_parallel", 8)
+    asked = {"tensor": 8, "expert_parallel": 8, "attention_data_parallel": 8, "rate": 5.0}
+    answer = pl.serve("qwen3-30b-a3b", **{**SERVED, "gpu": "h200-sxm"}, **asked)
+    assert serving_page(answer).title in [unescaped(markdown.value).strip("*") for markdown in page.markdown]
+    launched, command = page.code[0].value, page.code[1].value
+    assert launched == answer.launch_command
+    assert "--tensor 8 --expert-parallel 8 --attention-data-parallel 8" in command
+    set_control(page, "expert_parallel", 3)
+    assert "`--expert-parallel` must divide the 8 devices of `--tensor` (got 3)" in unescaped(page.error[0].value)
 
 
 def test_serving_names_what_it_needs():

@@ -26,7 +26,7 @@ def _front_chart(serving: Serving) -> Any:
     assert advice is not None
     rows: list[dict[str, Any]] = []
     for candidate in advice.candidates:
-        configuration = f"tensor {candidate.tensor}, weights {candidate.weights}, batch {candidate.batch_limit}"
+        configuration = f"{candidate.parallelism()}, weights {candidate.weights}, batch {candidate.batch_limit}"
         rows.append(
             {
                 "device": candidate.gpu,

@@ -1,0 +1,69 @@
+"""Kernels of a decode iteration with their times, for deployments whose engine has constants for the device."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..engines.kernels import Pointwise
+from ..engines.step import Load
+from .kernel_tables import stage_kernels
+
+if TYPE_CHECKING:
+    from .iteration_times import ModelOnDevice
+
+
+class KernelTime(msgspec.Struct, frozen=True):
+    """Kernels of the same name in an iteration.
+
+    Attributes
+    ----------
+    name : str
+        Name of the kernel.
+    launches : int
+        Launches per iteration on one device of each stage.
+    time_s : float
+        Seconds of all launches.
+    share : float
+        Fraction of the time of all kernels.
+    """
+
+    name: str
+    launches: int
+    time_s: float
+    share: float
+
+
+def time_decode_kernels(on_device: ModelOnDevice, sequences: float, context: float) -> list[KernelTime] | None:
+    """Return the kernels of a decode iteration, the longest first; None if the layers are timed one by one.
+
+    Parameters
+    ----------
+    on_device : ModelOnDevice
+        Network on a device.
+    sequences : float
+        Decoding sequences of a replica; attention groups have equal parts of them.
+    context : float
+        Tokens in the cache of each sequence.
+    """
+    if on_device.kernels is None:
+        return None
+    step = on_device.kernels.step
+    everywhere = max(round(sequences), 1)
+    own = math.ceil(everywhere / on_device.attention_data)
+    load = Load(tokens=own, all_tokens=everywhere, sampled=own, sequences=own, context=round(context))
+    launches: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    for kernels in stage_kernels(on_device, "decode", max(round(context), 1)):
+        for counted in kernels:
+            kernel = counted.kernel
+            launched = kernel.launches if isinstance(kernel, Pointwise) else 1
+            if launched:
+                launches[kernel.name] = launches.get(kernel.name, 0) + counted.count * launched
+                time_s = counted.count * float(step.kernel_s(kernel, load))
+                seconds[kernel.name] = seconds.get(kernel.name, 0.0) + time_s
+    total_s = sum(seconds.values())
+    names = sorted(seconds, key=lambda name: -seconds[name])
+    return [KernelTime(name, launches[name], seconds[name], seconds[name] / total_s) for name in names]

@@ -1,0 +1,73 @@
+"""Kernels of a decode iteration: their times add up to the iteration, under the names that users of engines know."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.api.prediction import resolve_question
+from paleo_lite.cli import main
+from paleo_lite.serving.decode_kernels import time_decode_kernels
+from paleo_lite.serving.deployment import tensor_group
+from paleo_lite.serving.iteration_times import ModelOnDevice, tabulate
+from paleo_lite.serving.pipeline import connect_stages
+from paleo_lite.serving.placement import with_kernels
+
+
+def placed(
+    network: str, *, tensor: int = 1, experts: int = 1, attention_data: int = 1, stages: int = 1
+) -> ModelOnDevice:
+    workload, machine, model = resolve_question(network, "h200", precision="bf16", phase="decode")
+    group = tensor_group(machine.device, tensor)
+    pipeline = connect_stages(stages, tensor, device_link="nvlink4" if stages > 1 else None)
+    on_device = ModelOnDevice(workload, machine, model, group, "bf16", pipeline)
+    return with_kernels(on_device, "vllm", experts=experts, attention_data=attention_data)
+
+
+@pytest.mark.parametrize(
+    "division", [{}, {"tensor": 8}, {"tensor": 8, "experts": 8}, {"tensor": 8, "experts": 8, "attention_data": 8}]
+)
+def test_kernels_add_up_to_the_iteration(division: dict[str, int]) -> None:
+    on_device = placed("qwen3-30b-a3b", **division)
+    kernels = time_decode_kernels(on_device, 64, 1000)
+    assert kernels is not None
+    tables = tabulate(on_device, max_new_tokens=64, max_sequences=64, max_prompt=32, max_context=1001)
+    # Tables interpolate between contexts.
+    assert sum(kernel.time_s for kernel in kernels) == pytest.approx(tables.iteration_s(64, 64 * 1000), rel=0.02)
+    assert sum(kernel.share for kernel in kernels) == pytest.approx(1)
+    times = [kernel.time_s for kernel in kernels]
+    assert times == sorted(times, reverse=True)
+
+
+def test_kernels_of_a_mixture_on_several_devices() -> None:
+    kernels = {kernel.name: kernel for kernel in time_decode_kernels(placed("qwen3-30b-a3b", tensor=2), 8, 100) or ()}
+    known = {"QKV projection", "attention", "output projection", "router", "experts", "all-reduce", "norm", "sampling"}
+    assert known <= set(kernels)
+    assert kernels["experts"].launches == kernels["attention"].launches == 48  # blocks
+    assert kernels["all-reduce"].launches == 2 * 48 + 1  # attention and experts of each block, and the embedding
+    assert kernels["norm"].launches == 2 * 48 + 1
+
+
+def test_stages_of_a_pipeline_are_added() -> None:
+    whole, staged = placed("qwen3-30b-a3b"), placed("qwen3-30b-a3b", stages=2)
+    one, two = ({kernel.name: kernel for kernel in time_decode_kernels(each, 8, 100) or ()} for each in (whole, staged))
+    assert two["experts"].launches == one["experts"].launches
+    assert two["experts"].time_s == pytest.approx(one["experts"].time_s)
+
+
+def test_layers_timed_one_by_one_have_no_kernels() -> None:
+    result = pl.serve("llama-3-8b", gpu="mi300x", rate=1, num_requests=20)
+    assert result.kernels is None and "Kernels of a decode step" not in result.document().markdown()
+
+
+def test_kernels_are_shown_by_the_command() -> None:
+    words = ["serve", "llama-3-8b", "--gpu", "h100-sxm", "--rate", "5", "--num-requests", "50"]
+    page = CliRunner().invoke(main, words).output
+    assert "Kernels of a decode step" in page and "QKV projection" in page
+    answer = json.loads(CliRunner().invoke(main, [*words, "--format", "json"]).output)
+    first = answer["kernels"][0]
+    assert set(first) == {"name", "launches", "time_s", "share"}
+    assert first["name"] == "gate and up projection"  # the largest matrix of a block

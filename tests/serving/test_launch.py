@@ -1,0 +1,159 @@
+"""Commands that launch a deployment, against the documented options of each engine."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.architectures import find_network
+from paleo_lite.cli import main
+from paleo_lite.serving.answers import Serving
+from paleo_lite.serving.engines import ENGINES
+from paleo_lite.serving.launch import LAUNCHERS, find_repository
+
+MIXTURE = {"gpu": "h200", "tensor": 8, "concurrency": 8, "num_requests": 20}
+
+DOCUMENTED = {
+    # docs.vllm.ai/en/latest/cli/serve
+    "vllm": "--tensor-parallel-size --data-parallel-size --enable-expert-parallel --pipeline-parallel-size "
+    "--max-num-seqs --max-num-batched-tokens --no-enable-chunked-prefill --block-size --gpu-memory-utilization --dtype "
+    "--quantization --kv-cache-dtype",
+    # tensorrt_llm/commands/serve.py
+    "tensorrt-llm": "--tp_size --ep_size --pp_size --max_batch_size --max_num_tokens --enable_chunked_prefill "
+    "--kv_cache_free_gpu_memory_fraction",
+    # docs.sglang.io/advanced_features/server_arguments
+    "sglang": "--tp-size --dp-size --enable-dp-attention --ep-size --pp-size --max-running-requests --page-size "
+    "--max-prefill-tokens --chunked-prefill-size --mem-fraction-static --dtype --quantization --kv-cache-dtype",
+}
+
+
+def serve(network: str, **question: Any) -> Serving:
+    return pl.serve(network, **question)
+
+
+def options_of(command: str) -> dict[str, str]:
+    """Return the options of a command with their values; those without a value have an empty one."""
+    options: dict[str, str] = {}
+    name = ""
+    for word in shlex.split(command.rpartition("&& ")[2]):
+        if word.startswith("-") and not word[1:].isdigit():
+            name, options[word] = word, ""
+        elif name:
+            options[name] = word
+            name = ""
+    return options
+
+
+@pytest.mark.parametrize("engine", sorted(LAUNCHERS))
+def test_options_are_those_of_the_engine(engine: str) -> None:
+    assert engine in ENGINES
+    assert {option for option, _ in LAUNCHERS[engine].options} == set(DOCUMENTED[engine].split())
+
+
+def test_limits_are_those_of_the_simulated_engine() -> None:
+    command = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, max_sequences=64).launch_command
+    assert command is not None
+    assert command.startswith("vllm serve meta-llama/Meta-Llama-3-8B ")
+    assert options_of(command) == {
+        "--max-num-seqs": "64", "--max-num-batched-tokens": "8192", "--gpu-memory-utilization": "0.9"
+    }  # fmt: skip
+
+
+def test_vllm_launches_attention_groups_as_data_parallel_ranks() -> None:
+    command = serve(
+        "deepseek-v3", precision="fp8", kv_cache="fp8", expert_parallel=8, attention_data_parallel=4, **MIXTURE
+    ).launch_command
+    assert command is not None
+    options = options_of(command)
+    assert (options["--tensor-parallel-size"], options["--data-parallel-size"]) == ("2", "4")
+    assert options["--enable-expert-parallel"] == ""
+    assert (options["--max-num-seqs"], options["--max-num-batched-tokens"]) == ("256", "2048")  # of 1,024 and 8,192
+    assert (options["--quantization"], options["--kv-cache-dtype"]) == ("fp8", "fp8")
+
+
+def test_sglang_counts_all_devices_as_tensor_parallel() -> None:
+    command = serve(
+        "qwen3-30b-a3b", kv_cache="fp8", expert_parallel=8, attention_data_parallel=8, policy="sglang", **MIXTURE
+    ).launch_command
+    assert command is not None
+    assert command.startswith("python -m sglang.launch_server --model-path Qwen/Qwen3-30B-A3B ")
+    options = options_of(command)
+    assert [options[name] for name in ("--tp-size", "--ep-size", "--dp-size")] == ["8", "8", "8"]
+    assert options["--enable-dp-attention"] == "" and options["--kv-cache-dtype"] == "fp8_e4m3"
+
+
+def test_tensorrt_llm_reads_attention_data_parallelism_from_a_file() -> None:
+    command = serve(
+        "qwen3-30b-a3b", kv_cache="fp8", attention_data_parallel=8, expert_parallel=4, policy="tensorrt-llm", **MIXTURE
+    ).launch_command
+    assert command is not None
+    assert command.startswith(
+        "printf '%s\\n' 'enable_attention_dp: true' 'kv_cache_config: {dtype: fp8, free_gpu_memory_fraction: 0.9}' "
+        "> options.yaml && trtllm-serve Qwen/Qwen3-30B-A3B --tp_size 8 --ep_size 4 "
+    )
+    assert command.endswith(" --extra_llm_api_options options.yaml")
+    wide = serve("qwen3-30b-a3b", attention_data_parallel=8, policy="tensorrt-llm", **MIXTURE).launch_command
+    assert wide is not None and wide.startswith("printf '%s\\n' 'enable_attention_dp: true' > options.yaml && ")
+    plain = serve("qwen3-30b-a3b", policy="tensorrt-llm", **MIXTURE).launch_command
+    assert plain is not None and plain.startswith("trtllm-serve ") and "options.yaml" not in plain
+
+
+def test_pipeline_and_whole_prompts() -> None:
+    result = serve(
+        "llama-3-70b", gpu="h100-sxm", tensor=2, pipeline=2, rate=1, num_requests=20, chunked_prefill=0, block_size=32,
+        precision="fp16",
+    )  # fmt: skip
+    assert result.launch_command is not None
+    options = options_of(result.launch_command)
+    assert (options["--pipeline-parallel-size"], options["--tensor-parallel-size"]) == ("2", "2")
+    assert options["--no-enable-chunked-prefill"] == ""
+    assert (options["--block-size"], options["--dtype"]) == ("32", "float16")
+
+
+@pytest.mark.parametrize(
+    ("question", "note"),
+    [
+        ({"expert_parallel": 4}, "no launch command: vllm divides experts among all 8 devices or none (got 4)"),
+        ({"attention_data_parallel": 4, "policy": "tensorrt-llm"},
+         "no launch command: tensorrt-llm divides attention into as many groups as devices, 8, or one (got 4)"),
+        ({"kv_cache": "int8"}, "no launch command: vllm has no KV cache in int8; it has fp8"),
+    ],
+)  # fmt: skip
+def test_what_an_engine_does_not_have_is_noted(question: dict[str, Any], note: str) -> None:
+    result = serve("qwen3-30b-a3b", **{**MIXTURE, **question})
+    assert result.launch_command is None and note in result.notes
+
+
+def test_engines_of_the_past_and_disaggregation_have_no_command() -> None:
+    old = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, policy="vllm-0.5")
+    assert old.launch_command is None
+    result = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, replicas=2, prefill_workers=1)
+    assert result.launch_command is None and "disaggregated serving needs a router" in " ".join(result.notes)
+
+
+def test_checkpoints_and_products_of_formats_are_noted() -> None:
+    integers = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, weights="int4", draft_length=2)
+    notes = " ".join(integers.notes)
+    assert "needs a checkpoint with weights in int4: name it instead of meta-llama/Meta-Llama-3-8B" in notes
+    assert "leaves speculative decoding out" in notes
+    assert "--quantization" not in str(integers.launch_command)  # engines read the format from the checkpoint
+    wide = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, weights="fp8")
+    assert "compute products in fp8 as well" in " ".join(wide.notes)
+
+
+def test_repository_is_that_of_the_publisher_else_the_name() -> None:
+    assert find_repository(find_network("kimi-k2")) == "moonshotai/Kimi-K2-Instruct"
+    assert find_repository(find_network("gpt3-175b")) == "gpt3-175b"
+
+
+def test_command_is_printed_once_for_a_deployment_and_for_advice() -> None:
+    words = "serve llama-3-8b --gpu h100-sxm --replicas 2 --rate 5 --num-requests 50"
+    page = CliRunner().invoke(main, words.split()).output
+    assert "Launch under vllm, for each of 2 replicas:\n  vllm serve meta-llama/Meta-Llama-3-8B" in page
+    words = "serve llama-3-8b --gpu h100-sxm --tensor 2 --num-requests 20 --output-tokens 32 --advise"
+    page = CliRunner().invoke(main, words.split()).output
+    assert page.count("--tensor-parallel-size 2") == 1 and "--max-num-seqs 512" in page
