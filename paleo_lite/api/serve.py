@@ -183,8 +183,8 @@ def serve(
     from ..serving.deployment import Deployment, device_link, tensor_group
     from ..serving.engines import find_engine
     from ..serving.iteration_times import ModelOnDevice
-    from ..serving.placement import check_undivided, engine_speaks_for, with_kernels
     from ..serving.pipeline import connect_stages
+    from ..serving.placement import check_undivided, engine_speaks_for, with_kernels
     from ..serving.requests import parse_lengths
     from ..serving.simulator import Options, Speculation
     from ..timing.budget import parse_price

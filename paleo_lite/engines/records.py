@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .blocks import COMBINATION, NORM, QUERY_KEY_NORM, ROTARY, Fusion
+from .blocks import ROTARY, Fusion
 
 FUSIONS: dict[str, Fusion] = {
     "vllm": Fusion(

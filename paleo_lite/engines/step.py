@@ -1,8 +1,8 @@
 """Time of an iteration of an engine on one device: its kernels, the exchanges between devices, and how sure it is.
 
 Every kernel's time follows from its shape and the constants of the engine on the device (`paleo_lite.engines.formulas`,
-`paleo_lite.engines.constants`). The variance of the logarithm of a sum of kernels is that of the constants, propagated by
-the delta method and independent between classes and formats, and the scatter of kernels around their formulas.
+`paleo_lite.engines.constants`). The variance of the logarithm of a sum of kernels is that of the constants, propagated
+by the delta method and independent between classes and formats, and the scatter of kernels around their formulas.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from ..formats import bytes_per_number
 from ..machines import Device
 from .constants import Constants, EngineConstants, engine_constants
 from .formulas import (
-    RESULT_BYTES, Rates, all_reduce_s, decode_attention_s, expert_exchange_s, experts_s, pointwise_s, product_s,
+    Rates,
+    all_reduce_s,
+    decode_attention_s,
+    expert_exchange_s,
+    experts_s,
+    pointwise_s,
+    product_s,
     prompt_attention_s,
 )  # fmt: skip
 from .kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product
@@ -72,6 +78,10 @@ class Placement(msgspec.Struct, frozen=True):
     def experts_tensor(self) -> int:
         """Devices that divide every expert."""
         return self.devices // self.experts
+
+
+ONE_DEVICE = Placement()
+"""Placement on a single device."""
 
 
 class Formats(msgspec.Struct, frozen=True):
@@ -150,7 +160,7 @@ class EngineStep:
         device: Device,
         engine: str,
         formats: Formats,
-        placement: Placement = Placement(),
+        placement: Placement = ONE_DEVICE,
         constants: EngineConstants | None = None,
     ) -> None:
         self.device, self.engine, self.formats, self.placement = device, engine, formats, placement

@@ -152,8 +152,8 @@ def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom]) -> Cach
     if smallest.blocks < 1:
         raise DoesNotFit(
             f"{on_device.workload.network.name} leaves no memory for a KV cache on {device.name}: weights take "
-            f"{format_si(smallest.weights_bytes, 'B', 3)}, activations {format_si(smallest.activations_bytes, 'B', 3)} of "
-            f"{format_si(device.memory_bytes, 'B', 3)}; use a larger `--tensor`, `--pipeline` or narrower "
+            f"{format_si(smallest.weights_bytes, 'B', 3)}, activations {format_si(smallest.activations_bytes, 'B', 3)} "
+            f"of {format_si(device.memory_bytes, 'B', 3)}; use a larger `--tensor` or `--pipeline`, or narrower "
             "`--weights`"
         )
     return smallest

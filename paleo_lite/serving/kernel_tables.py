@@ -8,13 +8,14 @@ sequences and context or by the length of the prompt, the head by the sampled se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from ..engines.blocks import Fusion, exchange_tokens, network_kernels
-from ..engines.kernels import Attention, CountedKernel, Exchange, Experts, Pointwise, Product
+from ..engines.kernels import CountedKernel, Experts
 from ..engines.rates import kernel_rates
 from ..engines.step import EngineStep, Load
 from .iteration_times import IterationTimes, interpolate_prompts, slowest_stages, tabulated_contexts
@@ -151,7 +152,8 @@ class _Tables:
         decoding = [one for one in self.decode if _rows(one) == "decoding"]
         rows = []
         for context in contexts:
-            row = self._total(decoding, lambda n, context=context: Load(sequences=n, context=context), sequences)
+            load = partial(_decoding_load, context)
+            row = self._total(decoding, load, sequences)
             rows.append(_interpolate(sequences, row, self.max_sequences))
         lengths = _lengths(self.max_prompt)
         prompts = [one for one in self.prefill if _rows(one) == "prompts"]
@@ -173,8 +175,9 @@ class _Tables:
 
     def _total(self, kernels: Sequence[CountedKernel], load: Callable[[Any], Load], sizes: Any) -> Floats:
         """Return the seconds of kernels at several sizes."""
-        seconds = np.zeros(len(sizes))
-        return seconds + self.step.total_s(kernels, load(np.asarray(sizes, dtype=np.float64)))
+        seconds: Floats = np.zeros(len(sizes))
+        seconds += self.step.total_s(kernels, load(np.asarray(sizes, dtype=np.float64)))
+        return seconds
 
     def _shortest_s(self, prompts: Sequence[CountedKernel]) -> float:
         """Return the seconds of the kernels of a prompt that do not depend on its length."""
@@ -190,6 +193,11 @@ class _Tables:
         )
         deviation = np.sqrt(self.step.variance(self.decode, load) + ENGINE_VARIANCE)
         return np.exp(-Z_90 * deviation), np.exp(Z_90 * deviation)
+
+
+def _decoding_load(context: float, sequences: Any) -> Load:
+    """Return the load of decoding sequences."""
+    return Load(sequences=sequences, context=context)
 
 
 def _rows(counted: CountedKernel) -> str:

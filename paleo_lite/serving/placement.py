@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..architectures.network import SequenceOptions
-from ..distributed.links import Topology, link_rate
+from ..distributed.links import Topology
 from ..engines.choose import choose_formats, has_constants
 from ..engines.kernels import Attention, Experts
 from ..engines.records import FUSIONS, engine_of_policy

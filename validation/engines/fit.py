@@ -88,7 +88,7 @@ def fit_class(name: str, cells: Sequence[CellFit]) -> ClassFit:
     estimates = np.array([cell.theta for cell in cells])
     errors = np.array([cell.deviation for cell in cells]) ** 2
     means, variances = [], []
-    for index, deviation in enumerate(kernels.deviation):
+    for index in range(len(kernels.parameters)):
         y, noise = estimates[:, index], errors[:, index]
         start = np.full(len(EFFECTS), np.log(max(float(np.var(y)), 1e-3) / len(EFFECTS)))
 
@@ -102,7 +102,9 @@ def fit_class(name: str, cells: Sequence[CellFit]) -> ClassFit:
             # A weak prior keeps variances apart from zero where few cells differ in an effect.
             return float(0.5 * rest @ rest + np.log(np.diag(factor)).sum() + 0.05 * ((logs - start) ** 2).sum())
 
-        solution = minimize(loss, start, method="L-BFGS-B", bounds=[(np.log(SMALLEST_VARIANCE), np.log(4.0))] * len(start))
+        solution = minimize(
+            loss, start, method="L-BFGS-B", bounds=[(np.log(SMALLEST_VARIANCE), np.log(4.0))] * len(start)
+        )
         found = np.exp(solution.x)
         covariance = np.tensordot(found, matrices, 1) + np.diag(noise)
         inverse = np.linalg.inv(covariance)
