@@ -104,7 +104,8 @@ def network_kernels(
         raise BadValue(f"serving needs a language model from a config: not {network.name}")
     first_of_type = network.block_types or (0,) * network.blocks
     chosen = tuple(sorted(set(first_of_type)))
-    options = SequenceOptions(phase=phase, tensor_parallel=tensor, blocks=chosen)
+    # The first norm of a block adds what the block before it computed: one block more is built, and not counted.
+    options = SequenceOptions(phase=phase, tensor_parallel=tensor, blocks=(chosen[0], *chosen))
     options = options._replace(context=context) if phase == "decode" else options._replace(length=context)
     layers = network.rebuild(options).layers
     whole = layers
@@ -114,7 +115,7 @@ def network_kernels(
     graph = _group(layers, phase, fusion)
     own = range(network.blocks) if blocks is None else blocks
     types = [first_of_type[index] for index in own]
-    counts = [types.count(block) for block in chosen]
+    counts = [0, *(types.count(block) for block in chosen)]
     first_position = next(index for index, layer in enumerate(layers) if _block_of(layer) is not None)
     kernels = []
     for part in graph:
