@@ -10,7 +10,14 @@ import pytest
 
 from paleo_lite.engines.choose import choose_formats, has_constants
 from paleo_lite.engines.constants import (
-    EFFECTS, CellFit, ClassFit, Traits, engine_constants, predict_constants, same_effects, traits_of,
+    EFFECTS,
+    CellFit,
+    ClassFit,
+    Traits,
+    engine_constants,
+    predict_constants,
+    same_effects,
+    traits_of,
 )  # fmt: skip
 from paleo_lite.engines.formulas import KERNEL_CLASSES
 from paleo_lite.engines.rates import KERNEL_FORMATS, kernel_rates
@@ -29,7 +36,7 @@ def fit(cells: list[tuple[float, float]], **variances: float) -> ClassFit:
 
 
 def test_traits_are_those_of_the_data_sheet() -> None:
-    assert H100 == Traits("vllm", "bf16", "h100-sxm", "Hopper", "NVIDIA HBM")
+    assert Traits("vllm", "bf16", "h100-sxm", "Hopper", "NVIDIA HBM") == H100
     assert traits_of(find_device("l40s"), "sglang", "fp8") == Traits("sglang", "fp8", "l40s", "Ada", "NVIDIA GDDR")
 
 

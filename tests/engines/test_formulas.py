@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.engines.formulas import (
-    KERNEL_CLASSES, Rates, all_reduce_s, combine, decode_attention_s, expert_exchange_s, experts_s, pointwise_s,
-    product_s, prompt_attention_s,
+    KERNEL_CLASSES,
+    Rates,
+    all_reduce_s,
+    combine,
+    decode_attention_s,
+    expert_exchange_s,
+    experts_s,
+    pointwise_s,
+    product_s,
+    prompt_attention_s,
 )  # fmt: skip
 
 RATES = Rates(peak_per_s=1e15, bandwidth_bytes_per_s=1e12, multiprocessors=100.0)
