@@ -227,8 +227,8 @@ class EngineStep:
         rates, weight_bytes, operand_bytes = self._rates(form)
         rows = _rows(kernel, load)
         return product_s(
-            theta, rates, m=rows, n=kernel.n, k=kernel.k, weight_bytes=weight_bytes, operand_bytes=operand_bytes,
-            groups=kernel.groups,
+            theta, rates, m=np.maximum(rows, 1.0), n=kernel.n, k=kernel.k, groups=kernel.groups,
+            weight_bytes=weight_bytes, operand_bytes=operand_bytes,
         ) * (rows > 0)  # fmt: skip
 
     def _experts_s(self, kernel: Experts, load: Load) -> Any:
@@ -264,11 +264,12 @@ class EngineStep:
                 theta, rates, sequences=busy, keys=keys, value_size=kernel.value_size, cache_bytes=cache_bytes, **sizes
             ) * (sequences > 0)
         length, cached = np.asarray(load.length, dtype=np.float64), np.asarray(load.cached, dtype=np.float64)
+        prompts = np.asarray(load.prompts, dtype=np.float64)
         pairs = causal_pairs(length, cached, kernel.window)
         return prompt_attention_s(
-            theta, rates, sequences=load.prompts, length=np.maximum(length, 1.0), pairs=pairs,
+            theta, rates, sequences=np.maximum(prompts, 1e-9), length=np.maximum(length, 1.0), pairs=pairs,
             value_size=kernel.value_size, cache_bytes=cache_bytes, **sizes,
-        ) * (length > 0)  # fmt: skip
+        ) * (prompts * length > 0)  # fmt: skip
 
     def _pointwise_s(self, kernel: Pointwise, load: Load) -> Any:
         theta, _ = self._constants("pointwise", "bf16")
