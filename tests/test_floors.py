@@ -83,7 +83,7 @@ def test_package_does_not_import_validation() -> None:
     modules = sorted(VALIDATION.rglob("*.py"))
     assert len(modules) > 20
     beside = set().union(*map(names_imported, modules)) - set(sys.stdlib_module_names)
-    assert beside <= {"paleo_lite", "click", "msgspec", "numpy", "scipy"}
+    assert beside <= {"paleo_lite", "click", "msgspec", "numpy", "pandas", "scipy"}
 
 
 def test_the_package_does_without_validation() -> None:

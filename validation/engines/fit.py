@@ -64,7 +64,8 @@ def fit_cell(whole: Timed) -> CellFit:
     solution = least_squares(residuals, typical, loss="soft_l1", f_scale=LOSS_SCALE, x_scale=spread)
     errors = np.log(kernel_times(timed, solution.x) / timed.time_s)
     scatter = max(1.4826 * float(np.median(np.abs(errors))), 0.03)
-    precision = solution.jac.T @ solution.jac / scatter**2 * min(EFFECTIVE_ROWS / len(errors), 1.0)
+    slopes = solution.jac[: len(errors)]  # those of the measurements: the prior is added as it is
+    precision = slopes.T @ slopes / scatter**2 * min(EFFECTIVE_ROWS / len(errors), 1.0)
     covariance = np.linalg.inv(precision + np.diag(1 / spread**2))
     deviation = np.maximum(np.sqrt(np.diag(covariance)), SMALLEST_DEVIATION)
     cell = timed.cell
