@@ -104,8 +104,9 @@ def network_kernels(
         raise BadValue(f"serving needs a language model from a config: not {network.name}")
     first_of_type = network.block_types or (0,) * network.blocks
     chosen = tuple(sorted(set(first_of_type)))
-    lengths = {"context": context} if phase == "decode" else {"length": context}
-    options = SequenceOptions(phase=phase, tensor_parallel=tensor, blocks=chosen, **lengths)
+    # The first norm of a block adds what the block before it computed: one block more is built, and not counted.
+    options = SequenceOptions(phase=phase, tensor_parallel=tensor, blocks=(chosen[0], *chosen))
+    options = options._replace(context=context) if phase == "decode" else options._replace(length=context)
     layers = network.rebuild(options).layers
     whole = layers
     if tensor > 1:
@@ -114,7 +115,7 @@ def network_kernels(
     graph = _group(layers, phase, fusion)
     own = range(network.blocks) if blocks is None else blocks
     types = [first_of_type[index] for index in own]
-    counts = [types.count(block) for block in chosen]
+    counts = [0, *(types.count(block) for block in chosen)]
     first_position = next(index for index, layer in enumerate(layers) if _block_of(layer) is not None)
     kernels = []
     for part in graph:
@@ -216,8 +217,11 @@ class _Grouping:
             if key is not None:
                 groups.setdefault(key, []).append(index)
         self._join_residuals(groups)
-        parts = [_Part(self._kernel(key, members), members[0]) for key, members in groups.items()]
-        parts = [part for part in parts if part.kernel is not None]
+        parts = []
+        for key, members in groups.items():
+            kernel = self._kernel(key, members)
+            if kernel is not None:
+                parts.append(_Part(kernel, members[0]))
         return sorted(parts, key=lambda part: part.position)
 
     def _key(self, index: int, layer: Layer) -> object:
@@ -279,7 +283,9 @@ class _Grouping:
         block_depth = next(position for position, part in enumerate(layer.name.split(".")) if part.isdigit()) + 1
         if depth == block_depth + 1:
             return "residual"
-        has_experts = any(other.kind == "grouped_matmul" and other.name.startswith(_module(layer)) for other in self.layers)
+        has_experts = any(
+            other.kind == "grouped_matmul" and other.name.startswith(_module(layer)) for other in self.layers
+        )
         return COMBINATION if layer.kind == "add" and has_experts else ACTIVATION
 
     def _is_routing(self, layer: Layer) -> bool:
@@ -428,9 +434,10 @@ class _Grouping:
 
     def _is_read_outside(self, index: int, inside: set[int]) -> bool:
         for other in range(index + 1, len(self.layers)):
-            if other not in inside and self.layers[other].kind not in _VIEWS:
-                if any(self._root(parent) == index for parent in self.layers[other].parents):
-                    return True
+            layer = self.layers[other]
+            is_reader = other not in inside and layer.kind not in _VIEWS
+            if is_reader and any(self._root(parent) == index for parent in layer.parents):
+                return True
         return False
 
 

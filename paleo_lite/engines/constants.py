@@ -192,7 +192,7 @@ def predict_constants(fit: ClassFit, traits: Traits, cell_traits: Sequence[Trait
             total += variance
         weights = np.linalg.solve(covariance, cross)
         theta[index] = mean + weights @ (estimates[:, index] - mean)
-        deviation[index] = np.sqrt(max(total - weights @ cross, 0.0))
+        deviation[index] = np.sqrt(max(float(total - weights @ cross), 0.0))
     return Constants(theta, deviation, fit.scatter)
 
 

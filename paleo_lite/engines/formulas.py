@@ -70,7 +70,7 @@ class KernelClass(msgspec.Struct, frozen=True):
 
 
 def combine(compute_s: Any, memory_s: Any, sharpness: Any) -> Any:
-    """Return the norm of the times of arithmetic and of memory traffic: their sum at sharpness 0, the larger at infinity."""
+    """Return the norm of the times of arithmetic and traffic: their sum at sharpness 0, the larger one at infinity."""
     exponent = 1 + sharpness
     larger, smaller = np.maximum(compute_s, memory_s), np.minimum(compute_s, memory_s)
     ratio = smaller / np.maximum(larger, 1e-30)
@@ -253,7 +253,9 @@ def decode_attention_s(
     efficiency, share, floor_s, half, sharpness, head_ns = np.exp(theta)
     tiles = sequences * kv_heads * np.ceil(keys / KEYS_PER_BLOCK)
     filled = tiles / (tiles + half * rates.multiprocessors)
-    moved_bytes = sequences * (kv_heads * keys * (key_size + value_size) * cache_bytes + 2 * RESULT_BYTES * heads * key_size)
+    moved_bytes = sequences * (
+        kv_heads * keys * (key_size + value_size) * cache_bytes + 2 * RESULT_BYTES * heads * key_size
+    )
     memory_s = moved_bytes / (rates.bandwidth_bytes_per_s * share * filled)
     rows = np.maximum(heads / kv_heads, FEWEST_ROWS) * kv_heads
     flops = 4.0 * sequences * rows * keys * key_size

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..formats import bytes_per_number
+from ..machines import Device
+from .blocks import SAMPLED_BYTES, SAMPLING
 from .formulas import RESULT_BYTES
 from .kernels import Attention, CountedKernel, Experts, Pointwise, Product
 from .rates import kernel_rates
 from .step import EngineStep
+
+REPORTED_SHARE = 0.99
+"""Share of the memory of a device that its driver reports."""
+
+LOGIT_BYTES = {"vllm": 46.0}
+"""Bytes per logit at the peak of a sampler, of engines that sample for the largest batch before they size the cache.
+
+vLLM's sorts logits in 32 bits for the limits of the nucleus: 16 and 32 bits, sorted values and 64-bit indices, and what
+the sort needs, 42 bytes (v1/sample/ops/topk_topp_sampler.py). Its logs say 41 (1.26 GiB for 256 sequences of Llama 3,
+https://github.com/vllm-project/vllm/pull/10511) to 50.
+"""
 
 
 def stored_weight_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> float:
@@ -54,19 +67,41 @@ def sequence_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: f
     return total
 
 
-def activation_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: int) -> float:
-    """Return the bytes of activations of an iteration: the residual stream, and the widest kernel's input and output.
+def reported_bytes(device: Device) -> float:
+    """Return the memory of a device that its driver reports.
 
-    Rows of experts count once for each expert that a token passes.
+    What data sheets call a gigabyte of memory is a gibibyte, of which the driver keeps about 1%: an A100 of 80 GB
+    reports 84,990,623,744 bytes, an H100 85,018,279,936, a B200 of 180 GB 191,503,138,816.
     """
-    widest, hidden_size = 0.0, 0
+    return REPORTED_SHARE * device.memory_bytes / 1e9 * 2**30
+
+
+def activation_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: int, sequences: int = 0) -> float:
+    """Return the bytes of activations at the peak of the largest iteration, which an engine keeps free.
+
+    Either the residual stream with the widest kernel's input and output, where rows of experts count once for each
+    expert that a token passes, or the logits in the sampler.
+
+    Parameters
+    ----------
+    step : EngineStep
+        Formats and placement.
+    kernels : sequence of CountedKernel
+        Kernels of the device.
+    tokens, sequences : int
+        Most tokens and most sequences of an iteration.
+    """
+    widest, hidden_size, sampler_bytes = 0.0, 0, 0.0
     for counted in kernels:
         kernel = counted.kernel
         if isinstance(kernel, Product) and kernel.rows == "tokens":
             widest = max(widest, kernel.n + kernel.k)
             hidden_size = hidden_size or kernel.k
+        elif isinstance(kernel, Pointwise) and kernel.name == SAMPLING:
+            logits = kernel.row_bytes / SAMPLED_BYTES
+            sampler_bytes = LOGIT_BYTES.get(step.engine, 0.0) * sequences * logits
         elif isinstance(kernel, Experts):
             inner_size = kernel.inner_size / step.placement.experts_tensor
             share = 1.0 / step.placement.experts
             widest = max(widest, kernel.active * share * (2 * kernel.hidden_size + 3 * inner_size))
-    return tokens * RESULT_BYTES * (2 * hidden_size + widest)
+    return max(tokens * RESULT_BYTES * (2 * hidden_size + widest), sampler_bytes)

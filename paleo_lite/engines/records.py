@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .blocks import COMBINATION, NORM, QUERY_KEY_NORM, ROTARY, Fusion
+from .blocks import ROTARY, Fusion
 
 FUSIONS: dict[str, Fusion] = {
     "vllm": Fusion(
@@ -10,7 +10,7 @@ FUSIONS: dict[str, Fusion] = {
         ("https://github.com/vllm-project/vllm/tree/main/vllm/v1/attention/backends",),
     ),
     "sglang": Fusion(
-        {ROTARY: 1},  # the rotary kernel writes the cache
+        {ROTARY: 2},  # rotary_embedding, then store_kvcache; only gpt-oss and Qwen3's mixtures write it in the first
         ("https://github.com/sgl-project/sglang/tree/main/python/sglang/srt/layers",),
     ),
     "tensorrt-llm": Fusion(

@@ -67,14 +67,16 @@ def expert_load(
         # A token chooses an expert with probability count / tokens.
         probability = counts / tokens[:, None]
         variance = variance + (counts * (1 - probability)).mean(axis=1)
-        occupied = 1 - (1 - np.minimum(probability, 1 - 1e-12)) ** tokens[:, None]
-    else:
-        occupied = np.minimum(counts, 1.0)
     maximum = np.interp(np.log2(ranks), np.arange(len(_STANDARD_MAXIMA)), _STANDARD_MAXIMA)
     rows = own_experts * mean + maximum * np.sqrt(own_experts * variance)
     rows = np.minimum(rows, tokens * min(active, own_experts))
-    busier = rows / np.maximum(own_experts * mean, 1e-12)
-    distinct = own_experts * occupied.mean(axis=1) * busier
+    busier_counts = counts * (rows / np.maximum(own_experts * mean, 1e-12))[:, None]
+    if is_random:
+        probability = np.minimum(busier_counts / tokens[:, None], 1 - 1e-12)
+        occupied = 1 - (1 - probability) ** tokens[:, None]
+    else:
+        occupied = np.minimum(busier_counts, 1.0)
+    distinct = own_experts * occupied.mean(axis=1)
     distinct = np.clip(distinct, np.minimum(1.0, rows), np.minimum(own_experts, np.maximum(rows, 1.0)))
     return ExpertLoad(rows, np.maximum(distinct, np.minimum(rows, 1.0)))
 

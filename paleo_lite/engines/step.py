@@ -1,8 +1,8 @@
 """Time of an iteration of an engine on one device: its kernels, the exchanges between devices, and how sure it is.
 
 Every kernel's time follows from its shape and the constants of the engine on the device (`paleo_lite.engines.formulas`,
-`paleo_lite.engines.constants`). The variance of the logarithm of a sum of kernels is that of the constants, propagated by
-the delta method and independent between classes and formats, and the scatter of kernels around their formulas.
+`paleo_lite.engines.constants`). The variance of the logarithm of a sum of kernels is that of the constants, propagated
+by the delta method and independent between classes and formats, and the scatter of kernels around their formulas.
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ import numpy as np
 
 from ..formats import bytes_per_number
 from ..machines import Device
+from .blocks import Fusion
 from .constants import Constants, EngineConstants, Host, engine_constants
 from .formulas import (
-    KERNEL_CLASSES, Rates, all_reduce_s, decode_attention_s, expert_exchange_s, experts_s, pointwise_s, product_s,
+    KERNEL_CLASSES,
+    Rates,
+    all_reduce_s,
+    decode_attention_s,
+    expert_exchange_s,
+    experts_s,
+    pointwise_s,
+    product_s,
     prompt_attention_s,
 )  # fmt: skip
 from .kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product
@@ -81,6 +89,10 @@ class Placement(msgspec.Struct, frozen=True):
     def experts_tensor(self) -> int:
         """Devices that divide every expert."""
         return self.devices // self.experts
+
+
+ONE_DEVICE = Placement()
+"""Placement on a single device."""
 
 
 class Formats(msgspec.Struct, frozen=True):
@@ -159,7 +171,7 @@ class EngineStep:
         device: Device,
         engine: str,
         formats: Formats,
-        placement: Placement = Placement(),
+        placement: Placement = ONE_DEVICE,
         constants: EngineConstants | None = None,
     ) -> None:
         self.device, self.engine, self.formats, self.placement = device, engine, formats, placement
@@ -247,8 +259,8 @@ class EngineStep:
         rates, weight_bytes, operand_bytes = self._rates(form)
         rows = _rows(kernel, load)
         return product_s(
-            theta, rates, m=rows, n=kernel.n, k=kernel.k, weight_bytes=weight_bytes, operand_bytes=operand_bytes,
-            groups=kernel.groups,
+            theta, rates, m=np.maximum(rows, 1.0), n=kernel.n, k=kernel.k, groups=kernel.groups,
+            weight_bytes=weight_bytes, operand_bytes=operand_bytes,
         ) * (rows > 0)  # fmt: skip
 
     def _experts_s(self, kernel: Experts, load: Load) -> Any:
@@ -284,11 +296,12 @@ class EngineStep:
                 theta, rates, sequences=busy, keys=keys, value_size=kernel.value_size, cache_bytes=cache_bytes, **sizes
             ) * (sequences > 0)
         length, cached = np.asarray(load.length, dtype=np.float64), np.asarray(load.cached, dtype=np.float64)
+        prompts = np.asarray(load.prompts, dtype=np.float64)
         pairs = causal_pairs(length, cached, kernel.window)
         return prompt_attention_s(
-            theta, rates, sequences=load.prompts, length=np.maximum(length, 1.0), pairs=pairs,
+            theta, rates, sequences=np.maximum(prompts, 1e-9), length=np.maximum(length, 1.0), pairs=pairs,
             value_size=kernel.value_size, cache_bytes=cache_bytes, **sizes,
-        ) * (length > 0)  # fmt: skip
+        ) * (prompts * length > 0)  # fmt: skip
 
     def _pointwise_s(self, kernel: Pointwise, load: Load) -> Any:
         theta, _ = self._constants("pointwise", "bf16")
@@ -349,3 +362,18 @@ _TIMERS: dict[type, Callable[[EngineStep, Any, Load], Any]] = {
     Pointwise: EngineStep._pointwise_s,
     Exchange: EngineStep._exchange_s,
 }
+
+
+class EngineKernels(msgspec.Struct, frozen=True):
+    """Times of an engine's kernels on a device, and what the engine fuses.
+
+    Attributes
+    ----------
+    step : EngineStep
+        Times of kernels.
+    fusion : Fusion
+        What the engine fuses.
+    """
+
+    step: EngineStep
+    fusion: Fusion

@@ -9,6 +9,7 @@ import msgspec
 
 from ..counting import Layer
 from ..counting.kinds import cached_elements
+from ..engines.memory import activation_bytes, reported_bytes, sequence_bytes, stored_weight_bytes
 from ..errors import DoesNotFit
 from ..formats import bytes_per_number
 from ..machines import Device
@@ -106,7 +107,6 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Engine, *, mean_token
 
     Every attention group has a cache of its own; the room is that of all groups of a replica together.
     """
-    from ..engines.memory import activation_bytes, sequence_bytes, stored_weight_bytes
     from .kernel_tables import stage_kernels
 
     assert on_device.kernels is not None
@@ -116,7 +116,7 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Engine, *, mean_token
     rooms = []
     for kernels in stage_kernels(on_device, "decode", tokens - 1):
         weights_bytes = stored_weight_bytes(step, kernels)
-        activations_bytes = activation_bytes(step, kernels, engine.max_batched_tokens)
+        activations_bytes = activation_bytes(step, kernels, engine.max_batched_tokens, engine.max_sequences)
         cache_bytes = _cache_bytes(device, engine, weights_bytes, activations_bytes)
         per_sequence = sequence_bytes(step, kernels, tokens)
         blocks = _count_blocks(cache_bytes, per_sequence / tokens * engine.block_tokens)
@@ -130,10 +130,11 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Engine, *, mean_token
 
 def _cache_bytes(device: Device, engine: Engine, weights_bytes: float, activations_bytes: float) -> float:
     """Return the bytes of a device that an engine leaves for the cache."""
+    memory_bytes = reported_bytes(device)
     if engine.is_fraction_of_free:
-        free_bytes = device.memory_bytes - RESERVE_BYTES - weights_bytes - activations_bytes
+        free_bytes = memory_bytes - RESERVE_BYTES - weights_bytes - activations_bytes
         return engine.memory_fraction * free_bytes
-    return engine.memory_fraction * device.memory_bytes - RESERVE_BYTES - weights_bytes - activations_bytes
+    return engine.memory_fraction * memory_bytes - RESERVE_BYTES - weights_bytes - activations_bytes
 
 
 def _count_blocks(cache_bytes: float, block_bytes: float) -> int:
@@ -152,8 +153,8 @@ def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom]) -> Cach
     if smallest.blocks < 1:
         raise DoesNotFit(
             f"{on_device.workload.network.name} leaves no memory for a KV cache on {device.name}: weights take "
-            f"{format_si(smallest.weights_bytes, 'B', 3)}, activations {format_si(smallest.activations_bytes, 'B', 3)} of "
-            f"{format_si(device.memory_bytes, 'B', 3)}; use a larger `--tensor`, `--pipeline` or narrower "
+            f"{format_si(smallest.weights_bytes, 'B', 3)}, activations {format_si(smallest.activations_bytes, 'B', 3)} "
+            f"of {format_si(device.memory_bytes, 'B', 3)}; use a larger `--tensor` or `--pipeline`, or narrower "
             "`--weights`"
         )
     return smallest

@@ -14,6 +14,7 @@ from ..machines import Device
 from .cache import CacheRoom, cached_bytes, measure_room
 from .engines import Engine
 from .iteration_times import IterationTimes, ModelOnDevice, tabulate
+from .kernel_tables import tabulate_kernels
 from .pipeline import stage_workloads
 from .requests import Traffic
 from .simulator import Options, Outcome, simulate
@@ -81,7 +82,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         drafted = self.options.speculation.draft_length + 1
         # A whole prompt may be longer than an iteration's tokens; a preempted request is computed up to its answer.
         new_tokens = max(engine.max_batched_tokens, longest) + sequences * drafted
-        tables = tabulate(
+        tables = _tabulate(
             self.on_device,
             max_new_tokens=new_tokens,
             max_sequences=sequences,
@@ -90,7 +91,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         )
         draft_tables = None
         if self.draft is not None:
-            draft_tables = tabulate(
+            draft_tables = _tabulate(
                 self.draft, max_new_tokens=sequences, max_sequences=sequences, max_prompt=1, max_context=longest
             )
         return Prepared(self, engine, room, tables, draft_tables)
@@ -192,6 +193,13 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
             for shorter, longer in zip(*stages)
         )
         return float(point_to_point_time_s(token_bytes, link_rate(link)))
+
+
+def _tabulate(on_device: ModelOnDevice, **sizes: int) -> IterationTimes:
+    """Return the iteration times of a network: from the kernels of its engine where they are known, else by layers."""
+    if on_device.kernels is not None:
+        return tabulate_kernels(on_device, **sizes)
+    return tabulate(on_device, **sizes)
 
 
 def device_link(device: Device) -> str:

@@ -44,7 +44,7 @@ from .pipeline import MIN_EXCHANGE_BYTES, Pipeline, send_time_s, stage_numbers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .kernel_tables import EngineKernels
+    from ..engines.step import EngineKernels
 
     Floats = NDArray[np.float64]
 
@@ -385,16 +385,6 @@ def tabulate(
     max_context : int
         Tokens of a prompt and its answer.
     """
-    if on_device.kernels is not None:
-        from .kernel_tables import tabulate_kernels
-
-        return tabulate_kernels(
-            on_device,
-            max_new_tokens=max_new_tokens,
-            max_sequences=max_sequences,
-            max_prompt=max_prompt,
-            max_context=max_context,
-        )
     workload = on_device.decode_workload(max(min(max_context - 1, TYPICAL_CONTEXT), 1))
     token_sizes = _sizes(max(max_new_tokens, max_sequences), is_coarse=has_experts(workload))
     times = _group_times(on_device, workload, token_sizes)

@@ -8,7 +8,7 @@ sequences and context or by the length of the prompt, the head by the sampled se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +18,7 @@ from ..architectures import Network
 from ..engines.blocks import Fusion, exchange_tokens, network_kernels
 from ..engines.kernels import CountedKernel, Experts, Pointwise
 from ..engines.rates import kernel_rates
-from ..engines.step import EngineStep, Load
+from ..engines.step import Load
 from .iteration_times import IterationTimes, interpolate_prompts, slowest_stages, tabulated_contexts
 from .pipeline import send_time_s, split_blocks
 
@@ -34,21 +34,6 @@ Z_90 = 1.645
 
 TYPICAL_CONTEXT = 2048
 """Context at which the interval of an iteration is computed."""
-
-
-class EngineKernels(msgspec.Struct, frozen=True):
-    """Times of an engine's kernels on a device, and what the engine fuses.
-
-    Attributes
-    ----------
-    step : EngineStep
-        Times of kernels.
-    fusion : Fusion
-        What the engine fuses.
-    """
-
-    step: EngineStep
-    fusion: Fusion
 
 
 class _FusedNetwork:
@@ -170,7 +155,8 @@ class _Tables:
         decoding = [one for one in self.decode if _rows(one) == "decoding"]
         rows = []
         for context in contexts:
-            row = self._total(decoding, lambda n, context=context: Load(sequences=n, context=context), sequences)
+            load = partial(_decoding_load, context)
+            row = self._total(decoding, load, sequences)
             rows.append(_interpolate(sequences, row, self.max_sequences))
         lengths = _lengths(self.max_prompt)
         prompts = [one for one in self.prefill if _rows(one) == "prompts"]
@@ -193,8 +179,9 @@ class _Tables:
 
     def _total(self, kernels: Sequence[CountedKernel], load: Callable[[Any], Load], sizes: Any) -> Floats:
         """Return the seconds of kernels at several sizes."""
-        seconds = np.zeros(len(sizes))
-        return seconds + self.step.total_s(kernels, load(np.asarray(sizes, dtype=np.float64)))
+        seconds: Floats = np.zeros(len(sizes))
+        seconds += self.step.total_s(kernels, load(np.asarray(sizes, dtype=np.float64)))
+        return seconds
 
     def _shortest_s(self, prompts: Sequence[CountedKernel]) -> float:
         """Return the seconds of the kernels of a prompt that do not depend on its length."""
@@ -214,6 +201,11 @@ class _Tables:
 
 def _launches(counted: CountedKernel) -> int:
     return counted.kernel.launches if isinstance(counted.kernel, Pointwise) else 1
+
+
+def _decoding_load(context: float, sequences: Any) -> Load:
+    """Return the load of decoding sequences."""
+    return Load(sequences=sequences, context=context)
 
 
 def _rows(counted: CountedKernel) -> str:

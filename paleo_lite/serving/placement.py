@@ -10,11 +10,11 @@ from ..distributed.links import Topology
 from ..engines.choose import choose_formats, has_constants
 from ..engines.kernels import Attention, Experts
 from ..engines.records import FUSIONS, engine_of_policy
-from ..engines.step import EngineStep, Placement
+from ..engines.step import EngineKernels, EngineStep, Placement
 from ..errors import BadValue
 from ..machines import Device
 from .iteration_times import ModelOnDevice
-from .kernel_tables import EngineKernels, device_kernels
+from .kernel_tables import device_kernels
 
 CHECKED_CONTEXT = 512
 """Tokens in the cache of the network that is checked: enough for caches that hold a vector for several tokens."""

@@ -12,7 +12,8 @@ from paleo_lite.api.prediction import resolve_question
 from paleo_lite.cli import main
 from paleo_lite.serving.decode_kernels import time_decode_kernels
 from paleo_lite.serving.deployment import tensor_group
-from paleo_lite.serving.iteration_times import ModelOnDevice, tabulate
+from paleo_lite.serving.iteration_times import ModelOnDevice
+from paleo_lite.serving.kernel_tables import tabulate_kernels as tabulate
 from paleo_lite.serving.pipeline import connect_stages
 from paleo_lite.serving.placement import with_kernels
 

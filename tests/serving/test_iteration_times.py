@@ -96,7 +96,7 @@ def test_room_is_memory_without_weights_and_activations(on_device: ModelOnDevice
     room = measure_room(on_device, engine, mean_tokens=1280, prompt_tokens=1024)
     assert room.weights_bytes == pytest.approx(8.03e9 * 2, rel=0.001)  # 8.03 G parameters in 2 bytes
     total = room.weights_bytes + room.activations_bytes + room.cache_bytes
-    assert total == pytest.approx(0.9 * 80e9 - 1e9)
+    assert total == pytest.approx(0.9 * 85_018_279_936 - 1e9, rel=0.001)  # bytes that the driver of an H100 reports
     assert room.blocks == int(room.cache_bytes // (16 * 131072))
 
 

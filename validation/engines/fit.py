@@ -64,7 +64,8 @@ def fit_cell(whole: Timed) -> CellFit:
     solution = least_squares(residuals, typical, loss="soft_l1", f_scale=LOSS_SCALE, x_scale=spread)
     errors = np.log(kernel_times(timed, solution.x) / timed.time_s)
     scatter = max(1.4826 * float(np.median(np.abs(errors))), 0.03)
-    precision = solution.jac.T @ solution.jac / scatter**2 * min(EFFECTIVE_ROWS / len(errors), 1.0)
+    slopes = solution.jac[: len(errors)]  # those of the measurements: the prior is added as it is
+    precision = slopes.T @ slopes / scatter**2 * min(EFFECTIVE_ROWS / len(errors), 1.0)
     covariance = np.linalg.inv(precision + np.diag(1 / spread**2))
     deviation = np.maximum(np.sqrt(np.diag(covariance)), SMALLEST_DEVIATION)
     cell = timed.cell
@@ -88,7 +89,7 @@ def fit_class(name: str, cells: Sequence[CellFit]) -> ClassFit:
     estimates = np.array([cell.theta for cell in cells])
     errors = np.array([cell.deviation for cell in cells]) ** 2
     means, variances = [], []
-    for index, deviation in enumerate(kernels.deviation):
+    for index in range(len(kernels.parameters)):
         y, noise = estimates[:, index], errors[:, index]
         start = np.full(len(EFFECTS), np.log(max(float(np.var(y)), 1e-3) / len(EFFECTS)))
 
@@ -102,7 +103,9 @@ def fit_class(name: str, cells: Sequence[CellFit]) -> ClassFit:
             # A weak prior keeps variances apart from zero where few cells differ in an effect.
             return float(0.5 * rest @ rest + np.log(np.diag(factor)).sum() + 0.05 * ((logs - start) ** 2).sum())
 
-        solution = minimize(loss, start, method="L-BFGS-B", bounds=[(np.log(SMALLEST_VARIANCE), np.log(4.0))] * len(start))
+        solution = minimize(
+            loss, start, method="L-BFGS-B", bounds=[(np.log(SMALLEST_VARIANCE), np.log(4.0))] * len(start)
+        )
         found = np.exp(solution.x)
         covariance = np.tensordot(found, matrices, 1) + np.diag(noise)
         inverse = np.linalg.inv(covariance)

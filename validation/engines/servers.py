@@ -101,7 +101,15 @@ class Server(msgspec.Struct, frozen=True):
     @property
     def group(self) -> tuple[str, ...]:
         """What servers of one series have in common."""
-        return (self.source, self.network, self.gpu, self.engine, self.precision, self.weights or "", str(self.experts > 1))
+        return (
+            self.source,
+            self.network,
+            self.gpu,
+            self.engine,
+            self.precision,
+            self.weights or "",
+            str(self.experts > 1),
+        )
 
     @property
     def step_s(self) -> float:
@@ -175,15 +183,10 @@ def _parallelism(row: dict[str, str]) -> tuple[int, int, int]:
     """
     attention_data = int(float(row["attention_dp_size"] or 1))
     named = re.search(r"_tp(\d+)(?:_0)?_ep(\d+|none)", row["id"])
-    if named:
-        devices = int(named[1])
-        if named[2].isdigit():
-            experts = int(named[2])
-        else:
-            experts = min(int(float(row["moe_ep_size"] or 1)) or 1, devices)
-    else:
-        devices = int(float(row["tp_size"]))
-        experts = min(int(float(row["moe_ep_size"] or 1)) or 1, devices)
+    devices = int(named[1]) if named else int(float(row["tp_size"]))
+    experts = min(int(float(row["moe_ep_size"] or 1)) or 1, devices)
+    if named and named[2].isdigit():
+        experts = int(named[2])
     groups = devices if attention_data > 1 and row["engine"] != "vllm" else 1
     return devices, experts, groups
 

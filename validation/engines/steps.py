@@ -26,13 +26,10 @@ from paleo_lite.serving.kernel_tables import device_kernels
 from .servers import Server, place
 
 LOSS_SCALE = 0.1
-LAUNCH_DEVIATIONS = {"class": 0.6, "engine": 0.3, "format": 0.3}
+LAUNCH_DEVIATIONS = {"class": 0.4, "engine": 0.2, "format": 0.05}
 """Standard deviations of the logarithms of launch factors around 1, by what they are for."""
 
-WORK_DEVIATIONS = {"class": 0.3, "engine": 0.15, "format": 0.15}
-EXCHANGE_FACTOR = 2.0
-"""Deviations of exchanges between devices, relative to those of other kernels: alone, no device waits for another."""
-
+WORK_DEVIATIONS = {"class": 0.2, "engine": 0.1, "format": 0.1}
 TYPICAL_HOST = Host(5e-4, 1e-5, 5e-5)
 HOST_DEVIATION = 1.0
 
@@ -63,9 +60,7 @@ def parts_of(server: Server) -> StepParts:
     longest = round(prompt + answer)
     groups = server.attention_data
     own = np.ceil(server.concurrency / groups)
-    decode = Load(
-        tokens=own, all_tokens=server.concurrency, sampled=own, sequences=own, context=prompt + answer / 2
-    )
+    decode = Load(tokens=own, all_tokens=server.concurrency, sampled=own, sequences=own, context=prompt + answer / 2)
     prefill = Load(tokens=prompt, all_tokens=prompt, sampled=1.0, prompts=1.0, length=prompt)
     prompts_per_token = (server.concurrency - 1) / groups / answer
     launch_s: dict[tuple[str, str], float] = {}
@@ -109,8 +104,7 @@ class _Factors:
         for kind, spreads in (("launch", LAUNCH_DEVIATIONS), ("work", WORK_DEVIATIONS)):
             for (kernels, engine, form), level in entries.items():
                 self.names.append((kind, kernels, engine, form))
-                factor = EXCHANGE_FACTOR if kernels in ("all-reduce", "expert exchange") else 1.0
-                deviations.append(spreads[level] * factor)
+                deviations.append(spreads[level])
         self.deviations = np.array(deviations)
         self.engines = sorted({part.server.engine for part in parts})
         index = {name: position for position, name in enumerate(self.names)}
@@ -118,7 +112,7 @@ class _Factors:
         self.design = np.zeros((len(columns), len(self.names)))
         for row, (kind, (engine, kernels, form)) in enumerate(columns):
             for name in ((kernels, "", ""), (kernels, engine, ""), (kernels, engine, form)):
-                self.design[row, index[kind, *name]] = 1.0
+                self.design[row, index[(kind, *name)]] = 1.0
         position = {column: number for number, column in enumerate(columns)}
         self.seconds = np.zeros((len(parts), len(columns)))
         for row, part in enumerate(parts):

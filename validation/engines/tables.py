@@ -270,7 +270,7 @@ def all_reduces(data: Path) -> Iterator[Timed]:
 
 
 def expert_exchanges(data: Path) -> Iterator[Timed]:
-    """Read the dispatch and the combination of tokens: DeepEP's low-latency and normal kernels, the faster at each size.
+    """Read the dispatch and combination of tokens: DeepEP's low-latency and normal kernels, the faster at each size.
 
     Bytes are those that leave a device: every token goes once to each device that holds one of its experts.
     """
@@ -278,9 +278,26 @@ def expert_exchanges(data: Path) -> Iterator[Timed]:
 
     tables = _read(data / "engines/moe_all_to_all.csv.gz")
     tables = tables[~tables.comm_backend.str.contains("v2")]
-    tables["dispatched"] = tables.comm_dtype.map({"bfloat16": 2.0, "default": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "fp4": 2.0})
+    tables["dispatched"] = tables.comm_dtype.map(
+        {"bfloat16": 2.0, "default": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "fp4": 2.0}
+    )
     tables["seconds"] = tables.latency * 1e-6
-    frames = [tables[["gpu", "engine", "phase", "ep_size", "node_num", "hidden_size", "topk", "num_tokens", "dispatched", "seconds"]]]
+    frames = [
+        tables[
+            [
+                "gpu",
+                "engine",
+                "phase",
+                "ep_size",
+                "node_num",
+                "hidden_size",
+                "topk",
+                "num_tokens",
+                "dispatched",
+                "seconds",
+            ]
+        ]
+    ]
     for file, dispatch, combine in (
         ("deepep_low_latency", "dispatch_avg_t_us", "combine_avg_t_us"),
         ("deepep_normal", "dispatch_transmit_us", "combine_transmit_us"),
@@ -341,7 +358,9 @@ def pointwise(data: Path) -> Iterator[Timed]:
     norms["gpu"] = norms.gpu.map(POINTWISE_DEVICES)
     small = _read(data / "engines/gemm.csv.gz")
     small = small[small.gemm_dtype == "bfloat16"]
-    small = small.assign(bytes=2 * (small.m * small.n + small.m * small.k + small.n * small.k), seconds=small.latency * 1e-3)
+    small = small.assign(
+        bytes=2 * (small.m * small.n + small.m * small.k + small.n * small.k), seconds=small.latency * 1e-3
+    )
     whole = pd.concat([norms, small[small.bytes < SHORT_BYTES][["gpu", "engine", "bytes", "seconds"]]])
     for (gpu,), group in _groups(whole, "gpu"):
         rates, _, _ = kernel_rates(find_device(gpu), "bf16")

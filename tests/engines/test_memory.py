@@ -1,0 +1,240 @@
+"""Memory under an engine: weights and caches by hand, and the capacities that vLLM's users publish.
+
+Tests: engines/memory.py, serving/placement.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.api.prediction import resolve_question
+from paleo_lite.engines.kernels import Experts
+from paleo_lite.engines.memory import activation_bytes, reported_bytes, sequence_bytes, stored_weight_bytes
+from paleo_lite.errors import BadValue, DoesNotFit
+from paleo_lite.machines import find_device
+from paleo_lite.serving.cache import CacheRoom, measure_room
+from paleo_lite.serving.deployment import tensor_group
+from paleo_lite.serving.engines import find_engine
+from paleo_lite.serving.iteration_times import ModelOnDevice
+from paleo_lite.serving.kernel_tables import device_kernels
+from paleo_lite.serving.pipeline import connect_stages
+from paleo_lite.serving.placement import check_undivided, engine_speaks_for, with_kernels
+
+
+def placed(
+    network: str,
+    gpu: str,
+    devices: int = 1,
+    *,
+    precision: str = "bf16",
+    weights: str | None = None,
+    kv_cache: str = "bf16",
+    experts: int = 1,
+    attention_data: int = 1,
+) -> ModelOnDevice:
+    workload, machine, model = resolve_question(network, gpu, precision=precision, phase="decode", weights=weights)
+    alone = ModelOnDevice(workload, machine, model, tensor_group(machine.device, devices), kv_cache)
+    return with_kernels(alone, "vllm", experts=experts, attention_data=attention_data)
+
+
+def per_token(on_device: ModelOnDevice, tokens: int = 1000) -> float:
+    assert on_device.kernels is not None
+    return sequence_bytes(on_device.kernels.step, device_kernels(on_device, "decode", tokens - 1), tokens) / tokens
+
+
+def weights_of(on_device: ModelOnDevice) -> float:
+    assert on_device.kernels is not None
+    return stored_weight_bytes(on_device.kernels.step, device_kernels(on_device, "decode", 100))
+
+
+def room(on_device: ModelOnDevice, fraction: float, **limits: int) -> CacheRoom:
+    engine = find_engine("vllm", on_device.machine.device, memory_fraction=fraction, **limits)
+    return measure_room(on_device, engine, mean_tokens=2048, prompt_tokens=1024)
+
+
+# Caches and weights by hand ------------------------------------------------------------------------------------------
+
+
+def test_a_token_of_llama_3_8b_takes_131072_bytes() -> None:
+    """Keys and values of 32 blocks, 8 heads of 128, in 16 bits; half of it in 8 bits, and an eighth on 8 devices."""
+    assert per_token(placed("llama-3-8b", "h100-sxm")) == 2 * 32 * 8 * 128 * 2 == 131_072
+    assert per_token(placed("llama-3-8b", "h100-sxm", kv_cache="fp8")) == 65_536
+    assert per_token(placed("llama-3-8b", "h100-sxm", 8)) == 16_384
+
+
+@pytest.mark.parametrize(("devices", "attention_data"), [(8, 1), (8, 8), (16, 2)])
+def test_every_device_keeps_the_latent_vectors_of_deepseek(devices: int, attention_data: int) -> None:
+    """61 blocks of 512 + 64 numbers in 16 bits, which tensor parallelism cannot divide."""
+    on_device = placed("deepseek-r1", "b200", devices, precision="fp8", attention_data=attention_data)
+    assert per_token(on_device) == 61 * 576 * 2 == 70_272
+
+
+def test_a_window_keeps_no_more_tokens_than_it_sees() -> None:
+    """gpt-oss-120b: 18 blocks keep all tokens, 18 keep 128: 2 x 8 heads of 64 numbers each."""
+    on_device = placed("gpt-oss-120b", "b200", weights="mxfp4")
+    assert per_token(on_device, 4096) * 4096 == 2 * 8 * 64 * 2 * 18 * (4096 + 128)
+
+
+def test_attention_groups_hold_sequences_of_their_own() -> None:
+    """Eight groups of one device: each has the latent vectors of its own sequences, so that there is room for more."""
+    whole = placed("deepseek-r1", "b200", 8, precision="fp8")
+    groups = placed("deepseek-r1", "b200", 8, precision="fp8", experts=8, attention_data=8)
+    together, apart = room(whole, 0.9), room(groups, 0.9)
+    assert apart.cache_bytes < together.cache_bytes  # each has all weights of attention
+    expected = 8 * apart.cache_bytes / (61 * 576 * 2)
+    assert apart.tokens == pytest.approx(expected, rel=0.001) and apart.tokens > 5 * together.tokens
+
+
+@pytest.mark.parametrize(
+    ("network", "parameters", "weights", "bytes_per_parameter"),
+    [
+        ("llama-3-8b", 8_030_261_248, None, 2),
+        ("qwen2.5-14b", 14_770_033_664, None, 2),
+        ("qwen3-30b-a3b", 30_532_122_624, None, 2),
+    ],
+)
+def test_weights_take_16_bits_per_published_parameter(network, parameters, weights, bytes_per_parameter) -> None:
+    on_device = placed(network, "h100-sxm", weights=weights)
+    assert weights_of(on_device) == pytest.approx(bytes_per_parameter * parameters, rel=0.001)
+
+
+def test_weights_of_gpt_oss_are_those_of_its_files() -> None:
+    """OpenAI's model card: 116.83 billion parameters, of which 114.71 billion in experts at 4.25 bits: 60.8 GiB."""
+    assert weights_of(placed("gpt-oss-120b", "h100-sxm", weights="mxfp4")) == pytest.approx(60.8 * 2**30, rel=0.01)
+
+
+def test_a_head_and_an_embedding_stay_in_16_bits() -> None:
+    """Llama 3.1 70B: 2 x 128256 x 8192 parameters in 16 bits, the other 68.45 billion in 8."""
+    plain = 2 * 128_256 * 8192
+    on_device = placed("llama-3.1-70b", "h100-sxm", weights="int8")
+    assert weights_of(on_device) == pytest.approx(2 * plain + 70_553_706_496 - plain, rel=0.003)
+
+
+def test_experts_are_divided_among_all_devices_whichever_way() -> None:
+    """By their width or by their number: each of 8 devices has an eighth."""
+    by_width = weights_of(placed("qwen3-235b-a22b", "h100-sxm", 8))
+    by_number = weights_of(placed("qwen3-235b-a22b", "h100-sxm", 8, experts=8))
+    assert by_number == pytest.approx(by_width)
+    assert by_width == pytest.approx(2 * 235_093_634_560 / 8, rel=0.01)
+
+
+# What drivers and vLLM report ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpu", "reported"),
+    [
+        ("a100-sxm-80gb", 84_990_623_744),
+        ("a100-sxm-40gb", 42_505_273_344),
+        ("h100-sxm", 85_018_279_936),
+        ("b200", 191_503_138_816),
+        ("v100-sxm2", 16_945_512_448),
+        ("mi300x", 206_141_652_992),
+    ],
+)
+def test_drivers_report_gibibytes(gpu: str, reported: int) -> None:
+    """`totalGlobalMem` of published traces of these devices."""
+    assert reported_bytes(find_device(gpu)) == pytest.approx(reported, rel=0.012)
+
+
+SERVER, OFFLINE = {}, {"max_batched_tokens": 16384, "max_sequences": 256}  # type: ignore[var-annotated]
+"""vLLM's limits of the device (server), and those of its class `LLM` on an H100."""
+
+
+@pytest.mark.parametrize(
+    ("on_device", "fraction", "limits", "published"),
+    [
+        (("llama-3.1-8b", "rtx3090", 1, {"precision": "fp16", "kv_cache": "fp16"}), 0.9, SERVER, 31_232),
+        (("qwen2.5-14b", "rtx4090", 2, {}), 0.98, SERVER, 81_536),
+        (("llama-3.1-70b", "h100-sxm", 1, {"weights": "int8"}), 0.98, OFFLINE, 22_096),
+        # https://github.com/vllm-project/vllm/issues/21348
+        (("qwen3-235b-a22b", "h100-sxm", 4, {"precision": "fp8"}), 0.9, SERVER, 178_880),
+        # https://github.com/vllm-project/vllm/pull/10511: 53.29 GiB, with 1.79 GiB for others
+        (("llama-3-8b", "h100-sxm", 1, {}), 0.9, {"max_sequences": 256}, 53.29 * 2**30 / 131_072),
+    ],
+)
+def test_the_cache_holds_the_tokens_that_vllm_reports(on_device, fraction, limits, published) -> None:
+    network, gpu, devices, options = on_device
+    found = room(placed(network, gpu, devices, **options), fraction, **limits)
+    assert found.tokens == pytest.approx(published, rel=0.1)
+
+
+def test_gpt_oss_120b_starts_on_an_h100() -> None:
+    assert room(placed("gpt-oss-120b", "h100-sxm", weights="mxfp4"), 0.95).tokens > 8192
+
+
+def test_llama_3_70b_in_16_bits_does_not_start_on_an_h100() -> None:
+    with pytest.raises(DoesNotFit, match="leaves no memory for a KV cache"):
+        room(placed("llama-3-70b", "h100-sxm"), 0.95)
+
+
+def test_activations_are_those_of_the_widest_kernel_or_of_the_sampler() -> None:
+    """Llama 3 8B: the residual stream twice, and 4096 in and 28672 out; or 46 bytes for each of 128,256 logits."""
+    on_device = placed("llama-3-8b", "h100-sxm")
+    assert on_device.kernels is not None
+    found, step = device_kernels(on_device, "decode", 100), on_device.kernels.step
+    assert activation_bytes(step, found, 8192) == 8192 * 2 * (2 * 4096 + 4096 + 28672)
+    assert activation_bytes(step, found, 8192, 1024) == 46 * 1024 * 128_256
+
+
+# Placements ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("network", "devices", "degrees", "sentence"),
+    [
+        ("llama-3-8b", 8, {"attention_data": 3}, "`--attention-data-parallel` must divide the 8 devices of `--tensor`"),
+        ("qwen3-30b-a3b", 8, {"experts": 3}, "`--expert-parallel` must divide the 8 devices of `--tensor`"),
+        ("llama-3-8b", 4, {"experts": 4}, "`--expert-parallel` needs a mixture of experts, which llama-3-8b is not"),
+        ("mixtral-8x7b", 16, {"experts": 16, "attention_data": 2},
+         "`--expert-parallel` 16 does not divide the 8 experts of mixtral-8x7b"),
+    ],
+)  # fmt: skip
+def test_a_bad_degree_raises_one_sentence(network, devices, degrees, sentence) -> None:
+    with pytest.raises(BadValue) as raised:
+        placed(network, "b200", devices, **degrees)
+    assert sentence in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_heads_that_devices_do_not_divide_raise_one_sentence() -> None:
+    """Llama 3 8B has 32 heads, which 24 devices do not divide."""
+    with pytest.raises(BadValue) as raised:
+        placed("llama-3-8b", "b200", 24)
+    assert "24" in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_attention_groups_and_a_pipeline_raise_one_sentence() -> None:
+    alone = placed("llama-3-8b", "b200", 8)._replace(
+        kernels=None, pipeline=connect_stages(2, 8, device_link="nvlink5-x18")
+    )
+    with pytest.raises(BadValue, match="is not modelled with `--pipeline`: leave one of them out"):
+        with_kernels(alone, "vllm", experts=1, attention_data=2)
+
+
+def test_division_needs_the_kernels_of_an_engine() -> None:
+    device = find_device("mi300x")
+    check_undivided(1, 1, device)
+    with pytest.raises(BadValue, match=r"`--expert-parallel` needs the kernels of an engine.*MI300X"):
+        check_undivided(2, 1, device)
+    with pytest.raises(BadValue, match="`--attention-data-parallel` needs"):
+        check_undivided(1, 2, device)
+
+
+def test_engines_speak_for_nvidia_in_low_precision() -> None:
+    def asked(gpu: str, precision: str = "bf16") -> ModelOnDevice:
+        workload, machine, model = resolve_question("llama-3-8b", gpu, precision=precision, phase="decode")
+        return ModelOnDevice(workload, machine, model, None, "bf16")
+
+    assert engine_speaks_for(asked("h100-sxm"))
+    assert not engine_speaks_for(asked("h100-sxm", "fp32")) and not engine_speaks_for(asked("mi300x"))
+
+
+def test_a_placement_is_the_division_that_was_asked_for() -> None:
+    on_device = placed("deepseek-r1", "b200", 8, precision="fp8", experts=4, attention_data=2)
+    assert on_device.kernels is not None
+    placement = on_device.kernels.step.placement
+    assert (placement.tensor, placement.attention_data, placement.experts) == (4, 2, 4)
+    assert (placement.devices, placement.experts_tensor) == (8, 2)
+    experts = [one.kernel for one in device_kernels(on_device, "decode", 100) if isinstance(one.kernel, Experts)]
+    assert [(kernel.experts, kernel.inner_size) for kernel in experts] == [(256, 2048)]
+    assert on_device.kernels.step.formats.experts == "fp8-block"

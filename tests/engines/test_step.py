@@ -1,0 +1,174 @@
+"""Seconds of kernels and of steps, composed of formulas and constants by hand.
+
+Tests: engines/step.py, serving/kernel_tables.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from paleo_lite.engines.constants import EFFECTS, CellFit, ClassFit, EngineConstants
+from paleo_lite.engines.formulas import KERNEL_CLASSES
+from paleo_lite.engines.kernels import Attention, CountedKernel, Exchange, Experts, Pointwise, Product
+from paleo_lite.engines.step import EngineStep, Formats, Load, Placement, causal_pairs
+from paleo_lite.machines import find_device
+from paleo_lite.serving.engines import find_engine
+from paleo_lite.serving.iteration_times import ModelOnDevice, tabulate
+from paleo_lite.serving.kernel_tables import device_kernels, tabulate_kernels
+from paleo_lite.serving.placement import with_kernels
+
+H100 = find_device("h100-sxm")
+FORMATS = Formats("fp8", "fp8", "fp8-block", "bf16", "bf16/bf16")
+
+
+def constants(variance: float, scatter: float, **changed: dict[str, float]) -> EngineConstants:
+    """Typical constants everywhere, some changed, each with the same variance; the fitted cell is of other devices."""
+    classes = {}
+    for name, kernels in KERNEL_CLASSES.items():
+        typical = dict(zip(kernels.parameters, kernels.typical)) | changed.get(name.replace(" ", "_"), {})
+        count = len(kernels.parameters)
+        spread = {effect: (variance if effect == "cell" else 0.0,) * count for effect in EFFECTS}
+        mean = tuple(float(np.log(value)) for value in typical.values())
+        other = CellFit("arc-pro-b60", "other", "other", mean, (1.0,) * count, 1, 0.1)
+        classes[name] = ClassFit(tuple(kernels.parameters), mean, spread, scatter, (other,))
+    return EngineConstants(classes)
+
+
+def step(placement: Placement = Placement(), variance: float = 0.0, scatter: float = 0.0, **changed) -> EngineStep:  # noqa: B008
+    return EngineStep(H100, "vllm", FORMATS, placement, constants(variance, scatter, **changed))
+
+
+POINTWISE = {"bandwidth_share": 0.5, "floor_s": 2e-6}
+
+
+def test_a_pointwise_kernel_of_two_launches_has_two_floors() -> None:
+    """100 tokens of 1 MB over half of 3.35 TB/s."""
+    kernel = Pointwise("norm", 1e6, launches=2)
+    seconds = step(pointwise=POINTWISE).kernel_s(kernel, Load(tokens=100.0))
+    assert float(seconds) == pytest.approx(2 * 2e-6 + 100e6 / (0.5 * 3.35e12), rel=1e-3)
+
+
+def test_a_kernel_that_another_one_does_takes_no_time() -> None:
+    assert float(step().kernel_s(Pointwise("norm", 1e6, launches=0), Load(tokens=100.0))) == 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cell"),
+    [
+        (Product("QKV projection", 64, 64, part="attention"), ("products", "fp8")),
+        (Product("router", 64, 64, part="plain"), ("products", "bf16")),
+        (Experts("experts", 64, 64, 8, 2, 3), ("experts", "fp8-block")),
+        (Attention("attention", 8, 8, 64, 64), ("decode attention", "bf16/bf16")),
+        (Attention("attention", 8, 8, 64, 64, rows="prompts"), ("prompt attention", "bf16/bf16")),
+        (Attention("attention", 8, 1, 576, 0, is_latent=True), ("latent decode attention", "bf16/bf16")),
+        (Pointwise("norm", 1.0), ("pointwise", "bf16")),
+        (Exchange("all-reduce", "all-reduce", 1.0), ("all-reduce", "bf16")),
+        (Exchange("dispatch", "dispatch", 1.0), ("expert exchange", "dispatch")),
+    ],
+)
+def test_a_kernel_has_the_constants_of_its_class_and_format(kernel, cell) -> None:
+    assert step().cell_of(kernel) == cell
+
+
+def test_kernels_without_rows_take_no_time() -> None:
+    rows = ("tokens", "sampled", "decoding", "prompts")
+    kernels = [Product("product", 4096, 4096, rows=row) for row in rows]
+    kernels += [Attention("attention", 8, 8, 64, 64, rows=row) for row in ("decoding", "prompts")]
+    kernels += [Experts("experts", 64, 64, 8, 2, 3), Pointwise("norm", 1e6), Exchange("sum", "all-reduce", 1e6)]
+    placement = Placement(tensor=2, link_bytes_per_s=450e9)
+    assert [float(step(placement).kernel_s(kernel, Load())) for kernel in kernels] == [0.0] * len(kernels)
+
+
+def test_an_all_gather_takes_half_of_an_all_reduce() -> None:
+    """Half of its ring traffic: (n - 1) / n of the message."""
+    one = step(Placement(tensor=8, link_bytes_per_s=450e9))
+    seconds = [
+        float(one.kernel_s(Exchange("any", name, 1e6), Load(tokens=8.0))) for name in ("all-reduce", "all-gather")
+    ]
+    assert seconds[0] == pytest.approx(2 * seconds[1])
+
+
+@pytest.mark.parametrize(
+    ("length", "cached", "window", "pairs"),
+    [(4, 0, None, 10), (4, 3, None, 22), (5, 0, 2, 9), (3, 4, 2, 6), (4, 1, 3, 11)],
+)
+def test_pairs_are_those_of_the_mask(length: int, cached: int, window: int | None, pairs: int) -> None:
+    """Counted in a mask of queries and keys: no key after its query, and none further back than the window."""
+    query, key = np.indices((length, length + cached))
+    distance = query + cached - key
+    mask = (distance >= 0) & (distance < (window or 10**9))
+    assert causal_pairs(length, cached, window) == pairs == mask.sum()
+
+
+def test_the_variance_of_a_single_term_is_that_of_its_constants() -> None:
+    """A kernel that is all bandwidth has the variance of its share's logarithm, and the scatter."""
+    kernels = [CountedKernel(Pointwise("norm", 1e9), 10)]
+    found = step(variance=0.04, scatter=0.3, pointwise={"floor_s": 1e-12}).variance(kernels, Load(tokens=8.0))
+    assert float(found) == pytest.approx(0.04 + 0.09, rel=0.03)
+
+
+def test_errors_of_two_classes_are_independent() -> None:
+    """Two kernels of the same time with a relative deviation of 0.3 each: 0.3^2 / 2 of the sum."""
+    one = step(scatter=0.3, pointwise={"floor_s": 1e-12})
+    load = Load(tokens=1.0)
+    pointwise = CountedKernel(Pointwise("norm", 1e9), 1)
+    product = Product("product", 4096, 4096)
+    ratio = float(one.kernel_s(pointwise.kernel, load)) / float(one.kernel_s(product, load))
+    assert ratio > 10
+    kernels = [CountedKernel(Pointwise("norm", 1e9), 1), CountedKernel(product, round(ratio))]
+    assert float(one.variance(kernels, load)) == pytest.approx(0.09 / 2, rel=0.1)
+
+
+# Tables of the time of an iteration ----------------------------------------------------------------------------------
+
+LIMITS = {"max_new_tokens": 1024, "max_sequences": 128, "max_prompt": 1024, "max_context": 2048}
+
+
+@pytest.fixture(scope="module")
+def kernels_on_device(on_device: ModelOnDevice) -> ModelOnDevice:
+    return with_kernels(on_device, "vllm", experts=1, attention_data=1)
+
+
+@pytest.mark.parametrize(("sequences", "context"), [(1, 512), (16, 1024), (64, 2000), (128, 2047)])
+def test_a_decode_step_in_the_table_is_the_sum_of_its_kernels(kernels_on_device, sequences, context) -> None:
+    """Kernels of all tokens, the head, and attention; the table interpolates between sizes."""
+    assert kernels_on_device.kernels is not None
+    tables = tabulate_kernels(kernels_on_device, **LIMITS)
+    found = device_kernels(kernels_on_device, "decode", 2047)
+    load = Load(tokens=sequences, all_tokens=sequences, sampled=sequences, sequences=sequences, context=context)
+    expected_s = float(kernels_on_device.kernels.step.total_s(found, load))
+    assert tables.decode_s(sequences, sequences * context) == pytest.approx(expected_s, rel=0.02)
+
+
+def test_a_table_of_kernels_answers_where_there_are_kernels(on_device, kernels_on_device) -> None:
+    by_kernels = tabulate_kernels(kernels_on_device, **LIMITS)
+    assert tabulate(kernels_on_device, **LIMITS).decode_s(64, 65536) == by_kernels.decode_s(64, 65536)
+    assert tabulate(on_device, **LIMITS).decode_s(64, 65536) != by_kernels.decode_s(64, 65536)
+
+
+def test_the_interval_of_a_decode_step_contains_it(kernels_on_device) -> None:
+    tables = tabulate_kernels(kernels_on_device, **LIMITS)
+    low, high = np.array(tables.relative_low), np.array(tables.relative_high)
+    assert np.all((low < 1) & (high > 1)) and low * high == pytest.approx(np.ones(len(low)), rel=0.02)
+
+
+def test_two_stages_take_together_what_one_takes(on_device) -> None:
+    """Llama 3 8B in two stages of 16 blocks, but for sending the residual stream."""
+    from paleo_lite.serving.pipeline import connect_stages
+
+    links = connect_stages(2, 1, device_link="nvlink4-x18")
+    halves = with_kernels(on_device._replace(pipeline=links), "vllm", experts=1, attention_data=1)
+    whole = with_kernels(on_device, "vllm", experts=1, attention_data=1)
+    one, two = tabulate_kernels(whole, **LIMITS), tabulate_kernels(halves, **LIMITS)
+    assert two.decode_s(64, 64 * 1024) == pytest.approx(one.decode_s(64, 64 * 1024), rel=0.05)
+    assert two.decode_s(64, 64 * 1024) > one.decode_s(64, 64 * 1024)
+
+
+def test_overheads_are_not_in_the_tables(kernels_on_device) -> None:
+    """They belong to the engine, so that kernels can be compared alone."""
+    engine = find_engine("vllm", H100)
+    assert engine.overhead_s > 0
+    empty = msgspec.structs.asdict(tabulate_kernels(kernels_on_device, **LIMITS))
+    assert empty["token_s"][0] == 0 and empty["head_s"][0] == 0

@@ -1,0 +1,208 @@
+"""Readers of tables of engines' kernels, and the fits of their constants."""
+
+from __future__ import annotations
+
+import gzip
+from functools import cache
+
+import numpy as np
+import pytest
+
+from measured import DATA
+from paleo_lite.engines.constants import Cell, CellFit, Traits, predict_constants, traits_of
+from paleo_lite.engines.formulas import KERNEL_CLASSES, Rates
+from paleo_lite.engines.rates import KERNEL_FORMATS, kernel_rates
+from paleo_lite.machines import find_device
+from validation.engines import tables
+from validation.engines.fit import MOST_ROWS, draw_rows, fit_cell, fit_class, fit_constants, kernel_times
+from validation.engines.tables import READERS, Timed, attention_pairs
+
+# Readers -------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def cells() -> dict[str, list[Timed]]:
+    """Return the cells of all tables by their reader."""
+    return {read.__name__: list(read(DATA)) for read in READERS}
+
+
+def rows(name: str, *conditions: str) -> int:
+    """Count the lines of a table, without its header, that contain the words."""
+    with gzip.open(DATA / "engines" / f"{name}.csv.gz", "rt") as stream:
+        next(stream)
+        return sum(all(condition in line for condition in conditions) for line in stream)
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+def test_every_cell_is_of_a_known_device_class_and_format() -> None:
+    names = [timed.cell for found in cells().values() for timed in found]
+    assert len(names) == len(set(names)) > 100
+    for cell in names:
+        assert find_device(cell.gpu).id == cell.gpu
+        assert cell.kernels in KERNEL_CLASSES and cell.engine in ("vllm", "sglang", "tensorrt-llm")
+        if cell.kernels in ("products", "experts"):
+            assert cell.format in KERNEL_FORMATS
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+def test_every_row_has_a_time_and_sizes() -> None:
+    for found in cells().values():
+        for timed in found:
+            sizes = [np.broadcast_to(value, timed.time_s.shape) for value in timed.shapes.values()]
+            assert all(np.all(np.isfinite(size)) for size in sizes)
+            assert np.all(timed.time_s > 1e-7) and np.all(timed.time_s < 100), timed.cell
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize(("reader", "table", "total"), [("products", "gemm", 141_000), ("experts", "moe", 210_203)])
+def test_most_rows_of_a_table_are_read(reader: str, table: str, total: int) -> None:
+    """The rows that the folder's description counts; fallbacks and formats without a peak are left out."""
+    assert rows(table) == total
+    read = sum(len(timed.time_s) for timed in cells()[reader])
+    if reader == "products":  # two further tables have other devices
+        main = {"a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "l40s", "arc-pro-b60"}
+        read = sum(len(timed.time_s) for timed in cells()[reader] if timed.cell.gpu in main)
+    assert 0.75 * total <= read <= total
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+def test_all_reduces_in_captured_graphs_are_read() -> None:
+    assert rows("all_reduce") == 1_725
+    read = sum(len(timed.time_s) for timed in cells()["all_reduces"])
+    assert read == 1_725 - rows("all_reduce", "eager") > 1000
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+def test_all_rows_of_latent_attention_are_read() -> None:
+    read = dict.fromkeys(("latent prompt attention", "latent decode attention"), 0)
+    for timed in cells()["latent_attention"]:
+        read[timed.cell.kernels] += len(timed.time_s)
+    assert read == {"latent prompt attention": 12_880, "latent decode attention": 13_162}
+
+
+@pytest.mark.needs_data
+def test_no_format_of_a_table_is_unmapped() -> None:
+    for name, column, mapped in (
+        ("gemm", "gemm_dtype", tables.PRODUCT_FORMATS),
+        ("moe", "moe_dtype", tables.EXPERT_FORMATS),
+    ):
+        frame = tables._read(DATA / "engines" / f"{name}.csv.gz")
+        assert set(frame[column]) <= set(mapped) and set(mapped.values()) <= set(KERNEL_FORMATS)
+        assert frame.gpu.notna().all() and set(frame.engine) <= set(tables.ENGINES.values())
+
+
+@pytest.mark.parametrize(("length", "window", "cached"), [(5, 0, 0), (5, 0, 3), (6, 2, 0), (6, 4, 3), (3, 2, 5)])
+def test_pairs_of_a_table_are_those_of_a_mask(length: int, window: int, cached: int) -> None:
+    query, key = np.indices((length, length + cached))
+    distance = query + cached - key
+    mask = (distance >= 0) & (distance < (window or 10**9))
+    assert attention_pairs(length, window, cached) == mask.sum()
+
+
+# Fits ----------------------------------------------------------------------------------------------------------------
+
+
+def synthetic(name: str, theta: np.ndarray, shapes: dict[str, np.ndarray | float], noise: float = 0.0) -> Timed:
+    """Return times that a formula gives at some constants, on an H100 in bf16."""
+    rates = kernel_rates(find_device("h100-sxm"), "bf16")[0]
+    exact = Timed(Cell(name, "h100-sxm", "vllm", "bf16"), shapes, rates, np.ones(1))
+    times = np.asarray(kernel_times(exact, theta))
+    return exact._replace(time_s=times * np.exp(noise * np.random.default_rng(3).standard_normal(len(times))))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_the_constants_of_a_pointwise_cell_are_recovered(noise: float) -> None:
+    theta = np.log([0.55, 4e-6])
+    shapes = {"moved_bytes": np.geomspace(1e3, 1e10, 400)}
+    fitted = fit_cell(synthetic("pointwise", theta, shapes, noise))
+    assert fitted.theta == pytest.approx(theta, abs=0.03)
+    assert fitted.error < noise + 0.01 and fitted.measurements == 400
+
+
+def test_the_constants_of_products_are_recovered_where_sizes_speak_of_them() -> None:
+    theta = np.log([0.6, 0.75, 7e-6, 0.5, 150.0, 2.0, 1.0])
+    m, n, k = (axis.ravel() for axis in np.meshgrid(*[np.geomspace(16, 16384, 9)] * 3))
+    shapes = {"m": m, "n": n, "k": k, "weight_bytes": 2.0, "operand_bytes": 2.0}
+    fitted = fit_cell(synthetic("products", theta, shapes, 0.02))
+    assert fitted.theta[:3] == pytest.approx(theta[:3], abs=0.05)
+    assert fitted.theta[3:5] == pytest.approx(theta[3:5], abs=0.3) and fitted.error < 0.03
+
+
+def test_a_constant_without_evidence_stays_typical_and_uncertain() -> None:
+    """Operands of 16 bits are not quantised: nothing speaks of the traffic of the quantisation."""
+    theta = np.log([0.6, 0.75, 7e-6, 0.5, 150.0, 2.0, 3.0])
+    sizes = np.geomspace(64, 8192, 200)
+    shapes = {"m": sizes, "n": sizes, "k": sizes, "weight_bytes": 2.0, "operand_bytes": 2.0}
+    fitted = fit_cell(synthetic("products", theta, shapes))
+    kernels = KERNEL_CLASSES["products"]
+    assert fitted.theta[-1] == pytest.approx(np.log(kernels.typical[-1]), abs=0.01)
+    assert fitted.deviation[-1] > 0.9 * kernels.deviation[-1] > 4 * fitted.deviation[0]
+
+
+def test_outliers_do_not_move_a_fit() -> None:
+    theta = np.log([0.55, 4e-6])
+    timed = synthetic("pointwise", theta, {"moved_bytes": np.geomspace(1e3, 1e10, 400)})
+    slow = timed.time_s.copy()
+    slow[::20] *= 30
+    assert fit_cell(timed._replace(time_s=slow)).theta == pytest.approx(theta, abs=0.05)
+
+
+def test_rows_are_drawn_together_with_their_times() -> None:
+    count = 2 * MOST_ROWS
+    rates = Rates(1e15, 1e12, 100.0)
+    timed = Timed(Cell("products", "b200", "vllm", "fp8"), {"m": np.arange(count), "n": 7.0}, rates, np.arange(count))
+    drawn = draw_rows(timed)
+    assert len(drawn.time_s) == MOST_ROWS and np.array_equal(drawn.shapes["m"], drawn.time_s)
+    assert drawn.shapes["n"] == 7.0 and len(np.unique(drawn.time_s)) == MOST_ROWS
+
+
+def drawn_cells(engine_deviation: float, device_deviation: float) -> list[CellFit]:
+    """Return cells whose constants are a sum of effects of engines and of devices, known to 1%."""
+    generator = np.random.default_rng(5)
+    engines = {name: engine_deviation * generator.standard_normal(2) for name in ("vllm", "sglang", "tensorrt-llm")}
+    fits = []
+    for gpu in ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "l40s", "rtx4090", "rtx3090", "gb200"):
+        own = device_deviation * generator.standard_normal(2)
+        for engine, shift in engines.items():
+            theta = tuple(float(value) for value in np.array([-0.5, -12.0]) + own + shift)
+            fits.append(CellFit(gpu, engine, "bf16", theta, (0.01, 0.01), 500, 0.05))
+    return fits
+
+
+def test_the_effect_that_cells_differ_by_has_the_variance() -> None:
+    """Cells that differ by device only, by effects of 0.5: devices explain them, and engines do not."""
+    fitted = fit_class("pointwise", drawn_cells(0.0, 0.5))
+    of_devices = ("device", "generation", "generation and format", "memory")
+    drawn = np.var([cell.theta for cell in drawn_cells(0.0, 0.5)], axis=0)
+    for index, variance in enumerate(drawn):
+        by_device = sum(fitted.variances[name][index] for name in of_devices)
+        assert by_device == pytest.approx(variance, rel=0.25)
+        assert by_device > 50 * (fitted.variances["engine"][index] + fitted.variances["cell"][index])
+    assert fitted.mean == pytest.approx((-0.5, -12.0), abs=0.6)
+
+
+def test_a_device_that_no_cell_is_of_is_predicted_within_its_interval() -> None:
+    """Four times out of five at least: variances that were chosen from seven devices are themselves uncertain."""
+    found = drawn_cells(0.3, 0.2)
+    inside = []
+    for gpu in sorted({cell.gpu for cell in found}):
+        known = [cell for cell in found if cell.gpu != gpu]
+        fitted = fit_class("pointwise", known)
+        traits = [traits_of(find_device(cell.gpu), cell.engine, cell.format) for cell in known]
+        for cell in (cell for cell in found if cell.gpu == gpu):
+            wanted: Traits = traits_of(find_device(gpu), cell.engine, cell.format)
+            predicted = predict_constants(fitted, wanted, traits)
+            inside += (np.abs(np.array(cell.theta) - predicted.theta) < 1.96 * predicted.deviation).tolist()
+    assert 0.8 <= np.mean(inside) < 1
+
+
+def test_classes_are_fitted_apart() -> None:
+    found = drawn_cells(0.1, 0.1)
+    cells_of = [(Cell("pointwise", cell.gpu, cell.engine, cell.format), cell) for cell in found]
+    fitted = fit_constants(cells_of[:12])
+    assert set(fitted.classes) == {"pointwise"} and len(fitted.classes["pointwise"].cells) == 12
