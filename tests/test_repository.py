@@ -56,7 +56,8 @@ def test_other_percent_signs_are_no_shares(text):
 def sources_of(path: Path) -> list[str]:
     """Return the sources that a shipped calibration names."""
     if path.suffix == ".json":
-        return [fit["source"] for fit in msgspec.json.decode(path.read_bytes())["fits"]]
+        content = msgspec.json.decode(path.read_bytes())
+        return content["sources"] if "sources" in content else [fit["source"] for fit in content["fits"]]
     found = msgspec.toml.decode(path.read_bytes())
     sources: list[str] = found.get("provenance", found)["sources"]
     return sources

@@ -233,7 +233,7 @@ def serve(
             placed = ModelOnDevice(workload, machine, model, group, cache_format, connected)
             is_default = calibration is None and time_model in (None, "calibrated")
             if not (is_default and engine_speaks_for(placed)):
-                check_undivided(*division, machine.device)
+                check_undivided(*division, machine.device, placed.pipeline.degree)
                 return placed
             return with_kernels(placed, policy, experts=division[0], attention_data=division[1])
 

@@ -39,8 +39,8 @@ def choose_formats(
         name = "fp8-block"
     if name == precision and precision in ("bf16", "fp16", "fp32", "tf32"):
         name = plain
-    if precision in ("bf16", "fp16") and name in ("fp8", "fp8-block"):
-        name = "int8"  # 8 bits that are converted to 16 before the product
+    if precision in ("bf16", "fp16") and name in ("fp8", "fp8-block", "int8"):
+        name = "w8a16"  # 8 bits that are converted to 16 before the product
     name = {"gptq": "int4", "awq": "int4", "nf4": "int4"}.get(name, name)
     if name == "mxfp4" and precision in ("fp4", "fp8"):
         name = "mxfp4-mxfp8"

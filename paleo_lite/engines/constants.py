@@ -252,12 +252,15 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
         Time of the host by engine.
     step_deviation : float
         Standard deviation of the logarithm of a step that nothing else explains.
+    sources : tuple of str
+        Sources of the measurements.
     """
 
     classes: dict[str, ClassFit]
     company: tuple[Company, ...] = ()
     hosts: dict[str, Host] = {}
     step_deviation: float = 0.1
+    sources: tuple[str, ...] = ()
 
     def company_of(self, kernels: str, engine: str, form: str) -> tuple[float, float]:
         """Return the factors of the shortest kernel and of all other time of kernels in a server."""

@@ -31,11 +31,16 @@ KERNEL_FORMATS: dict[str, KernelFormat] = {
     "nvfp4": KernelFormat("nvfp4", "nvfp4"),
     "w8a8": KernelFormat("int8", "int8"),
     "int8": KernelFormat("int8", "bf16"),
+    "w8a16": KernelFormat("fp8", "bf16"),
     "int4": KernelFormat("int4", "bf16"),
     "mxfp4": KernelFormat("mxfp4", "bf16"),
     "mxfp4-mxfp8": KernelFormat("mxfp4", "mxfp8"),
 }
 """Formats of kernels by name; ``int8``, ``int4`` and ``mxfp4`` are formats of weights alone."""
+
+
+SIMILAR_FORMATS = {"w8a16": "bf16"}
+"""Formats without tables of their own, and those whose constants they have: 8 bits are converted while they are read."""
 
 
 def kernel_rates(device: Device, name: str) -> tuple[Rates, float, float]:

@@ -30,7 +30,7 @@ from .formulas import (
     prompt_attention_s,
 )  # fmt: skip
 from .kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product
-from .rates import kernel_rates
+from .rates import SIMILAR_FORMATS, kernel_rates
 from .routing import UNIFORM, expert_load
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class EngineStep:
         self._company: dict[tuple[str, str], tuple[float, float]] = {}
 
     def _constants(self, kernels: str, form: str) -> tuple[Floats, Constants]:
-        found = self.constants.of(kernels, self.device, self.engine, form)
+        found = self.constants.of(kernels, self.device, self.engine, SIMILAR_FORMATS.get(form, form))
         return found.theta + self.shifts.get((kernels, form), 0.0), found
 
     @property

@@ -30,6 +30,9 @@ LAUNCH_DEVIATIONS = {"class": 0.4, "engine": 0.2, "format": 0.05}
 """Standard deviations of the logarithms of launch factors around 1, by what they are for."""
 
 WORK_DEVIATIONS = {"class": 0.2, "engine": 0.1, "format": 0.1}
+PROMPT_KERNEL_S = {"vllm": 4e-5, "sglang": 1.2e-4, "tensorrt-llm": 8e-5}
+"""Seconds per kernel of an iteration with prompts: times to first token at 4 users, less the time of the kernels."""
+
 TYPICAL_HOST = Host(5e-4, 1e-5, 5e-5)
 HOST_DEVIATION = 1.0
 
@@ -112,7 +115,8 @@ class _Factors:
         self.design = np.zeros((len(columns), len(self.names)))
         for row, (kind, (engine, kernels, form)) in enumerate(columns):
             for name in ((kernels, "", ""), (kernels, engine, ""), (kernels, engine, form)):
-                self.design[row, index[(kind, *name)]] = 1.0
+                column = (kind, *name)
+                self.design[row, index[column]] = 1.0
         position = {column: number for number, column in enumerate(columns)}
         self.seconds = np.zeros((len(parts), len(columns)))
         for row, part in enumerate(parts):
@@ -160,7 +164,7 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants) -> EngineC
             company.append(Company(kernels, engine, form, round(float(launch), 3), round(float(work), 3)))
     values = np.exp(solution.x[len(factors.names) :]).reshape(2, -1)
     hosts = {
-        engine: Host(round(float(values[0, index]), 7), round(float(values[1, index]), 8), TYPICAL_HOST.prompt_kernel_s)
+        engine: Host(round(float(values[0, index]), 7), round(float(values[1, index]), 8), PROMPT_KERNEL_S[engine])
         for index, engine in enumerate(factors.engines)
     }
     deviation = 1.4826 * float(np.median(errors))
