@@ -21,6 +21,9 @@ from .simulator import Outcome
 
 PERCENTILES = (50, 90, 99)
 
+KERNEL_MODEL = "kernels of the engine, with constants fitted to published kernels and servers"
+"""The time model of deployments whose engine's kernels are known, as text."""
+
 SATURATION_REQUESTS = 4
 """Requests of the simulation of saturation, as a multiple of the sequences that run at the same time."""
 
@@ -293,7 +296,8 @@ def answer(
     context = mean_context(traffic)
     network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
     requested = setting_notes(on_device.machine, on_device.model)
-    all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *on_device.model.notes)))
+    model_notes = on_device.model.notes if on_device.kernels is None else ()
+    all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *model_notes)))
     if on_device.tensor > 1 and on_device.kernels is None and has_experts(workload):
         all_notes.append("experts are divided by tensor parallelism; expert parallelism is not modelled")
     rate_per_s = traffic.rate_per_s
@@ -336,8 +340,8 @@ def answer(
         activations_bytes=prepared.room.activations_bytes,
         cache_bytes=prepared.room.cache_bytes,
         cache_tokens=prepared.room.tokens,
-        model=describe_model(on_device.model),
-        is_forecast=on_device.model.is_forecast,
+        model=describe_model(on_device.model) if on_device.kernels is None else KERNEL_MODEL,
+        is_forecast=on_device.kernels is not None or on_device.model.is_forecast,
         overhead_s=deployment.engine.overhead_s,
         notes=tuple(all_notes),
         sources=deployment.engine.sources,

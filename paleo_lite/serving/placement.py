@@ -28,7 +28,7 @@ def engine_speaks_for(on_device: ModelOnDevice) -> bool:
     workload = on_device.workload
     is_known = has_constants(on_device.machine.device) and workload.precision not in ("fp64", "fp32", "tf32")
     is_known = is_known and on_device.pipeline.degree == 1
-    return is_known and on_device.model.name == "calibrated" and workload.network.rebuild is not None
+    return is_known and workload.network.rebuild is not None
 
 
 def check_undivided(experts: int, attention_data: int, device: Device, stages: int = 1) -> None:
