@@ -40,7 +40,7 @@ KERNEL_FORMATS: dict[str, KernelFormat] = {
 
 
 SIMILAR_FORMATS = {"w8a16": "bf16"}
-"""Formats without tables of their own, and those whose constants they have: 8 bits are converted while they are read."""
+"""Formats without tables of their own, and those whose constants they have: 8 bits are converted when they are read."""
 
 
 def kernel_rates(device: Device, name: str) -> tuple[Rates, float, float]:
