@@ -55,8 +55,8 @@ def device_of(name: str) -> Device:
 
 
 @lru_cache(2)
-def laid(networks: tuple[str, ...], number_bytes: int, first: int, last: int):
-    stacked = build_stack(tuple((SizedNetwork(name), "inference") for name in networks), number_bytes, "sgd")
+def laid(networks: tuple[str, ...], precision: str, first: int, last: int):
+    stacked = build_stack(tuple((SizedNetwork(name), "inference") for name in networks), precision, "sgd")
     return stacked.at_batch_sizes(np.arange(first, last))
 
 
@@ -66,7 +66,7 @@ def predict_blocks(tasks: list[Task]) -> int:
     for networks, device, precision, name, first, last, interval in tasks:
         model = model_of(device, precision, name)
         assert model is not None
-        stacked = laid(networks, PRECISION_BYTES[precision], first, last)
+        stacked = laid(networks, precision, first, last)
         made += model.evaluate_many(
             stacked, Machine(device_of(device)), precision, RequestedOutputs(interval=interval)
         ).time_s.size
@@ -93,8 +93,8 @@ def start(platforms: list[tuple[str, str]]) -> None:
         for name in ("roofline", "calibrated"):
             model_of(device, precision, name)
         device_of(device)
-    for size in {PRECISION_BYTES[precision] for _, precision in platforms}:
-        laid(NETWORKS, size, 1, 2)
+    for precision in {precision for _, precision in platforms}:
+        laid(NETWORKS, precision, 1, 2)
 
 
 class LayerObject:

@@ -188,7 +188,7 @@ def test_explained_products_and_quotients_multiply_out(seed: int) -> None:
             if not term.startswith("as "):
                 continue
             count, ratio, peak_s, *_ = re.fullmatch(
-                r"(\S+ \w+), (\S+) of direct; at peak (\S+ \w+)(?:; predicted ([\d.]+) of peak if this one runs)?", told
+                r"(\S+ \w+), (\S+) of direct; (\S+ \w+) at peak(?:; [\d.]+ of peak if this algorithm runs in .*)?", told
             ).groups()
             direct = direct or _number(count)
             assert float(ratio) == pytest.approx(_number(count) / direct, rel=6e-3)

@@ -19,7 +19,7 @@ import msgspec
 from ..architectures import Network
 from ..architectures.network import SequenceOptions
 from ..counting import Layer
-from ..counting.kinds import is_attention
+from ..counting.kinds import class_of, is_attention
 from ..errors import BadValue
 from .formulas import RESULT_BYTES
 from .kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product, Rows
@@ -231,7 +231,7 @@ class _Grouping:
             return (layer.kind, index)
         if layer.kind in _VIEWS and layer.attributes.get("function") != "topk":
             return None
-        if layer.kind == "grouped_matmul" or self._is_in_experts(layer):
+        if _is_expert_product(layer) or self._is_in_experts(layer):
             return ("experts", _experts_module(layer))
         if _is_product(layer):
             return ("product", _module(layer), self._source(index), index > self.anchors.get(_module(layer), index))
@@ -246,7 +246,7 @@ class _Grouping:
     def _is_in_experts(self, layer: Layer) -> bool:
         module = _experts_module(layer)
         return bool(module) and any(
-            other.kind == "grouped_matmul" and _experts_module(other) == module for other in self.layers
+            _is_expert_product(other) and _experts_module(other) == module for other in self.layers
         )
 
     def _source(self, index: int) -> int:
@@ -283,9 +283,7 @@ class _Grouping:
         block_depth = next(position for position, part in enumerate(layer.name.split(".")) if part.isdigit()) + 1
         if depth == block_depth + 1:
             return "residual"
-        has_experts = any(
-            other.kind == "grouped_matmul" and other.name.startswith(_module(layer)) for other in self.layers
-        )
+        has_experts = any(_is_expert_product(other) and other.name.startswith(_module(layer)) for other in self.layers)
         return COMBINATION if layer.kind == "add" and has_experts else ACTIVATION
 
     def _is_routing(self, layer: Layer) -> bool:
@@ -340,7 +338,7 @@ class _Grouping:
         )
 
     def _experts(self, members: list[int]) -> Experts | None:
-        products = [self.layers[index] for index in members if self.layers[index].kind == "grouped_matmul"]
+        products = [self.layers[index] for index in members if _is_expert_product(self.layers[index])]
         if not products:
             return None
         count, hidden_size, width = products[0].weights[0]
@@ -352,7 +350,7 @@ class _Grouping:
         layers = [self.layers[index] for index in members]
         first = layers[0]
         name = self._product_name(members)
-        if first.kind == "linear" or len(first.weights[0]) == 2:
+        if len(first.weights[0]) == 2:
             k = first.inputs[0][-1]
             n = sum(layer.outputs[0][-1] for layer in layers)
             groups = 1
@@ -442,7 +440,13 @@ class _Grouping:
 
 
 def _is_product(layer: Layer) -> bool:
-    return layer.kind in ("linear", "matmul") and bool(layer.weights)
+    """Return whether a layer is a dense product with weights."""
+    return class_of(layer) == "gemm" and bool(layer.weights) and not _is_expert_product(layer)
+
+
+def _is_expert_product(layer: Layer) -> bool:
+    """Return whether a layer is a product with the experts that each token chooses."""
+    return "active" in layer.attributes
 
 
 def _module(layer: Layer) -> str:
@@ -478,7 +482,7 @@ def _experts_of(layers: Sequence[Layer], router: Layer) -> bool:
     """Return whether a product chooses experts: its module has experts, and as many columns."""
     module = _module(router)
     return any(
-        other.kind == "grouped_matmul"
+        _is_expert_product(other)
         and other.name.startswith(module + ".")
         and other.weights[0][0] == router.outputs[0][-1]
         for other in layers

@@ -144,7 +144,6 @@ def test_a_decode_step_in_the_table_is_the_sum_of_its_kernels(kernels_on_device,
 
 def test_a_table_of_kernels_answers_where_there_are_kernels(on_device, kernels_on_device) -> None:
     by_kernels = tabulate_kernels(kernels_on_device, **LIMITS)
-    assert tabulate(kernels_on_device, **LIMITS).decode_s(64, 65536) == by_kernels.decode_s(64, 65536)
     assert tabulate(on_device, **LIMITS).decode_s(64, 65536) != by_kernels.decode_s(64, 65536)
 
 
