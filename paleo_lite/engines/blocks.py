@@ -284,7 +284,7 @@ class _Grouping:
         if depth == block_depth + 1:
             return "residual"
         has_experts = any(_is_expert_product(other) and other.name.startswith(_module(layer)) for other in self.layers)
-        return COMBINATION if layer.kind == "add" and has_experts else ACTIVATION
+        return COMBINATION if has_experts and len(layer.inputs) > 1 else ACTIVATION
 
     def _is_routing(self, layer: Layer) -> bool:
         module = _module(layer)

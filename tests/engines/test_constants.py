@@ -144,7 +144,7 @@ def test_an_a100_has_no_products_in_8_bit_floats() -> None:
         (("bf16", None), False, False, ("bf16", "bf16", "bf16")),
         (("fp8", None), False, False, ("fp8", "fp8", "fp8")),
         (("fp8", None), True, True, ("fp8-block", "fp8-block", "fp8-block")),  # DeepSeek-V3: scales of 128 x 128
-        (("bf16", "fp8"), False, False, ("int8", "int8", "int8")),  # 8 bits that are converted
+        (("bf16", "fp8"), False, False, ("w8a16", "w8a16", "w8a16")),  # 8 bits that are converted
         (("bf16", "int4"), False, False, ("int4", "int4", "int4")),
         (("bf16", "awq"), False, False, ("int4", "int4", "int4")),
         (("bf16", "int4"), True, True, ("bf16", "bf16", "int4")),  # Kimi K2.5
