@@ -274,7 +274,7 @@ class _Grouping:
                 return "convolution" if index < anchor or layer.kind == "cache" else "output gate"
             if index < anchor:
                 return ROTARY
-            return OTHER if layer.kind == "copy" else "output gate"
+            return OTHER if class_of(layer) == "copy" else "output gate"
         if norm:
             return NORM
         if self._is_routing(layer):
