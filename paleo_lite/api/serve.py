@@ -248,7 +248,8 @@ def serve(
             memory_fraction=memory_fraction,
             overhead_s=None if overhead is None else parse_quantity(overhead, "s", unit_required=True),
         )
-        if on_device.kernels is not None and overhead is None:
+        # A policy of an older version has a host of its own.
+        if overhead is None and on_device.kernels is not None and on_device.kernels.step.engine == policy:
             engine = with_host(engine, on_device.kernels.step.host)
         device_price = price_usd_per_h
         if device_price is None:

@@ -37,8 +37,8 @@ def choose_formats(
         name = "nvfp4"
     if name == "fp8" and has_experts and precision == "fp8":
         name = "fp8-block"
-    if name == precision and precision in ("bf16", "fp16", "fp32", "tf32"):
-        name = plain
+    if precision == "int8" and name == "int8":
+        name = "w8a8"
     if precision in ("bf16", "fp16") and name in ("fp8", "fp8-block", "int8"):
         name = "w8a16"  # 8 bits that are converted to 16 before the product
     name = {"gptq": "int4", "awq": "int4", "nf4": "int4"}.get(name, name)

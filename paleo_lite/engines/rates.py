@@ -39,7 +39,7 @@ KERNEL_FORMATS: dict[str, KernelFormat] = {
 """Formats of kernels by name; ``int8``, ``int4`` and ``mxfp4`` are formats of weights alone."""
 
 
-SIMILAR_FORMATS = {"w8a16": "bf16"}
+SIMILAR_FORMATS = {"w8a16": "bf16", "fp16": "bf16", "bf16/fp16": "bf16/bf16"}
 """Formats without tables of their own, and those whose constants they have: 8 bits are converted when they are read."""
 
 

@@ -7,6 +7,7 @@ from itertools import product
 from ..architectures.network import SequenceOptions
 from ..counting.kinds import is_attention
 from ..distributed.links import Topology
+from ..engines.blocks import Fusion
 from ..engines.choose import choose_formats, has_constants
 from ..engines.kernels import Attention, Experts
 from ..engines.records import FUSIONS, engine_of_policy
@@ -110,7 +111,7 @@ def _engine_kernels(
     engine: str,
     on_device: ModelOnDevice,
     placement: Placement,
-    fusion: object,
+    fusion: Fusion,
     has_experts: bool = False,
     is_latent: bool = False,
 ) -> EngineKernels:
@@ -122,7 +123,7 @@ def _engine_kernels(
         has_experts=has_experts,
         has_latent_attention=is_latent,
     )
-    return EngineKernels(EngineStep(device, engine, formats, placement), fusion)  # type: ignore[arg-type]
+    return EngineKernels(EngineStep(device, engine, formats, placement), fusion)
 
 
 def _check_experts(mixtures: list[Experts], degree: int, name: str) -> None:
