@@ -25,8 +25,13 @@ if TYPE_CHECKING:
     from ..serving.slo import Objective
 
 DEFAULT_REQUESTS = 1000
-REQUESTS_PER_USER = 8
-"""Requests of a closed loop per user, if there are more than `DEFAULT_REQUESTS` in total."""
+"""Requests of an open loop."""
+
+REQUESTS_PER_USER = 10
+"""Requests of a closed loop per user, as benchmarks send them (InferenceX, aiperf), if `FEWEST_REQUESTS` are fewer."""
+
+FEWEST_REQUESTS = 200
+"""Fewest requests of a closed loop, so that percentiles exist."""
 
 TENSOR_DEGREES = (1, 2, 4, 8)
 """Tensor-parallel degrees that `advise` tries."""
@@ -125,7 +130,7 @@ def serve(
     requests : str or Path, optional
         CSV file with the columns ``arrival_s``, ``input_tokens`` and ``output_tokens``, instead of a rate.
     num_requests : int, optional
-        Number of requests; by default 1000, or 8 per user.
+        Number of requests; by default 1000 per replica, or 10 per user and at least 200.
     arrivals : {"poisson", "fixed"}
         Arrival process of `rate`.
     seed : int
@@ -434,8 +439,10 @@ def _make_traffic(
         traffic = read_trace(path)
         return traffic, f"{len(traffic):,} requests of {path.name}"
     count = num_requests
-    if count is None:
-        count = max(DEFAULT_REQUESTS * replicas, REQUESTS_PER_USER * (concurrency or 0))
+    if count is None and concurrency is not None:
+        count = max(FEWEST_REQUESTS * replicas, REQUESTS_PER_USER * concurrency)
+    elif count is None:
+        count = DEFAULT_REQUESTS * replicas
     traffic = generate_traffic(
         inputs,
         outputs,

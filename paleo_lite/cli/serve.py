@@ -101,7 +101,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     help="CSV file with the columns arrival_s, input_tokens and output_tokens, instead of --rate.",
 )
 @click.option(
-    "--num-requests", type=INTEGER, metavar="N", help="Number of requests. [default: 1000 per replica, or 8 per user]"
+    "--num-requests", type=INTEGER, metavar="N", help="Number of requests. [default: 1000 per replica, or 10 per user]"
 )
 @click.option(
     "--arrivals",

@@ -75,7 +75,6 @@ def network_kernels(
     context: int,
     tensor: int,
     fusion: Fusion,
-    blocks: Sequence[int] | None = None,
 ) -> list[CountedKernel]:
     """Return the kernels of one device for one iteration, in the order of their launch.
 
@@ -91,9 +90,6 @@ def network_kernels(
         Tensor-parallel degree; experts are not divided.
     fusion : Fusion
         What the engine fuses.
-    blocks : sequence of int, optional
-        Indices of the blocks of a stage of a pipeline, all by default. The embedding belongs to the first block, the
-        head to the last one.
 
     Raises
     ------
@@ -113,27 +109,17 @@ def network_kernels(
         whole = network.rebuild(options._replace(tensor_parallel=1)).layers
     experts = [part.kernel for part in _group(whole, phase, fusion) if isinstance(part.kernel, Experts)]
     graph = _group(layers, phase, fusion)
-    own = range(network.blocks) if blocks is None else blocks
-    types = [first_of_type[index] for index in own]
-    counts = [0, *(types.count(block) for block in chosen)]
-    first_position = next(index for index, layer in enumerate(layers) if _block_of(layer) is not None)
+    counts = [0, *(first_of_type.count(block) for block in chosen)]
     kernels = []
     for part in graph:
         kernel = part.kernel
         if isinstance(kernel, Experts):
             kernel = experts.pop(0)
         block = _block_of(layers[part.position])
-        if block is not None:
-            count = counts[block]
-        elif part.position < first_position:
-            count = int(0 in own)
-        else:
-            count = int(network.blocks - 1 in own)
+        count = 1 if block is None else counts[block]
         if count:
             kernels.append(CountedKernel(kernel, count))
-    if network.blocks - 1 in own:
-        kernels += _sampling(layers, tensor, fusion)
-    return kernels
+    return kernels + _sampling(layers, tensor, fusion)
 
 
 def exchange_tokens(kernels: Sequence[CountedKernel], ranks: int, operand_bytes: float) -> list[CountedKernel]:

@@ -208,6 +208,9 @@ class Company(msgspec.Struct, frozen=True):
         Class of kernels.
     engine, format : str
         Engine and format; empty for all of them.
+    is_prompt : bool
+        Whether the iteration computes prompts: it is longer than the launches, limited by arithmetic rather than
+        by memory, and not a captured graph.
     launch : float
         Logarithm of the factor of the shortest kernel.
     work : float
@@ -217,6 +220,7 @@ class Company(msgspec.Struct, frozen=True):
     kernels: str
     engine: str
     format: str
+    is_prompt: bool
     launch: float
     work: float
 
@@ -230,13 +234,17 @@ class Host(msgspec.Struct, frozen=True):
         Per iteration: scheduling and preparation of the inputs.
     sequence_s : float
         Per iteration and decoding sequence: sampling, detokenization and streaming.
-    prompt_kernel_s : float
-        Per kernel of an iteration with prompts, which is not a captured graph.
+    request_s, request_token_s : float
+        Per request, and per token of its prompt, from the sending until the scheduler knows it.
+    request_iterations : float
+        Iterations that a request waits for besides: engines look for new requests, and send tokens, only now and then.
     """
 
     iteration_s: float
     sequence_s: float
-    prompt_kernel_s: float
+    request_s: float
+    request_token_s: float
+    request_iterations: float
 
 
 class EngineConstants(msgspec.Struct, frozen=True, dict=True):
@@ -250,8 +258,8 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
         Kernels in a server relative to kernels alone.
     hosts : dict of str to Host
         Time of the host by engine.
-    step_deviation : float
-        Standard deviation of the logarithm of a step that nothing else explains.
+    step_deviation, first_token_deviation : float
+        Standard deviations of the logarithms of a step and of a time to first token that nothing else explains.
     sources : tuple of str
         Sources of the measurements.
     """
@@ -260,13 +268,20 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
     company: tuple[Company, ...] = ()
     hosts: dict[str, Host] = {}
     step_deviation: float = 0.1
+    first_token_deviation: float = 0.3
     sources: tuple[str, ...] = ()
 
-    def company_of(self, kernels: str, engine: str, form: str) -> tuple[float, float]:
+    @property
+    def latency_deviations(self) -> dict[str, float]:
+        """Standard deviations of the logarithms of latencies beside those of the steps, by the name of the latency."""
+        return {"ttft_s": self.first_token_deviation, "queue_s": self.first_token_deviation}
+
+    def company_of(self, kernels: str, engine: str, form: str, is_prompt: bool) -> tuple[float, float]:
         """Return the factors of the shortest kernel and of all other time of kernels in a server."""
         launch = work = 0.0
         for entry in self.company:
-            if entry.kernels == kernels and entry.engine in ("", engine) and entry.format in ("", form):
+            is_alike = entry.kernels == kernels and entry.is_prompt == is_prompt
+            if is_alike and entry.engine in ("", engine) and entry.format in ("", form):
                 launch, work = launch + entry.launch, work + entry.work
         return float(np.exp(launch)), float(np.exp(work))
 

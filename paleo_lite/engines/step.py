@@ -44,7 +44,7 @@ SHORTEST = {
 }
 """Position of the shortest kernel among the constants of each class."""
 
-UNKNOWN_HOST = Host(1e-3, 1e-5, 5e-5)
+UNKNOWN_HOST = Host(1e-3, 1e-5, 5e-3, 2e-6, 5.0)
 """Time of the host of an engine without fitted servers."""
 
 STEP = 0.02
@@ -137,6 +137,8 @@ class Load(msgspec.Struct, frozen=True):
         Decoding sequences, and tokens in the cache of each.
     prompts, length, cached : array_like
         Prompts, new tokens of each, and tokens of each that are in the cache already.
+    has_prompts : bool
+        Whether some of the new tokens are those of prompts.
     """
 
     tokens: Any = 0.0
@@ -147,6 +149,7 @@ class Load(msgspec.Struct, frozen=True):
     prompts: Any = 0.0
     length: Any = 0.0
     cached: Any = 0.0
+    has_prompts: bool = False
 
 
 class EngineStep:
@@ -177,7 +180,7 @@ class EngineStep:
         self.device, self.engine, self.formats, self.placement = device, engine, formats, placement
         self.constants = engine_constants() if constants is None else constants
         self.shifts: dict[tuple[str, str], Floats] = {}
-        self._company: dict[tuple[str, str], tuple[float, float]] = {}
+        self._company: dict[tuple[str, str, bool], tuple[float, float]] = {}
 
     def _constants(self, kernels: str, form: str) -> tuple[Floats, Constants]:
         found = self.constants.of(kernels, self.device, self.engine, SIMILAR_FORMATS.get(form, form))
@@ -206,9 +209,9 @@ class EngineStep:
     def kernel_s(self, kernel: Kernel, load: Load) -> Any:
         """Return the seconds of one launch of a kernel in a server."""
         shortest_s, rest_s = self.kernel_parts_s(kernel, load)
-        cell = self.cell_of(kernel)
+        cell = (*self.cell_of(kernel), load.has_prompts)
         if cell not in self._company:
-            self._company[cell] = self.constants.company_of(cell[0], self.engine, cell[1])
+            self._company[cell] = self.constants.company_of(cell[0], self.engine, cell[1], load.has_prompts)
         launch, work = self._company[cell]
         return launch * shortest_s + work * rest_s
 

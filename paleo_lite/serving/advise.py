@@ -112,7 +112,7 @@ def _try_batch_limits(
             inputs, outputs, count=max(ROUNDS * concurrency, 8), concurrency=concurrency, seed=seed
         )
         outcomes = prepared.run(traffic)
-        arrays = request_latencies(outcomes, prepared.engine.request_overhead_s)
+        arrays = request_latencies(outcomes)
         # Only the first round sends all prompts at once.
         later = np.concatenate([outcome.arrival_s for outcome in outcomes]) > 0
         steady = {name: arrays[name][later] if name != "tpot_s" else arrays[name] for name in arrays}

@@ -24,6 +24,9 @@ PERCENTILES = (50, 90, 99)
 KERNEL_MODEL = "kernels of the engine, with constants fitted to published kernels and servers"
 """The time model of deployments whose engine's kernels are known, as text."""
 
+Z_90 = 1.645
+"""Standard normal quantile of the ends of a 90% interval."""
+
 SATURATION_REQUESTS = 4
 """Requests of the simulation of saturation, as a multiple of the sequences that run at the same time."""
 
@@ -163,7 +166,7 @@ FIGURES = {
 """Figures of a deployment, with their meaning."""
 
 
-def request_latencies(outcomes: Sequence[Outcome], request_overhead_s: float = 0.0) -> dict[str, Any]:
+def request_latencies(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the latencies of all requests as arrays, by the names of `LATENCIES`.
 
     The time per output token is ``(latency - time to first token) / (output tokens - 1)``, as the engines' own
@@ -175,9 +178,9 @@ def request_latencies(outcomes: Sequence[Outcome], request_overhead_s: float = 0
     )
     several = tokens > 1
     return {
-        "ttft_s": first_s - arrival_s + request_overhead_s,
+        "ttft_s": first_s - arrival_s,
         "tpot_s": (finish_s - first_s)[several] / (tokens[several] - 1),
-        "latency_s": finish_s - arrival_s + request_overhead_s,
+        "latency_s": finish_s - arrival_s,
         "queue_s": admitted_s - arrival_s,
     }
 
@@ -281,7 +284,7 @@ def answer(
     input_tokens = int(traffic.input_tokens.sum())
     for level in levels:
         outcomes = prepared.run(traffic, level)
-        arrays = request_latencies(outcomes, prepared.engine.request_overhead_s)
+        arrays = request_latencies(outcomes)
         latencies[level] = {name: summarize(values) for name, values in arrays.items()}
         figures[level] = measure_figures(outcomes, deployment, input_tokens)
         if saturation:
@@ -308,6 +311,7 @@ def answer(
             f"{rate_per_s:.3g} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue grows as long "
             "as requests arrive, and latencies depend on the number of requests",
         )
+    deviations = {} if on_device.kernels is None else on_device.kernels.step.constants.latency_deviations
     launched = launch(deployment)
     all_notes += launched.notes
     from ..timing import describe_model
@@ -330,7 +334,10 @@ def answer(
         requests=len(traffic),
         duration_s=duration_s,
         latencies={
-            name: {part: _figure([latencies[level][name][part] for level in levels]) for part in parts}
+            name: {
+                part: _widen(_figure([latencies[level][name][part] for level in levels]), deviations.get(name, 0.0))
+                for part in parts
+            }
             for name, parts in latencies["expected"].items()
         },
         figures={
@@ -366,6 +373,15 @@ def _figure(values: Sequence[float | None]) -> Figure:
     if low is None or high is None or value is None:
         return Figure(_finite(value))
     return Figure(_finite(value), min(low, value, high), max(low, value, high))
+
+
+def _widen(figure: Figure, deviation: float) -> Figure:
+    """Return a figure with a standard deviation of its logarithm added to the interval."""
+    if figure.value is None or figure.low is None or figure.high is None or not figure.low:
+        return figure
+    added = Z_90 * deviation
+    low, high = (math.hypot(math.log(end / figure.value), added) for end in (figure.low, figure.high))
+    return Figure(figure.value, figure.value * math.exp(-low), figure.value * math.exp(high))
 
 
 def _finite(value: float | None) -> float | None:

@@ -107,25 +107,22 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Engine, *, mean_token
 
     Every attention group has a cache of its own; the room is that of all groups of a replica together.
     """
-    from .kernel_tables import stage_kernels
+    from .kernel_tables import device_kernels
 
     assert on_device.kernels is not None
     step, device = on_device.kernels.step, on_device.machine.device
     groups = step.placement.attention_data
     tokens = max(round(mean_tokens), 2)
-    rooms = []
-    for kernels in stage_kernels(on_device, "decode", tokens - 1):
-        weights_bytes = stored_weight_bytes(step, kernels)
-        activations_bytes = activation_bytes(step, kernels, engine.max_batched_tokens, engine.max_sequences)
-        cache_bytes = _cache_bytes(device, engine, weights_bytes, activations_bytes)
-        per_sequence = sequence_bytes(step, kernels, tokens)
-        blocks = _count_blocks(cache_bytes, per_sequence / tokens * engine.block_tokens)
-        if blocks > 0:
-            blocks *= groups
-        rooms.append(
-            CacheRoom(weights_bytes, activations_bytes, cache_bytes, per_sequence, engine.block_tokens, blocks)
-        )
-    return _smallest_room(on_device, rooms)
+    kernels = device_kernels(on_device, "decode", tokens - 1)
+    weights_bytes = stored_weight_bytes(step, kernels)
+    activations_bytes = activation_bytes(step, kernels, engine.max_batched_tokens, engine.max_sequences)
+    cache_bytes = _cache_bytes(device, engine, weights_bytes, activations_bytes)
+    per_sequence = sequence_bytes(step, kernels, tokens)
+    blocks = _count_blocks(cache_bytes, per_sequence / tokens * engine.block_tokens)
+    if blocks > 0:
+        blocks *= groups
+    room = CacheRoom(weights_bytes, activations_bytes, cache_bytes, per_sequence, engine.block_tokens, blocks)
+    return _smallest_room(on_device, [room])
 
 
 def _cache_bytes(device: Device, engine: Engine, weights_bytes: float, activations_bytes: float) -> float:

@@ -9,7 +9,7 @@ import msgspec
 
 from ..engines.kernels import Pointwise
 from ..engines.step import Load
-from .kernel_tables import stage_kernels
+from .kernel_tables import device_kernels
 
 if TYPE_CHECKING:
     from .iteration_times import ModelOnDevice
@@ -23,7 +23,7 @@ class KernelTime(msgspec.Struct, frozen=True):
     name : str
         Name of the kernel.
     launches : int
-        Launches per iteration on one device of each stage.
+        Launches per iteration on one device.
     time_s : float
         Seconds of all launches.
     share : float
@@ -56,14 +56,13 @@ def time_decode_kernels(on_device: ModelOnDevice, sequences: float, context: flo
     load = Load(tokens=own, all_tokens=everywhere, sampled=own, sequences=own, context=round(context))
     launches: dict[str, int] = {}
     seconds: dict[str, float] = {}
-    for kernels in stage_kernels(on_device, "decode", max(round(context), 1)):
-        for counted in kernels:
-            kernel = counted.kernel
-            launched = kernel.launches if isinstance(kernel, Pointwise) else 1
-            if launched:
-                launches[kernel.name] = launches.get(kernel.name, 0) + counted.count * launched
-                time_s = counted.count * float(step.kernel_s(kernel, load))
-                seconds[kernel.name] = seconds.get(kernel.name, 0.0) + time_s
+    for counted in device_kernels(on_device, "decode", max(round(context), 1)):
+        kernel = counted.kernel
+        launched = kernel.launches if isinstance(kernel, Pointwise) else 1
+        if launched:
+            launches[kernel.name] = launches.get(kernel.name, 0) + counted.count * launched
+            time_s = counted.count * float(step.kernel_s(kernel, load))
+            seconds[kernel.name] = seconds.get(kernel.name, 0.0) + time_s
     total_s = sum(seconds.values())
     names = sorted(seconds, key=lambda name: -seconds[name])
     return [KernelTime(name, launches[name], seconds[name], seconds[name] / total_s) for name in names]

@@ -56,11 +56,16 @@ class Engine(msgspec.Struct, frozen=True):
         90% interval of `overhead_s`.
     sequence_overhead_s : float
         Time per iteration and decoding sequence in which the device waits: sampling, detokenization, streaming.
-    prompt_kernel_overhead_s : float
-        Time per kernel of an iteration with prompts in which the device waits for its launch: such iterations are not
-        captured graphs.
     request_overhead_s : float
-        Time per request outside the iterations: HTTP, tokenization, detokenization of the first token.
+        Mean time from the sending of a request until the scheduler knows it: HTTP, tokenization, messages between
+        processes.
+    request_token_s : float
+        The same per token of the prompt, most of it tokenization.
+    request_iterations : float
+        Iterations, on average, until the scheduler looks for new requests and first tokens are sent.
+    schedules_ahead : bool
+        Whether an iteration is scheduled while the one before it runs, so that a request waits for the iteration in
+        progress and for the next one.
     sources : tuple of str
         Sources of the defaults and of the overhead.
     """
@@ -79,7 +84,9 @@ class Engine(msgspec.Struct, frozen=True):
     request_overhead_s: float
     sources: tuple[str, ...]
     sequence_overhead_s: float = 0.0
-    prompt_kernel_overhead_s: float = 0.0
+    request_token_s: float = 0.0
+    request_iterations: float = 0.0
+    schedules_ahead: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_batched_tokens", "max_sequences", "block_tokens"):
@@ -120,6 +127,7 @@ VLLM = Engine(
     overhead_s=1.0e-3,
     overhead_range_s=(0.3e-3, 4e-3),
     request_overhead_s=5e-3,
+    schedules_ahead=True,
     sources=(
         "https://github.com/vllm-project/vllm/blob/main/vllm/engine/arg_utils.py (get_batch_defaults)",
         "https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/sched/scheduler.py",
@@ -156,6 +164,7 @@ TENSORRT_LLM = Engine(
     overhead_s=0.3e-3,
     overhead_range_s=(0.1e-3, 1.5e-3),
     request_overhead_s=5e-3,
+    schedules_ahead=True,
     sources=("https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/llmapi/llm_args.py",),
 )
 
@@ -172,6 +181,7 @@ SGLANG = Engine(
     overhead_s=0.3e-3,
     overhead_range_s=(0.1e-3, 1.5e-3),
     request_overhead_s=5e-3,
+    schedules_ahead=True,
     sources=("https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py",),
 )
 
@@ -222,7 +232,9 @@ def with_host(engine: Engine, host: Host) -> Engine:
         overhead_s=host.iteration_s,
         overhead_range_s=(host.iteration_s / HOST_FACTOR, host.iteration_s * HOST_FACTOR),
         sequence_overhead_s=host.sequence_s,
-        prompt_kernel_overhead_s=host.prompt_kernel_s,
+        request_overhead_s=host.request_s,
+        request_token_s=host.request_token_s,
+        request_iterations=host.request_iterations,
     )
 
 

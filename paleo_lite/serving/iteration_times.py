@@ -207,12 +207,12 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
     experts_s : list of float
         Seconds of experts by the number of new tokens of all attention groups from 0; empty if they are a part of
         `token_s`.
+    with_prompts : IterationTimes or None
+        Tables of iterations that compute prompts, where `token_s` and `experts_s` are others; None if they are not.
     prompt_s : float
         Seconds of the shortest kernels of attention of prompts, once per iteration that computes any.
     attention_data : int
         Groups of devices that compute attention for sequences of their own.
-    launches : int
-        Kernels of an iteration; 0 if they are not known.
     """
 
     token_s: list[float]
@@ -227,7 +227,7 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
     experts_s: list[float] = []
     prompt_s: float = 0.0
     attention_data: int = 1
-    launches: int = 0
+    with_prompts: IterationTimes | None = None
 
     def iteration_s(
         self,
@@ -252,6 +252,8 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
         tokens_per_sequence : int
             New tokens of a decoding sequence: more than 1 with speculative decoding.
         """
+        if chunks and self.with_prompts is not None:
+            return self.with_prompts.iteration_s(sequences, cached_tokens, chunks, completed, tokens_per_sequence)
         prompt_tokens, attention_s = 0, 0.0
         for start, end in chunks:
             attention_s += self.chunk_s(start, end)
@@ -349,7 +351,7 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
             experts_s=scale(self.experts_s),
             prompt_s=self.prompt_s * factors[last],
             attention_data=self.attention_data,
-            launches=self.launches,
+            with_prompts=None if self.with_prompts is None else self.with_prompts._times_factors(factors),
         )
 
     def is_never_slower_than(self, other: IterationTimes) -> bool:

@@ -16,11 +16,10 @@ import numpy as np
 
 from ..architectures import Network
 from ..engines.blocks import Fusion, exchange_tokens, network_kernels
-from ..engines.kernels import CountedKernel, Experts, Pointwise
+from ..engines.kernels import CountedKernel, Experts
 from ..engines.rates import kernel_rates
 from ..engines.step import Load
-from .iteration_times import IterationTimes, interpolate_prompts, slowest_stages, tabulated_contexts
-from .pipeline import send_time_s, split_blocks
+from .iteration_times import IterationTimes, interpolate_prompts, tabulated_contexts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,74 +51,35 @@ class _FusedNetwork:
 
 
 @lru_cache(maxsize=64)
-def _cached_kernels(
-    fused: _FusedNetwork, phase: str, context: int, tensor: int, blocks: tuple[int, ...] | None
-) -> tuple[CountedKernel, ...]:
+def _cached_kernels(fused: _FusedNetwork, phase: str, context: int, tensor: int) -> tuple[CountedKernel, ...]:
     """Return the kernels of a network, which deployments in other formats or with other experts share."""
-    kernels = network_kernels(fused.network, phase, context=context, tensor=tensor, fusion=fused.fusion, blocks=blocks)
+    kernels = network_kernels(fused.network, phase, context=context, tensor=tensor, fusion=fused.fusion)
     return tuple(kernels)
 
 
-def device_kernels(
-    on_device: ModelOnDevice, phase: str, context: int, blocks: Sequence[int] | None = None
-) -> list[CountedKernel]:
+def device_kernels(on_device: ModelOnDevice, phase: str, context: int) -> list[CountedKernel]:
     """Return the kernels of one device in an iteration, with the exchanges of tokens between attention groups."""
     assert on_device.kernels is not None
     step, placement = on_device.kernels.step, on_device.kernels.step.placement
     fused = _FusedNetwork(on_device.workload.network, on_device.kernels.fusion)
-    chosen = None if blocks is None else tuple(blocks)
-    kernels = list(_cached_kernels(fused, phase, context, placement.tensor, chosen))
+    kernels = list(_cached_kernels(fused, phase, context, placement.tensor))
     if placement.attention_data > 1:
         _, _, operand_bytes = kernel_rates(step.device, step.formats.experts)
         kernels = exchange_tokens(kernels, placement.devices, operand_bytes)
     return kernels
 
 
-def stage_kernels(on_device: ModelOnDevice, phase: str, context: int) -> list[list[CountedKernel]]:
-    """Return the kernels of one device of each stage of the pipeline."""
-    stages = on_device.pipeline.degree
-    if stages == 1:
-        return [device_kernels(on_device, phase, context)]
-    sizes = split_blocks(on_device.workload.network.blocks, stages)
-    ends = np.cumsum(sizes)
-    return [device_kernels(on_device, phase, context, range(end - size, end)) for size, end in zip(sizes, ends)]
-
-
 def tabulate_kernels(
     on_device: ModelOnDevice, *, max_new_tokens: int, max_sequences: int, max_prompt: int, max_context: int
 ) -> IterationTimes:
     """Compute the tables of an iteration; the arguments are those of `paleo_lite.serving.iteration_times.tabulate`."""
-    stages = on_device.pipeline.degree
     longest = max(max_context - 1, 1)
-    decode, prefill = (stage_kernels(on_device, phase, longest) for phase in ("decode", "prefill"))
-    tables = [
-        _Tables(on_device, *kernels, max_new_tokens, max_sequences, max_prompt, max_context).build()
-        for kernels in zip(decode, prefill)
-    ]
-    if stages == 1:
-        return tables[0]
-    whole = _add(tables)
-    sent = send_time_s(on_device.pipeline, on_device.decode_workload(longest), np.arange(len(whole.token_s)))
-    token_s = (np.array(whole.token_s) + sent).tolist()
-    return msgspec.structs.replace(whole, token_s=token_s, stages=slowest_stages(tables), pipeline=stages)
-
-
-def _add(tables: Sequence[IterationTimes]) -> IterationTimes:
-    """Return the sum of the tables of all stages, with the widest interval."""
-
-    def total(name: str) -> Any:
-        return np.sum([np.array(getattr(table, name)) for table in tables], axis=0).tolist()
-
-    widest = max(tables, key=lambda table: table.relative_high[-1])
-    summed = {name: total(name) for name in ("token_s", "head_s", "decode_attention_s", "prompt_attention_s")}
-    experts_s = total("experts_s") if tables[0].experts_s else []
-    prompt_s = sum(table.prompt_s for table in tables)
-    launches = sum(table.launches for table in tables)
-    return msgspec.structs.replace(widest, **summed, experts_s=experts_s, prompt_s=prompt_s, launches=launches)
+    decode, prefill = (device_kernels(on_device, phase, longest) for phase in ("decode", "prefill"))
+    return _Tables(on_device, decode, prefill, max_new_tokens, max_sequences, max_prompt, max_context).build()
 
 
 class _Tables:
-    """Tables of one stage."""
+    """Tables of the iterations of one device."""
 
     def __init__(
         self,
@@ -140,14 +100,6 @@ class _Tables:
 
     def build(self) -> IterationTimes:
         tokens = _sizes(self.max_tokens)
-        is_separate = self.groups > 1
-        per_token = [one for one in self.decode if _is_per_token(one) and not (is_separate and _is_expert(one))]
-        token_s = self._total(per_token, lambda n: Load(tokens=n, all_tokens=n), tokens)
-        experts_s: list[float] = []
-        if is_separate:
-            experts = [one for one in self.decode if _is_expert(one)]
-            loads = self._total(experts, lambda n: Load(tokens=np.ceil(n / self.groups), all_tokens=n), tokens)
-            experts_s = _interpolate(tokens, loads, self.max_tokens)
         sampled = [one for one in self.decode if _rows(one) == "sampled"]
         head_s = self._total(sampled, lambda n: Load(sampled=n), tokens)
         contexts = tabulated_contexts(self.max_context)
@@ -160,33 +112,51 @@ class _Tables:
             rows.append(_interpolate(sequences, row, self.max_sequences))
         lengths = _lengths(self.max_prompt)
         prompts = [one for one in self.prefill if _rows(one) == "prompts"]
-        prompt_s = self._total(prompts, lambda n: Load(prompts=1.0, length=n), np.array(lengths))
-        shortest_s = self._shortest_s(prompts)
+        prompt_s = self._total(prompts, _prompt_load, np.array(lengths))
+        shortest_s = 0.95 * float(self._total(prompts, _prompt_load, np.array([1]))[0])
         low, high = self._relative_interval(tokens)
-        return IterationTimes(
-            token_s=_interpolate(tokens, token_s, self.max_tokens),
+        decode_only = IterationTimes(
+            token_s=self._token_s(tokens, has_prompts=False),
             head_s=_interpolate(tokens, head_s, self.max_tokens),
             contexts=[float(context) for context in contexts],
             decode_attention_s=np.array(rows).T.tolist(),
             prompt_attention_s=interpolate_prompts(lengths, np.maximum(prompt_s - shortest_s, 1e-9)),
             relative_low=_interpolate(tokens, low, self.max_tokens, first=low[0]),
             relative_high=_interpolate(tokens, high, self.max_tokens, first=high[0]),
-            experts_s=experts_s,
+            experts_s=self._separate_experts_s(tokens, has_prompts=False),
             prompt_s=shortest_s,
             attention_data=self.groups,
-            launches=sum(one.count * _launches(one) for one in self.prefill),
         )
+        with_prompts = msgspec.structs.replace(
+            decode_only,
+            token_s=self._token_s(tokens, has_prompts=True),
+            experts_s=self._separate_experts_s(tokens, has_prompts=True),
+        )
+        return msgspec.structs.replace(decode_only, with_prompts=with_prompts)
+
+    def _token_s(self, tokens: Any, has_prompts: bool) -> list[float]:
+        """Return the seconds of the kernels with a row per new token, by the tokens of an attention group from 0."""
+        is_separate = self.groups > 1
+        kernels = [one for one in self.decode if _is_per_token(one) and not (is_separate and _is_expert(one))]
+        seconds = self._total(kernels, lambda n: Load(tokens=n, all_tokens=n, has_prompts=has_prompts), tokens)
+        return _interpolate(tokens, seconds, self.max_tokens)
+
+    def _separate_experts_s(self, tokens: Any, has_prompts: bool) -> list[float]:
+        """Return the seconds of the experts by the tokens of all attention groups; empty if there is only one group."""
+        if self.groups == 1:
+            return []
+        experts = [one for one in self.decode if _is_expert(one)]
+
+        def load(every: Any) -> Load:
+            return Load(tokens=np.ceil(every / self.groups), all_tokens=every, has_prompts=has_prompts)
+
+        return _interpolate(tokens, self._total(experts, load, tokens), self.max_tokens)
 
     def _total(self, kernels: Sequence[CountedKernel], load: Callable[[Any], Load], sizes: Any) -> Floats:
         """Return the seconds of kernels at several sizes."""
         seconds: Floats = np.zeros(len(sizes))
         seconds += self.step.total_s(kernels, load(np.asarray(sizes, dtype=np.float64)))
         return seconds
-
-    def _shortest_s(self, prompts: Sequence[CountedKernel]) -> float:
-        """Return the seconds of the kernels of a prompt that do not depend on its length."""
-        one = float(self._total(prompts, lambda n: Load(prompts=1.0, length=n), np.array([1]))[0])
-        return 0.95 * one
 
     def _relative_interval(self, tokens: Any) -> tuple[Floats, Floats]:
         """Return the ends of the interval of a decode step relative to its time."""
@@ -199,13 +169,14 @@ class _Tables:
         return np.exp(-Z_90 * deviation), np.exp(Z_90 * deviation)
 
 
-def _launches(counted: CountedKernel) -> int:
-    return counted.kernel.launches if isinstance(counted.kernel, Pointwise) else 1
-
-
 def _decoding_load(context: float, sequences: Any) -> Load:
     """Return the load of decoding sequences."""
     return Load(sequences=sequences, context=context)
+
+
+def _prompt_load(length: Any) -> Load:
+    """Return the load of a prompt."""
+    return Load(prompts=1.0, length=length, has_prompts=True)
 
 
 def _rows(counted: CountedKernel) -> str:

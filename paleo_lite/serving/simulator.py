@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -186,11 +186,14 @@ class _Replica:
         self.finish_s = [math.nan] * count
         # Waiting requests, prompts in progress as [request, computed tokens, tokens], and decoding sequences.
         self.waiting: deque[int] = deque()
-        self.next_arrival = count if self.is_closed else 0
-        self.next_user_request = 0
-        if traffic.concurrency is not None:
-            self.next_user_request = min(traffic.concurrency, count)
-            self.waiting.extend(range(self.next_user_request))
+        # Requests on their way to the scheduler, as (time at which it could know them, request), and those that wait
+        # until it looks for new ones, as (iteration, request).
+        self.delay_s, self.delay_iterations = self._draw_delays()
+        self.unseen: list[tuple[int, int]] = []
+        self.next_user_request = count if traffic.concurrency is None else min(traffic.concurrency, count)
+        self.arriving = [(self.arrival_s[request] + self.delay_s[request], request) for request in range(count)]
+        self.arriving = self.arriving[: self.next_user_request]
+        heapify(self.arriving)
         self.prompts: list[list[int]] = []
         self.decoding = 0
         self.finishing: list[tuple[int, int, int]] = []
@@ -202,6 +205,7 @@ class _Replica:
         self.is_decoding = [False] * count
         # Counters.
         self.now_s = 0.0
+        self.scheduled_s = 0.0  # time at which the coming iteration is scheduled
         self.position = 0
         self.position_exact = 0.0
         self.cached_tokens = 0
@@ -211,6 +215,21 @@ class _Replica:
         self.iterations = 0
         self.busy_s = self.cached_block_s = self.sequence_s = 0.0
         self.peak_blocks = self.computed_tokens = self.preemptions = 0
+
+    def _draw_delays(self) -> tuple[list[float], list[int]]:
+        """Draw the time from the sending of each request until the scheduler could know it, and the iterations after.
+
+        Times scatter exponentially and iterations uniformly, so that users whose answers end in the same iteration do
+        not stay in step.
+        """
+        count, engine = len(self.inputs), self.engine
+        if self.options.prompts_are_cached:
+            return [0.0] * count, [0] * count
+        generator = np.random.default_rng(0)
+        delay_s = generator.exponential(engine.request_overhead_s, count)
+        delay_s += engine.request_token_s * np.array(self.inputs, dtype=np.float64)
+        iterations = np.rint(generator.uniform(0.0, 2 * engine.request_iterations, count)).astype(np.int64)
+        return delay_s.tolist(), iterations.tolist()
 
     def _check_requests(self) -> None:
         for tokens, shared, output in zip(self.inputs, self.shared, self.outputs):
@@ -225,7 +244,6 @@ class _Replica:
 
     def run(self) -> None:
         """Run until all requests are answered."""
-        count = len(self.inputs)
         while True:
             self._receive()
             if self._make_room():
@@ -234,18 +252,24 @@ class _Replica:
                 self._run_prompt_iteration()
             elif self.decoding:
                 self._run_decode_iterations()
-            elif self.next_arrival < count:
-                self.now_s = max(self.now_s, self.arrival_s[self.next_arrival])
+            elif self.arriving:
+                self.now_s = max(self.now_s, self.arriving[0][0])
+                self.scheduled_s = self.now_s
                 self.is_idle = True
             else:
                 return
 
     def _receive(self) -> None:
-        """Move requests that have arrived to the queue."""
-        count = len(self.inputs)
-        while self.next_arrival < count and self.arrival_s[self.next_arrival] <= self.now_s:
-            self.waiting.append(self.next_arrival)
-            self.next_arrival += 1
+        """Move requests that are known when the coming iteration is scheduled to the queue."""
+        is_busy = bool(self.decoding or self.prompts)
+        while self.arriving and self.arriving[0][0] <= self.scheduled_s:
+            request = heappop(self.arriving)[1]
+            if is_busy and self.delay_iterations[request]:
+                heappush(self.unseen, (self.iterations + self.delay_iterations[request], request))
+            else:
+                self.waiting.append(request)
+        while self.unseen and (not is_busy or self.unseen[0][0] <= self.iterations):
+            self.waiting.append(heappop(self.unseen)[1])
 
     def _admit(self) -> None:
         """Admit waiting requests in their order while tokens, sequences and blocks allow."""
@@ -323,10 +347,12 @@ class _Replica:
         iterations = self._iterations_to_finish()
         limit = self._iterations_to_full_cache(iterations)
         iterations = min(iterations, limit)
-        if self.next_arrival < len(self.inputs) and self._can_admit_arrival():
+        if self.arriving and self._can_admit_arrival():
             one_s = self._iteration_s(self.decoding, self.cached_tokens)
-            until_s = self.arrival_s[self.next_arrival] - self.now_s
+            until_s = self.arriving[0][0] - self.scheduled_s
             iterations = min(iterations, max(math.ceil(until_s / one_s), 1))
+        if self.unseen:
+            iterations = min(iterations, max(self.unseen[0][0] - self.iterations, 1))
         tokens = self._positions_after(iterations) - self.position
         middle = self.cached_tokens + 0.5 * self.decoding * max(tokens - 1, 0)
         time_s = iterations * self._iteration_s(self.decoding, middle)
@@ -347,8 +373,6 @@ class _Replica:
                 times, work, overhead_s=engine.overhead_s, batch_tokens=batch_tokens, starts_empty=starts_empty
             )
         time_s = engine.overhead_s + engine.sequence_overhead_s * decoding
-        if chunks:
-            time_s += engine.prompt_kernel_overhead_s * times.launches
         time_s += times.iteration_s(decoding, cached_tokens, chunks, completed, drafted)
         if speculation.draft is not None and decoding:
             time_s += speculation.draft_length * speculation.draft.decode_s(decoding, cached_tokens)
@@ -489,12 +513,13 @@ class _Replica:
             following = self.next_user_request
             self.next_user_request += 1
             self.arrival_s[following] = self.now_s
-            self.waiting.append(following)
+            heappush(self.arriving, (self.now_s + self.delay_s[following], following))
 
     def _pass_time(self, time_s: float, iterations: int, decoding: int) -> None:
         """Let time pass."""
         self.peak_blocks = max(self.peak_blocks, self.used_blocks)
         self.now_s += time_s
+        self.scheduled_s = self.now_s - time_s / iterations if self.engine.schedules_ahead else self.now_s
         self.is_idle = False
         self.iterations += iterations
         self.busy_s += time_s

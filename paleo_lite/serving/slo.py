@@ -79,7 +79,7 @@ def meets(prepared: Prepared, objectives: tuple[Objective, ...], rate_per_s: flo
     """
     requests = generate_traffic(rate_per_s=rate_per_s, **traffic)  # type: ignore[arg-type]
     outcomes = prepared.run(requests)
-    arrays = request_latencies(outcomes, prepared.engine.request_overhead_s)
+    arrays = request_latencies(outcomes)
     for objective in objectives:
         value = summarize(arrays[OBJECTIVES[objective.name]])[objective.percentile]
         if value is not None and value > objective.limit_s:

@@ -387,25 +387,6 @@ def test_kernels_keep_the_cache_of_the_network(name: str) -> None:
     assert kept + states == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-r1", "gpt-oss-120b", "nemotron-3-nano-30b-a3b"])
-def test_stages_of_a_pipeline_have_the_kernels_of_the_whole_together(name: str) -> None:
-    found = network(name)
-    cut = found.blocks // 3
-    stages = [
-        network_kernels(found, "decode", context=CONTEXT, tensor=1, fusion=UNFUSED, blocks=blocks)
-        for blocks in (range(cut), range(cut, found.blocks))
-    ]
-    whole: dict[str, int] = {}
-    for one in kernels(name):
-        whole[described(one.kernel)] = whole.get(described(one.kernel), 0) + one.count
-    together: dict[str, int] = {}
-    for one in [*stages[0], *stages[1]]:
-        together[described(one.kernel)] = together.get(described(one.kernel), 0) + one.count
-    assert together == whole
-    assert stages[0][0].kernel.name == "embedding" and stages[1][-1].kernel.name == "sampling"
-    assert all(one.kernel.name not in ("head", "sampling") for one in stages[0])
-
-
 def test_networks_without_a_config_have_no_kernels() -> None:
     with pytest.raises(BadValue, match="serving needs a language model from a config: not vgg16"):
         kernels("vgg16")

@@ -11,7 +11,7 @@ import pytest
 
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.serving.deployment import Deployment, Prepared, device_link, tensor_group
-from paleo_lite.serving.engines import ENGINES, find_engine
+from paleo_lite.serving.engines import ENGINES, Engine, find_engine
 from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
 from paleo_lite.serving.simulator import Options, Outcome, Speculation, simulate
 
@@ -76,7 +76,13 @@ def test_a_request_larger_than_the_cache(deployment: Deployment) -> None:
         simulate(traffic, prepared.tables, msgspec.structs.replace(prepared.room, blocks=10), prepared.engine)
 
 
+def without_delays(engine: Engine) -> Engine:
+    """Return an engine that knows every request at once."""
+    return msgspec.structs.replace(engine, request_overhead_s=0.0, schedules_ahead=False)
+
+
 def test_a_low_rate_is_the_static_batch_of_one(deployment: Deployment) -> None:
+    deployment = msgspec.structs.replace(deployment, engine=without_delays(deployment.engine))
     traffic = generate_traffic(Lengths(1000), Lengths(100), count=5, rate_per_s=0.01, arrivals="fixed")
     prepared, outcome = run(deployment, traffic)
     tables = prepared.tables
@@ -88,12 +94,47 @@ def test_a_low_rate_is_the_static_batch_of_one(deployment: Deployment) -> None:
 
 def test_a_large_batch_is_the_static_decode(deployment: Deployment) -> None:
     engine = msgspec.structs.replace(deployment.engine, max_batched_tokens=65536, chunked_prefill=65536)
-    deployment = msgspec.structs.replace(deployment, engine=engine)
+    deployment = msgspec.structs.replace(deployment, engine=without_delays(engine))
     traffic = generate_traffic(Lengths(16), Lengths(500), count=256, rate_per_s=float("inf"))
     prepared, outcome = run(deployment, traffic)
     decode_s = sum(prepared.tables.decode_s(256, 256 * (16 + step)) for step in range(499))
     duration_s = outcome.finish_s.max() - outcome.first_token_s.min()
     assert duration_s == pytest.approx(decode_s, rel=2e-3)
+
+
+def test_a_request_waits_until_the_scheduler_knows_it(deployment: Deployment) -> None:
+    """It arrives during the tenth of the other's iterations, and is admitted after that one, one later or some later."""
+    plain = without_delays(deployment.engine)
+    traffic = Traffic(np.array([0.0, 0.0]), np.array([100, 100]), np.array([400, 10]))
+    prepared = deployment.prepare(traffic)
+    tables, room = prepared.tables, prepared.room
+    first = simulate(
+        Traffic(traffic.arrival_s[:1], traffic.input_tokens[:1], traffic.output_tokens[:1]), tables, room, plain
+    )
+    iteration_s = float(first.finish_s[0] - first.first_token_s[0]) / 399
+    arrival_s = float(first.first_token_s[0]) + 9.5 * iteration_s
+    traffic = Traffic(np.array([0.0, arrival_s]), traffic.input_tokens, traffic.output_tokens)
+
+    def waited(**changes: float | bool) -> float:
+        outcome = simulate(traffic, tables, room, msgspec.structs.replace(plain, **changes))
+        return float(outcome.admitted_s[1] - outcome.arrival_s[1]) / iteration_s
+
+    assert waited() == pytest.approx(0.5, abs=0.01)
+    assert waited(schedules_ahead=True) == pytest.approx(1.5, abs=0.01)
+    later = waited(request_iterations=40.0)
+    assert later - 0.5 == pytest.approx(round(later - 0.5), abs=0.05) and 1 < later < 81
+
+
+def test_users_of_a_closed_loop_do_not_stay_in_step(deployment: Deployment) -> None:
+    """All prompts of 8 users fit into an iteration; after some rounds fewer than all are computed together."""
+    traffic = generate_traffic(Lengths(900), Lengths(100), count=400, concurrency=8)
+    prepared = deployment.prepare(traffic)
+    engine = prepared.engine
+    assert engine.max_batched_tokens >= 8 * 900
+    in_step = simulate(traffic, prepared.tables, prepared.room, without_delays(engine))
+    apart = simulate(traffic, prepared.tables, prepared.room, engine)
+    assert len(np.unique(in_step.first_token_s)) == 400 // 8
+    assert len(np.unique(apart.first_token_s)) > 2 * 400 // 8
 
 
 def test_the_same_seed_gives_the_same_answer(deployment: Deployment) -> None:

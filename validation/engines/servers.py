@@ -39,6 +39,12 @@ NETWORKS = {
 PROMPT_TOKENS = {"lm-arena-chat": 300, "gpqa": 250, "sourcegraph-fim": 800}
 """Typical prompts of ML.ENERGY's tasks; those with pictures are left out."""
 
+REQUESTS_PER_USER = 10
+"""Requests of each user of a benchmark's closed loop; the first ones of all users are sent at once."""
+
+DRAWN_LENGTH = 0.9
+"""Mean of lengths that are drawn, relative to the nominal one."""
+
 DRAFTING_RATIO = 0.75
 """Time per token of a server that drafts relative to one that does not, at most."""
 
@@ -110,6 +116,16 @@ class Server(msgspec.Struct, frozen=True):
             self.weights or "",
             str(self.experts > 1),
         )
+
+    @property
+    def mean_input(self) -> float:
+        """Mean tokens of prompts."""
+        return self.input_tokens * (DRAWN_LENGTH if self.is_drawn else 1.0)
+
+    @property
+    def mean_output(self) -> float:
+        """Mean tokens of answers."""
+        return self.output_tokens * (DRAWN_LENGTH if self.is_drawn else 1.0)
 
     @property
     def step_s(self) -> float:

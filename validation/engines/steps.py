@@ -3,8 +3,14 @@
 The time per output token is, to first order, linear in the factors of the kernels (`paleo_lite.engines.constants`)::
 
     tpot = sum over cells (launch * shortest kernels + work * rest) of a decode step
-         + prompts per output token * the same of a prompt
          + host per iteration + host per sequence * sequences
+         + prompts per output token * prompt
+    prompt = sum over cells (shortest kernels + work in iterations with prompts * rest)
+
+The mean time to first token of a closed loop, in which all users send their first request at once, is::
+
+    ttft = host per request + host per token of the prompt + waited iterations * tpot
+         + prompt * (prompts of the first round before this one and itself, on average) + wait for prompts of others
 
 Factors are products of one for the class of kernels, one for the engine and one for the format, shrunk towards 1.
 """
@@ -12,7 +18,7 @@ Factors are products of one for the class of kernels, one for the engine and one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,116 +29,160 @@ from paleo_lite.engines.kernels import CountedKernel
 from paleo_lite.engines.step import EngineStep, Load
 from paleo_lite.serving.kernel_tables import device_kernels
 
-from .servers import Server, place
+from .servers import REQUESTS_PER_USER, Server, place
 
 LOSS_SCALE = 0.1
 LAUNCH_DEVIATIONS = {"class": 0.4, "engine": 0.2, "format": 0.05}
 """Standard deviations of the logarithms of launch factors around 1, by what they are for."""
 
 WORK_DEVIATIONS = {"class": 0.2, "engine": 0.1, "format": 0.1}
-PROMPT_KERNEL_S = {"vllm": 4e-5, "sglang": 1.2e-4, "tensorrt-llm": 8e-5}
-"""Seconds per kernel of an iteration with prompts: times to first token at 4 users, less the time of the kernels."""
 
-TYPICAL_HOST = Host(5e-4, 1e-5, 5e-5)
+TYPICAL_HOST = Host(5e-4, 1e-5, 5e-3, 1e-6, 1.5)
 HOST_DEVIATION = 1.0
+
+FIRST_TOKEN_WEIGHT = 0.5
+"""Weight of times to first token relative to times per output token."""
+
+MOST_USERS = 64
+"""Users of the servers whose time to first token is fitted: above, queues for the cache decide it."""
+
+SCHEDULED_ITERATIONS = 1.5
+"""Iterations that every request waits for: half of the one in progress, and the one that is scheduled already."""
+
+LARGEST_UTILISATION = 0.6
+
+Cell = tuple[str, str]
+"""Class of kernels and format."""
+
+
+class Parts(NamedTuple):
+    """Seconds of the shortest kernels and of the rest, by cell."""
+
+    launch_s: dict[Cell, float]
+    work_s: dict[Cell, float]
 
 
 class StepParts(msgspec.Struct, frozen=True):
-    """Parts of the time per output token of a server, with kernels alone.
+    """Parts of the times of a server, with kernels alone.
 
     Attributes
     ----------
     server : Server
         The server.
-    launch_s, work_s : dict
-        Seconds of the shortest kernels and of the rest, by class of kernels and format.
+    decode, prompt : Parts
+        A decode step, and an iteration with a prompt of the mean length.
+    prompts_per_token : float
+        Prompts of others that are computed per output token.
     """
 
     server: Server
-    launch_s: dict[tuple[str, str], float]
-    work_s: dict[tuple[str, str], float]
+    decode: Parts
+    prompt: Parts
+    prompts_per_token: float
 
 
 def parts_of(server: Server) -> StepParts:
-    """Return the parts of a server's time per output token."""
+    """Return the parts of a server's times."""
     placed = place(server)
     assert placed.kernels is not None
     step = placed.kernels.step
-    scale = 0.9 if server.is_drawn else 1.0
-    prompt, answer = scale * server.input_tokens, scale * server.output_tokens
+    prompt, answer = server.mean_input, server.mean_output
     longest = round(prompt + answer)
     groups = server.attention_data
     own = np.ceil(server.concurrency / groups)
     decode = Load(tokens=own, all_tokens=server.concurrency, sampled=own, sequences=own, context=prompt + answer / 2)
     prefill = Load(tokens=prompt, all_tokens=prompt, sampled=1.0, prompts=1.0, length=prompt)
-    prompts_per_token = (server.concurrency - 1) / groups / answer
-    launch_s: dict[tuple[str, str], float] = {}
-    work_s: dict[tuple[str, str], float] = {}
-    for kernels, load, weight in (
-        (device_kernels(placed, "decode", longest), decode, 1.0),
-        (device_kernels(placed, "prefill", longest), prefill, prompts_per_token),
-    ):
-        _add_parts(step, kernels, load, weight, launch_s, work_s)
-    return StepParts(server, launch_s, work_s)
+    return StepParts(
+        server,
+        _parts(step, device_kernels(placed, "decode", longest), decode),
+        _parts(step, device_kernels(placed, "prefill", longest), prefill),
+        (server.concurrency - 1) / groups / answer,
+    )
 
 
-def _add_parts(
-    step: EngineStep,
-    kernels: Sequence[CountedKernel],
-    load: Load,
-    weight: float,
-    launch_s: dict[tuple[str, str], float],
-    work_s: dict[tuple[str, str], float],
-) -> None:
+def _parts(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> Parts:
+    launch_s: dict[Cell, float] = {}
+    work_s: dict[Cell, float] = {}
     for counted in kernels:
         cell = step.cell_of(counted.kernel)
         shortest_s, rest_s = step.kernel_parts_s(counted.kernel, load)
-        launch_s[cell] = launch_s.get(cell, 0.0) + weight * counted.count * float(shortest_s)
-        work_s[cell] = work_s.get(cell, 0.0) + weight * counted.count * float(rest_s)
+        launch_s[cell] = launch_s.get(cell, 0.0) + counted.count * float(shortest_s)
+        work_s[cell] = work_s.get(cell, 0.0) + counted.count * float(rest_s)
+    return Parts(launch_s, work_s)
 
 
-class _Factors:
-    """Names of all factors, and the design of the fit."""
+class _Design:
+    """Seconds of some iterations by cell, and the factors that multiply them."""
+
+    def __init__(
+        self, engines: Sequence[str], parts: Sequence[dict[Cell, float]], deviations: dict[str, float]
+    ) -> None:
+        cells = sorted({(engine, *cell) for engine, part in zip(engines, parts) for cell in part})
+        levels: dict[tuple[str, str, str], str] = {}
+        for engine, kernels, form in cells:
+            levels[kernels, "", ""] = "class"
+            levels[kernels, engine, ""] = "engine"
+            levels[kernels, engine, form] = "format"
+        self.names = list(levels)
+        self.deviations = np.array([deviations[level] for level in levels.values()])
+        self.factors = np.zeros((len(cells), len(self.names)))
+        for row, (engine, kernels, form) in enumerate(cells):
+            for name in ((kernels, "", ""), (kernels, engine, ""), (kernels, engine, form)):
+                self.factors[row, self.names.index(name)] = 1.0
+        self.seconds = np.zeros((len(parts), len(cells)))
+        for row, (engine, part) in enumerate(zip(engines, parts)):
+            for cell, seconds in part.items():
+                self.seconds[row, cells.index((engine, *cell))] += seconds
+
+    def total_s(self, logs: Any) -> Any:
+        """Return the seconds of each iteration at some logarithms of the factors."""
+        return self.seconds @ np.exp(self.factors @ logs)
+
+
+class _Model:
+    """Times of servers as functions of the logarithms of all factors and of the hosts."""
 
     def __init__(self, parts: Sequence[StepParts]) -> None:
-        self.parts = parts
-        self.names: list[tuple[str, str, str, str]] = []  # launch or work, class, engine, format
-        deviations = []
-        cells = sorted({(part.server.engine, *cell) for part in parts for cell in part.launch_s})
-        entries = {}
-        for engine, kernels, form in cells:
-            entries[kernels, "", ""] = "class"
-            entries[kernels, engine, ""] = "engine"
-            entries[kernels, engine, form] = "format"
-        for kind, spreads in (("launch", LAUNCH_DEVIATIONS), ("work", WORK_DEVIATIONS)):
-            for (kernels, engine, form), level in entries.items():
-                self.names.append((kind, kernels, engine, form))
-                deviations.append(spreads[level])
-        self.deviations = np.array(deviations)
-        self.engines = sorted({part.server.engine for part in parts})
-        index = {name: position for position, name in enumerate(self.names)}
-        columns = [(kind, cell) for kind in ("launch", "work") for cell in cells]
-        self.design = np.zeros((len(columns), len(self.names)))
-        for row, (kind, (engine, kernels, form)) in enumerate(columns):
-            for name in ((kernels, "", ""), (kernels, engine, ""), (kernels, engine, form)):
-                column = (kind, *name)
-                self.design[row, index[column]] = 1.0
-        position = {column: number for number, column in enumerate(columns)}
-        self.seconds = np.zeros((len(parts), len(columns)))
-        for row, part in enumerate(parts):
-            for kind, values in (("launch", part.launch_s), ("work", part.work_s)):
-                for cell, seconds in values.items():
-                    self.seconds[row, position[kind, (part.server.engine, *cell)]] += seconds
-        self.engine_rows = np.array([[float(part.server.engine == name) for name in self.engines] for part in parts])
-        self.sequences = np.array([part.server.concurrency / part.server.attention_data for part in parts])
-        self.measured_s = np.array([part.server.step_s for part in parts])
+        servers = [part.server for part in parts]
+        engines = [server.engine for server in servers]
+        self.launch = _Design(engines, [part.decode.launch_s for part in parts], LAUNCH_DEVIATIONS)
+        self.work = _Design(engines, [part.decode.work_s for part in parts], WORK_DEVIATIONS)
+        self.prompt_work = _Design(engines, [part.prompt.work_s for part in parts], WORK_DEVIATIONS)
+        self.prompt_launch_s = np.array([sum(part.prompt.launch_s.values()) for part in parts])
+        self.engines = sorted(set(engines))
+        self.engine_rows = np.array([[float(engine == name) for name in self.engines] for engine in engines])
+        self.users = np.array([float(server.concurrency) for server in servers])
+        self.sequences = self.users / np.array([server.attention_data for server in servers])
+        self.answers = np.array([server.mean_output for server in servers])
+        self.prompts_per_token = np.array([part.prompts_per_token for part in parts])
+        self.prompt_tokens = np.array([server.mean_input for server in servers])
+        self.prompts_before = _mean_rank(self.users)
+        self.tpot_s = np.array([server.step_s for server in servers])
+        self.ttft_s = np.array([server.ttft_s or np.nan for server in servers])
+        designs = (self.launch, self.work, self.prompt_work)
+        self.ends = np.cumsum([len(design.names) for design in designs])
+        host = [np.log(value) for value in msgspec.structs.astuple(TYPICAL_HOST) for _ in self.engines]
+        self.start = np.concatenate([np.zeros(self.ends[-1]), host])
+        spreads = [design.deviations for design in designs]
+        self.spread = np.concatenate([*spreads, np.full(len(host), HOST_DEVIATION)])
 
-    def predict(self, theta: Any) -> Any:
-        """Return the seconds per output token at some logarithms of factors and hosts."""
-        factors = np.exp(self.design @ theta[: len(self.names)])
-        hosts = np.exp(theta[len(self.names) :]).reshape(2, -1)
-        host_s = self.engine_rows @ hosts[0] + (self.engine_rows @ hosts[1]) * self.sequences
-        return self.seconds @ factors + host_s
+    def predict(self, theta: Any) -> tuple[Any, Any]:
+        """Return times per output token and to the first token."""
+        launch, work, prompt_work, host = np.split(theta, self.ends)
+        by_engine = np.exp(host).reshape(-1, len(self.engines)) @ self.engine_rows.T
+        iteration_s, sequence_s, request_s, request_token_s, request_iterations = by_engine
+        prompt_s = self.prompt_launch_s + self.prompt_work.total_s(prompt_work) + iteration_s
+        tpot_s = self.launch.total_s(launch) + self.work.total_s(work) + iteration_s + sequence_s * self.sequences
+        tpot_s = tpot_s + self.prompts_per_token * prompt_s
+        utilisation = np.minimum((self.users - 1) * prompt_s / (self.answers * self.tpot_s), LARGEST_UTILISATION)
+        wait_s = 0.5 * utilisation / (1 - utilisation) * prompt_s
+        ttft_s = request_s + request_token_s * self.prompt_tokens + self.prompts_before * prompt_s + wait_s
+        return tpot_s, ttft_s + (SCHEDULED_ITERATIONS + request_iterations) * self.tpot_s
+
+
+def _mean_rank(count: Any) -> Any:
+    """Return the mean position among prompts that are sent at once, averaged with those that come alone afterwards."""
+    return 1 + (0.5 * (count + 1) - 1) / REQUESTS_PER_USER
 
 
 def fit_steps(parts: Sequence[StepParts], constants: EngineConstants) -> EngineConstants:
@@ -140,33 +190,34 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants) -> EngineC
 
     Servers count by series: many loads of one deployment weigh little more than few.
     """
-    factors = _Factors(parts)
+    model = _Model(parts)
     sizes: dict[tuple[str, ...], int] = {}
     for part in parts:
         sizes[part.server.group] = sizes.get(part.server.group, 0) + 1
     weights = np.array([3.0 / np.sqrt(sizes[part.server.group]) for part in parts])
-    typical = np.log([TYPICAL_HOST.iteration_s, TYPICAL_HOST.sequence_s])
-    host_start = np.repeat(typical, len(factors.engines))
-    start = np.concatenate([np.zeros(len(factors.names)), host_start])
-    spread = np.concatenate([factors.deviations, np.full(len(host_start), HOST_DEVIATION)])
+    has_first = np.array([part.server.is_drawn and part.server.attention_data == 1 for part in parts])
+    has_first &= np.isfinite(model.ttft_s) & (model.users <= MOST_USERS)
 
     def residuals(theta: Any) -> Any:
-        errors = np.log(factors.predict(theta) / factors.measured_s)
-        return np.concatenate([weights * errors, LOSS_SCALE * (theta - start) / spread])
+        tpot_s, ttft_s = model.predict(theta)
+        first = np.log(ttft_s / model.ttft_s)[has_first]
+        return np.concatenate([
+            weights * np.log(tpot_s / model.tpot_s),
+            FIRST_TOKEN_WEIGHT * weights[has_first] * first,
+            LOSS_SCALE * (theta - model.start) / model.spread,
+        ])  # fmt: skip
 
-    solution = least_squares(residuals, start, loss="soft_l1", f_scale=LOSS_SCALE, x_scale=spread)
-    errors = np.abs(np.log(factors.predict(solution.x) / factors.measured_s))
-    found = dict(zip(factors.names, solution.x))
+    solution = least_squares(residuals, model.start, loss="soft_l1", f_scale=LOSS_SCALE, x_scale=model.spread)
+    errors = np.abs(np.log(model.predict(solution.x)[0] / model.tpot_s))
+    launch, work, prompt_work, host = np.split(solution.x, model.ends)
     company = []
-    for kind, kernels, engine, form in factors.names:
-        if kind == "launch":
-            launch, work = found[kind, kernels, engine, form], found["work", kernels, engine, form]
-            company.append(Company(kernels, engine, form, round(float(launch), 3), round(float(work), 3)))
-    values = np.exp(solution.x[len(factors.names) :]).reshape(2, -1)
-    hosts = {
-        engine: Host(round(float(values[0, index]), 7), round(float(values[1, index]), 8), PROMPT_KERNEL_S[engine])
-        for index, engine in enumerate(factors.engines)
-    }
+    for name, launch_log, work_log in zip(model.launch.names, launch, work):
+        company.append(Company(*name, False, round(float(launch_log), 3), round(float(work_log), 3)))
+    for name, work_log in zip(model.prompt_work.names, prompt_work):
+        company.append(Company(*name, True, 0.0, round(float(work_log), 3)))
+    hosts = {}
+    for engine, values in zip(model.engines, np.exp(host).reshape(-1, len(model.engines)).T):
+        hosts[engine] = Host(*(float(f"{value:.3g}") for value in values))
     deviation = 1.4826 * float(np.median(errors))
     return msgspec.structs.replace(
         constants, company=tuple(company), hosts=hosts, step_deviation=round(max(deviation, 0.08), 3)
