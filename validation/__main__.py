@@ -293,7 +293,8 @@ def _heading(split: str, rows: Sequence[Any]) -> str:
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @options.debug()
 def ship(data: Path, folder: Path) -> None:
-    """Fit the published measurements in DATA; write calibrations of devices, links and platforms into FOLDER."""
+    """Fit the published measurements in DATA; write all calibrations into FOLDER."""
+    from .engines.ship import ship_engines
     from .power import ship_power
     from .ship import ship_devices, ship_links, ship_platforms
     from .training.hold_out import ship_training
@@ -306,6 +307,7 @@ def ship(data: Path, folder: Path) -> None:
         *ship_links(data / "measured", folder / "links"),
         *ship_platforms(data, folder / "platforms"),
         *ship_training(data, folder),
+        *ship_engines(data, folder),
     ):
         click.echo(f"{name}: {text}")
 

@@ -188,10 +188,10 @@ def serve(
     from ..machines import find_device
     from ..serving.answers import answer
     from ..serving.deployment import Deployment, device_link, tensor_group
-    from ..serving.engines import find_engine, with_host
+    from ..serving.engines import find_engine
     from ..serving.iteration_times import ModelOnDevice
     from ..serving.pipeline import connect_stages
-    from ..serving.placement import check_undivided, engine_speaks_for, with_kernels
+    from ..serving.placement import check_undivided, engine_speaks_for, with_fitted_host, with_kernels
     from ..serving.requests import parse_lengths
     from ..serving.simulator import Options, Speculation
     from ..timing.budget import parse_price
@@ -253,9 +253,8 @@ def serve(
             memory_fraction=memory_fraction,
             overhead_s=None if overhead is None else parse_quantity(overhead, "s", unit_required=True),
         )
-        # A policy of an older version has a host of its own.
-        if overhead is None and on_device.kernels is not None and on_device.kernels.step.engine == policy:
-            engine = with_host(engine, on_device.kernels.step.host)
+        if overhead is None:
+            engine = with_fitted_host(engine, on_device)
         device_price = price_usd_per_h
         if device_price is None:
             device_price = on_device.machine.device.rent_usd_per_h

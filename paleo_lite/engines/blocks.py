@@ -151,6 +151,14 @@ def exchange_tokens(kernels: Sequence[CountedKernel], ranks: int, operand_bytes:
     return exchanged
 
 
+def sampled_logits(kernels: Sequence[CountedKernel]) -> float:
+    """Return the logits of a sequence among the kernels of a network: its vocabulary."""
+    for counted in kernels:
+        if isinstance(counted.kernel, Pointwise) and counted.kernel.name == SAMPLING:
+            return counted.kernel.row_bytes / SAMPLED_BYTES
+    return 0.0
+
+
 def _sampling(layers: Sequence[Layer], tensor: int, fusion: Fusion) -> list[CountedKernel]:
     """Return the kernels after the head: logits are gathered, converted and searched."""
     columns = next(layer for layer in reversed(layers) if _is_product(layer)).outputs[0][-1]

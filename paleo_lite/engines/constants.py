@@ -206,8 +206,8 @@ class Company(msgspec.Struct, frozen=True):
     ----------
     kernels : str
         Class of kernels.
-    engine, format : str
-        Engine and format; empty for all of them.
+    engine, format, generation : str
+        Engine, format and generation of devices; empty for all of them.
     is_prompt : bool
         Whether the iteration computes prompts: it is longer than the launches, limited by arithmetic rather than
         by memory, and not a captured graph.
@@ -220,6 +220,7 @@ class Company(msgspec.Struct, frozen=True):
     kernels: str
     engine: str
     format: str
+    generation: str
     is_prompt: bool
     launch: float
     work: float
@@ -232,16 +233,19 @@ class Host(msgspec.Struct, frozen=True):
     ----------
     iteration_s : float
         Per iteration: scheduling and preparation of the inputs.
-    sequence_s : float
-        Per iteration and decoding sequence: sampling, detokenization and streaming.
-    request_s, request_token_s : float
-        Per request, and per token of its prompt, from the sending until the scheduler knows it.
+    logit_s : float
+        Per iteration and logit of a decoding sequence: sampling, of which a nucleus sorts all logits, and streaming.
+    request_s : float
+        Per request, from the sending until the scheduler knows it.
+    request_token_s : float
+        Per token of the prompt, in the closed loops of benchmarks.
     request_iterations : float
-        Iterations that a request waits for besides: engines look for new requests, and send tokens, only now and then.
+        Iterations that a request waits for besides in the closed loops of benchmarks, which let engines look for new
+        requests, or send tokens, only now and then. Open loops show no such wait.
     """
 
     iteration_s: float
-    sequence_s: float
+    logit_s: float
     request_s: float
     request_token_s: float
     request_iterations: float
@@ -276,12 +280,14 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
         """Standard deviations of the logarithms of latencies beside those of the steps, by the name of the latency."""
         return {"ttft_s": self.first_token_deviation, "queue_s": self.first_token_deviation}
 
-    def company_of(self, kernels: str, engine: str, form: str, is_prompt: bool) -> tuple[float, float]:
+    def company_of(self, kernels: str, device: Device, engine: str, form: str, is_prompt: bool) -> tuple[float, float]:
         """Return the factors of the shortest kernel and of all other time of kernels in a server."""
         launch = work = 0.0
         for entry in self.company:
-            is_alike = entry.kernels == kernels and entry.is_prompt == is_prompt
-            if is_alike and entry.engine in ("", engine) and entry.format in ("", form):
+            if entry.kernels != kernels or entry.is_prompt != is_prompt:
+                continue
+            pairs = ((entry.engine, engine), (entry.format, form), (entry.generation, device.architecture))
+            if all(wanted in ("", found) for wanted, found in pairs):
                 launch, work = launch + entry.launch, work + entry.work
         return float(np.exp(launch)), float(np.exp(work))
 

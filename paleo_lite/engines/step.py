@@ -44,7 +44,7 @@ SHORTEST = {
 }
 """Position of the shortest kernel among the constants of each class."""
 
-UNKNOWN_HOST = Host(1e-3, 1e-5, 5e-3, 2e-6, 5.0)
+UNKNOWN_HOST = Host(1e-3, 1e-10, 5e-3, 2e-6, 5.0)
 """Time of the host of an engine without fitted servers."""
 
 STEP = 0.02
@@ -211,7 +211,9 @@ class EngineStep:
         shortest_s, rest_s = self.kernel_parts_s(kernel, load)
         cell = (*self.cell_of(kernel), load.has_prompts)
         if cell not in self._company:
-            self._company[cell] = self.constants.company_of(cell[0], self.engine, cell[1], load.has_prompts)
+            self._company[cell] = self.constants.company_of(
+                cell[0], self.device, self.engine, cell[1], load.has_prompts
+            )
         launch, work = self._company[cell]
         return launch * shortest_s + work * rest_s
 

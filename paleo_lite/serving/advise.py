@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
+import msgspec
 
 from ..errors import DoesNotFit, PaleoError
 from .answers import measure_figures, request_latencies, summarize
@@ -111,11 +111,9 @@ def _try_batch_limits(
         traffic = generate_traffic(
             inputs, outputs, count=max(ROUNDS * concurrency, 8), concurrency=concurrency, seed=seed
         )
-        outcomes = prepared.run(traffic)
-        arrays = request_latencies(outcomes)
         # Only the first round sends all prompts at once.
-        later = np.concatenate([outcome.arrival_s for outcome in outcomes]) > 0
-        steady = {name: arrays[name][later] if name != "tpot_s" else arrays[name] for name in arrays}
+        outcomes = prepared.run(msgspec.structs.replace(traffic, warm_up=concurrency))
+        steady = request_latencies(outcomes)
         figures = measure_figures(outcomes, deployment, int(traffic.input_tokens.sum()))
         candidates.append(_candidate(deployment, concurrency, figures, steady, objectives, rate_per_s))
     if not candidates:

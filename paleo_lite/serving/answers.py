@@ -167,13 +167,13 @@ FIGURES = {
 
 
 def request_latencies(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the latencies of all requests as arrays, by the names of `LATENCIES`.
+    """Return the latencies of all requests after the warm-up as arrays, by the names of `LATENCIES`.
 
     The time per output token is ``(latency - time to first token) / (output tokens - 1)``, as the engines' own
     benchmarks define it; answers of one token have none.
     """
     arrival_s, admitted_s, first_s, finish_s, tokens = (
-        np.concatenate([getattr(outcome, name) for outcome in outcomes])
+        np.concatenate([getattr(outcome, name)[outcome.warm_up :] for outcome in outcomes])
         for name in ("arrival_s", "admitted_s", "first_token_s", "finish_s", "output_tokens")
     )
     several = tokens > 1

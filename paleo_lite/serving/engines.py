@@ -60,9 +60,9 @@ class Engine(msgspec.Struct, frozen=True):
         Mean time from the sending of a request until the scheduler knows it: HTTP, tokenization, messages between
         processes.
     request_token_s : float
-        The same per token of the prompt, most of it tokenization.
+        The same per token of the prompt, in closed loops.
     request_iterations : float
-        Iterations, on average, until the scheduler looks for new requests and first tokens are sent.
+        Iterations, on average, until the scheduler looks for new requests and first tokens are sent, in closed loops.
     schedules_ahead : bool
         Whether an iteration is scheduled while the one before it runs, so that a request waits for the iteration in
         progress and for the next one.
@@ -225,13 +225,13 @@ def find_engine(name: str, device: Device | None = None, **changes: Any) -> Engi
     return msgspec.structs.replace(ENGINES[name], **{**defaults, **given})
 
 
-def with_host(engine: Engine, host: Host) -> Engine:
-    """Return an engine with the time of its host as it was fitted to servers."""
+def with_host(engine: Engine, host: Host, logits: float) -> Engine:
+    """Return an engine with the time of its host as it was fitted to servers, for a vocabulary of some logits."""
     return msgspec.structs.replace(
         engine,
         overhead_s=host.iteration_s,
         overhead_range_s=(host.iteration_s / HOST_FACTOR, host.iteration_s * HOST_FACTOR),
-        sequence_overhead_s=host.sequence_s,
+        sequence_overhead_s=host.logit_s * logits,
         request_overhead_s=host.request_s,
         request_token_s=host.request_token_s,
         request_iterations=host.request_iterations,

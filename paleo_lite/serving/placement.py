@@ -7,13 +7,14 @@ from itertools import product
 from ..architectures.network import SequenceOptions
 from ..counting.kinds import is_attention
 from ..distributed.links import Topology
-from ..engines.blocks import Fusion
+from ..engines.blocks import Fusion, sampled_logits
 from ..engines.choose import choose_formats, has_constants
 from ..engines.kernels import Attention, Experts
 from ..engines.records import FUSIONS, engine_of_policy
 from ..engines.step import EngineKernels, EngineStep, Placement
 from ..errors import BadValue
 from ..machines import Device
+from .engines import Engine, with_host
 from .iteration_times import ModelOnDevice
 from .kernel_tables import device_kernels
 
@@ -83,6 +84,14 @@ def with_kernels(on_device: ModelOnDevice, policy: str, *, experts: int, attenti
     placement = _place(on_device.group, devices, experts, attention_data)
     placed = _engine_kernels(device, engine, on_device, placement, fusion, has_experts, is_latent)
     return on_device._replace(kernels=placed)
+
+
+def with_fitted_host(engine: Engine, on_device: ModelOnDevice) -> Engine:
+    """Return an engine with the time of its host that was fitted to servers; older versions keep hosts of their own."""
+    if on_device.kernels is None or on_device.kernels.step.engine != engine.name:
+        return engine
+    logits = sampled_logits(device_kernels(on_device, "decode", CHECKED_CONTEXT))
+    return with_host(engine, on_device.kernels.step.host, logits)
 
 
 def possible_divisions(on_device: ModelOnDevice) -> list[tuple[int, int]]:

@@ -113,6 +113,8 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
         Tokens of prompts that were computed, including those computed again after preemption.
     preemptions : int
         Number of preemptions.
+    warm_up : int
+        Requests at the start that latencies leave out.
     """
 
     arrival_s: Floats
@@ -128,6 +130,7 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     blocks: int
     computed_tokens: int
     preemptions: int
+    warm_up: int = 0
 
 
 def simulate(
@@ -155,7 +158,7 @@ def simulate(
     """
     replica = _Replica(traffic, times, room, engine, options or Options())
     replica.run()
-    return replica.outcome()
+    return msgspec.structs.replace(replica.outcome(), warm_up=traffic.warm_up)
 
 
 class _Replica:
@@ -186,13 +189,12 @@ class _Replica:
         self.finish_s = [math.nan] * count
         # Waiting requests, prompts in progress as [request, computed tokens, tokens], and decoding sequences.
         self.waiting: deque[int] = deque()
-        # Requests on their way to the scheduler, as (time at which it could know them, request), and those that wait
-        # until it looks for new ones, as (iteration, request).
+        # Requests on their way to the scheduler, as (time, request, whether it looks for new ones at that time).
         self.delay_s, self.delay_iterations = self._draw_delays()
-        self.unseen: list[tuple[int, int]] = []
         self.next_user_request = count if traffic.concurrency is None else min(traffic.concurrency, count)
-        self.arriving = [(self.arrival_s[request] + self.delay_s[request], request) for request in range(count)]
-        self.arriving = self.arriving[: self.next_user_request]
+        self.arriving: list[tuple[float, int, bool]] = []
+        for request in range(self.next_user_request):
+            self.arriving.append((self.arrival_s[request] + self.delay_s[request], request, False))
         heapify(self.arriving)
         self.prompts: list[list[int]] = []
         self.decoding = 0
@@ -216,19 +218,21 @@ class _Replica:
         self.busy_s = self.cached_block_s = self.sequence_s = 0.0
         self.peak_blocks = self.computed_tokens = self.preemptions = 0
 
-    def _draw_delays(self) -> tuple[list[float], list[int]]:
-        """Draw the time from the sending of each request until the scheduler could know it, and the iterations after.
+    def _draw_delays(self) -> tuple[list[float], list[float]]:
+        """Draw the time from the sending of each request until it reaches the scheduler, and the iterations after.
 
         Times scatter exponentially and iterations uniformly, so that users whose answers end in the same iteration do
         not stay in step.
         """
         count, engine = len(self.inputs), self.engine
         if self.options.prompts_are_cached:
-            return [0.0] * count, [0] * count
+            return [0.0] * count, [0.0] * count
         generator = np.random.default_rng(0)
         delay_s = generator.exponential(engine.request_overhead_s, count)
+        if not self.is_closed:
+            return delay_s.tolist(), [0.0] * count
         delay_s += engine.request_token_s * np.array(self.inputs, dtype=np.float64)
-        iterations = np.rint(generator.uniform(0.0, 2 * engine.request_iterations, count)).astype(np.int64)
+        iterations = generator.uniform(0.0, 2 * engine.request_iterations, count)
         return delay_s.tolist(), iterations.tolist()
 
     def _check_requests(self) -> None:
@@ -261,15 +265,13 @@ class _Replica:
 
     def _receive(self) -> None:
         """Move requests that are known when the coming iteration is scheduled to the queue."""
-        is_busy = bool(self.decoding or self.prompts)
         while self.arriving and self.arriving[0][0] <= self.scheduled_s:
-            request = heappop(self.arriving)[1]
-            if is_busy and self.delay_iterations[request]:
-                heappush(self.unseen, (self.iterations + self.delay_iterations[request], request))
-            else:
+            time_s, request, is_seen = heappop(self.arriving)
+            if is_seen or not self.decoding:
                 self.waiting.append(request)
-        while self.unseen and (not is_busy or self.unseen[0][0] <= self.iterations):
-            self.waiting.append(heappop(self.unseen)[1])
+            else:
+                delay_s = self.delay_iterations[request] * self._iteration_s(self.decoding, self.cached_tokens)
+                heappush(self.arriving, (time_s + delay_s, request, True))
 
     def _admit(self) -> None:
         """Admit waiting requests in their order while tokens, sequences and blocks allow."""
@@ -351,8 +353,6 @@ class _Replica:
             one_s = self._iteration_s(self.decoding, self.cached_tokens)
             until_s = self.arriving[0][0] - self.scheduled_s
             iterations = min(iterations, max(math.ceil(until_s / one_s), 1))
-        if self.unseen:
-            iterations = min(iterations, max(self.unseen[0][0] - self.iterations, 1))
         tokens = self._positions_after(iterations) - self.position
         middle = self.cached_tokens + 0.5 * self.decoding * max(tokens - 1, 0)
         time_s = iterations * self._iteration_s(self.decoding, middle)
@@ -513,7 +513,7 @@ class _Replica:
             following = self.next_user_request
             self.next_user_request += 1
             self.arrival_s[following] = self.now_s
-            heappush(self.arriving, (self.now_s + self.delay_s[following], following))
+            heappush(self.arriving, (self.now_s + self.delay_s[following], following, False))
 
     def _pass_time(self, time_s: float, iterations: int, decoding: int) -> None:
         """Let time pass."""

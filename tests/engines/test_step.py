@@ -160,7 +160,7 @@ def test_iterations_with_prompts_have_factors_of_their_own(kernels_on_device) ->
     load = Load(tokens=4096.0, all_tokens=4096.0)
     alone_s = sum(one.count * sum(step.kernel_parts_s(one.kernel, load)) for one in found)
     together_s = step.total_s(found, msgspec.structs.replace(load, has_prompts=True))
-    launch, work = step.constants.company_of("products", "vllm", "bf16", True)
+    launch, work = step.constants.company_of("products", step.device, "vllm", "bf16", True)
     assert launch == 1.0 and together_s == pytest.approx(work * alone_s, rel=0.01)
     tables = tabulate_kernels(kernels_on_device, **LIMITS)
     assert tables.with_prompts is not None

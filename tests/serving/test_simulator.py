@@ -103,7 +103,7 @@ def test_a_large_batch_is_the_static_decode(deployment: Deployment) -> None:
 
 
 def test_a_request_waits_until_the_scheduler_knows_it(deployment: Deployment) -> None:
-    """It arrives during the tenth of the other's iterations, and is admitted after that one, one later or some later."""
+    """It arrives during the tenth of the other's iterations, and is admitted after that one or the next."""
     plain = without_delays(deployment.engine)
     traffic = Traffic(np.array([0.0, 0.0]), np.array([100, 100]), np.array([400, 10]))
     prepared = deployment.prepare(traffic)
@@ -121,13 +121,11 @@ def test_a_request_waits_until_the_scheduler_knows_it(deployment: Deployment) ->
 
     assert waited() == pytest.approx(0.5, abs=0.01)
     assert waited(schedules_ahead=True) == pytest.approx(1.5, abs=0.01)
-    later = waited(request_iterations=40.0)
-    assert later - 0.5 == pytest.approx(round(later - 0.5), abs=0.05) and 1 < later < 81
 
 
 def test_users_of_a_closed_loop_do_not_stay_in_step(deployment: Deployment) -> None:
     """All prompts of 8 users fit into an iteration; after some rounds fewer than all are computed together."""
-    traffic = generate_traffic(Lengths(900), Lengths(100), count=400, concurrency=8)
+    traffic = Traffic(np.zeros(400), np.full(400, 900), np.full(400, 100), concurrency=8)
     prepared = deployment.prepare(traffic)
     engine = prepared.engine
     assert engine.max_batched_tokens >= 8 * 900

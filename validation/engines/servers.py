@@ -15,11 +15,16 @@ from pathlib import Path
 import msgspec
 
 from paleo_lite.api.prediction import resolve_question
+from paleo_lite.engines.records import FUSIONS
+from paleo_lite.errors import DoesNotFit
+from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.deployment import device_link, tensor_group
+from paleo_lite.serving.engines import find_engine
 from paleo_lite.serving.iteration_times import ModelOnDevice
 from paleo_lite.serving.pipeline import connect_stages
 from paleo_lite.serving.placement import with_kernels
 
+from ..serving.published import Point, published_points
 from .tables import DEVICES, ENGINES
 
 NETWORKS = {
@@ -32,12 +37,17 @@ NETWORKS = {
     "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b", "nvidia/Llama-3.1-8B-Instruct-FP8": "llama-3.1-8b",
     "meta-llama/Llama-3.1-70B": "llama-3.1-70b", "meta-llama/Llama-3.1-70B-Instruct": "llama-3.1-70b",
     "moonshotai/Kimi-K2.5": "kimi-k2", "deepseek-ai/DeepSeek-V3.1": "deepseek-v3.1",
+    "meta-llama/Llama-2-7b-hf": "llama-2-7b", "meta-llama/Llama-2-70b-hf": "llama-2-70b",
+    "codellama/CodeLlama-34b-Instruct-hf": "codellama-34b", "mistralai/Mixtral-8x7B-v0.1": "mixtral-8x7b",
     "google/gemma-3-27b-it": "gemma-3-27b", "nvidia/NVIDIA-Nemotron-Nano-9B-v2": "nemotron-nano-9b-v2",
 }  # fmt: skip
 """Networks of the tables, in the names of paleo-lite."""
 
 PROMPT_TOKENS = {"lm-arena-chat": 300, "gpqa": 250, "sourcegraph-fim": 800}
 """Typical prompts of ML.ENERGY's tasks; those with pictures are left out."""
+
+MOST_QUEUED_S = 10.0
+"""Time to first token above which a server does not keep up with its load."""
 
 REQUESTS_PER_USER = 10
 """Requests of each user of a benchmark's closed loop; the first ones of all users are sent at once."""
@@ -54,8 +64,9 @@ class Server(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    source : {"serving", "mlenergy"}
-        Table.
+    source : str
+        Table: ``serving``, ``mlenergy``, ``loads`` (of one server of vLLM under constant rates), or the source of a
+        result of `validation.serving.published`.
     name : str
         Row of the table.
     network, gpu, engine, version : str
@@ -80,6 +91,8 @@ class Server(msgspec.Struct, frozen=True):
         Whether the server drafts tokens, as far as can be told.
     is_host_bound : bool
         Whether the source shows that the host limits the server several times over.
+    shared_tokens : float
+        Tokens of every prompt that are in the cache already.
     """
 
     source: str
@@ -103,6 +116,7 @@ class Server(msgspec.Struct, frozen=True):
     tokens_per_s: float | None
     is_speculative: bool = False
     is_host_bound: bool = False
+    shared_tokens: float = 0.0
 
     @property
     def group(self) -> tuple[str, ...]:
@@ -138,7 +152,7 @@ class Server(msgspec.Struct, frozen=True):
 
 def published_servers(data: Path) -> list[Server]:
     """Return the servers of all tables in a folder of data, each question and answer once."""
-    servers = list(dict.fromkeys([*_serving_rows(data), *_energy_rows(data)]))
+    servers = list(dict.fromkeys([*_serving_rows(data), *_energy_rows(data), *_loads(data), *_results()]))
     return _mark_drafting(servers)
 
 
@@ -253,6 +267,87 @@ def _energy_rows(data: Path) -> Iterator[Server]:
                 tokens_per_s=float(row["output_tokens_per_s"]),
                 is_host_bound=is_dense and row["task"] == "gpqa" and gpu == "b200",
             )
+
+
+def _loads(data: Path) -> Iterator[Server]:
+    """Read the loads that one server of vLLM kept up with; the sequences follow from rate and latency (Little 1961)."""
+    with (data / "engines/vllm_h100_experiments.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            latency_s, ttft_s = float(row["latency_mean_s"]), float(row["ttft_mean_s"])
+            if ttft_s > MOST_QUEUED_S:
+                continue
+            answer = float(row["output_tokens_mean"])
+            yield Server(
+                source="loads",
+                name=f"{row['experiment']} {row['stage']}",
+                network=NETWORKS[row["model"]],
+                gpu=row["gpu"],
+                engine="vllm",
+                version="0.15",
+                precision="bf16",
+                weights=None,
+                kv_cache="bf16",
+                devices=int(row["tensor"]),
+                experts=1,
+                attention_data=1,
+                input_tokens=float(row["input_tokens_mean"]),
+                output_tokens=answer,
+                concurrency=max(round(float(row["rate_requests_per_s"]) * latency_s), 1),
+                is_drawn=False,
+                ttft_s=ttft_s,
+                tpot_s=(latency_s - ttft_s) / (answer - 1),
+                tokens_per_s=None,
+                shared_tokens=float(row["shared_system_prompt_tokens"]),
+            )
+
+
+def _results() -> Iterator[Server]:
+    """Return the published results that fit into the memory, with the sequences that the cache holds at saturation."""
+    for point in published_points():
+        if point.pipeline > 1 or point.engine not in FUSIONS or not (point.tpot_s or point.tokens_per_s):
+            continue
+        server = Server(
+            source=point.source,
+            name=f"{point.source} {point.network} {point.gpu} {point.input_tokens} {point.output_tokens}",
+            network=point.network,
+            gpu=point.gpu,
+            engine=point.engine,
+            version=point.source,
+            precision=point.precision,
+            weights=None if point.weights == point.precision else point.weights,
+            kv_cache=point.kv_cache,
+            devices=point.tensor,
+            experts=1,
+            attention_data=1,
+            input_tokens=float(point.input_tokens),
+            output_tokens=float(point.output_tokens),
+            concurrency=point.concurrency or 1,
+            is_drawn=False,
+            ttft_s=None,
+            tpot_s=point.tpot_s if point.concurrency else None,
+            tokens_per_s=point.tokens_per_s,
+        )
+        if point.concurrency is None and point.rate != "inf":
+            continue
+        try:
+            held = _held_sequences(server, point)
+        except DoesNotFit:
+            continue
+        yield msgspec.structs.replace(server, concurrency=min(point.concurrency or point.requests, held))
+
+
+def _held_sequences(server: Server, point: Point) -> int:
+    """Return the sequences that run at the same time at saturation."""
+    settings = dict(setting.split("=") for setting in point.options.split(";") if setting)
+    placed = place(server)
+    engine = find_engine(point.engine, placed.machine.device)
+    engine = msgspec.structs.replace(engine, **{
+        name: float(value) if "." in value else int(value) for name, value in settings.items() if hasattr(engine, name)
+    })  # fmt: skip
+    tokens = server.input_tokens + server.output_tokens
+    room = measure_room(placed, engine, mean_tokens=tokens, prompt_tokens=point.input_tokens)
+    kept = server.input_tokens + server.output_tokens * (1 + engine.reserved_output) / 2
+    return max(min(int(room.tokens / kept), engine.max_sequences), 1)
 
 
 def _mark_drafting(servers: Iterable[Server]) -> list[Server]:

@@ -2,15 +2,18 @@
 
 The time per output token is, to first order, linear in the factors of the kernels (`paleo_lite.engines.constants`)::
 
-    tpot = sum over cells (launch * shortest kernels + work * rest) of a decode step
-         + host per iteration + host per sequence * sequences
-         + prompts per output token * prompt
+    decode = sum over cells (launch * shortest kernels + work * rest) of a decode step
     prompt = sum over cells (shortest kernels + work in iterations with prompts * rest)
+    tpot = host per iteration + host per logit * logits of all sequences
+         + decode + prompts per output token * prompt                    of engines that pause decoding for prompts
+         + (1 - s) * decode + s * decode with prompts                    of engines that decode beside them
+
+where s is the share of iterations with a prompt, the prompts per output token or 1.
 
 The mean time to first token of a closed loop, in which all users send their first request at once, is::
 
-    ttft = host per request + host per token of the prompt + waited iterations * tpot
-         + prompt * (prompts of the first round before this one and itself, on average) + wait for prompts of others
+    ttft = host per request + host per token of the prompt + waited iterations * tpot + decode with prompts
+         + prompt * (prompts of the first round before this one, on average) + wait for prompts of others
 
 Factors are products of one for the class of kernels, one for the engine and one for the format, shrunk towards 1.
 """
@@ -24,20 +27,23 @@ import msgspec
 import numpy as np
 from scipy.optimize import least_squares
 
+from paleo_lite.engines.blocks import sampled_logits
 from paleo_lite.engines.constants import Company, EngineConstants, Host
 from paleo_lite.engines.kernels import CountedKernel
 from paleo_lite.engines.step import EngineStep, Load
+from paleo_lite.machines import find_device
+from paleo_lite.serving.engines import ENGINES
 from paleo_lite.serving.kernel_tables import device_kernels
 
 from .servers import REQUESTS_PER_USER, Server, place
 
 LOSS_SCALE = 0.1
-LAUNCH_DEVIATIONS = {"class": 0.4, "engine": 0.2, "format": 0.05}
+LAUNCH_DEVIATIONS = {"class": 0.4, "engine": 0.2, "format": 0.05, "generation": 0.2}
 """Standard deviations of the logarithms of launch factors around 1, by what they are for."""
 
-WORK_DEVIATIONS = {"class": 0.2, "engine": 0.1, "format": 0.1}
+WORK_DEVIATIONS = {"class": 0.2, "engine": 0.1, "format": 0.1, "generation": 0.1}
 
-TYPICAL_HOST = Host(5e-4, 1e-5, 5e-3, 1e-6, 1.5)
+TYPICAL_HOST = Host(5e-4, 1e-10, 5e-3, 1e-6, 1.5)
 HOST_DEVIATION = 1.0
 
 FIRST_TOKEN_WEIGHT = 0.5
@@ -69,34 +75,51 @@ class StepParts(msgspec.Struct, frozen=True):
     ----------
     server : Server
         The server.
-    decode, prompt : Parts
-        A decode step, and an iteration with a prompt of the mean length.
+    decode, prompt, mixed : Parts
+        A decode step, an iteration with a prompt of the mean length, and one with both.
     prompts_per_token : float
         Prompts of others that are computed per output token.
+    logits : float
+        Logits of a sequence.
     """
 
     server: Server
     decode: Parts
     prompt: Parts
+    mixed: Parts
     prompts_per_token: float
+    logits: float
 
 
-def parts_of(server: Server) -> StepParts:
-    """Return the parts of a server's times."""
+def parts_of(server: Server, constants: EngineConstants) -> StepParts:
+    """Return the parts of a server's times, with the constants of kernels alone."""
     placed = place(server)
     assert placed.kernels is not None
-    step = placed.kernels.step
+    found = placed.kernels.step
+    step = EngineStep(found.device, found.engine, found.formats, found.placement, constants)
     prompt, answer = server.mean_input, server.mean_output
     longest = round(prompt + answer)
     groups = server.attention_data
-    own = np.ceil(server.concurrency / groups)
-    decode = Load(tokens=own, all_tokens=server.concurrency, sampled=own, sequences=own, context=prompt + answer / 2)
-    prefill = Load(tokens=prompt, all_tokens=prompt, sampled=1.0, prompts=1.0, length=prompt)
+    users = float(server.concurrency)
+    own = float(np.ceil(users / groups))
+    new = prompt - server.shared_tokens
+    prompts_per_token = (users - 1) / groups / answer
+    together = max(prompts_per_token, 1.0)
+    decode = Load(tokens=own, all_tokens=users, sampled=own, sequences=own, context=prompt + answer / 2)
+    alone = Load(tokens=new, all_tokens=new, sampled=1.0, prompts=1.0, length=new, cached=server.shared_tokens)
+    mixed = msgspec.structs.replace(
+        decode, tokens=own + together * new, all_tokens=users + together * new, prompts=together, length=new,
+        cached=server.shared_tokens,
+    )  # fmt: skip
+    decode_kernels, prompt_kernels = (device_kernels(placed, phase, longest) for phase in ("decode", "prefill"))
+    attention = [one for one in prompt_kernels if one.kernel.rows == "prompts"]
     return StepParts(
         server,
-        _parts(step, device_kernels(placed, "decode", longest), decode),
-        _parts(step, device_kernels(placed, "prefill", longest), prefill),
-        (server.concurrency - 1) / groups / answer,
+        _parts(step, decode_kernels, decode),
+        _parts(step, prompt_kernels, alone),
+        _parts(step, [*decode_kernels, *attention], mixed),
+        prompts_per_token,
+        sampled_logits(decode_kernels),
     )
 
 
@@ -115,28 +138,40 @@ class _Design:
     """Seconds of some iterations by cell, and the factors that multiply them."""
 
     def __init__(
-        self, engines: Sequence[str], parts: Sequence[dict[Cell, float]], deviations: dict[str, float]
+        self,
+        settings: Sequence[tuple[str, str]],
+        parts: Sequence[dict[Cell, float]],
+        deviations: dict[str, float],
     ) -> None:
-        cells = sorted({(engine, *cell) for engine, part in zip(engines, parts) for cell in part})
-        levels: dict[tuple[str, str, str], str] = {}
-        for engine, kernels, form in cells:
-            levels[kernels, "", ""] = "class"
-            levels[kernels, engine, ""] = "engine"
-            levels[kernels, engine, form] = "format"
+        cells = sorted({(*setting, *cell) for setting, part in zip(settings, parts) for cell in part})
+        levels: dict[tuple[str, str, str, str], str] = {}
+        for cell in cells:
+            levels.update(zip(_factors_of(cell), ("class", "engine", "format", "generation")))
         self.names = list(levels)
         self.deviations = np.array([deviations[level] for level in levels.values()])
         self.factors = np.zeros((len(cells), len(self.names)))
-        for row, (engine, kernels, form) in enumerate(cells):
-            for name in ((kernels, "", ""), (kernels, engine, ""), (kernels, engine, form)):
+        for row, cell in enumerate(cells):
+            for name in _factors_of(cell):
                 self.factors[row, self.names.index(name)] = 1.0
         self.seconds = np.zeros((len(parts), len(cells)))
-        for row, (engine, part) in enumerate(zip(engines, parts)):
-            for cell, seconds in part.items():
-                self.seconds[row, cells.index((engine, *cell))] += seconds
+        for row, (setting, part) in enumerate(zip(settings, parts)):
+            for kernel_cell, seconds in part.items():
+                self.seconds[row, cells.index((*setting, *kernel_cell))] += seconds
 
     def total_s(self, logs: Any) -> Any:
         """Return the seconds of each iteration at some logarithms of the factors."""
         return self.seconds @ np.exp(self.factors @ logs)
+
+
+def _factors_of(cell: tuple[str, str, str, str]) -> list[tuple[str, str, str, str]]:
+    """Return the factors of an engine, a generation, a class of kernels and a format, as in `Company`."""
+    engine, generation, kernels, form = cell
+    return [
+        (kernels, "", "", ""),
+        (kernels, engine, "", ""),
+        (kernels, engine, form, ""),
+        (kernels, "", "", generation),
+    ]
 
 
 class _Model:
@@ -145,18 +180,23 @@ class _Model:
     def __init__(self, parts: Sequence[StepParts]) -> None:
         servers = [part.server for part in parts]
         engines = [server.engine for server in servers]
-        self.launch = _Design(engines, [part.decode.launch_s for part in parts], LAUNCH_DEVIATIONS)
-        self.work = _Design(engines, [part.decode.work_s for part in parts], WORK_DEVIATIONS)
-        self.prompt_work = _Design(engines, [part.prompt.work_s for part in parts], WORK_DEVIATIONS)
-        self.prompt_launch_s = np.array([sum(part.prompt.launch_s.values()) for part in parts])
+        settings = [(server.engine, find_device(server.gpu).architecture) for server in servers]
+        self.launch = _Design(settings, [part.decode.launch_s for part in parts], LAUNCH_DEVIATIONS)
+        self.work = _Design(settings, [part.decode.work_s for part in parts], WORK_DEVIATIONS)
+        # Both kinds of iterations with prompts have the same factors.
+        with_prompts = [part.prompt for part in parts] + [part.mixed for part in parts]
+        self.prompt_work = _Design(2 * settings, [part.work_s for part in with_prompts], WORK_DEVIATIONS)
+        self.prompt_launch_s = np.array([sum(part.launch_s.values()) for part in with_prompts])
+        self.mixes = np.array([ENGINES[engine].mixes_phases for engine in engines])
         self.engines = sorted(set(engines))
         self.engine_rows = np.array([[float(engine == name) for name in self.engines] for engine in engines])
         self.users = np.array([float(server.concurrency) for server in servers])
-        self.sequences = self.users / np.array([server.attention_data for server in servers])
+        sequences = self.users / np.array([server.attention_data for server in servers])
+        self.sampled = sequences * np.array([part.logits for part in parts])
         self.answers = np.array([server.mean_output for server in servers])
         self.prompts_per_token = np.array([part.prompts_per_token for part in parts])
         self.prompt_tokens = np.array([server.mean_input for server in servers])
-        self.prompts_before = _mean_rank(self.users)
+        self.prompts_before = _mean_before(self.users)
         self.tpot_s = np.array([server.step_s for server in servers])
         self.ttft_s = np.array([server.ttft_s or np.nan for server in servers])
         designs = (self.launch, self.work, self.prompt_work)
@@ -170,19 +210,23 @@ class _Model:
         """Return times per output token and to the first token."""
         launch, work, prompt_work, host = np.split(theta, self.ends)
         by_engine = np.exp(host).reshape(-1, len(self.engines)) @ self.engine_rows.T
-        iteration_s, sequence_s, request_s, request_token_s, request_iterations = by_engine
-        prompt_s = self.prompt_launch_s + self.prompt_work.total_s(prompt_work) + iteration_s
-        tpot_s = self.launch.total_s(launch) + self.work.total_s(work) + iteration_s + sequence_s * self.sequences
-        tpot_s = tpot_s + self.prompts_per_token * prompt_s
+        iteration_s, logit_s, request_s, request_token_s, request_iterations = by_engine
+        prompt_s, mixed_s = np.split(self.prompt_launch_s + self.prompt_work.total_s(prompt_work), 2)
+        decode_s = self.launch.total_s(launch) + self.work.total_s(work)
+        share = np.minimum(self.prompts_per_token, 1.0)
+        beside_s = (1 - share) * decode_s + share * mixed_s
+        pausing_s = decode_s + self.prompts_per_token * (prompt_s + iteration_s)
+        tpot_s = iteration_s + logit_s * self.sampled + np.where(self.mixes, beside_s, pausing_s)
         utilisation = np.minimum((self.users - 1) * prompt_s / (self.answers * self.tpot_s), LARGEST_UTILISATION)
         wait_s = 0.5 * utilisation / (1 - utilisation) * prompt_s
-        ttft_s = request_s + request_token_s * self.prompt_tokens + self.prompts_before * prompt_s + wait_s
+        own_s = np.where(self.mixes, mixed_s, prompt_s)
+        ttft_s = request_s + request_token_s * self.prompt_tokens + own_s + self.prompts_before * prompt_s + wait_s
         return tpot_s, ttft_s + (SCHEDULED_ITERATIONS + request_iterations) * self.tpot_s
 
 
-def _mean_rank(count: Any) -> Any:
-    """Return the mean position among prompts that are sent at once, averaged with those that come alone afterwards."""
-    return 1 + (0.5 * (count + 1) - 1) / REQUESTS_PER_USER
+def _mean_before(count: Any) -> Any:
+    """Return the mean number of prompts before one of those that are sent at once, or later one by one."""
+    return (0.5 * (count + 1) - 1) / REQUESTS_PER_USER
 
 
 def fit_steps(parts: Sequence[StepParts], constants: EngineConstants) -> EngineConstants:

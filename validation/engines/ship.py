@@ -1,0 +1,39 @@
+"""Fit the constants of engines, kernels first and servers second, and write them to the folder that the package ships.
+
+The second fit needs the first: servers are explained by kernels alone times factors of company.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from paleo_lite.engines import constants
+from paleo_lite.files import write_atomically
+
+from .fit import fit_cell, fit_constants
+from .servers import published_servers
+from .steps import fit_steps, is_fitted, parts_of
+from .tables import published_kernels
+
+SOURCES = (
+    "aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0, https://github.com/ai-dynamo/aiconfigurator): kernels and servers",
+    "ML.ENERGY Benchmark v3 (https://github.com/ml-energy/leaderboard, 0cd52da): servers",
+    "inference-sim/training (https://github.com/inference-sim/training, ed5c1d2, Apache-2.0): loads of vLLM",
+    "published results of validation/serving/published.csv: servers",
+    "Liger-Kernel and cuDNN Frontend: norms",
+)
+
+
+def ship_engines(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
+    """Fit kernels and servers, and write the constants into a folder."""
+    fits = [(timed.cell, fit_cell(timed)) for timed in published_kernels(data)]
+    alone = fit_constants(fits)
+    servers = [server for server in published_servers(data) if is_fitted(server)]
+    fitted = fit_steps([parts_of(server, alone) for server in servers], alone)
+    fitted = msgspec.structs.replace(fitted, sources=SOURCES)
+    write_atomically(folder / constants.FILE, msgspec.json.encode(fitted))
+    constants.engine_constants.cache_clear()
+    yield "engines", f"{len(fits)} tables of kernels, {len(servers)} servers, {fitted.step_deviation:.1%} off"
