@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -95,6 +95,13 @@ def list_devices(files: Iterable[Path] = ()) -> list[Device]:
     return sorted(devices.values(), key=lambda device: device.id)
 
 
+@lru_cache(512)  # bounded: a page is asked for names that nobody has
+def _shipped_device_of_id(device_id: str) -> Device | None:
+    """Return the shipped device with an id, without reading the files of the others; None if there is none."""
+    path = shipped_folder("hardware") / f"{device_id}.toml"
+    return _shipped_device(path) if file_exists(path) else None
+
+
 def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     """Return the device with a name, from the registry and further files; a device is returned unchanged.
 
@@ -106,9 +113,10 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     if isinstance(name, Device):
         return name
     further = [Path(file) for file in files]
-    direct = shipped_folder("hardware") / f"{name}.toml"
-    if not further and re.fullmatch(r"[a-z0-9-]+", name) and name != "links" and file_exists(direct):
-        return _shipped_device(direct)  # an id is found without reading the other files
+    if not further and re.fullmatch(r"[a-z0-9-]+", name) and name != "links":
+        shipped = _shipped_device_of_id(name)
+        if shipped is not None:
+            return shipped
     devices = {device.id: device for device in list_devices(further)}
     if "/" in name or name.endswith(".toml"):
         raise UnknownName("GPU", name, devices, "Add a file with `--hardware-file` and use the name of its device.")
