@@ -51,7 +51,6 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.usefixtures("listed_once")
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("style", ["table", "json", "csv", "markdown"])
 def test_every_command_prints_every_format(command: list[str], style: str) -> None:
@@ -67,7 +66,6 @@ def test_every_command_prints_every_format(command: list[str], style: str) -> No
         assert "|" in result.stdout or result.stdout.startswith("**")
 
 
-@pytest.mark.usefixtures("listed_once")
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("width", [80, 120])
 def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
