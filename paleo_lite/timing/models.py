@@ -133,9 +133,11 @@ def interval_of(time_s: OneOrMany, deviation: OneOrMany, level: float = INTERVAL
     Returns
     -------
     low_s, high_s : float or ndarray
+        Python floats for single numbers.
     """
     factor = np.exp(QUANTILES[level] * deviation)
-    return time_s / factor, time_s * factor
+    ends: tuple[Any, Any] = (time_s / factor, time_s * factor)
+    return (float(ends[0]), float(ends[1])) if np.ndim(ends[0]) == 0 else ends
 
 
 class Terms(msgspec.Struct, frozen=True, eq=False):
