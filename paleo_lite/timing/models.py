@@ -137,7 +137,9 @@ def interval_of(time_s: OneOrMany, deviation: OneOrMany, level: float = INTERVAL
     """
     factor = np.exp(QUANTILES[level] * deviation)
     ends: tuple[Any, Any] = (time_s / factor, time_s * factor)
-    return (float(ends[0]), float(ends[1])) if np.ndim(ends[0]) == 0 else ends
+    if np.ndim(ends[0]) == 0:
+        ends = (float(ends[0]), float(ends[1]))
+    return ends
 
 
 class Terms(msgspec.Struct, frozen=True, eq=False):
