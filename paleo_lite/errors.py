@@ -83,11 +83,26 @@ class UnknownName(UsageProblem):
 
 
 class AmbiguousName(UsageProblem):
-    """A name that matches several objects; the message lists them."""
+    """A name that matches several objects; the message lists them.
 
-    def __init__(self, category: str, name: str, candidates: list[str]) -> None:
+    Parameters
+    ----------
+    category : str
+        Kind of object, as the message names it (``"GPU"``).
+    name : str
+        The name.
+    candidates : list of str
+        Names of the objects, the most likely first.
+    descriptions : list of str, optional
+        The candidates with what tells them apart, as the message lists them.
+    """
+
+    def __init__(self, category: str, name: str, candidates: list[str], descriptions: list[str] | None = None) -> None:
         self.candidates = candidates
-        super().__init__(f"{name!r} matches more than one {category}: use {_join_with_or(candidates)}")
+        listed = descriptions or candidates
+        if len(listed) > _LISTED_AT_MOST:
+            listed = [*listed[:_LISTED_AT_MOST], f"one of {len(listed) - _LISTED_AT_MOST} others"]
+        super().__init__(f"{name!r} matches more than one {category}: use {_join_with_or(listed)}")
 
 
 class UnknownPrecision(UsageProblem):

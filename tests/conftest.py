@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 from collections import Counter
-from copy import deepcopy
 from functools import lru_cache
 
 import pytest
@@ -42,17 +41,6 @@ def traced():
     from paleo_lite.architectures import trace_named
 
     return lru_cache(None)(trace_named)
-
-
-@pytest.fixture(scope="module")
-def listed_once():
-    """Compute the list of all networks, which counts each of them, only once."""
-    from paleo_lite.api import catalogue
-
-    rows = catalogue.network_rows(catalogue.network_names())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalogue, "network_rows", lambda names: deepcopy(rows))
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,9 @@ from __future__ import annotations
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 import paleo_lite as pl
@@ -99,6 +101,38 @@ RESULTS = {
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_repr_fits_on_a_screen(name: str) -> None:
     assert is_short(RESULTS[name]())
+
+
+ANSWERS = {
+    **RESULTS,
+    "a training step": lambda: pl.predict("resnet50", gpu="v100-sxm2", batch_size=8, phase="training"),
+    "a generated token": lambda: pl.predict("llama-3-8b", gpu="h100-sxm", precision="bf16", phase="decode"),
+    "a job": lambda: pl.scale("gpt2", platform="dgx-a100", workers=8, precision="bf16", strategy="3d"),
+    "a server": lambda: pl.serve("llama-3-8b", gpu="h100-sxm", rate=2),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_public_numbers_are_python_numbers(name: str) -> None:
+    """numpy's print as ``np.float64(0.03)``."""
+    assert list(numpy_numbers(ANSWERS[name](), name, set())) == []
+
+
+def numpy_numbers(item: object, path: str, seen: set[int]) -> Iterator[str]:
+    """Yield the paths of numpy's numbers in an answer: in its attributes, lists and dictionaries."""
+    if isinstance(item, np.generic):
+        yield f"{path}: {type(item).__name__}"
+    if id(item) in seen or isinstance(item, (str, int, float, np.ndarray, type)) or callable(item) or len(path) > 300:
+        return
+    seen.add(id(item))
+    if isinstance(item, dict):
+        inside = {f"[{key!r}]": value for key, value in item.items()}
+    elif isinstance(item, (list, tuple)):
+        inside = {f"[{index}]": value for index, value in enumerate(item[:3])}
+    else:
+        inside = {f".{key}": getattr(item, key, None) for key in dir(item) if not key.startswith("_")}
+    for key, value in inside.items():
+        yield from numpy_numbers(value, path + key, seen)
 
 
 def test_a_traced_network_fits_on_a_screen() -> None:

@@ -338,7 +338,6 @@ def test_every_parameter_is_documented() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("listed_once")
 @pytest.mark.parametrize(
     ("name", "ask"),
     [*((name, ask) for name, ask in ASKED.items() if name not in IN_A_FILE | {"measure", "ui"}), *ASKED_TOO.items()],
@@ -390,7 +389,6 @@ def test_a_command_and_its_function_write_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("listed_once")
 def test_measuring_is_asked_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two measurements differ: compare the arguments of the function instead of its results."""
     heard = []

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue, PaleoError
-from ..machines import Device, list_devices
+from ..machines import Device, Machine, list_devices
 from ..units import parse_range
 from .arguments import Paths, to_paths
-from .prediction import predict, predict_several
+from .prediction import predict_several, resolve_question
+
+if TYPE_CHECKING:
+    from ..timing.workload import Workload
 
 
 def memory_ranges(
@@ -39,7 +42,7 @@ def memory_ranges(
     token_counts : str or sequence of int
         Tokens at `batch_size`; those that the network does not support are left out.
     **arguments
-        Further arguments of `paleo_lite.predict`.
+        Further arguments of `paleo_lite.predict` that change the memory.
 
     Returns
     -------
@@ -50,30 +53,37 @@ def memory_ranges(
     BadValue
         If the network is no language model, or supports none of the lengths.
     """
+    from ..timing.capacity import compare_memory
     from ..timing.memory_ranges import MemoryAt, MemoryRanges
 
-    settings: dict[str, Any] = {"gpu": gpu, "precision": precision, "phase": phase, "memory": True, **arguments}
+    settings: dict[str, Any] = {"gpu": gpu, "precision": precision, "phase": phase, **arguments}
     tokens_argument = "context" if phase == "decode" else "sequence_length"
 
-    def predict_at(samples: int, tokens: int) -> Any:
-        question: dict[str, Any] = {**settings, "batch_size": samples, tokens_argument: tokens}
-        return predict(network, **question)
+    def resolve_at(tokens: int) -> tuple[Workload, Machine]:
+        question: dict[str, Any] = {**settings, "batch_size": batch_size, tokens_argument: tokens}
+        workload, machine, _ = resolve_question(network, **question)
+        return workload, machine
 
-    fixed = predict_at(batch_size, sequence_length)
-    if fixed.workload.network.lengths is None:
-        raise BadValue(f"the chart memory needs a network that reads sequences (got {fixed.network})")
+    fixed, machine = resolve_at(sequence_length)
+    if fixed.network.lengths is None:
+        raise BadValue(f"the chart memory needs a network that reads sequences (got {fixed.network.name})")
+
+    def memory_at(workload: Workload) -> MemoryAt:
+        return MemoryAt.of(workload, compare_memory(workload, machine.device))
+
     samples_in_turn = parse_range(batch_sizes, "batch sizes")
-    over_batch = [MemoryAt.of(predict_at(samples, sequence_length)) for samples in samples_in_turn]
+    over_batch = [memory_at(fixed.with_changes(batch_size=samples)) for samples in samples_in_turn]
     over_tokens, left_out = [], []
     for tokens in parse_range(token_counts, "tokens"):
         try:
-            over_tokens.append(MemoryAt.of(predict_at(batch_size, tokens)))
+            workload, _ = resolve_at(tokens)
+            over_tokens.append(memory_at(workload))
         except PaleoError as error:
             left_out.append(str(error))
     if not over_tokens:
         raise BadValue(left_out[0])
     return MemoryRanges(
-        fixed.network, fixed.device.name, precision, phase, over_batch, over_tokens, tuple(left_out[:1])
+        fixed.network.name, machine.device.name, precision, phase, over_batch, over_tokens, tuple(left_out[:1])
     )
 
 

@@ -19,6 +19,7 @@ from ..input_pipeline.feeding import (
 )
 from ..input_pipeline.remedies import Upgrades, check_rules, evaluate_remedies, plan_remedies
 from ..machines import Device, find_device
+from ..machines.registry import limit_power
 from ..reporting.document import StaticResult
 from ..reporting.feeding import feeding_dict, feeding_page
 from ..timing import Prediction
@@ -53,6 +54,8 @@ def feeding(
     devices: int = 1,
     ppp: float | None = None,
     calibration: str | Calibration | None = None,
+    clock: str | None = None,
+    power_limit: float | str | None = None,
     image_size: int | None = None,
     inputs: InputShapes = (),
     hardware_files: Paths = (),
@@ -61,7 +64,7 @@ def feeding(
 
     Parameters
     ----------
-    network, gpu, precision, phase, ppp, calibration, image_size, inputs, hardware_files
+    network, gpu, precision, phase, ppp, calibration, clock, power_limit, image_size, inputs, hardware_files
         As for `paleo_lite.predict`.
     storage : str
         ``hdd``, ``ssd``, ``nvme``, any other link, a rate such as ``"500 MB/s"``, or ``memory``.
@@ -102,6 +105,8 @@ def feeding(
     if decoded and decode_rate is not None:
         raise BadValue("`--decode-rate` cannot be combined with `--decoded`: decoded samples need no decoding")
     device = find_device(gpu, to_paths(hardware_files))
+    if power_limit is not None:
+        device = limit_power(device, power_limit)
     resolved = resolve_network(network, image_size, inputs)
     prediction = predict(
         resolved,
@@ -111,6 +116,7 @@ def feeding(
         phase=phase,
         ppp=ppp,
         calibration=calibration,
+        clock=clock,
     )
     if host_link is None:
         link, link_bytes_per_s = find_host_link(device)
@@ -144,7 +150,7 @@ def feeding(
         nvme,
         (separate_links[0], separate_links[1]),
         float(resolved.input_elements),
-        _rate_and_bytes_in_fp16(resolved, device, precision, batch_size, phase, ppp),
+        _rate_and_bytes_in_fp16(resolved, device, precision, batch_size, phase, ppp, clock),
     )
     subject = {
         "network": resolved.name,
@@ -180,13 +186,21 @@ def _throughput(prediction: Prediction) -> float:
 
 
 def _rate_and_bytes_in_fp16(
-    network: Network, device: Device, precision: str, batch_size: int, phase: str, ppp: float | None
+    network: Network,
+    device: Device,
+    precision: str,
+    batch_size: int,
+    phase: str,
+    ppp: float | None,
+    clock: str | None,
 ) -> tuple[float, float] | None:
     """Return samples per second and bytes per sample in fp16, or None if that is no improvement or not supported."""
     if precision not in ("fp32", "tf32", "fp64"):
         return None
     try:
-        prediction = predict(network, gpu=device, precision="fp16", batch_size=batch_size, phase=phase, ppp=ppp)
+        prediction = predict(
+            network, gpu=device, precision="fp16", batch_size=batch_size, phase=phase, ppp=ppp, clock=clock
+        )
     except UnknownPrecision:
         return None
     return _throughput(prediction), network.input_elements * element_bytes("fp16")

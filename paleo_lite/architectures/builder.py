@@ -56,31 +56,62 @@ class Builder:
         output: Shape,
         weights: tuple[Shape, ...] = (),
         attributes: dict[str, Any] | None = None,
+        origin: str | None = None,
+        new_parameters: int | None = None,
     ) -> Blob:
-        """Append a layer and return its output."""
+        """Append a layer and return its output.
+
+        Parameters
+        ----------
+        name, kind : str
+            Name and kind of the layer.
+        inputs : sequence of Blob
+            Operands.
+        output : tuple of int
+            Shape of the result.
+        weights : tuple of shapes
+            Shapes of the parameters.
+        attributes : dict, optional
+            Attributes of the layer.
+        origin : str, optional
+            How PyTorch code calls the operation; by default the class of its kind, or a function.
+        new_parameters : int, optional
+            Number of parameters not already counted with an earlier layer; all of them by default.
+        """
         if len(self.layers) >= _MAX_LAYERS:
             raise self.fail(name, f"more than {_MAX_LAYERS} layers")
-        if any(type(size) is not int for shape in (output, *weights) for size in shape):
-            raise self.fail(name, f"sizes of its output {output} and weights {weights} must be integers")
-        elements = [prod(shape) for shape in (output, *weights)]
-        if min(elements) < 1 or max(elements) > _MAX_ELEMENTS:
-            raise self.fail(name, f"its output {output} or weights {weights} are empty or too large")
+        parameters = 0
+        self._count_elements(name, output, output, weights)
+        for shape in weights:
+            parameters += self._count_elements(name, shape, output, weights)
+        if new_parameters is not None:
+            parameters = new_parameters
         count = self._name_counts.get(name, 0) + 1
         self._name_counts[name] = count
         self.layers.append(
             Layer(
                 name if count == 1 else f"{name}#{count}",
                 kind,
-                tuple(blob.shape for blob in inputs),
+                tuple([blob.shape for blob in inputs]),
                 (output,),
                 weights,
-                tuple(blob.parent for blob in inputs),
-                sum(prod(shape) for shape in weights),
+                tuple([blob.parent for blob in inputs]),
+                parameters,
                 attributes or {},
-                _ORIGINS.get(kind, "function"),
+                _ORIGINS.get(kind, "function") if origin is None else origin,
             )
         )
         return Blob(output, len(self.layers) - 1)
+
+    def _count_elements(self, name: str, shape: Shape, output: Shape, weights: tuple[Shape, ...]) -> int:
+        """Return the number of elements of a shape; raise for a layer with an invalid one."""
+        for size in shape:
+            if type(size) is not int:
+                raise self.fail(name, f"sizes of its output {output} and weights {weights} must be integers")
+        elements = prod(shape)
+        if not 1 <= elements <= _MAX_ELEMENTS:
+            raise self.fail(name, f"its output {output} or weights {weights} are empty or too large")
+        return elements
 
     def image_shape(self, name: str, blob: Blob) -> tuple[int, int, int]:
         """Return channels, height and width of a blob of images."""

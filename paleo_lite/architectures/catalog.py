@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,17 @@ def find_network(name: str, image_size: int | None = None, options: SequenceOpti
             f"its source, {network.source}"
         )
     return _trace_at_image_size(network.name, image_size)
+
+
+def find_network_name(name: str) -> str:
+    """Return the registry's name of a shipped network without reading it; the path of a file is returned unchanged.
+
+    Raises
+    ------
+    UnknownName
+        If no shipped network has this name.
+    """
+    return name if is_network_file(name) else _shipped_path(name).stem
 
 
 def _shipped_path(name: str) -> Path:
@@ -298,21 +310,28 @@ def network_rows(names: Iterable[str]) -> list[dict[str, Any]]:
     """
     rows = []
     for name in names:
-        network = find_network(name)
-        work = count(network.layers)
-        publication = network.publication
-        rows.append(
-            {
-                "group": network.group,
-                "name": network.name,
-                "input_shape": list(network.inputs[0][1:]),
-                "layers": len(network.layers),
-                "parameters": network.parameters,
-                "active_parameters": network.active_parameters,
-                "publisher": publication.publisher if publication else None,
-                "macs": int(work.column("macs", "inference").sum()),
-                "flops": int(work.column("flops", "inference").sum()),
-                "source": publication.card if publication else network.source,
-            }
-        )
+        row = _network_row(name) if is_network_file(name) else _shipped_row(name)
+        rows.append({**row, "input_shape": list(row["input_shape"])})
     return rows
+
+
+def _network_row(name: str) -> dict[str, Any]:
+    network = find_network(name)
+    work = count(network.layers)
+    publication = network.publication
+    return {
+        "group": network.group,
+        "name": network.name,
+        "input_shape": network.inputs[0][1:],
+        "layers": len(network.layers),
+        "parameters": network.parameters,
+        "active_parameters": network.active_parameters,
+        "publisher": publication.publisher if publication else None,
+        "macs": int(work.column("macs", "inference").sum()),
+        "flops": int(work.column("flops", "inference").sum()),
+        "source": publication.card if publication else network.source,
+    }
+
+
+# Counting all shipped networks takes seconds, and pages list them repeatedly.
+_shipped_row = lru_cache(512)(_network_row)

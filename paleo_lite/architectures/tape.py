@@ -144,11 +144,7 @@ class Tape(Builder):
             Attributes of the layer.
         """
         shape = inputs[0].shape if out is None else out
-        blob = self.add(name, kind, inputs, shape, weights, attributes)
-        layer = self.layers[-1]
-        parameters = layer.parameters if new_parameters is None else new_parameters
-        self.layers[-1] = layer._replace(parameters=parameters, origin=origin)
-        return blob
+        return self.add(name, kind, inputs, shape, weights, attributes, origin, new_parameters)
 
     def module(self, name: str, kind: str, *inputs: Blob, **options: Any) -> Blob:
         """Add an operation that is a class of ``torch.nn``; `options` are those of `op`."""

@@ -287,6 +287,8 @@ def why_not_pooled(device: Device) -> str:
         return f"only single devices were measured, {device.id} is a {device.scope} of {device.parts.count}"
     if device.vendor not in VENDORS:
         return f"only GPUs of {' and '.join(VENDORS)} were measured"
+    if device.laptop:
+        return "no GPU of a laptop was measured, and its clock and power depend on the laptop"
     return ""
 
 

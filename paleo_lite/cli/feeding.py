@@ -74,6 +74,8 @@ from .values import INTEGER, LINK, Names, Number, Quantity
 )
 @options.ppp()
 @options.calibration()
+@options.clock()
+@options.power_limit()
 @options.image_size()
 @options.inputs()
 @options.hardware_files()

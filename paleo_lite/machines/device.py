@@ -134,6 +134,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scope : str
         Scope of the figures: ``die`` (one device that a program sees), ``board`` or ``package`` (several), ``module``
         (a system on a chip) or ``cpu`` (one socket).
+    laptop : bool
+        Whether it is built into laptops, which limit its clock and power differently.
     parts : BoardParts or None
         Devices of a board or package.
     sources : dict of str to str
@@ -169,6 +171,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aliases: list[str] = []
     conflicts: list[str] = []
     rated_power: Figure | None = None
+    laptop: bool = False
 
     def __repr__(self) -> str:
         return f"<Device {self.id}: {self.name}, {self.vendor} {self.architecture}, {self.year}>"

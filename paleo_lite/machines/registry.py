@@ -7,8 +7,8 @@ unique: an ambiguous name is an error that lists the candidates.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -16,10 +16,13 @@ import msgspec
 
 from ..errors import AmbiguousName, BadDevice, BadQuantity, BadValue, UnknownName, UnknownPrecision
 from ..files import file_exists, read_typed, shipped_folder
-from ..units import parse_quantity
+from ..units import format_si, parse_quantity
 from .device import REQUESTED_LIMIT, Clock, Device, Figure, LinkRegistry, PeakRate
 
 _MAKER_BEFORE_NAME = re.compile(r"^(?:nvidia|amd|intel|tesla|geforce|quadro|instinct|radeon)+(?=.)")
+_SERIES_BEFORE_NAME = re.compile(r"^(?:rtx|gtx)(?=a?\d|pro)")
+"""Prefixes of consumer and workstation GPUs that people leave out: ``4090``."""
+
 _MAX_FILE_BYTES = 2**20
 _T = TypeVar("_T")
 
@@ -95,6 +98,13 @@ def list_devices(files: Iterable[Path] = ()) -> list[Device]:
     return sorted(devices.values(), key=lambda device: device.id)
 
 
+@lru_cache(512)  # bounded: a page is asked for names that nobody has
+def _shipped_device_of_id(device_id: str) -> Device | None:
+    """Return the shipped device with an id, without reading the files of the others; None if there is none."""
+    path = shipped_folder("hardware") / f"{device_id}.toml"
+    return _shipped_device(path) if file_exists(path) else None
+
+
 def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     """Return the device with a name, from the registry and further files; a device is returned unchanged.
 
@@ -106,26 +116,66 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     if isinstance(name, Device):
         return name
     further = [Path(file) for file in files]
-    direct = shipped_folder("hardware") / f"{name}.toml"
-    if not further and re.fullmatch(r"[a-z0-9-]+", name) and name != "links" and file_exists(direct):
-        return _shipped_device(direct)  # an id is found without reading the other files
+    if not further and re.fullmatch(r"[a-z0-9-]+", name) and name != "links":
+        shipped = _shipped_device_of_id(name)
+        if shipped is not None:
+            return shipped
     devices = {device.id: device for device in list_devices(further)}
     if "/" in name or name.endswith(".toml"):
         raise UnknownName("GPU", name, devices, "Add a file with `--hardware-file` and use the name of its device.")
     if name in devices:
         return devices[name]
-    matching = [device for device in devices.values() if normalize_name(name) in _normalized_names(device)]
+    wanted = normalize_name(name)
+    matching = [device for device in devices.values() if wanted in _normalized_names(device)]
+    matching = matching or [device for device in devices.values() if wanted in _names_without_series(device)]
     if len(matching) == 1:
         return matching[0]
-    candidates = [device.id for device in matching]
-    prefix = normalize_name(name)
-    if not candidates and prefix:
-        for device in devices.values():
-            if any(full_name.startswith(prefix) for full_name in _normalized_names(device)):
-                candidates.append(device.id)
-    if candidates:
-        raise AmbiguousName("GPU", name, candidates)
-    raise UnknownName("GPU", name, devices, "'paleo-lite hardware list' shows all.")
+    if matching:
+        raise _ambiguous_device(name, matching)
+    family, boards = _family_of(wanted, devices.values())
+    if len(family) == 1 and boards == family:
+        return family[0]
+    if len(family) > 1:
+        raise _ambiguous_device(name, family)
+    near = f"The nearest is {family[0].id}. " if family else ""
+    raise UnknownName("GPU", name, devices, f"{near}'paleo-lite hardware list' shows all.")
+
+
+def _family_of(wanted: str, devices: Iterable[Device]) -> tuple[list[Device], list[Device]]:
+    """Return the devices whose name begins with a name, and those of which only the board is missing in it.
+
+    A number is a word: H20 is not the beginning of H200.
+    """
+    family, boards = [], []
+    for device in devices:
+        names = _normalized_names(device) | _names_without_series(device)
+        endings = [full[len(wanted) :] for full in names if wanted and full.startswith(wanted)]
+        is_board = wanted[-1:].isdigit() and any(_names_board(ending, device) for ending in endings)
+        if wanted[-1:].isdigit():
+            endings = [ending for ending in endings if not ending[:1].isdigit()]
+        if endings or is_board:
+            family.append(device)
+        if is_board:
+            boards.append(device)
+    return family, boards
+
+
+def _names_board(ending: str, device: Device) -> bool:
+    """Return whether the end of a device's name says only its form factor and its memory."""
+    memory = f"{device.memory_bytes / 1e9:.0f}gb"
+    return re.fullmatch(rf"(?:sxm\d?|pcie|nvl|oam|{memory})+", ending) is not None
+
+
+def _ambiguous_device(name: str, devices: Sequence[Device]) -> AmbiguousName:
+    """Return the error for a name of several devices: those that clouds rent out first, then by power."""
+    ordered = sorted(devices, key=lambda device: (device.rent is None, -(device.power_w or 0), -device.memory_bytes))
+    differences = []
+    for device in ordered:
+        figures = [format_si(device.memory_bytes, "B"), format_si(device.bandwidth_bytes_per_s, "B/s")]
+        if device.power_w is not None:
+            figures.append(f"{device.power_w:g} W")
+        differences.append(f"{device.id} ({', '.join(figures)})")
+    return AmbiguousName("GPU", name, [device.id for device in ordered], differences)
 
 
 def normalize_name(name: str) -> str:
@@ -136,6 +186,10 @@ def normalize_name(name: str) -> str:
 
 def _normalized_names(device: Device) -> set[str]:
     return {normalize_name(name) for name in (device.id, device.name, *device.aliases)}
+
+
+def _names_without_series(device: Device) -> set[str]:
+    return {_SERIES_BEFORE_NAME.sub("", name) for name in _normalized_names(device)}
 
 
 @cache

@@ -71,8 +71,10 @@ _Key = TypeVar("_Key")
 _KEY = re.compile(rb'"(traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 _LINKED = ("op", "params", "direction", "execution", "step", "launch_ns")
 
-COMMUNICATION = re.compile(r"(?:void )?[nr]ccl")
-"""Kernels of NCCL and RCCL: ``ncclKernel_AllReduce_RING_LL_Sum_float(...)``, ``ncclDevKernel_...``."""
+COMMUNICATION = re.compile(r"(?:void )?(?:[nr]ccl|nvshmem|deep_?ep::|mscclpp|(?:vllm|sglang)::cross_device_reduce)")
+"""Kernels of NCCL and RCCL (``ncclKernel_AllReduce_RING_LL_Sum_float(...)``, ``ncclDevKernel_...``), NVSHMEM, DeepEP
+(``deep_ep::intranode::dispatch<...>``, which exchanges tokens of experts), MSCCL++, and the all-reduce of vLLM and
+SGLang."""
 
 
 _BY_NUMBERS = re.compile(r"conv|pool|norm|upsample|gelu|mean|sum|amax|amin|argm|var|std|::a(?:ll|ny)$|::m(?:ax|in)$")

@@ -212,7 +212,11 @@ _BY_NAME = [
     for label, pattern in (
         ("memcpy", r"^memcpy|copybuffer$"),
         ("memset", r"^memset|fillbuffer"),
-        ("communication", r"nccl|rccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|sendrecv"),
+        (
+            "communication",
+            r"nccl|rccl|nvshmem|deep_?ep::|mscclpp|cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter|sendrecv"
+            r"|all_?to_?all",
+        ),
         ("input", r"^dali::|^nvjpeg::"),
         (
             "attention",

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from ..architectures import find_network, is_network_file
+from ..architectures import find_network
+from ..architectures.catalog import find_network_name
 from ..architectures.network import SequenceOptions
 from ..counting import GENERATION_PHASES, PHASES
 from ..distributed.collectives import COLLECTIVES
@@ -206,7 +207,7 @@ class Space(Result, msgspec.Struct, frozen=True):
             If the work of a network depends on the batch in a way that sweeps do not support.
         """
         self._check_expert_choice()
-        networks = tuple(name if is_network_file(name) else find_network(name).name for name in self.networks)
+        networks = tuple(find_network_name(name) for name in self.networks)
         files = [Path(file) for file in self.hardware_files]
         gpus: dict[str, None] = {}  # without duplicates, in order
         for name in self.gpus:

@@ -68,6 +68,15 @@ def _too_large_message(workload: Workload, machine: Machine, fit: MemoryFit) -> 
     return f"{text}; remedies that make it fit: {names}"
 
 
+def compare_memory(workload: Workload, device: Device) -> MemoryFit:
+    """Compare the peak memory of a workload with the memory of a device, without remedies."""
+    memory = peak_memory(workload)
+    largest = largest_batch(workload, memory_bytes=usable_bytes(device))
+    is_training = workload.phase in PHASES_WITH_GRADIENTS
+    optimizer = workload.options.optimizer if is_training else None
+    return MemoryFit(memory, device.memory_bytes, RESERVE_BYTES, largest, optimizer)
+
+
 def fit_memory(workload: Workload, device: Device, prediction: Prediction | None = None) -> MemoryFit:
     """Compare the peak memory of a workload with the memory of a device, and list remedies if it does not fit.
 
@@ -80,16 +89,12 @@ def fit_memory(workload: Workload, device: Device, prediction: Prediction | None
     prediction : Prediction, optional
         Prediction of the workload, from which the cost in time of the remedies follows; without it they have none.
     """
-    memory = peak_memory(workload)
-    usable = usable_bytes(device)
-    largest = largest_batch(workload, memory_bytes=usable)
-    is_training = workload.phase in PHASES_WITH_GRADIENTS
-    optimizer = workload.options.optimizer if is_training else None
-    fit = MemoryFit(memory, device.memory_bytes, RESERVE_BYTES, largest, optimizer)
+    fit = compare_memory(workload, device)
     if fit.fits:
         return fit
+    memory, usable = fit.memory, fit.usable_bytes
     remedies = []
-    for candidate in _candidate_remedies(workload, device, largest):
+    for candidate in _candidate_remedies(workload, device, fit.largest_batch):
         shards = SHARDS if candidate.zero_stage else 1
         total = peak_memory(candidate.workload, zero_stage=candidate.zero_stage, shards=shards).total_bytes
         if total >= memory.total_bytes:

@@ -9,7 +9,7 @@ import msgspec
 
 from ..result import Result
 from .memory import MemoryFit
-from .prediction import Prediction
+from .workload import Workload
 
 
 class MemoryAt(msgspec.Struct, frozen=True):
@@ -30,16 +30,22 @@ class MemoryAt(msgspec.Struct, frozen=True):
     fit: MemoryFit
 
     @classmethod
-    def of(cls, prediction: Prediction) -> MemoryAt:
-        """Return the peak memory of a prediction for a network that reads sequences, with its memory estimated."""
-        lengths = prediction.workload.network.lengths
-        assert lengths is not None and prediction.memory is not None
-        tokens = lengths.keys - lengths.queries if prediction.phase == "decode" else lengths.queries
-        return cls(prediction.batch_size, tokens, prediction.memory)
+    def of(cls, workload: Workload, fit: MemoryFit) -> MemoryAt:
+        """Return the peak memory of a workload whose network reads sequences."""
+        return cls(workload.batch_size, tokens_of(workload), fit)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return batch size, tokens and the JSON of the memory."""
-        return {"batch_size": self.batch_size, "tokens": self.tokens, **self.fit.to_dict()}
+        """Return batch size, tokens and the JSON of the memory; remedies are those of a prediction."""
+        fit = self.fit.to_dict()
+        del fit["remedies"]
+        return {"batch_size": self.batch_size, "tokens": self.tokens, **fit}
+
+
+def tokens_of(workload: Workload) -> int:
+    """Return the tokens per sequence of a network that reads sequences; in decode, the tokens in the KV cache."""
+    lengths = workload.network.lengths
+    assert lengths is not None
+    return lengths.keys - lengths.queries if workload.phase == "decode" else lengths.queries
 
 
 class MemoryRanges(Result, msgspec.Struct, frozen=True):

@@ -133,9 +133,13 @@ def interval_of(time_s: OneOrMany, deviation: OneOrMany, level: float = INTERVAL
     Returns
     -------
     low_s, high_s : float or ndarray
+        Python floats for single numbers.
     """
     factor = np.exp(QUANTILES[level] * deviation)
-    return time_s / factor, time_s * factor
+    ends: tuple[Any, Any] = (time_s / factor, time_s * factor)
+    if np.ndim(ends[0]) == 0:
+        ends = (float(ends[0]), float(ends[1]))
+    return ends
 
 
 class Terms(msgspec.Struct, frozen=True, eq=False):

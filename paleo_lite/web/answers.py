@@ -29,7 +29,7 @@ from ..errors import BadFile, PaleoError
 from ..machines import Device, list_devices
 from ..serving.answers import Serving
 from ..timing import Prediction
-from ..timing.memory_ranges import MemoryAt, MemoryRanges
+from ..timing.memory_ranges import MemoryRanges, tokens_of
 from ..units import parse_range
 from .view import View
 
@@ -199,7 +199,7 @@ def memory_ranges(view: View, gpu: str) -> MemoryRanges:
         "precision": view.precision,
         "phase": view.phase,
         "batch_size": view.batch,
-        "sequence_length": MemoryAt.of(prediction).tokens,
+        "sequence_length": tokens_of(prediction.workload),
     }
     uploaded, digests = _uploaded_arguments(question)
     return _memory_ranges(tuple(question.items()), digests, uploaded)

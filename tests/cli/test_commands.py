@@ -51,7 +51,6 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.usefixtures("listed_once")
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("style", ["table", "json", "csv", "markdown"])
 def test_every_command_prints_every_format(command: list[str], style: str) -> None:
@@ -67,7 +66,6 @@ def test_every_command_prints_every_format(command: list[str], style: str) -> No
         assert "|" in result.stdout or result.stdout.startswith("**")
 
 
-@pytest.mark.usefixtures("listed_once")
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("width", [80, 120])
 def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
@@ -82,7 +80,7 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
     [
         (["predict", "vgg61", "--gpu", "k80"], 2, "did you mean vgg1"),
         (["predict", "vgg16", "--gpu", "k81"], 2, "k80"),
-        (["predict", "vgg16", "--gpu", "v100"], 2, "use v100-pcie or v100-sxm2"),
+        (["predict", "vgg16", "--gpu", "v100"], 2, "use v100-sxm2 (16 GB, 900 GB/s, 300 W), v100-pcie (16 GB"),
         (["predict", "vgg16", "--gpu", "k80", "--precision", "fp8"], 2, "no fp8 peak: it has fp32 (vector)"),
         (
             ["predict", "vgg16", "--gpu", "k80", "--batch-size", "0"],

@@ -28,6 +28,21 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.parametrize("setting", [["--clock", "900 MHz"], ["--power-limit", "100 W"]], ids=" ".join)
+def test_clock_and_power_limit_mean_what_they_mean_for_predict(setting):
+    workload = ["resnet50", "--gpu", "titan-rtx", "--precision", "fp16", "--batch-size", "32", "--format", "json"]
+    predicted = json.loads(run("predict", *workload, "--phase", "training", *setting).stdout)
+    feeding = ["feeding", *workload, "--storage", "memory", "--decoded", *setting]
+    fed, unlimited = (device_per_s(run(*words)) for words in (feeding, feeding[: -len(setting)]))
+    assert fed == pytest.approx(predicted["throughput_per_s"])
+    assert fed < 0.95 * unlimited
+
+
+def device_per_s(result: Result) -> float:
+    """Return the samples per second of the stage of the device."""
+    return next(stage["per_s"] for stage in json.loads(result.stdout)["stages"] if stage["stage"] == "device")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("style", ["table", "json", "csv", "markdown"])

@@ -65,7 +65,7 @@ def test_too_large_sweep_is_an_error(tmp_path) -> None:
     out = run(*huge, code=2)
     assert f"the sweep has {size:,} combinations" in out and "--yes" in out and not list(tmp_path.iterdir())
     assert json.loads(run(*huge, "--dry-run", "--format", "json"))["rows"] == size
-    assert f"{size:,} combinations" in run(*huge, "--dry-run", width="80")
+    assert "28 combinations" in run(*SWEEP, "-o", tmp_path / "small.parquet", "--dry-run", width="80")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,6 +31,7 @@ from paleo_lite.distributed.pipeline_schedule import (
 )
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
+from paleo_lite.reporting.charts.schedule import schedule_chart
 from paleo_lite.timing import RooflineModel, predict
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
@@ -150,6 +152,33 @@ def test_the_schedule_of_a_language_model_takes_about_the_predicted_step(virtual
     spans = simulate_schedule(table.rows[-1].pipeline)
     assert step_end_s(spans) == pytest.approx(table.rows[-1].time_s, rel=0.02)
     assert {span.kind for span in spans} == {FORWARD, BACKWARD, EXCHANGE, UPDATE, BUBBLE}
+
+
+@pytest.fixture(scope="module")
+def draw_schedule():
+    pytest.importorskip("altair")
+    table = pl.scale("vgg16", gpu="v100-sxm2", link="nvlink2-x6", workers=[4], batch_size=8, strategy="pipeline-1f1b")
+
+    def draw(micro_batches):
+        row = table.rows[0]
+        times = msgspec.structs.replace(row.pipeline, micro_batches=micro_batches)
+        rows = [msgspec.structs.replace(row, pipeline=times)]
+        return schedule_chart(msgspec.structs.replace(table, rows=rows)).to_dict()["layer"]
+
+    return draw
+
+
+@pytest.mark.parametrize(("micro_batches", "is_numbered"), [(16, True), (160, False)])
+def test_forward_and_backward_passes_are_numbered_or_neither(draw_schedule, micro_batches, is_numbered):
+    layers = draw_schedule(micro_batches)
+    numbered = [mark["part"] for layer in layers[1:] for mark in layer["data"]["values"]]
+    assert set(numbered) == ({FORWARD, BACKWARD} if is_numbered else set())
+
+
+def test_the_chart_shows_the_bubble_in_the_colour_of_the_legend(draw_schedule):
+    """Opacity of a mark is not part of its legend."""
+    bars = draw_schedule(16)[0]["data"]["values"]
+    assert {mark["opacity"] for mark in bars if mark["part"] == BUBBLE} == {1.0}
 
 
 @pytest.mark.parametrize("stages", [2, 4])

@@ -11,13 +11,14 @@ from math import prod
 import numpy as np
 import pytest
 
-from paleo_lite.architectures import Network, find_network, network_names
+from paleo_lite.architectures import Network, find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import Layer, count
 from paleo_lite.counting.kinds import cached_elements
 from paleo_lite.engines.blocks import Fusion, exchange_tokens, network_kernels
 from paleo_lite.engines.kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product
 from paleo_lite.errors import BadValue
+from shipped_networks import LANGUAGE_MODELS
 
 CONTEXT = 600
 UNFUSED = Fusion({})
@@ -289,10 +290,6 @@ def test_engines_fuse_by_their_data() -> None:
 # Properties of every network -----------------------------------------------------------------------------------------
 
 
-def language_models() -> list[str]:
-    return [name for name in network_names() if network(name).is_language_model]
-
-
 def built(name: str, phase: str = "decode", tensor: int = 1, context: int = CONTEXT) -> Network:
     """Return the network of all blocks, from which kernels are counted."""
     rebuild = network(name).rebuild
@@ -318,7 +315,7 @@ def flops_per_token(found: list[CountedKernel]) -> int:
     return total
 
 
-@pytest.mark.parametrize("name", language_models())
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_products_of_a_decode_step_have_the_counted_flops(name: str) -> None:
     """Of all layers of the built network that multiply by weights; biases are not products."""
     layers = built(name).layers
@@ -339,7 +336,7 @@ def test_products_of_one_of_eight_devices_have_the_counted_flops(name: str) -> N
     assert flops_per_token(kernels(name, tensor=8)) == expected
 
 
-@pytest.mark.parametrize("name", language_models())
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_kernels_have_the_parameters_of_the_network(name: str) -> None:
     """All but biases, the vision tower, and layers that predict further tokens."""
     found, stored = network(name), 0
@@ -366,7 +363,7 @@ INDEXED = ("deepseek-v3.2", "glm-5")
 """Networks that also keep the keys of an indexer: 128 numbers per token, for which there is no kernel yet."""
 
 
-@pytest.mark.parametrize("name", [name for name in language_models() if name not in COMPRESSED])
+@pytest.mark.parametrize("name", [name for name in LANGUAGE_MODELS if name not in COMPRESSED])
 def test_kernels_keep_the_cache_of_the_network(name: str) -> None:
     """Elements of keys, values and states of a sequence; convolutions keep 4 inputs, which are under 2% of a state."""
     kept = states = 0

@@ -59,6 +59,38 @@ def test_ambiguous_device_name_is_an_error(name: str) -> None:
         find_device(name)
 
 
+def test_boards_of_a_gpu_are_listed_with_their_differences() -> None:
+    """Those with a rental price first: p4d and p4de have the SXM boards, and nobody rents the PCIe board of 40 GB."""
+    with pytest.raises(AmbiguousName) as raised:
+        find_device("a100")
+    assert raised.value.candidates[-1] == "a100-pcie-40gb"
+    assert set(raised.value.candidates) == {"a100-sxm-80gb", "a100-sxm-40gb", "a100-pcie-80gb", "a100-pcie-40gb"}
+    assert "a100-sxm-40gb (40 GB, 1.555 TB/s, 400 W)" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("4090", "rtx4090"),
+        ("1080 Ti", "gtx1080ti"),
+        ("A6000", "rtx-a6000"),
+        ("4070 super", "rtx4070super"),
+        ("H200", "h200-sxm"),
+        ("h20", "h20"),
+        ("2080", "rtx2080"),
+    ],
+)
+def test_names_without_their_series_are_known(name: str, expected: str) -> None:
+    assert find_device(name).id == expected
+
+
+@pytest.mark.parametrize("name", ["980 t", "mi2", "k8", "h2", "v10", "jetson-agx-orin-6", "rtx-50"])
+def test_the_beginning_of_another_name_is_no_name(name: str) -> None:
+    """Half a number names nothing."""
+    with pytest.raises(UnknownName, match="no GPU is called"):
+        find_device(name)
+
+
 @pytest.mark.parametrize(("name", "near"), [("k81", "k80"), ("gtx1081", "gtx1080"), ("mi300", "mi300x")])
 def test_an_unknown_name_gives_the_nearest(name: str, near: str) -> None:
     with pytest.raises((UnknownName, AmbiguousName), match=near):

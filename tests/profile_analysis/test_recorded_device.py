@@ -57,7 +57,11 @@ def test_the_device_of_real_profiles(file, gpu, device):
         ("NVIDIA A100-PG509-200", 39.4, ["a100-pcie-40gb", "a100-sxm-40gb"]),  # an unreleased board
         ("NVIDIA H100 NVL", None, ["h100-nvl"]),
         ("NVIDIA TITAN RTX", None, ["titan-rtx"]),
-        ("NVIDIA A10G", None, []),
+        ("NVIDIA A10G", None, ["a10g"]),
+        ("NVIDIA H800", None, ["h800-sxm"]),
+        ("NVIDIA H20", None, ["h20"]),
+        ("NVIDIA GeForce RTX 3060 Laptop GPU", None, ["rtx3060-laptop"]),
+        ("NVIDIA B300A", None, []),
     ],
 )
 def test_names_of_drivers(name, memory_gib, expected):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.profiles import names
+from paleo_lite.profiles.chrome import COMMUNICATION
 from paleo_lite.profiles.names import CLASSES, LONGEST, classify, normalise
 
 # Names as profilers printed them (pyprof, nvprof, kineto, nsys), or as cuDNN, cuBLAS, CUTLASS and NCCL call them.
@@ -176,6 +177,23 @@ def test_truncated_mangled_cutlass_kernel_is_classified():
         "MultistageINS_4gemm9GemmShapeILi128ELi128ELi32EEENS4_52Conv2dWgradOutputGradientTileAccessIteratorOptimizedI"
     )
     assert classify(name).label == "convolution_wgrad"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*, int*)",
+        "void deep_ep::internode::notify_dispatch<false, 4>(int const*, int*)",
+        "void deep_ep::internode_ll::combine<true, 3, 7168, 9>(void*)",
+        "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
+        "void sglang::cross_device_reduce_2stage<half, 4>(sglang::RankData*)",
+        "nvshmemi_transfer_amo_nonfetch_device",
+    ],
+)
+def test_kernels_of_communication_libraries_communicate(name: str) -> None:
+    """Names of DeepEP, of the all-reduce of vLLM and SGLang, and of NVSHMEM."""
+    assert classify(name).label == "communication"
+    assert COMMUNICATION.match(name)
 
 
 def test_copies_and_messages_are_known_by_their_category():

@@ -29,14 +29,17 @@ COLOURS = {
     BACKWARD: SERIES[1],
     EXCHANGE: GROUPS["communication"],
     UPDATE: GROUPS["update"],
-    BUBBLE: "#8C9299",
+    BUBBLE: "#8C929966",
 }
-"""Colour of each kind of span."""
+"""Colour of each kind of span; waiting is faint, in the chart and in its legend."""
 
 STAGES_AT_MOST = 64
 """Maximum number of stages in a chart."""
 
-_WIDTH, _ROW_HEIGHT, _TEXT_WIDTH = 720, 24, 15
+_WIDTH, _ROW_HEIGHT = 720, 24
+_DIGIT_WIDTH, _TEXT_MARGIN = 5, 1
+"""Pixels of a digit in the font size of the numbers, and of the space around a number."""
+
 _SPANS_PER_TASK = 2
 
 
@@ -103,8 +106,10 @@ def schedule_chart(table: ScaleTable) -> Any:
     )
     layers = [bars]
     pixels_per_unit = _WIDTH / (end_s * factor)
-    wide = [mark for mark in marks if mark["part"] in (FORWARD, BACKWARD) and
-            (mark["end"] - mark["start"]) * pixels_per_unit >= _TEXT_WIDTH]  # fmt: skip
+    passes = [mark for mark in marks if mark["part"] in (FORWARD, BACKWARD)]
+    wide = [mark for mark in passes if _holds_number(mark, pixels_per_unit)]
+    if not all(_most_are_in(wide, passes, part) for part in (FORWARD, BACKWARD)):
+        wide = []  # numbers of one kind of pass alone would be misleading
     if wide:
         numbers = alt.Chart(inline_data(wide)).mark_text(fontSize=9, color="#FFFFFF")
         layers.append(numbers.encode(x=alt.X("middle:Q", title=f"time ({unit})"), y=y, text=alt.Text("micro_batch:N")))
@@ -116,17 +121,29 @@ def schedule_chart(table: ScaleTable) -> Any:
     if drawn != times:
         lines.append(f"drawn with {drawn.micro_batches} of {times.micro_batches} micro-batches: the middle repeats")
     if wide:
-        lines.append("numbers: micro-batches")
+        lines.append("numbers: micro-batches" + ("" if len(wide) == len(passes) else ", where they fit"))
     if times.virtual_stages > 1:
         lines.append("pale: every second virtual stage of a device")
     chart = alt.layer(*layers).properties(width=_WIDTH, height={"step": _ROW_HEIGHT})
     return chart.properties(title=alt.Title(title, subtitle=lines))
 
 
+def _holds_number(mark: dict[str, Any], pixels_per_unit: float) -> bool:
+    """Return whether the number of the micro-batch fits into a bar."""
+    width: float = (mark["end"] - mark["start"]) * pixels_per_unit
+    return width >= len(mark["micro_batch"]) * _DIGIT_WIDTH + _TEXT_MARGIN
+
+
+def _most_are_in(chosen: list[dict[str, Any]], marks: list[dict[str, Any]], part: str) -> bool:
+    """Return whether at least half of the marks of a kind are among the chosen ones."""
+    of_kind = [mark for mark in marks if mark["part"] == part]
+    return 2 * len([mark for mark in chosen if mark["part"] == part]) >= len(of_kind)
+
+
 def _opacity(span: Span) -> float:
-    """Return the opacity of a span: waiting is faint, and virtual stages alternate."""
+    """Return the opacity of a span: virtual stages alternate."""
     if span.kind == BUBBLE:
-        return 0.4
+        return 1.0
     return 1.0 if span.virtual_stage % 2 == 0 else 0.65
 
 
