@@ -9,7 +9,7 @@ from ..errors import BadValue, PaleoError
 from ..machines import Device, list_devices
 from ..units import parse_range
 from .arguments import Paths, to_paths
-from .prediction import predict, predict_several
+from .prediction import predict_network, predict_several
 
 
 def memory_ranges(
@@ -57,7 +57,7 @@ def memory_ranges(
 
     def predict_at(samples: int, tokens: int) -> Any:
         question: dict[str, Any] = {**settings, "batch_size": samples, tokens_argument: tokens}
-        return predict(network, **question)
+        return predict_network(network, **question)
 
     fixed = predict_at(batch_size, sequence_length)
     if fixed.workload.network.lengths is None:

@@ -24,7 +24,7 @@ from ..reporting.feeding import feeding_dict, feeding_page
 from ..timing import Prediction
 from ..units import element_bytes, parse_quantity
 from .arguments import InputShapes, Paths, to_paths
-from .prediction import predict, resolve_network
+from .prediction import predict_network, resolve_network
 
 if TYPE_CHECKING:
     from torch import nn
@@ -103,7 +103,7 @@ def feeding(
         raise BadValue("`--decode-rate` cannot be combined with `--decoded`: decoded samples need no decoding")
     device = find_device(gpu, to_paths(hardware_files))
     resolved = resolve_network(network, image_size, inputs)
-    prediction = predict(
+    prediction = predict_network(
         resolved,
         gpu=device,
         precision=precision,
@@ -186,7 +186,7 @@ def _rate_and_bytes_in_fp16(
     if precision not in ("fp32", "tf32", "fp64"):
         return None
     try:
-        prediction = predict(network, gpu=device, precision="fp16", batch_size=batch_size, phase=phase, ppp=ppp)
+        prediction = predict_network(network, gpu=device, precision="fp16", batch_size=batch_size, phase=phase, ppp=ppp)
     except UnknownPrecision:
         return None
     return _throughput(prediction), network.input_elements * element_bytes("fp16")
