@@ -14,6 +14,7 @@ from ..timing import TimeModel
 from ..timing.models import CALIBRATED
 from ..timing.pipelines import PIPELINE_OFFLOADS, PipelinePrediction
 from ..timing.pipelines import predict_pipeline as time_pipeline
+from ..timing.sequence_parallel import make_split
 from ..units import element_bytes
 from .arguments import Paths, to_paths
 
@@ -29,6 +30,8 @@ def predict_pipeline(
     guidance: float | None,
     images: int | None,
     offload: str | None,
+    ulysses: int | None,
+    ring: int | None,
     batch_size: int,
     time_model: str | None,
     ppp: float | None,
@@ -103,5 +106,6 @@ def predict_pipeline(
         attention=attention,
         weights=weights,
         offload=offload or PIPELINE_OFFLOADS[0],
+        split=make_split(ulysses, ring),
         part_model=model_in,
     )

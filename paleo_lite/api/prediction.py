@@ -55,6 +55,8 @@ def predict(
     frames: int | None = None,
     images: int | None = None,
     offload: str | None = None,
+    ulysses: int | None = None,
+    ring: int | None = None,
     sequence_length: int | None = None,
     context: int | None = None,
     inputs: InputShapes = (),
@@ -119,6 +121,8 @@ def predict(
         Pictures or videos of a pipeline in one batch.
     offload : {"none", "model", "sequential"}, optional
         Which parameters of a pipeline are on the device: all, those of the part that runs, or of the layer that runs.
+    ulysses, ring : int, optional
+        Devices that share the sequence of a pipeline's denoiser, by exchanging tokens for heads, and around a ring.
     sequence_length : int, optional
         Tokens per sequence of a language model, in ``prefill`` the length of the prompt. By default the maximum of the
         model, but at most 2048.
@@ -228,6 +232,8 @@ def predict(
             guidance=guidance,
             images=images,
             offload=offload,
+            ulysses=ulysses,
+            ring=ring,
             batch_size=batch_size,
             time_model=time_model,
             ppp=ppp,
@@ -250,7 +256,8 @@ def predict(
             },
         )
     pipeline_options = {
-        "--steps": steps, "--guidance": guidance, "--frames": frames, "--images": images, "--offload": offload
+        "--steps": steps, "--guidance": guidance, "--frames": frames, "--images": images, "--offload": offload,
+        "--ulysses": ulysses, "--ring": ring,
     }  # fmt: skip
     _check_no_pipeline(network, pipeline_options)
     image_size = square_size(image_size)

@@ -57,6 +57,7 @@ class Attributes(TypedDict, total=False):
     per_element: NonNegative
     p: float
     widths: Steps
+    upcast: Annotated[list[Annotated[float, msgspec.Meta(ge=0.5, le=4)]], msgspec.Meta(min_length=2, max_length=2)]
     mode: str
     function: str
     bias: bool

@@ -102,6 +102,18 @@ def pipeline() -> Decorator:
         ),
         click.option("--frames", type=INTEGER, metavar="N", help="Frames of each video. [default: the pipeline's]"),
         click.option("--images", type=INTEGER, metavar="N", help="Pictures or videos in one batch. [default: 1]"),
+        click.option(
+            "--ulysses",
+            type=INTEGER,
+            metavar="N",
+            help="Devices that split the sequence of a pipeline's denoiser, exchanging tokens for heads. [default: 1]",
+        ),
+        click.option(
+            "--ring",
+            type=INTEGER,
+            metavar="N",
+            help="Groups of devices that split the sequence of a pipeline's denoiser around a ring. [default: 1]",
+        ),
     ]
 
     def add_options(function: Callable[..., Any]) -> Callable[..., Any]:

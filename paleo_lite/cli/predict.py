@@ -93,6 +93,8 @@ def predict(
     guidance: float | None,
     frames: int | None,
     images: int | None,
+    ulysses: int | None,
+    ring: int | None,
     memory: bool,
     explain: str | None,
     top: int | None,
@@ -133,7 +135,7 @@ def predict(
     )
     has_several = any(isinstance(value, list) for value in (network, gpu, precision, batch_size, phase))
     if has_several:
-        if any(value is not None for value in (steps, guidance, frames, images, pipeline_offload)):
+        if any(value is not None for value in (steps, guidance, frames, images, ulysses, ring, pipeline_offload)):
             raise BadValue("the options of pipelines need a single prediction: give one pipeline, device and precision")
         if explain:
             raise BadValue(
@@ -165,6 +167,8 @@ def predict(
         frames=frames,
         images=images,
         offload=pipeline_offload,
+        ulysses=ulysses,
+        ring=ring,
         **arguments,
     )
     if isinstance(prediction, PipelinePrediction):

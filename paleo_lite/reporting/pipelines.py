@@ -43,7 +43,8 @@ def pipeline_headline(prediction: PipelinePrediction) -> str:
     if prediction.pipeline.is_video:
         size += f", {sampling.frames} frames"
     steps = "1 step" if sampling.steps == 1 else f"{sampling.steps} steps"
-    asked = f"{prediction.network} on {prediction.machine.name}, {prediction.precision}, {size}, {steps}"
+    devices = "" if prediction.split.devices == 1 else f"{prediction.split.devices} x "
+    asked = f"{prediction.network} on {devices}{prediction.machine.name}, {prediction.precision}, {size}, {steps}"
     if sampling.images > 1:
         asked += f", batch of {sampling.images}"
     time = format_si(prediction.time_s, "s")
@@ -78,9 +79,13 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
     else:
         guidance = "none"
     facts.append(("guidance", guidance))
+    if prediction.split.devices > 1:
+        split = prediction.split
+        text = f"Ulysses {split.ulysses} x ring {split.ring} in the denoiser; other parts on each device"
+        facts.append(("sequence", text))
     facts.append(("counted", f"{format_si(prediction.macs, 'MAC', 5)}; {format_si(prediction.parameters)} parameters"))
     if prediction.is_forecast and prediction.energy_j is not None:
-        energy = f"{format_si(prediction.energy_j, 'J')} of the device alone"
+        energy = f"{format_si(prediction.energy_j, 'J')} of the devices alone"
         if sampling.images > 1:
             energy += f", {format_si(prediction.energy_j / sampling.images, 'J')} per {_what(prediction)}"
         facts.append(("energy", energy))

@@ -228,6 +228,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         if narrow_precision is not None:
             features = self._with_narrow_products(features, workload, machine, narrow_precision)
         features = _with_wide_products(features, machine, workload.precision)
+        features = _with_upcast_products(features, machine, workload.precision)
         features = self.with_kernel_rates(features, workload, machine)
         entries = EntryTerms(*np.empty((4, *features.flops.shape)))
         run = np.zeros(len(features.flops), dtype=np.int64)
@@ -322,6 +323,17 @@ def _with_wide_products(features: Features, machine: Machine, precision: str) ->
         return features
     slowdown = library_peak(machine, precision).per_s / machine.wide_peak().per_s
     return msgspec.structs.replace(features, padding=features.padding * np.where(features.wide, slowdown, 1.0))
+
+
+def _with_upcast_products(features: Features, machine: Machine, precision: str) -> Features:
+    """Return the features with more padding for the products that a network in 16 bits computes in fp32.
+
+    PyTorch multiplies fp32 matrices without tensor cores by default.
+    """
+    if features.upcast is None or precision in ("fp64", "fp32", "tf32"):
+        return features
+    slowdown = library_peak(machine, precision).per_s / machine.vector_peak("fp32").per_s
+    return msgspec.structs.replace(features, padding=features.padding * np.where(features.upcast, slowdown, 1.0))
 
 
 def evaluate(features: Features, rates: Rates, values: Floats) -> EntryTerms:

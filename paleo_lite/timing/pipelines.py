@@ -14,15 +14,20 @@ import numpy as np
 
 from ..architectures.pipelines.records import Part, Pipeline
 from ..architectures.pipelines.sampling import Sampling, part_runs
+from ..counting.attention import decompose_attention
 from ..errors import UnknownName
 from ..machines import Device, Machine
 from ..result import Result
 from ..version import __version__
+from .attention import EAGER
+from .diffusion import DiffusionConstants, diffusion_constants, pipeline_model
 from .memory import memory_coefficients, model_bytes, usable_bytes
 from .models import QUANTILES, TimeModel, interval_of
 from .offload import host_bandwidth_bytes_per_s
+from .power import drawn_power
 from .prediction import Prediction, predict
-from .workload import Workload
+from .sequence_parallel import ONE_DEVICE, SequenceSplit, split_time_s
+from .workload import Workload, cached_for_layers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,33 +53,52 @@ class PartPrediction(NamedTuple):
         Number of runs for a batch.
     transfer_s : float
         Seconds in which parameters are copied from the host, for all runs.
+    split_s : float or None
+        Seconds of one run over several devices; None on one.
+    devices : int
+        Number of devices that share the work.
     """
 
     part: Part
     prediction: Prediction
     runs: int
     transfer_s: float = 0.0
+    split_s: float | None = None
+    devices: int = 1
+
+    @property
+    def run_s(self) -> float:
+        """Seconds of one run."""
+        return self.prediction.time_s if self.split_s is None else self.split_s
 
     @property
     def time_s(self) -> float:
         """Seconds of all runs."""
-        return self.runs * self.prediction.time_s + self.transfer_s
+        return self.runs * self.run_s + self.transfer_s
 
     @property
     def bound_s(self) -> float:
         """Lower bound of the seconds of all runs."""
-        return self.runs * self.prediction.bound_s
+        return self.runs * self.prediction.bound_s / self.devices
 
     @property
     def energy_j(self) -> float | None:
-        """Joules of all runs; None if unknown."""
+        """Joules of all runs, of all devices; None if unknown."""
         energy_j = self.prediction.energy_j
-        return None if energy_j is None else self.runs * energy_j
+        if energy_j is None or self.split_s is None:
+            return None if energy_j is None else self.runs * energy_j
+        terms, power = self.prediction.terms, drawn_power(self.prediction.device)
+        if power is None:
+            return None
+        busy_s = float(terms.layers_s.sum()) / terms.host_slowdown / self.devices
+        return self.runs * self.devices * float(power.energy_j(busy_s, self.split_s))
 
     @property
     def parameters_bytes(self) -> int:
         """Bytes of the parameters, 0 where an earlier part has loaded them."""
-        return 0 if self.part.is_loaded_before else model_bytes(self.prediction.workload)[0]
+        if self.part.is_loaded_before:
+            return 0
+        return self.part.copies * model_bytes(self.prediction.workload)[0]
 
 
 class PipelineMemory(NamedTuple):
@@ -130,6 +154,8 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
         Memory of the pipeline.
     offload : str
         Placement of parameters, one of `PIPELINE_OFFLOADS`.
+    split : SequenceSplit
+        Devices that share the denoiser's sequence.
     notes : tuple of str
         Caveats.
     """
@@ -145,6 +171,7 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
     parts: tuple[PartPrediction, ...]
     memory: PipelineMemory
     offload: str = "none"
+    split: SequenceSplit = ONE_DEVICE
     notes: tuple[str, ...] = ()
 
     @property
@@ -199,8 +226,14 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
         deviations = [part.prediction.terms.deviation for part in self.parts]
         if any(deviation is None for deviation in deviations):
             return None
+        if self.split.devices > 1:
+            several = diffusion_constants().sequence.deviation
+            deviations = [
+                np.hypot(deviation or 0.0, several) if part.split_s else deviation
+                for part, deviation in zip(self.parts, deviations)
+            ]
         weighted = [part.time_s * (deviation or 0.0) for part, deviation in zip(self.parts, deviations)]
-        return sum(weighted) / self.time_s
+        return float(sum(weighted)) / self.time_s
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
@@ -225,13 +258,14 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
     @property
     def parameters(self) -> int:
         """Number of parameters of all parts."""
-        return sum(part.prediction.parameters or 0 for part in self.parts if not part.part.is_loaded_before)
+        loaded = [part for part in self.parts if not part.part.is_loaded_before]
+        return sum(part.part.copies * (part.prediction.parameters or 0) for part in loaded)
 
     @property
     def mfu(self) -> float:
         """Share of the peak FLOP/s that the pipeline's multiply-accumulates reach."""
         denoiser = next(part for part in self.parts if part.part.role == "denoiser")
-        return 2 * self.macs / denoiser.prediction.peak.per_s / self.time_s
+        return 2 * self.macs / denoiser.prediction.peak.per_s / self.split.devices / self.time_s
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one dict per part: its role, network, runs, samples, MACs per run, seconds, share and bytes."""
@@ -242,7 +276,7 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
                 "runs": part.runs,
                 "samples": part.prediction.batch_size,
                 "macs": part.prediction.macs,
-                "run_s": part.prediction.time_s,
+                "run_s": part.run_s,
                 "transfer_s": part.transfer_s,
                 "time_s": part.time_s,
                 "share": part.time_s / self.time_s,
@@ -266,6 +300,9 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
             "is_forecast": self.is_forecast,
             **msgspec.structs.asdict(self.sampling),
             "offload": self.offload,
+            "devices": self.split.devices,
+            "ulysses": self.split.ulysses,
+            "ring": self.split.ring,
             "time_s": self.time_s,
             "time_per_image_s": self.time_per_image_s,
             "bound_s": self.bound_s,
@@ -295,7 +332,9 @@ def predict_pipeline(
     attention: str | None = None,
     weights: str | None = None,
     offload: str = "none",
+    split: SequenceSplit = ONE_DEVICE,
     part_model: Any = None,
+    constants: DiffusionConstants | None = None,
 ) -> PipelinePrediction:
     """Predict the time of a batch of pictures or videos.
 
@@ -313,8 +352,12 @@ def predict_pipeline(
         Format in which the denoiser's matrices are stored.
     offload : str
         Placement of parameters, one of `PIPELINE_OFFLOADS`.
+    split : SequenceSplit
+        Devices that share the denoiser's sequence; the other parts run on each.
     part_model : callable, optional
         Function from a precision to the time model of the parts in it; by default `model` in all.
+    constants : DiffusionConstants, optional
+        Constants of pipelines; by default the shipped ones.
 
     Raises
     ------
@@ -328,8 +371,11 @@ def predict_pipeline(
     parts = []
     for part, network, runs, samples in part_runs(pipeline, sampling):
         own_precision = _precision_of(pipeline, part, precision)
+        layers = network.layers
+        if attention == EAGER:
+            layers = cached_for_layers(decompose_attention, layers)
         workload = Workload(
-            network,
+            network._replace(layers=layers),
             precision=own_precision,
             batch_size=samples,
             execution=execution,
@@ -337,14 +383,21 @@ def predict_pipeline(
             attention=attention,
         )
         own_model = model if part_model is None or own_precision == precision else part_model(own_precision)
-        parts.append(PartPrediction(part, predict(workload, machine, own_model), runs))
+        if part.role == "denoiser":
+            own_model = pipeline_model(own_model, machine.device, constants)
+        predicted = PartPrediction(part, predict(workload, machine, own_model), runs)
+        if part.role == "denoiser" and split.devices > 1:
+            sequence = (constants or diffusion_constants()).sequence
+            split_s = split_time_s(predicted.prediction, split, sequence)
+            predicted = predicted._replace(split_s=split_s, devices=split.devices)
+        parts.append(predicted)
     if offload != "none":
         parts = _with_transfers(parts, machine.device, offload)
     denoiser = next(part for part in parts if part.part.role == "denoiser")
     notes = denoiser.prediction.notes
     memory = _memory(parts, sampling.images, machine.device, offload)
     return PipelinePrediction(
-        pipeline, sampling, precision, execution, machine, model, tuple(parts), memory, offload, notes
+        pipeline, sampling, precision, execution, machine, model, tuple(parts), memory, offload, split, notes
     )
 
 
@@ -369,7 +422,7 @@ def _with_transfers(parts: Sequence[PartPrediction], device: Device, offload: st
 def _memory(parts: Sequence[PartPrediction], images: int, device: Device, offload: str) -> PipelineMemory:
     """Return the memory of a pipeline: parameters that are on the device at once, and the largest part's tensors."""
     parameters = np.array([part.parameters_bytes for part in parts])
-    loaded = np.array([part.parameters_bytes or model_bytes(part.prediction.workload)[0] for part in parts])
+    loaded = np.array([model_bytes(part.prediction.workload)[0] for part in parts])
     largest_layer = np.array(
         [
             max(layer.parameters for layer in part.prediction.layers) / (part.prediction.parameters or 1)

@@ -66,6 +66,16 @@ _DC_AE = {
     "upsample_block_type": "interpolate",
     "downsample_block_type": "conv",
 }
+_WAN_22_VAE = {
+    "base_dim": 160,
+    "decoder_base_dim": 256,
+    "z_dim": 48,
+    "is_residual": True,
+    "in_channels": 12,
+    "out_channels": 12,
+    "patch_size": 2,
+    "scale_factor_spatial": 16,
+}
 _CLIP_L = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -210,7 +220,33 @@ CONFIGS: dict[str, Config] = {
             "use_rotary_positional_embeddings": True,
         },
     ),
+    "cogvideox-1.5-5b-transformer": (
+        "CogVideoXTransformer3DModel:pairs",
+        {
+            "num_attention_heads": 48,
+            "num_layers": 42,
+            "use_rotary_positional_embeddings": True,
+            "patch_size_t": 2,
+            "patch_bias": False,
+            "sample_frames": 81,
+            "sample_height": 96,
+            "sample_width": 170,
+        },
+    ),
+    "wan-2.2-5b-transformer": (
+        "WanTransformer3DModel",
+        {"num_attention_heads": 24, "ffn_dim": 14336, "num_layers": 30, "in_channels": 48, "out_channels": 48},
+    ),
+    "hunyuanvideo-transformer": ("HunyuanVideoTransformer3DModel", {}),
+    "ltx-video-transformer": ("LTXVideoTransformer3DModel", {}),
+    "qwen-image-transformer": ("QwenImageTransformer2DModel", {}),
+    "flux.2-dev-transformer": ("Flux2Transformer2DModel", {}),
     # Decoders
+    "flux.2-vae": ("AutoencoderKL", {**_VAE, "latent_channels": 32}),
+    "hunyuanvideo-vae": ("AutoencoderKLHunyuanVideo", {}),
+    "ltx-video-vae": ("AutoencoderKLLTXVideo", {}),
+    "wan-2.2-vae-first": ("AutoencoderKLWan:first", _WAN_22_VAE),
+    "wan-2.2-vae-later": ("AutoencoderKLWan:later", _WAN_22_VAE),
     "sd-vae": ("AutoencoderKL", _VAE),
     "sd-3-vae": ("AutoencoderKL", _VAE_16),
     "dc-ae-f32c32": ("AutoencoderDC", _DC_AE),

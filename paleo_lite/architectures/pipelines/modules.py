@@ -6,11 +6,13 @@ given by their shapes, as `paleo_lite.architectures.trace` takes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+
+from ..inputs import Values
 
 Sizes = Mapping[str, int]
 Config = Mapping[str, Any]
@@ -45,6 +47,9 @@ class Modules(NamedTuple):
 
 PICTURE = {"h": (2, 4), "w": (2, 4)}
 VIDEO = {**PICTURE, "f": (2, 4)}
+LARGE_VIDEO = {"h": (32, 64), "w": (32, 64), "f": (16, 32)}
+"""For modules whose tables of rotary embeddings are moved between devices in small videos."""
+
 TEXT = {"t": (16, 32, 64)}
 STEP = (1,)
 
@@ -140,6 +145,78 @@ def _cogvideox(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
     return inputs
 
 
+def _cogvideox_1_5(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return _cogvideox(module, config, {**sizes, "f": 2 * sizes["f"]})
+
+
+def _all_tokens(tokens: int) -> Values:
+    """Return a mask of text without padding."""
+    return Values(torch.ones(1, tokens, dtype=torch.int64))
+
+
+def _hunyuan_video(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {
+        "hidden_states": (1, 16, sizes["f"], 2 * sizes["h"], 2 * sizes["w"]),
+        "timestep": STEP,
+        "encoder_hidden_states": (1, 256, 4096),
+        "encoder_attention_mask": _all_tokens(256),
+        "pooled_projections": (1, 768),
+        "guidance": STEP,
+    }
+
+
+def _ltx_video(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    frames, height, width = sizes["f"], sizes["h"], sizes["w"]
+    return {
+        "hidden_states": (1, frames * height * width, 128),
+        "encoder_hidden_states": (1, 128, 4096),
+        "timestep": STEP,
+        "encoder_attention_mask": torch.ones(1, 128, dtype=torch.int64),
+        "num_frames": frames,
+        "height": height,
+        "width": width,
+    }
+
+
+class FrameSize:
+    """Frames, height and width of a picture, which are no shape of a tensor."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes = sizes
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.sizes)
+
+
+def _qwen_image(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {
+        "hidden_states": (1, sizes["h"] * sizes["w"], 64),
+        "encoder_hidden_states": (1, sizes["t"], 3584),
+        "encoder_hidden_states_mask": None,
+        "timestep": STEP,
+        "img_shapes": [[FrameSize(1, sizes["h"], sizes["w"])]],
+    }
+
+
+def _flux_2(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    tokens = sizes["h"] * sizes["w"]
+    return {
+        "hidden_states": (1, tokens, 128),
+        "encoder_hidden_states": (1, sizes["t"], 15360),
+        "timestep": STEP,
+        "img_ids": (tokens, 4),
+        "txt_ids": (sizes["t"], 4),
+        "guidance": STEP,
+    }
+
+
+def _video_latents(channels: int) -> Inputs:
+    def inputs(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+        return {"latents": (1, channels, sizes["f"], sizes["h"], sizes["w"])}
+
+    return inputs
+
+
 def _latents(channels: str = "latent_channels", factor: int = 1) -> Inputs:
     def inputs(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
         return {"latents": (1, config.get(channels, 4), factor * sizes["h"], factor * sizes["w"])}
@@ -160,6 +237,15 @@ class Decode(nn.Module):
         if self.post_quant_conv is not None:
             latents = self.post_quant_conv(latents)
         return self.decoder(latents)
+
+
+def _with_plain_positions(module: Any) -> Any:
+    """Return the denoiser with positions from 0 instead of around the centre of the picture.
+
+    The tables have the same sizes, but are not put together from two halves, of which one is longer in odd pictures.
+    """
+    module.pos_embed.scale_rope = False
+    return module
 
 
 class DecodeWan(nn.Module):
@@ -207,7 +293,7 @@ def _wan_latents(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
 
 
 def _wan_latents_later(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
-    latents = torch.empty(_wan_latents(module, config, sizes)["latents"], device="meta")
+    latents = torch.empty(_wan_latents(module, config, sizes)["latents"], dtype=torch.bfloat16, device="meta")
     cache: list[Any] = [None] * module.convolutions
     hidden = module.post_quant_conv(latents)
     module.decoder(hidden, feat_cache=cache, feat_idx=[0], first_chunk=True)
@@ -223,7 +309,7 @@ def _cogvideox_latents(frames: int) -> Inputs:
 
 
 def _cogvideox_latents_later(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
-    latents = torch.empty(_cogvideox_latents(2)(module, config, sizes)["latents"], device="meta")
+    latents = torch.empty(_cogvideox_latents(2)(module, config, sizes)["latents"], dtype=torch.bfloat16, device="meta")
     _, cache = module.decoder(latents)
     _, cache = module.decoder(latents, conv_cache=cache)
     return {"latents": latents, "conv_cache": cache}
@@ -242,6 +328,15 @@ MODULES = {
     "HunyuanDiT2DModel": Modules("diffusers", _hunyuan_dit, 16, PICTURE),
     "WanTransformer3DModel": Modules("diffusers", _wan, 16, {**VIDEO, "t": (64, 128)}),
     "CogVideoXTransformer3DModel": Modules("diffusers", _cogvideox, 16, VIDEO),
+    "CogVideoXTransformer3DModel:pairs": Modules("diffusers", _cogvideox_1_5, 16, VIDEO),
+    "HunyuanVideoTransformer3DModel": Modules("diffusers", _hunyuan_video, 16, LARGE_VIDEO),
+    "LTXVideoTransformer3DModel": Modules("diffusers", _ltx_video, 32, VIDEO),
+    "QwenImageTransformer2DModel": Modules(
+        "diffusers", _qwen_image, 16, {"h": (32, 64), "w": (32, 64), "t": (64, 128)}, _with_plain_positions
+    ),
+    "Flux2Transformer2DModel": Modules("diffusers", _flux_2, 16, {**PICTURE, "t": (64, 128)}),
+    "AutoencoderKLHunyuanVideo": Modules("diffusers", _video_latents(16), 8, VIDEO, Decode),
+    "AutoencoderKLLTXVideo": Modules("diffusers", _video_latents(128), 32, VIDEO, Decode),
     "AutoencoderKL": Modules("diffusers", _latents(), 8, PICTURE, Decode),
     # Its attention is linear from 64 latent pixels on.
     "AutoencoderDC": Modules("diffusers", _latents(factor=1), 32, {"h": (8, 16), "w": (8, 16)}, Decode),

@@ -32,8 +32,10 @@ class Part(NamedTuple):
         How often the part runs.
     tokens : int
         Tokens of text that the part reads.
-    share : float
-        Fraction of the runs in which this part is used, where several share them.
+    copies : int
+        Networks of this shape that are loaded, of which every run uses one.
+    frame_step : int
+        Latent frames per unit of the descriptor's free size ``f``.
     is_loaded_before : bool
         Whether the parameters are those of a part listed before.
     """
@@ -43,7 +45,8 @@ class Part(NamedTuple):
     grid: int = 1
     runs: Runs = "once"
     tokens: int = 77
-    share: float = 1.0
+    copies: int = 1
+    frame_step: int = 1
     is_loaded_before: bool = False
 
 
@@ -147,7 +150,7 @@ SD_15 = Pipeline(
     7.5,
 )
 
-RECORDS = (
+RECORDS: tuple[Pipeline, ...] = (
     SD_15._replace(name="sd-1.4", card="CompVis/stable-diffusion-v1-4"),
     SD_15,
     Pipeline(
@@ -299,6 +302,113 @@ RECORDS = (
         720,
         6.0,
         frames=49,
+    ),
+)
+
+RECORDS += (
+    Pipeline(
+        "cogvideox-1.5-5b",
+        (
+            t5_xxl(226),
+            denoiser("cogvideox-1.5-5b-transformer", 16)._replace(frame_step=2),
+            *COGVIDEOX_DECODER,
+        ),
+        "zai-org/CogVideoX1.5-5B",
+        50,
+        768,
+        1360,
+        6.0,
+        frames=81,
+    ),
+    Pipeline(
+        "hunyuanvideo",
+        (
+            Part("text encoder", "llama-3-8b", tokens=351),
+            CLIP_L,
+            denoiser("hunyuanvideo-transformer", 16),
+            Part("decoder", "hunyuanvideo-vae", grid=8),
+        ),
+        "hunyuanvideo-community/HunyuanVideo",
+        50,
+        720,
+        1280,
+        6.0,
+        guided="none",
+        frames=129,
+    ),
+    Pipeline(
+        "wan-2.2-14b",
+        (
+            Part("text encoder", "umt5-xxl", tokens=512),
+            denoiser("wan-2.1-14b-transformer", 16, 512)._replace(copies=2),
+            *WAN_DECODER,
+        ),
+        "Wan-AI/Wan2.2-T2V-A14B-Diffusers",
+        40,
+        720,
+        1280,
+        4.0,
+        guided="calls",
+        frames=81,
+    ),
+    Pipeline(
+        "wan-2.2-5b",
+        (
+            Part("text encoder", "umt5-xxl", tokens=512),
+            denoiser("wan-2.2-5b-transformer", 32, 512),
+            Part("decoder", "wan-2.2-vae-first", grid=16),
+            Part("decoder", "wan-2.2-vae-later", grid=16, runs="later frame", is_loaded_before=True),
+        ),
+        "Wan-AI/Wan2.2-TI2V-5B-Diffusers",
+        50,
+        704,
+        1280,
+        5.0,
+        guided="calls",
+        frames=121,
+    ),
+    Pipeline(
+        "ltx-video",
+        (
+            t5_xxl(128),
+            denoiser("ltx-video-transformer", 32),
+            Part("decoder", "ltx-video-vae", grid=32),
+        ),
+        "Lightricks/LTX-Video",
+        50,
+        480,
+        704,
+        3.0,
+        frames=161,
+        frames_per_latent=8,
+    ),
+    Pipeline(
+        "qwen-image",
+        (
+            Part("text encoder", "qwen2.5-7b", tokens=64),
+            denoiser("qwen-image-transformer", 16, 64),
+            WAN_DECODER[0],
+        ),
+        "Qwen/Qwen-Image",
+        50,
+        1328,
+        1328,
+        4.0,
+        guided="calls",
+    ),
+    Pipeline(
+        "flux.2-dev",
+        (
+            Part("text encoder", "mistral-small-24b", tokens=512),
+            denoiser("flux.2-dev-transformer", 16, 512),
+            Part("decoder", "flux.2-vae", grid=8),
+        ),
+        "black-forest-labs/FLUX.2-dev",
+        50,
+        1024,
+        1024,
+        4.0,
+        guided="none",
     ),
 )
 

@@ -154,7 +154,7 @@ def part_runs(pipeline: Pipeline, sampling: Sampling) -> list[PartRuns]:
         sizes = {
             "h": sampling.height // part.grid,
             "w": sampling.width // part.grid,
-            "f": latent_frames,
+            "f": -(-latent_frames // part.frame_step),
             "t": part.tokens,
         }
         network = read_part(part.descriptor, tuple(sizes.items()))

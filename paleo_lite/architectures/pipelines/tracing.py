@@ -41,21 +41,45 @@ def build_module(class_name: str, config: Mapping[str, Any]) -> Any:
             module = module_class(module_class.config_class(**config))
         else:
             module = getattr(library, class_name)(**config)
+    module = _in_16_bits(module)
     return module if modules.prepare is None else modules.prepare(module)
+
+
+def _in_16_bits(module: Any) -> Any:
+    """Convert a module to bf16, except for the parts that its class keeps in fp32, as loading it in bf16 does."""
+    kept = getattr(module, "_keep_in_fp32_modules", None) or ()
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        is_kept = any(part in name.split(".") for part in kept)
+        if tensor.dtype == torch.float32 and not is_kept:
+            tensor.data = tensor.data.to(torch.bfloat16)
+    return module
+
+
+FP32_INPUTS = ("image_rotary_emb",)
+"""Arguments that the pipelines of diffusers pass in fp32."""
+
+
+def _as_tensors(value: Any, dtype: torch.dtype) -> Any:
+    """Return nested shapes as tensors on the meta device."""
+    if isinstance(value, dict):
+        return {key: _as_tensors(item, dtype) for key, item in value.items()}
+    if isinstance(value, tuple) and value and all(isinstance(size, int) for size in value):
+        return torch.empty(value, dtype=dtype, device="meta")
+    if isinstance(value, (tuple, list)):
+        return type(value)(_as_tensors(item, dtype) for item in value)
+    return value
 
 
 def trace_part(class_name: str, config: Mapping[str, Any], sizes: Mapping[str, int], name: str) -> Network:
     """Trace a module of a pipeline at one size."""
     module = build_module(class_name, config)
-    return trace_at(module, class_name, config, sizes, name)
-
-
-def trace_at(module: Any, class_name: str, config: Mapping[str, Any], sizes: Mapping[str, int], name: str) -> Network:
-    """Trace a built module at one size."""
     modules = MODULES[class_name]
     library = import_module(modules.library)
     source = f"{modules.library} {library.__version__}"
-    arguments = modules.inputs(module, config, sizes)
+    arguments = {
+        key: _as_tensors(value, torch.float32 if key in FP32_INPUTS else torch.bfloat16)
+        for key, value in modules.inputs(module, config, sizes).items()
+    }
     return trace(module, *positional(arguments), name=name, source=source, **arguments)
 
 
@@ -73,12 +97,27 @@ def write_part(name: str, class_name: str, config: Mapping[str, Any], path: Path
     TraceFailed
         If the layers differ between sizes.
     """
-    module, nodes = build_module(class_name, config), MODULES[class_name].nodes
-    samples = [trace_at(module, class_name, config, sizes, name) for sizes in combinations(nodes)]
+    nodes = MODULES[class_name].nodes
+    # Each trace has a module of its own, as some keep tables of earlier sizes.
+    samples = [trace_part(class_name, config, sizes, name) for sizes in combinations(nodes)]
     for sample in samples[1:]:
         for one, other in zip(samples[0].layers, sample.layers):
             if (one.name, one.kind, one.parents) != (other.name, other.kind, other.parents):
                 raise TraceFailed(f"{name}: the layers {one.name} and {other.name} differ between two sizes")
         if len(sample.layers) != len(samples[0].layers):
             raise TraceFailed(f"{name}: the number of layers depends on the size")
-    write_free_descriptor(samples, nodes, path)
+    write_free_descriptor([_with_widths_of(sample, samples[-1]) for sample in samples], nodes, path)
+
+
+def _with_widths_of(network: Network, largest: Network) -> Network:
+    """Return a network with the widths of the layers of the trace at the largest size.
+
+    In small pictures an operand that is broadcast may be as large as the others.
+    """
+    layers = []
+    for layer, other in zip(network.layers, largest.layers):
+        attributes = {key: value for key, value in layer.attributes.items() if key != "upcast"}
+        if "upcast" in other.attributes:
+            attributes["upcast"] = other.attributes["upcast"]
+        layers.append(layer._replace(attributes=attributes))
+    return network._replace(layers=tuple(layers))
