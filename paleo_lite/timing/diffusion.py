@@ -84,6 +84,8 @@ class DiffusionConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         Factors of all other devices.
     generations : dict of str to Generation
         Factors by the first number of the compute capability.
+    sources : tuple of str
+        Whose measurements the constants are fitted to.
     """
 
     row_cycles: float
@@ -92,6 +94,7 @@ class DiffusionConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     sequence: SequenceConstants
     other: Generation
     generations: dict[str, Generation]
+    sources: tuple[str, ...] = ()
 
     def of(self, device: Device) -> Generation:
         """Return the factors of a device."""

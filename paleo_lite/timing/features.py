@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -61,8 +61,6 @@ class Features(msgspec.Struct, frozen=True, eq=False):
         Index of the pass and of the layer of each entry.
     wide : ndarray of bool, shape (entries,)
         Products in 16 bits in a narrower precision, as in `Work.wide`.
-    upcast : ndarray of bool, shape (entries,), or None
-        Products in fp32 of a network in 16 bits; None if there are none.
     """
 
     flops: Floats
@@ -75,7 +73,6 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     pass_number: Ints
     position: Ints
     wide: NDArray[np.bool_]
-    upcast: NDArray[np.bool_] | None = None
 
     @property
     def matrix(self) -> NDArray[np.bool_]:
@@ -117,17 +114,9 @@ def features_of(workload: Workload) -> Features:
         pass_number=pass_number,
         position=position,
         wide=wide[layer_index],
-        upcast=_upcast_products(layers, layer_index),
     )
     workload.__dict__["features"] = features
     return features
-
-
-def _upcast_products(layers: Sequence[Layer], layer_index: Ints) -> NDArray[np.bool_] | None:
-    """Return which entries belong to products that a network in 16 bits computes in fp32; None if none does."""
-    is_upcast = np.array([layer.attributes.get("upcast", (1.0, 1.0))[1] > 1 for layer in layers], dtype=bool)
-    is_upcast &= np.array([class_of(layer) in MATRIX_CLASSES for layer in layers], dtype=bool)
-    return is_upcast[layer_index] if is_upcast.any() else None
 
 
 def merge_identical_entries(features: Features) -> Features:

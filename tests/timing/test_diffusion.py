@@ -44,7 +44,8 @@ def test_factors_scale_the_time_of_their_class() -> None:
         constants=msgspec.structs.replace(constants, generations={"9": slower}),
     )
     before, after = (
-        next(part for part in parts if part.part.role == "denoiser").prediction for parts in (prediction.parts, changed.parts)
+        next(part for part in parts if part.part.role == "denoiser").prediction
+        for parts in (prediction.parts, changed.parts)
     )
     is_attention = np.array([kind == "attention" for kind in before.kinds])
     ratios = (after.terms.compute_s / np.maximum(before.terms.compute_s, 1e-30))[0]

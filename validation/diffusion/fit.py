@@ -317,6 +317,7 @@ def fit_constants(folder: Path) -> DiffusionConstants:
         before,
         row_cycles=_round(shared["row_cycles"]),
         host_s=_round(shared["host_s"]),
+        sources=("ML.ENERGY Benchmark v3",),
         generations={
             name: Generation(
                 **{key: _round(value) for key, value in factors[name].items()},
@@ -399,6 +400,7 @@ def write_constants(constants: DiffusionConstants, path: Path = CALIBRATIONS / F
     numbers = msgspec.to_builtins(constants)
     for name in ("row_cycles", "host_s", "fused_memory"):
         lines.append(f"{name} = {numbers[name]!r}")
+    lines.append("sources = [" + ", ".join(f'"{name}"' for name in constants.sources) + "]")
     records = {"sequence": numbers["sequence"], "other": numbers["other"]}
     records |= {f"generations.{name}": record for name, record in numbers["generations"].items()}
     for name, record in records.items():
