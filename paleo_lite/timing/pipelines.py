@@ -90,7 +90,8 @@ class PartPrediction(NamedTuple):
         terms, power = self.prediction.terms, drawn_power(self.prediction.device)
         if power is None:
             return None
-        busy_s = float(terms.layers_s.sum()) / terms.host_slowdown / self.devices
+        divided_s = float(terms.layers_s.sum()) / terms.host_slowdown / self.devices
+        busy_s = divided_s + diffusion_constants().sequence.busy_share * (self.split_s - divided_s)
         return self.runs * self.devices * float(power.energy_j(busy_s, self.split_s))
 
     @property
@@ -216,9 +217,15 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
 
     @property
     def energy_j(self) -> float | None:
-        """Joules of the batch, of the device alone; None if unknown."""
-        joules = [part.energy_j for part in self.parts]
-        return sum(joule for joule in joules if joule is not None) if None not in joules else None
+        """Joules of the batch, of all devices alone; None if unknown."""
+        total_j = 0.0
+        for part in self.parts:
+            energy_j = part.energy_j
+            if energy_j is None:
+                return None
+            # Parts that are not split run on every device.
+            total_j += energy_j if part.split_s is not None else self.split.devices * energy_j
+        return total_j
 
     @cached_property
     def deviation(self) -> float | None:

@@ -83,6 +83,13 @@ def test_options_of_pipelines_are_refused_elsewhere() -> None:
         pl.predict("sd-1.5", offload="cpu", **SD)
 
 
+def test_other_commands_say_what_a_pipeline_is() -> None:
+    with pytest.raises(BadValue, match="sdxl is a pipeline of several networks"):
+        pl.layers("sdxl")
+    with pytest.raises(UnknownName, match=r"did you mean flux\.1-dev"):
+        pl.predict("flux.1-dex", gpu="t4")
+
+
 def test_the_command_prints_parts_and_json() -> None:
     arguments = ["predict", "flux.1-dev", "--gpu", "rtx4090", "--precision", "bf16", "--steps", "28"]
     text = CliRunner().invoke(main, [*arguments, "--image-size", "1024x768", "--memory"]).output
