@@ -29,6 +29,7 @@ from paleo_lite.profile_analysis.host import Hotspot
 from paleo_lite.profile_analysis.ranks import Ranks
 from paleo_lite.serving.answers import Serving
 from paleo_lite.timing.blocks import TrainingConstants
+from paleo_lite.timing.diffusion import DiffusionConstants
 from paleo_lite.timing.power import PowerModel
 
 ROOT = Path(__file__).parent.parent
@@ -220,7 +221,14 @@ FILES: dict[str, list[Any]] = {
     "hardware/*.toml": [Device, LinkRegistry],
     "hardware/platforms/*.toml": [Computer],
     "models/*.json": [Descriptor, record("Config", {"model_type": str})],
-    "calibrations/*.toml": [Calibration, PppCalibration, ClusterPrior, TrainingConstants, PowerModel],
+    "calibrations/*.toml": [
+        Calibration,
+        PppCalibration,
+        ClusterPrior,
+        TrainingConstants,
+        PowerModel,
+        DiffusionConstants,
+    ],
     "calibrations/*.json": [Pool],
     "calibrations/links/*.toml": [LinkCalibration],
     "calibrations/platforms/*.toml": [Platform],

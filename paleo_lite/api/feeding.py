@@ -25,7 +25,7 @@ from ..reporting.feeding import feeding_dict, feeding_page
 from ..timing import Prediction
 from ..units import element_bytes, parse_quantity
 from .arguments import InputShapes, Paths, to_paths
-from .prediction import predict, resolve_network
+from .prediction import predict_network, resolve_network
 
 if TYPE_CHECKING:
     from torch import nn
@@ -108,7 +108,7 @@ def feeding(
     if power_limit is not None:
         device = limit_power(device, power_limit)
     resolved = resolve_network(network, image_size, inputs)
-    prediction = predict(
+    prediction = predict_network(
         resolved,
         gpu=device,
         precision=precision,
@@ -198,7 +198,7 @@ def _rate_and_bytes_in_fp16(
     if precision not in ("fp32", "tf32", "fp64"):
         return None
     try:
-        prediction = predict(
+        prediction = predict_network(
             network, gpu=device, precision="fp16", batch_size=batch_size, phase=phase, ppp=ppp, clock=clock
         )
     except UnknownPrecision:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # Import numpy before msgspec: with typing_extensions installed, the other order makes the import of numpy 60 ms slower.
 import numpy  # noqa: F401
@@ -13,6 +13,7 @@ from msgspec import structs
 from ..architectures import Network, find_network, trace_factory
 from ..architectures.catalog import HUGGING_FACE, networks_with_macs
 from ..architectures.network import SequenceOptions
+from ..architectures.pipelines.sampling import find_pipeline, parse_image_size
 from ..calibration.choose import choose_model
 from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from ..calibration.side_by_side import Predictions
     from ..calibration.store import Calibration
+    from ..timing.pipelines import PipelinePrediction
     from ..timing.workload import TrainingOptions
 
 
@@ -47,7 +49,14 @@ def predict(
     clock: str | None = None,
     power_limit: float | str | None = None,
     unit: str | None = None,
-    image_size: int | None = None,
+    image_size: int | str | None = None,
+    steps: int | None = None,
+    guidance: float | None = None,
+    frames: int | None = None,
+    images: int | None = None,
+    offload: str | None = None,
+    ulysses: int | None = None,
+    ring: int | None = None,
     sequence_length: int | None = None,
     context: int | None = None,
     inputs: InputShapes = (),
@@ -67,8 +76,8 @@ def predict(
     packing: bool = False,
     mean_length: float | None = None,
     price: float | str | None = None,
-) -> Prediction:
-    """Predict how long a network takes on a device.
+) -> Prediction | PipelinePrediction:
+    """Predict how long a network, or a pipeline for pictures or videos, takes on a device.
 
     Parameters
     ----------
@@ -99,8 +108,21 @@ def predict(
         Power limit in watts, or such as ``"300 W"``, in place of the device's.
     unit : {"vector", "tensor"}, optional
         Arithmetic units; by default the faster ones.
-    image_size : int, optional
-        Image size in pixels, if it differs from the network's own; needs torch once.
+    image_size : int or str, optional
+        Image size in pixels, if it differs from the network's own; needs torch once. Of a pipeline also width x height,
+        such as ``"1024x768"``.
+    steps : int, optional
+        Denoising steps of a pipeline; by default as its publisher states, like the following.
+    guidance : float, optional
+        Scale of a pipeline's classifier-free guidance; there is none at 1 and below.
+    frames : int, optional
+        Frames of each video.
+    images : int, optional
+        Pictures or videos of a pipeline in one batch.
+    offload : {"none", "model", "sequential"}, optional
+        Which parameters of a pipeline are on the device: all, those of the part that runs, or of the layer that runs.
+    ulysses, ring : int, optional
+        Devices that share the sequence of a pipeline's denoiser, by exchanging tokens for heads, and around a ring.
     sequence_length : int, optional
         Tokens per sequence of a language model, in ``prefill`` the length of the prompt. By default the maximum of the
         model, but at most 2048.
@@ -148,8 +170,8 @@ def predict(
 
     Returns
     -------
-    Prediction
-        With ``time_s``, ``throughput_per_s``, ``to_dict()``, ``to_frame()``.
+    Prediction or PipelinePrediction
+        With ``time_s``, ``throughput_per_s``, ``to_dict()``, ``to_frame()``; of a pipeline for the whole batch.
 
     Raises
     ------
@@ -187,7 +209,7 @@ def predict(
             convention=convention,
             clock=clock,
             unit=unit,
-            image_size=image_size,
+            image_size=square_size(image_size),
             sequence_length=sequence_length,
             context=context,
             inputs=inputs,
@@ -196,6 +218,49 @@ def predict(
             execution=execution,
             weights=weights,
         )
+    pipeline = find_pipeline(network) if isinstance(network, str) else None
+    if pipeline is not None:
+        from .pipelines import predict_pipeline
+
+        return predict_pipeline(
+            pipeline,
+            gpu,
+            precision=precision,
+            steps=steps,
+            image_size=image_size,
+            frames=frames,
+            guidance=guidance,
+            images=images,
+            offload=offload,
+            ulysses=ulysses,
+            ring=ring,
+            batch_size=batch_size,
+            time_model=time_model,
+            ppp=ppp,
+            concurrent=concurrent,
+            clock=clock,
+            unit=unit,
+            hardware_files=hardware_files,
+            calibration=calibration,
+            execution=execution,
+            attention=attention,
+            weights=weights,
+            others={
+                "--phase": (phase, "inference"),
+                "--convention": (convention, "flops"),
+                "--sequence-length": (sequence_length, None),
+                "--context": (context, None),
+                "--input": (tuple(inputs), ()),
+                "--fit-batch": (fit_batch, False),
+                "training": (training, None),
+            },
+        )
+    pipeline_options = {
+        "--steps": steps, "--guidance": guidance, "--frames": frames, "--images": images, "--offload": offload,
+        "--ulysses": ulysses, "--ring": ring,
+    }  # fmt: skip
+    _check_no_pipeline(network, pipeline_options)
+    image_size = square_size(image_size)
     if fit_batch and batch_size != 1:
         raise BadValue("`--fit-batch` chooses the batch size: leave `--batch-size` out")
     # The time models that need only the data sheet describe the whole board, the calibrated model one of its devices.
@@ -237,6 +302,38 @@ def predict(
     amount = Amount(None, samples, tokens, epochs, packing, mean_length)
     budget = make_budget(machine.device, amount, price, sequence_tokens=workload.network.tokens)
     return structs.replace(prediction, budget=budget)
+
+
+def predict_network(network: Any, **arguments: Any) -> Prediction:
+    """Predict how long a network takes that is no pipeline; see `predict`.
+
+    Raises
+    ------
+    BadValue
+        If the network is a pipeline.
+    """
+    prediction = predict(network, **arguments)
+    if isinstance(prediction, Prediction):
+        return prediction
+    raise BadValue(f"{network} is a pipeline for pictures or videos: this needs a single network")
+
+
+def _check_no_pipeline(network: object, options: Mapping[str, Any]) -> None:
+    """Check that no option of pipelines is given for a network that is none."""
+    for name, value in options.items():
+        if value is not None:
+            name_of_network = network if isinstance(network, str) else "the network"
+            raise BadValue(f"{name} is for pipelines such as flux.1-dev or wan-2.1-1.3b; {name_of_network} is none")
+
+
+def square_size(image_size: int | str | None) -> int | None:
+    """Return the size of the square images of a network that is no pipeline."""
+    if not isinstance(image_size, str):
+        return image_size
+    width, height = parse_image_size(image_size)
+    if width != height:
+        raise BadValue(f"only pipelines take width x height; other networks read square images (got {image_size})")
+    return width
 
 
 def resolve_question(
@@ -504,7 +601,7 @@ def predict_several(
     for index, device, precision, phase, batch_size in product(indices, devices, precisions, phases, batch_sizes):
         resolved = resolved_networks[index, phase]
         try:
-            prediction = predict(
+            prediction = predict_network(
                 resolved,
                 gpu=device,
                 precision=precision,

@@ -17,7 +17,7 @@ from ..files import file_exists
 from ..machines import Device, find_device
 from ..timing.models import TIME_MODELS
 from .arguments import Paths, to_paths
-from .prediction import predict as run_prediction
+from .prediction import predict_network as run_prediction
 
 if TYPE_CHECKING:
     from ..calibration.comparison import ProfileComparison

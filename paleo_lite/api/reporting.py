@@ -364,7 +364,7 @@ def _network_page(arguments: ReportArguments) -> Document:
     from ..calibration.alternatives import try_alternatives
     from ..calibration.choose import used_calibration
     from ..reporting.page.prediction import prediction_report
-    from .prediction import predict, resolve_network
+    from .prediction import predict_network, resolve_network
 
     phase = arguments.phase
     if phase is None:
@@ -376,7 +376,7 @@ def _network_page(arguments: ReportArguments) -> Document:
     if batch_size is None:
         is_batch_per_worker = arguments.has_workers and phase == "training"
         batch_size = 32 if is_batch_per_worker and not arguments.fit_batch else 1
-    prediction = predict(
+    prediction = predict_network(
         network,
         gpu=arguments.gpu,
         precision=arguments.precision,

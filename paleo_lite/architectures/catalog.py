@@ -161,8 +161,19 @@ def _shipped_path(name: str) -> Path:
         hint = "'paleo-lite networks list' shows all."
         if name and file_exists(name, Path.exists):
             hint = f"The file of a network ends in {', '.join((*IMPORTERS, *MODELS))}."
-        raise UnknownName("network", name, network_names(), hint)
+        pipelines = _pipelines_by_normalized_name()
+        if normalize_name(name) in pipelines:
+            raise BadValue(
+                f"{name} is a pipeline of several networks: `paleo-lite predict` answers for one pipeline on one device"
+            )
+        raise UnknownName("network", name, [*network_names(), *pipelines.values()], hint)
     return folder / f"{shipped_name}.json"
+
+
+def _pipelines_by_normalized_name() -> dict[str, str]:
+    from .pipelines.records import PIPELINES  # imported only for messages
+
+    return {normalize_name(name): name for name in PIPELINES}
 
 
 def is_network_file(name: str) -> bool:

@@ -3,12 +3,15 @@
 Layers are stored as columns (``name``, ``kind``, ...), one line each. Shapes and sets of attributes repeat often, so
 the columns hold indices into the lists ``shapes`` and ``attributes``. A network for a range of sequence lengths stores
 three ``lengths``; sizes that differ between them are ``[at the first, second, third]`` in shapes and
-``{"by_length": [...]}`` in attributes.
+``{"by_length": [...]}`` in attributes. A network for pictures and videos of any size stores the polynomials of its
+sizes (`paleo_lite.architectures.free_sizes`): ``{"hw": 1, "1": 512}`` in shapes, ``{"by_size": {...}}`` in attributes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -17,6 +20,7 @@ import msgspec
 from ..counting import CONSTANT, Layer, count
 from ..errors import BadDescriptor
 from ..files import write_atomically
+from .free_sizes import Nodes, Polynomial, check_sizes, evaluate, polynomial
 from .network import Lengths, Network
 from .sequence_lengths import interpolated_network, sampled_lengths, sampled_networks
 
@@ -26,7 +30,7 @@ _MAX_BYTES = 64 * 2**20
 
 NonNegative = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 ByLength = Annotated[list[NonNegative], msgspec.Meta(min_length=3, max_length=3)]
-Size = NonNegative | ByLength
+Size = NonNegative | ByLength | Polynomial
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -53,6 +57,7 @@ class Attributes(TypedDict, total=False):
     per_element: NonNegative
     p: float
     widths: Steps
+    upcast: Annotated[list[Annotated[float, msgspec.Meta(ge=0.5, le=4)]], msgspec.Meta(min_length=2, max_length=2)]
     mode: str
     function: str
     bias: bool
@@ -94,11 +99,47 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notes: list[str] = []
     macs: Count | None = None  # of inference per sample; in the head of the file, so that networks can be found by MACs
     lengths: ByLength | None = None
+    free: dict[str, Annotated[list[Positive], msgspec.Meta(min_length=2, max_length=2)]] | None = None
+
+
+COMPRESSED = ".gz"
+"""Suffix of compressed descriptors; a denoiser has thousands of layers."""
 
 
 def write_descriptor(network: Network, path: Path) -> None:
     """Write the descriptor of a network atomically."""
     samples = sampled_networks(network) or (network,)
+    head: dict[str, Any] = {"macs": int(count(network.layers).column("macs", "inference").sum())}
+    if len(samples) > 1:
+        head["lengths"] = sampled_lengths(samples)
+    _write(samples, head, list, _by_length, path)
+
+
+def write_free_descriptor(samples: Sequence[Network], nodes: Nodes, path: Path) -> None:
+    """Write the descriptor of a network for pictures of any size, from its traces at all combinations of `nodes`.
+
+    Raises
+    ------
+    TraceFailed
+        If a size is not a polynomial with whole coefficients, or the traces have different layers.
+    """
+
+    def fit(values: Any) -> Any:
+        return polynomial(values, nodes)
+
+    head = {"free": {symbol: [1, 2**16] for symbol in nodes}}
+    _write(samples, head, fit, lambda values: {"by_size": fit(values)}, path)
+
+
+def _write(
+    samples: Sequence[Network],
+    more_head: Mapping[str, Any],
+    mark_size: Callable[[Any], Any],
+    mark_attribute: Callable[[Any], Any],
+    path: Path,
+) -> None:
+    """Write traces of one network at several sizes; the marks merge sizes that differ."""
+    network = samples[-1]
     shapes, attributes = _Pool(), _Pool()
     columns: dict[str, list[Any]] = {field: [] for field in Columns.__struct_fields__}
     for sampled_layers in zip(*(sample.layers for sample in samples)):
@@ -108,12 +149,12 @@ def write_descriptor(network: Network, path: Path) -> None:
         for field in ("inputs", "outputs", "weights"):
             indices = []
             for sampled_shapes in zip(*(getattr(sample, field) for sample in sampled_layers)):
-                indices.append(shapes.index(_merge(list, *sampled_shapes)))
+                indices.append(shapes.index(_merge(mark_size, *sampled_shapes)))
             columns[field].append(indices)
         columns["parents"].append(list(layer.parents))
-        merged_attributes = _merge(_by_length, *(sample.attributes for sample in sampled_layers))
+        merged_attributes = _merge(mark_attribute, *(sample.attributes for sample in sampled_layers))
         columns["attributes"].append(attributes.index(merged_attributes))
-    inputs = [_merge(list, *sampled_shapes) for sampled_shapes in zip(*(sample.inputs for sample in samples))]
+    inputs = [_merge(mark_size, *sampled_shapes) for sampled_shapes in zip(*(sample.inputs for sample in samples))]
     head = {
         "format": FORMAT,
         "name": network.name,
@@ -121,16 +162,23 @@ def write_descriptor(network: Network, path: Path) -> None:
         "notes": list(network.notes),
         "inputs": inputs,
         "parameters": network.parameters,
-        "macs": int(count(network.layers).column("macs", "inference").sum()),
+        **more_head,
         "shapes": shapes.items,
         "attributes": attributes.items,
     }
-    if len(samples) > 1:
-        head["lengths"] = sampled_lengths(samples)
     head_lines = [f'"{key}": {_compact_json(value)}' for key, value in head.items()]
     column_lines = ",\n".join(f'"{key}": {_compact_json(value)}' for key, value in columns.items())
     text = "{\n" + ",\n".join(head_lines) + ',\n"layers": {\n' + column_lines + "\n}\n}\n"
-    write_atomically(path, text.encode())
+    data = text.encode()
+    if path.suffix == COMPRESSED:
+        data = gzip_of(data)
+    write_atomically(path, data)
+
+
+def gzip_of(data: bytes) -> bytes:
+    """Return data as a gzip file without a time, so that equal descriptors are equal files."""
+    compressor = zlib.compressobj(9, wbits=zlib.MAX_WBITS | 16)
+    return compressor.compress(data) + compressor.flush()
 
 
 def read_descriptor(path: Path) -> Network:
@@ -149,13 +197,36 @@ def read_bounded(path: Path) -> bytes:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise BadDescriptor(f"{path}: larger than {_MAX_BYTES} bytes, too large for a descriptor")
-        return path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise BadDescriptor(f"{path}: cannot be read ({error.strerror})") from None
+    return _decompress(data, path) if path.suffix == COMPRESSED else data
 
 
-def decode_descriptor(data: bytes, path: Path) -> Network:
-    """Return the network of a descriptor's bytes; see `read_descriptor`."""
+def _decompress(data: bytes, path: Path) -> bytes:
+    """Return the contents of a gzip file, of which no more is expanded than a descriptor may have."""
+    decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        contents = decompressor.decompress(data, _MAX_BYTES)
+    except zlib.error as error:
+        raise BadDescriptor(f"{path}: not a gzip file ({error})") from None
+    if not decompressor.eof:
+        raise BadDescriptor(f"{path}: truncated, or larger than {_MAX_BYTES} bytes")
+    return contents
+
+
+def decode_descriptor(data: bytes, path: Path, sizes: Mapping[str, int] | None = None) -> Network:
+    """Return the network of a descriptor's bytes; see `read_descriptor`.
+
+    Parameters
+    ----------
+    data : bytes
+        Contents of the file.
+    path : Path
+        Path of the file, for messages.
+    sizes : mapping of str to int, optional
+        Values of the free sizes by their symbol, for a network for pictures of any size.
+    """
     try:
         descriptor = msgspec.json.decode(data, type=Descriptor)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -163,12 +234,15 @@ def decode_descriptor(data: bytes, path: Path) -> Network:
     if descriptor.format != FORMAT:
         raise BadDescriptor(f"{path}: $.format is {descriptor.format}, this version of paleo-lite reads {FORMAT}")
     network = Network(descriptor.name, (), (), descriptor.parameters, descriptor.source, tuple(descriptor.notes))
+    if descriptor.free is not None:
+        values = check_sizes(sizes or {}, descriptor.free, path)
+        return _decode_layers(network, descriptor, path, lambda size: evaluate(size, values, path))
     if descriptor.lengths is None:
-        return _decode_layers(network, descriptor, path, 0)
+        return _decode_layers(network, descriptor, path, itemgetter(0))
     samples = []
     for sample, length in enumerate(descriptor.lengths):
         at_length = network._replace(lengths=Lengths(length, length))
-        samples.append(_decode_layers(at_length, descriptor, path, sample))
+        samples.append(_decode_layers(at_length, descriptor, path, itemgetter(sample)))
     return interpolated_network(samples)
 
 
@@ -186,20 +260,22 @@ def _merge(mark: Callable[[Any], Any], *values: Any) -> Any:
     return first if all(value == first for value in values) else mark(values)
 
 
-def _select(value: Any, sample: int) -> Any:
-    """Return a nested attribute at one of three lengths."""
+def _select(value: Any, select: Callable[[Any], int]) -> Any:
+    """Return a nested attribute at one of three lengths, or at a size."""
     if isinstance(value, dict):
-        by_length = value.get("by_length")
+        by_length, by_size = value.get("by_length"), value.get("by_size")
         if isinstance(by_length, list) and len(by_length) == 3:
-            return by_length[sample]
-        return {key: _select(item, sample) for key, item in value.items()}
+            return select(by_length)
+        if isinstance(by_size, dict):
+            return select(by_size)
+        return {key: _select(item, select) for key, item in value.items()}
     if isinstance(value, list):
-        return [_select(item, sample) for item in value]
+        return [_select(item, select) for item in value]
     return value
 
 
-def _decode_layers(network: Network, descriptor: Descriptor, path: Path, sample: int) -> Network:
-    """Return a network with the inputs and layers of a descriptor, at one of its lengths."""
+def _decode_layers(network: Network, descriptor: Descriptor, path: Path, select: Callable[[Any], int]) -> Network:
+    """Return a network with the inputs and layers of a descriptor; `select` gives a size that is not fixed."""
     columns = descriptor.layers
     length = len(columns.name)
     for field in Columns.__struct_fields__:
@@ -208,11 +284,11 @@ def _decode_layers(network: Network, descriptor: Descriptor, path: Path, sample:
             raise BadDescriptor(f"{path}: $.layers.{field} has {entries} entries, $.layers.name has {length}")
     if len(set(columns.name)) < length:
         raise BadDescriptor(f"{path}: $.layers.name has the same name twice")
-    input_shapes = [_decode_shape(shape, sample) for shape in descriptor.inputs]
-    shapes = [_decode_shape(shape, sample) for shape in descriptor.shapes]
+    input_shapes = [_decode_shape(shape, select) for shape in descriptor.inputs]
+    shapes = [_decode_shape(shape, select) for shape in descriptor.shapes]
     attributes = descriptor.attributes
-    if descriptor.lengths:
-        attributes = [_select(item, sample) for item in attributes]
+    if descriptor.lengths or descriptor.free:
+        attributes = [_select(item, select) for item in attributes]
     try:
         msgspec.convert(attributes, list[Attributes])
     except msgspec.ValidationError as error:
@@ -246,8 +322,8 @@ def _decode_layers(network: Network, descriptor: Descriptor, path: Path, sample:
     return network._replace(inputs=tuple(input_shapes), layers=tuple(layers))
 
 
-def _decode_shape(shape: list[Any], sample: int) -> tuple[int, ...]:
-    return tuple([size if isinstance(size, int) else size[sample] for size in shape])
+def _decode_shape(shape: list[Any], select: Callable[[Any], int]) -> tuple[int, ...]:
+    return tuple([size if isinstance(size, int) else select(size) for size in shape])
 
 
 class _Pool:

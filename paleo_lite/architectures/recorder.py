@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,8 @@ from ..text import format_plural
 from .call_readers import TorchCall, tensors_in
 from .operations import name_set
 from .user_code import user_code_location
+
+_BYTES_OF_16_BITS = 2
 
 _MAX_LAYERS = 1_000_000
 _MAX_ASSUMPTIONS = 1_000  # answers to one data-dependent condition before it is considered an endless loop
@@ -217,6 +219,7 @@ class Recorder(Tensors):
         self._owned.update(self._parameters)
         self._parameter_of.update((key, key) for key in self._parameters)
         self.parameters = sum(parameter.numel() for _, parameter in self._parameters.values())
+        self._is_16_bit = _is_16_bit(parameter for _, parameter in self._parameters.values())
         self._used: set[int] = set()
         self._complex_products = 0
         self._calls: list[_ModuleCall] = []
@@ -367,6 +370,8 @@ class Recorder(Tensors):
             attributes["complex"] = True
         if call.kind in _KEEPS_RESULT_IN_PLACE and any(tensor is call.tensors[0] for tensor in outputs):
             attributes["in_place"] = True
+        if self._is_16_bit:
+            attributes |= _upcast_attribute(inputs or weights, outputs)
         leaf = self._calls[-1].leaf if self._calls else ""
         self._layers.append(
             Layer(
@@ -435,6 +440,28 @@ class Recorder(Tensors):
         unused = self.parameters - sum(layer.parameters for layer in self._layers)
         if unused:
             yield f"{unused:,} of the parameters are not used in evaluation mode"
+
+
+def _is_16_bit(parameters: Iterable[torch.Tensor]) -> bool:
+    """Return whether most parameters have 16 bits."""
+    numbers: dict[int, int] = {}
+    for parameter in parameters:
+        numbers[parameter.element_size()] = numbers.get(parameter.element_size(), 0) + parameter.numel()
+    return bool(numbers) and max(numbers, key=numbers.__getitem__) == _BYTES_OF_16_BITS
+
+
+def _upcast_attribute(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> dict[str, list[float]]:
+    """Return the bytes per element read and written relative to 16 bits, as the attribute ``upcast`` if they differ.
+
+    They are the mean of the largest tensors of numbers: small operands that are broadcast do not count.
+    """
+    widths = []
+    for tensors in (read, written):
+        numbers = [tensor for tensor in tensors if tensor.is_floating_point()]
+        largest = max((tensor.numel() for tensor in numbers), default=0)
+        sizes = [tensor.element_size() for tensor in numbers if tensor.numel() == largest]
+        widths.append(sum(sizes) / len(sizes) / _BYTES_OF_16_BITS if sizes else 1.0)
+    return {} if widths == [1.0, 1.0] else {"upcast": widths}
 
 
 def _join(path: str, name: str) -> str:

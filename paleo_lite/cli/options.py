@@ -23,6 +23,7 @@ from .values import (
     INTEGER,
     LINK,
     NETWORK,
+    PICTURE_SIZE,
     PLATFORM,
     PPP,
     TOPOLOGY,
@@ -76,6 +77,51 @@ def image_size() -> Decorator:
         metavar="PIXELS",
         help="Image size, if it differs from the network's own; needs torch once.",
     )
+
+
+def picture_size() -> Decorator:
+    """Add ``--image-size`` for networks and pipelines."""
+    return click.option(
+        "--image-size",
+        type=PICTURE_SIZE,
+        metavar="PIXELS",
+        help="Image size, if it differs from the network's own; needs torch once. Of a pipeline also width x height, "
+        "as in 1024x768.",
+    )
+
+
+def pipeline() -> Decorator:
+    """Add the options of pipelines for pictures and videos."""
+    decorators = [
+        click.option("--steps", type=INTEGER, metavar="N", help="Denoising steps of a pipeline. [default: its own]"),
+        click.option(
+            "--guidance",
+            type=click.FLOAT,
+            metavar="SCALE",
+            help="Scale of classifier-free guidance, none at 1 and below. [default: the pipeline's]",
+        ),
+        click.option("--frames", type=INTEGER, metavar="N", help="Frames of each video. [default: the pipeline's]"),
+        click.option("--images", type=INTEGER, metavar="N", help="Pictures or videos in one batch. [default: 1]"),
+        click.option(
+            "--ulysses",
+            type=INTEGER,
+            metavar="N",
+            help="Devices that split the sequence of a pipeline's denoiser, exchanging tokens for heads. [default: 1]",
+        ),
+        click.option(
+            "--ring",
+            type=INTEGER,
+            metavar="N",
+            help="Groups of devices that split the sequence of a pipeline's denoiser around a ring. [default: 1]",
+        ),
+    ]
+
+    def add_options(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return add_options
 
 
 def sequence_length() -> Decorator:
@@ -271,9 +317,10 @@ def fine_tuning() -> Decorator:
         click.option("--fp32-gradients", is_flag=True, help="Keep gradients in fp32 in mixed precision."),
         click.option(
             "--offload",
-            type=Names("offload", ".timing.workload:OFFLOADS"),
+            type=Names("offload", ".timing.workload:OFFLOADS", ".timing.pipelines:PIPELINE_OFFLOADS"),
             help="Keep gradients and optimizer state in the memory of the host (cpu) or on NVMe drives (nvme), and "
-            "update there. [default: none]",
+            "update there. Of a pipeline: keep the parameters of each part (model) or layer (sequential) in the memory "
+            "of the host until it runs. [default: none]",
         ),
     ]
 

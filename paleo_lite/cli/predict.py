@@ -10,6 +10,7 @@ from ..api.prediction import predict as run_prediction
 from ..api.prediction import predict_several
 from ..errors import BadValue
 from ..reporting.predictions import explain_layer, prediction_page
+from ..timing.pipelines import PIPELINE_OFFLOADS, PipelinePrediction
 from . import options
 from .options import Answer, OutputOption, command
 from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, to_list
@@ -58,7 +59,8 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, to_list
 @options.price()
 @options.fit_batch()
 @click.option("--memory", is_flag=True, cls=OutputOption, help="Show the peak memory by part.")
-@options.image_size()
+@options.picture_size()
+@options.pipeline()
 @options.sequence_length()
 @options.context()
 @options.inputs()
@@ -87,6 +89,12 @@ def predict(
     loss_chunks: int | None,
     fp32_gradients: bool,
     offload: str | None,
+    steps: int | None,
+    guidance: float | None,
+    frames: int | None,
+    images: int | None,
+    ulysses: int | None,
+    ring: int | None,
     memory: bool,
     explain: str | None,
     top: int | None,
@@ -106,9 +114,11 @@ def predict(
       paleo-lite predict vgg16,resnet50 --gpu k80-die,k40m,p100-sxm2 --batch-size 1,8,32
       paleo-lite predict llama-3-8b --gpu h100-sxm --precision bf16 --phase decode --batch-size 8 --context 4096
       paleo-lite predict llama-3-8b --gpu rtx4090 --precision bf16 --phase training --lora 16 --weights int4
+      paleo-lite predict flux.1-dev --gpu rtx4090 --precision bf16 --steps 28 --image-size 1024 --offload model
       paleo-lite predict vgg16 --gpu k40m --ppp 0.62
       paleo-lite predict --macs 15503M --gpu k80
     """
+    pipeline_offload = offload if offload in PIPELINE_OFFLOADS[1:] else None
     training = options.make_training_options(
         optimizer,
         mixed_precision,
@@ -121,10 +131,12 @@ def predict(
         fused_loss=fused_loss,
         loss_chunks=loss_chunks,
         fp32_gradients=fp32_gradients,
-        offload=offload,
+        offload=None if pipeline_offload else offload,
     )
     has_several = any(isinstance(value, list) for value in (network, gpu, precision, batch_size, phase))
     if has_several:
+        if any(value is not None for value in (steps, guidance, frames, images, ulysses, ring, pipeline_offload)):
+            raise BadValue("the options of pipelines need a single prediction: give one pipeline, device and precision")
         if explain:
             raise BadValue(
                 "`--explain` needs a single prediction: give one network, device, precision, phase and batch size"
@@ -150,8 +162,19 @@ def predict(
         phase=phase,
         training=training,
         memory=includes_memory,
+        steps=steps,
+        guidance=guidance,
+        frames=frames,
+        images=images,
+        offload=pipeline_offload,
+        ulysses=ulysses,
+        ring=ring,
         **arguments,
     )
+    if isinstance(prediction, PipelinePrediction):
+        if explain:
+            raise BadValue("`--explain` is for the layers of one network, not for a pipeline")
+        return Answer(prediction.to_dict, lambda: prediction.document(memory=memory), lambda: prediction)
 
     if explain:
         prediction.layer_index(explain)  # rejects an unknown name in every output format

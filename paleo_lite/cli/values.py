@@ -94,6 +94,22 @@ class Integer(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
+class PictureSize(Integer):
+    """Pixels of a square image, or width x height of a picture as text."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the integer, or the text of width x height."""
+        text = str(value).strip().lower().replace("×", "x")
+        if "x" not in text:
+            return super().convert(text, param, ctx)
+        from ..architectures.pipelines.sampling import parse_image_size
+
+        parse_image_size(text)
+        return text
+
+
 class Number(click.ParamType):  # type: ignore[type-arg]
     """A number > 0, or a number between two inclusive limits.
 
@@ -405,6 +421,7 @@ def configuration_names(typed: dict[str, Any]) -> list[str]:
 
 
 INTEGER = Integer()
+PICTURE_SIZE = PictureSize()
 PPP = Number(example="0.62")
 SHAPE = Shape()
 NETWORK = CompletedText(".architectures:network_names", files=True)

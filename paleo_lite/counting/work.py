@@ -51,6 +51,9 @@ CHANNELS_LAST = "channels-last"
 MIXED_EXECUTIONS = (AUTOCAST, CHANNELS_LAST)
 """Executions in mixed precision, in which the operands of products are cast."""
 
+FP32_BYTES = 4
+"""Bytes of a number of fp32."""
+
 CAST_BYTES = 2
 """Bytes per element of the operands of products in mixed precision."""
 
@@ -462,11 +465,19 @@ def _count_passes(
         read, written = op.attributes["widths"]
         mean = (read + written) / 2  # a gradient has the width of its tensor
         sizes = [(read, written), (read, written), (mean, read), (mean, read), (4.0, 4.0)]
+    if "upcast" in op.attributes:  # a 16-bit network that computes some layers in fp32
+        read, written = (_upcast_bytes(element_size, factor) for factor in op.attributes["upcast"])
+        sizes = [(read, written), (read, written), (written, read), (written, read), sizes[-1]]
     rows: list[tuple[int, ...]] = []
     for part, (read_size, written_size) in zip(costs, sizes):
         bytes_read = round(part.reads * read_size) + part.index_bytes
         rows.append((part.flops, part.macs, bytes_read, round(part.writes * written_size), part.kernels))
     return LayerCounts(rows, forward_count, op.y if cost.forward.kernels else 0)
+
+
+def _upcast_bytes(element_size: int, factor: float) -> float:
+    """Return the bytes per element of tensors that are wider than the network's, but at most fp32."""
+    return max(element_size, min(element_size * factor, FP32_BYTES))
 
 
 def _with_accumulation(backward_data: PassCost, op: Op, extra_gradients: int) -> PassCost:

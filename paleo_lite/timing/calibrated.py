@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
+from ..counting.kinds import class_of
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import passes_of
 from ..machines import Machine, PeakRate
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ..counting import Layer
     from .broadcast import BatchedStack
     from .workload import Workload
 
@@ -228,6 +230,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         if narrow_precision is not None:
             features = self._with_narrow_products(features, workload, machine, narrow_precision)
         features = _with_wide_products(features, machine, workload.precision)
+        features = _with_upcast_products(features, workload, machine)
         features = self.with_kernel_rates(features, workload, machine)
         entries = EntryTerms(*np.empty((4, *features.flops.shape)))
         run = np.zeros(len(features.flops), dtype=np.int64)
@@ -322,6 +325,29 @@ def _with_wide_products(features: Features, machine: Machine, precision: str) ->
         return features
     slowdown = library_peak(machine, precision).per_s / machine.wide_peak().per_s
     return msgspec.structs.replace(features, padding=features.padding * np.where(features.wide, slowdown, 1.0))
+
+
+def _with_upcast_products(features: Features, workload: Workload, machine: Machine) -> Features:
+    """Return the features with more padding for the products that a network in 16 bits computes in fp32.
+
+    PyTorch multiplies fp32 matrices without tensor cores by default.
+    """
+    from .workload import cached_for_layers
+
+    is_upcast = cached_for_layers(upcast_products, workload.layers)
+    if not is_upcast.any() or workload.precision in ("fp64", "fp32", "tf32"):
+        return features
+    slowdown = library_peak(machine, workload.precision).per_s / machine.vector_peak("fp32").per_s
+    factors = np.where(is_upcast[features.position[:, 1]], slowdown, 1.0)
+    return msgspec.structs.replace(features, padding=features.padding * factors)
+
+
+def upcast_products(layers: tuple[Layer, ...]) -> NDArray[np.bool_]:
+    """Return which layers are products that a network in 16 bits computes in fp32, boolean of shape (layers,)."""
+    return np.array(
+        [layer.attributes.get("upcast", (1, 1))[1] > 1 and class_of(layer) in MATRIX_CLASSES for layer in layers],
+        dtype=bool,
+    )
 
 
 def evaluate(features: Features, rates: Rates, values: Floats) -> EntryTerms:

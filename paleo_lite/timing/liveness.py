@@ -16,6 +16,7 @@ import numpy as np
 from ..counting import INPUT, Layer, Shape
 from ..counting.kinds import ELEMENTWISE, KINDS, copies_attention_output, is_alias, saved_tensors
 from ..counting.layer import SAVES_NOTHING, Saved, trace_flow
+from ..counting.work import FP32_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -123,6 +124,8 @@ def find_buffers(layers: Sequence[Layer], number_bytes: int) -> Buffers:
             element_bytes = KINDS[layer.kind].element_bytes if layer.kind in KINDS else 0
             if "widths" in layer.attributes:  # a cast to another precision
                 element_bytes = layer.attributes["widths"][1]
+            elif "upcast" in layer.attributes:  # a layer in fp32 of a 16-bit network
+                element_bytes = round(min(number_bytes * layer.attributes["upcast"][1], FP32_BYTES))
             is_view_of_parameter = not read and is_alias(layer)
             is_activation = layer.kind != "cache" and not is_view_of_parameter
             scales = flow.output_scales[index]

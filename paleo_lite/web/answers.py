@@ -17,7 +17,7 @@ import msgspec
 import streamlit as st
 
 from ..api.charted import memory_ranges as run_memory_ranges
-from ..api.prediction import predict as run_prediction
+from ..api.prediction import predict_network as run_prediction
 from ..api.scaling import scale as run_scale
 from ..api.serve import serve as run_serve
 from ..architectures import Network, find_network

@@ -56,6 +56,9 @@ def test_an_option_has_the_same_type_in_every_command():
     allowed = {"--phase", "--top", "--workers", "--precision", "--output", "--time-model"}
     # `sweep` and `plot batch` take several ranges.
     allowed |= {"--batch-size", "--sequence-length"}
+    # A pipeline has steps of its denoiser, pictures in a batch and pictures of any width and height; elsewhere they are
+    # steps of a profile, pictures of a data set and square images.
+    allowed |= {"--steps", "--images", "--image-size"}
     assert differing.keys() <= allowed, differing
 
 

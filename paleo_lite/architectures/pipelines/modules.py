@@ -1,0 +1,353 @@
+"""Modules of diffusers and transformers that parts of pipelines consist of: how each is built and called.
+
+A module is built on the meta device from its configuration, without weights, and traced at a few sizes. Tensors are
+given by their shapes, as `paleo_lite.architectures.trace` takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..inputs import Values
+
+Sizes = Mapping[str, int]
+Config = Mapping[str, Any]
+Inputs = Callable[[Any, Config, Sizes], dict[str, Any]]
+"""Function from a module, its configuration and free sizes to the arguments of ``forward``; ``""`` has further
+positional ones."""
+
+
+class Modules(NamedTuple):
+    """How a class of modules is called.
+
+    Attributes
+    ----------
+    library : str
+        Package of the class: ``diffusers`` or ``transformers``.
+    inputs : callable
+        See `Inputs`.
+    grid : int
+        Pixels of height and width per unit of the free sizes ``h`` and ``w``.
+    nodes : mapping of str to tuple of int
+        Values of the free sizes at which the module is traced.
+    prepare : callable or None
+        Function that replaces the built module, such as by its decoder.
+    """
+
+    library: str
+    inputs: Inputs
+    grid: int
+    nodes: Mapping[str, tuple[int, ...]]
+    prepare: Callable[[nn.Module], nn.Module] | None = None
+
+
+PICTURE = {"h": (2, 4), "w": (2, 4)}
+VIDEO = {**PICTURE, "f": (2, 4)}
+LARGE_VIDEO = {"h": (32, 64), "w": (32, 64), "f": (16, 32)}
+"""For modules whose tables of rotary embeddings are moved between devices in small videos."""
+
+TEXT = {"t": (16, 32, 64)}
+STEP = (1,)
+
+
+def _unet(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    inputs: dict[str, Any] = {
+        "sample": (1, config.get("in_channels", 4), 8 * sizes["h"], 8 * sizes["w"]),
+        "timestep": STEP,
+        "encoder_hidden_states": (1, 77, config["cross_attention_dim"]),
+    }
+    if config.get("addition_embed_type") == "text_time":
+        ids = 5 if config["projection_class_embeddings_input_dim"] == 2560 else 6
+        text = config["projection_class_embeddings_input_dim"] - ids * config["addition_time_embed_dim"]
+        inputs["added_cond_kwargs"] = {"text_embeds": (1, text), "time_ids": (1, ids)}
+    return inputs
+
+
+def _sd3(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {
+        "hidden_states": (1, 16, 2 * sizes["h"], 2 * sizes["w"]),
+        "encoder_hidden_states": (1, sizes["t"], 4096),
+        "pooled_projections": (1, 2048),
+        "timestep": STEP,
+    }
+
+
+def _flux(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    tokens = sizes["h"] * sizes["w"]
+    inputs: dict[str, Any] = {
+        "hidden_states": (1, tokens, 64),
+        "encoder_hidden_states": (1, sizes["t"], 4096),
+        "pooled_projections": (1, 768),
+        "timestep": STEP,
+        "img_ids": (tokens, 3),
+        "txt_ids": (sizes["t"], 3),
+    }
+    if config.get("guidance_embeds"):
+        inputs["guidance"] = STEP
+    return inputs
+
+
+def _pixart(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {
+        "hidden_states": (1, 4, 2 * sizes["h"], 2 * sizes["w"]),
+        "encoder_hidden_states": (1, sizes["t"], 4096),
+        "encoder_attention_mask": (1, sizes["t"]),
+        "timestep": STEP,
+        "added_cond_kwargs": {"resolution": None, "aspect_ratio": None},
+    }
+
+
+def _sana(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {
+        "hidden_states": (1, 32, sizes["h"], sizes["w"]),
+        "encoder_hidden_states": (1, sizes["t"], 2304),
+        "encoder_attention_mask": (1, sizes["t"]),
+        "timestep": STEP,
+    }
+
+
+def _hunyuan_dit(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    tokens = sizes["h"] * sizes["w"]
+    return {
+        "hidden_states": (1, 4, 2 * sizes["h"], 2 * sizes["w"]),
+        "timestep": STEP,
+        "encoder_hidden_states": (1, 77, 1024),
+        "text_embedding_mask": torch.ones(1, 77, dtype=torch.int64),
+        "encoder_hidden_states_t5": (1, 256, 2048),
+        "text_embedding_mask_t5": torch.ones(1, 256, dtype=torch.int64),
+        "image_rotary_emb": ((tokens, 88), (tokens, 88)),
+    }
+
+
+def _wan(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    channels = config.get("in_channels", 16)
+    return {
+        "hidden_states": (1, channels, sizes["f"], 2 * sizes["h"], 2 * sizes["w"]),
+        "timestep": STEP,
+        "encoder_hidden_states": (1, sizes["t"], 4096),
+    }
+
+
+def _cogvideox(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    frames = sizes["f"]
+    inputs: dict[str, Any] = {
+        "hidden_states": (1, frames, 16, 2 * sizes["h"], 2 * sizes["w"]),
+        "encoder_hidden_states": (1, config.get("max_text_seq_length", 226), 4096),
+        "timestep": STEP,
+    }
+    if config.get("use_rotary_positional_embeddings"):
+        tokens = frames // config.get("patch_size_t", 1) * sizes["h"] * sizes["w"]
+        inputs["image_rotary_emb"] = ((tokens, 64), (tokens, 64))
+    return inputs
+
+
+def _cogvideox_1_5(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return _cogvideox(module, config, {**sizes, "f": 2 * sizes["f"]})
+
+
+def _all_tokens(tokens: int) -> Values:
+    """Return a mask of text without padding."""
+    return Values(torch.ones(1, tokens, dtype=torch.int64))
+
+
+def _hunyuan_video(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {
+        "hidden_states": (1, 16, sizes["f"], 2 * sizes["h"], 2 * sizes["w"]),
+        "timestep": STEP,
+        "encoder_hidden_states": (1, 256, 4096),
+        "encoder_attention_mask": _all_tokens(256),
+        "pooled_projections": (1, 768),
+        "guidance": STEP,
+    }
+
+
+def _ltx_video(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    frames, height, width = sizes["f"], sizes["h"], sizes["w"]
+    return {
+        "hidden_states": (1, frames * height * width, 128),
+        "encoder_hidden_states": (1, 128, 4096),
+        "timestep": STEP,
+        "encoder_attention_mask": torch.ones(1, 128, dtype=torch.int64),
+        "num_frames": frames,
+        "height": height,
+        "width": width,
+    }
+
+
+class FrameSize:
+    """Frames, height and width of a picture, which are no shape of a tensor."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes = sizes
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.sizes)
+
+
+def _qwen_image(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {
+        "hidden_states": (1, sizes["h"] * sizes["w"], 64),
+        "encoder_hidden_states": (1, sizes["t"], 3584),
+        "encoder_hidden_states_mask": None,
+        "timestep": STEP,
+        "img_shapes": [[FrameSize(1, sizes["h"], sizes["w"])]],
+    }
+
+
+def _flux_2(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    tokens = sizes["h"] * sizes["w"]
+    return {
+        "hidden_states": (1, tokens, 128),
+        "encoder_hidden_states": (1, sizes["t"], 15360),
+        "timestep": STEP,
+        "img_ids": (tokens, 4),
+        "txt_ids": (sizes["t"], 4),
+        "guidance": STEP,
+    }
+
+
+def _video_latents(channels: int) -> Inputs:
+    def inputs(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+        return {"latents": (1, channels, sizes["f"], sizes["h"], sizes["w"])}
+
+    return inputs
+
+
+def _latents(channels: str = "latent_channels", factor: int = 1) -> Inputs:
+    def inputs(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+        return {"latents": (1, config.get(channels, 4), factor * sizes["h"], factor * sizes["w"])}
+
+    return inputs
+
+
+class Decode(nn.Module):
+    """The decoder of an autoencoder, as its ``forward``."""
+
+    def __init__(self, autoencoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = autoencoder.decoder
+        self.post_quant_conv = getattr(autoencoder, "post_quant_conv", None)
+
+    def forward(self, latents: torch.Tensor) -> torch.Tensor:
+        """Return the pictures of latents."""
+        if self.post_quant_conv is not None:
+            latents = self.post_quant_conv(latents)
+        return self.decoder(latents)
+
+
+def _with_plain_positions(module: Any) -> Any:
+    """Return the denoiser with positions from 0 instead of around the centre of the picture.
+
+    The tables have the same sizes, but are not put together from two halves, of which one is longer in odd pictures.
+    """
+    module.pos_embed.scale_rope = False
+    return module
+
+
+class DecodeWan(nn.Module):
+    """The decoder of Wan's autoencoder on the first latent frame.
+
+    Later frames are those of a third call, with the inputs of its convolutions that earlier calls have cached; the
+    second call differs from all later ones.
+    """
+
+    def __init__(self, autoencoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = autoencoder.decoder
+        self.post_quant_conv = autoencoder.post_quant_conv
+        self.convolutions = autoencoder._cached_conv_counts["decoder"]
+
+    def forward(self, latents: torch.Tensor) -> torch.Tensor:
+        """Return the frames of the first latent frame."""
+        latents = self.post_quant_conv(latents)
+        cache: list[Any] = [None] * self.convolutions
+        return self.decoder(latents, feat_cache=cache, feat_idx=[0], first_chunk=True)
+
+
+class DecodeWanLater(DecodeWan):
+    """The decoder of Wan's autoencoder on a later latent frame."""
+
+    def forward(self, latents: torch.Tensor, *cache: torch.Tensor) -> torch.Tensor:
+        """Return the frames of one latent frame, given the cached inputs of convolutions."""
+        return self.decoder(self.post_quant_conv(latents), feat_cache=list(cache), feat_idx=[0])
+
+
+class DecodeCogVideoX(nn.Module):
+    """The decoder of CogVideoX's autoencoder on some latent frames, given what earlier calls have cached."""
+
+    def __init__(self, autoencoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = autoencoder.decoder
+
+    def forward(self, latents: torch.Tensor, conv_cache: Any = None) -> torch.Tensor:
+        """Return the frames of latent frames."""
+        return self.decoder(latents, conv_cache=conv_cache)[0]
+
+
+def _wan_latents(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {"latents": (1, config.get("z_dim", 16), 1, sizes["h"], sizes["w"])}
+
+
+def _wan_latents_later(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    latents = torch.empty(_wan_latents(module, config, sizes)["latents"], dtype=torch.bfloat16, device="meta")
+    cache: list[Any] = [None] * module.convolutions
+    hidden = module.post_quant_conv(latents)
+    module.decoder(hidden, feat_cache=cache, feat_idx=[0], first_chunk=True)
+    module.decoder(hidden, feat_cache=cache, feat_idx=[0])
+    return {"latents": latents, "": cache}
+
+
+def _cogvideox_latents(frames: int) -> Inputs:
+    def inputs(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+        return {"latents": (1, config.get("latent_channels", 16), frames, sizes["h"], sizes["w"])}
+
+    return inputs
+
+
+def _cogvideox_latents_later(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    latents = torch.empty(_cogvideox_latents(2)(module, config, sizes)["latents"], dtype=torch.bfloat16, device="meta")
+    _, cache = module.decoder(latents)
+    _, cache = module.decoder(latents, conv_cache=cache)
+    return {"latents": latents, "conv_cache": cache}
+
+
+def _text(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {"input_ids": torch.zeros(1, sizes.get("t", 77), dtype=torch.int64, device="meta")}
+
+
+MODULES = {
+    "UNet2DConditionModel": Modules("diffusers", _unet, 64, PICTURE),
+    "SD3Transformer2DModel": Modules("diffusers", _sd3, 16, {**PICTURE, "t": (64, 128)}),
+    "FluxTransformer2DModel": Modules("diffusers", _flux, 16, {**PICTURE, "t": (64, 128)}),
+    "PixArtTransformer2DModel": Modules("diffusers", _pixart, 16, {**PICTURE, "t": (64, 128)}),
+    "SanaTransformer2DModel": Modules("diffusers", _sana, 32, {**PICTURE, "t": (64, 128)}),
+    "HunyuanDiT2DModel": Modules("diffusers", _hunyuan_dit, 16, PICTURE),
+    "WanTransformer3DModel": Modules("diffusers", _wan, 16, {**VIDEO, "t": (64, 128)}),
+    "CogVideoXTransformer3DModel": Modules("diffusers", _cogvideox, 16, VIDEO),
+    "CogVideoXTransformer3DModel:pairs": Modules("diffusers", _cogvideox_1_5, 16, VIDEO),
+    "HunyuanVideoTransformer3DModel": Modules("diffusers", _hunyuan_video, 16, LARGE_VIDEO),
+    "LTXVideoTransformer3DModel": Modules("diffusers", _ltx_video, 32, VIDEO),
+    "QwenImageTransformer2DModel": Modules(
+        "diffusers", _qwen_image, 16, {"h": (32, 64), "w": (32, 64), "t": (64, 128)}, _with_plain_positions
+    ),
+    "Flux2Transformer2DModel": Modules("diffusers", _flux_2, 16, {**PICTURE, "t": (64, 128)}),
+    "AutoencoderKLHunyuanVideo": Modules("diffusers", _video_latents(16), 8, VIDEO, Decode),
+    "AutoencoderKLLTXVideo": Modules("diffusers", _video_latents(128), 32, VIDEO, Decode),
+    "AutoencoderKL": Modules("diffusers", _latents(), 8, PICTURE, Decode),
+    # Its attention is linear from 64 latent pixels on.
+    "AutoencoderDC": Modules("diffusers", _latents(factor=1), 32, {"h": (8, 16), "w": (8, 16)}, Decode),
+    "AutoencoderKLWan:first": Modules("diffusers", _wan_latents, 8, PICTURE, DecodeWan),
+    "AutoencoderKLWan:later": Modules("diffusers", _wan_latents_later, 8, PICTURE, DecodeWanLater),
+    "AutoencoderKLCogVideoX:first": Modules("diffusers", _cogvideox_latents(3), 8, PICTURE, DecodeCogVideoX),
+    "AutoencoderKLCogVideoX:later": Modules("diffusers", _cogvideox_latents_later, 8, PICTURE, DecodeCogVideoX),
+    "CLIPTextModel": Modules("transformers", _text, 1, TEXT),
+    "T5EncoderModel": Modules("transformers", _text, 1, TEXT),
+    "BertModel": Modules("transformers", _text, 1, TEXT),
+    "MT5EncoderModel": Modules("transformers", _text, 1, TEXT),
+    "UMT5EncoderModel": Modules("transformers", _text, 1, TEXT),
+}
+"""Modules by the name of their class; behind a colon one of several ways in which it is called."""

@@ -1,0 +1,123 @@
+"""Descriptors of the parts of pipelines, traced at a few sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...errors import MissingExtra, TraceFailed, UnknownName
+from ..descriptor import write_free_descriptor
+from ..free_sizes import combinations
+from ..network import Network
+from ..trace import trace
+from .modules import MODULES
+
+
+def build_module(class_name: str, config: Mapping[str, Any]) -> Any:
+    """Build a module of a pipeline on the meta device.
+
+    Raises
+    ------
+    UnknownName
+        If the class is not known.
+    MissingExtra
+        If its library is not installed.
+    """
+    if class_name not in MODULES:
+        raise UnknownName("module of a pipeline", class_name, MODULES)
+    modules = MODULES[class_name]
+    try:
+        library = import_module(modules.library)
+    except ImportError:
+        raise MissingExtra(f"tracing a {class_name}", modules.library) from None
+    class_name = class_name.partition(":")[0]
+    with torch.device("meta"):
+        if modules.library == "transformers":
+            module_class = getattr(library, class_name)
+            module = module_class(module_class.config_class(**config))
+        else:
+            module = getattr(library, class_name)(**config)
+    module = _in_16_bits(module)
+    return module if modules.prepare is None else modules.prepare(module)
+
+
+def _in_16_bits(module: Any) -> Any:
+    """Convert a module to bf16, except for the parts that its class keeps in fp32, as loading it in bf16 does."""
+    kept = getattr(module, "_keep_in_fp32_modules", None) or ()
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        is_kept = any(part in name.split(".") for part in kept)
+        if tensor.dtype == torch.float32 and not is_kept:
+            tensor.data = tensor.data.to(torch.bfloat16)
+    return module
+
+
+FP32_INPUTS = ("image_rotary_emb",)
+"""Arguments that the pipelines of diffusers pass in fp32."""
+
+
+def _as_tensors(value: Any, dtype: torch.dtype) -> Any:
+    """Return nested shapes as tensors on the meta device."""
+    if isinstance(value, dict):
+        return {key: _as_tensors(item, dtype) for key, item in value.items()}
+    if isinstance(value, tuple) and value and all(isinstance(size, int) for size in value):
+        return torch.empty(value, dtype=dtype, device="meta")
+    if isinstance(value, (tuple, list)):
+        return type(value)(_as_tensors(item, dtype) for item in value)
+    return value
+
+
+def trace_part(class_name: str, config: Mapping[str, Any], sizes: Mapping[str, int], name: str) -> Network:
+    """Trace a module of a pipeline at one size."""
+    module = build_module(class_name, config)
+    modules = MODULES[class_name]
+    library = import_module(modules.library)
+    source = f"{modules.library} {library.__version__}"
+    arguments = {
+        key: _as_tensors(value, torch.float32 if key in FP32_INPUTS else torch.bfloat16)
+        for key, value in modules.inputs(module, config, sizes).items()
+    }
+    return trace(module, *positional(arguments), name=name, source=source, **arguments)
+
+
+def positional(arguments: dict[str, Any]) -> list[Any]:
+    """Remove positional arguments from those by name and return them, with the first named one before them."""
+    further = arguments.pop("", [])
+    return [arguments.pop(next(iter(arguments))), *further] if further else []
+
+
+def write_part(name: str, class_name: str, config: Mapping[str, Any], path: Path) -> None:
+    """Trace a module at the nodes of its free sizes, and write its descriptor.
+
+    Raises
+    ------
+    TraceFailed
+        If the layers differ between sizes.
+    """
+    nodes = MODULES[class_name].nodes
+    # Each trace has a module of its own, as some keep tables of earlier sizes.
+    samples = [trace_part(class_name, config, sizes, name) for sizes in combinations(nodes)]
+    for sample in samples[1:]:
+        for one, other in zip(samples[0].layers, sample.layers):
+            if (one.name, one.kind, one.parents) != (other.name, other.kind, other.parents):
+                raise TraceFailed(f"{name}: the layers {one.name} and {other.name} differ between two sizes")
+        if len(sample.layers) != len(samples[0].layers):
+            raise TraceFailed(f"{name}: the number of layers depends on the size")
+    write_free_descriptor([_with_widths_of(sample, samples[-1]) for sample in samples], nodes, path)
+
+
+def _with_widths_of(network: Network, largest: Network) -> Network:
+    """Return a network with the widths of the layers of the trace at the largest size.
+
+    In small pictures an operand that is broadcast may be as large as the others.
+    """
+    layers = []
+    for layer, other in zip(network.layers, largest.layers):
+        attributes = {key: value for key, value in layer.attributes.items() if key != "upcast"}
+        if "upcast" in other.attributes:
+            attributes["upcast"] = other.attributes["upcast"]
+        layers.append(layer._replace(attributes=attributes))
+    return network._replace(layers=tuple(layers))

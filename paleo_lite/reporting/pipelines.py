@@ -1,0 +1,143 @@
+"""Document of the prediction of a pipeline: summary, time and memory of each part."""
+
+from __future__ import annotations
+
+from ..result import LOWER_BOUND_FACT
+from ..timing.models import describe_model
+from ..timing.pipelines import PipelinePrediction
+from ..units import format_interval, format_number, format_si
+from .document import Column, Document, Table, format_bytes, format_count, format_percent, format_time
+
+_PLACEMENTS = {
+    "none": "with all parts on the device",
+    "model": "with one part at a time",
+    "sequential": "with one layer at a time",
+}
+
+
+def pipeline_page(prediction: PipelinePrediction, memory: bool = False) -> Document:
+    """Return the document of a pipeline's prediction.
+
+    Parameters
+    ----------
+    memory : bool
+        Whether to list the peak memory by the placement of parameters.
+    """
+    tables = [_part_table(prediction)]
+    if memory:
+        tables.append(_memory_table(prediction))
+    return Document(
+        title=pipeline_headline(prediction), facts=_facts(prediction), content=tables, notes=prediction.notes
+    )
+
+
+def _what(prediction: PipelinePrediction) -> str:
+    """Return the name of what the pipeline makes, in the singular."""
+    return "video" if prediction.pipeline.is_video else "image"
+
+
+def pipeline_headline(prediction: PipelinePrediction) -> str:
+    """Return the answer in one line."""
+    sampling = prediction.sampling
+    size = f"{sampling.width}x{sampling.height}"
+    if prediction.pipeline.is_video:
+        size += f", {sampling.frames} frames"
+    steps = "1 step" if sampling.steps == 1 else f"{sampling.steps} steps"
+    devices = "" if prediction.split.devices == 1 else f"{prediction.split.devices} x "
+    asked = f"{prediction.network} on {devices}{prediction.machine.name}, {prediction.precision}, {size}, {steps}"
+    if sampling.images > 1:
+        asked += f", batch of {sampling.images}"
+    time = format_si(prediction.time_s, "s")
+    if not prediction.is_forecast:
+        return f"{asked}: at least {time} (bound from the data sheet)"
+    answer = f"{asked}: {time}"
+    if prediction.interval is not None:
+        answer += f" ({format_interval(prediction.interval)} at 90%)"
+    if sampling.images > 1:
+        answer += f", {format_si(prediction.time_per_image_s, 's')} per {_what(prediction)}"
+    if not prediction.memory.fits:
+        needed, usable = (
+            format_si(size, "B") for size in (prediction.memory.total_bytes, prediction.memory.usable_bytes)
+        )
+        answer += f"; does not fit into memory: needs {needed}, {usable} usable"
+    return answer
+
+
+def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
+    sampling, memory = prediction.sampling, prediction.memory
+    facts = []
+    if prediction.is_forecast:
+        facts.append((LOWER_BOUND_FACT, f"{format_si(prediction.bound_s, 's')} (data sheet)"))
+        facts.append(("MFU", f"{prediction.mfu:.1%} of peak FLOP/s"))
+    facts.append(("rate", f"{format_number(3600 * prediction.throughput_per_s)} {_what(prediction)}s per hour"))
+    facts.append(("time model", describe_model(prediction.model)))
+    guided = {"batch": "in one batch of twice the size", "calls": "in two runs of the denoiser per step"}
+    if prediction.pipeline.guided == "none":
+        guidance = "distilled into the denoiser: one run per step"
+    elif sampling.guidance > 1:
+        guidance = f"{sampling.guidance:g}, {guided[prediction.pipeline.guided]}"
+    else:
+        guidance = "none"
+    facts.append(("guidance", guidance))
+    if prediction.split.devices > 1:
+        split = prediction.split
+        text = f"Ulysses {split.ulysses} x ring {split.ring} in the denoiser; other parts on each device"
+        facts.append(("sequence", text))
+    facts.append(("counted", f"{format_si(prediction.macs, 'MAC', 5)}; {format_si(prediction.parameters)} parameters"))
+    if prediction.is_forecast and prediction.energy_j is not None:
+        energy = f"{format_si(prediction.energy_j, 'J')} of the devices alone"
+        if sampling.images > 1:
+            energy += f", {format_si(prediction.energy_j / sampling.images, 'J')} per {_what(prediction)}"
+        facts.append(("energy", energy))
+    if "80" in prediction.intervals:
+        facts.append(("at 80%", format_interval(prediction.intervals["80"])))
+    needed = f"{format_bytes(memory.total_bytes)} of {format_bytes(memory.usable_bytes)} usable"
+    needed += f" {_PLACEMENTS[prediction.offload]}"
+    if not memory.fits:
+        fitting = [name for name, size in memory.by_offload.items() if size <= memory.usable_bytes]
+        remedy = f"fits with --offload {fitting[0]}" if fitting else "fits with no --offload either"
+        needed = f"DOES NOT FIT, {needed}; {remedy}"
+    elif memory.largest_batch is not None:
+        needed += f"; largest batch {memory.largest_batch:,}"
+    facts.append(("peak memory", needed))
+    return facts
+
+
+def _part_table(prediction: PipelinePrediction) -> Table:
+    """Return runs, time and parameters by part."""
+    rows = prediction.rows()
+    total = {
+        "part": "total",
+        "time_s": prediction.time_s,
+        "share": 1.0,
+        "parameters_bytes": prediction.memory.parameters_bytes,
+    }
+    has_transfers = any(row["transfer_s"] for row in rows)
+    columns = [
+        Column("part", "part", left=True),
+        Column("network", "network", left=True),
+        Column("runs", "runs", format_count),
+        Column("samples", "samples", format_count),
+        Column("macs", "MAC per run", format_si, drop_order=2),
+        Column("run_s", "one run", format_time, drop_order=1),
+        *([Column("transfer_s", "copies", format_time)] if has_transfers else []),
+        Column("time_s", "time", format_time),
+        Column("share", "share", format_percent, bar=True),
+        Column("parameters_bytes", "parameters", format_bytes, drop_order=3),
+    ]
+    return Table("Time by part", columns, rows, [total])
+
+
+def _memory_table(prediction: PipelinePrediction) -> Table:
+    rows = [
+        {"offload": name, "placement": _PLACEMENTS[name], "total_bytes": size, "fits": "yes" if fits else "no"}
+        for name, size in prediction.memory.by_offload.items()
+        for fits in [size <= prediction.memory.usable_bytes]
+    ]
+    columns = [
+        Column("offload", "--offload", left=True),
+        Column("placement", "parameters", left=True),
+        Column("total_bytes", "peak memory", format_bytes),
+        Column("fits", "fits", left=True),
+    ]
+    return Table("Peak memory", columns, rows)

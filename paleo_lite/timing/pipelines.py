@@ -1,0 +1,457 @@
+"""The time of a pipeline: its parts in turn, each as often as it runs; and the memory in which it fits.
+
+A pipeline computes its parts one after another on one device. Errors of the parts are those of one calibration on one
+device, so that the deviations of their times add up like the times themselves.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..architectures.pipelines.records import Part, Pipeline
+from ..architectures.pipelines.sampling import Sampling, part_runs
+from ..counting.attention import decompose_attention
+from ..errors import UnknownName
+from ..machines import Device, Machine
+from ..result import Result
+from ..version import __version__
+from .attention import EAGER
+from .diffusion import DiffusionConstants, diffusion_constants, pipeline_model
+from .memory import memory_coefficients, model_bytes, usable_bytes
+from .models import QUANTILES, TimeModel, interval_of
+from .offload import host_bandwidth_bytes_per_s
+from .power import drawn_power
+from .prediction import Prediction, predict
+from .sequence_parallel import ONE_DEVICE, SequenceSplit, split_time_s
+from .workload import Workload, cached_for_layers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PIPELINE_OFFLOADS = ("none", "model", "sequential")
+"""Where the parameters of a pipeline are: all parts on the device; each part only while it runs, otherwise in the
+memory of the host; or each layer only while it runs."""
+
+NARROW = ("fp8", "int8", "fp4")
+"""Precisions in which only the denoiser computes; text encoders and decoder keep 16 bits."""
+
+
+class PartPrediction(NamedTuple):
+    """The time of one run of a part, and how often it runs.
+
+    Attributes
+    ----------
+    part : Part
+        The part.
+    prediction : Prediction
+        Prediction of one run.
+    runs : int
+        Number of runs for a batch.
+    transfer_s : float
+        Seconds in which parameters are copied from the host, for all runs.
+    split_s : float or None
+        Seconds of one run over several devices; None on one.
+    devices : int
+        Number of devices that share the work.
+    """
+
+    part: Part
+    prediction: Prediction
+    runs: int
+    transfer_s: float = 0.0
+    split_s: float | None = None
+    devices: int = 1
+
+    @property
+    def run_s(self) -> float:
+        """Seconds of one run."""
+        return self.prediction.time_s if self.split_s is None else self.split_s
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of all runs."""
+        return self.runs * self.run_s + self.transfer_s
+
+    @property
+    def bound_s(self) -> float:
+        """Lower bound of the seconds of all runs."""
+        return self.runs * self.prediction.bound_s / self.devices
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of all runs, of all devices; None if unknown."""
+        energy_j = self.prediction.energy_j
+        if energy_j is None or self.split_s is None:
+            return None if energy_j is None else self.runs * energy_j
+        terms, power = self.prediction.terms, drawn_power(self.prediction.device)
+        if power is None:
+            return None
+        divided_s = float(terms.layers_s.sum()) / terms.host_slowdown / self.devices
+        busy_s = divided_s + diffusion_constants().sequence.busy_share * (self.split_s - divided_s)
+        return self.runs * self.devices * float(power.energy_j(busy_s, self.split_s))
+
+    @property
+    def parameters_bytes(self) -> int:
+        """Bytes of the parameters, 0 where an earlier part has loaded them."""
+        if self.part.is_loaded_before:
+            return 0
+        return self.part.copies * model_bytes(self.prediction.workload)[0]
+
+
+class PipelineMemory(NamedTuple):
+    """Memory of a pipeline in bytes.
+
+    Attributes
+    ----------
+    total_bytes : int
+        Peak under the chosen placement of parameters.
+    by_offload : dict of str to int
+        Peak under each placement of `PIPELINE_OFFLOADS`.
+    parameters_bytes : int
+        Parameters of all parts.
+    capacity_bytes, usable_bytes : float
+        Memory of the device, and without the reserve.
+    largest_batch : int or None
+        Most pictures or videos in one batch that fit; None if not even one does.
+    """
+
+    total_bytes: int
+    by_offload: dict[str, int]
+    parameters_bytes: int
+    capacity_bytes: float
+    usable_bytes: float
+    largest_batch: int | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is at most the usable memory."""
+        return self.total_bytes <= self.usable_bytes
+
+
+class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
+    """Predicted time of a batch of pictures or videos, from text to decoded pictures.
+
+    Attributes
+    ----------
+    pipeline : Pipeline
+        The pipeline.
+    sampling : Sampling
+        Steps, size, frames, guidance and number of pictures.
+    precision : str
+        Precision of the denoiser.
+    execution : str
+        Execution of the kernels.
+    machine : Machine
+        The machine.
+    model : TimeModel
+        The time model.
+    parts : tuple of PartPrediction
+        Parts in the order of execution.
+    memory : PipelineMemory
+        Memory of the pipeline.
+    offload : str
+        Placement of parameters, one of `PIPELINE_OFFLOADS`.
+    split : SequenceSplit
+        Devices that share the denoiser's sequence.
+    notes : tuple of str
+        Caveats.
+    """
+
+    _page: ClassVar[str] = "paleo_lite.reporting.pipelines:pipeline_page"
+
+    pipeline: Pipeline
+    sampling: Sampling
+    precision: str
+    execution: str
+    machine: Machine
+    model: TimeModel
+    parts: tuple[PartPrediction, ...]
+    memory: PipelineMemory
+    offload: str = "none"
+    split: SequenceSplit = ONE_DEVICE
+    notes: tuple[str, ...] = ()
+
+    @property
+    def network(self) -> str:
+        """Name of the pipeline."""
+        return self.pipeline.name
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+        return self.machine.device
+
+    @property
+    def batch_size(self) -> int:
+        """Pictures or videos in the batch."""
+        return self.sampling.images
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of the batch, from text to decoded pictures."""
+        return sum(part.time_s for part in self.parts)
+
+    @property
+    def time_per_image_s(self) -> float:
+        """Seconds per picture or video."""
+        return self.time_s / self.sampling.images
+
+    @property
+    def bound_s(self) -> float:
+        """Lower bound of the seconds of the batch."""
+        return sum(part.bound_s for part in self.parts)
+
+    @property
+    def is_forecast(self) -> bool:
+        """Whether the time is a forecast; otherwise it is a bound."""
+        return self.model.is_forecast
+
+    @property
+    def throughput_per_s(self) -> float:
+        """Pictures or videos per second."""
+        return self.sampling.images / self.time_s
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of the batch, of all devices alone; None if unknown."""
+        total_j = 0.0
+        for part in self.parts:
+            energy_j = part.energy_j
+            if energy_j is None:
+                return None
+            # Parts that are not split run on every device.
+            total_j += energy_j if part.split_s is not None else self.split.devices * energy_j
+        return total_j
+
+    @cached_property
+    def deviation(self) -> float | None:
+        """Standard deviation of the logarithm of the time; None for models without uncertainty."""
+        deviations = [part.prediction.terms.deviation for part in self.parts]
+        if any(deviation is None for deviation in deviations):
+            return None
+        if self.split.devices > 1:
+            several = diffusion_constants().sequence.deviation
+            deviations = [
+                np.hypot(deviation or 0.0, several) if part.split_s else deviation
+                for part, deviation in zip(self.parts, deviations)
+            ]
+        weighted = [part.time_s * (deviation or 0.0) for part, deviation in zip(self.parts, deviations)]
+        return float(sum(weighted)) / self.time_s
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Intervals by level in percent; empty for models without uncertainty."""
+        if self.deviation is None:
+            return {}
+        return {
+            f"{level * 100:.0f}": tuple(map(float, interval_of(self.time_s, self.deviation, level)))  # type: ignore[misc]
+            for level in QUANTILES
+        }
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """90% interval of the seconds of the batch; None for models without uncertainty."""
+        return self.intervals.get("90")
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the batch."""
+        return sum(part.runs * (part.prediction.macs or 0) for part in self.parts)
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters of all parts."""
+        loaded = [part for part in self.parts if not part.part.is_loaded_before]
+        return sum(part.part.copies * (part.prediction.parameters or 0) for part in loaded)
+
+    @property
+    def mfu(self) -> float:
+        """Share of the peak FLOP/s that the pipeline's multiply-accumulates reach."""
+        denoiser = next(part for part in self.parts if part.part.role == "denoiser")
+        return 2 * self.macs / denoiser.prediction.peak.per_s / self.split.devices / self.time_s
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one dict per part: its role, network, runs, samples, MACs per run, seconds, share and bytes."""
+        return [
+            {
+                "part": part.part.role,
+                "network": part.part.descriptor,
+                "runs": part.runs,
+                "samples": part.prediction.batch_size,
+                "macs": part.prediction.macs,
+                "run_s": part.run_s,
+                "transfer_s": part.transfer_s,
+                "time_s": part.time_s,
+                "share": part.time_s / self.time_s,
+                "bound_s": part.bound_s,
+                "energy_j": part.energy_j,
+                "parameters_bytes": part.parameters_bytes,
+            }
+            for part in self.parts
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the documented JSON; times and energy are those of the whole batch."""
+        memory = self.memory
+        return {
+            "network": self.network,
+            "gpu": self.device.id,
+            "precision": self.precision,
+            "execution": self.execution,
+            "time_model": self.model.name,
+            "calibration": self.model.label or None,
+            "is_forecast": self.is_forecast,
+            **msgspec.structs.asdict(self.sampling),
+            "offload": self.offload,
+            "devices": self.split.devices,
+            "ulysses": self.split.ulysses,
+            "ring": self.split.ring,
+            "time_s": self.time_s,
+            "time_per_image_s": self.time_per_image_s,
+            "bound_s": self.bound_s,
+            "interval": None if self.interval is None else list(self.interval),
+            "intervals": {level: list(interval) for level, interval in self.intervals.items()} or None,
+            "throughput_per_s": self.throughput_per_s,
+            "energy_j": self.energy_j,
+            "macs": self.macs,
+            "mfu": self.mfu,
+            "parameters": self.parameters,
+            "memory": memory._asdict(),
+            "fits": memory.fits,
+            "parts": self.rows(),
+            "version": __version__,
+            "notes": list(self.notes),
+        }
+
+
+def predict_pipeline(
+    pipeline: Pipeline,
+    sampling: Sampling,
+    machine: Machine,
+    model: TimeModel,
+    *,
+    precision: str,
+    execution: str = "eager",
+    attention: str | None = None,
+    weights: str | None = None,
+    offload: str = "none",
+    split: SequenceSplit = ONE_DEVICE,
+    part_model: Any = None,
+    constants: DiffusionConstants | None = None,
+) -> PipelinePrediction:
+    """Predict the time of a batch of pictures or videos.
+
+    Parameters
+    ----------
+    pipeline, sampling
+        What is computed.
+    machine, model
+        Machine and time model of the denoiser.
+    precision : str
+        Precision of the denoiser. In fp8, int8 and fp4 the other parts have 16 bits.
+    execution, attention : str
+        As for `Workload`.
+    weights : str, optional
+        Format in which the denoiser's matrices are stored.
+    offload : str
+        Placement of parameters, one of `PIPELINE_OFFLOADS`.
+    split : SequenceSplit
+        Devices that share the denoiser's sequence; the other parts run on each.
+    part_model : callable, optional
+        Function from a precision to the time model of the parts in it; by default `model` in all.
+    constants : DiffusionConstants, optional
+        Constants of pipelines; by default the shipped ones.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such placement.
+    BadValue
+        If parameters are offloaded from a device without a link to its host.
+    """
+    if offload not in PIPELINE_OFFLOADS:
+        raise UnknownName("offload of a pipeline", offload, PIPELINE_OFFLOADS)
+    parts = []
+    for part, network, runs, samples in part_runs(pipeline, sampling):
+        own_precision = _precision_of(pipeline, part, precision)
+        layers = network.layers
+        if attention == EAGER:
+            layers = cached_for_layers(decompose_attention, layers)
+        workload = Workload(
+            network._replace(layers=layers),
+            precision=own_precision,
+            batch_size=samples,
+            execution=execution,
+            weights=weights if part.role == "denoiser" else None,
+            attention=attention,
+        )
+        own_model = model if part_model is None or own_precision == precision else part_model(own_precision)
+        if part.role == "denoiser":
+            own_model = pipeline_model(own_model, machine.device, constants)
+        predicted = PartPrediction(part, predict(workload, machine, own_model), runs)
+        if part.role == "denoiser" and split.devices > 1:
+            sequence = (constants or diffusion_constants()).sequence
+            split_s = split_time_s(predicted.prediction, split, sequence)
+            predicted = predicted._replace(split_s=split_s, devices=split.devices)
+        parts.append(predicted)
+    if offload != "none":
+        parts = _with_transfers(parts, machine.device, offload)
+    denoiser = next(part for part in parts if part.part.role == "denoiser")
+    notes = denoiser.prediction.notes
+    memory = _memory(parts, sampling.images, machine.device, offload)
+    return PipelinePrediction(
+        pipeline, sampling, precision, execution, machine, model, tuple(parts), memory, offload, split, notes
+    )
+
+
+def _precision_of(pipeline: Pipeline, part: Part, precision: str) -> str:
+    """Return the precision of a part."""
+    if part.role == "decoder":
+        return dict(pipeline.decoder_precisions).get(precision, "bf16" if precision in NARROW else precision)
+    if part.role == "text encoder" and precision in NARROW:
+        return "bf16"
+    return precision
+
+
+def _with_transfers(parts: Sequence[PartPrediction], device: Device, offload: str) -> list[PartPrediction]:
+    """Return the parts with the time in which their parameters are copied: once, or for every run."""
+    bandwidth = host_bandwidth_bytes_per_s(device)
+    return [
+        part._replace(transfer_s=part.parameters_bytes * (part.runs if offload == "sequential" else 1) / bandwidth)
+        for part in parts
+    ]
+
+
+def _memory(parts: Sequence[PartPrediction], images: int, device: Device, offload: str) -> PipelineMemory:
+    """Return the memory of a pipeline: parameters that are on the device at once, and the largest part's tensors."""
+    parameters = np.array([part.parameters_bytes for part in parts])
+    loaded = np.array([model_bytes(part.prediction.workload)[0] for part in parts])
+    largest_layer = np.array(
+        [
+            max(layer.parameters for layer in part.prediction.layers) / (part.prediction.parameters or 1)
+            for part in parts
+        ]
+    )
+    resident = {
+        "none": np.full(len(parts), parameters.sum()),
+        "model": loaded,
+        "sequential": (loaded * largest_layer).astype(int),
+    }
+    tensors = np.array([memory_coefficients(part.prediction.workload) for part in parts])
+    fixed = tensors[:, 0] - loaded
+    per_image = tensors[:, 1] * np.array([part.prediction.batch_size / images for part in parts])
+    by_offload = {name: int((amount + fixed + per_image * images).max()) for name, amount in resident.items()}
+    usable = usable_bytes(device)
+    largest = int(((usable - resident[offload] - fixed) / per_image).min())
+    return PipelineMemory(
+        by_offload[offload],
+        by_offload,
+        int(parameters.sum()),
+        device.memory_bytes,
+        usable,
+        largest if largest >= 1 else None,
+    )

@@ -1,0 +1,169 @@
+"""Pipelines: their parts against published counts, sizes that are free, and what is asked of them.
+
+Tests: architectures/pipelines/records.py, architectures/pipelines/sampling.py, architectures/pipelines/modules.py,
+architectures/pipelines/tracing.py, architectures/pipelines/export.py, architectures/free_sizes.py.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.architectures.descriptor import decode_descriptor, read_bounded
+from paleo_lite.architectures.free_sizes import polynomial
+from paleo_lite.architectures.pipelines.records import PIPELINES
+from paleo_lite.architectures.pipelines.sampling import find_pipeline, make_sampling, parse_image_size, part_runs
+from paleo_lite.counting import count
+from paleo_lite.errors import BadDescriptor, BadValue, TraceFailed
+from paleo_lite.files import shipped_folder
+
+DIFFUSION = shipped_folder("models") / "diffusion"
+
+
+def denoiser_of(name: str, **asked: object) -> tuple[object, int]:
+    """Return the denoiser's runs, and its multiply-accumulates per step."""
+    pipeline = PIPELINES[name]
+    sampling = make_sampling(pipeline, **asked)
+    runs = next(part for part in part_runs(pipeline, sampling) if part.part.role == "denoiser")
+    per_sample = int(count(runs.network.layers).column("macs", "inference").sum())
+    return runs, runs.samples * per_sample * runs.runs // sampling.steps
+
+
+# Counts of FlopCounterMode of torch on the modules of diffusers, of both samples where there is guidance.
+STEPS = {
+    ("sd-1.5", "512x512"): 803_273_441_280,
+    ("sdxl", "1024x1024"): 6_761_236_398_080,
+    ("flux.1-dev", "1024x1024"): 37_192_326_709_248,
+}
+
+
+@pytest.mark.parametrize("name, size", STEPS)
+def test_macs_of_a_step_equal_those_of_torch(name: str, size: str) -> None:
+    _, macs = denoiser_of(name, image_size=size)
+    assert macs == STEPS[name, size]
+
+
+# Parameters of the checkpoints as their repositories state them (size of the safetensors).
+PARAMETERS = {
+    "sd-1.5-unet": 859_520_964,
+    "sdxl-unet": 2_567_463_684,
+    "sdxl-refiner-unet": 2_259_526_660,
+    "flux.1-dev-transformer": 11_901_408_320,
+    "clip-l": 123_060_480,
+    "t5-xxl": 4_762_310_656,
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_are_those_of_the_checkpoint(name: str) -> None:
+    path = DIFFUSION / f"{name}.json.gz"
+    network = decode_descriptor(read_bounded(path), path, {"h": 16, "w": 16, "f": 1, "t": 77})
+    assert network.parameters == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_part_of_a_pipeline_is_shipped(name: str) -> None:
+    pipeline = PIPELINES[name]
+    runs = part_runs(pipeline, make_sampling(pipeline))
+    roles = [run.part.role for run in runs]
+    assert roles[0] == "text encoder" and "denoiser" in roles and roles[-1] == "decoder"
+    denoiser = runs[roles.index("denoiser")]
+    assert denoiser.runs == pipeline.steps * (2 if pipeline.guided == "calls" else 1)
+
+
+def test_a_video_decodes_every_latent_frame() -> None:
+    runs = part_runs(PIPELINES["wan-2.1-1.3b"], make_sampling(PIPELINES["wan-2.1-1.3b"], frames=81))
+    decoder = {run.part.descriptor: run.runs for run in runs if run.part.role == "decoder"}
+    assert decoder == {"wan-2.1-vae-first": 1, "wan-2.1-vae-later": 20}  # 81 frames are 1 + 20 * 4
+    # 32,760 tokens: 21 latent frames of 30 x 52 patches of 2 x 2 latents of 8 x 8 pixels.
+    denoiser = next(run for run in runs if run.part.role == "denoiser")
+    attention = next(layer for layer in denoiser.network.layers if layer.kind == "attention")
+    assert 21 * 30 * 52 in attention.inputs[0]
+
+
+def test_guidance_doubles_the_samples_unless_there_is_none() -> None:
+    guided, _ = denoiser_of("sdxl", images=3)
+    unguided, _ = denoiser_of("sdxl", images=3, guidance=1.0)
+    distilled, _ = denoiser_of("flux.1-dev", images=3)
+    assert (guided.samples, unguided.samples, distilled.samples) == (6, 3, 3)
+
+
+def test_names_match_in_any_spelling() -> None:
+    assert find_pipeline("FLUX.1-dev") is PIPELINES["flux.1-dev"] is find_pipeline("flux1dev")
+    assert find_pipeline("resnet50") is None
+
+
+@pytest.mark.parametrize("size, expected", [(1024, (1024, 1024)), ("1024", (1024, 1024)), ("1024x768", (1024, 768))])
+def test_a_size_is_width_by_height(size: int | str, expected: tuple[int, int]) -> None:
+    assert parse_image_size(size) == expected
+
+
+BAD = {
+    "sdxl": [
+        ({"image_size": "1000x1024"}, "width is a multiple of 64"),
+        ({"image_size": "big"}, "--image-size must be pixels"),
+        ({"steps": 0}, "--steps must be an integer from 1"),
+        ({"images": 0}, "--images must be an integer from 1"),
+        ({"frames": 16}, "sdxl makes pictures: remove --frames"),
+        ({"guidance": -1}, "--guidance must be a scale from 0"),
+        ({"guidance": float("nan")}, "--guidance must be a scale from 0"),
+    ],
+    "wan-2.1-1.3b": [({"frames": 80}, "such as 77 or 81")],
+}
+
+
+@pytest.mark.parametrize("name, asked, message", [(name, *case) for name, cases in BAD.items() for case in cases])
+def test_bad_input_gets_one_sentence(name: str, asked: dict[str, object], message: str) -> None:
+    with pytest.raises(BadValue, match=re.escape(message)) as caught:
+        make_sampling(PIPELINES[name], **asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_polynomial_is_found_from_its_values() -> None:
+    nodes = {"h": (2, 4), "t": (16, 32, 64)}
+    values = [3 * h * t + t * t - h + 7 for h in nodes["h"] for t in nodes["t"]]
+    assert polynomial(values, nodes) == {"ht": 3, "tt": 1, "h": -1, "1": 7}
+
+
+def test_a_size_that_is_no_polynomial_is_refused() -> None:
+    with pytest.raises(TraceFailed, match="not a polynomial with whole coefficients"):
+        polynomial([3, 4], {"h": (2, 5)})
+
+
+def test_damaged_descriptors_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "part.json.gz"
+    path.write_bytes(b"no gzip file")
+    with pytest.raises(BadDescriptor, match="not a gzip file"):
+        read_bounded(path)
+    whole = (DIFFUSION / "clip-l.json.gz").read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BadDescriptor, match="truncated"):
+        read_bounded(path)
+    data = read_bounded(DIFFUSION / "clip-l.json.gz")
+    with pytest.raises(BadDescriptor, match="is not a polynomial"):
+        decode_descriptor(data.replace(b'{"t":1}', b'{"z":1}'), path, {"t": 77})
+    with pytest.raises(BadValue, match="t is not given"):
+        decode_descriptor(data, path)
+
+
+@pytest.mark.slow
+def test_a_part_traced_again_is_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("diffusers")
+    from paleo_lite.architectures.pipelines import export
+
+    monkeypatch.setattr(sys, "argv", ["export", str(tmp_path), "sd-vae"])
+    export.main()
+    shipped = DIFFUSION / "sd-vae.json.gz"
+    sizes = {"h": 64, "w": 96}
+    traced = decode_descriptor(read_bounded(tmp_path / "sd-vae.json.gz"), tmp_path, sizes)
+    assert traced.layers == decode_descriptor(read_bounded(shipped), shipped, sizes).layers
+
+
+def test_pl_predict_knows_pipelines() -> None:
+    prediction = pl.predict("sd-1.5", gpu="rtx4090", precision="fp16", steps=20, image_size="512x768", images=2)
+    answer = prediction.to_dict()
+    assert (answer["width"], answer["height"], answer["images"], answer["steps"]) == (512, 768, 2, 20)

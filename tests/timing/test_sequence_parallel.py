@@ -1,0 +1,41 @@
+"""Denoisers on several devices, against published batches."""
+
+from __future__ import annotations
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadValue
+
+FLUX = {"gpu": "h100-sxm", "precision": "bf16", "steps": 50}
+
+# Seconds of FLUX.1-dev at 1024 x 1024 with 50 steps on H100 SXM under xDiT 0.4.5 (ML.ENERGY Benchmark v3).
+MEASURED = {(1, 2, 1): 8.026, (4, 1, 1): 4.647, (4, 2, 8): 17.594, (8, 1, 8): 16.187}
+
+
+@pytest.mark.parametrize("ulysses, ring, images", MEASURED)
+def test_published_batches_are_inside_the_intervals(ulysses: int, ring: int, images: int) -> None:
+    prediction = pl.predict("flux.1-dev", ulysses=ulysses, ring=ring, images=images, **FLUX)
+    low_s, high_s = prediction.interval
+    assert low_s < MEASURED[ulysses, ring, images] < high_s
+    assert prediction.to_dict()["devices"] == ulysses * ring
+
+
+def test_more_devices_take_less_time_and_more_energy() -> None:
+    one, four = (pl.predict("wan-2.1-1.3b", gpu="h100-sxm", precision="bf16", ulysses=number) for number in (1, 4))
+    assert 2 < one.time_s / four.time_s < 4
+    assert four.energy_j > 0.9 * one.energy_j
+    assert four.bound_s < one.bound_s
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"ulysses": 48}, "--ulysses must divide the 24 heads"),
+        ({"ring": 0}, "--ring must be an integer >= 1"),
+        ({"ring": 10**6}, "at most 4,096 devices"),
+    ],
+)
+def test_bad_splits_get_one_sentence(options: dict[str, int], message: str) -> None:
+    with pytest.raises(BadValue, match=message):
+        pl.predict("flux.1-dev", **options, **FLUX)

@@ -1,0 +1,95 @@
+"""Readers of published times of pipelines, and the fit of their constants."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from measured import DATA
+from paleo_lite.files import read_typed
+from paleo_lite.timing.diffusion import DiffusionConstants, diffusion_constants
+from validation.diffusion.fit import (
+    Pieces,
+    ask,
+    fit_one_device,
+    hold_out,
+    pieces_of,
+    predicted_s,
+    time_of,
+    write_constants,
+)
+from validation.diffusion.published import Row, mlenergy_rows, project_rows, user_rows
+
+pytestmark = pytest.mark.needs_data
+
+
+@cache
+def large_batches() -> list[Pieces]:
+    """Return the pieces of the batches of four pictures or videos on one device."""
+    return [pieces_of(row) for row in mlenergy_rows(DATA) if row.gpus == 1 and row.images == 4]
+
+
+def test_readers_read_every_row() -> None:
+    """422 and 43 rows, as SOURCES.md states; the users' cards are those that have a hardware file."""
+    rows = list(mlenergy_rows(DATA))
+    assert len(rows) == 422 and all(row.ulysses * row.ring == row.gpus for row in rows)
+    assert len(list(project_rows(DATA))) == 43
+    pairs = list(user_rows(DATA))
+    assert len(pairs) > 30 and all(best.time_s <= median.time_s for best, median in pairs)
+
+
+def test_a_step_is_compared_with_a_step() -> None:
+    row = next(row for row in project_rows(DATA) if row.is_step and row.gpu == "rtx4090")
+    prediction = ask(row)
+    assert predicted_s(row, prediction) < prediction.time_s
+
+
+def test_pieces_add_up_to_the_prediction() -> None:
+    """With the shipped constants they give about the time of the model, which combines terms of a layer by a norm."""
+    for pieces in large_batches():
+        constants = diffusion_constants()
+        generation = constants.generations[pieces.generation]
+        shared = {
+            "head_share": generation.head_share,
+            "row_cycles": constants.row_cycles,
+            "host_s": constants.host_s,
+        }
+        factors = {"attention": generation.attention, "products": generation.products, "memory": generation.memory}
+        assert time_of(pieces, shared, factors) == pytest.approx(ask(pieces.row).time_s, rel=0.1)
+
+
+def test_the_fit_finds_the_factors_of_times_made_with_them() -> None:
+    shared = {"head_share": 0.3, "row_cycles": 100.0, "host_s": 6e-6}
+    factors = {
+        "9": {"attention": 1.2, "products": 1.3, "memory": 1.9},
+        "10": {"attention": 2.2, "products": 1.6, "memory": 2.4},
+    }
+    made = [
+        pieces._replace(row=pieces.row._replace(time_s=time_of(pieces, shared, factors[pieces.generation])))
+        for pieces in large_batches()
+    ]
+    fitted_shared, fitted = fit_one_device(made)
+    times = [time_of(pieces, shared, factors[pieces.generation]) for pieces in made]
+    refitted = [time_of(pieces, fitted_shared, fitted[pieces.generation]) for pieces in made]
+    assert refitted == pytest.approx(times, rel=0.03)
+
+
+def test_held_out_models_are_within_15_percent_in_the_mean() -> None:
+    ratios = hold_out(large_batches(), lambda row: row.pipeline)
+    errors = np.abs(np.concatenate(list(ratios.values())) - 1)
+    assert errors.mean() < 0.15
+
+
+def test_written_constants_are_read_again(tmp_path) -> None:
+    path = tmp_path / "diffusion.toml"
+    write_constants(diffusion_constants(), path)
+    assert read_typed(path, DiffusionConstants, "constants", 2**16) == diffusion_constants()
+
+
+def test_rows_are_of_known_pipelines() -> None:
+    from paleo_lite.architectures.pipelines.records import PIPELINES
+
+    rows: list[Row] = [*mlenergy_rows(DATA), *project_rows(DATA)]
+    assert {row.pipeline for row in rows} <= PIPELINES.keys()
