@@ -11,7 +11,7 @@ import msgspec
 from ..counting import GENERATION_PHASES
 from ..counting.work import check_batch_size
 from ..errors import BadValue
-from ..machines import Machine
+from ..machines import Device, Machine
 from ..timing import TimeModel, Workload, describe_model
 from ..timing.budget import Amount, Budget, make_budget
 from ..timing.memory import largest_batch, usable_bytes
@@ -32,7 +32,7 @@ from .clusters import (
     parse_measured,
 )
 from .job import Job, Settings
-from .links import Topology, flat_topology, link_rate
+from .links import Topology, flat_topology, link_inside_nodes, link_rate
 from .platforms import Computer, Platform, find_platform, parse_topology
 from .scale import predict_step, scale
 from .strategies import STRATEGIES, resolve_strategy
@@ -92,8 +92,13 @@ class Request(msgspec.Struct, frozen=True):
         """Return the samples per step of all workers for a resolved batch size."""
         return batch_size * workers if self.scaling == "weak" else batch_size
 
-    def build_topology(self, hardware_files: Sequence[Path] = ()) -> Topology:
+    def build_topology(self, hardware_files: Sequence[Path] = (), device: Device | None = None) -> Topology:
         """Return the topology that a link, a topology or a platform describes.
+
+        Parameters
+        ----------
+        device : Device, optional
+            Device, unless the topology or platform names it.
 
         Raises
         ------
@@ -110,7 +115,9 @@ class Request(msgspec.Struct, frozen=True):
             if platform is not None:
                 topology = platform.topology(max(counts, default=0), self.ppp_comm)
             else:
-                topology = parse_topology(self.topology or "", ppp=self.ppp_comm, hardware_files=hardware_files)
+                topology = parse_topology(
+                    self.topology or "", ppp=self.ppp_comm, hardware_files=hardware_files, device=device
+                )
             if counts and max(counts) > topology.workers:
                 raise BadValue(
                     f"`--workers` must be <= {topology.workers}, the devices of {topology.describe()} "
@@ -120,7 +127,9 @@ class Request(msgspec.Struct, frozen=True):
         if not counts:
             raise BadValue("`scale` needs `--workers`, such as 8 or 1,2,4,...,128, or a `--topology`")
         if self.link is not None:
-            return flat_topology(link_rate(self.link, self.ppp_comm), max(counts))
+            name, assumed = link_inside_nodes(self.link, device)
+            topology = flat_topology(link_rate(name, self.ppp_comm), max(counts))
+            return msgspec.structs.replace(topology, assumptions=(assumed,) if assumed else ())
         if max(counts) > 1:
             raise BadValue(
                 "several workers need a link: give `--link ethernet20`, "
@@ -265,6 +274,7 @@ def _make_table(
         batch_size=batch_size,
         topology=topology.describe(),
         links=tuple(link.describe() for link in topology.links.values()),
+        assumptions=topology.assumptions if topology.workers > 1 else (),
         model=describe_model(job.model),
         is_forecast=job.model.is_forecast,
         memory_bytes=device.memory_bytes,
@@ -288,13 +298,6 @@ def _collect_notes(
     notes = [*job.workload.network.notes, *setting_notes(job.machine, job.model)]
     if budget.images is not None and budget.price_usd_per_h is None:
         notes.append(f"the price of {device.name} is unknown, and so is the cost: give `--price`, such as '0.90 USD/h'")
-    for link in topology.links.values():
-        full_links = [attached.link for attached in device.links if attached.link.startswith(f"{link.name}-x")]
-        if link.per == "lane" and full_links:
-            lanes = full_links[0].removeprefix(f"{link.name}-x")
-            notes.append(
-                f"{link.name} is one of the {lanes} lanes of {device.name}: `--link {full_links[0]}` uses all of them"
-            )
     platform = None if request.platform is None else find_platform(request.platform)
     if isinstance(platform, Platform):
         notes.append(f"fitted: {platform.describe()}")

@@ -398,7 +398,7 @@ def test_memory_of_fsdp_matches_torchtitan(workers, length, batch_size, recomput
 def shared_out(sharding: str, micro_batches: int = 1, nodes: int = 1, **settings):
     """A step with a way of sharding, on a machine without overlap."""
     config = ParallelConfig(sharding=sharding)
-    topology = NODE if nodes == 1 else f"{NODE}, {nodes} nodes @ infiniband-hdr"
+    topology = NODE if nodes == 1 else f"{NODE}, {nodes} nodes @ 1x infiniband-hdr"
     (row,) = pl.scale(
         "gpt3-1.3b", topology=topology, workers=8 * nodes, batch_size=micro_batches, precision="bf16",
         time_model="roofline", training=ADAM, settings=Settings(parallel=config, **settings),
@@ -419,7 +419,7 @@ def test_communication_of_each_sharding() -> None:
         assert row.communication_s == pytest.approx(gathers_and_reductions * unit_s, rel=0.01), name
 
 
-TWO_NODES = parse_topology("8x a100-sxm-80gb @ nvlink3-x12, 2 nodes @ infiniband-hdr")
+TWO_NODES = parse_topology("8x a100-sxm-80gb @ nvlink3-x12, 2 nodes @ 1x infiniband-hdr")
 
 
 @pytest.mark.parametrize("exposed_sharding", [0.0, 0.25, 1.0])
@@ -564,7 +564,7 @@ def test_stages_on_other_nodes_share_the_link_between_nodes() -> None:
 
 
 def test_a_ring_inside_a_node_sends_over_the_link_of_the_node():
-    node = parse_topology("8x @ nvlink3-x12, 2 nodes @ infiniband-hdr")
+    node = parse_topology("8x @ nvlink3-x12, 2 nodes @ 1x infiniband-hdr")
     inside_s = float(point_to_point_time_s(1e8, node.inside))
     between_s = float(point_to_point_time_s(1e8, node.between))
     assert _ring_step_s(node, 1, 8, 1e8) == pytest.approx(inside_s)
