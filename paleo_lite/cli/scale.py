@@ -52,7 +52,12 @@ if TYPE_CHECKING:
 @click.option("--no-overlap", is_flag=True, help="Exchange gradients after the backward pass instead of during it.")
 @click.option("--micro-batches", type=INTEGER, help="Micro-batches of a pipeline. [default: at least 4 per stage]")
 @click.option("--tensor", type=INTEGER, help="Tensor-parallel size, within a node; for networks from a config.")
-@click.option("--pipeline", type=INTEGER, help="Pipeline-parallel size: stages with an equal number of blocks.")
+@click.option("--pipeline", type=INTEGER, help="Pipeline-parallel size: stages of about equally many blocks.")
+@click.option(
+    "--pipeline-layout",
+    metavar="TEXT",
+    help="Blocks of each stage, as Megatron-LM writes them: 'Et*3|(tt|)*29,L'. [default: the most even]",
+)
 @click.option("--interleaved", type=INTEGER, help="Virtual pipeline stages per device (interleaved 1F1B schedule).")
 @click.option("--sequence-parallel", is_flag=True, help="Sequence parallelism among the devices of tensor parallelism.")
 @click.option("--context-parallel", type=INTEGER, help="Context-parallel size (ring attention).")
@@ -154,6 +159,7 @@ def scale(
     micro_batches: int | None,
     tensor: int | None,
     pipeline: int | None,
+    pipeline_layout: str | None,
     interleaved: int | None,
     sequence_parallel: bool,
     context_parallel: int | None,
@@ -196,6 +202,7 @@ def scale(
     parallel = _make_parallel_config(
         tensor=tensor,
         pipeline=pipeline,
+        pipeline_layout=pipeline_layout,
         interleaved=interleaved,
         sequence_parallel=sequence_parallel,
         micro_batch=micro_batch,
@@ -238,6 +245,7 @@ def _make_parallel_config(
     *,
     tensor: int | None,
     pipeline: int | None,
+    pipeline_layout: str | None,
     interleaved: int | None,
     sequence_parallel: bool,
     micro_batch: int | None,
@@ -253,7 +261,7 @@ def _make_parallel_config(
 
     options_given = (
         tensor, pipeline, interleaved, micro_batch, recompute, recompute_every, zero, sharding, context_parallel,
-        expert_parallel,
+        expert_parallel, pipeline_layout,
     )  # fmt: skip
     if not sequence_parallel and all(option is None for option in options_given):
         return None
@@ -272,4 +280,5 @@ def _make_parallel_config(
         recompute_every=default.recompute_every if recompute_every is None else recompute_every,
         context=context_parallel or default.context,
         expert=expert_parallel or default.expert,
+        layout=pipeline_layout or default.layout,
     )

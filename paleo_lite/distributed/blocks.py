@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from ..architectures.network import SequenceOptions
+from ..architectures.network import Network, SequenceOptions
 from ..counting import Layer
 from ..counting.kinds import class_of, is_attention
 from ..errors import BadValue
@@ -31,6 +31,7 @@ from ..timing.training import micro_batch
 from .collectives import subgroup_topology, topology_all_reduce_s
 from .job import Job, ParallelConfig, Settings, Step
 from .links import Topology
+from .pipeline_layout import DeviceStages
 
 MemoryFunction = Callable[[int], Memory]
 """Function from the micro-batch size to the peak memory of one device."""
@@ -87,6 +88,14 @@ class DeviceCost(NamedTuple):
     expert_gradient_bytes: float
 
 
+NO_COST = DeviceCost(
+    **{name: () if name.endswith("_messages") else 0.0 for name in DeviceCost._fields}  # type: ignore[arg-type]
+)
+
+_STATE_FIELDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "update_s")
+"""Fields of a cost that its parameters determine."""
+
+
 class BlockCosts(NamedTuple):
     """Costs of a network of blocks on one device.
 
@@ -96,6 +105,12 @@ class BlockCosts(NamedTuple):
         Mean cost of a block, over all types of blocks.
     outer : DeviceCost
         Cost of the layers outside blocks: embedding and head.
+    embedding : DeviceCost
+        Part of `outer` that belongs to the embedding; the rest is output head and loss.
+    is_tied : bool
+        Whether the output head shares its parameters with the embedding.
+    blocks_by_type : dict of int to DeviceCost
+        Cost of a block of each type.
     overhead_s : float
         Fixed overhead per step.
     hidden_state_bytes : float
@@ -108,10 +123,74 @@ class BlockCosts(NamedTuple):
 
     block: DeviceCost
     outer: DeviceCost
+    embedding: DeviceCost
+    is_tied: bool
+    blocks_by_type: dict[int, DeviceCost]
     overhead_s: float
     hidden_state_bytes: float
     exposed_sharding: float
     relative_interval: tuple[float, float] | None
+
+    def of_stage(self, network: Network, stage: DeviceStages) -> StageCost:
+        """Return the cost of a part of the network.
+
+        A table of embeddings that is also the output head is on the first and on the last stage (Megatron-LM).
+        """
+        types = network.block_types or (0,) * network.blocks
+        numbers = Counter(types[block] for block in stage.blocks)
+        weighted = [(number / len(stage.blocks), self.blocks_by_type[name]) for name, number in numbers.items()]
+        block = _average_cost(weighted) if weighted else NO_COST
+        outer = NO_COST
+        if stage.has_embedding and stage.has_loss:
+            outer = self.outer
+        elif stage.has_embedding:
+            outer = self.embedding
+        elif stage.has_loss:
+            outer = _subtract_costs(self.outer, self.embedding)
+            if self.is_tied:
+                state = {name: getattr(outer, name) + getattr(self.embedding, name) for name in _STATE_FIELDS}
+                outer = outer._replace(**state)
+        return StageCost(len(stage.blocks), block, outer)
+
+
+class StageCost(NamedTuple):
+    """Cost of one micro-batch on a device of a pipeline: its blocks, and the layers outside blocks that it has.
+
+    Attributes
+    ----------
+    blocks : int
+        Number of blocks.
+    block : DeviceCost
+        Mean cost of one of them.
+    outer : DeviceCost
+        Cost of embedding, head and loss, as far as the device has them.
+    """
+
+    blocks: int
+    block: DeviceCost
+    outer: DeviceCost
+
+    @property
+    def model_state_bytes(self) -> tuple[float, float, float]:
+        """Bytes of parameters, gradients and optimizer state, without sharding."""
+        parameters, gradients, optimizer = (
+            getattr(self.block, name) * self.blocks + getattr(self.outer, name)
+            for name in ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+        )
+        return parameters, gradients, optimizer
+
+    @property
+    def expert_share(self) -> float:
+        """Share of the gradients that belongs to experts."""
+        _, gradient_bytes, _ = self.model_state_bytes
+        expert_bytes = self.block.expert_gradient_bytes * self.blocks + self.outer.expert_gradient_bytes
+        return expert_bytes / gradient_bytes if gradient_bytes else 0.0
+
+    @property
+    def passes_s(self) -> float:
+        """Time of both passes."""
+        block_s = self.block.forward_s + self.block.backward_s
+        return block_s * self.blocks + self.outer.forward_s + self.outer.backward_s
 
 
 def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
@@ -144,6 +223,7 @@ def _compute_block_costs(
     block_counts = Counter(network.block_types or (0,) * network.blocks)
     model = use_training_constants(job.model)
     weighted_blocks = []
+    blocks_by_type: dict[int, DeviceCost] = {}
     for block_type, number in block_counts.most_common():
         type_counted = job.cached_across_models(
             _count_micro_batch,
@@ -164,6 +244,7 @@ def _compute_block_costs(
         )
         block_cost = _subtract_costs(two_blocks_cost, one_block_cost)
         weighted_blocks.append((number / network.blocks, block_cost))
+        blocks_by_type[block_type] = block_cost
         if len(weighted_blocks) == 1:  # the most frequent type also gives the costs outside blocks
             counted, terms, one_block = type_counted, type_terms, one_block_cost
     outer = _subtract_costs(one_block, weighted_blocks[0][1])
@@ -179,6 +260,9 @@ def _compute_block_costs(
     return BlockCosts(
         block=_average_cost(weighted_blocks),
         outer=outer,
+        embedding=_embedding_cost(terms[0], counted[0][0], one_block, outer),
+        is_tied=_shares_embedding(network.layers),
+        blocks_by_type=blocks_by_type,
         overhead_s=terms[0].overhead_s,
         hidden_state_bytes=hidden_state_bytes,
         exposed_sharding=model.exposed_sharding if isinstance(model, TrainingModel) else 0.0,
@@ -314,6 +398,28 @@ def _device_cost(terms: Terms, workload: Workload, memory: Memory, element_bytes
     )
 
 
+def _embedding_cost(terms: Terms, workload: Workload, one_block: DeviceCost, outer: DeviceCost) -> DeviceCost:
+    """Return the part of the cost outside blocks that belongs to the tables of embeddings.
+
+    Parameters
+    ----------
+    terms, workload, one_block
+        Of a network of one block.
+    """
+    is_table = np.array([layer.kind == "embedding" for layer in workload.layers])
+    parameters = np.array([float(layer.parameters) for layer in workload.layers])
+    share = 0.0
+    if outer.parameter_bytes:
+        table_bytes = one_block.parameter_bytes * parameters[is_table].sum() / parameters.sum()
+        share = min(float(table_bytes) / outer.parameter_bytes, 1.0)
+    state = {name: getattr(outer, name) * share for name in _STATE_FIELDS}
+    return NO_COST._replace(
+        forward_s=float(terms.seconds_of("forward")[is_table].sum()),
+        backward_s=float(terms.seconds_of("backward_data", "backward_weight")[is_table].sum()),
+        **state,
+    )
+
+
 def _subtract_costs(total: DeviceCost, part: DeviceCost) -> DeviceCost:
     """Return the cost of `total` minus that of `part`.
 
@@ -342,6 +448,12 @@ def _average_cost(weighted_costs: Sequence[tuple[float, DeviceCost]]) -> DeviceC
         else:
             mean[name] = sum(weight * getattr(cost, name) for weight, cost in weighted_costs)
     return DeviceCost(**mean)
+
+
+def _shares_embedding(layers: Sequence[Layer]) -> bool:
+    """Return whether the layer that computes the logits has no parameters of its own."""
+    head = find_logits(layers)
+    return head is not None and not layers[head].parameters
 
 
 def _saved_shares(layers: Sequence[Layer]) -> np.ndarray:

@@ -19,6 +19,7 @@ from ..timing import RooflineModel, TimeModel, Workload, predict
 from ..timing.memory import Memory, memory_by_micro_batch
 from ..timing.training import RECOMPUTE
 from ..units import element_bytes, parse_quantity
+from .pipeline_layout import parse_layout
 from .pipeline_schedule import StageTimes
 
 if TYPE_CHECKING:
@@ -147,6 +148,9 @@ class ParallelConfig(msgspec.Struct, frozen=True):
     attention : str or None
         Implementation of attention, one of `paleo_lite.timing.attention.ATTENTION_NAMES`; None for the default of the
         stack.
+    layout : str
+        Blocks of each stage as text, see `pipeline_layout`; it determines the virtual stages. Empty for the most even
+        layout.
     """
 
     tensor: int = 1
@@ -162,6 +166,7 @@ class ParallelConfig(msgspec.Struct, frozen=True):
     recompute_every: int = 1
     execution: str = MEGATRON
     attention: str | None = None
+    layout: str = ""
 
     def __post_init__(self) -> None:
         for name, option in _DEGREE_OPTIONS.items():
@@ -180,8 +185,24 @@ class ParallelConfig(msgspec.Struct, frozen=True):
             raise UnknownName("execution of training in blocks", self.execution, STACKS)
         if self.zero_stage not in (0, 1, 2, 3):
             raise BadValue(f"the ZeRO stage must be 0, 1, 2 or 3 (got {self.zero_stage!r})")
+        if self.layout:
+            self._set_virtual_stages(len(parse_layout(self.layout)))
         if self.virtual_stages > 1 and self.pipeline == 1:
             raise BadValue("`--interleaved` needs pipeline stages: give `--pipeline`, too")
+
+    def _set_virtual_stages(self, stages: int) -> None:
+        """Set the virtual stages of a layout with a number of stages."""
+        if stages % self.pipeline:
+            raise BadValue(
+                f"`--pipeline-layout` must have a multiple of {self.pipeline} stages, the pipeline-parallel size "
+                f"(got {stages})"
+            )
+        if self.virtual_stages not in (1, stages // self.pipeline):
+            raise BadValue(
+                f"`--pipeline-layout` has {stages // self.pipeline} stages per device: `--interleaved` must be the "
+                f"same or left out (got {self.virtual_stages})"
+            )
+        msgspec.structs.force_setattr(self, "virtual_stages", stages // self.pipeline)
 
     @property
     def sharding_rules(self) -> Sharding:
@@ -219,6 +240,8 @@ class ParallelConfig(msgspec.Struct, frozen=True):
             parts.append(self.execution)
         if self.attention is not None:
             parts.append(f"{self.attention} attention")
+        if self.layout:
+            parts.append(f"layout {self.layout}")
         if self.recompute != "none":
             every = f" of every {self.recompute_every}th block" if self.recompute_every > 1 else ""
             parts.append(f"{self.recompute} recomputation{every}")
