@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,20 +20,25 @@ from ..counting import GENERATION_PHASES
 from ..counting.kinds import is_attention
 from ..counting.work import MEGATRON
 from ..errors import BadValue
-from ..timing.memory import shard_model_state
+from ..machines import read_links
+from ..timing.memory import shard_model_state, usable_bytes
 from ..timing.offload import host_bandwidth_bytes_per_s
+from ..timing.training_stack import stack_constants
 from ..units import element_bytes
-from .blocks import DeviceCost, StageCost, block_costs, predict_generation_step
+from .blocks import DeviceCost, StageCost, block_costs, predict_generation_step, uses_tuned_stack
 from .collectives import (
     point_to_point_time_s,
     subgroup_topology,
     topology_all_reduce_s,
-    topology_all_to_all_s,
 )
-from .job import Job, ParallelConfig, Settings, Step
+from .expert_exchange import DISPATCHERS, Dispatcher, expert_exchange_s
+from .job import STACK_DISPATCHER, Job, ParallelConfig, Settings, Step
 from .links import Topology
 from .pipeline_layout import DeviceStages, even_layout, place_stages
 from .pipeline_schedule import StageTimes
+
+COHERENT_BYTES_PER_S = 100e9
+"""Bandwidth of a link to the host from which recipes copy activations to it: that of NVLink-C2C, not of PCIe."""
 
 MIN_TOKENS_PER_CONTEXT_DEVICE = 4096
 """Context parallelism is tried only where every device keeps at least this many tokens of a sequence."""
@@ -72,32 +77,33 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     if topology.workers == 1:
         config = _single_device_config(config, batch_size)
     layout = plan_layout(network, topology, batch_size, config)
-    notes = [config.describe(layout.data, layout.micro_batches)]
-    has_experts = any("active" in layer.attributes for layer in network.layers)
-    if has_experts and config.tensor > 1 and not config.sequence_parallel:
-        config = msgspec.structs.replace(config, sequence_parallel=True)
-        notes.append("`--tensor` for a mixture of experts implies `--sequence-parallel`: experts are not sharded")
+    config, notes = _with_defaults(job, config, layout)
     settings = settings.with_straggler_slowdown(layout.data)
     costs = block_costs(job, config)
     stages = [costs.of_stage(network, stage) for stage in layout.stages]
+    if uses_tuned_stack(job, config) and not config.recompute:
+        config = _fit_memory(job, config, topology, layout, stages, costs.hidden_state_bytes, settings)
+        notes[0] = config.describe(layout.data, layout.micro_batches)
     longest = max(stages, key=lambda stage: stage.passes_s)
 
     # The pipeline bubble adds (p - 1) / v micro-batches to the m micro-batches of a step.
     slots = layout.micro_batches + (config.pipeline - 1) / config.virtual_stages
     compute_factor = job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
-    passes_s = recompute_s = communication_s = exposed_s = 0.0  # passes and recomputation: of one micro-batch
-    for cost, count in ((longest.block, longest.blocks), (longest.outer, 1)):
-        passes_s += (cost.forward_s + cost.backward_s) * compute_factor * count
-        if cost is longest.block:
-            recompute_s += _recomputed_s(cost, config) * compute_factor * count
-        sent_s, waited_s = _activation_communication_s(cost, topology, config, compute_factor)
-        communication_s += count * slots * sent_s
-        exposed_s += count * slots * waited_s
+    exchange = _exchange_of(job, config, settings, costs.experts_per_token)
+    parts = ((longest.block, longest.blocks), (longest.outer, 1))
+    # Passes and recomputation are of one micro-batch.
+    passes_s = longest.passes_s * compute_factor
+    recompute_s = _recomputed_s(longest.block, config) * longest.blocks * compute_factor
+    exchanges = [
+        (count * slots, *_activation_communication_s(cost, topology, config, compute_factor, exchange))
+        for cost, count in parts
+    ]
+    communication_s = sum(times * sent_s for times, sent_s, _ in exchanges)
+    exposed_s = sum(times * waited_s for times, _, waited_s in exchanges)
     compute_s = slots * (passes_s + recompute_s) + costs.overhead_s * compute_factor
 
-    offloaded_s = _offload_exposed_s(
-        job, config, costs.hidden_state_bytes * longest.blocks * layout.micro_batches, compute_s
-    )
+    copied_bytes = _copied_bytes(longest, config, costs.hidden_state_bytes) * layout.micro_batches
+    offloaded_s = _offload_exposed_s(job, copied_bytes, compute_s)
     compute_s += offloaded_s
     transfers = 2 * config.virtual_stages * layout.micro_batches
     transfers_s = transfers * _stage_transfer_s(topology, config, layout, costs.hidden_state_bytes)
@@ -217,24 +223,81 @@ def _exchange_ratio(job: Job, settings: Settings) -> float:
     return element_bytes(settings.gradient_precision) / computed_bytes
 
 
-def _offload_exposed_s(job: Job, config: ParallelConfig, inputs_bytes: float, compute_s: float) -> float:
-    """Return the time by which copies of block inputs to the host and back exceed the computation that hides them.
+def _with_defaults(job: Job, config: ParallelConfig, layout: Layout) -> tuple[ParallelConfig, list[str]]:
+    """Return the configuration with what its stack does unless told otherwise, and notes that describe it."""
+    notes = []
+    if config.tensor > 1 and not config.sequence_parallel:
+        has_experts = any("active" in layer.attributes for layer in job.workload.network.layers)
+        if has_experts or uses_tuned_stack(job, config):
+            config = msgspec.structs.replace(config, sequence_parallel=True)
+        if has_experts:
+            notes.append("`--tensor` for a mixture of experts implies `--sequence-parallel`: experts are not sharded")
+    return config, [config.describe(layout.data, layout.micro_batches), *notes]
+
+
+def _copied_bytes(stage: StageCost, config: ParallelConfig, hidden_state_bytes: float) -> float:
+    """Return the activations of a micro-batch that are copied to the host."""
+    if config.recompute == "offload":
+        return hidden_state_bytes / config.recompute_every * stage.blocks
+    return stage.block.activation_bytes * config.offloaded_share * stage.blocks
+
+
+def _offload_exposed_s(job: Job, copied_bytes: float, compute_s: float) -> float:
+    """Return the time by which copies of activations to the host and back exceed the computation that hides them.
 
     Parameters
     ----------
-    inputs_bytes : float
-        Inputs of all blocks and micro-batches.
+    copied_bytes : float
+        Activations of all micro-batches that are copied.
 
     Raises
     ------
     BadValue
         If the device has no host with memory of its own.
     """
-    if config.recompute != "offload":
+    if not copied_bytes:
         return 0.0
-    copies_s = inputs_bytes / config.recompute_every / host_bandwidth_bytes_per_s(job.machine.device)
+    copies_s = copied_bytes / host_bandwidth_bytes_per_s(job.machine.device)
     forward_s, backward_s = compute_s / 4, compute_s * 3 / 4  # the backward pass computes the forward pass again
     return max(copies_s - forward_s, 0.0) + max(copies_s - backward_s, 0.0)
+
+
+def _recomputations(job: Job) -> Iterator[dict[str, Any]]:
+    """Yield what recipes do to save memory, the cheapest first: nothing, modules, offloading, whole blocks."""
+    modules = {"recompute": "selective", "recompute_modules": ("layernorm", "moe_act")}
+    yield {"recompute": "none"}
+    yield {"recompute": "selective", "recompute_modules": ("layernorm",)}
+    yield modules
+    links = [read_links().link[attached.link] for attached in job.machine.device.links]
+    if any(link.kind == "host" and link.bandwidth_bytes_per_s >= COHERENT_BYTES_PER_S for link in links):
+        for twentieths in range(1, 17):
+            yield {**modules, "offloaded_share": twentieths / 20}
+    for every in (4, 3, 2, 1):
+        yield {"recompute": "full", "recompute_every": every}
+
+
+def _fit_memory(
+    job: Job,
+    config: ParallelConfig,
+    topology: Topology,
+    layout: Layout,
+    stages: list[StageCost],
+    hidden_state_bytes: float,
+    settings: Settings,
+) -> ParallelConfig:
+    """Return the configuration with as much recomputation as the memory of the device requires."""
+    available_bytes = usable_bytes(job.machine.device)
+    for changes in _recomputations(job):
+        tried = msgspec.structs.replace(config, **changes)
+        needed_bytes = max(
+            _stage_memory_bytes(
+                stage, position, topology, tried, layout, hidden_state_bytes, _exchange_ratio(job, settings)
+            )
+            for position, stage in enumerate(stages)
+        )
+        if needed_bytes <= available_bytes:
+            return tried
+    return tried
 
 
 def _stage_memory_bytes(
@@ -286,6 +349,8 @@ def _recomputed_s(block: DeviceCost, config: ParallelConfig) -> float:
     """Return the time of activation recomputation for one block and micro-batch."""
     if config.recompute in ("full", "offload"):
         return block.forward_s / config.recompute_every
+    if config.recompute_modules:
+        return float(sum(getattr(block, f"{name}_s") for name in config.recompute_modules))
     if config.recompute == "selective":
         return block.attention_scores_s if config.execution == MEGATRON else block.unsaved_s
     return 0.0
@@ -368,8 +433,41 @@ def plan_layout(network: Network, topology: Topology, batch_size: int, config: P
 # Communication of activations within a stage, for one micro-batch.
 
 
+class Exchange(NamedTuple):
+    """How activations are exchanged within a stage, and the shares that computation hides.
+
+    Attributes
+    ----------
+    dispatcher : Dispatcher
+        Library that sends tokens to their experts.
+    experts_per_token : int
+        Active experts of a token.
+    tensor_overlap, expert_overlap : float
+        Hidden share of the collectives between tensor-parallel devices, and of the exchange of tokens.
+    """
+
+    dispatcher: Dispatcher = DISPATCHERS["alltoall"]
+    experts_per_token: int = 1
+    tensor_overlap: float = 0.0
+    expert_overlap: float = 0.0
+
+
+def _exchange_of(job: Job, config: ParallelConfig, settings: Settings, experts_per_token: int) -> Exchange:
+    """Return how the stack of a configuration exchanges activations."""
+    tuned = uses_tuned_stack(job, config)
+    dispatcher = DISPATCHERS[config.dispatch or (STACK_DISPATCHER if tuned else "alltoall")]
+    if not tuned or not settings.overlap or not job.model.is_forecast:
+        return Exchange(dispatcher, experts_per_token)
+    constants = job.stack_constants or stack_constants()
+    return Exchange(dispatcher, experts_per_token, constants.tensor_overlap, constants.expert_overlap)
+
+
 def _activation_communication_s(
-    cost: DeviceCost, topology: Topology, config: ParallelConfig, compute_factor: float
+    cost: DeviceCost,
+    topology: Topology,
+    config: ParallelConfig,
+    compute_factor: float,
+    exchange: Exchange = Exchange(),  # noqa: B008  an immutable tuple
 ) -> tuple[float, float]:
     """Return the communication time of one micro-batch within a stage, and its exposed part.
 
@@ -392,10 +490,15 @@ def _activation_communication_s(
     communication_s = sum(
         share * float(topology_all_reduce_s(tensor_group, size)) for size, share in share_by_size.items()
     )
-    if config.expert > 1 and cost.routed_bytes:
-        expert_group = subgroup_topology(topology, 1, config.expert)
-        communication_s += (forward_passes + 1) * topology_all_to_all_s(expert_group, cost.routed_bytes)
-    exposed_s = communication_s
+    exposed_s = communication_s * (1 - exchange.tensor_overlap)
+    if config.expert > 1 and cost.routings:
+        row_bytes = cost.routed_bytes / cost.routings
+        one_way_s = expert_exchange_s(
+            topology, config.expert, row_bytes, exchange.experts_per_token, exchange.dispatcher
+        )
+        routed_s = (forward_passes + 1) * cost.routings * one_way_s
+        communication_s += routed_s
+        exposed_s += routed_s * (1 - exchange.expert_overlap)
     devices = config.context
     if devices > 1:
         ring_passes = [(cost.ring_bytes, cost.attention_s)] * forward_passes
@@ -551,6 +654,8 @@ def _saved_activation_bytes(
         Micro-batches of which the activations are held.
     """
     block_bytes = stage.block.activation_bytes
+    for name in config.recompute_modules:
+        block_bytes -= getattr(stage.block, f"{name}_bytes")
     saved_bytes, recomputed_bytes = hidden_state_bytes, block_bytes  # of each block, and of the one computed again
     if config.recompute == "selective" and config.execution != MEGATRON:
         saved_bytes += stage.block.saved_bytes
@@ -559,7 +664,7 @@ def _saved_activation_bytes(
         saved_bytes = hidden_state_bytes * share + block_bytes * (1 - share)
     else:
         saved_bytes, recomputed_bytes = block_bytes, 0.0
-    all_saved_bytes = saved_bytes * stage.blocks * in_flight
+    all_saved_bytes = saved_bytes * stage.blocks * in_flight * (1 - config.offloaded_share)
     if config.recompute == "offload":  # inputs of two blocks are on the device: one in use, one in transfer
         all_saved_bytes -= hidden_state_bytes * max(stage.blocks * in_flight / config.recompute_every - 2, 0.0)
     peak_bytes = max(recomputed_bytes, stage.outer.logits_bytes) + stage.outer.workspace_bytes

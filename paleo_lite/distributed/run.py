@@ -263,13 +263,13 @@ def _condition_job(
 def _make_table(
     request: Request, topology: Topology, job: Job, advice: Advice, budget: Budget, batch_size: int
 ) -> ScaleTable:
-    device = job.machine.device
+    device, options = job.machine.device, job.workload.options
     notes = _collect_notes(request, topology, job, advice.rows, budget, batch_size)
     return ScaleTable(
         network=job.workload.network.name,
         gpu=device.id,
         gpu_name=device.name,
-        precision=job.workload.options.products or job.workload.precision,
+        precision=options.recipe or options.products or job.workload.precision,
         scaling=request.scaling,
         batch_size=batch_size,
         topology=topology.describe(),
@@ -317,8 +317,8 @@ def _collect_notes(
             notes.append(f"this cluster was not measured: links, overlap and stragglers are those of {origin}")
     if options.products:
         notes.append(
-            f"matrix products are computed in {options.products}, except for the logits; all other operations and "
-            f"saved tensors are in {job.workload.precision}"
+            f"matrix products are computed in {options.recipe or options.products}, except for the logits; all other "
+            f"operations are in {job.workload.precision}"
         )
     too_large = [row.batch_size // row.workers for row in rows if row.fits is False and row.strategy == "data"]
     if too_large:
