@@ -221,6 +221,21 @@ def _training(request: Request) -> Report:
     return rows, lambda: training_page(rows, published.left_out), lambda: training_pairs(pairs)
 
 
+def _pretraining(request: Request) -> Report:
+    """Hold out pre-training with a tuned stack by device, network and precision."""
+    from .training.hold_out_pretraining import pretraining_page, pretraining_pairs, validate_pretraining
+    from .training.pretraining import check_steps, pretraining_steps
+
+    published, check = pretraining_steps(request.data), check_steps(request.data)
+    fitted, checked = (
+        [step for step in table.steps if request.includes(step.device, step.precision)] for table in (published, check)
+    )
+    if not fitted and not checked:
+        raise request.no_measurement()
+    rows, forecasts = validate_pretraining(fitted, checked)
+    return rows, lambda: pretraining_page(rows, published.left_out), lambda: pretraining_pairs(forecasts)
+
+
 KNOWN_MEASUREMENTS = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
 """Measurements of a held-out cluster that are known, and how the page describes them."""
 
@@ -238,6 +253,7 @@ SPLITS: dict[str, Callable[[Request], Report]] = {
     "scaling": _scaling,
     "clusters": _clusters,
     "training": _training,
+    "pretraining": _pretraining,
 }
 """Function that performs each validation, by the value of ``--split``."""
 

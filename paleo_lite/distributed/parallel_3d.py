@@ -25,7 +25,7 @@ from ..timing.memory import shard_model_state, usable_bytes
 from ..timing.offload import host_bandwidth_bytes_per_s
 from ..timing.training_stack import stack_constants
 from ..units import element_bytes
-from .blocks import DeviceCost, StageCost, block_costs, predict_generation_step, uses_tuned_stack
+from .blocks import BlockCosts, DeviceCost, StageCost, block_costs, predict_generation_step, uses_tuned_stack
 from .collectives import (
     point_to_point_time_s,
     subgroup_topology,
@@ -62,6 +62,50 @@ class Layout(NamedTuple):
     stages: tuple[DeviceStages, ...] = ()
 
 
+class Plan(NamedTuple):
+    """What a configuration means for a network.
+
+    Attributes
+    ----------
+    config : ParallelConfig
+        Configuration with the defaults of its stack.
+    layout : Layout
+    costs : BlockCosts
+    stages : list of StageCost
+        Cost of each device of the pipeline.
+    notes : list of str
+        Description of the configuration first.
+    """
+
+    config: ParallelConfig
+    layout: Layout
+    costs: BlockCosts
+    stages: list[StageCost]
+    notes: list[str]
+
+
+def plan_step(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Plan:
+    """Divide a network among devices, with the defaults of the stack.
+
+    Raises
+    ------
+    BadValue
+        As `plan_layout`.
+    """
+    network = job.workload.network
+    config = settings.parallel or ParallelConfig()
+    if topology.workers == 1:
+        config = _single_device_config(config, batch_size)
+    layout = plan_layout(network, topology, batch_size, config)
+    config, notes = _with_defaults(job, config, layout)
+    costs = block_costs(job, config)
+    stages = [costs.of_stage(network, stage) for stage in layout.stages]
+    if uses_tuned_stack(job, config) and not config.recompute:
+        config = _fit_memory(job, config, topology, layout, stages, costs.hidden_state_bytes, settings)
+        notes[0] = config.describe(layout.data, layout.micro_batches)
+    return Plan(config, layout, costs, stages, notes)
+
+
 def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
     """Predict a step of 3D parallelism with the degrees in `Settings.parallel`.
 
@@ -70,20 +114,10 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     BadValue
         If the network was not built from a config, or devices, blocks or batch cannot be divided as configured.
     """
-    network = job.workload.network
     if job.workload.phase in GENERATION_PHASES:
         return predict_generation_step(job, topology, batch_size, settings)
-    config = settings.parallel or ParallelConfig()
-    if topology.workers == 1:
-        config = _single_device_config(config, batch_size)
-    layout = plan_layout(network, topology, batch_size, config)
-    config, notes = _with_defaults(job, config, layout)
+    config, layout, costs, stages, notes = plan_step(job, topology, batch_size, settings)
     settings = settings.with_straggler_slowdown(layout.data)
-    costs = block_costs(job, config)
-    stages = [costs.of_stage(network, stage) for stage in layout.stages]
-    if uses_tuned_stack(job, config) and not config.recompute:
-        config = _fit_memory(job, config, topology, layout, stages, costs.hidden_state_bytes, settings)
-        notes[0] = config.describe(layout.data, layout.micro_batches)
     longest = max(stages, key=lambda stage: stage.passes_s)
 
     # The pipeline bubble adds (p - 1) / v micro-batches to the m micro-batches of a step.
@@ -356,14 +390,22 @@ def _recomputed_s(block: DeviceCost, config: ParallelConfig) -> float:
     return 0.0
 
 
-def candidate_configs(network: Network, topology: Topology) -> Iterator[ParallelConfig]:
-    """Iterate over the configurations worth trying for a network of equal blocks, independent of the batch size."""
+def candidate_configs(network: Network, topology: Topology, fits_memory: bool = False) -> Iterator[ParallelConfig]:
+    """Iterate over the configurations worth trying for a network of blocks, independent of the batch size.
+
+    Parameters
+    ----------
+    fits_memory : bool
+        Whether the stack recomputes as much as the memory requires, so that recomputation needs no search.
+    """
     if network.lengths and network.lengths.uses_cache:
         for power in range(topology.devices_per_node.bit_length()):
             yield ParallelConfig(tensor=2**power)
         return
     has_unfused_attention = not any(map(is_attention, network.layers))
-    recomputations = ("none", "selective", "full") if has_unfused_attention else ("none", "full")
+    recomputations: tuple[str, ...] = ("none", "selective", "full") if has_unfused_attention else ("none", "full")
+    if fits_memory:
+        recomputations = ("",)
     tokens = network.tokens or 1
     expert_counts = [layer.weights[0][0] for layer in network.layers if layer.kind == "grouped_matmul"]
     experts = max(expert_counts, default=1)

@@ -29,11 +29,14 @@ class DeviceStages(NamedTuple):
         Indices of its blocks.
     has_embedding, has_loss : bool
         Whether it has the embedding, and output head and loss.
+    counts : tuple of int
+        Number of blocks of each of its virtual stages.
     """
 
     blocks: tuple[int, ...]
     has_embedding: bool
     has_loss: bool
+    counts: tuple[int, ...] = ()
 
 
 def parse_layout(text: str) -> tuple[str, ...]:
@@ -148,5 +151,6 @@ def place_stages(blocks: int, pipeline: int, virtual_stages: int, layout: str, n
         own: list[int] = []
         for stage in range(device, stages, pipeline):
             own += range(starts[stage], starts[stage] + counts[stage])
-        devices.append(DeviceStages(tuple(own), device == 0, device == pipeline - 1))
+        own_counts = counts[device::pipeline]
+        devices.append(DeviceStages(tuple(own), device == 0, device == pipeline - 1, own_counts))
     return devices

@@ -13,13 +13,15 @@ from ..counting.work import check_batch_size
 from ..errors import BadValue
 from ..machines import Device, Machine
 from ..timing import TimeModel, Workload, describe_model
+from ..timing.blocks import KERNEL_NOTE
 from ..timing.budget import Amount, Budget, make_budget
 from ..timing.memory import largest_batch, usable_bytes
 from ..timing.prediction import setting_notes
+from ..timing.training_stack import stack_constants
 from ..units import parse_range
 from .advise import Advice
 from .advise import advise as compare_strategies
-from .blocks import generation_notes
+from .blocks import generation_notes, uses_tuned_stack
 from .clusters import (
     EXPECTED,
     WORST,
@@ -31,7 +33,7 @@ from .clusters import (
     condition_on_measurements,
     parse_measured,
 )
-from .job import Job, Settings
+from .job import Job, ParallelConfig, Settings
 from .links import Topology, flat_topology, link_inside_nodes, link_rate
 from .platforms import Computer, Platform, find_platform, parse_topology
 from .scale import predict_step, scale
@@ -232,7 +234,7 @@ def predict_scaling(
         if isinstance(cluster, ConditionedPrior):
             scores = cluster.mean_scores
         used_topology, _ = cluster_prior().cluster_at(scores, used_topology, settings)
-    return _make_table(request, used_topology, job, advice, budget, batch_size)
+    return _make_table(request, used_topology, job, advice, budget, batch_size, settings)
 
 
 def _condition_job(
@@ -261,10 +263,16 @@ def _condition_job(
 
 
 def _make_table(
-    request: Request, topology: Topology, job: Job, advice: Advice, budget: Budget, batch_size: int
+    request: Request,
+    topology: Topology,
+    job: Job,
+    advice: Advice,
+    budget: Budget,
+    batch_size: int,
+    settings: Settings,
 ) -> ScaleTable:
     device, options = job.machine.device, job.workload.options
-    notes = _collect_notes(request, topology, job, advice.rows, budget, batch_size)
+    notes = _collect_notes(request, topology, job, advice.rows, budget, batch_size, settings)
     return ScaleTable(
         network=job.workload.network.name,
         gpu=device.id,
@@ -291,7 +299,13 @@ def _make_table(
 
 
 def _collect_notes(
-    request: Request, topology: Topology, job: Job, rows: list[ScaleRow], budget: Budget, batch_size: int
+    request: Request,
+    topology: Topology,
+    job: Job,
+    rows: list[ScaleRow],
+    budget: Budget,
+    batch_size: int,
+    settings: Settings,
 ) -> list[str]:
     """Return the notes of a table: missing prices, origin of the figures, and the largest batch that fits."""
     device, options = job.machine.device, job.workload.options
@@ -332,5 +346,14 @@ def _collect_notes(
                 "weight once for all of them"
             )
         return [*notes, *generation_notes(job)]
-    device_batch = 1 if STRATEGIES[request.strategy].divides_blocks else batch_size
-    return [*notes, *job.device_step(device_batch).model_notes]
+    divides_blocks = STRATEGIES[request.strategy].divides_blocks
+    model_notes = job.device_step(1 if divides_blocks else batch_size).model_notes
+    config = settings.parallel or ParallelConfig()
+    if divides_blocks and job.model.is_forecast and uses_tuned_stack(job, config):
+        points = stack_constants().kernels.points
+        model_notes = tuple(note for note in model_notes if not note.startswith(KERNEL_NOTE))
+        notes.append(
+            f"{KERNEL_NOTE} a tuned stack (Megatron-LM with Transformer Engine), fitted to {points} steps of published "
+            "pre-training"
+        )
+    return [*notes, *model_notes]

@@ -37,6 +37,9 @@ SCALED = ("share_other",)
 HOST_CONSTANTS = ("overhead_s", "overhead_backward_s")
 """Constants of the host; the others are those of kernels."""
 
+KERNEL_NOTE = "the kernels have the constants of"
+"""Beginning of the note that says where the constants of kernels are from."""
+
 _MAX_FILE_BYTES = 2**16
 
 UNKNOWN_KERNEL = KernelShares(0.5, 0.45)
@@ -202,7 +205,7 @@ def use_kernel_constants(model: TimeModel) -> TimeModel:
     if not isinstance(model, CalibratedModel) or isinstance(model, TrainingModel):
         return model
     constants = training_constants()
-    note = f"the kernels have the constants of {constants.points} published training steps of language models"
+    note = f"{KERNEL_NOTE} {constants.points} published training steps of language models"
     model = msgspec.structs.replace(model, notes=(*model.notes, note))
     values = {name: value for name, value in constants.constants.items() if name not in HOST_CONSTANTS}
     return _replace_parameters(model, constants, values, has_host_constants=False)

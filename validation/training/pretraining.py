@@ -336,7 +336,10 @@ def fit(steps: Sequence[Pretraining]) -> StackConstants:
 
     solution = least_squares(residuals, np.zeros(len(median)), diff_step=0.02, x_scale=spread, max_nfev=6)
     deviation = np.sqrt(np.diag(np.linalg.inv(solution.jac.T @ solution.jac)))
-    return constants_of(median * np.exp(solution.x), len(steps), deviation)
+    constants = constants_of(median * np.exp(solution.x), len(steps), deviation)
+    devices = sorted({step.device for step in steps})
+    kernels = msgspec.structs.replace(constants.kernels, devices=devices, sources=["Megatron-Bridge"])
+    return msgspec.structs.replace(constants, kernels=kernels)
 
 
 _HEAD = b"# Fitted by paleo-lite to published pre-training; every field is explained in docs/training.md.\n"
