@@ -284,8 +284,9 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     of the shapes of single layers. `profile` holds out all batch sizes but the smallest, by class of work.
     `collectives` holds out message sizes and numbers of workers. `scaling` holds out networks, a batch size and numbers
     of nodes of training on several devices. `clusters` holds out one cluster or one source at a time. `training` holds
-    out steps of language models by source, model size, number of nodes, parallelism or GPU. The page also shows the
-    errors of simpler models on the same folds.
+    out steps of language models by source, model size, number of nodes, parallelism or GPU. `pretraining` holds out
+    steps of a tuned stack by device, network and precision. The page also shows the errors of simpler models on the same
+    folds.
     """
     rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))
     held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split
@@ -313,6 +314,7 @@ def ship(data: Path, folder: Path) -> None:
     from .power import ship_power
     from .ship import ship_devices, ship_links, ship_platforms
     from .training.hold_out import ship_training
+    from .training.hold_out_pretraining import ship_stack
 
     if not (data / "measured").is_dir():
         raise BadFile(f"{data / 'measured'}: cannot be read (no such folder)")
@@ -322,6 +324,7 @@ def ship(data: Path, folder: Path) -> None:
         *ship_links(data / "measured", folder / "links"),
         *ship_platforms(data, folder / "platforms"),
         *ship_training(data, folder),
+        *ship_stack(data, folder),
     ):
         click.echo(f"{name}: {text}")
 

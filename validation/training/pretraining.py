@@ -60,7 +60,10 @@ NETWORKS = {
 
 PLATFORMS = {"DGX-H100": "dgx-h100", "DGX-B200": "dgx-b200", "DGX-GB200": "gb200-nvl72", "GB300": "gb300-nvl72"}
 
-LOSS_SCATTER = 0.1
+RECENT, RECENT_WEIGHT = "26.06", 2.0
+"""First of the recent releases of the container, and the weight of their rows over those of earlier releases."""
+
+
 SCATTER = 0.1
 """Standard deviation of the logarithm of measured over predicted step times."""
 
@@ -316,7 +319,9 @@ def constants_of(values: Floats, points: int = 0, deviation: Floats | None = Non
 
 
 def fit(steps: Sequence[Pretraining]) -> StackConstants:
-    """Fit the constants with a prior and a robust loss (soft L1); the rows of a configuration are correlated.
+    """Fit the constants with a prior and a robust loss (soft L1).
+
+    The rows of a configuration are correlated, and recent releases count more than those that they replaced.
 
     Raises
     ------
@@ -328,9 +333,10 @@ def fit(steps: Sequence[Pretraining]) -> StackConstants:
     measured = np.log([step.time_s for step in steps])
     configurations = [step.configuration for step in steps]
     weights = np.array([configurations.count(one) ** -0.25 for one in configurations])
+    weights[[step.release >= RECENT for step in steps]] *= RECENT_WEIGHT**0.5
 
     def residuals(change: Floats) -> Floats:
-        errors = (np.log(predict_times(steps, constants_of(median * np.exp(change)))) - measured) / LOSS_SCATTER
+        errors = (np.log(predict_times(steps, constants_of(median * np.exp(change)))) - measured) / SCATTER
         soft = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))  # its square is soft L1
         return np.concatenate([soft * weights, change / spread])
 
