@@ -285,8 +285,8 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     `collectives` holds out message sizes and numbers of workers. `scaling` holds out networks, a batch size and numbers
     of nodes of training on several devices. `clusters` holds out one cluster or one source at a time. `training` holds
     out steps of language models by source, model size, number of nodes, parallelism or GPU. `pretraining` holds out
-    steps of a tuned stack by device, network and precision. The page also shows the errors of simpler models on the same
-    folds.
+    steps of a tuned stack by device, network and precision. The page also shows the errors of simpler models on the
+    same folds.
     """
     rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))
     held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split
