@@ -50,7 +50,8 @@ class Ask(NamedTuple):
 PATHS = {"paths": "a", "more_a": "a", "more_b": "b"}
 SETTINGS = (
     "bucket_size gradient_precision collective no_overlap micro_batches slowdown interference tensor pipeline "
-    "interleaved sequence_parallel context_parallel expert_parallel micro_batch zero recompute recompute_every sharding"
+    "interleaved pipeline_layout expert_dispatch recompute_modules "
+    "sequence_parallel context_parallel expert_parallel micro_batch zero recompute recompute_every sharding"
 )
 TRAINING_OPTIONS = (
     "optimizer mixed_precision checkpointing accumulation lora lora_modules freeze train_only fused_loss loss_chunks "

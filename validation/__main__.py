@@ -221,6 +221,21 @@ def _training(request: Request) -> Report:
     return rows, lambda: training_page(rows, published.left_out), lambda: training_pairs(pairs)
 
 
+def _pretraining(request: Request) -> Report:
+    """Hold out pre-training with a tuned stack by device, network and precision."""
+    from .training.hold_out_pretraining import pretraining_page, pretraining_pairs, validate_pretraining
+    from .training.pretraining import check_steps, pretraining_steps
+
+    published, check = pretraining_steps(request.data), check_steps(request.data)
+    fitted, checked = (
+        [step for step in table.steps if request.includes(step.device, step.precision)] for table in (published, check)
+    )
+    if not fitted and not checked:
+        raise request.no_measurement()
+    rows, forecasts = validate_pretraining(fitted, checked)
+    return rows, lambda: pretraining_page(rows, published.left_out), lambda: pretraining_pairs(forecasts)
+
+
 KNOWN_MEASUREMENTS = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
 """Measurements of a held-out cluster that are known, and how the page describes them."""
 
@@ -238,6 +253,7 @@ SPLITS: dict[str, Callable[[Request], Report]] = {
     "scaling": _scaling,
     "clusters": _clusters,
     "training": _training,
+    "pretraining": _pretraining,
 }
 """Function that performs each validation, by the value of ``--split``."""
 
@@ -268,8 +284,9 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     of the shapes of single layers. `profile` holds out all batch sizes but the smallest, by class of work.
     `collectives` holds out message sizes and numbers of workers. `scaling` holds out networks, a batch size and numbers
     of nodes of training on several devices. `clusters` holds out one cluster or one source at a time. `training` holds
-    out steps of language models by source, model size, number of nodes, parallelism or GPU. The page also shows the
-    errors of simpler models on the same folds.
+    out steps of language models by source, model size, number of nodes, parallelism or GPU. `pretraining` holds out
+    steps of a tuned stack by device, network and precision. The page also shows the errors of simpler models on the
+    same folds.
     """
     rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))
     held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split
@@ -298,6 +315,7 @@ def ship(data: Path, folder: Path) -> None:
     from .power import ship_power
     from .ship import ship_devices, ship_links, ship_platforms
     from .training.hold_out import ship_training
+    from .training.hold_out_pretraining import ship_stack
 
     if not (data / "measured").is_dir():
         raise BadFile(f"{data / 'measured'}: cannot be read (no such folder)")
@@ -308,6 +326,7 @@ def ship(data: Path, folder: Path) -> None:
         *ship_platforms(data, folder / "platforms"),
         *ship_training(data, folder),
         *ship_engines(data, folder),
+        *ship_stack(data, folder),
     ):
         click.echo(f"{name}: {text}")
 

@@ -23,7 +23,8 @@ from ..machines.registry import limit_power
 from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
 from ..timing.models import CALIBRATED
-from ..units import element_bytes, parse_quantity
+from ..timing.training_recipes import check_recipe, find_recipe
+from ..units import PRECISION_BYTES, element_bytes, parse_quantity
 from .arguments import InputShapes, Paths, to_paths
 
 if TYPE_CHECKING:
@@ -372,13 +373,20 @@ def resolve_question(
     """
     device = find_device(gpu, to_paths(hardware_files))
     machine = Machine(device, clock, unit) if whole_board else Machine.single_device(device, clock, unit)
-    element_bytes(precision)
     if not execution:
         execution = _default_execution(phase)
     multiplied_in = None
     if training is not None:
         precision, training = training.split_precision(precision)
         multiplied_in = training.products
+        if training.recipe is not None:
+            check_recipe(training.recipe, device)
+    elif find_recipe(precision) and precision not in PRECISION_BYTES:
+        raise BadValue(
+            f"`--precision {precision}` is for training: add `--phase training --mixed-precision`; at inference "
+            f"`--weights {precision}` stores such weights"
+        )
+    element_bytes(precision)
     sequence = SequenceOptions(sequence_length, context, phase)
     if attention is not None:
         from ..timing.attention import is_fused_attention, resolve_attention

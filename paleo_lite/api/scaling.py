@@ -246,7 +246,8 @@ def scale(
         platform=platform,
         measured=measured,
     )
-    machines = request.build_topology(to_paths(hardware_files))
+    given = None if gpu is None else find_device(gpu, to_paths(hardware_files))
+    machines = request.build_topology(to_paths(hardware_files), given)
     gpu = gpu or machines.device
     if gpu is None:
         raise BadValue(

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 PRECISIONS = Names("precision", ".units:PRECISION_BYTES")
+TRAINING_PRECISIONS = Names("precision", ".timing.training_recipes:TRAINING_PRECISIONS")
 PHASES = Names("phase", ".counting:PHASES")
 PHASES_AND_GENERATING = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
 PHASES_OF_SCALE = Names("phase", ".distributed.scale:PHASES")

@@ -22,7 +22,7 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, to_list
     type=CommaSeparated(DEVICE),
     help="Device, by name or alias, such as k80 or v100-sxm2; several separated by commas.",
 )
-@options.precision(type=CommaSeparated(options.PRECISIONS))
+@options.precision(type=CommaSeparated(options.TRAINING_PRECISIONS))
 @options.batch_size(type=CommaSeparated(INTEGER), help="Samples per pass; several as 1,8,32 or as a range 1:64:x2.")
 @options.phase(
     type=CommaSeparated(options.PHASES_AND_GENERATING),

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     help="Samples per worker for weak scaling [default: 32], global batch size for strong scaling [default: 32 per "
     "worker]; number of sequences in prefill and decode [default: 1].",
 )
-@options.precision()
+@options.precision(type=options.TRAINING_PRECISIONS)
 @options.phase(
     type=options.PHASES_OF_SCALE,
     default="training",
@@ -52,11 +52,22 @@ if TYPE_CHECKING:
 @click.option("--no-overlap", is_flag=True, help="Exchange gradients after the backward pass instead of during it.")
 @click.option("--micro-batches", type=INTEGER, help="Micro-batches of a pipeline. [default: at least 4 per stage]")
 @click.option("--tensor", type=INTEGER, help="Tensor-parallel size, within a node; for networks from a config.")
-@click.option("--pipeline", type=INTEGER, help="Pipeline-parallel size: stages with an equal number of blocks.")
+@click.option("--pipeline", type=INTEGER, help="Pipeline-parallel size: stages of about equally many blocks.")
+@click.option(
+    "--pipeline-layout",
+    metavar="TEXT",
+    help="Blocks of each stage, as Megatron-LM writes them: 'Et*3|(tt|)*29,L'. [default: the most even]",
+)
 @click.option("--interleaved", type=INTEGER, help="Virtual pipeline stages per device (interleaved 1F1B schedule).")
 @click.option("--sequence-parallel", is_flag=True, help="Sequence parallelism among the devices of tensor parallelism.")
 @click.option("--context-parallel", type=INTEGER, help="Context-parallel size (ring attention).")
 @click.option("--expert-parallel", type=INTEGER, help="Expert-parallel size, for mixtures of experts.")
+@click.option(
+    "--expert-dispatch",
+    type=Names("library", ".distributed.expert_exchange:DISPATCHERS"),
+    help="Library that sends tokens to their experts. [default: hybridep with megatron on Hopper and later, otherwise "
+    "alltoall]",
+)
 @click.option("--micro-batch", type=INTEGER, help="Samples per micro-batch of a pipeline. [default: 1]")
 @click.option(
     "--zero", type=Number(0, 3), help="ZeRO stage of data parallelism with --tensor or --pipeline. [default: 1]"
@@ -64,7 +75,13 @@ if TYPE_CHECKING:
 @click.option(
     "--recompute",
     type=Names("recomputation", ".distributed.job:RECOMPUTATIONS"),
-    help="Activation recomputation in each block, with --tensor or --pipeline. [default: none]",
+    help="Activation recomputation in each block, with --tensor or --pipeline. [default: none; with megatron on Hopper "
+    "and later as much as the memory requires]",
+)
+@click.option(
+    "--recompute-modules",
+    metavar="LIST",
+    help="Modules to compute again, as Megatron-LM names them, of layernorm, moe_act and core_attn.",
 )
 @click.option(
     "--recompute-every", type=INTEGER, metavar="N", help="Recompute only every n-th block, with --recompute full."
@@ -154,14 +171,17 @@ def scale(
     micro_batches: int | None,
     tensor: int | None,
     pipeline: int | None,
+    pipeline_layout: str | None,
     interleaved: int | None,
     sequence_parallel: bool,
     context_parallel: int | None,
     expert_parallel: int | None,
+    expert_dispatch: str | None,
     micro_batch: int | None,
     zero: float | None,
     recompute: str | None,
     recompute_every: int | None,
+    recompute_modules: str | None,
     sharding: str | None,
     slowdown: float | None,
     interference: float | None,
@@ -196,15 +216,18 @@ def scale(
     parallel = _make_parallel_config(
         tensor=tensor,
         pipeline=pipeline,
+        pipeline_layout=pipeline_layout,
         interleaved=interleaved,
         sequence_parallel=sequence_parallel,
         micro_batch=micro_batch,
         recompute=recompute,
         recompute_every=recompute_every,
+        recompute_modules=recompute_modules,
         zero=zero,
         sharding=sharding,
         context_parallel=context_parallel,
         expert_parallel=expert_parallel,
+        expert_dispatch=expert_dispatch,
     )
     settings = Settings(
         collective=collective,
@@ -238,22 +261,26 @@ def _make_parallel_config(
     *,
     tensor: int | None,
     pipeline: int | None,
+    pipeline_layout: str | None,
     interleaved: int | None,
     sequence_parallel: bool,
     micro_batch: int | None,
     recompute: str | None,
     recompute_every: int | None,
+    recompute_modules: str | None,
     zero: float | None,
     sharding: str | None,
     context_parallel: int | None,
     expert_parallel: int | None,
+    expert_dispatch: str | None,
 ) -> ParallelConfig | None:
     """Return the parallel configuration, or None if none of its options is given."""
     from ..distributed.job import ParallelConfig
 
     options_given = (
         tensor, pipeline, interleaved, micro_batch, recompute, recompute_every, zero, sharding, context_parallel,
-        expert_parallel,
+        expert_parallel, pipeline_layout, expert_dispatch,
+        recompute_modules,
     )  # fmt: skip
     if not sequence_parallel and all(option is None for option in options_given):
         return None
@@ -266,10 +293,13 @@ def _make_parallel_config(
         virtual_stages=interleaved or default.virtual_stages,
         sequence_parallel=sequence_parallel,
         micro_batch_size=micro_batch or default.micro_batch_size,
-        recompute=recompute or default.recompute,
+        recompute=recompute or ("selective" if recompute_modules else default.recompute),
+        recompute_modules=tuple(recompute_modules.replace(",", " ").split()) if recompute_modules else (),
         zero_stage=default.zero_stage if zero is None else int(zero),
         sharding=sharding or default.sharding,
         recompute_every=default.recompute_every if recompute_every is None else recompute_every,
         context=context_parallel or default.context,
         expert=expert_parallel or default.expert,
+        layout=pipeline_layout or default.layout,
+        dispatch=expert_dispatch or default.dispatch,
     )

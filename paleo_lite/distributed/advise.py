@@ -7,14 +7,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from ..counting.work import MEGATRON
 from ..errors import BadValue
 from ..timing.budget import Budget
 from ..timing.memory import usable_bytes
+from .blocks import uses_tuned_stack
 from .clusters import Cluster
 from .collectives import COLLECTIVES
 from .job import STACKS, Job, ParallelConfig, Settings
 from .links import Topology
-from .parallel_3d import candidate_configs
+from .megatron_options import megatron_options
+from .parallel_3d import candidate_configs, plan_step
 from .scale import NO_SINGLE_WORKER, predict_step, relative_to_smallest_fitting, scale
 from .strategies import STRATEGIES, Strategy
 from .table import ScaleRow
@@ -149,7 +152,8 @@ def _compare_configs(
     fitting: list[tuple[float, ParallelConfig]] = []
     reasons: list[str] = []
     too_large = 0
-    configs = [settings.parallel] if settings.parallel else candidate_configs(job.workload.network, machines)
+    is_tuned = uses_tuned_stack(job, settings.parallel or ParallelConfig())
+    configs = [settings.parallel] if settings.parallel else candidate_configs(job.workload.network, machines, is_tuned)
     for config in configs:
         try:
             step = predict_step(job, machines, msgspec.structs.replace(settings, parallel=config), global_batch, "3d")
@@ -189,8 +193,15 @@ def _compare_configs(
         notes = tuple(note for note in other_notes if not note.startswith(NO_SINGLE_WORKER))
         return msgspec.structs.replace(row, strategy=description, collective="", notes=notes)
 
-    rows = sorted(map(predict_row, best_configs), key=lambda row: row.time_s)
-    rows = rows[: ADVISED_CONFIGS - len(other_stacks)] + [predict_row(config) for config in other_stacks]
+    predicted = sorted(
+        ((predict_row(config), config) for config in best_configs), key=lambda pair: (not pair[0].fits, pair[0].time_s)
+    )
+    if predicted[0][1].execution == MEGATRON and job.workload.phase == "training":
+        note = _describe_for_megatron(job, machines, global_batch, settings, predicted[0][1])
+        first = msgspec.structs.replace(predicted[0][0], notes=(*predicted[0][0].notes, note))
+        predicted[0] = (first, predicted[0][1])
+    rows = [row for row, _ in predicted[: ADVISED_CONFIGS - len(other_stacks)]]
+    rows += [predict_row(config) for config in other_stacks]
     rows.sort(key=lambda row: (not row.fits, row.time_s))
     best = rows[0]
     why = (
@@ -198,6 +209,17 @@ def _compare_configs(
         f"the best of {len(fitting)} configurations that fit, {too_large} do not fit"
     )
     return Advice(rows, why, {})
+
+
+def _describe_for_megatron(
+    job: Job, topology: Topology, batch_size: int, settings: Settings, config: ParallelConfig
+) -> str:
+    """Return a note with the options of Megatron-LM that choose a configuration."""
+    plan = plan_step(job, topology, batch_size, msgspec.structs.replace(settings, parallel=config))
+    tokens = job.workload.network.tokens or 1
+    counts = tuple(stage.counts for stage in plan.layout.stages)
+    options = megatron_options(plan.config, batch_size, tokens, counts, job.workload.options.recipe)
+    return f"options of Megatron-LM: {options}"
 
 
 def _other_stacks(config: ParallelConfig) -> list[ParallelConfig]:

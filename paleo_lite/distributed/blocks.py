@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from ..architectures.network import SequenceOptions
+from ..architectures.network import Network, SequenceOptions
 from ..counting import Layer
 from ..counting.kinds import class_of, is_attention
+from ..counting.work import MEGATRON
 from ..errors import BadValue
 from ..timing import Prediction, Workload, predict
 from ..timing.attention import is_fused_attention
@@ -28,9 +29,13 @@ from ..timing.fine_tuning import find_logits
 from ..timing.memory import Memory, memory_by_micro_batch, peak_memory
 from ..timing.models import Terms, interval_of
 from ..timing.training import micro_batch
+from ..timing.training_recipes import QUANTIZATION_BANDWIDTH_SHARE, TRAINING_RECIPES
+from ..timing.training_stack import FUSED_KINDS, STACK_ATTENTION, supports_stack, use_stack_constants
 from .collectives import subgroup_topology, topology_all_reduce_s
 from .job import Job, ParallelConfig, Settings, Step
 from .links import Topology
+from .pipeline_layout import DeviceStages
+from .saved_activations import RECOMPUTE_MODULES, saved_activations
 
 MemoryFunction = Callable[[int], Memory]
 """Function from the micro-batch size to the peak memory of one device."""
@@ -61,9 +66,15 @@ class DeviceCost(NamedTuple):
     ring_bytes : float
         Keys and values of one device, which context parallelism passes around the ring.
     routed_bytes : float
-        Bytes of tokens sent to their experts and back in a forward pass.
+        Bytes of the rows sent to experts and back in a forward pass, a row per token and expert.
+    routings : float
+        Number of these exchanges.
     expert_gradient_bytes : float
         Part of `gradient_bytes` that belongs to experts.
+    layernorm_bytes, moe_act_bytes, core_attn_bytes : float
+        Part of `activation_bytes` that recomputation of these modules frees, in a tuned stack.
+    layernorm_s, moe_act_s, core_attn_s : float
+        Part of the forward pass that it repeats.
     """
 
     forward_s: float
@@ -84,7 +95,22 @@ class DeviceCost(NamedTuple):
     attention_backward_s: float
     ring_bytes: float
     routed_bytes: float
+    routings: float
     expert_gradient_bytes: float
+    layernorm_bytes: float = 0.0
+    moe_act_bytes: float = 0.0
+    core_attn_bytes: float = 0.0
+    layernorm_s: float = 0.0
+    moe_act_s: float = 0.0
+    core_attn_s: float = 0.0
+
+
+NO_COST = DeviceCost(
+    **{name: () if name.endswith("_messages") else 0.0 for name in DeviceCost._fields}  # type: ignore[arg-type]
+)
+
+_STATE_FIELDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "update_s")
+"""Fields of a cost that its parameters determine."""
 
 
 class BlockCosts(NamedTuple):
@@ -96,6 +122,14 @@ class BlockCosts(NamedTuple):
         Mean cost of a block, over all types of blocks.
     outer : DeviceCost
         Cost of the layers outside blocks: embedding and head.
+    embedding : DeviceCost
+        Part of `outer` that belongs to the embedding; the rest is output head and loss.
+    is_tied : bool
+        Whether the output head shares its parameters with the embedding.
+    blocks_by_type : dict of int to DeviceCost
+        Cost of a block of each type.
+    experts_per_token : int
+        Active experts of a token; 1 without a mixture.
     overhead_s : float
         Fixed overhead per step.
     hidden_state_bytes : float
@@ -108,10 +142,75 @@ class BlockCosts(NamedTuple):
 
     block: DeviceCost
     outer: DeviceCost
+    embedding: DeviceCost
+    is_tied: bool
+    blocks_by_type: dict[int, DeviceCost]
+    experts_per_token: int
     overhead_s: float
     hidden_state_bytes: float
     exposed_sharding: float
     relative_interval: tuple[float, float] | None
+
+    def of_stage(self, network: Network, stage: DeviceStages) -> StageCost:
+        """Return the cost of a part of the network.
+
+        A table of embeddings that is also the output head is on the first and on the last stage (Megatron-LM).
+        """
+        types = network.block_types or (0,) * network.blocks
+        numbers = Counter(types[block] for block in stage.blocks)
+        weighted = [(number / len(stage.blocks), self.blocks_by_type[name]) for name, number in numbers.items()]
+        block = _average_cost(weighted) if weighted else NO_COST
+        outer = NO_COST
+        if stage.has_embedding and stage.has_loss:
+            outer = self.outer
+        elif stage.has_embedding:
+            outer = self.embedding
+        elif stage.has_loss:
+            outer = _subtract_costs(self.outer, self.embedding)
+            if self.is_tied:
+                state = {name: getattr(outer, name) + getattr(self.embedding, name) for name in _STATE_FIELDS}
+                outer = outer._replace(**state)
+        return StageCost(len(stage.blocks), block, outer)
+
+
+class StageCost(NamedTuple):
+    """Cost of one micro-batch on a device of a pipeline: its blocks, and the layers outside blocks that it has.
+
+    Attributes
+    ----------
+    blocks : int
+        Number of blocks.
+    block : DeviceCost
+        Mean cost of one of them.
+    outer : DeviceCost
+        Cost of embedding, head and loss, as far as the device has them.
+    """
+
+    blocks: int
+    block: DeviceCost
+    outer: DeviceCost
+
+    @property
+    def model_state_bytes(self) -> tuple[float, float, float]:
+        """Bytes of parameters, gradients and optimizer state, without sharding."""
+        parameters, gradients, optimizer = (
+            getattr(self.block, name) * self.blocks + getattr(self.outer, name)
+            for name in ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+        )
+        return parameters, gradients, optimizer
+
+    @property
+    def expert_share(self) -> float:
+        """Share of the gradients that belongs to experts."""
+        _, gradient_bytes, _ = self.model_state_bytes
+        expert_bytes = self.block.expert_gradient_bytes * self.blocks + self.outer.expert_gradient_bytes
+        return expert_bytes / gradient_bytes if gradient_bytes else 0.0
+
+    @property
+    def passes_s(self) -> float:
+        """Time of both passes."""
+        block_s = self.block.forward_s + self.block.backward_s
+        return block_s * self.blocks + self.outer.forward_s + self.outer.backward_s
 
 
 def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
@@ -126,7 +225,18 @@ def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
         config.recompute == "selective",
         config.execution,
         config.attention,
+        uses_tuned_stack(job, config),
     )
+
+
+def uses_tuned_stack(job: Job, config: ParallelConfig) -> bool:
+    """Return whether a job runs with the kernels of `paleo_lite.timing.training_stack`.
+
+    A model with given constants of training keeps them.
+    """
+    if isinstance(job.model, TrainingModel) and job.model.has_host_constants:
+        return False
+    return config.execution == MEGATRON and supports_stack(job.machine.device, config.zero_stage == 3)
 
 
 def _compute_block_costs(
@@ -139,11 +249,16 @@ def _compute_block_costs(
     selective: bool,
     execution: str,
     attention: str | None,
+    tuned: bool,
 ) -> BlockCosts:
-    network = job.workload.network
+    network, recipe = job.workload.network, job.workload.options.recipe
+    attention = attention or (STACK_ATTENTION if tuned else None)
     block_counts = Counter(network.block_types or (0,) * network.blocks)
     model = use_training_constants(job.model)
+    if tuned:
+        model = use_stack_constants(job.model, recipe, job.stack_constants)
     weighted_blocks = []
+    blocks_by_type: dict[int, DeviceCost] = {}
     for block_type, number in block_counts.most_common():
         type_counted = job.cached_across_models(
             _count_micro_batch,
@@ -159,11 +274,12 @@ def _compute_block_costs(
         )
         type_terms = [model.evaluate(workload, job.machine) for workload, _ in type_counted]
         one_block_cost, two_blocks_cost = (
-            _device_cost(term, workload, memory, job.element_bytes)
+            _device_cost(term, workload, memory, job, tuned, recipe if tuned else None)
             for term, (workload, memory) in zip(type_terms, type_counted)
         )
         block_cost = _subtract_costs(two_blocks_cost, one_block_cost)
         weighted_blocks.append((number / network.blocks, block_cost))
+        blocks_by_type[block_type] = block_cost
         if len(weighted_blocks) == 1:  # the most frequent type also gives the costs outside blocks
             counted, terms, one_block = type_counted, type_terms, one_block_cost
     outer = _subtract_costs(one_block, weighted_blocks[0][1])
@@ -179,6 +295,10 @@ def _compute_block_costs(
     return BlockCosts(
         block=_average_cost(weighted_blocks),
         outer=outer,
+        embedding=_embedding_cost(terms[0], counted[0][0], one_block, outer),
+        is_tied=_shares_embedding(network.layers),
+        blocks_by_type=blocks_by_type,
+        experts_per_token=max((layer.attributes.get("active", 1) for layer in network.layers), default=1),
         overhead_s=terms[0].overhead_s,
         hidden_state_bytes=hidden_state_bytes,
         exposed_sharding=model.exposed_sharding if isinstance(model, TrainingModel) else 0.0,
@@ -266,13 +386,24 @@ _ALL_REDUCE_SHARES = {
 """Communication of a tensor-parallel exchange layer per pass, as shares of an all-reduce."""
 
 
-def _device_cost(terms: Terms, workload: Workload, memory: Memory, element_bytes: int) -> DeviceCost:
-    """Return the cost of a whole small network."""
+def _device_cost(
+    terms: Terms, workload: Workload, memory: Memory, job: Job, tuned: bool, recipe: str | None
+) -> DeviceCost:
+    """Return the cost of a whole small network.
+
+    Parameters
+    ----------
+    tuned : bool
+        Whether `FUSED_KINDS` have no kernels of their own.
+    recipe : str or None
+        Recipe of products whose tensors are quantized by kernels of their own.
+    """
+    element_bytes = job.element_bytes
     keys = workload.network.lengths.keys if workload.network.lengths else 0
     is_score_layer = np.array([_is_score_layer(layer, keys) for layer in workload.layers])
     is_attention_layer = np.array([is_attention(layer) for layer in workload.layers])
     messages: dict[str, list[tuple[float, float]]] = {"forward": [], "backward": []}
-    routed_bytes = ring_bytes = expert_gradient_bytes = 0.0
+    routed_bytes = routings = ring_bytes = expert_gradient_bytes = 0.0
     bytes_per_element = workload.batch_size * element_bytes
     for layer in workload.layers:
         if layer.kind == "exchange":
@@ -280,6 +411,7 @@ def _device_cost(terms: Terms, workload: Workload, memory: Memory, element_bytes
             size = float(max(np.prod(layer.inputs[0]), np.prod(layer.outputs[0]))) * bytes_per_element
             if function == "all_to_all":
                 routed_bytes += size
+                routings += 1
             for direction, share in _ALL_REDUCE_SHARES.get(function, {}).items():
                 messages[direction].append((share, size))
         elif is_attention(layer):
@@ -288,12 +420,29 @@ def _device_cost(terms: Terms, workload: Workload, memory: Memory, element_bytes
             expert_gradient_bytes += float(layer.parameters) * element_bytes
     forward = terms.seconds_of("forward")
     backward = terms.seconds_of("backward_data", "backward_weight")
+    if tuned:
+        has_kernel = np.array([layer.kind not in FUSED_KINDS for layer in workload.layers])
+        forward, backward = forward * has_kernel, backward * has_kernel
     saved_shares = _saved_shares(workload.layers)
     output_elements = np.array([float(np.prod(layer.outputs[0])) for layer in workload.layers])
     saved_elements = float(saved_shares @ output_elements)
+    inputs_s = gradients_s = 0.0
+    if recipe is not None:
+        inputs, gradients = _quantized_elements(workload)
+        rule, bandwidth = TRAINING_RECIPES[recipe], job.machine.device.bandwidth_bytes_per_s
+        share = QUANTIZATION_BANDWIDTH_SHARE if job.model.is_forecast else 1.0
+        element_s = rule.quantized_bytes / (bandwidth * share)
+        inputs_s, gradients_s = inputs * element_s, gradients * element_s
+    activation_bytes = float(memory.activations_bytes)
+    modules: dict[str, float] = {}
+    if tuned:
+        saved = saved_activations(workload, terms, recipe)
+        activation_bytes = saved.total_bytes
+        for name, freed_bytes, recomputed_s in zip(RECOMPUTE_MODULES, saved.freed_bytes, saved.recomputed_s):
+            modules |= {f"{name}_bytes": freed_bytes, f"{name}_s": recomputed_s}
     return DeviceCost(
-        forward_s=float(forward.sum()),
-        backward_s=float(backward.sum()),
+        forward_s=float(forward.sum()) + inputs_s,
+        backward_s=float(backward.sum()) + gradients_s,
         attention_scores_s=float(forward[is_score_layer].sum()),
         unsaved_s=float((1 - saved_shares) @ forward),
         saved_bytes=saved_elements * bytes_per_element,
@@ -303,14 +452,49 @@ def _device_cost(terms: Terms, workload: Workload, memory: Memory, element_bytes
         parameter_bytes=memory.parameters_bytes,
         gradient_bytes=memory.gradients_bytes,
         optimizer_bytes=memory.optimizer_bytes,
-        activation_bytes=memory.activations_bytes,
+        activation_bytes=activation_bytes,
         logits_bytes=memory.logits_bytes,
         workspace_bytes=memory.workspace_bytes,
         attention_s=float(forward[is_attention_layer].sum()),
         attention_backward_s=float(backward[is_attention_layer].sum()),
         ring_bytes=ring_bytes,
         routed_bytes=routed_bytes,
+        routings=routings,
         expert_gradient_bytes=expert_gradient_bytes,
+        **modules,
+    )
+
+
+def _quantized_elements(workload: Workload) -> tuple[float, float]:
+    """Return the elements of a micro-batch that products quantize: distinct inputs, and gradients of results."""
+    inputs: dict[tuple[int, ...], float] = {}
+    gradients = 0.0
+    for layer, is_narrow in zip(workload.layers, workload.uses_narrow_products):
+        if is_narrow:
+            inputs[layer.parents[:1] + layer.inputs[0]] = float(np.prod(layer.inputs[0]))
+            gradients += float(np.prod(layer.outputs[0]))
+    return sum(inputs.values()) * workload.batch_size, gradients * workload.batch_size
+
+
+def _embedding_cost(terms: Terms, workload: Workload, one_block: DeviceCost, outer: DeviceCost) -> DeviceCost:
+    """Return the part of the cost outside blocks that belongs to the tables of embeddings.
+
+    Parameters
+    ----------
+    terms, workload, one_block
+        Of a network of one block.
+    """
+    is_table = np.array([layer.kind == "embedding" for layer in workload.layers])
+    parameters = np.array([float(layer.parameters) for layer in workload.layers])
+    share = 0.0
+    if outer.parameter_bytes:
+        table_bytes = one_block.parameter_bytes * parameters[is_table].sum() / parameters.sum()
+        share = min(float(table_bytes) / outer.parameter_bytes, 1.0)
+    state = {name: getattr(outer, name) * share for name in _STATE_FIELDS}
+    return NO_COST._replace(
+        forward_s=float(terms.seconds_of("forward")[is_table].sum()),
+        backward_s=float(terms.seconds_of("backward_data", "backward_weight")[is_table].sum()),
+        **state,
     )
 
 
@@ -342,6 +526,12 @@ def _average_cost(weighted_costs: Sequence[tuple[float, DeviceCost]]) -> DeviceC
         else:
             mean[name] = sum(weight * getattr(cost, name) for weight, cost in weighted_costs)
     return DeviceCost(**mean)
+
+
+def _shares_embedding(layers: Sequence[Layer]) -> bool:
+    """Return whether the layer that computes the logits has no parameters of its own."""
+    head = find_logits(layers)
+    return head is not None and not layers[head].parameters
 
 
 def _saved_shares(layers: Sequence[Layer]) -> np.ndarray:

@@ -19,10 +19,15 @@ from ..timing import RooflineModel, TimeModel, Workload, predict
 from ..timing.memory import Memory, memory_by_micro_batch
 from ..timing.training import RECOMPUTE
 from ..units import element_bytes, parse_quantity
+from .expert_exchange import DISPATCHERS
+from .pipeline_layout import parse_layout
 from .pipeline_schedule import StageTimes
+from .saved_activations import RECOMPUTE_MODULES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from ..timing.training_stack import StackConstants
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -94,6 +99,9 @@ SHARDINGS = {
 SHARDING_OF_STAGE = ("ddp", "zero-1", "zero-2", "full-shard")
 """Name in `SHARDINGS` of each ZeRO stage."""
 
+STACK_DISPATCHER = "hybridep"
+"""Library of `expert_exchange` with which Megatron-LM exchanges tokens on Hopper and later."""
+
 STACKS = {
     MEGATRON: "Megatron-LM: fused norms, rotary positions and activations",
     COMPILED: "PyTorch with torch.compile: fused chains of pointwise layers",
@@ -128,8 +136,13 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         Whether the tensor-parallel devices also shard the activations outside the matrix products along the sequence.
     micro_batch_size : int
         Samples per micro-batch.
-    recompute : {"none", "selective", "full", "offload"}
-        Activation recomputation, see `RECOMPUTATIONS`.
+    recompute : {"", "none", "selective", "full", "offload"}
+        Activation recomputation, see `RECOMPUTATIONS`; empty for none, or in a tuned stack for as much as the memory
+        of the device requires.
+    recompute_modules : tuple of str
+        Modules of `saved_activations.RECOMPUTE_MODULES` that selective recomputation in a tuned stack repeats.
+    offloaded_share : float
+        Share of the saved activations that are copied to the memory of the host, and back.
     zero_stage : {0, 1, 2, 3}
         ZeRO stage: which of optimizer state, gradients and parameters are sharded across data-parallel ranks. Stage 3
         is FSDP's FULL_SHARD.
@@ -147,6 +160,12 @@ class ParallelConfig(msgspec.Struct, frozen=True):
     attention : str or None
         Implementation of attention, one of `paleo_lite.timing.attention.ATTENTION_NAMES`; None for the default of the
         stack.
+    dispatch : str
+        Library that sends tokens to their experts, one of `expert_exchange.DISPATCHERS`; empty for the default of the
+        stack.
+    layout : str
+        Blocks of each stage as text, see `pipeline_layout`; it determines the virtual stages. Empty for the most even
+        layout.
     """
 
     tensor: int = 1
@@ -154,7 +173,7 @@ class ParallelConfig(msgspec.Struct, frozen=True):
     virtual_stages: int = 1
     sequence_parallel: bool = False
     micro_batch_size: int = 1
-    recompute: str = "none"
+    recompute: str = ""
     zero_stage: int = 1
     context: int = 1
     expert: int = 1
@@ -162,14 +181,27 @@ class ParallelConfig(msgspec.Struct, frozen=True):
     recompute_every: int = 1
     execution: str = MEGATRON
     attention: str | None = None
+    layout: str = ""
+    dispatch: str = ""
+    recompute_modules: tuple[str, ...] = ()
+    offloaded_share: float = 0.0
 
     def __post_init__(self) -> None:
         for name, option in _DEGREE_OPTIONS.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise BadValue(f"`{option}` must be an integer >= 1 (got {value!r})")
-        if self.recompute not in RECOMPUTATIONS:
+        if self.recompute not in ("", *RECOMPUTATIONS):
             raise BadValue(f"`--recompute` must be one of {', '.join(RECOMPUTATIONS)} (got {self.recompute!r})")
+        for name in self.recompute_modules:
+            if name not in RECOMPUTE_MODULES:
+                raise UnknownName("module to recompute", name, RECOMPUTE_MODULES)
+        if self.recompute_modules and self.recompute != "selective":
+            raise BadValue("`--recompute-modules` is for `--recompute selective`")
+        if self.recompute_modules and self.execution != MEGATRON:
+            raise BadValue(f"`--recompute-modules` is for `--execution megatron` (got {self.execution})")
+        if not 0 <= self.offloaded_share < 1:
+            raise BadValue(f"the offloaded share must be >= 0 and < 1 (got {self.offloaded_share:g})")
         if self.sharding and self.sharding not in SHARDINGS:
             raise UnknownName("sharding", self.sharding, SHARDINGS)
         if self.sharding:
@@ -178,10 +210,28 @@ class ParallelConfig(msgspec.Struct, frozen=True):
             raise BadValue("`--recompute-every` is for `--recompute full` or `offload`")
         if self.execution not in STACKS:
             raise UnknownName("execution of training in blocks", self.execution, STACKS)
+        if self.dispatch and self.dispatch not in DISPATCHERS:
+            raise UnknownName("expert dispatch", self.dispatch, DISPATCHERS)
         if self.zero_stage not in (0, 1, 2, 3):
             raise BadValue(f"the ZeRO stage must be 0, 1, 2 or 3 (got {self.zero_stage!r})")
+        if self.layout:
+            self._set_virtual_stages(len(parse_layout(self.layout)))
         if self.virtual_stages > 1 and self.pipeline == 1:
             raise BadValue("`--interleaved` needs pipeline stages: give `--pipeline`, too")
+
+    def _set_virtual_stages(self, stages: int) -> None:
+        """Set the virtual stages of a layout with a number of stages."""
+        if stages % self.pipeline:
+            raise BadValue(
+                f"`--pipeline-layout` must have a multiple of {self.pipeline} stages, the pipeline-parallel size "
+                f"(got {stages})"
+            )
+        if self.virtual_stages not in (1, stages // self.pipeline):
+            raise BadValue(
+                f"`--pipeline-layout` has {stages // self.pipeline} stages per device: `--interleaved` must be the "
+                f"same or left out (got {self.virtual_stages})"
+            )
+        msgspec.structs.force_setattr(self, "virtual_stages", stages // self.pipeline)
 
     @property
     def sharding_rules(self) -> Sharding:
@@ -219,7 +269,13 @@ class ParallelConfig(msgspec.Struct, frozen=True):
             parts.append(self.execution)
         if self.attention is not None:
             parts.append(f"{self.attention} attention")
-        if self.recompute != "none":
+        if self.layout:
+            parts.append(f"layout {self.layout}")
+        if self.offloaded_share:
+            parts.append(f"{self.offloaded_share:.0%} of activations offloaded")
+        if self.recompute_modules:
+            parts.append(f"recomputation of {', '.join(self.recompute_modules)}")
+        elif self.recompute not in ("", "none"):
             every = f" of every {self.recompute_every}th block" if self.recompute_every > 1 else ""
             parts.append(f"{self.recompute} recomputation{every}")
         plural = "" if micro_batches == 1 else "es"
@@ -491,9 +547,12 @@ class Job:
     ----------
     compute_scale : float
         Further factor on the computation time, see `with_compute_scale`.
+    stack_constants : StackConstants or None
+        Constants of the tuned stack; None for the shipped ones.
     """
 
     compute_scale = 1.0
+    stack_constants: StackConstants | None = None
 
     def __init__(self, workload: Workload, machine: Machine, model: TimeModel, compute_ratio: float = 1.0) -> None:
         self.workload = workload
@@ -516,6 +575,12 @@ class Job:
     def roofline_job(self) -> Job:
         """The same job with the roofline time model: a lower bound by the device's data sheet."""
         return self.with_time_model(RooflineModel())
+
+    def with_stack_constants(self, constants: StackConstants) -> Job:
+        """Return the job with other constants of the tuned stack; both share what no time model changes."""
+        other = self.with_time_model(self.model)
+        other.stack_constants = constants
+        return other
 
     def with_time_model(self, model: TimeModel) -> Job:
         """Return the job with another time model; both jobs share the results that no time model changes."""

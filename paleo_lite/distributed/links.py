@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
 from ..files import read_typed, shipped_folder
-from ..machines import Link, read_links
+from ..machines import Device, Link, read_links
 from ..machines.registry import normalize_name
 from ..units import format_si, parse_quantity
 
@@ -175,6 +175,8 @@ class Topology(msgspec.Struct, frozen=True):
         Number of nodes.
     between : LinkRate or None
         Link between nodes, shared by all devices of a node; None with one node.
+    assumptions : tuple of str
+        What names of links were taken to mean; see `link_inside_nodes` and `link_between_nodes`.
 
     Raises
     ------
@@ -187,6 +189,7 @@ class Topology(msgspec.Struct, frozen=True):
     inside: LinkRate | None
     nodes: int
     between: LinkRate | None
+    assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for number, name in ((self.devices_per_node, "devices per node"), (self.nodes, "nodes")):
@@ -246,6 +249,42 @@ class Topology(msgspec.Struct, frozen=True):
                 f"{below + per_node} (got {workers})"
             )
         return msgspec.structs.replace(self, nodes=workers // per_node)
+
+
+def link_inside_nodes(name: str, device: Device | None) -> tuple[str, str]:
+    """Return the link between the devices of a node that a name stands for, and what was assumed.
+
+    The name of one lane, such as ``nvlink5``, means all lanes of the device; ``1x nvlink5`` is a single lane. The
+    assumption is empty for all other names, and for a device on record without such a link.
+    """
+    if device is None or _PARALLEL_LINKS.fullmatch(name.strip()) or _RATE.fullmatch(name.strip()):
+        return name, ""
+    if name.strip() in shipped_link_calibrations():
+        return name, ""
+    identity, link = find_link(name.strip())
+    if link.per != "lane":
+        return name, ""
+    for attached in device.links:
+        if attached.link.startswith(f"{identity}-x"):
+            lanes = attached.link.removeprefix(f"{identity}-x")
+            return attached.link, f"{identity} means all {lanes} lanes of a {device.id}"
+    return name, ""
+
+
+def link_between_nodes(name: str, devices_per_node: int) -> tuple[str, str]:
+    """Return the link between nodes that a name stands for, and what was assumed.
+
+    Nodes of GPUs have a port for each device where the registry says so (``one_per_device``): ``infiniband-ndr`` is
+    eight ports for a node of eight. ``1x infiniband-ndr`` is a single port.
+    """
+    text = name.strip()
+    is_plain = not (_PARALLEL_LINKS.fullmatch(text) or _RATE.fullmatch(text) or text in shipped_link_calibrations())
+    if devices_per_node == 1 or not is_plain:
+        return name, ""
+    identity, link = find_link(text)
+    if not link.one_per_device:
+        return name, ""
+    return f"{devices_per_node}x {identity}", f"{identity} means one port per device, {devices_per_node} per node"
 
 
 def flat_topology(link: LinkRate, workers: int) -> Topology:

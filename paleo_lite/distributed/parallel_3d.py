@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,26 +20,32 @@ from ..counting import GENERATION_PHASES
 from ..counting.kinds import is_attention
 from ..counting.work import MEGATRON
 from ..errors import BadValue
-from ..timing.memory import shard_model_state
+from ..machines import read_links
+from ..timing.memory import shard_model_state, usable_bytes
 from ..timing.offload import host_bandwidth_bytes_per_s
+from ..timing.training_stack import stack_constants
 from ..units import element_bytes
-from .blocks import BlockCosts, DeviceCost, block_costs, predict_generation_step
+from .blocks import BlockCosts, DeviceCost, StageCost, block_costs, predict_generation_step, uses_tuned_stack
 from .collectives import (
     point_to_point_time_s,
     subgroup_topology,
     topology_all_reduce_s,
-    topology_all_to_all_s,
 )
-from .job import Job, ParallelConfig, Settings, Step
+from .expert_exchange import DISPATCHERS, Dispatcher, expert_exchange_s
+from .job import STACK_DISPATCHER, Job, ParallelConfig, Settings, Step
 from .links import Topology
+from .pipeline_layout import DeviceStages, even_layout, place_stages
 from .pipeline_schedule import StageTimes
+
+COHERENT_BYTES_PER_S = 100e9
+"""Bandwidth of a link to the host from which recipes copy activations to it: that of NVLink-C2C, not of PCIe."""
 
 MIN_TOKENS_PER_CONTEXT_DEVICE = 4096
 """Context parallelism is tried only where every device keeps at least this many tokens of a sequence."""
 
 
 class Layout(NamedTuple):
-    """Number of replicas and micro-batches, and the layers of the longest stage.
+    """Number of replicas and micro-batches, and what each device of a pipeline has.
 
     Attributes
     ----------
@@ -47,16 +53,57 @@ class Layout(NamedTuple):
         Data-parallel replicas.
     micro_batches : int
         Micro-batches per replica and step.
-    blocks : float
-        Blocks on each device of the longest stage.
-    outer : int
-        1 if that stage also has the layers outside blocks, else 0.
+    stages : tuple of DeviceStages, length pipeline
+        Blocks, embedding and loss of each device of a pipeline.
     """
 
     data: int
     micro_batches: int
-    blocks: float
-    outer: int = 1
+    stages: tuple[DeviceStages, ...] = ()
+
+
+class Plan(NamedTuple):
+    """What a configuration means for a network.
+
+    Attributes
+    ----------
+    config : ParallelConfig
+        Configuration with the defaults of its stack.
+    layout : Layout
+    costs : BlockCosts
+    stages : list of StageCost
+        Cost of each device of the pipeline.
+    notes : list of str
+        Description of the configuration first.
+    """
+
+    config: ParallelConfig
+    layout: Layout
+    costs: BlockCosts
+    stages: list[StageCost]
+    notes: list[str]
+
+
+def plan_step(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Plan:
+    """Divide a network among devices, with the defaults of the stack.
+
+    Raises
+    ------
+    BadValue
+        As `plan_layout`.
+    """
+    network = job.workload.network
+    config = settings.parallel or ParallelConfig()
+    if topology.workers == 1:
+        config = _single_device_config(config, batch_size)
+    layout = plan_layout(network, topology, batch_size, config)
+    config, notes = _with_defaults(job, config, layout)
+    costs = block_costs(job, config)
+    stages = [costs.of_stage(network, stage) for stage in layout.stages]
+    if uses_tuned_stack(job, config) and not config.recompute:
+        config = _fit_memory(job, config, topology, layout, stages, costs.hidden_state_bytes, settings)
+        notes[0] = config.describe(layout.data, layout.micro_batches)
+    return Plan(config, layout, costs, stages, notes)
 
 
 def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
@@ -67,46 +114,36 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     BadValue
         If the network was not built from a config, or devices, blocks or batch cannot be divided as configured.
     """
-    network = job.workload.network
     if job.workload.phase in GENERATION_PHASES:
         return predict_generation_step(job, topology, batch_size, settings)
-    config = settings.parallel or ParallelConfig()
-    if topology.workers == 1:
-        config = _single_device_config(config, batch_size)
-    layout = plan_layout(network, topology, batch_size, config)
-    notes = [config.describe(layout.data, layout.micro_batches)]
-    has_experts = any("active" in layer.attributes for layer in network.layers)
-    if has_experts and config.tensor > 1 and not config.sequence_parallel:
-        config = msgspec.structs.replace(config, sequence_parallel=True)
-        notes.append("`--tensor` for a mixture of experts implies `--sequence-parallel`: experts are not sharded")
+    config, layout, costs, stages, notes = plan_step(job, topology, batch_size, settings)
     settings = settings.with_straggler_slowdown(layout.data)
-    costs = block_costs(job, config)
-    layout = _longest_stage(layout, network.blocks, config, costs)
+    longest = max(stages, key=lambda stage: stage.passes_s)
 
     # The pipeline bubble adds (p - 1) / v micro-batches to the m micro-batches of a step.
     slots = layout.micro_batches + (config.pipeline - 1) / config.virtual_stages
     compute_factor = job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
-    passes_s = recompute_s = communication_s = exposed_s = 0.0  # passes and recomputation: of one micro-batch
-    for cost, count in ((costs.block, layout.blocks), (costs.outer, layout.outer)):
-        passes_s += (cost.forward_s + cost.backward_s) * compute_factor * count
-        if cost is costs.block:
-            recompute_s += _recomputed_s(cost, config) * compute_factor * count
-        sent_s, waited_s = _activation_communication_s(cost, topology, config, compute_factor)
-        communication_s += count * slots * sent_s
-        exposed_s += count * slots * waited_s
+    exchange = _exchange_of(job, config, settings, costs.experts_per_token)
+    parts = ((longest.block, longest.blocks), (longest.outer, 1))
+    # Passes and recomputation are of one micro-batch.
+    passes_s = longest.passes_s * compute_factor
+    recompute_s = _recomputed_s(longest.block, config) * longest.blocks * compute_factor
+    exchanges = [
+        (count * slots, *_activation_communication_s(cost, topology, config, compute_factor, exchange))
+        for cost, count in parts
+    ]
+    communication_s = sum(times * sent_s for times, sent_s, _ in exchanges)
+    exposed_s = sum(times * waited_s for times, _, waited_s in exchanges)
     compute_s = slots * (passes_s + recompute_s) + costs.overhead_s * compute_factor
 
-    offloaded_s = _offload_exposed_s(job, config, layout, costs, compute_s)
+    copied_bytes = _copied_bytes(longest, config, costs.hidden_state_bytes) * layout.micro_batches
+    offloaded_s = _offload_exposed_s(job, copied_bytes, compute_s)
     compute_s += offloaded_s
     transfers = 2 * config.virtual_stages * layout.micro_batches
     transfers_s = transfers * _stage_transfer_s(topology, config, layout, costs.hidden_state_bytes)
-    parameter_bytes = costs.block.parameter_bytes * layout.blocks + costs.outer.parameter_bytes * layout.outer
-    gradient_bytes = costs.block.gradient_bytes * layout.blocks + costs.outer.gradient_bytes * layout.outer
-    optimizer_bytes = costs.block.optimizer_bytes * layout.blocks + costs.outer.optimizer_bytes * layout.outer
-    expert_bytes = costs.block.expert_gradient_bytes * layout.blocks + costs.outer.expert_gradient_bytes * layout.outer
-    expert_share = expert_bytes / gradient_bytes if gradient_bytes else 0.0
+    parameter_bytes, gradient_bytes, _ = longest.model_state_bytes
     exchange_ratio = _exchange_ratio(job, settings)
-    groups = _replica_groups(config, layout, expert_share)
+    groups = _replica_groups(config, layout, longest.expert_share)
     gradients_s, hidden_s = _gradient_communication_s(
         topology,
         groups,
@@ -121,14 +158,13 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     communication_s = communication_s + transfers_s + gradients_s
     exposed_s = exposed_s + transfers_s + gradients_s - hidden_s
 
-    update_s = costs.block.update_s * layout.blocks + costs.outer.update_s * layout.outer
+    update_s = longest.block.update_s * longest.blocks + longest.outer.update_s
     if config.zero_stage:
         update_s *= sum(group.share / group.replicas for group in groups)
-    model_state = (parameter_bytes, gradient_bytes, optimizer_bytes)
-    memory_bytes = _model_state_bytes(model_state, groups, topology, config) + _gathered_bytes(
-        costs, config, exchange_ratio
+    memory_bytes = max(
+        _stage_memory_bytes(stage, position, topology, config, layout, costs.hidden_state_bytes, exchange_ratio)
+        for position, stage in enumerate(stages)
     )
-    memory_bytes += _saved_activation_bytes(costs, config, layout, network.blocks)
 
     without_slowdown = 1 / (1 + settings.slowdown)
     overheads_s = {
@@ -150,7 +186,7 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         pipeline=_stage_times(
             config,
             layout,
-            forward_s=(costs.block.forward_s * layout.blocks + costs.outer.forward_s * layout.outer) * compute_factor,
+            forward_s=(longest.block.forward_s * longest.blocks + longest.outer.forward_s) * compute_factor,
             passes_s=passes_s + recompute_s,
             exchange_s=(exposed_s - transfers_s - gradients_s + hidden_s) / slots + transfers_s / layout.micro_batches,
             gradients_s=gradients_s - hidden_s,
@@ -208,6 +244,7 @@ def _single_device_config(config: ParallelConfig, batch_size: int) -> ParallelCo
         sequence_parallel=False,
         context=1,
         expert=1,
+        layout="",
         micro_batch_size=math.gcd(config.micro_batch_size, batch_size),
     )
 
@@ -220,20 +257,98 @@ def _exchange_ratio(job: Job, settings: Settings) -> float:
     return element_bytes(settings.gradient_precision) / computed_bytes
 
 
-def _offload_exposed_s(job: Job, config: ParallelConfig, layout: Layout, costs: BlockCosts, compute_s: float) -> float:
-    """Return the time by which copies of block inputs to the host and back exceed the computation that hides them.
+def _with_defaults(job: Job, config: ParallelConfig, layout: Layout) -> tuple[ParallelConfig, list[str]]:
+    """Return the configuration with what its stack does unless told otherwise, and notes that describe it."""
+    notes = []
+    if config.tensor > 1 and not config.sequence_parallel:
+        has_experts = any("active" in layer.attributes for layer in job.workload.network.layers)
+        if has_experts or uses_tuned_stack(job, config):
+            config = msgspec.structs.replace(config, sequence_parallel=True)
+        if has_experts:
+            notes.append("`--tensor` for a mixture of experts implies `--sequence-parallel`: experts are not sharded")
+    return config, [config.describe(layout.data, layout.micro_batches), *notes]
+
+
+def _copied_bytes(stage: StageCost, config: ParallelConfig, hidden_state_bytes: float) -> float:
+    """Return the activations of a micro-batch that are copied to the host."""
+    if config.recompute == "offload":
+        return hidden_state_bytes / config.recompute_every * stage.blocks
+    return stage.block.activation_bytes * config.offloaded_share * stage.blocks
+
+
+def _offload_exposed_s(job: Job, copied_bytes: float, compute_s: float) -> float:
+    """Return the time by which copies of activations to the host and back exceed the computation that hides them.
+
+    Parameters
+    ----------
+    copied_bytes : float
+        Activations of all micro-batches that are copied.
 
     Raises
     ------
     BadValue
         If the device has no host with memory of its own.
     """
-    if config.recompute != "offload":
+    if not copied_bytes:
         return 0.0
-    copied_bytes = costs.hidden_state_bytes * layout.blocks * layout.micro_batches / config.recompute_every
     copies_s = copied_bytes / host_bandwidth_bytes_per_s(job.machine.device)
     forward_s, backward_s = compute_s / 4, compute_s * 3 / 4  # the backward pass computes the forward pass again
     return max(copies_s - forward_s, 0.0) + max(copies_s - backward_s, 0.0)
+
+
+def _recomputations(job: Job) -> Iterator[dict[str, Any]]:
+    """Yield what recipes do to save memory, the cheapest first: nothing, modules, offloading, whole blocks."""
+    modules = {"recompute": "selective", "recompute_modules": ("layernorm", "moe_act")}
+    yield {"recompute": "none"}
+    yield {"recompute": "selective", "recompute_modules": ("layernorm",)}
+    yield modules
+    links = [read_links().link[attached.link] for attached in job.machine.device.links]
+    if any(link.kind == "host" and link.bandwidth_bytes_per_s >= COHERENT_BYTES_PER_S for link in links):
+        for twentieths in range(1, 17):
+            yield {**modules, "offloaded_share": twentieths / 20}
+    for every in (4, 3, 2, 1):
+        yield {"recompute": "full", "recompute_every": every}
+
+
+def _fit_memory(
+    job: Job,
+    config: ParallelConfig,
+    topology: Topology,
+    layout: Layout,
+    stages: list[StageCost],
+    hidden_state_bytes: float,
+    settings: Settings,
+) -> ParallelConfig:
+    """Return the configuration with as much recomputation as the memory of the device requires."""
+    available_bytes = usable_bytes(job.machine.device)
+    for changes in _recomputations(job):
+        tried = msgspec.structs.replace(config, **changes)
+        needed_bytes = max(
+            _stage_memory_bytes(
+                stage, position, topology, tried, layout, hidden_state_bytes, _exchange_ratio(job, settings)
+            )
+            for position, stage in enumerate(stages)
+        )
+        if needed_bytes <= available_bytes:
+            return tried
+    return tried
+
+
+def _stage_memory_bytes(
+    stage: StageCost,
+    position: int,
+    topology: Topology,
+    config: ParallelConfig,
+    layout: Layout,
+    hidden_state_bytes: float,
+    exchange_ratio: float,
+) -> float:
+    """Return the peak memory of a device at a position of the pipeline, from 0."""
+    groups = _replica_groups(config, layout, stage.expert_share)
+    state_bytes = _model_state_bytes(stage.model_state_bytes, groups, topology, config)
+    gathered_bytes = _gathered_bytes(stage, config, exchange_ratio)
+    in_flight = micro_batches_in_flight(config, layout.micro_batches, position)
+    return state_bytes + gathered_bytes + _saved_activation_bytes(stage, config, in_flight, hidden_state_bytes)
 
 
 def _model_state_bytes(
@@ -250,7 +365,7 @@ def _model_state_bytes(
     return total_bytes
 
 
-def _gathered_bytes(costs: BlockCosts, config: ParallelConfig, exchange_ratio: float) -> float:
+def _gathered_bytes(stage: StageCost, config: ParallelConfig, exchange_ratio: float) -> float:
     """Return the bytes that sharding by blocks needs for whole parameters and gradients.
 
     Those of two blocks and of the layers outside blocks are on the device at a time: one in use, one in transfer. An
@@ -258,8 +373,8 @@ def _gathered_bytes(costs: BlockCosts, config: ParallelConfig, exchange_ratio: f
     """
     if config.zero_stage < 3:
         return 0.0
-    parameters = 2 * costs.block.parameter_bytes + costs.outer.parameter_bytes
-    gradients = 2 * costs.block.gradient_bytes + costs.outer.gradient_bytes
+    parameters = 2 * stage.block.parameter_bytes + stage.outer.parameter_bytes
+    gradients = 2 * stage.block.gradient_bytes + stage.outer.gradient_bytes
     copy = exchange_ratio if exchange_ratio != 1 else 0.0
     return parameters + gradients * (1 + copy)
 
@@ -268,19 +383,29 @@ def _recomputed_s(block: DeviceCost, config: ParallelConfig) -> float:
     """Return the time of activation recomputation for one block and micro-batch."""
     if config.recompute in ("full", "offload"):
         return block.forward_s / config.recompute_every
+    if config.recompute_modules:
+        return float(sum(getattr(block, f"{name}_s") for name in config.recompute_modules))
     if config.recompute == "selective":
         return block.attention_scores_s if config.execution == MEGATRON else block.unsaved_s
     return 0.0
 
 
-def candidate_configs(network: Network, topology: Topology) -> Iterator[ParallelConfig]:
-    """Iterate over the configurations worth trying for a network of equal blocks, independent of the batch size."""
+def candidate_configs(network: Network, topology: Topology, fits_memory: bool = False) -> Iterator[ParallelConfig]:
+    """Iterate over the configurations worth trying for a network of blocks, independent of the batch size.
+
+    Parameters
+    ----------
+    fits_memory : bool
+        Whether the stack recomputes as much as the memory requires, so that recomputation needs no search.
+    """
     if network.lengths and network.lengths.uses_cache:
         for power in range(topology.devices_per_node.bit_length()):
             yield ParallelConfig(tensor=2**power)
         return
     has_unfused_attention = not any(map(is_attention, network.layers))
-    recomputations = ("none", "selective", "full") if has_unfused_attention else ("none", "full")
+    recomputations: tuple[str, ...] = ("none", "selective", "full") if has_unfused_attention else ("none", "full")
+    if fits_memory:
+        recomputations = ("",)
     tokens = network.tokens or 1
     expert_counts = [layer.weights[0][0] for layer in network.layers if layer.kind == "grouped_matmul"]
     experts = max(expert_counts, default=1)
@@ -296,7 +421,7 @@ def candidate_configs(network: Network, topology: Topology) -> Iterator[Parallel
         virtual_stage_counts = (1, 2, 4) if pipeline > 1 else (1,)
         zero_stages = (1, 3) if pipeline == 1 else (1,)
         for virtual_stages in virtual_stage_counts:
-            if _blocks_per_stage(network.blocks, pipeline * virtual_stages) is None:
+            if even_layout(network.blocks, pipeline * virtual_stages) is None:
                 continue
             for expert, recompute, zero_stage in product(expert_degrees, recomputations, zero_stages):
                 yield ParallelConfig(
@@ -336,12 +461,7 @@ def plan_layout(network: Network, topology: Topology, batch_size: int, config: P
         )
     if config.tensor > topology.devices_per_node:
         raise BadValue(f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {config.tensor})")
-    blocks = _blocks_per_stage(network.blocks, config.pipeline * config.virtual_stages)
-    if blocks is None:
-        virtual_stages = f" with {config.virtual_stages} virtual stages each" if config.virtual_stages > 1 else ""
-        raise BadValue(
-            f"{config.pipeline} stages{virtual_stages} do not divide the {network.blocks} blocks of {network.name}"
-        )
+    stages = place_stages(network.blocks, config.pipeline, config.virtual_stages, config.layout, network.name)
     data = workers // config.devices_per_replica
     if batch_size % (data * config.micro_batch_size):
         raise BadValue(
@@ -349,40 +469,47 @@ def plan_layout(network: Network, topology: Topology, batch_size: int, config: P
             f"(got {batch_size})"
         )
     micro_batches = batch_size // (data * config.micro_batch_size)
-    return Layout(data, micro_batches, blocks * config.virtual_stages)
-
-
-def _blocks_per_stage(blocks: int, stages: int) -> int | None:
-    """Return the blocks per (virtual) stage, or None if the stages cannot be equal.
-
-    If need be, embedding and head count as one block each. This is how the 126 blocks of Llama 3 are divided into 16
-    stages (Dubey et al. 2024, section 3.3.2): the first and the last stage have one block less.
-    """
-    for number in (blocks, blocks + 2):
-        if number % stages == 0:
-            return number // stages
-    return None
-
-
-def _longest_stage(layout: Layout, blocks: int, config: ParallelConfig, costs: BlockCosts) -> Layout:
-    """Return the layout of the longest stage.
-
-    Where embedding and head count as a block, a stage has either one block less and these layers, or only blocks.
-    """
-    if blocks % (config.pipeline * config.virtual_stages) == 0:
-        return layout
-    outer_s = costs.outer.forward_s + costs.outer.backward_s
-    block_s = costs.block.forward_s + costs.block.backward_s
-    if outer_s > block_s:
-        return layout._replace(blocks=layout.blocks - 1)
-    return layout._replace(outer=0)
+    return Layout(data, micro_batches, tuple(stages))
 
 
 # Communication of activations within a stage, for one micro-batch.
 
 
+class Exchange(NamedTuple):
+    """How activations are exchanged within a stage, and the shares that computation hides.
+
+    Attributes
+    ----------
+    dispatcher : Dispatcher
+        Library that sends tokens to their experts.
+    experts_per_token : int
+        Active experts of a token.
+    tensor_overlap, expert_overlap : float
+        Hidden share of the collectives between tensor-parallel devices, and of the exchange of tokens.
+    """
+
+    dispatcher: Dispatcher = DISPATCHERS["alltoall"]
+    experts_per_token: int = 1
+    tensor_overlap: float = 0.0
+    expert_overlap: float = 0.0
+
+
+def _exchange_of(job: Job, config: ParallelConfig, settings: Settings, experts_per_token: int) -> Exchange:
+    """Return how the stack of a configuration exchanges activations."""
+    tuned = uses_tuned_stack(job, config)
+    dispatcher = DISPATCHERS[config.dispatch or (STACK_DISPATCHER if tuned else "alltoall")]
+    if not tuned or not settings.overlap or not job.model.is_forecast:
+        return Exchange(dispatcher, experts_per_token)
+    constants = job.stack_constants or stack_constants()
+    return Exchange(dispatcher, experts_per_token, constants.tensor_overlap, constants.expert_overlap)
+
+
 def _activation_communication_s(
-    cost: DeviceCost, topology: Topology, config: ParallelConfig, compute_factor: float
+    cost: DeviceCost,
+    topology: Topology,
+    config: ParallelConfig,
+    compute_factor: float,
+    exchange: Exchange = Exchange(),  # noqa: B008  an immutable tuple
 ) -> tuple[float, float]:
     """Return the communication time of one micro-batch within a stage, and its exposed part.
 
@@ -405,10 +532,15 @@ def _activation_communication_s(
     communication_s = sum(
         share * float(topology_all_reduce_s(tensor_group, size)) for size, share in share_by_size.items()
     )
-    if config.expert > 1 and cost.routed_bytes:
-        expert_group = subgroup_topology(topology, 1, config.expert)
-        communication_s += (forward_passes + 1) * topology_all_to_all_s(expert_group, cost.routed_bytes)
-    exposed_s = communication_s
+    exposed_s = communication_s * (1 - exchange.tensor_overlap)
+    if config.expert > 1 and cost.routings:
+        row_bytes = cost.routed_bytes / cost.routings
+        one_way_s = expert_exchange_s(
+            topology, config.expert, row_bytes, exchange.experts_per_token, exchange.dispatcher
+        )
+        routed_s = (forward_passes + 1) * cost.routings * one_way_s
+        communication_s += routed_s
+        exposed_s += routed_s * (1 - exchange.expert_overlap)
     devices = config.context
     if devices > 1:
         ring_passes = [(cost.ring_bytes, cost.attention_s)] * forward_passes
@@ -538,27 +670,44 @@ def _stage_transfer_s(topology: Topology, config: ParallelConfig, layout: Layout
     return float(point_to_point_time_s(size, topology.inside))
 
 
-def _saved_activation_bytes(costs: BlockCosts, config: ParallelConfig, layout: Layout, blocks: int) -> float:
-    """Return the activation memory of the first stage, which has the most micro-batches in flight.
+def micro_batches_in_flight(config: ParallelConfig, micro_batches: int, position: int) -> float:
+    """Return the micro-batches of which a device of a pipeline holds the activations at most.
 
-    Korthikanti et al. 2022, section 4.2.3. The peak is in the backward pass of the loss, or in that of a block, after
-    the block is computed again.
+    Narayanan et al. 2021, section 2.2: the first stage holds as many as there are stages. With virtual stages a device
+    holds parts of its blocks, of Megatron-LM's warm-up and one more (Korthikanti et al. 2022, section 4.2.3).
     """
-    in_flight = min(config.pipeline, layout.micro_batches) / config.pipeline
-    if config.virtual_stages > 1:
-        in_flight *= 1 + (config.pipeline - 1) / (config.pipeline * config.virtual_stages)
-    block_bytes, hidden_state_bytes = costs.block.activation_bytes, costs.hidden_state_bytes
+    stages, virtual = config.pipeline, config.virtual_stages
+    if virtual == 1:
+        return min(stages - position, micro_batches)
+    parts = 2 * (stages - position - 1) + (virtual - 1) * stages + 1
+    return min(parts, micro_batches * virtual) / virtual
+
+
+def _saved_activation_bytes(
+    stage: StageCost, config: ParallelConfig, in_flight: float, hidden_state_bytes: float
+) -> float:
+    """Return the activation memory of a device of a pipeline.
+
+    The peak is in the backward pass of the loss, or in that of a block, after the block is computed again.
+
+    Parameters
+    ----------
+    in_flight : float
+        Micro-batches of which the activations are held.
+    """
+    block_bytes = stage.block.activation_bytes
+    for name in config.recompute_modules:
+        block_bytes -= getattr(stage.block, f"{name}_bytes")
     saved_bytes, recomputed_bytes = hidden_state_bytes, block_bytes  # of each block, and of the one computed again
     if config.recompute == "selective" and config.execution != MEGATRON:
-        saved_bytes += costs.block.saved_bytes
+        saved_bytes += stage.block.saved_bytes
     elif config.recompute in ("full", "offload"):
         share = 1 / config.recompute_every
         saved_bytes = hidden_state_bytes * share + block_bytes * (1 - share)
     else:
         saved_bytes, recomputed_bytes = block_bytes, 0.0
-    all_saved_bytes = saved_bytes * blocks * in_flight
+    all_saved_bytes = saved_bytes * stage.blocks * in_flight * (1 - config.offloaded_share)
     if config.recompute == "offload":  # inputs of two blocks are on the device: one in use, one in transfer
-        all_saved_bytes -= hidden_state_bytes * max(blocks * in_flight / config.recompute_every - 2, 0.0)
-    logits_bytes = costs.outer.logits_bytes * layout.outer
-    peak_bytes = max(recomputed_bytes, logits_bytes) + costs.outer.workspace_bytes * layout.outer
-    return all_saved_bytes + costs.outer.activation_bytes + peak_bytes
+        all_saved_bytes -= hidden_state_bytes * max(stage.blocks * in_flight / config.recompute_every - 2, 0.0)
+    peak_bytes = max(recomputed_bytes, stage.outer.logits_bytes) + stage.outer.workspace_bytes
+    return all_saved_bytes + stage.outer.activation_bytes + peak_bytes

@@ -17,12 +17,12 @@ import msgspec
 
 from ..errors import BadFile, BadValue, PaleoError, UnknownName, UsageProblem
 from ..files import read_typed, shipped_folder
-from ..machines import Price, find_device
+from ..machines import Device, Price, find_device
 from ..machines.registry import normalize_name
 from ..units import parse_quantity
 from .clusters import WORST, PredictStep, StepForecast
 from .job import BUCKET_BYTES, Settings
-from .links import FORM, LinkRate, Topology, link_rate
+from .links import FORM, LinkRate, Topology, link_between_nodes, link_inside_nodes, link_rate
 
 _MAX_BYTES = 2**16
 _NODE = re.compile(r"(?:(?P<count>\d{1,9})\s*[xX×]\s*)?(?P<device>[^@]*?)\s*(?:@(?P<link>.*))?", re.DOTALL)
@@ -47,8 +47,13 @@ class _TopologySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     between: str | _LinkSpec | None = None
 
 
-def parse_topology(text: str, *, ppp: float | None = None, hardware_files: Iterable[Path] = ()) -> Topology:
+def parse_topology(
+    text: str, *, ppp: float | None = None, hardware_files: Iterable[Path] = (), device: Device | None = None
+) -> Topology:
     """Parse a topology; the grammar is in docs/topology.md.
+
+    The name of a link inside nodes means all lanes of the device, and that of a network between nodes of GPUs one port
+    per device; ``1x`` in front of the name asks for one.
 
     Parameters
     ----------
@@ -60,6 +65,8 @@ def parse_topology(text: str, *, ppp: float | None = None, hardware_files: Itera
         Share of the data sheet's bandwidth that every link reaches; by default the value of each link.
     hardware_files : iterable of Path
         Files with further devices.
+    device : Device, optional
+        Device of a topology that names none.
 
     Raises
     ------
@@ -68,10 +75,10 @@ def parse_topology(text: str, *, ppp: float | None = None, hardware_files: Itera
     """
     text = text.strip()
     if not text.endswith(".toml"):
-        return _build_topology(_parse_spec(text), ppp, hardware_files)
+        return _build_topology(_parse_spec(text), ppp, hardware_files, device)
     try:
         spec = read_typed(Path(text), _TopologySpec, "topology", _MAX_BYTES)
-        return _build_topology(spec, ppp, hardware_files)
+        return _build_topology(spec, ppp, hardware_files, device)
     except UsageProblem as error:
         raise BadFile(f"{text}: {error}") from None
 
@@ -101,18 +108,39 @@ def _link_text(match: re.Match[str], text: str) -> str | None:
     return link
 
 
-def _build_topology(spec: _TopologySpec, ppp: float | None, hardware_files: Iterable[Path]) -> Topology:
-    device = None if spec.device is None else find_device(spec.device, hardware_files).id
-    inside, between = _resolve_link(spec.inside, ppp), _resolve_link(spec.between, ppp)
-    return Topology(device, spec.devices_per_node, inside, spec.nodes, between)
+def _build_topology(
+    spec: _TopologySpec, ppp: float | None, hardware_files: Iterable[Path], device: Device | None
+) -> Topology:
+    named = None if spec.device is None else find_device(spec.device, hardware_files)
+    inside = between = None
+    assumptions = []
+    if spec.inside is not None:
+        name, assumed = link_inside_nodes(_link_name(spec.inside), named or device)
+        inside = _resolve_link(spec.inside, name, ppp)
+        assumptions.append(assumed)
+    if spec.between is not None:
+        name, assumed = link_between_nodes(_link_name(spec.between), spec.devices_per_node)
+        between = _resolve_link(spec.between, name, ppp)
+        assumptions.append(assumed)
+    return Topology(
+        None if named is None else named.id,
+        spec.devices_per_node,
+        inside,
+        spec.nodes,
+        between,
+        tuple(filter(None, assumptions)),
+    )
 
 
-def _resolve_link(spec: str | _LinkSpec | None, ppp: float | None) -> LinkRate | None:
-    if spec is None:
-        return None
+def _link_name(spec: str | _LinkSpec) -> str:
+    return spec if isinstance(spec, str) else spec.link
+
+
+def _resolve_link(spec: str | _LinkSpec, name: str, ppp: float | None) -> LinkRate:
+    """Return the rate of a link by name, with the values that a TOML file sets."""
     if isinstance(spec, str):
-        return link_rate(spec, ppp)
-    rate = link_rate(spec.link, spec.ppp if ppp is None else ppp)
+        return link_rate(name, ppp)
+    rate = link_rate(name, spec.ppp if ppp is None else ppp)
     if spec.latency is None:
         return rate
     latency_s = parse_quantity(spec.latency, "s")
@@ -274,6 +302,8 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Price of a node.
     notes : list of str
         Remarks for the user.
+    is_rack : bool
+        Whether a node is a rack, of which a job may use a part: 64 of 72 devices for a job of 256.
     """
 
     name: str
@@ -282,12 +312,15 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inside: NodeLink
     between: NodeLink
     sources: dict[str, str]
+    is_rack: bool = False
     aliases: list[str] = []
     price: Price | None = None
     notes: list[str] = []
 
     def topology(self, workers: int = 0, ppp: float | None = None) -> Topology:
         """Return a topology of as many nodes as the workers need, at least one.
+
+        A job that does not fill racks uses the same number of devices of each, as few racks as possible.
 
         Parameters
         ----------
@@ -296,9 +329,16 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ppp : float, optional
             Share of the data sheet's bandwidth that the links reach.
         """
-        nodes = max(-(-workers // max(self.devices_per_node, 1)), 1)
-        inside, between = link_rate(self.inside.link, ppp), link_rate(self.between.link, ppp)
-        return Topology(self.device, self.devices_per_node, inside, nodes, between)
+        per_node = self.devices_per_node
+        assumptions = []
+        if self.is_rack and workers > per_node and workers % per_node:
+            per_node = max(devices for devices in range(1, per_node + 1) if workers % devices == 0)
+            assumptions.append(f"{per_node} of the {self.devices_per_node} devices of each rack are used")
+        nodes = max(-(-workers // max(per_node, 1)), 1)
+        between, _ = link_between_nodes(self.between.link, per_node)
+        return Topology(
+            self.device, per_node, link_rate(self.inside.link, ppp), nodes, link_rate(between, ppp), tuple(assumptions)
+        )
 
     @property
     def price_usd_per_h(self) -> float | None:

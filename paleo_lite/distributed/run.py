@@ -11,15 +11,17 @@ import msgspec
 from ..counting import GENERATION_PHASES
 from ..counting.work import check_batch_size
 from ..errors import BadValue
-from ..machines import Machine
+from ..machines import Device, Machine
 from ..timing import TimeModel, Workload, describe_model
+from ..timing.blocks import KERNEL_NOTE
 from ..timing.budget import Amount, Budget, make_budget
 from ..timing.memory import largest_batch, usable_bytes
 from ..timing.prediction import setting_notes
+from ..timing.training_stack import stack_constants
 from ..units import parse_range
 from .advise import Advice
 from .advise import advise as compare_strategies
-from .blocks import generation_notes
+from .blocks import generation_notes, uses_tuned_stack
 from .clusters import (
     EXPECTED,
     WORST,
@@ -31,8 +33,8 @@ from .clusters import (
     condition_on_measurements,
     parse_measured,
 )
-from .job import Job, Settings
-from .links import Topology, flat_topology, link_rate
+from .job import Job, ParallelConfig, Settings
+from .links import Topology, flat_topology, link_inside_nodes, link_rate
 from .platforms import Computer, Platform, find_platform, parse_topology
 from .scale import predict_step, scale
 from .strategies import STRATEGIES, resolve_strategy
@@ -92,8 +94,13 @@ class Request(msgspec.Struct, frozen=True):
         """Return the samples per step of all workers for a resolved batch size."""
         return batch_size * workers if self.scaling == "weak" else batch_size
 
-    def build_topology(self, hardware_files: Sequence[Path] = ()) -> Topology:
+    def build_topology(self, hardware_files: Sequence[Path] = (), device: Device | None = None) -> Topology:
         """Return the topology that a link, a topology or a platform describes.
+
+        Parameters
+        ----------
+        device : Device, optional
+            Device, unless the topology or platform names it.
 
         Raises
         ------
@@ -110,7 +117,9 @@ class Request(msgspec.Struct, frozen=True):
             if platform is not None:
                 topology = platform.topology(max(counts, default=0), self.ppp_comm)
             else:
-                topology = parse_topology(self.topology or "", ppp=self.ppp_comm, hardware_files=hardware_files)
+                topology = parse_topology(
+                    self.topology or "", ppp=self.ppp_comm, hardware_files=hardware_files, device=device
+                )
             if counts and max(counts) > topology.workers:
                 raise BadValue(
                     f"`--workers` must be <= {topology.workers}, the devices of {topology.describe()} "
@@ -120,7 +129,9 @@ class Request(msgspec.Struct, frozen=True):
         if not counts:
             raise BadValue("`scale` needs `--workers`, such as 8 or 1,2,4,...,128, or a `--topology`")
         if self.link is not None:
-            return flat_topology(link_rate(self.link, self.ppp_comm), max(counts))
+            name, assumed = link_inside_nodes(self.link, device)
+            topology = flat_topology(link_rate(name, self.ppp_comm), max(counts))
+            return msgspec.structs.replace(topology, assumptions=(assumed,) if assumed else ())
         if max(counts) > 1:
             raise BadValue(
                 "several workers need a link: give `--link ethernet20`, "
@@ -223,7 +234,7 @@ def predict_scaling(
         if isinstance(cluster, ConditionedPrior):
             scores = cluster.mean_scores
         used_topology, _ = cluster_prior().cluster_at(scores, used_topology, settings)
-    return _make_table(request, used_topology, job, advice, budget, batch_size)
+    return _make_table(request, used_topology, job, advice, budget, batch_size, settings)
 
 
 def _condition_job(
@@ -252,19 +263,26 @@ def _condition_job(
 
 
 def _make_table(
-    request: Request, topology: Topology, job: Job, advice: Advice, budget: Budget, batch_size: int
+    request: Request,
+    topology: Topology,
+    job: Job,
+    advice: Advice,
+    budget: Budget,
+    batch_size: int,
+    settings: Settings,
 ) -> ScaleTable:
-    device = job.machine.device
-    notes = _collect_notes(request, topology, job, advice.rows, budget, batch_size)
+    device, options = job.machine.device, job.workload.options
+    notes = _collect_notes(request, topology, job, advice.rows, budget, batch_size, settings)
     return ScaleTable(
         network=job.workload.network.name,
         gpu=device.id,
         gpu_name=device.name,
-        precision=job.workload.options.products or job.workload.precision,
+        precision=options.recipe or options.products or job.workload.precision,
         scaling=request.scaling,
         batch_size=batch_size,
         topology=topology.describe(),
         links=tuple(link.describe() for link in topology.links.values()),
+        assumptions=topology.assumptions if topology.workers > 1 else (),
         model=describe_model(job.model),
         is_forecast=job.model.is_forecast,
         memory_bytes=device.memory_bytes,
@@ -281,20 +299,19 @@ def _make_table(
 
 
 def _collect_notes(
-    request: Request, topology: Topology, job: Job, rows: list[ScaleRow], budget: Budget, batch_size: int
+    request: Request,
+    topology: Topology,
+    job: Job,
+    rows: list[ScaleRow],
+    budget: Budget,
+    batch_size: int,
+    settings: Settings,
 ) -> list[str]:
     """Return the notes of a table: missing prices, origin of the figures, and the largest batch that fits."""
     device, options = job.machine.device, job.workload.options
     notes = [*job.workload.network.notes, *setting_notes(job.machine, job.model)]
     if budget.images is not None and budget.price_usd_per_h is None:
         notes.append(f"the price of {device.name} is unknown, and so is the cost: give `--price`, such as '0.90 USD/h'")
-    for link in topology.links.values():
-        full_links = [attached.link for attached in device.links if attached.link.startswith(f"{link.name}-x")]
-        if link.per == "lane" and full_links:
-            lanes = full_links[0].removeprefix(f"{link.name}-x")
-            notes.append(
-                f"{link.name} is one of the {lanes} lanes of {device.name}: `--link {full_links[0]}` uses all of them"
-            )
     platform = None if request.platform is None else find_platform(request.platform)
     if isinstance(platform, Platform):
         notes.append(f"fitted: {platform.describe()}")
@@ -314,8 +331,8 @@ def _collect_notes(
             notes.append(f"this cluster was not measured: links, overlap and stragglers are those of {origin}")
     if options.products:
         notes.append(
-            f"matrix products are computed in {options.products}, except for the logits; all other operations and "
-            f"saved tensors are in {job.workload.precision}"
+            f"matrix products are computed in {options.recipe or options.products}, except for the logits; all other "
+            f"operations are in {job.workload.precision}"
         )
     too_large = [row.batch_size // row.workers for row in rows if row.fits is False and row.strategy == "data"]
     if too_large:
@@ -329,5 +346,14 @@ def _collect_notes(
                 "weight once for all of them"
             )
         return [*notes, *generation_notes(job)]
-    device_batch = 1 if STRATEGIES[request.strategy].divides_blocks else batch_size
-    return [*notes, *job.device_step(device_batch).model_notes]
+    divides_blocks = STRATEGIES[request.strategy].divides_blocks
+    model_notes = job.device_step(1 if divides_blocks else batch_size).model_notes
+    config = settings.parallel or ParallelConfig()
+    if divides_blocks and job.model.is_forecast and uses_tuned_stack(job, config):
+        points = stack_constants().kernels.points
+        model_notes = tuple(note for note in model_notes if not note.startswith(KERNEL_NOTE))
+        notes.append(
+            f"{KERNEL_NOTE} a tuned stack (Megatron-LM with Transformer Engine), fitted to {points} steps of published "
+            "pre-training"
+        )
+    return [*notes, *model_notes]

@@ -77,6 +77,8 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
         Strategies that are impossible, with the reason, if strategies were compared.
     notes : tuple of str
         Remarks for the user.
+    assumptions : tuple of str
+        What names of links and platforms were taken to mean; the first line of an answer says so.
     is_forecast : bool
         Whether times are forecasts; otherwise they are lower bounds by data sheets.
     phase : {"training", "prefill", "decode"}
@@ -104,6 +106,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     why: str = ""
     refused: dict[str, str] = {}
     notes: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
     is_forecast: bool = True
     phase: str = "training"
     trainable_parameters: int | None = None
@@ -130,7 +133,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
             answer["why"] = self.why
             answer["refused"] = self.refused
         answer["rows"] = [row.to_dict() for row in self.rows]
-        answer["notes"] = list(self.notes)
+        answer["notes"] = [*self.assumptions, *self.notes]
         return answer
 
 

@@ -308,6 +308,8 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Bandwidth in one direction.
     per : {"", "lane", "device", "port"}
         Unit that has this bandwidth: one lane of several, all links of a device, or one network port.
+    one_per_device : bool
+        Whether nodes of GPUs have a port of this network for each device.
     latency : Figure or None
         Latency, if a source gives it.
     random_reads : Figure or None
@@ -318,6 +320,7 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Literal["host", "device", "network", "storage"]
     per_direction: Figure
     per: Literal["", "lane", "device", "port"] = ""
+    one_per_device: bool = False
     latency: Figure | None = None
     random_reads: Figure | None = None
     aliases: list[str] = []

@@ -98,9 +98,10 @@ def _headline(table: ScaleTable) -> str:
     head += f", batch {table.batch_size}"
     if table.scaling == "weak":
         head += " per worker"
+    assumed = f"; assumed: {', '.join(table.assumptions)}" if table.assumptions else ""
     if table.why:
         bound = "" if table.is_forecast else " (bounds from the data sheets)"
-        return f"{head}, {table.rows[0].workers} workers{bound}: {table.why}"
+        return f"{head}, {table.rows[0].workers} workers{bound}: {table.why}{assumed}"
     last = table.rows[-1]
     if table.phase == "training":
         head += f", {last.strategy}"
@@ -119,7 +120,7 @@ def _headline(table: ScaleTable) -> str:
         answer += f", speed-up {last.speedup / last.baseline_workers:.4g} over {baseline} ({efficiency})"
     if last.fits is False:
         answer += "; does not fit into memory"
-    return f"{head}: {answer}"
+    return f"{head}: {answer}{assumed}"
 
 
 def _columns(table: ScaleTable) -> list[Column]:

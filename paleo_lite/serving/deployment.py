@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from ..distributed.collectives import point_to_point_time_s
-from ..distributed.links import Topology, link_rate
+from ..distributed.links import Topology, link_inside_nodes, link_rate
 from ..errors import BadValue
 from ..machines import Device
 from .cache import CacheRoom, cached_bytes, measure_room
@@ -232,4 +232,5 @@ def tensor_group(device: Device, tensor: int, link: str | None = None, topology:
         if tensor > topology.devices_per_node:
             raise BadValue(f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {tensor})")
         return topology.with_workers(tensor)
-    return Topology(None, tensor, link_rate(link or device_link(device)), 1, None)
+    name, _ = link_inside_nodes(link or device_link(device), device)
+    return Topology(None, tensor, link_rate(name), 1, None)

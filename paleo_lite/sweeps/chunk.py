@@ -18,7 +18,7 @@ import numpy as np
 from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS, passes_of
 from ..distributed.clusters import cluster_prior
 from ..distributed.job import DeviceStep, Job, Settings, as_scalar
-from ..distributed.links import Topology, flat_topology, link_rate
+from ..distributed.links import Topology, flat_topology, link_inside_nodes, link_rate
 from ..distributed.scale import predict_step
 from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, PaleoError
@@ -412,14 +412,12 @@ def _fill_multi_worker_rows(grid: Grid, single: SingleWorkerTimes) -> None:
     space, chunk = grid.space, grid.chunk
     if max(space.workers) == 1:
         return
-    topologies = []
-    for link in space.links:
-        rate = link_rate(link)
-        topologies.append([flat_topology(rate, workers) for workers in space.workers])
     for (case, (_, phase)), (device, model) in product(enumerate(chunk.cases), grid.models):
         if phase != "training":
             continue
         job = SweptJob(grid, single, (case, device, model))
+        names = [link_inside_nodes(link, job.machine.device)[0] for link in space.links]
+        topologies = [[flat_topology(link_rate(name), workers) for workers in space.workers] for name in names]
         for inner_index in np.ndindex(*space.inner_shape[1:]):
             scaling, _, link_index, _, workers_index = inner_index
             workers = space.workers[workers_index]

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from ..counting import Layer
 from ..errors import BadFile
 from ..files import read_typed, shipped_folder
 from ..machines import Device, Machine
 from ..units import parse_quantity
-from .attention import KernelShares, kernel_shares, scale_class
+from .attention import UPDATE, KernelShares, kernel_shares, scale_class
 from .calibrated import NAMES, CalibratedModel, library_peak, prepare_steps
 from .features import Features
 from .models import RequestedOutputs, TimeModel, Times
@@ -35,6 +36,9 @@ SCALED = ("share_other",)
 
 HOST_CONSTANTS = ("overhead_s", "overhead_backward_s")
 """Constants of the host; the others are those of kernels."""
+
+KERNEL_NOTE = "the kernels have the constants of"
+"""Beginning of the note that says where the constants of kernels are from."""
 
 _MAX_FILE_BYTES = 2**16
 
@@ -104,10 +108,16 @@ class TrainingModel(CalibratedModel, frozen=True, eq=False):
         Share of the communication of sharded parameters that computation does not hide.
     has_host_constants : bool
         Whether the host has the constants of training frameworks on many devices, too.
+    kind_efficiency : dict of str to float
+        Share of the peak that layers of a kind reach, over that of their class of work.
+    half_expert_size : float
+        Smaller dimension of an expert's matrix at which grouped products reach half of `kind_efficiency`.
     """
 
     exposed_sharding: float = 0.0
     has_host_constants: bool = True
+    kind_efficiency: dict[str, float] = msgspec.field(default_factory=dict)
+    half_expert_size: float = 0.0
 
     def with_kernel_rates(self, features: Features, workload: Workload, machine: Machine) -> Features:
         """Return the features with the rates of attention kernels and of the largest matrix products.
@@ -115,7 +125,19 @@ class TrainingModel(CalibratedModel, frozen=True, eq=False):
         The constant ``efficiency_attention`` is the share that a step reaches of the rate of the kernel alone, and
         ``efficiency_gemm`` the share of the peak on a device on which products reach `REFERENCE_PRODUCT_SHARE`.
         """
-        return self._scale_kernels(features, workload.attention, workload.precision, machine)
+        features = self._scale_kernels(features, workload.attention, workload.precision, machine)
+        if not self.kind_efficiency:
+            return features
+        by_layer = np.array([self._efficiency_of(layer) for layer in workload.layers])
+        efficiency = np.where(features.pass_number < UPDATE, by_layer[features.position[:, 1]], 1.0)
+        return msgspec.structs.replace(features, padding=features.padding / efficiency)
+
+    def _efficiency_of(self, layer: Layer) -> float:
+        """Return the share of the peak that a layer reaches, over that of its class of work."""
+        efficiency = self.kind_efficiency.get(layer.kind, 1.0)
+        if layer.kind == "grouped_matmul":
+            efficiency /= 1 + self.half_expert_size / min(layer.weights[0][1:])
+        return efficiency
 
     def evaluate_many(self, stack: BatchedStack, machine: Machine, precision: str, outputs: RequestedOutputs) -> Times:
         """Time many cases and batch sizes; see `TimeModel.evaluate_many`."""
@@ -158,7 +180,20 @@ def use_training_constants(model: TimeModel, constants: TrainingConstants | None
     """
     if not isinstance(model, CalibratedModel) or (isinstance(model, TrainingModel) and model.has_host_constants):
         return model
-    return _replace_parameters(model, constants or training_constants(), has_host_constants=True)
+    constants = constants or training_constants()
+    values = constants.constants
+    if isinstance(model, TrainingModel):  # its kernels have the constants already
+        values = {name: value for name, value in values.items() if name in HOST_CONSTANTS}
+    return _replace_parameters(model, constants, values, has_host_constants=True)
+
+
+def use_all_constants(model: CalibratedModel, constants: TrainingConstants) -> TrainingModel:
+    """Return a model with all constants, also where its kernels have the shipped ones of training."""
+    values = constants.constants
+    if isinstance(model, TrainingModel):
+        shipped = training_constants().constants
+        values = {name: value / shipped[name] if name in SCALED else value for name, value in values.items()}
+    return _replace_parameters(model, constants, values, has_host_constants=True)
 
 
 def use_kernel_constants(model: TimeModel) -> TimeModel:
@@ -170,20 +205,16 @@ def use_kernel_constants(model: TimeModel) -> TimeModel:
     if not isinstance(model, CalibratedModel) or isinstance(model, TrainingModel):
         return model
     constants = training_constants()
-    note = f"the kernels have the constants of {constants.points} published training steps of language models"
+    note = f"{KERNEL_NOTE} {constants.points} published training steps of language models"
     model = msgspec.structs.replace(model, notes=(*model.notes, note))
-    return _replace_parameters(model, constants, has_host_constants=False)
+    values = {name: value for name, value in constants.constants.items() if name not in HOST_CONSTANTS}
+    return _replace_parameters(model, constants, values, has_host_constants=False)
 
 
 def _replace_parameters(
-    model: CalibratedModel, constants: TrainingConstants, has_host_constants: bool
+    model: CalibratedModel, constants: TrainingConstants, values: dict[str, float], has_host_constants: bool
 ) -> TrainingModel:
-    """Return a model with the constants of transformer training, with or without those of the host."""
-    values = constants.constants
-    if isinstance(model, TrainingModel):  # its kernels have the constants already
-        values = {name: value for name, value in values.items() if name in HOST_CONSTANTS}
-    elif not has_host_constants:
-        values = {name: value for name, value in values.items() if name not in HOST_CONSTANTS}
+    """Return a model with these values of constants of transformer training."""
     changed = [NAMES.index(name) for name in values]
     replaced = [NAMES.index(name) for name in values if name not in SCALED]
     theta, covariance = model.theta.copy(), model.covariance.copy()

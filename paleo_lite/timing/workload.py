@@ -16,9 +16,10 @@ from ..counting.kinds import class_of
 from ..counting.work import COLUMNS, MIXED_EXECUTIONS, PASSES, check_batch_size, check_execution, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..formats import FORMATS, Format, bytes_per_number, format_of_weights
-from ..units import element_bytes
+from ..units import PRECISION_BYTES, element_bytes
 from .optimizers import MASTER_BYTES, OPTIMIZERS, embedding_shapes, update_cost
 from .quantization import read_stored_weights
+from .training_recipes import TRAINING_RECIPES, find_recipe
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -386,6 +387,8 @@ class TrainingOptions(msgspec.Struct, frozen=True):
         Narrower precision of matrix products. It requires mixed precision and applies to layers with weights except the
         last one, which computes the logits (Micikevicius et al. 2022, FP8 formats for deep learning; NVIDIA 2025,
         Pretraining large language models with NVFP4).
+    recipe : str or None
+        Recipe of the narrower products, one of `paleo_lite.timing.training_recipes.TRAINING_RECIPES`; None for none.
     fused_loss : bool
         Whether the cross entropy of a language model is one kernel, which reads the logits as they are (flash-attn,
         Liger), instead of several kernels in fp32.
@@ -421,6 +424,7 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     checkpointing: str = "none"
     accumulation: int = 1
     products: str | None = None
+    recipe: str | None = None
     fused_loss: bool = False
     loss_chunks: int = 1
     fp32_gradients: bool = False
@@ -480,10 +484,19 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     def split_precision(self, precision: str) -> tuple[str, TrainingOptions]:
         """Return the precision of tensors, and the options with the precision of products.
 
-        Mixed precision in fp8 or fp4 stores tensors in bf16 and multiplies in fp8 or fp4.
+        Mixed precision in fp8, mxfp8, fp4 or nvfp4 stores tensors in bf16 and multiplies in fp8 or fp4.
+
+        Raises
+        ------
+        BadValue
+            If a recipe of training is used without mixed precision.
         """
-        if precision in NARROW_PRODUCTS and self.mixed_precision:
-            return "bf16", msgspec.structs.replace(self, products=precision)
+        recipe = find_recipe(precision)
+        if recipe is not None and self.mixed_precision:
+            products = TRAINING_RECIPES[recipe].products
+            return "bf16", msgspec.structs.replace(self, products=products, recipe=recipe)
+        if precision in TRAINING_RECIPES and precision not in PRECISION_BYTES:
+            raise BadValue(f"`--precision {precision}` is for mixed precision: add `--mixed-precision`")
         return precision, self
 
 

@@ -41,6 +41,26 @@ def test_links_agree_with_the_documentation(name, device, inside, gbit) -> None:
     assert machine.between.bandwidth_bytes_per_s == gbit / 8 * 1e9
 
 
+# NVL72 racks: 64 of 72 devices are used by jobs of 256, as published runs do; a port of 400 or 800 Gbit/s per GPU.
+@pytest.mark.parametrize(
+    ("name", "workers", "devices_per_node", "gbit_per_device"),
+    [
+        ("gb200-nvl72", 256, 64, 400),
+        ("gb300-nvl72", 144, 72, 800),
+        ("gb300-nvl72", 64, 72, 800),
+        ("gb200-nvl72", 100, 50, 400),
+        ("dgx-b300", 16, 8, 800),
+        ("hgx-b200", 16, 8, 400),
+        ("mi355x", 16, 8, 400),
+    ],
+)
+def test_racks_and_nodes_of_today(name: str, workers: int, devices_per_node: int, gbit_per_device: float) -> None:
+    machine = find_platform(name).topology(workers)
+    assert machine.devices_per_node == devices_per_node
+    assert machine.between.bandwidth_bytes_per_s == devices_per_node * gbit_per_device / 8 * 1e9
+    assert bool(machine.assumptions) == (workers in (256, 100))
+
+
 def test_every_file_is_valid_and_lists_its_sources() -> None:
     assert len(computer_names()) >= 11
     for name in computer_names():

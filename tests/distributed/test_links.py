@@ -19,6 +19,7 @@ from paleo_lite.distributed.links import (
     read_link_calibration,
     shipped_link_calibrations,
 )
+from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
 from paleo_lite.machines import read_links
 
@@ -175,10 +176,32 @@ def test_a_link_describes_the_unit_of_its_bandwidth(name: str, description: str)
     assert description in link_rate(name).describe()
 
 
-def test_a_note_gives_the_number_of_lanes() -> None:
+def test_the_name_of_a_lane_means_all_lanes_of_the_device() -> None:
     """NVLink 4: 18 links of 25 GB/s on an H100 SXM, 12 on the PCIe cards' bridge (NVIDIA's data sheet)."""
     for gpu, count in (("h100-sxm", 18), ("h100-pcie", 12)):
-        table = paleo_lite.scale("alexnet", gpu=gpu, link="nvlink4", workers=[2], precision="fp16")
-        assert any(f"nvlink4 is one of the {count} lanes of" in note for note in table.notes)
-    whole = paleo_lite.scale("alexnet", gpu="h100-sxm", link="nvlink4-x18", workers=[2], precision="fp16")
-    assert not any("lane" in note for note in whole.notes)
+        asked = {"gpu": gpu, "workers": [2], "precision": "fp16"}
+        table, whole = (
+            paleo_lite.scale("alexnet", link=link, **asked) for link in ("nvlink4", f"nvlink4-x{count}")
+        )  # fmt: skip
+        assert f"; assumed: nvlink4 means all {count} lanes of a {gpu}" in table.document().title
+        assert (table[0].time_s, table.links) == (whole[0].time_s, whole.links)
+        assert not whole.assumptions
+    lane = paleo_lite.scale("alexnet", gpu="h100-sxm", link="1x nvlink4", workers=[2], precision="fp16")
+    assert "25 GB/s" in lane.links[0] and not lane.assumptions
+
+
+@pytest.mark.parametrize(
+    ("topology", "inside", "between"),
+    [
+        ("8x b200 @ nvlink5, 4 nodes @ infiniband-ndr", 900e9, 8 * 50e9),  # DGX B200
+        ("8x h100-sxm @ nvlink4, 2 nodes @ 1x infiniband-ndr", 450e9, 50e9),
+        ("4x a100-sxm-80gb @ 2x nvlink3, 2 nodes @ infiniband-hdr", 50e9, 4 * 25e9),
+        ("2x k40m @ pcie3, 16 nodes @ infiniband-fdr", 15.75e9, 6.82e9),  # nodes of that time have one port
+        ("8x v100-sxm2 @ nvlink2, 2 nodes @ 25 GB/s", 150e9, 25e9),
+        ("h100-sxm, 4 nodes @ infiniband-ndr", None, 50e9),
+    ],
+)
+def test_links_of_nodes_are_those_of_whole_devices(topology: str, inside: float | None, between: float) -> None:
+    machine = parse_topology(topology)
+    assert (machine.inside and machine.inside.bandwidth_bytes_per_s) == inside
+    assert machine.between.bandwidth_bytes_per_s == pytest.approx(between)

@@ -12,7 +12,7 @@ import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
-from paleo_lite.distributed.blocks import BlockCosts, DeviceCost
+from paleo_lite.distributed.blocks import NO_COST, StageCost, block_costs
 from paleo_lite.distributed.collectives import point_to_point_time_s, subgroup_topology, topology_all_reduce_s
 from paleo_lite.distributed.job import Job, ParallelConfig, Settings
 from paleo_lite.distributed.parallel_3d import (
@@ -22,8 +22,10 @@ from paleo_lite.distributed.parallel_3d import (
     _ring_step_s,
     _saved_activation_bytes,
     _stage_transfer_s,
+    micro_batches_in_flight,
     train_3d_parallel,
 )
+from paleo_lite.distributed.pipeline_layout import place_stages
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
@@ -198,13 +200,13 @@ def test_a_micro_batch_may_exceed_the_batch_of_a_single_worker():
     [
         ("gpt2", 8, 8, {"tensor": 3}, r"`--tensor 3` times `--pipeline 1` must divide the number of workers \(got 8\)"),
         ("gpt2", 8, 8, {"tensor": 8}, "--tensor 8 does not divide the 12 attention heads of gpt2"),
-        ("gpt2", 8, 8, {"pipeline": 8}, "8 stages do not divide the 12 blocks of gpt2"),
+        ("gpt2", 8, 8, {"pipeline": 4, "layout": "Et*4|tt|t|tL"}, "`--pipeline-layout` has 8 blocks, but gpt2 has 12"),
         (
             "gpt2",
             8,
             8,
-            {"pipeline": 4, "virtual_stages": 2},
-            "4 stages with 2 virtual stages each do not divide the 12 blocks",
+            {"pipeline": 4, "virtual_stages": 4},
+            "4 stages with 4 virtual stages each are too many for the 12 blocks",
         ),
         ("gpt2", 8, 10, {"pipeline": 2}, r"divisible by 4 replicas times micro-batches of 1 \(got 10\)"),
         ("gpt2", 8, 12, {}, r"divisible by 8 replicas times micro-batches of 1 \(got 12\)"),
@@ -284,11 +286,12 @@ def test_tokens_are_sent_to_their_experts_and_back():
         32 * 8 * 3 * 4096 * 14336
     )
     slow = parse_topology("1x h100-sxm, 8 nodes @ 1 GB/s")
-    asked = Settings(parallel=ParallelConfig(zero_stage=0), overlap=False)
+    config = ParallelConfig(zero_stage=0, recompute="none", dispatch="alltoall")
+    asked = Settings(parallel=config, overlap=False)
     job = Job(Workload(network, "bf16", 1, "training", training=ADAM), Machine(find_device("h100-sxm")),
               RooflineModel())  # fmt: skip
     shared = train_3d_parallel(
-        job, slow, 8, msgspec.structs.replace(asked, parallel=ParallelConfig(zero_stage=0, expert=8))
+        job, slow, 8, msgspec.structs.replace(asked, parallel=msgspec.structs.replace(config, expert=8))
     )
     of_experts = 32 * 8 * 3 * 4096 * 14336
     rows = 4096 * 2 * 4096 * 2
@@ -305,10 +308,35 @@ def test_8_bit_matrix_products_are_faster_and_all_else_is_equal():
     asked = {"topology": "8x h100-sxm @ nvlink4-x18", "time_model": "roofline", "sequence_length": 2048}
     bf16, fp8 = (scaled("gpt3-1.3b", 8, 8, ParallelConfig(micro_batch_size=1), **{**asked, "precision": precision})
                  for precision in ("bf16", "fp8"))  # fmt: skip
-    assert fp8.memory_bytes == bf16.memory_bytes and fp8.exposed_s == pytest.approx(bf16.exposed_s, rel=0.3)
+    # Inputs of products are saved in 8 bits: of queries, keys and values, of their output, and of both linear layers.
+    assert bf16.memory_bytes - fp8.memory_bytes == 24 * 2048 * (1 + 1 + 1 + 4) * 2048
+    assert fp8.exposed_s == pytest.approx(bf16.exposed_s, rel=0.3)
     products = 24 * 12 * 2048**2 * 2048 * 6 / 989.4e12
-    assert bf16.compute_s - fp8.compute_s == pytest.approx(products / 2, rel=0.02)
+    # Kernels quantize these inputs, of which queries, keys and values share one, and the gradients of all results: 6
+    # bytes per number at 3.35 TB/s.
+    quantization = 24 * 2048 * (1 + 1 + 1 + 4 + 3 + 1 + 4 + 1) * 2048 * 6 / 3.35e12
+    assert bf16.compute_s - fp8.compute_s == pytest.approx(products / 2 - quantization, rel=0.02)
     assert fp8.peak_per_s == pytest.approx(2 * bf16.peak_per_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "pipeline", "layout"), [("deepseek-v3", 16, ""), ("gpt2", 3, "Et*5|t*7|L")])
+def test_parameters_of_stages_add_up_to_the_network(name: str, pipeline: int, layout: str) -> None:
+    """DeepSeek-V3: three dense blocks are first, and the loss is not on the stage of the embedding."""
+    network = find_network(name, options=SequenceOptions(1024, phase="training"))
+    job = Job(Workload(network, "bf16", 1, "training", training=ADAM), Machine(find_device("h100-sxm")),
+              RooflineModel())  # fmt: skip
+    config = ParallelConfig(pipeline=pipeline, layout=layout)
+    costs = block_costs(job, config)
+    devices = place_stages(network.blocks, pipeline, config.virtual_stages, layout, name)
+    stages = [costs.of_stage(network, device) for device in devices]
+    total = sum(stage.model_state_bytes[0] for stage in stages) / 2  # of 16-bit numbers
+    tied = 50257 * 768 + 1024 * 768 if name == "gpt2" else 0  # the tables of GPT-2 are on the last stage, too
+    assert total == pytest.approx(network.parameters + tied, rel=1e-6)
+    if name == "deepseek-v3":
+        # A dense block: latent attention of 187,107,328 parameters, norms, and 3 x 7,168 x 18,432 in the feed-forward
+        # layer (config.json of DeepSeek-V3; its technical report, section 4.2); the table is 129,280 x 7,168.
+        dense = 187_107_328 + 2 * 7168 + 3 * 7168 * 18432
+        assert stages[0].model_state_bytes[0] / 2 == pytest.approx(3 * dense + 129280 * 7168, rel=1e-4)
 
 
 def test_embedding_and_head_may_count_as_blocks():
@@ -319,8 +347,9 @@ def test_embedding_and_head_may_count_as_blocks():
     topology = parse_topology("7x a100-sxm-80gb @ nvlink3-x12")
     step = train_3d_parallel(job, topology, 7, Settings(parallel=ParallelConfig(pipeline=7)))
     assert step.memory_bytes is not None and step.overheads_s
-    with pytest.raises(BadValue, match="5 stages do not divide the 12 blocks"):
-        train_3d_parallel(job, topology.with_workers(5), 5, Settings(parallel=ParallelConfig(pipeline=5)))
+    with pytest.raises(BadValue, match="15 stages are too many for the 12 blocks of gpt2"):
+        many = parse_topology("15x a100-sxm-80gb @ nvlink3-x12")
+        train_3d_parallel(job, many, 15, Settings(parallel=ParallelConfig(pipeline=15)))
 
 
 @pytest.mark.parametrize(
@@ -398,7 +427,7 @@ def test_memory_of_fsdp_matches_torchtitan(workers, length, batch_size, recomput
 def shared_out(sharding: str, micro_batches: int = 1, nodes: int = 1, **settings):
     """A step with a way of sharding, on a machine without overlap."""
     config = ParallelConfig(sharding=sharding)
-    topology = NODE if nodes == 1 else f"{NODE}, {nodes} nodes @ infiniband-hdr"
+    topology = NODE if nodes == 1 else f"{NODE}, {nodes} nodes @ 1x infiniband-hdr"
     (row,) = pl.scale(
         "gpt3-1.3b", topology=topology, workers=8 * nodes, batch_size=micro_batches, precision="bf16",
         time_model="roofline", training=ADAM, settings=Settings(parallel=config, **settings),
@@ -419,7 +448,7 @@ def test_communication_of_each_sharding() -> None:
         assert row.communication_s == pytest.approx(gathers_and_reductions * unit_s, rel=0.01), name
 
 
-TWO_NODES = parse_topology("8x a100-sxm-80gb @ nvlink3-x12, 2 nodes @ infiniband-hdr")
+TWO_NODES = parse_topology("8x a100-sxm-80gb @ nvlink3-x12, 2 nodes @ 1x infiniband-hdr")
 
 
 @pytest.mark.parametrize("exposed_sharding", [0.0, 0.25, 1.0])
@@ -428,7 +457,7 @@ def test_a_share_of_the_sharding_inside_a_node_is_not_hidden(nodes: int, exposed
     """Full sharding gathers for both passes and reduces, for each micro-batch; a node alone has eight devices."""
     parameter_bytes, gradient_bytes, micro_batches = 4e9, 8e9, 3
     topology = TWO_NODES if nodes == 2 else parse_topology(NODE)
-    layout = Layout(8 * nodes, micro_batches, 24)
+    layout = Layout(8 * nodes, micro_batches)
     communication_s, hidden_s = _gradient_communication_s(
         topology, [ReplicaGroup(1.0, 8 * nodes, 1)], layout, parameter_bytes, gradient_bytes, 1e9,
         ParallelConfig(sharding="full-shard"), Settings(overlap_efficiency=0.5), exposed_sharding,
@@ -448,7 +477,7 @@ def test_experts_are_exchanged_where_dense_layers_have_one_replica() -> None:
     """Tensor parallelism over eight devices with two groups of experts: only experts have replicas, four of them."""
     groups = [ReplicaGroup(0.25, 1, 8), ReplicaGroup(0.75, 4, 2)]
     communication_s, hidden_s = _gradient_communication_s(
-        parse_topology(NODE), groups, Layout(1, 1, 24), 4e9, 4e9, 0.0, ParallelConfig(sharding="ddp"), Settings(), 0.0
+        parse_topology(NODE), groups, Layout(1, 1), 4e9, 4e9, 0.0, ParallelConfig(sharding="ddp"), Settings(), 0.0
     )
     four_devices = subgroup_topology(parse_topology(NODE), 2, 4)
     assert communication_s == pytest.approx(topology_all_reduce_s(four_devices, 0.75 * 4e9))
@@ -456,7 +485,7 @@ def test_experts_are_exchanged_where_dense_layers_have_one_replica() -> None:
 
 
 def test_no_more_communication_is_hidden_than_there_is_computation() -> None:
-    asked = ([ReplicaGroup(1.0, 16, 1)], Layout(16, 4, 24), 4e9, 4e9)
+    asked = ([ReplicaGroup(1.0, 16, 1)], Layout(16, 4), 4e9, 4e9)
     all_reduce_s = topology_all_reduce_s(TWO_NODES, 4e9)
     settings = Settings(overlap_efficiency=1.0)
     sharded = _gradient_communication_s(TWO_NODES, *asked, 0.01, ParallelConfig(sharding="full-shard"), settings, 0.0)
@@ -483,29 +512,38 @@ def test_hybrid_sharding_stays_inside_the_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "micro_batches", "outer", "expected_bytes"),
+    ("options", "micro_batches", "has_loss", "expected_bytes"),
     [  # by hand: blocks of 100 bytes and hidden states of 10; outside them 7 saved, 50 of logits, 5 of workspace
-        ({}, 8, 1, 12 * 100 + 7 + 50 + 5),
-        ({}, 8, 0, 12 * 100 + 7),
-        ({"recompute": "full"}, 8, 1, 12 * 10 + 7 + 100 + 5),
-        ({"recompute": "full", "recompute_every": 2}, 8, 1, 12 * (10 + 100) / 2 + 7 + 100 + 5),
-        ({"recompute": "selective", "execution": "eager"}, 8, 1, 12 * (10 + 30) + 7 + 100 + 5),
-        ({"recompute": "selective", "execution": "megatron"}, 8, 1, 12 * 100 + 7 + 50 + 5),
+        ({}, 8, True, 12 * 100 + 7 + 50 + 5),
+        ({}, 8, False, 12 * 100),
+        ({"recompute": "full"}, 8, True, 12 * 10 + 7 + 100 + 5),
+        ({"recompute": "full", "recompute_every": 2}, 8, True, 12 * (10 + 100) / 2 + 7 + 100 + 5),
+        ({"recompute": "selective", "execution": "eager"}, 8, True, 12 * (10 + 30) + 7 + 100 + 5),
+        ({"recompute": "selective", "execution": "megatron"}, 8, True, 12 * 100 + 7 + 50 + 5),
         # Of the inputs on the host, those of two blocks are on the device.
-        ({"recompute": "offload"}, 8, 1, 2 * 10 + 7 + 100 + 5),
-        ({"pipeline": 4}, 8, 1, 12 * 100 + 7 + 50 + 5),  # three blocks of four micro-batches
-        ({"pipeline": 4}, 2, 1, 6 * 100 + 7 + 50 + 5),  # of two
+        ({"recompute": "offload"}, 8, True, 2 * 10 + 7 + 100 + 5),
+        ({"pipeline": 4}, 8, False, 12 * 100),  # three blocks of four micro-batches
+        ({"pipeline": 4}, 2, False, 6 * 100),  # of two
         # Korthikanti et al. 2022, section 4.2.3: interleaving keeps 1 + (p - 1) / (p m) times as much.
-        ({"pipeline": 4, "virtual_stages": 3}, 8, 1, 12 * 100 * (1 + 3 / 12) + 7 + 50 + 5),
+        ({"pipeline": 4, "virtual_stages": 3}, 8, False, 12 * 100 * (1 + 3 / 12)),
     ],
 )
-def test_saved_activations_by_hand(options: dict, micro_batches: int, outer: int, expected_bytes: float) -> None:
-    nothing = DeviceCost(*[0.0] * len(DeviceCost._fields))
-    block = nothing._replace(activation_bytes=100.0, saved_bytes=30.0)
-    head = nothing._replace(activation_bytes=7.0, logits_bytes=50.0, workspace_bytes=5.0)
-    costs = BlockCosts(block, head, 0.0, 10.0, 0.0, None)
-    found = _saved_activation_bytes(costs, ParallelConfig(**options), Layout(1, micro_batches, 3, outer), 12)
-    assert found == pytest.approx(expected_bytes)
+def test_saved_activations_by_hand(options: dict, micro_batches: int, has_loss: bool, expected_bytes: float) -> None:
+    block = NO_COST._replace(activation_bytes=100.0, saved_bytes=30.0)
+    head = NO_COST._replace(activation_bytes=7.0, logits_bytes=50.0, workspace_bytes=5.0)
+    config = ParallelConfig(**options)
+    stage = StageCost(12 // config.pipeline, block, head if has_loss else NO_COST)
+    in_flight = micro_batches_in_flight(config, micro_batches, 0)
+    assert _saved_activation_bytes(stage, config, in_flight, 10.0) == pytest.approx(expected_bytes)
+
+
+def test_the_last_stages_hold_fewer_micro_batches() -> None:
+    """1F1B: as many as there are stages behind and itself (Narayanan et al. 2021, figure 4)."""
+    config = ParallelConfig(pipeline=4)
+    assert [micro_batches_in_flight(config, 8, position) for position in range(4)] == [4, 3, 2, 1]
+    # Interleaved, two parts each: Megatron-LM's warm-up of 2 (p - 1 - i) + (v - 1) p parts, and one more.
+    config = ParallelConfig(pipeline=4, virtual_stages=2)
+    assert [2 * micro_batches_in_flight(config, 8, position) for position in range(4)] == [11, 9, 7, 5]
 
 
 def test_every_second_block_computes_half_again() -> None:
@@ -553,7 +591,7 @@ def test_options_that_do_not_exist(options, message) -> None:
 def test_stages_on_other_nodes_share_the_link_between_nodes() -> None:
     """A stage of 4 x 2 devices fills a node of eight, whose devices send at once; stages inside a node do not."""
     config = ParallelConfig(tensor=4, pipeline=2, sequence_parallel=True)
-    layout = Layout(data=2, micro_batches=8, blocks=4.0, outer=1)
+    layout = Layout(data=2, micro_batches=8)
     two_nodes = parse_topology(f"{NODE}, 2 nodes @ 25 GB/s")
     assert two_nodes.nodes == 2
     crossing_s = _stage_transfer_s(two_nodes, config, layout, 1e6)
@@ -564,7 +602,7 @@ def test_stages_on_other_nodes_share_the_link_between_nodes() -> None:
 
 
 def test_a_ring_inside_a_node_sends_over_the_link_of_the_node():
-    node = parse_topology("8x @ nvlink3-x12, 2 nodes @ infiniband-hdr")
+    node = parse_topology("8x @ nvlink3-x12, 2 nodes @ 1x infiniband-hdr")
     inside_s = float(point_to_point_time_s(1e8, node.inside))
     between_s = float(point_to_point_time_s(1e8, node.between))
     assert _ring_step_s(node, 1, 8, 1e8) == pytest.approx(inside_s)

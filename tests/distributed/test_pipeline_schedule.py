@@ -182,7 +182,7 @@ def test_the_chart_shows_the_bubble_in_the_colour_of_the_legend(draw_schedule):
 
 
 @pytest.mark.parametrize("stages", [2, 4])
-def test_the_longest_stage_has_its_share_of_the_blocks_and_all_layers_outside(stages):
+def test_the_longest_stage_has_its_share_of_the_blocks_and_the_loss(stages):
     """Of GPT-2's 12 blocks; the whole network is predicted on one device. One of two attention masks is left out."""
     training = TrainingOptions("adam", mixed_precision=True)
     row = pl.scale(
@@ -194,12 +194,13 @@ def test_the_longest_stage_has_its_share_of_the_blocks_and_all_layers_outside(st
     workload = Workload(network, "fp16", 1, "training", training=training)
     whole = predict(workload, Machine(find_device("a100-sxm-80gb")), RooflineModel())
     in_blocks = np.array([".h." in layer.name for layer in whole.workload.layers])
+    is_table = np.array([layer.kind == "embedding" for layer in whole.workload.layers])
     for names, stage_s in (
         (("forward",), row.pipeline.forward_s),
         (("backward_data", "backward_weight"), row.pipeline.backward_s),
     ):
         layers_s = sum(whole.terms.seconds_of(name) for name in names)
-        expected_s = layers_s[in_blocks].sum() / stages + layers_s[~in_blocks].sum()
+        expected_s = layers_s[in_blocks].sum() / stages + layers_s[~in_blocks & ~is_table].sum()
         assert stage_s == (pytest.approx(expected_s, rel=0.02),) * stages
 
 

@@ -10,7 +10,6 @@ import pytest
 from measured import DATA
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
-from paleo_lite.timing.blocks import training_constants
 from validation.training.reproduce import Comparison, compare, list_memory, published_steps, summarize
 
 pytest.importorskip("scipy")
@@ -53,17 +52,31 @@ def test_forecast_of_a_gpu_without_fitted_steps() -> None:
 
 
 @pytest.mark.needs_data
-@pytest.mark.slow  # two networks of 48 and 94 blocks, on several clusters
-def test_forecast_of_mixtures_with_constants_of_dense_networks() -> None:
-    """Qwen3 on B200 and GB200; the latest version of the software is 1.5 times as fast as the first."""
-    from validation.training.hold_out import TimedSteps
-    from validation.training.published import trained_steps
+def test_every_row_of_pretraining_is_read_or_counted() -> None:
+    """90 rows on H100, B200 and GB200, two of networks without a published config; step 1 takes 19.7 s."""
+    from validation.training.pretraining import check_steps, pretraining_steps
 
-    mixtures = TimedSteps([step for step in trained_steps(DATA).steps if step.is_mixture])
-    time, low, high = mixtures.forecast(training_constants())
-    assert len(time) == 20
-    assert np.median(np.abs(time / mixtures.measured_s - 1)) < 0.2
-    assert np.mean((low < mixtures.measured_s) & (mixtures.measured_s < high)) >= 0.85
+    published, check = pretraining_steps(DATA), check_steps(DATA)
+    assert len(published.steps) + sum(published.left_out.values()) == 90
+    assert {step.device for step in published.steps} == {"h100-sxm", "b200", "gb200"}
+    assert {step.device for step in check.steps} == {"gb300"} and len(check.steps) == 77
+    llama = next(step for step in published.steps if (step.network, step.device) == ("llama-3-70b", "h100-sxm"))
+    assert llama.time_s == pytest.approx(256 * 8192 / 64 / 1664)
+    assert (llama.parallel.tensor, llama.parallel.pipeline, llama.parallel.virtual_stages) == (4, 8, 5)
+
+
+@pytest.mark.needs_data
+def test_forecast_of_pretraining_on_a_device_without_fitted_steps() -> None:
+    """GB300, up to the release of April: dense networks and mixtures in bf16, fp8, mxfp8 and nvfp4."""
+    from validation.training.pretraining import check_steps, forecast
+
+    steps = [step for step in check_steps(DATA).steps if step.release == "26.04.01"]
+    forecasts = forecast(steps)
+    errors = [abs(one.error) for one in forecasts]
+    assert len(errors) == 14
+    assert np.mean(errors) < 0.15 and np.median(errors) < 0.12
+    assert np.mean([one.is_inside for one in forecasts]) >= 0.85
+    assert all(0.45 * 288e9 < one.memory_bytes < 288e9 for one in forecasts)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,87 @@
+"""Exchange of tokens between expert-parallel devices: an all-to-all in two levels, by the library that performs it.
+
+A token has a row for each of its experts. NCCL's all-to-all sends every row. Libraries for mixtures send a token once
+to each node and once to each device that has some of its experts, and sum the results on the way back (DeepEP,
+DeepSeek-AI 2025; HybridEP, NVIDIA 2025).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .collectives import all_to_all_time_s, subgroup_topology
+from .links import Topology
+
+
+class Dispatcher(NamedTuple):
+    """A library that sends tokens to their experts and back.
+
+    Attributes
+    ----------
+    merges_copies : bool
+        Whether a token is sent once to each node and device, instead of once for each of its experts.
+    megatron_options : str
+        Options of Megatron-LM that choose it.
+    description : str
+    """
+
+    merges_copies: bool
+    megatron_options: str
+    description: str
+
+
+DISPATCHERS = {
+    "alltoall": Dispatcher(False, "--moe-token-dispatcher-type alltoall", "NCCL's all-to-all: a row per expert"),
+    "deepep": Dispatcher(
+        True,
+        "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep",
+        "DeepEP: a token once per node and device",
+    ),
+    "hybridep": Dispatcher(
+        True,
+        "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
+        "HybridEP: as DeepEP, within and between racks",
+    ),
+}
+"""Libraries by the name that ``--expert-dispatch`` takes."""
+
+
+def distinct_fraction(experts_per_token: float, places: int) -> float:
+    """Return the expected number of distinct places of a token's experts, over their number.
+
+    Experts are assumed to be balanced: k experts in n places are in n (1 - (1 - 1/n)^k) of them.
+    """
+    return float(places * (1 - (1 - 1 / places) ** experts_per_token) / experts_per_token)
+
+
+def expert_exchange_s(
+    topology: Topology, devices: int, row_bytes: float, experts_per_token: float, dispatcher: Dispatcher
+) -> float:
+    """Return the time in which every device sends its tokens to their experts, or back.
+
+    Transfers inside nodes and between them take place at the same time. What arrives from other nodes is passed on
+    inside the node.
+
+    Parameters
+    ----------
+    devices : int
+        Expert-parallel devices, which are adjacent.
+    row_bytes : float
+        Bytes of all rows of a device: tokens times experts per token times hidden size.
+    experts_per_token : float
+        Active experts of a token.
+    """
+    group = subgroup_topology(topology, 1, devices)
+    inside_bytes = between_bytes = row_bytes
+    if dispatcher.merges_copies:
+        inside_bytes *= distinct_fraction(experts_per_token, devices)
+        between_bytes *= distinct_fraction(experts_per_token, group.nodes)
+    elif group.nodes > 1:
+        inside_bytes /= group.nodes  # rows for other nodes go to their devices directly
+    inside_s = between_s = 0.0
+    if group.inside is not None and group.devices_per_node > 1:
+        inside_s = float(all_to_all_time_s(inside_bytes, group.devices_per_node, group.inside))
+    if group.between is not None and group.nodes > 1:
+        node_bytes = between_bytes * group.devices_per_node
+        between_s = float(all_to_all_time_s(node_bytes, group.nodes, group.between))
+    return max(inside_s, between_s)

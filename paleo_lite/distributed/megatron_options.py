@@ -1,0 +1,91 @@
+"""A parallel configuration in the option names of Megatron-LM (``megatron/training/arguments.py``)."""
+
+from __future__ import annotations
+
+from .expert_exchange import DISPATCHERS
+from .job import STACK_DISPATCHER, ParallelConfig
+
+_RECIPE_OPTIONS = {
+    None: "--bf16",
+    "fp8": "--bf16 --fp8-format hybrid --fp8-recipe tensorwise",
+    "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8",
+    "nvfp4": "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4",
+}
+
+_DATA_PARALLEL_OPTIONS = (
+    "--overlap-grad-reduce",
+    "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+    "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --use-distributed-optimizer",
+    "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --use-distributed-optimizer",
+)
+"""Options of each ZeRO stage."""
+
+
+def megatron_options(
+    config: ParallelConfig,
+    batch_size: int,
+    sequence_length: int,
+    stage_blocks: tuple[tuple[int, ...], ...],
+    recipe: str | None = None,
+) -> str:
+    """Return the options of Megatron-LM that choose a configuration.
+
+    Parameters
+    ----------
+    config : ParallelConfig
+        Configuration.
+    batch_size, sequence_length : int
+        Global batch in sequences, and tokens per sequence.
+    stage_blocks : tuple of tuple of int
+        Number of blocks of each virtual stage of each device of the pipeline, first by device.
+    recipe : str or None
+        Recipe of narrow products; None for bf16.
+    """
+    options = [
+        f"--tensor-model-parallel-size {config.tensor}",
+        f"--pipeline-model-parallel-size {config.pipeline}",
+        f"--micro-batch-size {config.micro_batch_size}",
+        f"--global-batch-size {batch_size}",
+        f"--seq-length {sequence_length}",
+    ]
+    if config.pipeline > 1:
+        options.append(_pipeline_options(config, stage_blocks))
+    if config.sequence_parallel:
+        options.append("--sequence-parallel --tp-comm-overlap")
+    if config.context > 1:
+        options.append(f"--context-parallel-size {config.context}")
+    if config.expert > 1:
+        options.append(f"--expert-model-parallel-size {config.expert} --expert-tensor-parallel-size 1")
+        options.append(DISPATCHERS[config.dispatch or STACK_DISPATCHER].megatron_options)
+    options += [_DATA_PARALLEL_OPTIONS[config.zero_stage], _RECIPE_OPTIONS[recipe]]
+    options += _recomputation_options(config, max(map(sum, stage_blocks)))
+    return " ".join(filter(None, options))
+
+
+def _pipeline_options(config: ParallelConfig, stage_blocks: tuple[tuple[int, ...], ...]) -> str:
+    """Return the layout of a pipeline: a number of blocks per stage if they are equal, else every stage."""
+    if config.layout:
+        return f"--pipeline-model-parallel-layout '{config.layout}'"
+    stages = [stage_blocks[device][part] for part in range(config.virtual_stages) for device in range(config.pipeline)]
+    if len(set(stages)) > 1:
+        text = "|".join("t" * blocks for blocks in stages)
+        return f"--pipeline-model-parallel-layout 'E{text}L'"
+    if config.virtual_stages == 1:
+        return ""
+    return f"--num-layers-per-virtual-pipeline-stage {stages[0]}"
+
+
+def _recomputation_options(config: ParallelConfig, blocks_per_device: int) -> list[str]:
+    """Return the options of recomputation; of whole blocks it is for a number of them per device."""
+    options = []
+    if config.recompute_modules:
+        modules = " ".join(config.recompute_modules)
+        options.append(f"--recompute-granularity selective --recompute-modules {modules}")
+    elif config.recompute == "selective":
+        options.append("--recompute-granularity selective --recompute-modules core_attn")
+    elif config.recompute in ("full", "offload"):
+        blocks = max(-(-blocks_per_device // config.recompute_every), 1)
+        options.append(f"--recompute-granularity full --recompute-method block --recompute-num-layers {blocks}")
+    if config.offloaded_share:
+        options.append("--fine-grained-activation-offloading --offload-modules moe_act core_attn")
+    return options

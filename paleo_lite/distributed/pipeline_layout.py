@@ -1,0 +1,156 @@
+"""Placement of blocks, embedding and loss on the stages of a pipeline.
+
+A layout is written as Megatron-LM's ``--pipeline-model-parallel-layout``: ``E`` is the embedding, ``t`` a transformer
+block, ``m`` a multi-token prediction layer, ``L`` the loss, ``|`` ends a stage, and ``*`` repeats what stands before
+it: ``"Et*3|(tt|)*29,L"``. Stages are numbered through the network; with several virtual stages per device, stage k is
+on device k modulo the devices.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ..errors import BadValue
+
+ENDS_ONLY = 4
+"""Blocks that the two end stages may have fewer than the others, together, before neighbours give up blocks, too."""
+
+_MAX_STAGES_AND_BLOCKS = 20_000
+_TOKEN = re.compile(r"([EtmL|()])|\*(\d{1,5})|[\s,]+")
+
+
+class DeviceStages(NamedTuple):
+    """Part of the network on one device of a pipeline.
+
+    Attributes
+    ----------
+    blocks : tuple of int
+        Indices of its blocks.
+    has_embedding, has_loss : bool
+        Whether it has the embedding, and output head and loss.
+    counts : tuple of int
+        Number of blocks of each of its virtual stages.
+    """
+
+    blocks: tuple[int, ...]
+    has_embedding: bool
+    has_loss: bool
+    counts: tuple[int, ...] = ()
+
+
+def parse_layout(text: str) -> tuple[str, ...]:
+    """Return the stages of a layout, each as its letters: ``("Ettt", "tt", "ttL")``.
+
+    Raises
+    ------
+    BadValue
+        If the text has another form, or embedding and loss are not at the ends.
+    """
+    expanded = _expand(text)
+    stages = tuple(expanded.split("|"))
+    letters = "".join(stages)
+    if not re.fullmatch(r"Et+m*L", letters):
+        raise BadValue(
+            "`--pipeline-layout` must have one E (embedding) in front, blocks t, and one L (loss) at the end, such as "
+            f"'Et*3|(tt|)*4,L' (got {text!r})"
+        )
+    empty = [number for number, stage in enumerate(stages, 1) if not stage]
+    if empty:
+        raise BadValue(f"`--pipeline-layout`: stage {empty[0]} of {len(stages)} is empty (got {text!r})")
+    return stages
+
+
+def _expand(text: str) -> str:
+    """Return a layout without repetitions, parentheses and commas."""
+    problem = BadValue(
+        "`--pipeline-layout` must consist of E, t, m, L, | and repetitions such as t*3 or (tt|)*4, of at most "
+        f"{_MAX_STAGES_AND_BLOCKS:,} letters (got {text[:80]!r})"
+    )
+    groups: list[list[str]] = [[]]  # pieces of the text, for every open parenthesis
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise problem
+        position = match.end()
+        letter, count = match.groups()
+        if letter == "(":
+            groups.append([])
+        elif letter == ")":
+            if len(groups) == 1:
+                raise problem
+            inner = "".join(groups.pop())
+            groups[-1].append(inner)
+        elif letter:
+            groups[-1].append(letter)
+        elif count:
+            if not groups[-1] or len(groups[-1][-1]) * int(count) > _MAX_STAGES_AND_BLOCKS:
+                raise problem
+            groups[-1][-1] *= int(count)
+        if sum(map(len, groups[-1])) > _MAX_STAGES_AND_BLOCKS:
+            raise problem
+    if len(groups) > 1:
+        raise problem
+    return "".join(groups[0])
+
+
+def even_layout(blocks: int, stages: int) -> tuple[int, ...] | None:
+    """Return the number of blocks of each stage, as even as possible; None if a stage between the ends has none.
+
+    The ends have fewer blocks than the others, as they have the embedding and the loss, first the last stage: 61 blocks
+    in 16 stages are 3, then 14 times 4, and 2 (Megatron-Bridge's recipe of DeepSeek-V3); 126 in 16 are 7, 14 times 8,
+    and 7 (Dubey et al. 2024, Llama 3, section 3.3.2).
+    """
+    most = -(-blocks // stages)
+    counts = [most] * stages
+    inward = [position for number in range(1, stages) for position in (-1 - number, number)]
+    missing = stages * most - blocks
+    for position in [-1, 0] * (ENDS_ONLY // 2) + inward:
+        if missing and counts[position]:
+            counts[position] -= 1
+            missing -= 1
+    if any(count == 0 for count in counts[1:-1]):
+        return None
+    return tuple(counts)
+
+
+def place_stages(blocks: int, pipeline: int, virtual_stages: int, layout: str, network: str) -> list[DeviceStages]:
+    """Return what each device of a pipeline has.
+
+    Parameters
+    ----------
+    blocks : int
+        Blocks of the network.
+    pipeline, virtual_stages : int
+        Devices of the pipeline, and stages of each.
+    layout : str
+        Layout as text; empty for the most even one.
+    network : str
+        Name of the network, for messages.
+
+    Raises
+    ------
+    BadValue
+        If the layout does not add up to the blocks, or there are too few blocks.
+    """
+    stages = pipeline * virtual_stages
+    if layout:
+        parsed = parse_layout(layout)
+        counts: tuple[int, ...] | None = tuple(stage.count("t") for stage in parsed)
+        if sum(counts or ()) != blocks:
+            raise BadValue(f"`--pipeline-layout` has {sum(counts or ())} blocks, but {network} has {blocks}")
+    else:
+        counts = even_layout(blocks, stages)
+    if counts is None:
+        virtual = f" with {virtual_stages} virtual stages each" if virtual_stages > 1 else ""
+        raise BadValue(f"{pipeline} stages{virtual} are too many for the {blocks} blocks of {network}")
+    starts = [sum(counts[:number]) for number in range(stages)]
+    devices = []
+    for device in range(pipeline):
+        own: list[int] = []
+        for stage in range(device, stages, pipeline):
+            own += range(starts[stage], starts[stage] + counts[stage])
+        own_counts = counts[device::pipeline]
+        devices.append(DeviceStages(tuple(own), device == 0, device == pipeline - 1, own_counts))
+    return devices

@@ -1,0 +1,142 @@
+"""Tensors that a tuned training stack saves for the backward pass, and what recomputation by module frees.
+
+Transformer Engine saves the input of every product in the numbers of its recipe, once for all products that read it;
+the queries, keys, values and the result of attention; the input of every norm; and the inputs of every activation
+function. Whatever is fused between them is computed again by the fused kernel of the backward pass.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from ..counting import Layer
+from ..counting.kinds import ACTIVATIONS, class_of, is_attention
+from ..timing.models import Terms
+from ..timing.training_recipes import TRAINING_RECIPES
+from ..timing.workload import Workload
+
+RECOMPUTE_MODULES = {
+    "layernorm": "results of norms, from which projections and feed-forward layers start",
+    "moe_act": "results of activation functions, of experts and of plain feed-forward layers",
+    "core_attn": "result of attention",
+}
+"""Modules that ``--recompute-modules`` names, as Megatron-LM does, and the tensors that are computed again."""
+
+_PASSED = ("view", "gather", "exchange")
+"""Kinds of layers whose results are not saved, as they are those of their input, permuted or sent."""
+
+_SCANS = ("state_space_dual", "conv1d", "selective_scan")
+
+
+class SavedActivations(NamedTuple):
+    """Bytes that a micro-batch saves, and what each module of `RECOMPUTE_MODULES` frees and costs.
+
+    Attributes
+    ----------
+    total_bytes : float
+        Saved without recomputation.
+    freed_bytes : tuple of float
+        Bytes that each module frees.
+    recomputed_s : tuple of float
+        Time of the forward pass that each module repeats.
+    """
+
+    total_bytes: float
+    freed_bytes: tuple[float, ...]
+    recomputed_s: tuple[float, ...]
+
+
+def saved_activations(workload: Workload, terms: Terms, recipe: str | None) -> SavedActivations:
+    """Return what a network saves for the backward pass of a micro-batch, without the logits.
+
+    Parameters
+    ----------
+    workload, terms
+        The network with its batch, and the times of its layers.
+    recipe : str or None
+        Recipe of narrow products.
+    """
+    layers = workload.network.layers
+    number_bytes = 2.0
+    narrow_bytes = number_bytes if recipe is None else TRAINING_RECIPES[recipe].saved_bytes
+    forward_s = terms.seconds_of("forward")
+    sources = [_skip_views(layers, index) for index in range(len(layers))]
+    saved: dict[tuple[str, int], float] = {}
+    freed: dict[str, dict[tuple[str, int], float]] = {name: {} for name in RECOMPUTE_MODULES}
+    seconds = dict.fromkeys(RECOMPUTE_MODULES, 0.0)
+    for index, layer in enumerate(layers):
+        if class_of(layer) == "gemm" and layer.weights:
+            source = _source(sources, layer, 0)
+            elements, module = prod(layer.inputs[0]), _module_of(layers, source)
+            if layer.kind == "grouped_matmul":  # a row per token and expert
+                module = module if module == "moe_act" else None
+                source = source if module else index
+            elif source >= 0:  # sequence parallelism saves its part of the sequence, and gathers it again
+                elements = min(elements, prod(layers[source].outputs[0]))
+            size = elements * (narrow_bytes if workload.uses_narrow_products[index] else number_bytes)
+            saved["product", source] = size
+            if module is not None:
+                freed[module]["product", source] = size
+        elif is_attention(layer):
+            for number, shape in enumerate(layer.inputs[:3]):
+                saved["tensor", _source(sources, layer, number)] = prod(shape) * number_bytes
+            saved["tensor", index] = prod(layer.outputs[0]) * number_bytes
+            freed["core_attn"]["tensor", index] = prod(layer.outputs[0]) * number_bytes
+            seconds["core_attn"] += forward_s[index]
+        elif _is_norm(layer):
+            saved["norm", index] = prod(layer.outputs[0]) * number_bytes
+            seconds["layernorm"] += forward_s[index]
+        elif layer.kind in ACTIVATIONS or layer.kind in _SCANS:
+            saved["tensor", _source(sources, layer, 0)] = prod(layer.inputs[0]) * number_bytes
+            seconds["moe_act"] += forward_s[index] if layer.kind in ACTIVATIONS else 0.0
+        elif _is_gate(layers, sources, layer):
+            seconds["moe_act"] += forward_s[index]
+            for number in range(2):
+                source = _source(sources, layer, number)
+                if source >= 0 and layers[source].kind not in ACTIVATIONS:
+                    saved["tensor", source] = prod(layer.inputs[number]) * number_bytes
+    batch = workload.batch_size
+    return SavedActivations(
+        sum(saved.values()) * batch,
+        tuple(sum(freed[name].values()) * batch for name in RECOMPUTE_MODULES),
+        tuple(float(np.sum(seconds[name])) for name in RECOMPUTE_MODULES),
+    )
+
+
+def _skip_views(layers: tuple[Layer, ...], index: int) -> int:
+    while layers[index].kind in _PASSED and layers[index].parents and layers[index].parents[0] >= 0:
+        index = layers[index].parents[0]
+    return index
+
+
+def _source(sources: list[int], layer: Layer, number: int) -> int:
+    """Return the layer that computes an input, behind views and permutations; negative for inputs of the network."""
+    parent = layer.parents[number] if number < len(layer.parents) else -1
+    return sources[parent] if parent >= 0 else parent
+
+
+def _is_norm(layer: Layer) -> bool:
+    return layer.kind in ("layer_norm", "rms_norm") or (layer.kind in ("mul", "add") and bool(layer.weights))
+
+
+def _is_gate(layers: tuple[Layer, ...], sources: list[int], layer: Layer) -> bool:
+    """Return whether a layer multiplies the result of an activation function with another tensor of its shape."""
+    if layer.kind != "mul" or len(layer.inputs) != 2 or layer.inputs[0] != layer.inputs[1]:
+        return False
+    producers = [_source(sources, layer, number) for number in range(2)]
+    return any(producer >= 0 and layers[producer].kind in ACTIVATIONS for producer in producers)
+
+
+def _module_of(layers: tuple[Layer, ...], source: int) -> str | None:
+    """Return the module that computes the input of a product again; None where it must be saved."""
+    if source < 0:
+        return None
+    layer = layers[source]
+    if _is_norm(layer):
+        return "layernorm"
+    if layer.kind in ACTIVATIONS or layer.kind == "mul":
+        return "moe_act"
+    return None

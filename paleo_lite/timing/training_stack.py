@@ -1,0 +1,118 @@
+"""Time model of training blocks with a tuned stack: Megatron-LM with Transformer Engine, on Hopper and later.
+
+The stack multiplies with tuned products for each recipe, attends with cuDNN, sends to other devices while it computes,
+and launches from captured graphs. Its constants are fitted to published pre-training
+(``calibrations/training_stack.toml``); `python -m validation accuracy --split pretraining` gives their held-out
+accuracy.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+
+from ..errors import BadFile
+from ..files import read_typed, shipped_folder
+from ..machines import Device
+from .blocks import TrainingConstants, TrainingModel, use_all_constants
+from .calibrated import NAMES, CalibratedModel
+from .models import TimeModel
+from .training_recipes import TRAINING_RECIPES
+
+STACK_FILE = "training_stack.toml"
+
+FUSED_KINDS = ("concat", "gather", "slice")
+"""Kinds of layers of a block that have no kernel of their own: permutations of tokens belong to their exchange, and
+slices and concatenations to the kernels of rotary positions and projections (Megatron-LM's ``--moe-permute-fusion`` and
+fused rotary positions, also of latent attention)."""
+
+STACK_ATTENTION = "cudnn"
+"""Implementation of attention that Transformer Engine calls."""
+
+_FIRST_CAPABILITY, _FIRST_FULLY_SHARDED = 9, 10
+_MAX_FILE_BYTES = 2**16
+
+
+class StackConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of the shipped file: the fitted constants and their accuracy.
+
+    Attributes
+    ----------
+    kernels : TrainingConstants
+        Constants of kernels and host; see `paleo_lite.timing.blocks`.
+    relative_efficiency : dict of str to float
+        Share of their peak that the products of each recipe reach, over that of products in bf16.
+    kind_efficiency : dict of str to float
+        Share of the peak that layers of a kind reach, over that of their class of work: grouped products of experts,
+        and scans of state-space mixers.
+    half_expert_size : float
+        Smaller dimension of an expert's matrix at which grouped products reach half of their share.
+    tensor_overlap : float
+        Share of the communication between tensor-parallel devices that is hidden behind products.
+    expert_overlap : float
+        Share of the exchange of tokens between experts that is hidden behind computation.
+    """
+
+    kernels: TrainingConstants
+    relative_efficiency: dict[str, float]
+    kind_efficiency: dict[str, float]
+    half_expert_size: float
+    tensor_overlap: float
+    expert_overlap: float
+    format: int = 1
+
+
+@cache
+def stack_constants() -> StackConstants:
+    """Read the shipped constants.
+
+    Raises
+    ------
+    BadFile
+        If the file is malformed.
+    """
+    path = shipped_folder("calibrations") / STACK_FILE
+    constants = read_typed(path, StackConstants, "calibration of a training stack", _MAX_FILE_BYTES)
+    unknown = constants.kernels.constants.keys() - set(NAMES)
+    if unknown:
+        raise BadFile(f"{path}: there is no parameter {min(unknown)}")
+    missing = TRAINING_RECIPES.keys() - constants.relative_efficiency.keys()
+    if missing:
+        raise BadFile(f"{path}: relative_efficiency has no {min(missing)}")
+    for name in ("tensor_overlap", "expert_overlap"):
+        if not 0 <= getattr(constants, name) <= 1:
+            raise BadFile(f"{path}: {name} must be between 0 and 1 (got {getattr(constants, name):g})")
+    return constants
+
+
+def supports_stack(device: Device, is_fully_sharded: bool = False) -> bool:
+    """Return whether a device runs the stack's kernels: NVIDIA's from Hopper on.
+
+    Fully sharded training on Hopper has the constants of FSDP instead, to whose steps they were fitted.
+    """
+    major = device.capability.split(".")[0]
+    first = _FIRST_FULLY_SHARDED if is_fully_sharded else _FIRST_CAPABILITY
+    return device.vendor == "NVIDIA" and major.isdigit() and int(major) >= first
+
+
+def use_stack_constants(model: TimeModel, recipe: str | None, constants: StackConstants | None = None) -> TimeModel:
+    """Return a calibrated model with the constants of the stack; return other models unchanged.
+
+    Parameters
+    ----------
+    recipe : str or None
+        Recipe of the products, one of `TRAINING_RECIPES`; None for bf16.
+    constants : StackConstants, optional
+        Default: the shipped ones.
+    """
+    if not isinstance(model, CalibratedModel) or (isinstance(model, TrainingModel) and model.has_host_constants):
+        return model
+    constants = constants or stack_constants()
+    tuned = use_all_constants(model, constants.kernels)
+    return msgspec.structs.replace(
+        tuned,
+        fp8_relative_efficiency=1.0 if recipe is None else constants.relative_efficiency[recipe],
+        kind_efficiency=constants.kind_efficiency,
+        half_expert_size=constants.half_expert_size,
+    )

@@ -1,0 +1,76 @@
+"""Layouts of pipelines: as text, and the most even ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.distributed.job import ParallelConfig
+from paleo_lite.distributed.pipeline_layout import even_layout, parse_layout, place_stages
+from paleo_lite.errors import BadValue
+
+
+# Megatron-Bridge's recipes of DeepSeek-V3 with 4 and 16 stages; Llama 3 405B with 16 (Dubey et al. 2024, section
+# 3.3.2); Qwen3 235B has 94 blocks, and 96 slots in 24 stages.
+@pytest.mark.parametrize(
+    ("blocks", "stages", "counts"),
+    [
+        (61, 16, (3, *[4] * 14, 2)),
+        (61, 4, (15, 16, 16, 14)),
+        (126, 16, (7, *[8] * 14, 7)),
+        (94, 24, (3, *[4] * 22, 3)),
+        (96, 8, (12,) * 8),
+        (5, 7, (0, 1, 1, 1, 1, 1, 0)),
+        (13, 4, (3, 4, 4, 2)),
+        (5, 8, None),
+    ],
+)
+def test_even_layouts(blocks: int, stages: int, counts: tuple[int, ...] | None) -> None:
+    assert even_layout(blocks, stages) == counts
+
+
+@pytest.mark.parametrize("blocks", [7, 61, 94, 127])
+@pytest.mark.parametrize("stages", [1, 2, 4, 7])
+def test_even_layouts_have_all_blocks(blocks: int, stages: int) -> None:
+    counts = even_layout(blocks, stages)
+    assert counts is not None and sum(counts) == blocks and len(counts) == stages
+
+
+# The syntax and the example are those of Megatron-LM's --pipeline-model-parallel-layout.
+def test_text_of_layouts() -> None:
+    assert parse_layout("Et*3|(tt|)*29,m|L") == ("Ettt", *["tt"] * 29, "m", "L")
+    assert parse_layout("E|t*2|((t|)*2t|)*2L") == ("E", "tt", "t", "t", "t", "t", "t", "t", "L")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Et*3|x|L", "must consist of E, t, m, L"),
+        ("(t|", "must consist of"),
+        ("t)|", "must consist of"),
+        ("*3", "must consist of"),
+        ("E(t*9999)*9999L", "at most 20,000 letters"),
+        ("tt|tL", "one E \\(embedding\\) in front"),
+        ("Et||tL", "stage 2 of 3 is empty"),
+        ("EttL|t", "one L \\(loss\\) at the end"),
+    ],
+)
+def test_bad_layouts(text: str, message: str) -> None:
+    with pytest.raises(BadValue, match=message):
+        parse_layout(text)
+
+
+def test_devices_take_turns() -> None:
+    """Stage k of the network is on device k modulo the devices (Narayanan et al. 2021, figure 4)."""
+    first, second = place_stages(6, 2, 2, "Et|tt|tt|tL", "net")
+    assert (first.blocks, first.has_embedding, first.has_loss) == ((0, 3, 4), True, False)
+    assert (second.blocks, second.has_embedding, second.has_loss) == ((1, 2, 5), False, True)
+    with pytest.raises(BadValue, match="`--pipeline-layout` has 6 blocks, but net has 7"):
+        place_stages(7, 2, 2, "Et|tt|tt|tL", "net")
+
+
+def test_a_layout_determines_the_virtual_stages() -> None:
+    assert ParallelConfig(pipeline=2, layout="Et|tt|tt|tL").virtual_stages == 2
+    with pytest.raises(BadValue, match="a multiple of 3 stages, the pipeline-parallel size"):
+        ParallelConfig(pipeline=3, layout="Et|tt|tt|tL")
+    with pytest.raises(BadValue, match="has 2 stages per device: `--interleaved` must be the same"):
+        ParallelConfig(pipeline=2, virtual_stages=4, layout="Et|tt|tt|tL")

@@ -1,0 +1,61 @@
+"""Tensors that a tuned stack saves, by hand from the sizes of the published networks."""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.distributed.saved_activations import RECOMPUTE_MODULES, SavedActivations, saved_activations
+from paleo_lite.machines import Machine, find_device
+from paleo_lite.timing import RooflineModel
+from paleo_lite.timing.workload import TrainingOptions, Workload
+
+TOKENS = 1024
+
+
+def saved_of(name: str, precision: str, blocks: tuple[int, ...], tensor: int = 1) -> SavedActivations:
+    tensors, options = TrainingOptions("adam", mixed_precision=True).split_precision(precision)
+    sequence = SequenceOptions(
+        TOKENS, phase="training", blocks=blocks, tensor_parallel=tensor, sequence_parallel=tensor > 1
+    )
+    workload = Workload(find_network(name, options=sequence), tensors, 1, "training", "megatron", training=options)
+    machine = Machine(find_device("gb200"))
+    return saved_activations(workload, RooflineModel().evaluate(workload, machine), options.recipe)
+
+
+def per_block(name: str, precision: str, tensor: int = 1) -> tuple[float, dict[str, float]]:
+    """Return the bytes per token of a block, and those that each module frees."""
+    one, two = (saved_of(name, precision, (0,) * number, tensor) for number in (1, 2))
+    freed = [(b - a) / TOKENS for a, b in zip(one.freed_bytes, two.freed_bytes)]
+    return (two.total_bytes - one.total_bytes) / TOKENS, dict(zip(RECOMPUTE_MODULES, freed))
+
+
+@pytest.mark.parametrize(
+    ("precision", "narrow_bytes"), [("bf16", 2), ("fp8", 1), ("mxfp8", 33 / 32), ("nvfp4", 9 / 16)]
+)
+def test_a_block_of_llama(precision: str, narrow_bytes: float) -> None:
+    """Llama 3 70B: hidden size 8,192, inner size 28,672, 64 heads and 8 of keys and values with 128 channels."""
+    hidden, inner, keys = 8192, 28672, 8 * 128
+    products = (hidden + hidden + hidden + inner) * narrow_bytes  # inputs of qkv, output, gate and up, down
+    attention = (hidden + 2 * keys + hidden) * 2  # queries, keys and values, result
+    others = (2 * hidden + 2 * inner) * 2  # inputs of two norms and of the gated activation
+    total, freed = per_block("llama-3-70b", precision)
+    assert total == pytest.approx(products + attention + others)
+    assert freed["layernorm"] == pytest.approx(2 * hidden * narrow_bytes)
+    assert freed["moe_act"] == pytest.approx(inner * narrow_bytes)
+    assert freed["core_attn"] == pytest.approx(hidden * 2)
+
+
+def test_tensor_and_sequence_parallelism_divide_a_block() -> None:
+    whole, part = (per_block("llama-3-70b", "fp8", tensor)[0] for tensor in (1, 4))
+    assert part == pytest.approx(whole / 4, rel=0.01)
+
+
+def test_rows_of_experts() -> None:
+    """Qwen3 30B: 8 experts of 768 per token: their rows, pre-activations and activations."""
+    hidden, inner = 2048, 768
+    _, freed = per_block("qwen3-30b-a3b", "bf16")
+    assert freed["moe_act"] == pytest.approx(8 * inner * 2)
+    total, _ = per_block("qwen3-30b-a3b", "bf16")
+    assert total > 8 * (hidden + 3 * inner) * 2

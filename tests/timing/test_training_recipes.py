@@ -1,0 +1,62 @@
+"""Recipes of narrow products in training, and the devices and options that they need."""
+
+from __future__ import annotations
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadValue
+from paleo_lite.machines import find_device
+from paleo_lite.timing.training_recipes import TRAINING_RECIPES, check_recipe, find_recipe
+from paleo_lite.timing.workload import TrainingOptions
+
+ADAM = TrainingOptions("adam", mixed_precision=True)
+
+
+# Bytes per number with scales: 8 bits per 32 numbers (OCP MX), 8 bits per 16 numbers (NVFP4).
+@pytest.mark.parametrize(
+    ("name", "products", "bits"), [("fp8", "fp8", 8), ("mxfp8", "fp8", 8.25), ("nvfp4", "fp4", 4.5)]
+)
+def test_formats(name: str, products: str, bits: float) -> None:
+    recipe = TRAINING_RECIPES[name]
+    assert (recipe.products, recipe.saved_bytes * 8) == (products, bits)
+    assert recipe.quantized_bytes >= 2 + 2 * recipe.saved_bytes  # read once, written in two directions
+    tensors, options = ADAM.split_precision(name)
+    assert (tensors, options.products, options.recipe) == ("bf16", products, name)
+
+
+def test_fp4_is_nvfp4() -> None:
+    assert find_recipe("fp4") == "nvfp4"
+    assert find_recipe("bf16") is None
+    assert ADAM.split_precision("bf16") == ("bf16", ADAM)
+
+
+def test_devices_of_a_recipe() -> None:
+    for name in ("mxfp8", "nvfp4"):
+        check_recipe(name, find_device("b200"))
+        with pytest.raises(BadValue, match=f"training in {name} needs matrix units for it, as Blackwell has: H100"):
+            check_recipe(name, find_device("h100-sxm"))
+    check_recipe("fp8", find_device("h100-sxm"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"phase": "training", "training": TrainingOptions("adam")}, "is for mixed precision: add `--mixed-precision`"),
+        ({}, "`--precision mxfp8` is for training: .*; at inference `--weights mxfp8`"),
+    ],
+)
+def test_recipes_are_for_mixed_precision(options: dict, message: str) -> None:
+    with pytest.raises(BadValue, match=message):
+        pl.predict("gpt2", gpu="b200", precision="mxfp8", **options)
+
+
+def test_a_step_in_each_format() -> None:
+    """By the roofline, without memory-bound products, twice the rate halves their time (NVIDIA: 5 and 10 PFLOP/s)."""
+    times = {}
+    for name in ("mxfp8", "fp8", "nvfp4", "fp4"):
+        asked = {"precision": name, "phase": "training", "training": ADAM, "time_model": "peak"}
+        times[name] = pl.predict("gpt3-1.3b", gpu="gb200", sequence_length=2048, **asked).time_s
+    assert (times["mxfp8"], times["nvfp4"]) == (times["fp8"], times["fp4"])
+    products = 24 * 12 * 2048**2 * 2048 * 6 / 5000e12
+    assert times["mxfp8"] - times["nvfp4"] == pytest.approx(products / 2, rel=0.02)

@@ -1,0 +1,170 @@
+"""Errors of the constants of the training stack on held-out pre-training: by device, network and precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from paleo_lite.machines import find_device
+from paleo_lite.reporting.charts.accuracy import Pair
+from paleo_lite.reporting.document import Column, Document, Table, format_percent
+
+from .pretraining import (
+    Forecast,
+    Pretraining,
+    check_steps,
+    fit,
+    forecast,
+    pretraining_steps,
+    rounded,
+    write_constants,
+)
+
+EARLY = ("26.02", "26.02.01", "26.04", "26.04.01")
+"""Releases of the container before mixtures became a third faster."""
+
+
+class HeldOutPretraining(msgspec.Struct, frozen=True):
+    """Errors on the steps of a held-out part, as fractions.
+
+    Attributes
+    ----------
+    split, held_out : str
+        Property by which the steps were split, and its value that was left out of the fit.
+    points : int
+    mape, median, bias : float
+        Mean and median absolute relative error, and median relative error.
+    coverage_90, width_90 : float
+        Fraction of steps inside their 90% interval, and mean relative width of the intervals.
+    fits : float
+        Fraction of steps whose forecast memory fits the device.
+    smallest_memory : float
+        Smallest forecast memory over the memory of its device.
+    """
+
+    split: str
+    held_out: str
+    points: int
+    mape: float
+    median: float
+    bias: float
+    coverage_90: float
+    width_90: float
+    fits: float
+    smallest_memory: float
+
+
+def _row(split: str, held_out: str, forecasts: Sequence[Forecast]) -> HeldOutPretraining:
+    errors = np.array([one.error for one in forecasts])
+    memory = np.array([one.memory_bytes / find_device(one.step.device).memory_bytes for one in forecasts])
+    return HeldOutPretraining(
+        split,
+        held_out,
+        len(forecasts),
+        float(np.abs(errors).mean()),
+        float(np.median(np.abs(errors))),
+        float(np.median(errors)),
+        float(np.mean([one.is_inside for one in forecasts])),
+        float(np.mean([(one.high_s - one.low_s) / one.time_s for one in forecasts])),
+        float(np.mean(memory <= 1)),
+        float(memory.min()),
+    )
+
+
+def validate_pretraining(
+    fitted: Sequence[Pretraining], checked: Sequence[Pretraining]
+) -> tuple[list[HeldOutPretraining], list[Forecast]]:
+    """Fit to all steps but those of a device, a network or a precision, and judge these.
+
+    Parameters
+    ----------
+    fitted, checked : sequence of Pretraining
+        Steps to fit to, and steps on a device that no fit uses.
+
+    Returns
+    -------
+    list of HeldOutPretraining
+    list of Forecast
+        The held-out steps by device, and the checked ones.
+    """
+    rows, by_device = [], []
+    for split, name in (("device", "device"), ("network", "network"), ("precision", "precision")):
+        for value in dict.fromkeys(getattr(step, name) for step in fitted):
+            kept = [step for step in fitted if getattr(step, name) != value]
+            left_out = [step for step in fitted if getattr(step, name) == value]
+            if not kept:
+                continue
+            forecasts = forecast(left_out, rounded(fit(kept)))
+            rows.append(_row(split, value, forecasts))
+            if split == "device":
+                by_device += forecasts
+    if checked and fitted:
+        forecasts = forecast(checked, rounded(fit(fitted)))
+        early = [one for one in forecasts if one.step.release in EARLY]
+        late = [one for one in forecasts if one.step.release not in EARLY]
+        rows.append(_row("device", "gb300, all releases", forecasts))
+        rows += [
+            _row("device", f"gb300, releases {period}", part)
+            for period, part in (("to 26.04", early), ("from 26.06", late))
+            if part
+        ]
+        by_device += forecasts
+    return rows, by_device
+
+
+def pretraining_page(rows: Sequence[HeldOutPretraining], left_out: dict[str, int]) -> Document:
+    """Return a page with error, coverage, width and memory by held-out part."""
+    table = Table(
+        "Pre-training of language models held out",
+        [
+            Column("split", "split", left=True),
+            Column("held_out", "held out", left=True),
+            Column("points", "steps"),
+            Column("mape", "MAPE", format_percent),
+            Column("median", "median", format_percent),
+            Column("bias", "bias", lambda value: f"{value:+.0%}"),
+            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+            Column("width_90", "width", format_percent),
+            Column("fits", "fits", lambda value: f"{value:.0%}"),
+            Column("smallest_memory", "least\nmemory", lambda value: f"{value:.0%}"),
+        ],
+        [msgspec.to_builtins(row) for row in rows],
+    )
+    headline = (
+        f"{len(rows)} parts held out: {np.mean([row.mape for row in rows]):.1%} mean absolute error on average, "
+        f"{np.mean([row.coverage_90 for row in rows]):.0%} within 90%"
+    )
+    notes = [f"left out: {number} of {reason}" for reason, number in sorted(left_out.items())]
+    return Document(headline, (), [table], notes)
+
+
+def pretraining_pairs(forecasts: Sequence[Forecast]) -> list[Pair]:
+    """Return the points of the chart, grouped by device."""
+    return [
+        Pair(
+            f"{one.step.network}, {one.step.workers} {one.step.device} {one.step.precision}, {one.step.release}",
+            one.step.device,
+            one.step.time_s,
+            one.time_s,
+            (one.low_s, one.high_s),
+        )
+        for one in forecasts
+    ]
+
+
+def ship_stack(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
+    """Fit the constants to all steps, and write them with the errors on held-out steps."""
+    steps = pretraining_steps(data).steps
+    rows, _ = validate_pretraining(steps, check_steps(data).steps)
+    errors = []
+    for split in dict.fromkeys(row.split for row in rows):
+        mean = np.mean([row.mape for row in rows if row.split == split])
+        errors.append(f"{split} {mean:.0%}")
+    held_out = ", ".join(errors)
+    constants = fit(steps)
+    kernels = msgspec.structs.replace(constants.kernels, held_out=held_out)
+    write_constants(msgspec.structs.replace(constants, kernels=kernels), folder)
+    yield "training_stack", f"{len(steps)} steps; held out: {held_out}"

@@ -1,0 +1,379 @@
+"""Published pre-training with Megatron-Bridge on H100, B200, GB200 and GB300: reader, and fit of the stack.
+
+The tables are ``today/training_megatron_bridge.csv`` and, for GB300, ``modern/transformer_training.csv``
+(NVIDIA-NeMo/Megatron-Bridge, Apache-2.0). Networks are the shipped ones of the same name. Mixtures are trained with
+balanced experts. A configuration is listed once for each release of the software, which gets faster.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.calibration.choose import choose_model
+from paleo_lite.distributed.clusters import EXPECTED, ClusterScores, cluster_prior
+from paleo_lite.distributed.job import Job, ParallelConfig, Settings
+from paleo_lite.distributed.links import Topology
+from paleo_lite.distributed.parallel_3d import train_3d_parallel
+from paleo_lite.distributed.platforms import find_computer
+from paleo_lite.distributed.scale import predict_step
+from paleo_lite.errors import BadFile
+from paleo_lite.extras import require
+from paleo_lite.files import write_atomically
+from paleo_lite.machines import Machine, find_device
+from paleo_lite.timing.blocks import TrainingConstants
+from paleo_lite.timing.training_stack import STACK_FILE, StackConstants, stack_constants
+from paleo_lite.timing.workload import TrainingOptions, Workload
+
+from ..tables import rows_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+TABLE = "today/training_megatron_bridge.csv"
+CHECK_TABLE = "modern/transformer_training.csv"
+"""Table whose steps on GB300 no constant is fitted to."""
+
+NETWORKS = {
+    "LLAMA3_70B": "llama-3-70b",
+    "LLAMA3.1_405B": "llama-3.1-405b",
+    "DeepSeekV3": "deepseek-v3",
+    "DeepSeekV4 Flash": "deepseek-v4-flash",
+    "GPT OSS 120B": "gpt-oss-120b",
+    "Kimi_K2": "kimi-k2",
+    "Qwen3_30B_a3B": "qwen3-30b-a3b",
+    "Qwen3_235B_a22B": "qwen3-235b-a22b",
+    "Nemotron_3_Nano": "nemotron-3-nano-30b-a3b",
+    "Nemotron_3_Super": "nemotron-3-super-120b-a12b",
+}
+"""Shipped networks by their names in the tables."""
+
+PLATFORMS = {"DGX-H100": "dgx-h100", "DGX-B200": "dgx-b200", "DGX-GB200": "gb200-nvl72", "GB300": "gb300-nvl72"}
+
+RECENT, RECENT_WEIGHT = "26.06", 2.0
+"""First of the recent releases of the container, and the weight of their rows over those of earlier releases."""
+
+
+SCATTER = 0.1
+"""Standard deviation of the logarithm of measured over predicted step times."""
+
+
+class Pretraining(msgspec.Struct, frozen=True):
+    """A published step of pre-training.
+
+    Attributes
+    ----------
+    release : str
+        Release of the container.
+    network, platform, device : str
+        Names of the shipped records.
+    precision : str
+        As `--precision` takes it.
+    workers, batch_size, length : int
+        Devices, global batch in sequences, tokens per sequence.
+    parallel : ParallelConfig
+    time_s : float
+        Measured seconds per step.
+    """
+
+    release: str
+    network: str
+    platform: str
+    device: str
+    precision: str
+    workers: int
+    batch_size: int
+    length: int
+    parallel: ParallelConfig
+    time_s: float
+
+    @property
+    def configuration(self) -> tuple[object, ...]:
+        """What was run, apart from the release of the software."""
+        return (self.network, self.device, self.precision, self.workers, self.batch_size, self.length, self.parallel)
+
+
+class Tables(msgspec.Struct, frozen=True):
+    """Steps that were read, and the number of omitted rows by reason."""
+
+    steps: list[Pretraining]
+    left_out: dict[str, int]
+
+
+def pretraining_steps(folder: Path) -> Tables:
+    """Read the steps on H100, B200 and GB200."""
+    return _read(folder / TABLE, _step, lambda row: row["model"], list(rows_of(folder / TABLE)))
+
+
+def check_steps(folder: Path) -> Tables:
+    """Read the steps on GB300, to which nothing is fitted."""
+    rows = [
+        row
+        for row in rows_of(folder / CHECK_TABLE)
+        if row["gpu"] == "GB300" and "Pre-Training" in row["software"] and "Megatron-Bridge" in row["source"]
+    ]
+    return _read(folder / CHECK_TABLE, _check_step, lambda row: row["model"], rows)
+
+
+def _read(
+    path: Path,
+    read_row: Callable[[dict[str, str]], Pretraining],
+    model_of: Callable[[dict[str, str]], str],
+    rows: Sequence[dict[str, str]],
+) -> Tables:
+    steps = []
+    left_out: dict[str, int] = {}
+    for row in rows:
+        model = model_of(row)
+        if model not in NETWORKS:
+            reason = f"{model}: no shipped network"
+            left_out[reason] = left_out.get(reason, 0) + 1
+            continue
+        try:
+            steps.append(read_row(row))
+        except (KeyError, ValueError, csv.Error) as error:
+            raise BadFile(f"{path}: a row cannot be read: {error}") from None
+    return Tables(steps, left_out)
+
+
+def _integer(row: dict[str, str], name: str) -> int:
+    return int(float(row[name] or 1))
+
+
+def _step(row: dict[str, str]) -> Pretraining:
+    sharded = int(row["fsdp"] or 0) > 1
+    parallel = _parallel(row, "tensor", "pipeline", "virtual", "context", "expert", "micro_batch", sharded)
+    tokens_per_s = float(row["tokens_per_s_per_gpu"]) * int(row["gpus"])
+    length, batch_size = int(row["sequence"]), int(row["global_batch"])
+    return _make(row, row["container"], PLATFORMS[row["system"]], int(row["gpus"]), batch_size, length, parallel,
+                 batch_size * length / tokens_per_s)  # fmt: skip
+
+
+def _check_step(row: dict[str, str]) -> Pretraining:
+    one_rank = _integer(row, "tp") == _integer(row, "pp") == _integer(row, "ep") == 1
+    parallel = _parallel(row, "tp", "pp", "vpp", "cp", "ep", "micro_batch", one_rank)
+    tokens_per_s = float(row["tokens_per_s_per_gpu"]) * int(row["n_gpus"])
+    length, batch_size = int(row["seq_len"]), int(row["global_batch_seqs"])
+    release = row["software"].split()[1]
+    return _make(row, release, PLATFORMS["GB300"], int(row["n_gpus"]), batch_size, length, parallel,
+                 batch_size * length / tokens_per_s)  # fmt: skip
+
+
+def _parallel(
+    row: dict[str, str], tensor: str, pipeline: str, virtual: str, context: str, expert: str, micro_batch: str,
+    sharded: bool,
+) -> ParallelConfig:  # fmt: skip
+    tensor_parallel, stages = _integer(row, tensor), _integer(row, pipeline)
+    return ParallelConfig(
+        tensor_parallel,
+        stages,
+        _integer(row, virtual) if stages > 1 else 1,
+        tensor_parallel > 1,
+        _integer(row, micro_batch),
+        zero_stage=3 if sharded else 1,
+        context=_integer(row, context),
+        expert=_integer(row, expert),
+    )
+
+
+def _make(
+    row: dict[str, str], release: str, platform: str, workers: int, batch_size: int, length: int,
+    parallel: ParallelConfig, time_s: float,
+) -> Pretraining:  # fmt: skip
+    computer = find_computer(platform)
+    assert computer is not None
+    return Pretraining(
+        release, NETWORKS[row["model"]], platform, computer.device, row["precision"].lower(), workers, batch_size,
+        length, parallel, time_s,
+    )  # fmt: skip
+
+
+@cache
+def _job(network: str, length: int, device: str, precision: str) -> Job:
+    tensors, options = TrainingOptions("adam", mixed_precision=True).split_precision(precision)
+    built = find_network(network, options=SequenceOptions(length, phase="training"))
+    machine = find_device(device)
+    workload = Workload(built, tensors, phase="training", training=options)
+    return Job(workload, Machine(machine), choose_model(machine, tensors, products=options.products))
+
+
+@cache
+def _topology(platform: str, workers: int) -> Topology:
+    computer = find_computer(platform)
+    assert computer is not None
+    return computer.topology(workers).with_workers(workers)
+
+
+def predict_times(steps: Sequence[Pretraining], constants: StackConstants | None = None) -> Floats:
+    """Return the seconds of every step on the expected cluster, shape (steps,)."""
+    jobs: dict[int, Job] = {}
+    found: dict[tuple[object, ...], float] = {}
+    for step in steps:
+        if step.configuration in found:
+            continue
+        job = _job(step.network, step.length, step.device, step.precision)
+        if constants is not None:
+            job = jobs.setdefault(id(job), job.with_stack_constants(constants))
+        topology, settings = cluster_prior().cluster_at(
+            ClusterScores.uniform(EXPECTED), _topology(step.platform, step.workers), Settings(parallel=step.parallel)
+        )
+        found[step.configuration] = float(train_3d_parallel(job, topology, step.batch_size, settings).time_s)
+    return np.array([found[step.configuration] for step in steps])
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """A step with its forecast.
+
+    Attributes
+    ----------
+    step : Pretraining
+    time_s, low_s, high_s, memory_bytes : float
+        Forecast with its 90% interval, and memory of the fullest device.
+    """
+
+    step: Pretraining
+    time_s: float
+    low_s: float
+    high_s: float
+    memory_bytes: float
+
+    @property
+    def error(self) -> float:
+        """Forecast over measured time, minus 1."""
+        return self.time_s / self.step.time_s - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measured time is in the interval."""
+        return self.low_s <= self.step.time_s <= self.high_s
+
+
+def forecast(steps: Sequence[Pretraining], constants: StackConstants | None = None) -> list[Forecast]:
+    """Return the steps with their forecasts, as `scale` makes them."""
+    found: dict[tuple[object, ...], tuple[float, float, float, float]] = {}
+    jobs: dict[int, Job] = {}
+    forecasts = []
+    for step in steps:
+        if step.configuration not in found:
+            job = _job(step.network, step.length, step.device, step.precision)
+            if constants is not None:
+                job = jobs.setdefault(id(job), job.with_stack_constants(constants))
+            topology, settings = _topology(step.platform, step.workers), Settings(parallel=step.parallel)
+            predicted = predict_step(job, topology, settings, step.batch_size, "3d", cluster_prior())
+            assert predicted.interval is not None and predicted.memory_bytes is not None
+            found[step.configuration] = (float(predicted.time_s), *predicted.interval, float(predicted.memory_bytes))
+        forecasts.append(Forecast(step, *found[step.configuration]))
+    return forecasts
+
+
+# Fit -----------------------------------------------------------------------------------------------------------------
+
+PRIOR: dict[str, tuple[float, float]] = {
+    "efficiency_gemm": (0.9, 0.04),
+    "efficiency_attention": (0.8, 0.15),
+    "overhead_s": (15e-6, 0.8),
+    "share_other": (0.85, 0.15),
+    "fp8": (0.88, 0.1),
+    "mxfp8": (0.85, 0.1),
+    "nvfp4": (0.62, 0.15),
+    "grouped_matmul": (0.9, 0.15),
+    "half_expert_size": (500.0, 0.8),
+    "state_space_dual": (0.2, 0.6),
+    "exposed_tensor": (0.4, 0.5),
+    "exposed_expert": (0.5, 0.5),
+    "exposed_sharding": (0.5, 0.5),
+}
+"""Prior of each constant: median, and standard deviation of the logarithm. Products in narrow numbers reach the shares
+of kernels timed alone on H100 and B200, ``engines/gemm.csv.gz``."""
+
+
+def constants_of(values: Floats, points: int = 0, deviation: Floats | None = None) -> StackConstants:
+    """Return the constants with these values, in the order of `PRIOR`."""
+    by_name = dict(zip(PRIOR, map(float, values)))
+    shipped = stack_constants()
+    kernels = {name: by_name.get(name, value) for name, value in shipped.kernels.constants.items()}
+    deviations = dict(shipped.kernels.deviation)
+    if deviation is not None:
+        deviations |= {name: float(d) for name, d in zip(PRIOR, deviation) if name in deviations}
+    return StackConstants(
+        kernels=TrainingConstants(
+            constants=kernels, deviation=deviations, scatter=SCATTER, points=points, devices=[], sources=[],
+            exposed_sharding=min(by_name["exposed_sharding"], 1.0),
+        ),
+        relative_efficiency={name: by_name[name] for name in ("fp8", "mxfp8", "nvfp4")},
+        kind_efficiency={name: by_name[name] for name in ("grouped_matmul", "state_space_dual")},
+        half_expert_size=by_name["half_expert_size"],
+        tensor_overlap=max(1 - by_name["exposed_tensor"], 0.0),
+        expert_overlap=max(1 - by_name["exposed_expert"], 0.0),
+    )  # fmt: skip
+
+
+def fit(steps: Sequence[Pretraining]) -> StackConstants:
+    """Fit the constants with a prior and a robust loss (soft L1).
+
+    The rows of a configuration are correlated, and recent releases count more than those that they replaced.
+
+    Raises
+    ------
+    MissingExtra
+        If scipy is not installed.
+    """
+    least_squares = require("scipy.optimize", "fitting", "calibrate").least_squares
+    median, spread = np.array(list(PRIOR.values())).T
+    measured = np.log([step.time_s for step in steps])
+    configurations = [step.configuration for step in steps]
+    weights = np.array([configurations.count(one) ** -0.25 for one in configurations])
+    weights[[step.release >= RECENT for step in steps]] *= RECENT_WEIGHT**0.5
+
+    def residuals(change: Floats) -> Floats:
+        errors = (np.log(predict_times(steps, constants_of(median * np.exp(change)))) - measured) / SCATTER
+        soft = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))  # its square is soft L1
+        return np.concatenate([soft * weights, change / spread])
+
+    solution = least_squares(residuals, np.zeros(len(median)), diff_step=0.02, x_scale=spread, max_nfev=6)
+    deviation = np.sqrt(np.diag(np.linalg.inv(solution.jac.T @ solution.jac)))
+    constants = constants_of(median * np.exp(solution.x), len(steps), deviation)
+    devices = sorted({step.device for step in steps})
+    kernels = msgspec.structs.replace(constants.kernels, devices=devices, sources=["Megatron-Bridge"])
+    return msgspec.structs.replace(constants, kernels=kernels)
+
+
+_HEAD = b"# Fitted by paleo-lite to published pre-training; every field is explained in docs/training.md.\n"
+
+
+def rounded(constants: StackConstants) -> StackConstants:
+    """Return the constants rounded, so that the same data produce the same file."""
+
+    def round_values(values: dict[str, float], digits: int) -> dict[str, float]:
+        return {name: float(f"{value:.{digits}g}") for name, value in values.items()}
+
+    kernels = msgspec.structs.replace(
+        constants.kernels,
+        constants=round_values(constants.kernels.constants, 4),
+        deviation=round_values(constants.kernels.deviation, 3),
+        exposed_sharding=float(f"{constants.kernels.exposed_sharding:.3g}"),
+    )
+    return msgspec.structs.replace(
+        constants,
+        kernels=kernels,
+        relative_efficiency=round_values(constants.relative_efficiency, 3),
+        kind_efficiency=round_values(constants.kind_efficiency, 3),
+        half_expert_size=float(f"{constants.half_expert_size:.3g}"),
+        tensor_overlap=float(f"{constants.tensor_overlap:.3g}"),
+        expert_overlap=float(f"{constants.expert_overlap:.3g}"),
+    )
+
+
+def write_constants(constants: StackConstants, folder: Path) -> None:
+    """Write the constants of the stack to a folder of calibrations."""
+    write_atomically(folder / STACK_FILE, _HEAD + msgspec.toml.encode(rounded(constants)))
