@@ -221,6 +221,21 @@ def _training(request: Request) -> Report:
     return rows, lambda: training_page(rows, published.left_out), lambda: training_pairs(pairs)
 
 
+def _energy(request: Request) -> Report:
+    """Hold out measured powers by model, task and device."""
+    from .energy.evidence import measured_powers
+    from .energy.hold_out import validate_energy
+    from .energy.page import energy_page
+
+    if request.precisions:
+        raise BadValue("powers are those of whole models: omit `--precision`")
+    measured = [one for one in measured_powers(request.data) if not request.gpus or one.device.id in request.gpus]
+    if not measured:
+        raise request.no_measurement()
+    rows, points = validate_energy(measured)
+    return rows, lambda: energy_page(rows, points), list
+
+
 KNOWN_MEASUREMENTS = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
 """Measurements of a held-out cluster that are known, and how the page describes them."""
 
@@ -238,6 +253,7 @@ SPLITS: dict[str, Callable[[Request], Report]] = {
     "scaling": _scaling,
     "clusters": _clusters,
     "training": _training,
+    "energy": _energy,
 }
 """Function that performs each validation, by the value of ``--split``."""
 
@@ -268,7 +284,8 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     of the shapes of single layers. `profile` holds out all batch sizes but the smallest, by class of work.
     `collectives` holds out message sizes and numbers of workers. `scaling` holds out networks, a batch size and numbers
     of nodes of training on several devices. `clusters` holds out one cluster or one source at a time. `training` holds
-    out steps of language models by source, model size, number of nodes, parallelism or GPU. The page also shows the
+    out steps of language models by source, model size, number of nodes, parallelism or GPU. `energy` holds out measured
+    powers by model, task and device. The page also shows the
     errors of simpler models on the same folds.
     """
     rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))
@@ -294,6 +311,7 @@ def _heading(split: str, rows: Sequence[Any]) -> str:
 @options.debug()
 def ship(data: Path, folder: Path) -> None:
     """Fit the published measurements in DATA; write calibrations of devices, links and platforms into FOLDER."""
+    from .energy.ship import ship_energy
     from .power import ship_power
     from .ship import ship_devices, ship_links, ship_platforms
     from .training.hold_out import ship_training
@@ -301,6 +319,7 @@ def ship(data: Path, folder: Path) -> None:
     if not (data / "measured").is_dir():
         raise BadFile(f"{data / 'measured'}: cannot be read (no such folder)")
     click.echo(f"power: {ship_power(folder).held_out}")
+    click.echo(f"energy: {ship_energy(data, folder).held_out}")
     for name, text in (
         *ship_devices(data, folder),
         *ship_links(data / "measured", folder / "links"),

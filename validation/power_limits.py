@@ -52,6 +52,8 @@ class LimitedStep(NamedTuple):
         Power limit and average power in watts.
     speed : float
         Speed relative to that at the rated limit.
+    epoch_s : float
+        Seconds of an epoch.
     """
 
     device: Device
@@ -60,6 +62,7 @@ class LimitedStep(NamedTuple):
     limit_w: float
     power_w: float
     speed: float
+    epoch_s: float
 
     @property
     def is_rated(self) -> bool:
@@ -88,6 +91,7 @@ def limited_steps() -> list[LimitedStep]:
                 limit_w=float(row["limit_w"]),
                 power_w=float(row["power_w"]),
                 speed=rated_s[row["gpu"], row["network"], row["batch_size"]] / epoch_s,
+                epoch_s=epoch_s,
             )
         )
     return steps

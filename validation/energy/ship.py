@@ -1,0 +1,30 @@
+"""Fit of the constants that the package ships."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from paleo_lite.files import write_atomically
+from paleo_lite.timing.energy import ENERGY_FILE, EnergyModel, energy_model
+
+from .evidence import measured_powers
+from .fit import fit_energy, with_scatter
+from .hold_out import hold_out, scatter_of
+
+
+def ship_energy(data: Path, folder: Path) -> EnergyModel:
+    """Fit the model to a folder of data and write it to a folder of calibrations."""
+    measured = measured_powers(data)
+    scatter = scatter_of(measured)
+    points = hold_out(measured, "model", scatter)
+    errors = [abs(point.error) for point in points]
+    inside = np.mean([point.is_inside for point in points])
+    text = f"a model held out {np.median(errors):.1%} in the median, {inside:.0%} within 90%"
+    model = with_scatter(fit_energy(measured), scatter, text)
+    header = "# Fitted by paleo-lite to measured power; every field is explained in docs/model.md.\n"
+    write_atomically(folder / ENERGY_FILE, header.encode() + msgspec.toml.encode(model))
+    energy_model.cache_clear()
+    return model
