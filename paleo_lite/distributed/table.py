@@ -162,8 +162,8 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         Tokens per step of all workers; None if the network reads no tokens.
     peak_per_s, power_w, price_usd_per_h : float or None
         Peak FLOP/s in the precision, average power in W and price per hour of one device.
-    power_deviation : float
-        Standard deviation of the logarithm of the power; 0 if `power_w` is the rated power.
+    power_interval_w : tuple of float or None
+        90% interval of the power; None if `power_w` is the rated power.
     images, epochs : float or None
         See `Budget`.
     """
@@ -179,7 +179,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     tokens: float | None = None
     peak_per_s: float | None = None
     power_w: float | None = None
-    power_deviation: float = 0.0
+    power_interval_w: tuple[float, float] | None = None
     baseline_workers: int = 1
     price_usd_per_h: float | None = None
     images: float | None = None
@@ -239,7 +239,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         """Hours, cost and energy for all samples and epochs; None without a number of samples."""
         budget = Budget(self.images, self.epochs, self.price_usd_per_h)
         return training_run(
-            budget, self.time_s, self.interval, self.batch_size, self.workers, self.power_w, self.power_deviation
+            budget, self.time_s, self.interval, self.batch_size, self.workers, self.power_w, self.power_interval_w
         )
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..machines import Device
-from ..timing.energy import Activity
+from ..timing.activity import Activity
 from .constants import Constants, EngineConstants
 from .formulas import KERNEL_CLASSES
 from .kernels import CountedKernel, Exchange, Pointwise

@@ -20,7 +20,7 @@ order.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -28,13 +28,12 @@ import numpy as np
 from ..errors import BadFile
 from ..files import read_typed, shipped_folder
 from ..machines import Device
+from .activity import Activity, Shares
 from .models import INTERVAL_LEVEL, QUANTILES
 from .power import memory_group_of, node_nm_of, power_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from .models import Terms
 
     Floats = NDArray[np.float64]
 
@@ -54,76 +53,6 @@ LEAST_UTILISATION = 1e-6
 """Utilisation of the peak below which the power no longer falls."""
 
 _MAX_FILE_BYTES = 2**18
-
-
-class Shares(NamedTuple):
-    """Shares of a step's time, numbers or arrays of the same shape; what they leave of 1 is waiting.
-
-    Attributes
-    ----------
-    arithmetic, memory, links : array_like
-        Shares of the time in which the device computes, moves data of its memory, and exchanges data with others. The
-        time of a kernel is divided among its terms in proportion to them.
-    utilisation : array_like
-        FLOPs over the peak of the data sheet, over the time.
-    """
-
-    arithmetic: Any = 0.0
-    memory: Any = 0.0
-    links: Any = 0.0
-    utilisation: Any = 0.0
-
-
-class Activity(NamedTuple):
-    """Seconds of a step in which a device does one thing or another; numbers or arrays of the same shape.
-
-    Attributes
-    ----------
-    arithmetic_s, memory_s, links_s : array_like
-        Seconds of arithmetic, of memory traffic and of exchanges.
-    peak_s : array_like
-        Seconds that the arithmetic takes at the peak of the data sheet.
-    """
-
-    arithmetic_s: Any = 0.0
-    memory_s: Any = 0.0
-    links_s: Any = 0.0
-    peak_s: Any = 0.0
-
-    def plus(self, other: Activity) -> Activity:
-        """Return the activity of two steps after one another."""
-        return Activity(*(one + another for one, another in zip(self, other, strict=True)))
-
-    def times(self, factor: Any) -> Activity:
-        """Return the activity of `factor` such steps."""
-        return Activity(*(factor * seconds for seconds in self))
-
-    def shares_of(self, time_s: Any) -> Shares:
-        """Return the shares of a step that takes `time_s`; activities longer than that are scaled to fill it."""
-        arithmetic_s, memory_s, links_s, peak_s = (np.asarray(seconds, dtype=np.float64) for seconds in self)
-        whole_s = np.maximum(np.maximum(arithmetic_s + memory_s + links_s, time_s), 1e-30)
-        utilisation = np.minimum(peak_s / np.maximum(time_s, 1e-30), 1.0)
-        return Shares(arithmetic_s / whole_s, memory_s / whole_s, links_s / whole_s, utilisation)
-
-
-def activity_of(terms: Terms, peak_s: float) -> Activity:
-    """Return the activity of a device in a step that a time model predicts.
-
-    Parameters
-    ----------
-    terms : Terms
-        Seconds of the step by pass and layer.
-    peak_s : float
-        Seconds that the arithmetic takes at the peak of the data sheet.
-    """
-    device_s = terms.layers_s / terms.host_slowdown
-    floor_s = 0.0 if terms.floor_s is None else terms.floor_s
-    whole_s = np.maximum(terms.compute_s + terms.memory_s + floor_s, 1e-30)
-    return Activity(
-        arithmetic_s=float((device_s * terms.compute_s / whole_s).sum()),
-        memory_s=float((device_s * terms.memory_s / whole_s).sum()),
-        peak_s=peak_s,
-    )
 
 
 class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -247,6 +176,33 @@ class Power(msgspec.Struct, frozen=True, eq=False):
         factor = np.exp(QUANTILES[level] * self.deviation(shares))
         demand_w = self.demand_w(shares)
         return below_limit(demand_w / factor, self.limit_w), below_limit(demand_w * factor, self.limit_w)
+
+    def energy_interval_j(
+        self, activity: Activity, time_s: float, interval_s: tuple[float, float]
+    ) -> tuple[float, float]:
+        """Return the 90% interval of the energy of a step in joules, from those of its time and of the power.
+
+        Both causes are independent, so that their logarithms add up in quadrature. A step that takes longer does the
+        same work, at a lower power.
+
+        Parameters
+        ----------
+        activity : Activity
+            What the device does.
+        time_s : float
+            Seconds of the step.
+        interval_s : tuple of float
+            90% interval of the time.
+        """
+        shares = activity.shares_of(time_s)
+        likely_w = self.watts(shares)
+        ends_j = [float(self.watts(activity.shares_of(end_s)) * end_s) for end_s in interval_s]
+        ends = []
+        for end_j, end_w in zip(ends_j, self.interval_w(shares), strict=True):
+            of_time, of_power = np.log(end_j / (likely_w * time_s)), np.log(end_w / likely_w)
+            ends.append(float(np.copysign(np.hypot(of_time, of_power), of_power)))
+        low_j, high_j = (float(likely_w * time_s * np.exp(end)) for end in ends)
+        return low_j, min(high_j, self.limit_w * interval_s[1])
 
 
 def demand(theta: Floats, shares: Shares, dynamic: float = 1.0) -> Any:

@@ -18,9 +18,11 @@ from ..machines.device import CLOCKS
 from ..result import Result
 from ..units import format_interval, format_si, parse_quantity
 from ..version import __version__
+from .activity import Activity, Shares
+from .energy import Power, power_of
 from .generating import STATIC_BATCH_NOTE, generation_dict, tokens_per_s
 from .models import DIRECT_PRECISIONS, QUANTILES, PeakModel, RooflineModel, Terms, TimeModel, interval_of
-from .power import INTERVAL_DEVIATIONS, MIN_FRACTION, drawn_power, limited_fraction, power_model, sustained_fraction
+from .power import MIN_FRACTION, limited_fraction, sustained_fraction
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -346,36 +348,49 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         """Clock that the device sustains in matrix products under its power limit, relative to that of its peak."""
         return sustained_fraction(self.device, self.peak)
 
-    @property
-    def energy_j(self) -> float | None:
-        """Energy of the step in joules, of the device alone; None if its power limit or process is unknown."""
-        return self._energy_j_in(self.time_s)
+    @cached_property
+    def activity(self) -> Activity:
+        """What the device does in the step."""
+        return self.terms.activity(float((self.bound_terms or self.terms).compute_s.sum()))
 
-    @property
-    def energy_interval_j(self) -> tuple[float, float] | None:
-        """90% interval of the energy in joules, from those of the time and of the power; None without one."""
-        limit_w, likely_j = self.device.power_w, self.energy_j
-        if self.interval is None or limit_w is None or not likely_j:
-            return None
-        low_s, high_s = self.interval
-        low_j, high_j = self._energy_j_in(low_s), self._energy_j_in(high_s)
-        if low_j is None or high_j is None:
-            return None
-        of_power = INTERVAL_DEVIATIONS * power_model().power_deviation
-        below = float(np.hypot(np.log(likely_j / low_j), of_power))
-        above = float(np.hypot(np.log(high_j / likely_j), of_power))
-        return float(likely_j * np.exp(-below)), min(float(likely_j * np.exp(above)), float(limit_w * high_s))
-
-    def _energy_j_in(self, time_s: float) -> float | None:
+    @cached_property
+    def power(self) -> Power | None:
+        """What the device draws; None if its power limit or process is unknown."""
         relative_clock = 1.0
         if self.machine.clock is not None:
             default_machine = msgspec.structs.replace(self.machine, clock=None)
             relative_clock = self.peak.per_s / self.model.peak(default_machine, self.precision).per_s
-        power = drawn_power(self.device, relative_clock)
-        if power is None or not self.time_s:
+        return power_of(self.device, relative_clock)
+
+    @property
+    def shares(self) -> Shares:
+        """Shares of the time in which the device does one thing or another."""
+        return self.activity.shares_of(self.time_s)
+
+    @property
+    def power_w(self) -> float | None:
+        """Average power of the device in watts; None if its power limit or process is unknown, or the time is 0."""
+        return None if self.power is None or not self.time_s else float(self.power.watts(self.shares))
+
+    @property
+    def power_interval_w(self) -> tuple[float, float] | None:
+        """90% interval of the power in watts; None if the power is unknown."""
+        if self.power is None or not self.time_s:
             return None
-        busy_share = float(self.terms.layers_s.sum()) / self.terms.host_slowdown / self.time_s
-        return float(power.energy_j(busy_share * time_s, time_s))
+        low_w, high_w = self.power.interval_w(self.shares)
+        return float(low_w), float(high_w)
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of the step in joules, of the device alone; None if its power limit or process is unknown."""
+        return None if self.power_w is None else self.power_w * self.time_s
+
+    @property
+    def energy_interval_j(self) -> tuple[float, float] | None:
+        """90% interval of the energy in joules, from those of the time and of the power; None without one."""
+        if self.power is None or self.interval is None or not self.time_s:
+            return None
+        return self.power.energy_interval_j(self.activity, self.time_s, self.interval)
 
     @property
     def is_forecast(self) -> bool:
@@ -513,11 +528,8 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             return None
         from .budget import training_run
 
-        energy_j = self.energy_j
-        if energy_j is None:
-            return training_run(self.budget, self.time_s, self.interval, self.batch_size, 1, self.device.power_w)
-        power_w, deviation = energy_j / self.time_s, power_model().power_deviation
-        return training_run(self.budget, self.time_s, self.interval, self.batch_size, 1, power_w, deviation)
+        power_w, interval_w = self.power_w or self.device.power_w, self.power_interval_w
+        return training_run(self.budget, self.time_s, self.interval, self.batch_size, 1, power_w, interval_w)
 
     @property
     def trainable_parameters(self) -> int | None:
@@ -634,6 +646,8 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             "passes_s": self.passes_s,
             "waiting_s": self.waiting_s,
             "mfu": self.mfu,
+            "power_w": self.power_w,
+            "power_interval_w": None if self.power_interval_w is None else list(self.power_interval_w),
             "energy_j": self.energy_j,
             "energy_interval_j": self.energy_interval_j,
             "sustained_fraction": self.sustained_fraction,

@@ -1,6 +1,6 @@
 """The power that devices draw: the formula by hand, the limit, and measured servers.
 
-Tests: timing/energy.py.
+Tests: timing/energy.py, timing/activity.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from paleo_lite.errors import BadFile
 from paleo_lite.machines import find_device, list_devices
 from paleo_lite.machines.registry import limit_power
 from paleo_lite.timing import energy
+from paleo_lite.timing.activity import Activity, Shares
 from paleo_lite.timing.energy import (
     PARAMETERS,
-    Activity,
     Constants,
     EnergyModel,
-    Shares,
-    activity_of,
     below_limit,
     demand,
     demand_slopes,
@@ -83,8 +81,7 @@ def test_activities_add_up_and_fill_no_more_than_the_time() -> None:
 
 def test_the_activity_of_a_prediction_is_its_time_less_waiting_and_starting() -> None:
     predicted = pl.predict("bert-base", gpu="v100-pcie", batch_size=64)
-    assert predicted.bound_terms is not None
-    activity = activity_of(predicted.terms, float(predicted.bound_terms.compute_s.sum()))
+    activity = predicted.activity
     device_s = float(predicted.terms.layers_s.sum()) / predicted.terms.host_slowdown
     assert 0.8 * device_s < activity.arithmetic_s + activity.memory_s < device_s
     assert 0 < activity.peak_s < activity.arithmetic_s + activity.memory_s
@@ -100,6 +97,24 @@ def test_unmeasured_devices_are_less_certain_than_measured_ones() -> None:
         deviations.append(float(power.deviation(shares)))
     assert deviations[0] < deviations[1] < deviations[2]
     assert era_of(find_device("l40s")) == "recent" and era_of(find_device("v100-pcie")) == "older"
+
+
+def test_a_device_of_several_computes_as_alone_while_it_does_not_wait() -> None:
+    alone = Activity(2.0, 1.0, 0.0, 0.5)
+    assert alone.in_larger_step(4.0, 5.0, 2.0, 1.0) == pytest.approx((1.0, 0.5, 2.0, 0.25))
+
+
+def test_predict_scale_and_sweep_give_the_same_watts_for_the_same_step(tmp_path) -> None:
+    asked = {"gpu": "v100-sxm2", "precision": "fp32", "batch_size": 128}
+    predicted = pl.predict("resnet50", phase="training", **asked)
+    (row,) = pl.scale("resnet50", workers=[1], samples="1M", **asked)
+    options = {"precisions": "fp32", "phases": "training", "batch_sizes": 128, "workers": [1, 2], "jobs": 1}
+    swept = pl.sweep("resnet50", "v100-sxm2", tmp_path / "swept.csv", links="nvlink2", **options).to_frame()
+    line, pair = (swept[swept.workers == workers].iloc[0] for workers in (1, 2))
+    assert predicted.power_w is not None
+    assert row.power_w == pytest.approx(predicted.power_w, rel=0.03)
+    assert line["energy_j"] / line["hours"] / 3600 == pytest.approx(predicted.power_w, rel=1e-9)
+    assert pair["energy_j"] / pair["hours"] / 3600 < 2 * predicted.power_w  # both wait for the exchange
 
 
 def test_processors_and_unknown_processes_have_no_power_model() -> None:

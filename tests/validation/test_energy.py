@@ -10,7 +10,8 @@ import pytest
 
 from measured import DATA
 from paleo_lite.machines import find_device
-from paleo_lite.timing.energy import Activity, Shares, below_limit, demand, energy_model, power_of
+from paleo_lite.timing.activity import Activity, Shares
+from paleo_lite.timing.energy import below_limit, demand, energy_model, power_of
 from validation.energy.evidence import MLENERGY, Measured, measured_powers, trained_powers
 from validation.energy.fit import fit_energy
 from validation.energy.hold_out import hold_out, scatter_of

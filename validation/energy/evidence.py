@@ -21,7 +21,7 @@ from paleo_lite.engines.activity import kernel_activity
 from paleo_lite.engines.step import Load
 from paleo_lite.machines import Device, find_device
 from paleo_lite.serving.kernel_tables import device_kernels
-from paleo_lite.timing.energy import Activity, activity_of
+from paleo_lite.timing.activity import Activity
 
 from ..engines.servers import Server, place, published_servers
 from ..power_limits import WAITING, ZEUS, LimitedStep, limited_steps
@@ -168,8 +168,7 @@ def _trained_power(step: LimitedStep) -> Measured:
             batch_size=step.batch_size,
             sequence_length=tokens,
         )
-        assert predicted.bound_terms is not None
-        activity = activity_of(predicted.terms, float(predicted.bound_terms.compute_s.sum()))
+        activity = predicted.activity
         time_s = predicted.time_s
         if step.network == "resnet50":
             time_s = step.epoch_s / IMAGENET_IMAGES * step.batch_size

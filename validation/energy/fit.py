@@ -15,12 +15,12 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from paleo_lite.machines import Device
+from paleo_lite.timing.activity import Shares
 from paleo_lite.timing.energy import (
     ERAS,
     PARAMETERS,
     Constants,
     EnergyModel,
-    Shares,
     below_limit,
     demand,
     era_of,
