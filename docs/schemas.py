@@ -29,6 +29,7 @@ from paleo_lite.profile_analysis.host import Hotspot
 from paleo_lite.profile_analysis.ranks import Ranks
 from paleo_lite.serving.answers import Serving
 from paleo_lite.timing.blocks import TrainingConstants
+from paleo_lite.timing.energy import EnergyModel
 from paleo_lite.timing.power import PowerModel
 
 ROOT = Path(__file__).parent.parent
@@ -66,8 +67,8 @@ Prediction = record("Prediction", {
     "calibration": Word, "batch_size flops": int, "macs bytes parameters trainable_parameters kernels": Whole,
     "fits": bool | None, "is_forecast": bool,
     "peak_flops bandwidth_bytes_per_s ridge_point time_s bound_s constant_s": float,
-    "ppp intensity throughput_per_s tokens_per_s mfu energy_j": Number, "passes_s waiting_s": Numbers,
-    "sustained_fraction": float, "energy_interval_j": list[float] | None,
+    "ppp intensity throughput_per_s tokens_per_s mfu power_w energy_j": Number, "passes_s waiting_s": Numbers,
+    "sustained_fraction": float, "power_interval_w energy_interval_j": list[float] | None,
     "interval": list[float] | None, "intervals": dict[str, list[float]] | None, "memory": Memory | None,
     "generating": record("Generating", {
         "first_token_s token_s tokens_per_s_per_sequence cache_bytes_per_sequence": Number,
@@ -220,7 +221,7 @@ FILES: dict[str, list[Any]] = {
     "hardware/*.toml": [Device, LinkRegistry],
     "hardware/platforms/*.toml": [Computer],
     "models/*.json": [Descriptor, record("Config", {"model_type": str})],
-    "calibrations/*.toml": [Calibration, PppCalibration, ClusterPrior, TrainingConstants, PowerModel],
+    "calibrations/*.toml": [Calibration, PppCalibration, ClusterPrior, TrainingConstants, PowerModel, EnergyModel],
     "calibrations/*.json": [Pool],
     "calibrations/links/*.toml": [LinkCalibration],
     "calibrations/platforms/*.toml": [Platform],

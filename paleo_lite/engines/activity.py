@@ -40,15 +40,18 @@ class PartConstants(EngineConstants, frozen=True, dict=True, kw_only=True):
 
     Attributes
     ----------
+    whole : EngineConstants
+        Constants of the whole time.
     part : Part
         The term.
     """
 
+    whole: EngineConstants
     part: Part
 
     def of(self, kernels: str, device: Device, engine: str, form: str) -> Constants:
         """Return the constants of a class of kernels, replaced where they belong to another term."""
-        found = super().of(kernels, device, engine, form)
+        found = self.whole.of(kernels, device, engine, form)
         replaced = REPLACED[self.part] | dict.fromkeys(STARTS, NEGLIGIBLE)
         theta = [replaced.get(name, value) for name, value in zip(KERNEL_CLASSES[kernels].parameters, found.theta)]
         return found._replace(theta=np.array(theta))
@@ -75,8 +78,7 @@ def kernel_activity(step: EngineStep, kernels: Sequence[CountedKernel], load: Lo
 
 def _step_of(step: EngineStep, part: Part) -> EngineStep:
     """Return the step whose kernels take the time of one term."""
-    constants = step.constants
-    only = PartConstants(classes=constants.classes, company=constants.company, part=part)
+    only = PartConstants(classes={}, whole=step.constants, part=part)
     return EngineStep(step.device, step.engine, step.formats, step.placement, only)
 
 
@@ -87,7 +89,7 @@ def _one_activity(step: EngineStep, parts: dict[Part, EngineStep], counted: Coun
         return Activity(links_s=step.kernel_s(kernel, load))
     _, rest_s = step.kernel_parts_s(kernel, load)
     kernels, form = step.cell_of(kernel)
-    _, work = step.constants.company_of(kernels, step.engine, form)
+    _, work = step.constants.company_of(kernels, step.engine, form, load.has_prompts)
     if isinstance(kernel, Pointwise):
         return Activity(memory_s=work * rest_s)
     terms: dict[Part, Any] = {part: sum(one.kernel_parts_s(kernel, load)) for part, one in parts.items()}

@@ -14,6 +14,7 @@ from ..timing.prediction import setting_notes
 from .candidates import Advice
 from .decode_kernels import KernelTime, time_decode_kernels
 from .deployment import LEVELS, Deployment, Prepared
+from .energy import draw_power
 from .iteration_times import has_experts
 from .launch import launch
 from .requests import Traffic
@@ -161,9 +162,14 @@ FIGURES = {
     "preemptions": "preempted requests",
     "utilisation": "share of the time in iterations",
     "usd_per_million_output_tokens": "US dollars per million output tokens",
-    "joules_per_million_output_tokens": "joules per million output tokens, at the power limit while iterations run",
+    "watts_per_gpu": "watts of a GPU while iterations run",
+    "joules_per_request": "joules of all GPUs per request, waiting included",
+    "joules_per_million_output_tokens": "joules of all GPUs per million output tokens, waiting included",
 }
 """Figures of a deployment, with their meaning."""
+
+ENERGY_FIGURES = ("watts_per_gpu", "joules_per_request", "joules_per_million_output_tokens")
+"""Figures whose intervals include that of the power."""
 
 
 def request_latencies(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -206,10 +212,7 @@ def measure_figures(outcomes: Sequence[Outcome], deployment: Deployment, input_t
     tokens_per_s = output_tokens / duration_s
     mean_tpot_s = float(latencies["tpot_s"].mean()) if len(latencies["tpot_s"]) else None
     blocks = sum(outcome.blocks for outcome in outcomes)
-    power_w = deployment.on_device.machine.device.power_w
-    joules = None
-    if power_w is not None:
-        joules = power_w * deployment.on_device.devices * busy_s / output_tokens * 1e6
+    drawn = draw_power(outcomes, deployment, input_tokens, duration_s)
     return {
         "output_tokens_per_s": tokens_per_s,
         "total_tokens_per_s": (output_tokens + input_tokens) / duration_s,
@@ -223,7 +226,9 @@ def measure_figures(outcomes: Sequence[Outcome], deployment: Deployment, input_t
         "preemptions": float(sum(outcome.preemptions for outcome in outcomes)),
         "utilisation": busy_s / (duration_s * deployment.replicas),
         "usd_per_million_output_tokens": _usd_per_million(deployment, tokens_per_s),
-        "joules_per_million_output_tokens": joules,
+        "watts_per_gpu": drawn and drawn.watts,
+        "joules_per_request": drawn and drawn.energy_j / requests,
+        "joules_per_million_output_tokens": drawn and drawn.energy_j / output_tokens * 1e6,
     }  # fmt: skip
 
 
@@ -278,6 +283,7 @@ def answer(
     deployment = prepared.deployment
     has_interval = bool(prepared.tables.relative_low)
     levels = LEVELS if has_interval else ("expected",)
+    expected: list[Outcome] = []
     latencies: dict[str, dict[str, dict[str, float | None]]] = {}
     figures: dict[str, dict[str, float | None]] = {}
     duration_s = 0.0
@@ -292,6 +298,7 @@ def answer(
             figures[level]["saturation_requests_per_s"] = requests_per_s
             figures[level]["saturation_tokens_per_s"] = tokens_per_s
         if level == "expected":
+            expected = outcomes
             start_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
             duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - start_s
     on_device = deployment.on_device
@@ -312,6 +319,14 @@ def answer(
             "as requests arrive, and latencies depend on the number of requests",
         )
     deviations = {} if on_device.kernels is None else on_device.kernels.step.constants.latency_deviations
+    added = {name: Z_90 * deviation for name, deviation in deviations.items()}
+    shown = {
+        name: _figure([figures[level][name] for level in levels]) for name in FIGURES if name in figures["expected"]
+    }
+    drawn = draw_power(expected, deployment, input_tokens, duration_s)
+    if drawn is not None:
+        below, above = math.log(drawn.watts / drawn.low_w), math.log(drawn.high_w / drawn.watts)
+        shown |= {name: _widen(shown[name], below, above) for name in ENERGY_FIGURES}
     launched = launch(deployment)
     all_notes += launched.notes
     from ..timing import describe_model
@@ -335,14 +350,12 @@ def answer(
         duration_s=duration_s,
         latencies={
             name: {
-                part: _widen(_figure([latencies[level][name][part] for level in levels]), deviations.get(name, 0.0))
+                part: _widen(_figure([latencies[level][name][part] for level in levels]), *2 * [added.get(name, 0.0)])
                 for part in parts
             }
             for name, parts in latencies["expected"].items()
         },
-        figures={
-            name: _figure([figures[level][name] for level in levels]) for name in FIGURES if name in figures["expected"]
-        },
+        figures=shown,
         weights_bytes=prepared.room.weights_bytes,
         activations_bytes=prepared.room.activations_bytes,
         cache_bytes=prepared.room.cache_bytes,
@@ -375,13 +388,21 @@ def _figure(values: Sequence[float | None]) -> Figure:
     return Figure(_finite(value), min(low, value, high), max(low, value, high))
 
 
-def _widen(figure: Figure, deviation: float) -> Figure:
-    """Return a figure with a standard deviation of its logarithm added to the interval."""
-    if figure.value is None or figure.low is None or figure.high is None or not figure.low:
+def _widen(figure: Figure, below: float, above: float) -> Figure:
+    """Return a figure whose interval includes another, independent cause; the logarithms add up in quadrature.
+
+    Parameters
+    ----------
+    figure : Figure
+        Figure with its interval, if it has one.
+    below, above : float
+        Logarithms of the figure over its ends by the other cause.
+    """
+    if not figure.value or not (below or above):
         return figure
-    added = Z_90 * deviation
-    low, high = (math.hypot(math.log(end / figure.value), added) for end in (figure.low, figure.high))
-    return Figure(figure.value, figure.value * math.exp(-low), figure.value * math.exp(high))
+    low, high = (math.log(end / figure.value) if end else 0.0 for end in (figure.low, figure.high))
+    value = figure.value
+    return Figure(value, value * math.exp(-math.hypot(low, below)), value * math.exp(math.hypot(high, above)))
 
 
 def _finite(value: float | None) -> float | None:

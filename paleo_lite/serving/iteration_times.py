@@ -390,7 +390,7 @@ def tabulate(
     workload = on_device.decode_workload(max(min(max_context - 1, TYPICAL_CONTEXT), 1))
     token_sizes = _sizes(max(max_new_tokens, max_sequences), is_coarse=has_experts(workload))
     times = _group_times(on_device, workload, token_sizes)
-    token_s = times.pieces_s[:, PER_TOKEN] + _all_reduce_s(on_device, workload, token_sizes)
+    token_s = times.pieces_s[:, PER_TOKEN] + all_reduce_s(on_device, workload, token_sizes)
     head_s = times.pieces_s[:, HEAD].copy()
     head_s[-1] += _logits_gather_s(on_device, workload, token_sizes)
     contexts = tabulated_contexts(max_context)
@@ -561,7 +561,7 @@ def _time_cases(on_device: ModelOnDevice, cases: list[Case], sizes: NDArray[np.i
     return seconds
 
 
-def _all_reduce_s(on_device: ModelOnDevice, workload: Workload, sizes: NDArray[np.int64]) -> Floats:
+def all_reduce_s(on_device: ModelOnDevice, workload: Workload, sizes: NDArray[np.int64]) -> Floats:
     """Return the time of the all-reduces of row-parallel layers by stage and number of new tokens."""
     total_s = np.zeros((on_device.pipeline.degree, len(sizes)))
     if on_device.group is None:

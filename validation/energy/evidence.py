@@ -146,7 +146,7 @@ def served_activity(server: Server, sequences: Floats, positions: Floats, answer
     step, prompt = placed.kernels.step, server.input_tokens
     own = sequences / server.attention_data
     decode = Load(tokens=own, all_tokens=sequences, sampled=own, sequences=own, context=positions)
-    prefill = Load(tokens=prompt, all_tokens=prompt, sampled=1.0, prompts=1.0, length=prompt)
+    prefill = Load(prompt, prompt, 1.0, prompts=1.0, length=prompt, has_prompts=True)
     decoding = kernel_activity(step, device_kernels(placed, "decode", TYPICAL_CONTEXT), decode)
     reading = kernel_activity(step, device_kernels(placed, "prefill", TYPICAL_CONTEXT), prefill)
     return decoding.plus(reading.times(own / answers))
