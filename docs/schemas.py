@@ -62,6 +62,7 @@ Run = record("Run", {
     "samples hours": float, "steps": int, "cost_usd kwh": Number,
     "hours_interval cost_interval kwh_interval": list[float] | None,
 })  # fmt: skip
+Site = record("Site", {"energy_j": float, "usd co2_g": Number})
 Prediction = record("Prediction", {
     "network gpu precision phase time_model convention clock peak_unit execution version": str,
     "calibration": Word, "batch_size flops": int, "macs bytes parameters trainable_parameters kernels": Whole,
@@ -74,7 +75,7 @@ Prediction = record("Prediction", {
         "first_token_s token_s tokens_per_s_per_sequence cache_bytes_per_sequence": Number,
         "compute_bound_from_batch": Whole, "weights": Word}) | None,
     "board": record("Board", {"gpu": str, "devices": int, "throughput_per_s bound_s": Number}) | None,
-    "run": Run | None,
+    "run": Run | None, "site": Site | None,
     "notes": Names,
     "by_kind": dict[str, record("KindOfWork", {"layers": int, "flops bytes": Whole, "time_s share": float})],
     "layers": list[record("LayerTime", {
@@ -102,7 +103,8 @@ Scale = record("Scale", {
     "rows": list[record("ScaleRow", {
         "workers batch_size speedup_over": int, "strategy collective limited_by": str,
         "compute_s communication_s exposed_s update_s input_s time_s throughput_per_s speedup efficiency": float,
-        "run": Run | None,
+        "run": Run | None, "site": Site | None,
+        "power_w energy_j": Number,
         "memory_bytes cost hours bound_s flops_per_s mfu hfu tokens_per_s kwh_per_million cost_per_million kwh": Number,
         "fits": bool | None, "interval efficiency_interval": list[float] | None, "notes": Names})],
     "notes": Names, "best runner_up": NotRequired[Word], "why": NotRequired[str], "refused": NotRequired[list[Any]],

@@ -14,10 +14,11 @@ from ..errors import BadValue
 from ..machines import Machine
 from ..timing import TimeModel, Workload, describe_model
 from ..timing.budget import Amount, Budget, make_budget
+from ..timing.facility import Facility
 from ..timing.memory import largest_batch, usable_bytes
 from ..timing.prediction import setting_notes
 from ..units import parse_range
-from .advise import Advice
+from .advise import Advice, rank_by_energy
 from .advise import advise as compare_strategies
 from .blocks import generation_notes
 from .clusters import (
@@ -60,6 +61,8 @@ class Request(msgspec.Struct, frozen=True):
     require_cost: bool = False
     platform: str | None = None
     measured: Sequence[str] = ()
+    facility: Facility | None = None
+    by: str = "time"
 
     def worker_counts(self) -> list[int]:
         """Return the numbers of workers; an empty list stands for all devices of the topology.
@@ -204,6 +207,8 @@ def predict_scaling(
             budget=budget,
             cluster=cluster,
         )
+        if request.by == "joules":
+            advice = rank_by_energy(advice)
     else:
         rows = scale(
             job,
@@ -268,7 +273,7 @@ def _make_table(
         model=describe_model(job.model),
         is_forecast=job.model.is_forecast,
         memory_bytes=device.memory_bytes,
-        rows=advice.rows,
+        rows=[msgspec.structs.replace(row, facility=request.facility) for row in advice.rows],
         images=budget.images,
         epochs=None if budget.images is None else budget.epochs,
         price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
@@ -277,6 +282,7 @@ def _make_table(
         notes=tuple(dict.fromkeys(notes)),
         phase=job.workload.phase,
         trainable_parameters=job.workload.trainable_parameters if job.workload.phase == "training" else None,
+        facility=request.facility,
     )
 
 

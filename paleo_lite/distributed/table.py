@@ -9,6 +9,7 @@ import msgspec
 
 from ..result import Result
 from ..timing.budget import Budget, TrainingRun, training_run
+from ..timing.facility import Facility, SiteEnergy
 from ..units import format_si
 from .job import Step
 
@@ -83,6 +84,8 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
         Predicted phase.
     trainable_parameters : int or None
         Number of parameters that a training step updates.
+    facility : Facility or None
+        What surrounds the devices; None if it is not described.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.scale:scale_page"
@@ -107,6 +110,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     is_forecast: bool = True
     phase: str = "training"
     trainable_parameters: int | None = None
+    facility: Facility | None = None
 
     def __iter__(self) -> Iterator[ScaleRow]:
         return iter(self.rows)
@@ -166,6 +170,8 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         90% interval of the power; None if `power_w` is the rated power.
     images, epochs : float or None
         See `Budget`.
+    facility : Facility or None
+        What surrounds the devices; None if it is not described.
     """
 
     workers: int
@@ -184,6 +190,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     price_usd_per_h: float | None = None
     images: float | None = None
     epochs: float = 1.0
+    facility: Facility | None = None
 
     def __repr__(self) -> str:
         time = format_si(self.time_s, "s")
@@ -211,6 +218,23 @@ class ScaleRow(Step, frozen=True, kw_only=True):
             return None
         best_s, worst_s = self.cluster_interval
         return self.efficiency * self.time_s / worst_s, self.efficiency * self.time_s / best_s
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of all devices in a step, in joules; None if their power is unknown."""
+        return None if self.power_w is None else float(self.power_w * self.workers * self.time_s)
+
+    @property
+    def energy_per_sample_j(self) -> float | None:
+        """Energy of all devices per sample, in joules."""
+        return None if self.energy_j is None else self.energy_j / self.batch_size
+
+    @property
+    def site(self) -> SiteEnergy | None:
+        """Energy of a step at the meter, and what it costs; None if the facility is not described."""
+        if self.facility is None or self.energy_j is None:
+            return None
+        return self.facility.site_energy(self.energy_j, float(self.workers * self.time_s))
 
     @property
     def flops_per_s(self) -> float | None:
@@ -286,6 +310,8 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         for name in ("interval", "efficiency_interval"):
             interval = getattr(self, name)
             row[name] = None if interval is None else list(interval)
+        row["power_w"], row["energy_j"] = self.power_w, self.energy_j
+        row["site"] = None if self.site is None else self.site.to_dict()
         row["run"] = None if self.run is None else self.run.to_dict()
         row["notes"] = list(self.notes)
         return row

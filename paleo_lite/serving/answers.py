@@ -14,7 +14,7 @@ from ..timing.prediction import setting_notes
 from .candidates import Advice
 from .decode_kernels import KernelTime, time_decode_kernels
 from .deployment import LEVELS, Deployment, Prepared
-from .energy import draw_power
+from .energy import Drawn, draw_power
 from .iteration_times import has_experts
 from .launch import launch
 from .requests import Traffic
@@ -168,7 +168,19 @@ FIGURES = {
 }
 """Figures of a deployment, with their meaning."""
 
-ENERGY_FIGURES = ("watts_per_gpu", "joules_per_request", "joules_per_million_output_tokens")
+SITE_FIGURES = {
+    "site_joules_per_million_output_tokens": "joules at the meter per million output tokens",
+    "electricity_usd_per_million_output_tokens": "US dollars of electricity per million output tokens",
+    "co2_g_per_million_output_tokens": "grams of CO2 per million output tokens",
+}
+"""Figures of a deployment in a facility that the user describes, with their meaning."""
+
+ENERGY_FIGURES = (
+    "watts_per_gpu",
+    "joules_per_request",
+    "joules_per_million_output_tokens",
+    *SITE_FIGURES,
+)
 """Figures whose intervals include that of the power."""
 
 
@@ -229,7 +241,19 @@ def measure_figures(outcomes: Sequence[Outcome], deployment: Deployment, input_t
         "watts_per_gpu": drawn and drawn.watts,
         "joules_per_request": drawn and drawn.energy_j / requests,
         "joules_per_million_output_tokens": drawn and drawn.energy_j / output_tokens * 1e6,
+        **_site_figures(deployment, drawn, duration_s, output_tokens),
     }  # fmt: skip
+
+
+def _site_figures(
+    deployment: Deployment, drawn: Drawn | None, duration_s: float, output_tokens: int
+) -> dict[str, float | None]:
+    """Return the figures of energy at the meter; none where the facility is not described or the power is unknown."""
+    if deployment.facility is None or drawn is None:
+        return {}
+    site = deployment.facility.site_energy(drawn.energy_j, deployment.devices * duration_s)
+    amounts = zip(SITE_FIGURES, (site.energy_j, site.usd, site.co2_g), strict=True)
+    return {name: amount / output_tokens * 1e6 for name, amount in amounts if amount is not None}
 
 
 def _usd_per_million(deployment: Deployment, tokens_per_s: float) -> float | None:
@@ -321,12 +345,14 @@ def answer(
     deviations = {} if on_device.kernels is None else on_device.kernels.step.constants.latency_deviations
     added = {name: Z_90 * deviation for name, deviation in deviations.items()}
     shown = {
-        name: _figure([figures[level][name] for level in levels]) for name in FIGURES if name in figures["expected"]
+        name: _figure([figures[level][name] for level in levels])
+        for name in (*FIGURES, *SITE_FIGURES)
+        if name in figures["expected"]
     }
     drawn = draw_power(expected, deployment, input_tokens, duration_s)
     if drawn is not None:
         below, above = math.log(drawn.watts / drawn.low_w), math.log(drawn.high_w / drawn.watts)
-        shown |= {name: _widen(shown[name], below, above) for name in ENERGY_FIGURES}
+        shown |= {name: _widen(shown[name], below, above) for name in ENERGY_FIGURES if name in shown}
     launched = launch(deployment)
     all_notes += launched.notes
     from ..timing import describe_model

@@ -11,6 +11,7 @@ from ..distributed.collectives import point_to_point_time_s
 from ..distributed.links import Topology, link_rate
 from ..errors import BadValue
 from ..machines import Device
+from ..timing.facility import Facility
 from .cache import CacheRoom, cached_bytes, measure_room
 from .engines import Engine
 from .iteration_times import IterationTimes, ModelOnDevice, tabulate
@@ -42,6 +43,8 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         Draft network of speculative decoding.
     price_usd_per_h : float or None
         Price of one device per hour; None if unknown.
+    facility : Facility or None
+        What surrounds the devices; None if it is not described.
     """
 
     on_device: ModelOnDevice
@@ -51,6 +54,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     options: Options = Options()
     draft: ModelOnDevice | None = None
     price_usd_per_h: float | None = None
+    facility: Facility | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.replicas, bool) or not isinstance(self.replicas, int) or self.replicas < 1:

@@ -20,6 +20,7 @@ from ..units import format_interval, format_si, parse_quantity
 from ..version import __version__
 from .activity import Activity, Shares
 from .energy import Power, power_of
+from .facility import Facility, SiteEnergy
 from .generating import STATIC_BATCH_NOTE, generation_dict, tokens_per_s
 from .models import DIRECT_PRECISIONS, QUANTILES, PeakModel, RooflineModel, Terms, TimeModel, interval_of
 from .power import MIN_FRACTION, limited_fraction, sustained_fraction
@@ -262,6 +263,8 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         Bound of all devices of a board, if they shared the work; None for single devices.
     budget : Budget or None
         Amount of training, for hours, cost and energy; None if it was not requested.
+    facility : Facility or None
+        What surrounds the devices; None if it was not requested.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.predictions:prediction_page"
@@ -280,6 +283,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     bound_terms: Terms | None = None
     board_bound_s: float | None = None
     budget: Budget | None = None
+    facility: Facility | None = None
 
     # Properties of the workload, the machine and the derived quantities.
 
@@ -384,6 +388,13 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     def energy_j(self) -> float | None:
         """Energy of the step in joules, of the device alone; None if its power limit or process is unknown."""
         return None if self.power_w is None else self.power_w * self.time_s
+
+    @property
+    def site(self) -> SiteEnergy | None:
+        """Energy of the step at the meter, and what it costs; None if it was not requested, or the power is unknown."""
+        if self.facility is None or self.energy_j is None:
+            return None
+        return self.facility.site_energy(self.energy_j, self.time_s)
 
     @property
     def energy_interval_j(self) -> tuple[float, float] | None:
@@ -650,6 +661,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             "power_interval_w": None if self.power_interval_w is None else list(self.power_interval_w),
             "energy_j": self.energy_j,
             "energy_interval_j": self.energy_interval_j,
+            "site": None if self.site is None else self.site.to_dict(),
             "sustained_fraction": self.sustained_fraction,
             "constant_s": self.terms.overhead_s,
             "interval": None if self.interval is None else list(self.interval),
