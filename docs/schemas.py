@@ -77,7 +77,8 @@ Prediction = record("Prediction", {
     "board": record("Board", {"gpu": str, "devices": int, "throughput_per_s bound_s": Number}) | None,
     "run": Run | None, "site": Site | None,
     "notes": Names,
-    "by_kind": dict[str, record("KindOfWork", {"layers": int, "flops bytes": Whole, "time_s share": float})],
+    "by_kind": dict[str, record("KindOfWork", {
+        "layers": int, "flops bytes": Whole, "energy_j": Number, "time_s share": float})],
     "layers": list[record("LayerTime", {
         "name kind bound": str, "flops": Whole, "bytes": int, "time_s bound_s": float})],
 })  # fmt: skip

@@ -95,13 +95,18 @@ def _kind_table(prediction: Prediction) -> Table:
     rows = [{"kind": kind, **entry} for kind, entry in prediction.by_kind().items()]
     if prediction.terms.overhead_s:
         share = prediction.terms.overhead_s / prediction.time_s
-        rows.append({"kind": "overhead", "time_s": prediction.terms.overhead_s, "share": share})
+        overhead = {"kind": "overhead", "time_s": prediction.terms.overhead_s, "share": share}
+        energy_j = prediction.layers_energy_j
+        if energy_j is not None and prediction.energy_j is not None:
+            overhead["energy_j"] = prediction.energy_j - float(energy_j.sum())
+        rows.append(overhead)
     total = {
         "kind": "total",
         "layers": len(prediction.names),
         "flops": prediction.flops,
         "bytes": prediction.bytes,
         "time_s": prediction.time_s,
+        "energy_j": prediction.energy_j,
         "share": 1.0,
     }
     columns = [
@@ -110,8 +115,11 @@ def _kind_table(prediction: Prediction) -> Table:
         Column("flops", _count_title(prediction), format_si),
         Column("bytes", "bytes", format_bytes),
         Column("time_s", "time", format_time),
+        Column("energy_j", "energy", lambda energy_j: format_si(energy_j, "J", 3), drop_order=1),
         Column("share", "share", format_percent, bar=True),
     ]
+    if not prediction.is_forecast:
+        columns = [column for column in columns if column.key != "energy_j"]
     return Table("Time by kind of layer", columns, rows, [total])
 
 

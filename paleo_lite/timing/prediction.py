@@ -18,7 +18,7 @@ from ..machines.device import CLOCKS
 from ..result import Result
 from ..units import format_interval, format_si, parse_quantity
 from ..version import __version__
-from .activity import Activity, Shares
+from .activity import Activity, Shares, divide_time
 from .energy import Power, power_of
 from .facility import Facility, SiteEnergy
 from .generating import STATIC_BATCH_NOTE, generation_dict, tokens_per_s
@@ -601,15 +601,38 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         """Return the bound of a layer, as in `rows`."""
         return str(list(self.rows())[layer]["bound"])
 
+    @property
+    def layers_energy_j(self) -> NDArray[np.float64] | None:
+        """Joules of each layer, shape (layers,); None if the power is unknown.
+
+        The energy of the step is divided in proportion to what the layers would draw alone, without a limit; the
+        overhead of the step draws idle power.
+        """
+        power, terms = self.power, self.terms
+        if power is None or self.energy_j is None:
+            return None
+        floor_s = 0.0 if terms.floor_s is None else terms.floor_s
+        divided = divide_time(terms.layers_s / terms.host_slowdown, terms.compute_s, terms.memory_s, floor_s)
+        arithmetic_s, memory_s = (seconds.sum(axis=0) for seconds in divided)
+        layers_s = terms.layers_s.sum(axis=0)
+        activity = Activity(arithmetic_s, memory_s, peak_s=(self.bound_terms or terms).compute_s.sum(axis=0))
+        demand_j = power.demand_w(activity.shares_of(layers_s)) * layers_s
+        energy_j: NDArray[np.float64] = self.energy_j * demand_j / (demand_j.sum() + power.idle_w * terms.overhead_s)
+        return energy_j
+
     def by_kind(self) -> dict[str, dict[str, Any]]:
-        """Return layers, flops, bytes, time_s and share of the time for each kind of layer, longest first."""
+        """Return layers, flops, bytes, time_s, energy_j and share of the time for each kind of layer, longest first."""
+        energy_j = self.layers_energy_j
         kinds: dict[str, dict[str, Any]] = {}
-        for row in self.rows():
+        for index, row in enumerate(self.rows()):
             entry = kinds.setdefault(row["kind"], {"layers": 0, "flops": 0, "bytes": 0, "time_s": 0.0})
             entry["layers"] += 1
+            if energy_j is not None:
+                entry["energy_j"] = entry.get("energy_j", 0.0) + float(energy_j[index])
             for key in ("flops", "bytes", "time_s"):
                 entry[key] = None if row[key] is None or entry[key] is None else entry[key] + row[key]
         for entry in kinds.values():
+            entry.setdefault("energy_j", None)
             entry["share"] = entry["time_s"] / self.time_s if self.time_s else 0.0
         return dict(sorted(kinds.items(), key=lambda item: (-item[1]["time_s"], item[0])))
 

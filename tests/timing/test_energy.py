@@ -117,6 +117,17 @@ def test_predict_scale_and_sweep_give_the_same_watts_for_the_same_step(tmp_path)
     assert pair["energy_j"] / pair["hours"] / 3600 < 2 * predicted.power_w  # both wait for the exchange
 
 
+def test_kinds_of_layers_share_the_energy_of_the_step() -> None:
+    """Linear layers of a prompt compute, and draw more than their share of the time; norms only move data."""
+    predicted = pl.predict("bert-base", gpu="a40", precision="fp16", batch_size=32)
+    kinds = predicted.by_kind()
+    assert predicted.layers_energy_j is not None and predicted.power is not None and predicted.energy_j is not None
+    idle_j = predicted.energy_j - sum(entry["energy_j"] for entry in kinds.values())
+    assert 0 <= idle_j <= 2 * predicted.power.idle_w * predicted.terms.overhead_s
+    watts = {kind: entry["energy_j"] / entry["time_s"] for kind, entry in kinds.items() if entry["time_s"]}
+    assert watts["linear"] > 1.2 * watts["layer_norm"]
+
+
 def test_processors_and_unknown_processes_have_no_power_model() -> None:
     assert all(power_of(device) is None for device in list_devices() if device.scope == "cpu")
 
