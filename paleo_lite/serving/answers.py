@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from ..result import Result
-from ..timing.prediction import setting_notes
+from ..timing.power import MIN_FRACTION
+from ..timing.prediction import clock_notes, setting_notes
 from .candidates import Advice
 from .decode_kernels import KernelTime, time_decode_kernels
 from .deployment import LEVELS, Deployment, Prepared
@@ -329,7 +330,7 @@ def answer(
     workload, device = on_device.workload, on_device.machine.device
     context = mean_context(traffic)
     network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
-    requested = setting_notes(on_device.machine, on_device.model)
+    requested = _setting_notes(prepared, figures["expected"]["mean_sequences"] or 1.0)
     model_notes = on_device.model.notes if on_device.kernels is None else ()
     all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *model_notes)))
     if on_device.tensor > 1 and on_device.kernels is None and has_experts(workload):
@@ -412,6 +413,21 @@ def _figure(values: Sequence[float | None]) -> Figure:
     if low is None or high is None or value is None:
         return Figure(_finite(value))
     return Figure(_finite(value), min(low, value, high), max(low, value, high))
+
+
+def _setting_notes(prepared: Prepared, sequences: float) -> list[str]:
+    """Return notes on a requested clock or power limit."""
+    on_device = prepared.deployment.on_device
+    speeds = prepared.tables.limited_speed
+    if not speeds:
+        return setting_notes(on_device.machine, on_device.model)
+    device, speed = on_device.machine.device, speeds[max(round(sequences), 1)]
+    note = f"the power limit {device.power_w:g} W "
+    if speed <= MIN_FRACTION:
+        note += f"is too low for {device.name} ({device.rated_power_w:g} W): the times assume {speed:.0%} of its speed"
+    else:
+        note += f"leaves {speed:.0%} of the speed of a decode step with {sequences:.3g} sequences"
+    return [*clock_notes(on_device.machine), note]
 
 
 def _widen(figure: Figure, below: float, above: float) -> Figure:

@@ -17,6 +17,7 @@ from .engines import Engine
 from .iteration_times import IterationTimes, ModelOnDevice, tabulate
 from .kernel_tables import tabulate_kernels
 from .pipeline import stage_workloads
+from .power_limits import under_power_limit
 from .requests import Traffic
 from .simulator import Options, Outcome, simulate
 
@@ -202,7 +203,7 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
 def _tabulate(on_device: ModelOnDevice, **sizes: int) -> IterationTimes:
     """Return the iteration times of a network: from the kernels of its engine where they are known, else by layers."""
     if on_device.kernels is not None:
-        return tabulate_kernels(on_device, **sizes)
+        return under_power_limit(tabulate_kernels(on_device, **sizes), on_device)
     return tabulate(on_device, **sizes)
 
 

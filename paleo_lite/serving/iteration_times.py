@@ -213,6 +213,9 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
         Seconds of the shortest kernels of attention of prompts, once per iteration that computes any.
     attention_data : int
         Groups of devices that compute attention for sequences of their own.
+    limited_speed : list of float
+        Speed under a lower power limit than the rated one, relative to that without, by the number of new tokens from
+        0; empty without such a limit.
     """
 
     token_s: list[float]
@@ -227,6 +230,7 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
     experts_s: list[float] = []
     prompt_s: float = 0.0
     attention_data: int = 1
+    limited_speed: list[float] = []
     with_prompts: IterationTimes | None = None
 
     def iteration_s(
@@ -325,9 +329,9 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
         """
         if not self.relative_low:
             return self
-        return self._times_factors(self.relative_low if end == "low" else self.relative_high)
+        return self.times_factors(self.relative_low if end == "low" else self.relative_high)
 
-    def _times_factors(self, factors: list[float]) -> IterationTimes:
+    def times_factors(self, factors: list[float]) -> IterationTimes:
         """Return the tables multiplied by factors by the number of new tokens."""
         last = len(factors) - 1
 
@@ -346,12 +350,12 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
             prompt_attention_s=scale(self.prompt_attention_s),
             relative_low=[],
             relative_high=[],
-            stages=tuple(stage._times_factors(factors) for stage in self.stages),
+            stages=tuple(stage.times_factors(factors) for stage in self.stages),
             pipeline=self.pipeline,
             experts_s=scale(self.experts_s),
             prompt_s=self.prompt_s * factors[last],
             attention_data=self.attention_data,
-            with_prompts=None if self.with_prompts is None else self.with_prompts._times_factors(factors),
+            with_prompts=None if self.with_prompts is None else self.with_prompts.times_factors(factors),
         )
 
     def is_never_slower_than(self, other: IterationTimes) -> bool:

@@ -30,7 +30,7 @@ from ..files import read_typed, shipped_folder
 from ..machines import Device
 from .activity import Activity, Shares
 from .models import INTERVAL_LEVEL, QUANTILES
-from .power import memory_group_of, node_nm_of, power_model
+from .power import MIN_FRACTION, memory_group_of, node_nm_of, power_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -161,6 +161,17 @@ class Power(msgspec.Struct, frozen=True, eq=False):
     def watts(self, shares: Shares) -> Any:
         """Return the average power of steps with these shares, in watts."""
         return below_limit(self.demand_w(shares), self.limit_w)
+
+    def speed(self, shares: Shares) -> Any:
+        """Return the share of its speed that a device keeps under its limit, 1 where the demand is within it.
+
+        The limit leaves a share of the dynamic power, and with it of clock times squared voltage (Weste and Harris,
+        CMOS VLSI Design, section 5.2).
+        """
+        demand_w = below_limit(self.demand_w(shares), self.rated_w)
+        share = np.maximum(self.limit_w - self.idle_w, 0.0) / np.maximum(demand_w - self.idle_w, 1e-9)
+        slowest = np.minimum(np.minimum(1.0, share ** (1 / 3)), power_model().low_voltage_slope * share)
+        return np.maximum(slowest, MIN_FRACTION)
 
     def deviation(self, shares: Shares) -> Any:
         """Return the standard deviation of the logarithm of the demand."""

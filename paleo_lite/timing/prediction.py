@@ -135,15 +135,26 @@ def _notes(workload: Workload, machine: Machine, model: TimeModel, terms: Terms)
 
 def setting_notes(machine: Machine, model: TimeModel) -> list[str]:
     """Return notes on a requested clock or power limit that the device does not have, or that changes nothing."""
-    device, notes = machine.device, []
+    return [*clock_notes(machine), *limit_notes(machine.device, model)]
+
+
+def clock_notes(machine: Machine) -> list[str]:
+    """Return a note on a requested clock that the device does not have."""
+    device = machine.device
     boost_hz = device.clock_hz("boost")
     if machine.clock is not None and machine.clock not in CLOCKS and boost_hz is not None:
         clock_hz = parse_quantity(machine.clock, "Hz")
         if clock_hz > boost_hz:
-            notes.append(
+            return [
                 f"the clock {format_si(clock_hz, 'Hz')} is above the boost clock of {device.name}, "
                 f"{format_si(boost_hz, 'Hz')}: only an overclocked device reaches it"
-            )
+            ]
+    return []
+
+
+def limit_notes(device: Device, model: TimeModel) -> list[str]:
+    """Return a note on a requested power limit: what it leaves of the speed, or why it changes nothing."""
+    notes: list[str] = []
     limit_w, rated_w = device.requested_power_limit_w, device.rated_power_w
     if limit_w is None:
         return notes
