@@ -172,6 +172,7 @@ ANSWERS: dict[str, list[Any]] = {
               record("SweepSize", {"rows chunks": int})],
     "best": [record("Best", {
         "objective": str, "seen fitting": int, "front": Whole,
+        "knee": dict[str, int | float | str | bool | None] | None,
         "rows": list[dict[str, int | float | str | bool | None]]})],
     "networks list": [Networks],
     "networks show": [Network],

@@ -16,6 +16,7 @@ from ..errors import BadFile, BadValue, UnknownName
 from ..extras import require
 from ..result import Result
 from .chunk import BOUND, FORECAST, NUMBER_COLUMNS, STRING_COLUMNS
+from .knee import find_knee
 from .run import without_dictionaries
 from .serving import INTEGER_COLUMNS as SERVING_INTEGER_COLUMNS
 from .serving import STRING_COLUMNS as SERVING_STRING_COLUMNS
@@ -118,6 +119,14 @@ class Best(Result, msgspec.Struct, frozen=True):
     front: int = 0
 
     @property
+    def knee(self) -> dict[str, Any] | None:
+        """Row at the knee of a whole front in two columns that are both minimised; None without one."""
+        if len(self.columns) != 2 or self.front != len(self.rows) or set(self.columns) & set(LARGER_IS_BETTER):
+            return None
+        index = find_knee(*([row[name] for row in self.rows] for name in self.columns))
+        return None if index is None else self.rows[index]
+
+    @property
     def count_summary(self) -> str:
         """Number of rows considered, as text for the headings of tables and charts."""
         front = ""
@@ -132,6 +141,7 @@ class Best(Result, msgspec.Struct, frozen=True):
             "seen": self.seen,
             "fitting": self.fitting,
             "front": self.front or None,
+            "knee": self.knee,
             "rows": self.rows,
         }
 
