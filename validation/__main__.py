@@ -16,6 +16,7 @@ from paleo_lite.cli import ErrorHandlingGroup, options
 from paleo_lite.cli.options import Answer, AnswerCommand
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.reporting.document import Document
+from paleo_lite.timing.energy import energy_model
 
 if TYPE_CHECKING:
     from paleo_lite.reporting.charts.accuracy import Pair
@@ -232,8 +233,27 @@ def _energy(request: Request) -> Report:
     measured = [one for one in measured_powers(request.data) if not request.gpus or one.device.id in request.gpus]
     if not measured:
         raise request.no_measurement()
-    rows, points = validate_energy(measured)
+    rows, points = validate_energy(measured, energy_model().scatter)
     return rows, lambda: energy_page(rows, points), list
+
+
+def _served(request: Request) -> Report:
+    """Forecast time and power of servers, with their model held out from the power."""
+    from .energy.evidence import measured_powers
+    from .energy.page import served_page
+    from .energy.served import forecast_servers, served_rows
+
+    if request.precisions:
+        raise BadValue("servers are those of whole models: omit `--precision`")
+    points = [
+        point
+        for point in forecast_servers(measured_powers(request.data), energy_model().scatter)
+        if not request.gpus or point.measured.device.id in request.gpus
+    ]
+    if not points:
+        raise request.no_measurement()
+    rows = served_rows(points)
+    return rows, lambda: served_page(rows), list
 
 
 KNOWN_MEASUREMENTS = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
@@ -254,6 +274,7 @@ SPLITS: dict[str, Callable[[Request], Report]] = {
     "clusters": _clusters,
     "training": _training,
     "energy": _energy,
+    "served": _served,
 }
 """Function that performs each validation, by the value of ``--split``."""
 
@@ -285,7 +306,7 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     `collectives` holds out message sizes and numbers of workers. `scaling` holds out networks, a batch size and numbers
     of nodes of training on several devices. `clusters` holds out one cluster or one source at a time. `training` holds
     out steps of language models by source, model size, number of nodes, parallelism or GPU. `energy` holds out measured
-    powers by model, task and device. The page also shows the
+    powers by model, task and device, and `served` forecasts the time of servers as well. The page also shows the
     errors of simpler models on the same folds.
     """
     rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))

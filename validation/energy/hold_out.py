@@ -76,9 +76,8 @@ def hold_out(measured: Sequence[Measured], split: str, scatter: float) -> list[P
     return points
 
 
-def scatter_of(measured: Sequence[Measured]) -> float:
-    """Return the scatter with which intervals contain so many measurements of a held-out model as they state."""
-    points = hold_out(measured, "model", 0.0)
+def scatter_of(points: Sequence[Point]) -> float:
+    """Return the scatter with which intervals contain as many of some held-out measurements as they state."""
     deviations = [abs(np.log(point.power_w / point.measured.power_w)) for point in points]
     return float(np.quantile(deviations, LEVEL) / QUANTILES[LEVEL])
 
@@ -115,9 +114,8 @@ class EnergyRow(msgspec.Struct, frozen=True):
     rated: float
 
 
-def validate_energy(measured: Sequence[Measured]) -> tuple[list[EnergyRow], list[Point]]:
+def validate_energy(measured: Sequence[Measured], scatter: float) -> tuple[list[EnergyRow], list[Point]]:
     """Return the accuracy by split and device, and the forecasts with models held out."""
-    scatter = scatter_of(measured)
     rows, pairs = [], []
     for split in SPLITS:
         points = hold_out(measured, split, scatter)

@@ -10,6 +10,7 @@ import numpy as np
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 
 from .hold_out import EnergyRow, Point
+from .served import ServedRow
 
 
 def energy_page(rows: Sequence[EnergyRow], points: Sequence[Point]) -> Document:
@@ -34,5 +35,26 @@ def energy_page(rows: Sequence[EnergyRow], points: Sequence[Point]) -> Document:
     headline = (
         f"{len(points)} powers with their model held out: {np.median(errors):.1%} off in the median, "
         f"{inside:.0%} within 90%"
+    )
+    return Document(headline, (), [table], [])
+
+
+def served_page(rows: Sequence[ServedRow]) -> Document:
+    """Return a page with the errors of power and energy of servers whose times are forecast, too."""
+    table = Table(
+        "Servers with forecast times, their model held out from the power",
+        [
+            Column("device", "device", left=True),
+            Column("points", "servers"),
+            Column("watts", "watts,\nmedian", format_percent),
+            Column("watts_coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+            Column("joules", "joules per\ntoken, median", format_percent),
+            Column("joules_coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+        ],
+        [msgspec.to_builtins(row) for row in rows],
+    )
+    whole = rows[-1]
+    headline = (
+        f"{whole.points} servers: watts {whole.watts:.1%} and joules per token {whole.joules:.1%} off in the median"
     )
     return Document(headline, (), [table], [])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from paleo_lite.serving.deployment import Deployment
@@ -99,13 +100,43 @@ def _deploy(server: Server) -> Deployment:
     return Deployment(placed, with_host(engine, placed.kernels.step.host))
 
 
-def headline(points: Sequence[ServedPoint]) -> dict[str, float]:
-    """Return the median errors and coverages of watts and joules."""
-    joules = np.array([point.joules / point.measured_joules - 1 for point in points])
-    inside = [point.low_j <= point.measured_joules <= point.high_j for point in points]
-    return {
-        "watts": float(np.median([abs(point.error) for point in points])),
-        "watts_inside": float(np.mean([point.is_inside for point in points])),
-        "joules": float(np.median(np.abs(joules))),
-        "joules_inside": float(np.mean(inside)),
-    }
+class ServedRow(msgspec.Struct, frozen=True):
+    """Accuracy of the forecasts of servers on one device.
+
+    Attributes
+    ----------
+    device : str
+        Device, or ``all``.
+    points : int
+        Number of servers.
+    watts, joules : float
+        Median absolute relative errors of the power of a device and of the energy of an output token.
+    watts_coverage_90, joules_coverage_90 : float
+        Shares inside the 90% intervals.
+    """
+
+    device: str
+    points: int
+    watts: float
+    watts_coverage_90: float
+    joules: float
+    joules_coverage_90: float
+
+
+def served_rows(points: Sequence[ServedPoint]) -> list[ServedRow]:
+    """Return the accuracy by device, and of all."""
+    devices = sorted({point.measured.device.id for point in points})
+    groups = {name: [point for point in points if point.measured.device.id == name] for name in devices}
+    return [_row(name, own) for name, own in {**groups, "all": list(points)}.items()]
+
+
+def _row(device: str, points: Sequence[ServedPoint]) -> ServedRow:
+    joules = [abs(point.joules / point.measured_joules - 1) for point in points]
+    return ServedRow(
+        device=device,
+        points=len(points),
+        watts=float(np.median([abs(point.error) for point in points])),
+        watts_coverage_90=float(np.mean([point.is_inside for point in points])),
+        joules=float(np.median(joules)),
+        joules_coverage_90=float(np.mean([point.low_j <= point.measured_joules <= point.high_j for point in points])),
+    )

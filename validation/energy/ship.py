@@ -13,12 +13,18 @@ from paleo_lite.timing.energy import ENERGY_FILE, EnergyModel, energy_model
 from .evidence import measured_powers
 from .fit import fit_energy, with_scatter
 from .hold_out import hold_out, scatter_of
+from .served import forecast_servers
 
 
 def ship_energy(data: Path, folder: Path) -> EnergyModel:
-    """Fit the model to a folder of data and write it to a folder of calibrations."""
+    """Fit the model to a folder of data and write it to a folder of calibrations.
+
+    The scatter is that of forecasts, whose times are forecast as well.
+    """
     measured = measured_powers(data)
-    scatter = scatter_of(measured)
+    served = forecast_servers(measured, 0.0)
+    trained = [one for one in hold_out(measured, "model", 0.0) if one.measured.server is None]
+    scatter = scatter_of([*served, *trained])
     points = hold_out(measured, "model", scatter)
     errors = [abs(point.error) for point in points]
     inside = np.mean([point.is_inside for point in points])

@@ -117,7 +117,8 @@ def _knee_layers(alt: Any, best: Best, drawn: dict[int, dict[str, Any]], x: Any,
     point = drawn.get(id(best.knee))
     if best.knee is None or point is None:
         return []
-    ring = alt.Chart(inline_data([{"x": point["x"], "y": point["y"], "knee": True}])).mark_point(size=220, strokeWidth=2, color="#333333")
+    data = inline_data([{"x": point["x"], "y": point["y"], "knee": True}])
+    ring = alt.Chart(data).mark_point(size=220, strokeWidth=2, color="#333333")
     return [ring.encode(x=x, y=y)]
 
 
