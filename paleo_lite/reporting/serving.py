@@ -161,6 +161,8 @@ def _candidate_table(serving: Serving) -> Table:
     assert serving.advice is not None
     candidates = serving.advice.candidates
     shown = [candidate for candidate in candidates if candidate.is_on_front or candidate.meets_objectives]
+    by = serving.advice.by
+    drops = {name: 0 if name == by else 3 for name in RANKINGS}  # the ranked column stays
     rows = [_row(candidate) for candidate in shown[:SHOWN_CANDIDATES]]
     columns = [
         Column("gpu", "device", left=True),
@@ -171,8 +173,8 @@ def _candidate_table(serving: Serving) -> Table:
         Column("tokens_per_s_per_gpu", "tokens/s\nper GPU", format_number),
         Column("tokens_per_s_per_user", "tokens/s\nper user", format_number),
         Column("replicas", "replicas", drop_order=2),
-        Column("usd_per_million_output_tokens", "USD per\n1M tokens", "{:.3g}".format),
-        Column("joules_per_million_output_tokens", "kJ per\n1M tokens", _kilojoules, drop_order=3),
+        Column("usd_per_million_output_tokens", "USD per\n1M tokens", "{:.3g}".format, drop_order=drops["cost"]),
+        Column("joules_per_million_output_tokens", "kJ per\n1M tokens", _kilojoules, drop_order=drops["joules"]),
         Column("usd_per_h", "USD/h", format_number, drop_order=3),
         *(
             []
@@ -181,7 +183,7 @@ def _candidate_table(serving: Serving) -> Table:
         ),
         Column("is_on_front", "Pareto\nfront", format_yes_no, drop_order=4),
     ]
-    order = RANKINGS[serving.advice.by].order
+    order = RANKINGS[by].order
     return Table(f"Deployments, {order} first ({len(rows)} of {len(candidates)})", columns, rows)
 
 

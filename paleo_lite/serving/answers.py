@@ -354,6 +354,7 @@ def answer(
     if drawn is not None:
         below, above = math.log(drawn.watts / drawn.low_w), math.log(drawn.high_w / drawn.watts)
         shown |= {name: _widen(shown[name], below, above) for name in ENERGY_FIGURES if name in shown}
+        shown["watts_per_gpu"] = _at_most(shown["watts_per_gpu"], device.power_w)
     launched = launch(deployment)
     all_notes += launched.notes
     from ..timing import describe_model
@@ -445,6 +446,13 @@ def _widen(figure: Figure, below: float, above: float) -> Figure:
     low, high = (math.log(end / figure.value) if end else 0.0 for end in (figure.low, figure.high))
     value = figure.value
     return Figure(value, value * math.exp(-math.hypot(low, below)), value * math.exp(math.hypot(high, above)))
+
+
+def _at_most(figure: Figure, limit: float | None) -> Figure:
+    """Return a figure whose interval ends at a limit."""
+    if figure.high is None or limit is None:
+        return figure
+    return Figure(figure.value, figure.low, min(figure.high, limit))
 
 
 def _finite(value: float | None) -> float | None:

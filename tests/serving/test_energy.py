@@ -71,6 +71,12 @@ def test_figures_of_energy_agree_and_waiting_costs_idle_power() -> None:
     assert rare.figures["joules_per_request"].value > 3 * busy.figures["joules_per_request"].value
 
 
+def test_no_end_of_an_interval_is_above_the_limit() -> None:
+    prompts = pl.serve("llama-3.1-8b", gpu="h100-sxm", concurrency=32, num_requests=64, output_tokens=32)
+    watts = prompts.figures["watts_per_gpu"]
+    assert watts.low < watts.value < watts.high <= 700
+
+
 @pytest.mark.parametrize(
     ("network", "gpu", "tensor", "sequences", "output_tokens", "measured_w"),
     [
