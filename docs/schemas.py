@@ -30,6 +30,7 @@ from paleo_lite.profile_analysis.ranks import Ranks
 from paleo_lite.serving.answers import Serving
 from paleo_lite.timing.blocks import TrainingConstants
 from paleo_lite.timing.diffusion import DiffusionConstants
+from paleo_lite.timing.energy import EnergyModel
 from paleo_lite.timing.power import PowerModel
 
 ROOT = Path(__file__).parent.parent
@@ -62,21 +63,23 @@ Run = record("Run", {
     "samples hours": float, "steps": int, "cost_usd kwh": Number,
     "hours_interval cost_interval kwh_interval": list[float] | None,
 })  # fmt: skip
+Site = record("Site", {"energy_j": float, "usd co2_g": Number})
 Prediction = record("Prediction", {
     "network gpu precision phase time_model convention clock peak_unit execution version": str,
     "calibration": Word, "batch_size flops": int, "macs bytes parameters trainable_parameters kernels": Whole,
     "fits": bool | None, "is_forecast": bool,
     "peak_flops bandwidth_bytes_per_s ridge_point time_s bound_s constant_s": float,
-    "ppp intensity throughput_per_s tokens_per_s mfu energy_j": Number, "passes_s waiting_s": Numbers,
-    "sustained_fraction": float, "energy_interval_j": list[float] | None,
+    "ppp intensity throughput_per_s tokens_per_s mfu power_w energy_j": Number, "passes_s waiting_s": Numbers,
+    "sustained_fraction": float, "power_interval_w energy_interval_j": list[float] | None,
     "interval": list[float] | None, "intervals": dict[str, list[float]] | None, "memory": Memory | None,
     "generating": record("Generating", {
         "first_token_s token_s tokens_per_s_per_sequence cache_bytes_per_sequence": Number,
         "compute_bound_from_batch": Whole, "weights": Word}) | None,
     "board": record("Board", {"gpu": str, "devices": int, "throughput_per_s bound_s": Number}) | None,
-    "run": Run | None,
+    "run": Run | None, "site": Site | None,
     "notes": Names,
-    "by_kind": dict[str, record("KindOfWork", {"layers": int, "flops bytes": Whole, "time_s share": float})],
+    "by_kind": dict[str, record("KindOfWork", {
+        "layers": int, "flops bytes": Whole, "energy_j": Number, "time_s share": float})],
     "layers": list[record("LayerTime", {
         "name kind bound": str, "flops": Whole, "bytes": int, "time_s bound_s": float})],
 })  # fmt: skip
@@ -102,7 +105,8 @@ Scale = record("Scale", {
     "rows": list[record("ScaleRow", {
         "workers batch_size speedup_over": int, "strategy collective limited_by": str,
         "compute_s communication_s exposed_s update_s input_s time_s throughput_per_s speedup efficiency": float,
-        "run": Run | None,
+        "run": Run | None, "site": Site | None,
+        "power_w energy_j": Number,
         "memory_bytes cost hours bound_s flops_per_s mfu hfu tokens_per_s kwh_per_million cost_per_million kwh": Number,
         "fits": bool | None, "interval efficiency_interval": list[float] | None, "notes": Names})],
     "notes": Names, "best runner_up": NotRequired[Word], "why": NotRequired[str], "refused": NotRequired[list[Any]],
@@ -169,6 +173,7 @@ ANSWERS: dict[str, list[Any]] = {
               record("SweepSize", {"rows chunks": int})],
     "best": [record("Best", {
         "objective": str, "seen fitting": int, "front": Whole,
+        "knee": dict[str, int | float | str | bool | None] | None,
         "rows": list[dict[str, int | float | str | bool | None]]})],
     "networks list": [Networks],
     "networks show": [Network],
@@ -227,6 +232,7 @@ FILES: dict[str, list[Any]] = {
         ClusterPrior,
         TrainingConstants,
         PowerModel,
+        EnergyModel,
         DiffusionConstants,
     ],
     "calibrations/*.json": [Pool],

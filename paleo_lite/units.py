@@ -25,12 +25,14 @@ SPELLINGS = {
     "FLOP/s": "FLOP/s", "FLOPs/s": "FLOP/s", "FLOPS": "FLOP/s", "OP/s": "OP/s", "OPS": "OP/s",
     "B": "B", "B/s": "B/s", "bit": "bit", "bit/s": "bit/s", "b/s": "bit/s", "bps": "bit/s",
     "Hz": "Hz", "W": "W", "s": "s", "USD": "USD", "USD/h": "USD/h", "IOPS": "IOPS",
+    "USD/kWh": "USD/kWh", "g/kWh": "g/kWh",
 }  # fmt: skip
 
 _EXAMPLES = {
     "FLOP": "1.5 GFLOP", "MAC": "1.5 GMAC", "FLOP/s": "8.73 TFLOP/s", "OP/s": "130 TOP/s", "B": "24 GB",
     "B/s": "480 GB/s", "bit": "8 Gbit", "bit/s": "25 Gbit/s", "Hz": "1.2 GHz", "W": "300 W", "s": "50 ms",
-    "USD": "100 USD", "USD/h": "3.06 USD/h", "IOPS": "90 kIOPS", "": "1.28M",
+    "USD": "100 USD", "USD/h": "3.06 USD/h", "USD/kWh": "0.12 USD/kWh", "g/kWh": "400 g/kWh",
+    "IOPS": "90 kIOPS", "": "1.28M",
 }  # fmt: skip
 """A quantity in each unit, for error messages."""
 

@@ -16,6 +16,7 @@ from paleo_lite.cli import ErrorHandlingGroup, options
 from paleo_lite.cli.options import Answer, AnswerCommand
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.reporting.document import Document
+from paleo_lite.timing.energy import energy_model
 
 if TYPE_CHECKING:
     from paleo_lite.reporting.charts.accuracy import Pair
@@ -236,6 +237,40 @@ def _pretraining(request: Request) -> Report:
     return rows, lambda: pretraining_page(rows, published.left_out), lambda: pretraining_pairs(forecasts)
 
 
+def _energy(request: Request) -> Report:
+    """Hold out measured powers by model, task and device."""
+    from .energy.evidence import measured_powers
+    from .energy.hold_out import validate_energy
+    from .energy.page import energy_page
+
+    if request.precisions:
+        raise BadValue("powers are those of whole models: omit `--precision`")
+    measured = [one for one in measured_powers(request.data) if not request.gpus or one.device.id in request.gpus]
+    if not measured:
+        raise request.no_measurement()
+    rows, points = validate_energy(measured, energy_model().scatter)
+    return rows, lambda: energy_page(rows, points), list
+
+
+def _served(request: Request) -> Report:
+    """Forecast time and power of servers, with their model held out from the power."""
+    from .energy.evidence import measured_powers
+    from .energy.page import served_page
+    from .energy.served import forecast_servers, served_rows
+
+    if request.precisions:
+        raise BadValue("servers are those of whole models: omit `--precision`")
+    points = [
+        point
+        for point in forecast_servers(measured_powers(request.data), energy_model().scatter)
+        if not request.gpus or point.measured.device.id in request.gpus
+    ]
+    if not points:
+        raise request.no_measurement()
+    rows = served_rows(points)
+    return rows, lambda: served_page(rows), list
+
+
 KNOWN_MEASUREMENTS = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
 """Measurements of a held-out cluster that are known, and how the page describes them."""
 
@@ -254,6 +289,8 @@ SPLITS: dict[str, Callable[[Request], Report]] = {
     "clusters": _clusters,
     "training": _training,
     "pretraining": _pretraining,
+    "energy": _energy,
+    "served": _served,
 }
 """Function that performs each validation, by the value of ``--split``."""
 
@@ -285,7 +322,8 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     `collectives` holds out message sizes and numbers of workers. `scaling` holds out networks, a batch size and numbers
     of nodes of training on several devices. `clusters` holds out one cluster or one source at a time. `training` holds
     out steps of language models by source, model size, number of nodes, parallelism or GPU. `pretraining` holds out
-    steps of a tuned stack by device, network and precision. The page also shows the errors of simpler models on the
+    steps of a tuned stack by device, network and precision. `energy` holds out measured powers by model, task and
+    device, and `served` forecasts the time of servers as well. The page also shows the errors of simpler models on the
     same folds.
     """
     rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))
@@ -311,6 +349,7 @@ def _heading(split: str, rows: Sequence[Any]) -> str:
 @options.debug()
 def ship(data: Path, folder: Path) -> None:
     """Fit the published measurements in DATA; write all calibrations into FOLDER."""
+    from .energy.ship import ship_energy
     from .engines.ship import ship_engines
     from .power import ship_power
     from .ship import ship_devices, ship_links, ship_platforms
@@ -329,6 +368,7 @@ def ship(data: Path, folder: Path) -> None:
         *ship_stack(data, folder),
     ):
         click.echo(f"{name}: {text}")
+    click.echo(f"energy: {ship_energy(data, folder).held_out}")
 
 
 @main.command()

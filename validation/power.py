@@ -81,7 +81,6 @@ def model_of(parameters: np.ndarray) -> PowerModel:
         low_voltage_slope=1.0,
         deviation=0.0,
         limit_deviation=0.0,
-        power_deviation=0.0,
         devices=[],
         sources=[],
     )

@@ -21,7 +21,7 @@ from scipy.optimize import least_squares
 
 from paleo_lite.machines import Device, find_device
 from paleo_lite.machines.registry import limit_power
-from paleo_lite.timing.power import PowerModel, drawn_power, limited_fraction, memory_group_of
+from paleo_lite.timing.power import PowerModel, limited_fraction, memory_group_of
 
 MEASURED = Path(__file__).with_name("power_limits.csv")
 
@@ -52,6 +52,8 @@ class LimitedStep(NamedTuple):
         Power limit and average power in watts.
     speed : float
         Speed relative to that at the rated limit.
+    epoch_s : float
+        Seconds of an epoch.
     """
 
     device: Device
@@ -60,6 +62,7 @@ class LimitedStep(NamedTuple):
     limit_w: float
     power_w: float
     speed: float
+    epoch_s: float
 
     @property
     def is_rated(self) -> bool:
@@ -88,6 +91,7 @@ def limited_steps() -> list[LimitedStep]:
                 limit_w=float(row["limit_w"]),
                 power_w=float(row["power_w"]),
                 speed=rated_s[row["gpu"], row["network"], row["batch_size"]] / epoch_s,
+                epoch_s=epoch_s,
             )
         )
     return steps
@@ -130,35 +134,20 @@ def speed_error(step: LimitedStep, model: PowerModel) -> float:
     return float(np.log(limited_fraction(device, model) / step.speed))
 
 
-def power_error(step: LimitedStep, model: PowerModel) -> float:
-    """Return the logarithm of the predicted over the measured power of a step that keeps the device busy."""
-    power = drawn_power(limit_power(step.device, step.limit_w), model=model)
-    assert power is not None
-    return float(np.log(power.busy_w / step.power_w))
-
-
 def fit_power_limits(model: PowerModel, steps: Sequence[LimitedStep] | None = None) -> PowerModel:
-    """Return the model with the parameters of limits and energies, and their errors with a device held out."""
+    """Return the model with the parameters of limits, and their error with a device held out."""
     steps = limited_steps() if steps is None else steps
     fitted = fit_limits(msgspec.structs.replace(model, base_share=base_shares(steps)), steps)
-    speed_errors, power_errors = held_out_limits(fitted, steps)
-    return msgspec.structs.replace(
-        fitted,
-        limit_deviation=round(float(np.sqrt(np.mean(np.square(speed_errors)))), 3),
-        power_deviation=round(float(np.sqrt(np.mean(np.square(power_errors)))), 3),
-    )
+    speed_errors = held_out_limits(fitted, steps)
+    return msgspec.structs.replace(fitted, limit_deviation=round(float(np.sqrt(np.mean(np.square(speed_errors)))), 3))
 
 
-def held_out_limits(model: PowerModel, steps: Sequence[LimitedStep]) -> tuple[list[float], list[float]]:
-    """Return the errors of speeds, and of powers at the rated limit, as logarithms, with each device held out."""
-    speed_errors, power_errors = [], []
+def held_out_limits(model: PowerModel, steps: Sequence[LimitedStep]) -> list[float]:
+    """Return the errors of speeds as logarithms, with each device held out."""
+    errors = []
     for name in sorted({step.device.id for step in steps}):
         fitted = fit_limits(model, [step for step in steps if step.device.id != name])
-        for step in steps:
-            if step.device.id != name or step.network == WAITING:
-                continue
-            if is_evidence_of_limits(step):
-                speed_errors.append(speed_error(step, fitted))
-            if step.is_rated:
-                power_errors.append(power_error(step, fitted))
-    return speed_errors, power_errors
+        errors += [
+            speed_error(step, fitted) for step in steps if step.device.id == name and is_evidence_of_limits(step)
+        ]
+    return errors

@@ -22,6 +22,7 @@ from ..machines import Device, Machine, find_device
 from ..machines.registry import limit_power
 from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
+from ..timing.facility import make_facility
 from ..timing.models import CALIBRATED
 from ..timing.training_recipes import check_recipe, find_recipe
 from ..units import PRECISION_BYTES, element_bytes, parse_quantity
@@ -77,6 +78,10 @@ def predict(
     packing: bool = False,
     mean_length: float | None = None,
     price: float | str | None = None,
+    electricity: float | str | None = None,
+    carbon_intensity: float | str | None = None,
+    pue: float | None = None,
+    host_watts: float | str | None = None,
 ) -> Prediction | PipelinePrediction:
     """Predict how long a network, or a pipeline for pictures or videos, takes on a device.
 
@@ -168,6 +173,12 @@ def predict(
         Mean tokens per sample, with `packing`.
     price : float or str, optional
         US dollars per hour of the device; by default its rental price on record.
+    electricity, carbon_intensity : float or str, optional
+        Price and grams of CO2 per kWh, ``"0.12 USD/kWh"`` and ``"400 g/kWh"``, for the cost of the energy in ``site``.
+    pue : float, optional
+        Power usage effectiveness of the facility: energy at the meter over that of the machines.
+    host_watts : float or str, optional
+        Watts of hosts, fans and power supplies, per device.
 
     Returns
     -------
@@ -184,6 +195,7 @@ def predict(
     >>> import paleo_lite as pl
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
+    facility = make_facility(electricity, carbon_intensity, pue, host_watts)
     if power_limit is not None:
         gpu = limit_power(find_device(gpu, to_paths(hardware_files)), power_limit)
     if (network, flops, macs).count(None) != 2:
@@ -197,7 +209,7 @@ def predict(
                 "`--calibration`, `--fit-batch` and `--memory` require a network; "
                 "they cannot be used with `--flops` or `--macs`"
             )
-        return _predict_count(
+        counted = _predict_count(
             flops=flops,
             macs=macs,
             gpu=gpu,
@@ -219,6 +231,7 @@ def predict(
             execution=execution,
             weights=weights,
         )
+        return structs.replace(counted, facility=facility)
     pipeline = find_pipeline(network) if isinstance(network, str) else None
     if pipeline is not None:
         from .pipelines import predict_pipeline
@@ -254,6 +267,10 @@ def predict(
                 "--input": (tuple(inputs), ()),
                 "--fit-batch": (fit_batch, False),
                 "training": (training, None),
+                "--electricity": (electricity, None),
+                "--carbon-intensity": (carbon_intensity, None),
+                "--pue": (pue, None),
+                "--host-watts": (host_watts, None),
             },
         )
     pipeline_options = {
@@ -292,10 +309,11 @@ def predict(
     )
     is_forward_only = workload.phase in ("inference", "forward", "prefill")
     if is_forward_only and workload.training is None and not fit_batch and not memory:
-        return predict_workload(workload, machine, model)
+        return structs.replace(predict_workload(workload, machine, model), facility=facility)
     from ..timing.capacity import predict_with_memory
 
     prediction = predict_with_memory(workload, machine, model, fit_batch=fit_batch)
+    prediction = structs.replace(prediction, facility=facility)
     if not has_amount:
         return prediction
     from ..timing.budget import Amount, make_budget
@@ -560,6 +578,10 @@ def predict_several(
     packing: bool = False,
     mean_length: float | None = None,
     price: float | str | None = None,
+    electricity: float | str | None = None,
+    carbon_intensity: float | str | None = None,
+    pue: float | None = None,
+    host_watts: float | str | None = None,
 ) -> Predictions:
     """Predict every combination of networks, devices, precisions, phases and batch sizes.
 
@@ -575,7 +597,7 @@ def predict_several(
         As for `predict`, the same for all combinations.
     hardware_files, calibration, training, fit_batch, execution, attention, weights
         As for `predict`, the same for all combinations.
-    samples, tokens, epochs, packing, mean_length, price
+    samples, tokens, epochs, packing, mean_length, price, electricity, carbon_intensity, pue, host_watts
         As for `predict`, the same for all combinations.
     memory : bool
         Whether the peak memory of networks is estimated at inference, too.
@@ -636,6 +658,10 @@ def predict_several(
                 packing=packing,
                 mean_length=mean_length,
                 price=price,
+                electricity=electricity,
+                carbon_intensity=carbon_intensity,
+                pue=pue,
+                host_watts=host_watts,
             )
         except PaleoError as error:
             name = resolved.name if resolved is not None else "the FLOP count"

@@ -65,6 +65,11 @@ def scale(
     packing: bool = False,
     mean_length: float | None = None,
     price: float | str | None = None,
+    electricity: float | str | None = None,
+    carbon_intensity: float | str | None = None,
+    pue: float | None = None,
+    host_watts: float | str | None = None,
+    by: str = "time",
     cost: bool = False,
     storage: str | None = None,
     decode: float | str | None = None,
@@ -136,6 +141,10 @@ def scale(
     packing, mean_length
         Whether several samples of a language model share a sequence, and their mean number of tokens; otherwise each
         sample is padded to a sequence.
+    electricity, carbon_intensity, pue, host_watts
+        As for `predict`, for the energy of a step at the meter, its cost and its CO2.
+    by : {"time", "joules"}
+        What `advise` ranks by: the time of a step, or the energy of a sample.
     cost : bool
         Raise an error if no price is known.
     storage, decode, pageable
@@ -165,9 +174,12 @@ def scale(
     from ..distributed.run import Request, predict_scaling
     from ..distributed.strategies import resolve_strategy
     from ..timing.budget import Amount
+    from ..timing.facility import make_facility
     from ..timing.workload import TrainingOptions
 
     amount = Amount(images, samples, tokens, epochs, packing, mean_length)
+    facility = make_facility(electricity, carbon_intensity, pue, host_watts)
+    _check_ranking(by, advise)
     if compat is not None:
         unsupported = {
             "topology": topology,
@@ -192,6 +204,10 @@ def scale(
             "sequence_length": sequence_length,
             "inputs": inputs,
             "hardware_files": hardware_files,
+            "electricity": electricity,
+            "carbon_intensity": carbon_intensity,
+            "pue": pue,
+            "host_watts": host_watts,
         }
         _refuse_unknown_to_paleo(unsupported, settings)
         request = Request(
@@ -245,6 +261,8 @@ def scale(
         require_cost=cost,
         platform=platform,
         measured=measured,
+        facility=facility,
+        by=by,
     )
     given = None if gpu is None else find_device(gpu, to_paths(hardware_files))
     machines = request.build_topology(to_paths(hardware_files), given)
@@ -316,6 +334,16 @@ def _parse_decode_rate(decode: float | str) -> float:
     if not 0 < rate_per_s < float("inf"):
         raise BadValue(f"`--decode` must be a number of samples per second > 0, such as '3,000/s' (got {decode!r})")
     return rate_per_s
+
+
+def _check_ranking(by: str, advise: bool) -> None:
+    """Raise an error if there is no such ranking, or nothing to rank."""
+    from ..distributed.advise import RANKINGS
+
+    if by not in RANKINGS:
+        raise UnknownName("ranking", by, RANKINGS)
+    if by != "time" and not advise:
+        raise BadValue("`--by` is for `--advise`, which ranks strategies")
 
 
 def _refuse_unknown_to_paleo(arguments: dict[str, Any], settings: Settings | None) -> None:

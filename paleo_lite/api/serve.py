@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from ..architectures import Network, find_network
 from ..architectures.network import SequenceOptions
-from ..errors import BadQuantity, BadValue
+from ..errors import BadQuantity, BadValue, UnknownName
 from ..formats import FORMATS, format_of_weights
 from ..machines import Device
+from ..timing.facility import make_facility
 from ..units import parse_quantity
 from .arguments import Paths, to_paths
 from .prediction import resolve_network, resolve_question
@@ -77,7 +78,12 @@ def serve(
     draft: str | Network | None = None,
     slo: str | None = None,
     advise: bool = False,
+    by: str = "cost",
     price: float | str | None = None,
+    electricity: float | str | None = None,
+    carbon_intensity: float | str | None = None,
+    pue: float | None = None,
+    host_watts: float | str | None = None,
     time_model: str | None = None,
     calibration: str | Calibration | None = None,
     clock: str | None = None,
@@ -163,8 +169,12 @@ def serve(
         Rank devices, tensor degrees, weights and batch limits, of mixtures of experts also expert-parallel and
         attention-data-parallel degrees, with pipelines on devices on which nothing else fits, and find the cheapest
         that meets `slo` at `rate`.
+    by : {"cost", "joules"}
+        What `advise` ranks by: the cost of a token, or its energy.
     price : float or str, optional
         US dollars per hour of one device; by default that of the platform, or the rental price on record.
+    electricity, carbon_intensity, pue, host_watts
+        As for `predict`, for the energy at the meter of a million tokens, its cost and its CO2.
     time_model, calibration, clock, power_limit, unit, hardware_files
         As for `predict`.
 
@@ -196,6 +206,7 @@ def serve(
     from ..serving.simulator import Options, Speculation
     from ..timing.budget import parse_price
 
+    _check_ranking(by, advise)
     inputs = parse_lengths(input_tokens, "--input-tokens", is_input=True)
     outputs = parse_lengths(output_tokens, "--output-tokens", is_input=False)
     rate_per_s = None if rate is None else parse_rate(rate)
@@ -266,6 +277,7 @@ def serve(
             options=Options(prefix_hit_rate, Speculation(draft_length, acceptance)),
             draft=None if draft_decoder is None else place(draft_decoder),
             price_usd_per_h=device_price,
+            facility=make_facility(electricity, carbon_intensity, pue, host_watts),
         )
 
     tensor_degree, stages = _check_degree(tensor, "--tensor"), _check_degree(pipeline, "--pipeline")
@@ -290,6 +302,7 @@ def serve(
             seed=seed,
             num_requests=num_requests,
             arrivals=arrivals,
+            by=by,
         )
     deployment = make_deployment(devices[0], tensor_degree, stages, replica_count, weights)
     traffic, description = _make_traffic(
@@ -298,6 +311,16 @@ def serve(
     prepared = deployment.prepare(traffic)
     result = answer(prepared, traffic, description)
     return _with_highest_rate(result, prepared, objectives, inputs, outputs, seed) if objectives else result
+
+
+def _check_ranking(by: str, advise: bool) -> None:
+    """Raise an error if there is no such ranking, or nothing to rank."""
+    from ..serving.candidates import RANKINGS
+
+    if by not in RANKINGS:
+        raise UnknownName("ranking", by, RANKINGS)
+    if by != "cost" and not advise:
+        raise BadValue("`--by` is for `--advise`, which ranks deployments")
 
 
 def _find_topology(platform: str | None, link: str | None, workers: int | None) -> tuple[Topology | None, float | None]:
@@ -516,6 +539,7 @@ def _advise(
     seed: int,
     num_requests: int | None,
     arrivals: str,
+    by: str,
 ) -> Serving:
     """Return the answer of the cheapest deployment, with the ranking of all."""
     from functools import partial
@@ -573,6 +597,7 @@ def _advise(
         objectives=objectives,
         rate_per_s=rate_per_s,
         seed=seed,
+        by=by,
     )
     if not advice.candidates:
         raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")

@@ -320,6 +320,7 @@ def best(
     file: str | Path,
     *,
     minimise: str | None = None,
+    by: str | None = None,
     maximise: str | None = None,
     pareto: Names = (),
     where: str | None = None,
@@ -335,6 +336,8 @@ def best(
         Output file of `sweep`.
     minimise, maximise : str, optional
         Column to minimise or maximise, such as ``cost``, ``time_s``, ``hours`` or ``throughput_per_s``.
+    by : {"joules", "cost"}, optional
+        What to minimise: the energy or the cost, in whichever column the sweep has for it.
     pareto : names
         Columns of a Pareto front: rows that no other row dominates in all of these columns.
     where : str, optional
@@ -359,6 +362,7 @@ def best(
     return find_best(
         Path(file),
         minimise=minimise,
+        by=by,
         maximise=maximise,
         where=where,
         pareto=columns,

@@ -14,7 +14,7 @@ from ..errors import BadValue
 from ..sweeps.best import MAX_FRONT_ROWS
 from ..sweeps.space import parse_names
 from .options import Answer, OutputOption, command
-from .values import COLUMN, INTEGER
+from .values import COLUMN, INTEGER, Names
 
 
 @command()
@@ -25,6 +25,11 @@ from .values import COLUMN, INTEGER
     metavar="COLUMN",
     type=COLUMN,
     help="Column to minimise: cost, time_s, hours, energy, memory, ...",
+)
+@click.option(
+    "--by",
+    type=Names("ranking", ".sweeps.best:RANKINGS"),
+    help="What to minimise: joules or cost, whichever columns the sweep has for it.",
 )
 @click.option(
     "--maximise",

@@ -589,6 +589,32 @@ def price() -> Decorator:
     )
 
 
+def facility() -> Decorator:
+    """Add ``--electricity``, ``--carbon-intensity``, ``--pue`` and ``--host-watts``."""
+    decorators = [
+        click.option("--electricity", type=Quantity("USD/kWh"), metavar="USD/kWh", help="Price of electricity."),
+        click.option(
+            "--carbon-intensity", type=Quantity("g/kWh"), metavar="g/kWh", help="Grams of CO2 per kWh of electricity."
+        ),
+        click.option(
+            "--pue", type=float, metavar="RATIO", help="Energy at the meter over that of the machines. [default: 1]"
+        ),
+        click.option(
+            "--host-watts",
+            type=Quantity("W"),
+            metavar="WATTS",
+            help="Power of hosts, fans and power supplies, per device. [default: 0 W]",
+        ),
+    ]
+
+    def add_options(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return add_options
+
+
 # Profiles.
 
 

@@ -57,6 +57,7 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, to_list
 @options.amount_of_tokens()
 @options.epochs()
 @options.price()
+@options.facility()
 @options.fit_batch()
 @click.option("--memory", is_flag=True, cls=OutputOption, help="Show the peak memory by part.")
 @options.picture_size()

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @options.amount_of_tokens()
 @options.epochs()
 @options.price()
+@options.facility()
 @options.batch_size(
     default=None,
     help="Samples per worker for weak scaling [default: 32], global batch size for strong scaling [default: 32 per "
@@ -141,6 +142,13 @@ if TYPE_CHECKING:
 @options.clock()
 @options.power_limit()
 @options.unit()
+@click.option(
+    "--by",
+    type=Names("ranking", ".distributed.advise:RANKINGS"),
+    default="time",
+    show_default=True,
+    help="What --advise ranks by: the time of a step, or the joules of a sample.",
+)
 @click.option("--cost", is_flag=True, help="Raise an error if no price is known.")
 @click.option("--compat", type=click.Choice(["paleo"]), help="Reproduce the released PALEO, including its defects.")
 @click.option(

@@ -165,7 +165,15 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     is_flag=True,
     help="Rank devices, parallelism, weights and batch limits; choose the cheapest that meets --slo at --rate.",
 )
+@click.option(
+    "--by",
+    type=Names("ranking", ".serving.candidates:RANKINGS"),
+    default="cost",
+    show_default=True,
+    help="What --advise ranks by: the cost of a token, or its joules.",
+)
 @options.price()
+@options.facility()
 @options.time_model("")
 @options.calibration()
 @options.clock()

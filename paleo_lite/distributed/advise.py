@@ -11,6 +11,7 @@ from ..counting.work import MEGATRON
 from ..errors import BadValue
 from ..timing.budget import Budget
 from ..timing.memory import usable_bytes
+from ..units import format_si
 from .blocks import uses_tuned_stack
 from .clusters import Cluster
 from .collectives import COLLECTIVES
@@ -238,6 +239,35 @@ def _rank(rows: list[ScaleRow]) -> list[ScaleRow]:
     similar = [row for row in ordered if row.fits == fastest.fits and row.time_s <= limit_s]
     similar.sort(key=lambda row: simplicity[row.strategy])
     return similar + [row for row in ordered if row not in similar]
+
+
+RANKINGS = ("time", "joules")
+"""What advice ranks strategies by."""
+
+
+def rank_by_energy(advice: Advice) -> Advice:
+    """Return the advice with those strategies first that fit and need the least energy per sample.
+
+    Raises
+    ------
+    BadValue
+        If the power of the devices is unknown.
+    """
+    fastest = advice.rows[0]
+    if any(row.energy_per_sample_j is None for row in advice.rows):
+        raise BadValue("`--by joules` needs devices of a known power: leave it out")
+    rows = sorted(advice.rows, key=lambda row: (not row.fits, row.energy_per_sample_j))
+    best = rows[0]
+    if best is fastest:
+        return Advice(rows, f"{advice.why}; it needs the least energy, too", advice.refused)
+    assert best.energy_per_sample_j is not None and fastest.energy_per_sample_j is not None
+    saved = 1 - best.energy_per_sample_j / fastest.energy_per_sample_j
+    slower = best.time_s / fastest.time_s - 1
+    why = (
+        f"{best.strategy}: {format_si(best.energy_per_sample_j, 'J', 3)} per sample, {saved:.1%} less than "
+        f"{fastest.strategy}, which is {slower:.1%} faster"
+    )
+    return Advice(rows, why, advice.refused)
 
 
 def _explain(rows: list[ScaleRow], job: Job) -> str:

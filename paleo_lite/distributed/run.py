@@ -15,11 +15,12 @@ from ..machines import Device, Machine
 from ..timing import TimeModel, Workload, describe_model
 from ..timing.blocks import KERNEL_NOTE
 from ..timing.budget import Amount, Budget, make_budget
+from ..timing.facility import Facility
 from ..timing.memory import largest_batch, usable_bytes
 from ..timing.prediction import setting_notes
 from ..timing.training_stack import stack_constants
 from ..units import parse_range
-from .advise import Advice
+from .advise import Advice, rank_by_energy
 from .advise import advise as compare_strategies
 from .blocks import generation_notes, uses_tuned_stack
 from .clusters import (
@@ -62,6 +63,8 @@ class Request(msgspec.Struct, frozen=True):
     require_cost: bool = False
     platform: str | None = None
     measured: Sequence[str] = ()
+    facility: Facility | None = None
+    by: str = "time"
 
     def worker_counts(self) -> list[int]:
         """Return the numbers of workers; an empty list stands for all devices of the topology.
@@ -215,6 +218,8 @@ def predict_scaling(
             budget=budget,
             cluster=cluster,
         )
+        if request.by == "joules":
+            advice = rank_by_energy(advice)
     else:
         rows = scale(
             job,
@@ -286,7 +291,7 @@ def _make_table(
         model=describe_model(job.model),
         is_forecast=job.model.is_forecast,
         memory_bytes=device.memory_bytes,
-        rows=advice.rows,
+        rows=[msgspec.structs.replace(row, facility=request.facility) for row in advice.rows],
         images=budget.images,
         epochs=None if budget.images is None else budget.epochs,
         price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
@@ -295,6 +300,7 @@ def _make_table(
         notes=tuple(dict.fromkeys(notes)),
         phase=job.workload.phase,
         trainable_parameters=job.workload.trainable_parameters if job.workload.phase == "training" else None,
+        facility=request.facility,
     )
 
 

@@ -11,9 +11,11 @@ import numpy as np
 from ..counting import GENERATION_PHASES
 from ..errors import BadValue
 from ..input_pipeline.feeding import InputPipeline, predict_throughput
+from ..timing.activity import Activity
 from ..timing.budget import Budget
+from ..timing.energy import power_of
 from ..timing.memory import largest_batch, usable_bytes
-from ..timing.power import drawn_power, power_model
+from ..timing.prediction import predict
 from ..units import element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
 from .job import InputSettings, Job, Settings, Step, as_scalar
@@ -89,7 +91,7 @@ def scale(
             raise BadValue(f"the number of workers must be an integer >= 1 (got {number})")
     workload, device, tokens = job.workload, job.machine.device, job.workload.network.tokens
     available_bytes = usable_bytes(device)
-    power = drawn_power(device, _relative_clock(job))
+    power = power_of(device, _relative_clock(job))
     # FLOPs are extrapolated as floats: those of many samples of a large network exceed 64-bit integers.
     flops_of_one, flops_of_two = (
         float(workload.work.column("flops", workload.phase, samples).sum()) for samples in (1, 2)
@@ -112,10 +114,10 @@ def scale(
         bound = predict_step(job.roofline_job, best_topology, best_settings, global_batch, strategy)
         fits = None if step.memory_bytes is None else step.memory_bytes <= available_bytes
         ideal_s = global_batch / single_worker_per_s / number
-        power_w, power_deviation = device.power_w, 0.0
+        power_w, power_interval_w = device.power_w, None
         if power is not None:
-            step_j = power.energy_j(step.time_s - step.exposed_s, step.time_s)
-            power_w, power_deviation = float(step_j / step.time_s), power_model().power_deviation
+            shares = _activity(job, step, global_batch // number).shares_of(step.time_s)
+            power_w, power_interval_w = float(power.watts(shares)), power.interval_w(shares)
         step_fields = {name: getattr(step, name) for name in Step.__struct_fields__ if name != "notes"}
         row = ScaleRow(
             **step_fields,
@@ -132,10 +134,16 @@ def scale(
             tokens=tokens * global_batch if tokens else None,
             peak_per_s=job.machine.peak(workload.options.products or workload.precision).per_s,
             power_w=power_w,
-            power_deviation=power_deviation,
+            power_interval_w=power_interval_w,
         )
         rows.append(row)
     return rows if is_single_worker_feasible else relative_to_smallest_fitting(rows)
+
+
+def _activity(job: Job, step: Step, samples: int) -> Activity:
+    """Return what a device does in a step: as in a step of its own with its part of the batch, if it has a part."""
+    alone = predict(job.workload.with_changes(batch_size=max(samples, 1)), job.machine, job.model)
+    return alone.activity.in_larger_step(alone.time_s, step.time_s, step.exposed_s, step.input_s)
 
 
 def _relative_clock(job: Job) -> float:

@@ -9,6 +9,7 @@ import msgspec
 
 from ..result import Result
 from ..timing.budget import Budget, TrainingRun, training_run
+from ..timing.facility import Facility, SiteEnergy
 from ..units import format_si
 from .job import Step
 
@@ -85,6 +86,8 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
         Predicted phase.
     trainable_parameters : int or None
         Number of parameters that a training step updates.
+    facility : Facility or None
+        What surrounds the devices; None if it is not described.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.scale:scale_page"
@@ -110,6 +113,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     is_forecast: bool = True
     phase: str = "training"
     trainable_parameters: int | None = None
+    facility: Facility | None = None
 
     def __iter__(self) -> Iterator[ScaleRow]:
         return iter(self.rows)
@@ -165,10 +169,12 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         Tokens per step of all workers; None if the network reads no tokens.
     peak_per_s, power_w, price_usd_per_h : float or None
         Peak FLOP/s in the precision, average power in W and price per hour of one device.
-    power_deviation : float
-        Standard deviation of the logarithm of the power; 0 if `power_w` is the rated power.
+    power_interval_w : tuple of float or None
+        90% interval of the power; None if `power_w` is the rated power.
     images, epochs : float or None
         See `Budget`.
+    facility : Facility or None
+        What surrounds the devices; None if it is not described.
     """
 
     workers: int
@@ -182,11 +188,12 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     tokens: float | None = None
     peak_per_s: float | None = None
     power_w: float | None = None
-    power_deviation: float = 0.0
+    power_interval_w: tuple[float, float] | None = None
     baseline_workers: int = 1
     price_usd_per_h: float | None = None
     images: float | None = None
     epochs: float = 1.0
+    facility: Facility | None = None
 
     def __repr__(self) -> str:
         time = format_si(self.time_s, "s")
@@ -216,6 +223,23 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         return self.efficiency * self.time_s / worst_s, self.efficiency * self.time_s / best_s
 
     @property
+    def energy_j(self) -> float | None:
+        """Energy of all devices in a step, in joules; None if their power is unknown."""
+        return None if self.power_w is None else float(self.power_w * self.workers * self.time_s)
+
+    @property
+    def energy_per_sample_j(self) -> float | None:
+        """Energy of all devices per sample, in joules."""
+        return None if self.energy_j is None else self.energy_j / self.batch_size
+
+    @property
+    def site(self) -> SiteEnergy | None:
+        """Energy of a step at the meter, and what it costs; None if the facility is not described."""
+        if self.facility is None or self.energy_j is None:
+            return None
+        return self.facility.site_energy(self.energy_j, float(self.workers * self.time_s))
+
+    @property
     def flops_per_s(self) -> float | None:
         """Achieved FLOP/s of one device."""
         return None if self.flops is None else float(self.flops / self.time_s / self.workers)
@@ -242,7 +266,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         """Hours, cost and energy for all samples and epochs; None without a number of samples."""
         budget = Budget(self.images, self.epochs, self.price_usd_per_h)
         return training_run(
-            budget, self.time_s, self.interval, self.batch_size, self.workers, self.power_w, self.power_deviation
+            budget, self.time_s, self.interval, self.batch_size, self.workers, self.power_w, self.power_interval_w
         )
 
     @property
@@ -289,6 +313,8 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         for name in ("interval", "efficiency_interval"):
             interval = getattr(self, name)
             row[name] = None if interval is None else list(interval)
+        row["power_w"], row["energy_j"] = self.power_w, self.energy_j
+        row["site"] = None if self.site is None else self.site.to_dict()
         row["run"] = None if self.run is None else self.run.to_dict()
         row["notes"] = list(self.notes)
         return row

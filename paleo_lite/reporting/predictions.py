@@ -12,6 +12,7 @@ from ..counting.work import MIXED_EXECUTIONS
 from ..machines.device import CLOCKS
 from ..result import LOWER_BOUND_FACT
 from ..timing import Prediction, describe_model
+from ..timing.facility import Facility, SiteEnergy
 from ..timing.generating import generation_dict, tokens_per_s
 from ..timing.power import convolution_fraction, limited_fraction
 from ..timing.prediction import slows_under_power_limit
@@ -94,13 +95,18 @@ def _kind_table(prediction: Prediction) -> Table:
     rows = [{"kind": kind, **entry} for kind, entry in prediction.by_kind().items()]
     if prediction.terms.overhead_s:
         share = prediction.terms.overhead_s / prediction.time_s
-        rows.append({"kind": "overhead", "time_s": prediction.terms.overhead_s, "share": share})
+        overhead = {"kind": "overhead", "time_s": prediction.terms.overhead_s, "share": share}
+        energy_j = prediction.layers_energy_j
+        if energy_j is not None and prediction.energy_j is not None:
+            overhead["energy_j"] = prediction.energy_j - float(energy_j.sum())
+        rows.append(overhead)
     total = {
         "kind": "total",
         "layers": len(prediction.names),
         "flops": prediction.flops,
         "bytes": prediction.bytes,
         "time_s": prediction.time_s,
+        "energy_j": prediction.energy_j,
         "share": 1.0,
     }
     columns = [
@@ -109,8 +115,11 @@ def _kind_table(prediction: Prediction) -> Table:
         Column("flops", _count_title(prediction), format_si),
         Column("bytes", "bytes", format_bytes),
         Column("time_s", "time", format_time),
+        Column("energy_j", "energy", lambda energy_j: format_si(energy_j, "J", 3), drop_order=1),
         Column("share", "share", format_percent, bar=True),
     ]
+    if not prediction.is_forecast:
+        columns = [column for column in columns if column.key != "energy_j"]
     return Table("Time by kind of layer", columns, rows, [total])
 
 
@@ -211,8 +220,8 @@ def _model_facts(prediction: Prediction) -> list[tuple[str, str]]:
     ]
     if prediction.is_forecast and prediction.energy_j is not None:
         energy = format_si(prediction.energy_j, "J")
-        power = format_si(prediction.energy_j / prediction.time_s, "W", 3) if prediction.time_s else "-"
-        facts.append(("energy", f"{energy} of the device alone, {power} on average"))
+        facts.append(("energy", f"{energy} of the device alone, {_format_power(prediction)} on average"))
+        facts += _site_facts(prediction)
     if prediction.bytes:
         intensity = f"{prediction.intensity:.3g} {unit}/byte (ridge point {prediction.ridge_point:.3g})"
         facts.append(("intensity", intensity))
@@ -227,6 +236,35 @@ def _model_facts(prediction: Prediction) -> list[tuple[str, str]]:
     if prediction.parameters is not None:
         facts.append(("parameters", format_si(prediction.parameters)))
     return facts
+
+
+def _format_power(prediction: Prediction) -> str:
+    """Return the average power with its interval."""
+    if prediction.power_w is None:
+        return "-"
+    power = format_si(prediction.power_w, "W", 3)
+    if prediction.power_interval_w is None:
+        return power
+    low, high = (format_si(end, "W", 3) for end in prediction.power_interval_w)
+    return f"{power} ({low} to {high})"
+
+
+def _site_facts(prediction: Prediction) -> list[tuple[str, str]]:
+    """Return the energy at the meter and what it costs, if the user describes the facility."""
+    if prediction.facility is None or prediction.site is None:
+        return []
+    return [("at the meter", site_text(prediction.site, prediction.facility))]
+
+
+def site_text(site: SiteEnergy, facility: Facility) -> str:
+    """Return an energy at the meter and what it costs as text."""
+    parts = [format_si(site.energy_j, "J", 3)]
+    if site.usd is not None:
+        parts.append(f"{format_number(site.usd)} USD of electricity")
+    if site.co2_g is not None:
+        parts.append(f"{format_number(site.co2_g)} g of CO2")
+    added = facility.describe()
+    return ", ".join(parts) + (f", with {added}" if added else "")
 
 
 def _suggestion_facts(prediction: Prediction) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from .document import (
     format_time_short,
     format_yes_no,
 )
+from .predictions import site_text
 
 
 class _PhaseTerms(NamedTuple):
@@ -58,6 +59,12 @@ def _facts(table: ScaleTable) -> list[tuple[str, str]]:
         amount = f"{format_si(table.images)} {samples}, {table.epochs:g} epoch{'' if table.epochs == 1 else 's'}"
         price = "price unknown" if table.price_usd_per_h is None else f"{table.price_usd_per_h:g} USD/h per device"
         facts.append(("hours and cost", f"for {amount}; {price}"))
+    if table.is_forecast and answer is not None and answer.energy_j is not None and answer.power_w is not None:
+        workers = _count_workers(answer.workers)
+        energy = f"{format_si(answer.energy_j, 'J', 3)} per step of {workers}"
+        facts.append(("energy", f"{energy}, {format_si(answer.power_w, 'W', 3)} per device, of the devices alone"))
+        if answer.site is not None and table.facility is not None:
+            facts.append(("at the meter", f"{site_text(answer.site, table.facility)}, per step of {workers}"))
     return facts
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..serving.answers import FIGURES, LATENCIES, Figure, Serving
-from ..serving.candidates import Candidate, describe_parallelism
+from ..serving.answers import FIGURES, LATENCIES, SITE_FIGURES, Figure, Serving
+from ..serving.candidates import RANKINGS, Candidate, describe_parallelism
 from ..serving.decode_kernels import KernelTime
 from ..units import format_number, format_si
 from .document import Column, Document, Table, format_percent, format_time_short, format_yes_no, raw_table
@@ -76,7 +76,7 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
         else:
             facts.append(("objectives", objectives))
     if serving.advice is not None and serving.advice.best is not None:
-        facts.append(("cheapest", _describe(serving.advice.best)))
+        facts.append((RANKINGS[serving.advice.by].best, _describe(serving.advice.best)))
     saturation = serving.figures.get("saturation_requests_per_s")
     if saturation is not None and saturation.value is not None:
         interval = _interval(saturation, format_number)
@@ -129,7 +129,7 @@ def _latency_table(serving: Serving) -> Table:
 
 def _figure_table(serving: Serving) -> Table:
     rows = []
-    for name, label in FIGURES.items():
+    for name, label in (FIGURES | SITE_FIGURES).items():
         figure = serving.figures.get(name)
         if figure is None or figure.value is None:
             continue
@@ -161,6 +161,8 @@ def _candidate_table(serving: Serving) -> Table:
     assert serving.advice is not None
     candidates = serving.advice.candidates
     shown = [candidate for candidate in candidates if candidate.is_on_front or candidate.meets_objectives]
+    by = serving.advice.by
+    drops = {name: 0 if name == by else 3 for name in RANKINGS}  # the ranked column stays
     rows = [_row(candidate) for candidate in shown[:SHOWN_CANDIDATES]]
     columns = [
         Column("gpu", "device", left=True),
@@ -171,7 +173,8 @@ def _candidate_table(serving: Serving) -> Table:
         Column("tokens_per_s_per_gpu", "tokens/s\nper GPU", format_number),
         Column("tokens_per_s_per_user", "tokens/s\nper user", format_number),
         Column("replicas", "replicas", drop_order=2),
-        Column("usd_per_million_output_tokens", "USD per\n1M tokens", "{:.3g}".format),
+        Column("usd_per_million_output_tokens", "USD per\n1M tokens", "{:.3g}".format, drop_order=drops["cost"]),
+        Column("joules_per_million_output_tokens", "kJ per\n1M tokens", _kilojoules, drop_order=drops["joules"]),
         Column("usd_per_h", "USD/h", format_number, drop_order=3),
         *(
             []
@@ -180,7 +183,12 @@ def _candidate_table(serving: Serving) -> Table:
         ),
         Column("is_on_front", "Pareto\nfront", format_yes_no, drop_order=4),
     ]
-    return Table(f"Deployments, the cheapest per token first ({len(rows)} of {len(candidates)})", columns, rows)
+    order = RANKINGS[by].order
+    return Table(f"Deployments, {order} first ({len(rows)} of {len(candidates)})", columns, rows)
+
+
+def _kilojoules(joules: float) -> str:
+    return format_number(joules / 1e3)
 
 
 def _row(candidate: Candidate) -> dict[str, Any]:

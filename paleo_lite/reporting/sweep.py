@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ..sweeps.best import Best
+from ..sweeps.best import Best, column_label
 from ..sweeps.run import Sweep
 from ..sweeps.serving import ServingSpace
 from ..sweeps.space import Space
@@ -59,6 +60,7 @@ def best_page(best: Best) -> Document:
     shared = _shared_columns(rows)
     facts = [("rows", _count_rows(best))]
     facts += [(columns[name].title, columns[name].text(rows[0])) for name in shared]
+    facts += _knee_facts(best, columns, shared)
     shown = [column for column in _COLUMNS if column.key not in shared]
     title = f"{best.objective[0].upper()}{best.objective[1:]}"
     notes = []
@@ -67,6 +69,20 @@ def best_page(best: Best) -> Document:
     if len({row.get("answer") for row in rows}) > 1:
         notes.append("bounds (the limit of the data sheet) and forecasts (the expected time) are ranked together")
     return Document(title, facts, [Table("", shown, rows).drop_empty_columns()], notes, raw_table(best.rows))
+
+
+def _knee_facts(best: Best, columns: dict[str, Column], shared: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the knee of a front: its setting, and what it saves and costs beside the first row."""
+    knee = best.knee
+    if knee is None or knee is best.rows[0]:
+        return []
+    differing = [name for name in _CONFIGURATION if name not in shared and knee.get(name) is not None]
+    setting = ", ".join(columns[name].text(knee) for name in differing)
+    changes = []
+    for name in best.columns:
+        change = knee[name] / best.rows[0][name] - 1
+        changes.append(f"{abs(change):.1%} {'more' if change > 0 else 'less'} {column_label(name)}")
+    return [("knee", f"{setting}: {' and '.join(changes)} than the first row")]
 
 
 def _shared_columns(rows: list[dict[str, Any]]) -> list[str]:

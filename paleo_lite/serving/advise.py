@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import DoesNotFit, PaleoError
 from .answers import measure_figures, request_latencies, summarize
-from .candidates import Advice, Candidate, mark_front
+from .candidates import RANKINGS, Advice, Candidate, mark_front
 from .deployment import Deployment
 from .requests import Lengths, generate_traffic
 from .slo import OBJECTIVES, Objective
@@ -32,6 +32,7 @@ def rank_deployments(
     objectives: Sequence[Objective] = (),
     rate_per_s: float | None = None,
     seed: int = 0,
+    by: str = "cost",
 ) -> Advice:
     """Simulate a replica of each deployment at several batch limits, with a request always waiting for a free place.
 
@@ -51,6 +52,8 @@ def rank_deployments(
         Requests per second of all replicas.
     seed : int
         Seed of the lengths.
+    by : str
+        Key of `paleo_lite.serving.candidates.RANKINGS`.
     """
     candidates: list[Candidate] = []
     refused: dict[str, str] = {}
@@ -73,15 +76,21 @@ def rank_deployments(
         if all(candidate.gpu != gpu for candidate in candidates):
             try_all(attempts)
     candidates = mark_front(candidates)
-    candidates.sort(key=_sort_key)
+    candidates.sort(key=lambda one: _sort_key(one, by))
     feasible = [candidate for candidate in candidates if candidate.meets_objectives]
-    best = min(feasible, key=lambda one: (_fleet_cost(one), _sort_key(one))) if feasible else None
-    return Advice(candidates, best, refused)
+    best = min(feasible, key=lambda one: _fleet_key(one, by), default=None)
+    return Advice(candidates, best, refused, by)
 
 
-def _sort_key(candidate: Candidate) -> tuple[float, float]:
-    cost = candidate.usd_per_million_output_tokens
-    return (math.inf if cost is None else cost, -candidate.tokens_per_s_per_gpu)
+def _sort_key(candidate: Candidate, by: str) -> tuple[float, float]:
+    per_token = getattr(candidate, RANKINGS[by].per_token)
+    return (math.inf if per_token is None else per_token, -candidate.tokens_per_s_per_gpu)
+
+
+def _fleet_key(candidate: Candidate, by: str) -> tuple[float, ...]:
+    """Return what the replicas for the requested rate are compared by: their cost, or the energy of a token."""
+    key = _sort_key(candidate, by)
+    return (_fleet_cost(candidate), *key) if by == "cost" else key
 
 
 def _fleet_cost(candidate: Candidate) -> float:
@@ -158,4 +167,5 @@ def _candidate(
         meets_objectives=is_met,
         expert_parallel=deployment.on_device.experts,
         attention_data_parallel=deployment.on_device.attention_data,
+        joules_per_million_output_tokens=figures["joules_per_million_output_tokens"],
     )

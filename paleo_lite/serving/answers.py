@@ -10,10 +10,12 @@ import msgspec
 import numpy as np
 
 from ..result import Result
-from ..timing.prediction import setting_notes
+from ..timing.power import MIN_FRACTION
+from ..timing.prediction import clock_notes, setting_notes
 from .candidates import Advice
 from .decode_kernels import KernelTime, time_decode_kernels
 from .deployment import LEVELS, Deployment, Prepared
+from .energy import Drawn, draw_power
 from .iteration_times import has_experts
 from .launch import launch
 from .requests import Traffic
@@ -161,9 +163,26 @@ FIGURES = {
     "preemptions": "preempted requests",
     "utilisation": "share of the time in iterations",
     "usd_per_million_output_tokens": "US dollars per million output tokens",
-    "joules_per_million_output_tokens": "joules per million output tokens, at the power limit while iterations run",
+    "watts_per_gpu": "watts of a GPU while iterations run",
+    "joules_per_request": "joules of all GPUs per request, waiting included",
+    "joules_per_million_output_tokens": "joules of all GPUs per million output tokens, waiting included",
 }
 """Figures of a deployment, with their meaning."""
+
+SITE_FIGURES = {
+    "site_joules_per_million_output_tokens": "joules at the meter per million output tokens",
+    "electricity_usd_per_million_output_tokens": "US dollars of electricity per million output tokens",
+    "co2_g_per_million_output_tokens": "grams of CO2 per million output tokens",
+}
+"""Figures of a deployment in a facility that the user describes, with their meaning."""
+
+ENERGY_FIGURES = (
+    "watts_per_gpu",
+    "joules_per_request",
+    "joules_per_million_output_tokens",
+    *SITE_FIGURES,
+)
+"""Figures whose intervals include that of the power."""
 
 
 def request_latencies(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -206,10 +225,7 @@ def measure_figures(outcomes: Sequence[Outcome], deployment: Deployment, input_t
     tokens_per_s = output_tokens / duration_s
     mean_tpot_s = float(latencies["tpot_s"].mean()) if len(latencies["tpot_s"]) else None
     blocks = sum(outcome.blocks for outcome in outcomes)
-    power_w = deployment.on_device.machine.device.power_w
-    joules = None
-    if power_w is not None:
-        joules = power_w * deployment.on_device.devices * busy_s / output_tokens * 1e6
+    drawn = draw_power(outcomes, deployment, input_tokens, duration_s)
     return {
         "output_tokens_per_s": tokens_per_s,
         "total_tokens_per_s": (output_tokens + input_tokens) / duration_s,
@@ -223,8 +239,22 @@ def measure_figures(outcomes: Sequence[Outcome], deployment: Deployment, input_t
         "preemptions": float(sum(outcome.preemptions for outcome in outcomes)),
         "utilisation": busy_s / (duration_s * deployment.replicas),
         "usd_per_million_output_tokens": _usd_per_million(deployment, tokens_per_s),
-        "joules_per_million_output_tokens": joules,
+        "watts_per_gpu": drawn and drawn.watts,
+        "joules_per_request": drawn and drawn.energy_j / requests,
+        "joules_per_million_output_tokens": drawn and drawn.energy_j / output_tokens * 1e6,
+        **_site_figures(deployment, drawn, duration_s, output_tokens),
     }  # fmt: skip
+
+
+def _site_figures(
+    deployment: Deployment, drawn: Drawn | None, duration_s: float, output_tokens: int
+) -> dict[str, float | None]:
+    """Return the figures of energy at the meter; none where the facility is not described or the power is unknown."""
+    if deployment.facility is None or drawn is None:
+        return {}
+    site = deployment.facility.site_energy(drawn.energy_j, deployment.devices * duration_s)
+    amounts = zip(SITE_FIGURES, (site.energy_j, site.usd, site.co2_g), strict=True)
+    return {name: amount / output_tokens * 1e6 for name, amount in amounts if amount is not None}
 
 
 def _usd_per_million(deployment: Deployment, tokens_per_s: float) -> float | None:
@@ -278,6 +308,7 @@ def answer(
     deployment = prepared.deployment
     has_interval = bool(prepared.tables.relative_low)
     levels = LEVELS if has_interval else ("expected",)
+    expected: list[Outcome] = []
     latencies: dict[str, dict[str, dict[str, float | None]]] = {}
     figures: dict[str, dict[str, float | None]] = {}
     duration_s = 0.0
@@ -292,13 +323,14 @@ def answer(
             figures[level]["saturation_requests_per_s"] = requests_per_s
             figures[level]["saturation_tokens_per_s"] = tokens_per_s
         if level == "expected":
+            expected = outcomes
             start_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
             duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - start_s
     on_device = deployment.on_device
     workload, device = on_device.workload, on_device.machine.device
     context = mean_context(traffic)
     network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
-    requested = setting_notes(on_device.machine, on_device.model)
+    requested = _setting_notes(prepared, figures["expected"]["mean_sequences"] or 1.0)
     model_notes = on_device.model.notes if on_device.kernels is None else ()
     all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *model_notes)))
     if on_device.tensor > 1 and on_device.kernels is None and has_experts(workload):
@@ -312,6 +344,17 @@ def answer(
             "as requests arrive, and latencies depend on the number of requests",
         )
     deviations = {} if on_device.kernels is None else on_device.kernels.step.constants.latency_deviations
+    added = {name: Z_90 * deviation for name, deviation in deviations.items()}
+    shown = {
+        name: _figure([figures[level][name] for level in levels])
+        for name in (*FIGURES, *SITE_FIGURES)
+        if name in figures["expected"]
+    }
+    drawn = draw_power(expected, deployment, input_tokens, duration_s)
+    if drawn is not None:
+        below, above = math.log(drawn.watts / drawn.low_w), math.log(drawn.high_w / drawn.watts)
+        shown |= {name: _widen(shown[name], below, above) for name in ENERGY_FIGURES if name in shown}
+        shown["watts_per_gpu"] = _at_most(shown["watts_per_gpu"], device.power_w)
     launched = launch(deployment)
     all_notes += launched.notes
     from ..timing import describe_model
@@ -335,14 +378,12 @@ def answer(
         duration_s=duration_s,
         latencies={
             name: {
-                part: _widen(_figure([latencies[level][name][part] for level in levels]), deviations.get(name, 0.0))
+                part: _widen(_figure([latencies[level][name][part] for level in levels]), *2 * [added.get(name, 0.0)])
                 for part in parts
             }
             for name, parts in latencies["expected"].items()
         },
-        figures={
-            name: _figure([figures[level][name] for level in levels]) for name in FIGURES if name in figures["expected"]
-        },
+        figures=shown,
         weights_bytes=prepared.room.weights_bytes,
         activations_bytes=prepared.room.activations_bytes,
         cache_bytes=prepared.room.cache_bytes,
@@ -375,13 +416,43 @@ def _figure(values: Sequence[float | None]) -> Figure:
     return Figure(_finite(value), min(low, value, high), max(low, value, high))
 
 
-def _widen(figure: Figure, deviation: float) -> Figure:
-    """Return a figure with a standard deviation of its logarithm added to the interval."""
-    if figure.value is None or figure.low is None or figure.high is None or not figure.low:
+def _setting_notes(prepared: Prepared, sequences: float) -> list[str]:
+    """Return notes on a requested clock or power limit."""
+    on_device = prepared.deployment.on_device
+    speeds = prepared.tables.limited_speed
+    if not speeds:
+        return setting_notes(on_device.machine, on_device.model)
+    device, speed = on_device.machine.device, speeds[max(round(sequences), 1)]
+    note = f"the power limit {device.power_w:g} W "
+    if speed <= MIN_FRACTION:
+        note += f"is too low for {device.name} ({device.rated_power_w:g} W): the times assume {speed:.0%} of its speed"
+    else:
+        note += f"leaves {speed:.0%} of the speed of a decode step with {sequences:.3g} sequences"
+    return [*clock_notes(on_device.machine), note]
+
+
+def _widen(figure: Figure, below: float, above: float) -> Figure:
+    """Return a figure whose interval includes another, independent cause; the logarithms add up in quadrature.
+
+    Parameters
+    ----------
+    figure : Figure
+        Figure with its interval, if it has one.
+    below, above : float
+        Logarithms of the figure over its ends by the other cause.
+    """
+    if not figure.value or not (below or above):
         return figure
-    added = Z_90 * deviation
-    low, high = (math.hypot(math.log(end / figure.value), added) for end in (figure.low, figure.high))
-    return Figure(figure.value, figure.value * math.exp(-low), figure.value * math.exp(high))
+    low, high = (math.log(end / figure.value) if end else 0.0 for end in (figure.low, figure.high))
+    value = figure.value
+    return Figure(value, value * math.exp(-math.hypot(low, below)), value * math.exp(math.hypot(high, above)))
+
+
+def _at_most(figure: Figure, limit: float | None) -> Figure:
+    """Return a figure whose interval ends at a limit."""
+    if figure.high is None or limit is None:
+        return figure
+    return Figure(figure.value, figure.low, min(figure.high, limit))
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,10 +1,34 @@
-"""Ranked deployments: candidates, their Pareto front, and the cheapest of them."""
+"""Ranked deployments: candidates, their Pareto front, and the best of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
+
+
+class Ranking(NamedTuple):
+    """A way to rank deployments.
+
+    Attributes
+    ----------
+    per_token : str
+        Figure of a candidate that is smallest for the best one.
+    order, best : str
+        The order and the first of them in words.
+    """
+
+    per_token: str
+    order: str
+    best: str
+
+
+RANKINGS = {
+    "cost": Ranking("usd_per_million_output_tokens", "the cheapest per token", "cheapest"),
+    "joules": Ranking("joules_per_million_output_tokens", "the least energy per token", "least energy"),
+}
+"""What deployments are ranked by."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -32,6 +56,8 @@ class Candidate(msgspec.Struct, frozen=True):
         Whether no other candidate is better in tokens per second both per GPU and per user.
     expert_parallel, attention_data_parallel : int
         Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own.
+    joules_per_million_output_tokens : float or None
+        Energy of the devices per million output tokens at full load; None if their power is unknown.
     """
 
     gpu: str
@@ -53,6 +79,7 @@ class Candidate(msgspec.Struct, frozen=True):
     is_on_front: bool = False
     expert_parallel: int = 1
     attention_data_parallel: int = 1
+    joules_per_million_output_tokens: float | None = None
 
     def parallelism(self) -> str:
         """Return the degrees of parallelism as text, such as ``tensor 8, expert-parallel 8``."""
@@ -60,21 +87,24 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """Candidates and the cheapest of them that meets the objectives.
+    """Candidates and the best of them that meets the objectives.
 
     Attributes
     ----------
     candidates : list of Candidate
-        All that fit, the cheapest per token first.
+        All that fit, the best per token first.
     best : Candidate or None
-        The cheapest that meets the objectives; None if none does.
+        The best that meets the objectives; None if none does.
     refused : dict of str to str
         Deployments that were not simulated, with the reason.
+    by : str
+        Key of `RANKINGS`.
     """
 
     candidates: list[Candidate]
     best: Candidate | None
     refused: dict[str, str]
+    by: str = "cost"
 
 
 def describe_parallelism(tensor: int, expert_parallel: int, attention_data_parallel: int, pipeline: int) -> str:

@@ -11,11 +11,13 @@ from ..distributed.collectives import point_to_point_time_s
 from ..distributed.links import Topology, link_inside_nodes, link_rate
 from ..errors import BadValue
 from ..machines import Device
+from ..timing.facility import Facility
 from .cache import CacheRoom, cached_bytes, measure_room
 from .engines import Engine
 from .iteration_times import IterationTimes, ModelOnDevice, tabulate
 from .kernel_tables import tabulate_kernels
 from .pipeline import stage_workloads
+from .power_limits import under_power_limit
 from .requests import Traffic
 from .simulator import Options, Outcome, simulate
 
@@ -42,6 +44,8 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         Draft network of speculative decoding.
     price_usd_per_h : float or None
         Price of one device per hour; None if unknown.
+    facility : Facility or None
+        What surrounds the devices; None if it is not described.
     """
 
     on_device: ModelOnDevice
@@ -51,6 +55,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     options: Options = Options()
     draft: ModelOnDevice | None = None
     price_usd_per_h: float | None = None
+    facility: Facility | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.replicas, bool) or not isinstance(self.replicas, int) or self.replicas < 1:
@@ -198,7 +203,7 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
 def _tabulate(on_device: ModelOnDevice, **sizes: int) -> IterationTimes:
     """Return the iteration times of a network: from the kernels of its engine where they are known, else by layers."""
     if on_device.kernels is not None:
-        return tabulate_kernels(on_device, **sizes)
+        return under_power_limit(tabulate_kernels(on_device, **sizes), on_device)
     return tabulate(on_device, **sizes)
 
 

@@ -213,6 +213,9 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
         Seconds of the shortest kernels of attention of prompts, once per iteration that computes any.
     attention_data : int
         Groups of devices that compute attention for sequences of their own.
+    limited_speed : list of float
+        Speed under a lower power limit than the rated one, relative to that without, by the number of new tokens from
+        0; empty without such a limit.
     """
 
     token_s: list[float]
@@ -227,6 +230,7 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
     experts_s: list[float] = []
     prompt_s: float = 0.0
     attention_data: int = 1
+    limited_speed: list[float] = []
     with_prompts: IterationTimes | None = None
 
     def iteration_s(
@@ -325,9 +329,9 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
         """
         if not self.relative_low:
             return self
-        return self._times_factors(self.relative_low if end == "low" else self.relative_high)
+        return self.times_factors(self.relative_low if end == "low" else self.relative_high)
 
-    def _times_factors(self, factors: list[float]) -> IterationTimes:
+    def times_factors(self, factors: list[float]) -> IterationTimes:
         """Return the tables multiplied by factors by the number of new tokens."""
         last = len(factors) - 1
 
@@ -346,12 +350,12 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
             prompt_attention_s=scale(self.prompt_attention_s),
             relative_low=[],
             relative_high=[],
-            stages=tuple(stage._times_factors(factors) for stage in self.stages),
+            stages=tuple(stage.times_factors(factors) for stage in self.stages),
             pipeline=self.pipeline,
             experts_s=scale(self.experts_s),
             prompt_s=self.prompt_s * factors[last],
             attention_data=self.attention_data,
-            with_prompts=None if self.with_prompts is None else self.with_prompts._times_factors(factors),
+            with_prompts=None if self.with_prompts is None else self.with_prompts.times_factors(factors),
         )
 
     def is_never_slower_than(self, other: IterationTimes) -> bool:
@@ -390,7 +394,7 @@ def tabulate(
     workload = on_device.decode_workload(max(min(max_context - 1, TYPICAL_CONTEXT), 1))
     token_sizes = _sizes(max(max_new_tokens, max_sequences), is_coarse=has_experts(workload))
     times = _group_times(on_device, workload, token_sizes)
-    token_s = times.pieces_s[:, PER_TOKEN] + _all_reduce_s(on_device, workload, token_sizes)
+    token_s = times.pieces_s[:, PER_TOKEN] + all_reduce_s(on_device, workload, token_sizes)
     head_s = times.pieces_s[:, HEAD].copy()
     head_s[-1] += _logits_gather_s(on_device, workload, token_sizes)
     contexts = tabulated_contexts(max_context)
@@ -561,7 +565,7 @@ def _time_cases(on_device: ModelOnDevice, cases: list[Case], sizes: NDArray[np.i
     return seconds
 
 
-def _all_reduce_s(on_device: ModelOnDevice, workload: Workload, sizes: NDArray[np.int64]) -> Floats:
+def all_reduce_s(on_device: ModelOnDevice, workload: Workload, sizes: NDArray[np.int64]) -> Floats:
     """Return the time of the all-reduces of row-parallel layers by stage and number of new tokens."""
     total_s = np.zeros((on_device.pipeline.degree, len(sizes)))
     if on_device.group is None:

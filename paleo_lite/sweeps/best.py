@@ -5,17 +5,18 @@ The file is read batch by batch; only rows that may still be among the best are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 
-from ..errors import BadFile, BadValue
+from ..errors import BadFile, BadValue, UnknownName
 from ..extras import require
 from ..result import Result
 from .chunk import BOUND, FORECAST, NUMBER_COLUMNS, STRING_COLUMNS
+from .knee import find_knee
 from .run import without_dictionaries
 from .serving import INTEGER_COLUMNS as SERVING_INTEGER_COLUMNS
 from .serving import STRING_COLUMNS as SERVING_STRING_COLUMNS
@@ -68,6 +69,13 @@ COLUMN_LABELS = {
 """Labels of columns, where they differ from the name with blanks."""
 
 
+RANKINGS = {
+    "joules": ("joules_per_million_output_tokens", "energy_j"),
+    "cost": ("usd_per_million_output_tokens", "cost"),
+}
+"""Columns that are minimised by their short name, of which a sweep has one: that of servers, or that of steps."""
+
+
 def column_label(column: str) -> str:
     """Return the label of a column of a sweep."""
     return COLUMN_LABELS.get(column, column.replace("_", " "))
@@ -111,6 +119,14 @@ class Best(Result, msgspec.Struct, frozen=True):
     front: int = 0
 
     @property
+    def knee(self) -> dict[str, Any] | None:
+        """Row at the knee of a whole front in two columns that are both minimised; None without one."""
+        if len(self.columns) != 2 or self.front != len(self.rows) or set(self.columns) & set(LARGER_IS_BETTER):
+            return None
+        index = find_knee(*([row[name] for row in self.rows] for name in self.columns))
+        return None if index is None else self.rows[index]
+
+    @property
     def count_summary(self) -> str:
         """Number of rows considered, as text for the headings of tables and charts."""
         front = ""
@@ -125,14 +141,23 @@ class Best(Result, msgspec.Struct, frozen=True):
             "seen": self.seen,
             "fitting": self.fitting,
             "front": self.front or None,
+            "knee": self.knee,
             "rows": self.rows,
         }
+
+
+def _ranked_column(by: str, columns: Iterable[str]) -> str:
+    """Return the column of a sweep that a ranking minimises."""
+    if by not in RANKINGS:
+        raise UnknownName("ranking", by, RANKINGS)
+    return next(name for name in RANKINGS[by] if name in columns)
 
 
 def find_best(
     path: Path,
     *,
     minimise: str | None = None,
+    by: str | None = None,
     maximise: str | None = None,
     where: str | None = None,
     pareto: Sequence[str] = (),
@@ -148,6 +173,8 @@ def find_best(
         ``.parquet`` or ``.csv`` file.
     minimise, maximise : str, optional
         Column of numbers.
+    by : str, optional
+        Key of `RANKINGS`, instead of a column to minimise.
     where : str, optional
         Condition, see `where.parse_where`. Infeasible rows, which have a reason, are never among the best.
     pareto : sequence of str
@@ -167,11 +194,13 @@ def find_best(
         fitting row, or if no row fits.
     """
     require("pyarrow", "reading a sweep", "profiles")
-    if sum(map(bool, (minimise, maximise, pareto))) != 1:
+    if sum(map(bool, (minimise, by, maximise, pareto))) != 1:
         raise BadValue(
-            "`best` needs exactly one of `--minimise`, `--maximise` and `--pareto`, such as `--minimise cost`"
+            "`best` needs exactly one of `--minimise`, `--by`, `--maximise` and `--pareto`, such as `--minimise cost`"
         )
     columns = read_columns(path)
+    if by is not None:
+        minimise = _ranked_column(by, columns)
     objectives = [find_column(name, list(columns)) for name in (pareto or [minimise or maximise or ""])]
     for name in objectives:
         if not columns[name]:

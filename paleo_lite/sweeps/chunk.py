@@ -24,10 +24,11 @@ from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, PaleoError
 from ..machines import Device, Machine, find_device
 from ..machines.registry import limit_power
+from ..timing.activity import Activity
 from ..timing.broadcast import Passes, keep_freed_memory
+from ..timing.energy import power_of
 from ..timing.memory import RESERVE_BYTES, shard_model_state, usable_bytes
 from ..timing.models import CALIBRATED, DIRECT_PRECISIONS, RequestedOutputs, RooflineModel, TimeModel, find_model
-from ..timing.power import DrawnPower, drawn_power
 from ..timing.workload import TrainingOptions, Workload
 from ..units import format_si
 from ..version import __version__
@@ -291,6 +292,8 @@ class SingleWorkerTimes(NamedTuple):
         Lower bound by data sheets.
     flops : ndarray, axes (case, batch size per worker)
         FLOPs.
+    activity : Activity
+        What the device does, arrays over the axes of `time_s`.
     passes : dict of (int, int, int) to Passes
         Times by pass, by the indices of case, device and model; filled only if there are several workers.
     """
@@ -301,6 +304,7 @@ class SingleWorkerTimes(NamedTuple):
     high_s: Floats
     bound_s: Floats
     flops: Floats
+    activity: Activity
     passes: dict[tuple[int, int, int], Passes]
 
     def index_of(self, per_worker: Ints) -> Ints:
@@ -317,11 +321,12 @@ def single_worker_times(grid: Grid) -> SingleWorkerTimes:
     has_several_workers = max(space.workers) > 1
     sizes = _per_worker_sizes(grid)
     shape = (*grid.shape[:3], len(sizes))
-    time_s, low_s, high_s = (np.full(shape, np.nan) for _ in range(3))
+    time_s, low_s, high_s, arithmetic_s, memory_s, peak_s = (np.full(shape, np.nan) for _ in range(6))
     flops = np.empty((len(chunk.cases), len(sizes)))
     bound_s = np.full((len(chunk.cases), len(grid.devices), len(sizes)), np.nan)
     blocks_of_passes: dict[tuple[int, int, int], list[Passes]] = defaultdict(list)
     width = min(len(sizes), 256)
+    bound_outputs = RequestedOutputs(interval=False, activity=True)
     devices_with_model = {device for device, _ in grid.models}
     for first, last in _group_cases(chunk.cases, _BLOCK_ENTRIES // width):
         stack = build_stack(
@@ -336,13 +341,17 @@ def single_worker_times(grid: Grid) -> SingleWorkerTimes:
             flops[first:last, block] = batched.sum_by_case(batched.features.flops)
             for device in devices_with_model:
                 machine = Machine(grid.devices[device])
-                bound = ROOFLINE.evaluate_many(batched, machine, chunk.precision, RequestedOutputs(interval=False))
+                bound = ROOFLINE.evaluate_many(batched, machine, chunk.precision, bound_outputs)
                 bound_s[first:last, device, block] = bound.time_s
-            outputs = RequestedOutputs(pieces=has_several_workers)
+                assert bound.activity is not None
+                peak_s[first:last, device, :, block] = bound.activity.peak_s[:, None]
+            outputs = RequestedOutputs(pieces=has_several_workers, activity=True)
             for (device, number), model in grid.models.items():
                 times = model.evaluate_many(batched, Machine(grid.devices[device]), chunk.precision, outputs)
                 selection = (slice(first, last), device, number, block)
                 time_s[selection] = times.time_s
+                assert times.activity is not None
+                arithmetic_s[selection], memory_s[selection] = times.activity.arithmetic_s, times.activity.memory_s
                 if times.low_s is not None and times.high_s is not None:
                     low_s[selection], high_s[selection] = times.low_s, times.high_s
                 if times.pieces_s is not None:
@@ -352,7 +361,8 @@ def single_worker_times(grid: Grid) -> SingleWorkerTimes:
     passes = {}
     for key, blocks in blocks_of_passes.items():
         passes[key] = Passes(*(np.concatenate(seconds, axis=-1) for seconds in zip(*blocks)))
-    return SingleWorkerTimes(sizes, time_s, low_s, high_s, bound_s, flops, passes)
+    activity = Activity(arithmetic_s, memory_s, peak_s=peak_s)
+    return SingleWorkerTimes(sizes, time_s, low_s, high_s, bound_s, flops, activity, passes)
 
 
 def _per_worker_sizes(grid: Grid) -> Ints:
@@ -576,20 +586,32 @@ def _fill_derived_columns(grid: Grid, single: SingleWorkerTimes) -> None:
     hours = space.samples / throughput / 3600
     columns["hours"] = hours
     columns["cost"] = hours * workers * price
-    powers = [_power_of(device, space.power_w) for device in devices]
-    waiting_w = broadcast_along(np.array([power.waiting_w for power in powers]), "device")
-    busy_w = broadcast_along(np.array([power.busy_w for power in powers]), "device")
-    step_j = waiting_w * time_s + (busy_w - waiting_w) * (time_s - columns["exposed_s"])
-    columns["energy_j"] = hours * 3600 * workers * step_j / time_s
+    columns["energy_j"] = hours * 3600 * workers * _watts(grid, single)
 
 
-def _power_of(device: Device, given_w: float | None) -> DrawnPower:
-    """Return the powers of a device: the given one, those of the power model, or else the rated one; NaN if unknown."""
-    modelled = None if given_w is not None else drawn_power(device)
-    if modelled is not None:
-        return modelled
-    power_w = given_w or device.power_w or np.nan
-    return DrawnPower(power_w, power_w)
+def _watts(grid: Grid, single: SingleWorkerTimes) -> Floats:
+    """Return the average power of a device: the given one, that of the power model, or else the rated one; NaN if
+    unknown."""
+    given_w, time_s, exposed_s = grid.space.power_w, grid.columns["time_s"], grid.columns["exposed_s"]
+    watts = np.full(grid.shape, np.nan if given_w is None else given_w)
+    if given_w is not None:
+        return watts
+    indices = single.index_of(grid.per_worker)
+    for index, device in enumerate(grid.devices):
+        power = power_of(device)
+        if power is None:
+            watts[:, index] = device.power_w or np.nan
+            continue
+
+        def of_rows(seconds: Any, index: int = index) -> Any:
+            rows = np.asarray(seconds)[:, index : index + 1][..., indices]
+            return broadcast_along(rows, "case", "device", "model", "scaling", "workers", "batch")
+
+        alone = Activity(*(of_rows(seconds) if np.ndim(seconds) else seconds for seconds in single.activity))
+        step_s, exchanging_s = time_s[:, index : index + 1], exposed_s[:, index : index + 1]
+        activity = alone.in_larger_step(of_rows(single.time_s), step_s, exchanging_s)
+        watts[:, index : index + 1] = power.watts(activity.shares_of(step_s))
+    return watts
 
 
 def _effective_limit_w(device: Device) -> float:

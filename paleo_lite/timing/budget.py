@@ -10,7 +10,6 @@ import msgspec
 from ..errors import BadQuantity, BadValue
 from ..machines import Device
 from ..units import parse_quantity
-from .power import INTERVAL_DEVIATIONS
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -231,7 +230,7 @@ def training_run(
     batch_size: int,
     devices: int,
     power_w: float | None,
-    power_deviation: float = 0.0,
+    power_interval_w: tuple[float, float] | None = None,
 ) -> TrainingRun | None:
     """Return hours, cost and energy of a budget; None without a number of samples.
 
@@ -249,8 +248,8 @@ def training_run(
         Number of devices.
     power_w : float or None
         Average power of a device in W.
-    power_deviation : float
-        Standard deviation of the logarithm of the power.
+    power_interval_w : tuple of float or None
+        Interval of the power; None if it is the rated one.
     """
     if budget.images is None:
         return None
@@ -271,9 +270,11 @@ def training_run(
     usd_per_h = None if budget.price_usd_per_h is None else devices * budget.price_usd_per_h
     cost_usd, cost_interval = amounts(usd_per_h)
     kwh, kwh_interval = amounts(None if power_w is None else devices * power_w / 1e3)
-    if kwh and kwh_interval is not None and power_deviation:
-        of_power = INTERVAL_DEVIATIONS * power_deviation
-        below, above = (math.hypot(math.log(end / kwh), of_power) for end in kwh_interval)
+    if kwh and power_w and kwh_interval is not None and power_interval_w is not None:
+        below, above = (
+            math.hypot(math.log(end / kwh), math.log(end_w / power_w))
+            for end, end_w in zip(kwh_interval, power_interval_w, strict=True)
+        )
         kwh_interval = (kwh * math.exp(-below), kwh * math.exp(above))
     steps = math.ceil(samples / batch_size)
     return TrainingRun(samples, steps, hours, hours_interval, cost_usd, cost_interval, kwh, kwh_interval)

@@ -30,6 +30,7 @@ from ..counting.kinds import class_of
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import passes_of
 from ..machines import Machine, PeakRate
+from .activity import Activity, divide_time
 from .features import CLASSES, Features, GroupSums, features_of
 from .models import RequestedOutputs, Terms, Times, interval_of
 from .power import boost_fraction, convolution_fraction, limited_fraction, matrix_fraction, power_model
@@ -280,17 +281,21 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         if features.wide.any():
             features = _with_wide_products(features, machine, precision)
             steps = prepare_steps(features, run, cases, steps.plan)
-        low_s = high_s = pieces_s = None
-        entries = EntryTerms(*np.empty((4, *features.flops.shape))) if outputs.pieces else None
+        low_s = high_s = pieces_s = activity = None
+        wants_entries = outputs.pieces or outputs.activity
+        entries = EntryTerms(*np.empty((4, *features.flops.shape))) if wants_entries else None
         if outputs.interval:
             total_s, deviation, _ = self._time_steps(features, rates, run, cases, steps, entries)
             low_s, high_s = interval_of(total_s, deviation)
         else:
             total_s = step_times(features, rates, values, run, cases, steps, entries)
-        if entries is not None:
+        if entries is not None and outputs.pieces:
             host_slowdown = (total_s - values[_INDEX["step_s"]]) / stack.sum_by_case(entries.device_s)
             pieces_s = stack.sum_by_piece(entries.device_s * host_slowdown[run[:, 0]])
-        return Times(total_s, low_s, high_s, pieces_s)
+        if entries is not None and outputs.activity:
+            divided = divide_time(entries.device_s, entries.compute_s, entries.memory_s, entries.floor_s)
+            activity = Activity(*map(stack.sum_by_case, divided))
+        return Times(total_s, low_s, high_s, pieces_s, activity)
 
     def _time_steps(
         self,

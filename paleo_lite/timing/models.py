@@ -13,6 +13,7 @@ import numpy as np
 from ..counting.work import passes_of
 from ..errors import BadValue, UnknownName
 from ..machines import Machine, PeakRate
+from .activity import Activity, divide_time
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -180,6 +181,19 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
         """Seconds of the whole step."""
         return float(self.layers_s.sum()) + self.overhead_s
 
+    def activity(self, peak_s: float) -> Activity:
+        """Return what the device does in the step.
+
+        Parameters
+        ----------
+        peak_s : float
+            Seconds that the arithmetic takes at the peak of the data sheet.
+        """
+        device_s = self.layers_s / self.host_slowdown
+        floor_s = 0.0 if self.floor_s is None else self.floor_s
+        arithmetic_s, memory_s = divide_time(device_s, self.compute_s, self.memory_s, floor_s)
+        return Activity(float(arithmetic_s.sum()), float(memory_s.sum()), peak_s=peak_s)
+
     def seconds_of(self, *passes: str) -> Seconds:
         """Return the seconds of some passes by layer, shape (layers,); passes that the step does not have count 0."""
         is_selected = [name in passes for name in self.passes]
@@ -242,10 +256,13 @@ class RequestedOutputs(NamedTuple):
         Whether to compute intervals.
     pieces : bool
         Whether to compute the seconds of each piece.
+    activity : bool
+        Whether to compute what the device does.
     """
 
     interval: bool = True
     pieces: bool = False
+    activity: bool = False
 
 
 class Times(NamedTuple):
@@ -260,12 +277,16 @@ class Times(NamedTuple):
     pieces_s : ndarray, shape (pieces, batch sizes), or None
         Seconds of each piece of a case: pieces of the forward pass, update, pieces of the backward pass
         (`Stack.first_piece`). Their sum is the time without the overhead of the model.
+    activity : Activity or None
+        What the device does, arrays of shape (cases, batch sizes); None if not requested. A forecast leaves the seconds
+        at the peak of the data sheet to the bound.
     """
 
     time_s: Seconds
     low_s: Seconds | None
     high_s: Seconds | None
     pieces_s: Seconds | None = None
+    activity: Activity | None = None
 
 
 class TwoTermModel:
@@ -326,9 +347,16 @@ class TwoTermModel:
         if features.wide.any():
             matrix_per_s = np.where(features.wide, machine.wide_peak().per_s, matrix_per_s)
         rates = np.where(features.matrix, matrix_per_s, machine.vector_peak(precision).per_s)
-        seconds = self.time_s(features.flops / rates, features.bytes / machine.device.bandwidth_bytes_per_s)
+        compute_s, memory_s = features.flops / rates, features.bytes / machine.device.bandwidth_bytes_per_s
+        seconds = self.time_s(compute_s, memory_s)
         pieces_s = stack.sum_by_piece(seconds) if outputs.pieces else None
-        return Times(stack.sum_by_case(seconds), None, None, pieces_s)
+        activity = None
+        if outputs.activity:
+            arithmetic_s, traffic_s = divide_time(seconds, compute_s, memory_s)
+            activity = Activity(
+                stack.sum_by_case(arithmetic_s), stack.sum_by_case(traffic_s), peak_s=stack.sum_by_case(compute_s)
+            )
+        return Times(stack.sum_by_case(seconds), None, None, pieces_s, activity)
 
 
 class PeakModel(TwoTermModel, msgspec.Struct, frozen=True):

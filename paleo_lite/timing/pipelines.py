@@ -21,10 +21,10 @@ from ..result import Result
 from ..version import __version__
 from .attention import EAGER
 from .diffusion import DiffusionConstants, diffusion_constants, pipeline_model
+from .energy import power_of
 from .memory import memory_coefficients, model_bytes, usable_bytes
 from .models import QUANTILES, TimeModel, interval_of
 from .offload import host_bandwidth_bytes_per_s
-from .power import drawn_power
 from .prediction import Prediction, predict
 from .sequence_parallel import ONE_DEVICE, SequenceSplit, split_time_s
 from .workload import Workload, cached_for_layers
@@ -87,12 +87,14 @@ class PartPrediction(NamedTuple):
         energy_j = self.prediction.energy_j
         if energy_j is None or self.split_s is None:
             return None if energy_j is None else self.runs * energy_j
-        terms, power = self.prediction.terms, drawn_power(self.prediction.device)
+        power = power_of(self.prediction.device)
         if power is None:
             return None
-        divided_s = float(terms.layers_s.sum()) / terms.host_slowdown / self.devices
-        busy_s = divided_s + diffusion_constants().sequence.busy_share * (self.split_s - divided_s)
-        return self.runs * self.devices * float(power.energy_j(busy_s, self.split_s))
+        divided_s = min(self.prediction.time_s / self.devices, self.split_s)
+        activity = self.prediction.activity.in_larger_step(
+            self.prediction.time_s, self.split_s, exchanging_s=self.split_s - divided_s
+        )
+        return self.runs * self.devices * float(power.watts(activity.shares_of(self.split_s))) * self.split_s
 
     @property
     def parameters_bytes(self) -> int:

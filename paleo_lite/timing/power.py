@@ -30,13 +30,13 @@ device draws the base share, and a busy one at its boost clock the busy share, s
 of the dynamic power, and the device runs at the fraction min(1, s ** (1/3), slope * s) of its speed: the voltage is
 proportional to the clock down to the lowest voltage, and constant below. Both shares and the slope are fitted to
 measured steps of four devices (Zeus, You et al., NSDI 2023). ``python -m validation ship`` fits all parameters
-(``calibrations/power.toml``). The same shares give the energy of a step.
+(``calibrations/power.toml``). What a step draws is said by `paleo_lite.timing.energy`.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -124,8 +124,8 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Fraction of the speed per share of the dynamic power, where the voltage cannot fall further.
     deviation : float
         Standard deviation of the logarithm of the sustained fraction.
-    limit_deviation, power_deviation : float
-        Standard deviation of the logarithm of the speed under a lower limit, and of the average power of a step.
+    limit_deviation : float
+        Standard deviation of the logarithm of the speed under a lower limit.
     devices, sources : list of str
         Devices and sources of the fit.
     held_out : str
@@ -143,7 +143,6 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     low_voltage_slope: float
     deviation: float
     limit_deviation: float
-    power_deviation: float
     devices: list[str]
     sources: list[str]
     held_out: str = ""
@@ -266,44 +265,3 @@ def sustained_fraction(device: Device, rate: PeakRate, model: PowerModel | None 
     See `matrix_fraction` for the parameters.
     """
     return matrix_fraction(device, rate, model) * limited_fraction(device, model)
-
-
-class DrawnPower(NamedTuple):
-    """Average powers of a device.
-
-    Attributes
-    ----------
-    waiting_w, busy_w : float
-        Power of the device while it waits and while it computes, in watts.
-    """
-
-    waiting_w: float
-    busy_w: float
-
-    def energy_j(self, busy_s: Any, time_s: Any) -> Any:
-        """Return the energy in joules of steps that take `time_s` and keep the device busy for `busy_s` of it."""
-        return self.waiting_w * time_s + (self.busy_w - self.waiting_w) * busy_s
-
-
-def drawn_power(device: Device, relative_clock: float = 1.0, model: PowerModel | None = None) -> DrawnPower | None:
-    """Return the average powers of a device; None if its power limit is unknown, or it is no GPU that was modelled.
-
-    Dynamic power is proportional to the clock times the squared voltage, which is proportional to the clock down to the
-    lowest voltage.
-
-    Parameters
-    ----------
-    device : Device
-    relative_clock : float
-        Locked clock relative to the boost clock.
-    model : PowerModel, optional
-        Parameters; the shipped ones by default.
-    """
-    limit_w, rated_w = device.power_w, device.rated_power_w
-    if limit_w is None or rated_w is None or node_nm_of(device) is None:
-        return None
-    model = model or power_model()
-    waiting_w = model.base_share[memory_group_of(device)] * rated_w
-    relative_voltage = min(1.0, max(relative_clock, model.low_voltage_slope**-0.5))
-    dynamic_w = (model.busy_share * rated_w - waiting_w) * min(1.0, relative_clock) * relative_voltage**2
-    return DrawnPower(min(waiting_w, limit_w), min(waiting_w + dynamic_w, limit_w))

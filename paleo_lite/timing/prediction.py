@@ -18,9 +18,12 @@ from ..machines.device import CLOCKS
 from ..result import Result
 from ..units import format_interval, format_si, parse_quantity
 from ..version import __version__
+from .activity import Activity, Shares, divide_time
+from .energy import Power, power_of
+from .facility import Facility, SiteEnergy
 from .generating import STATIC_BATCH_NOTE, generation_dict, tokens_per_s
 from .models import DIRECT_PRECISIONS, QUANTILES, PeakModel, RooflineModel, Terms, TimeModel, interval_of
-from .power import INTERVAL_DEVIATIONS, MIN_FRACTION, drawn_power, limited_fraction, power_model, sustained_fraction
+from .power import MIN_FRACTION, limited_fraction, sustained_fraction
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -132,15 +135,26 @@ def _notes(workload: Workload, machine: Machine, model: TimeModel, terms: Terms)
 
 def setting_notes(machine: Machine, model: TimeModel) -> list[str]:
     """Return notes on a requested clock or power limit that the device does not have, or that changes nothing."""
-    device, notes = machine.device, []
+    return [*clock_notes(machine), *limit_notes(machine.device, model)]
+
+
+def clock_notes(machine: Machine) -> list[str]:
+    """Return a note on a requested clock that the device does not have."""
+    device = machine.device
     boost_hz = device.clock_hz("boost")
     if machine.clock is not None and machine.clock not in CLOCKS and boost_hz is not None:
         clock_hz = parse_quantity(machine.clock, "Hz")
         if clock_hz > boost_hz:
-            notes.append(
+            return [
                 f"the clock {format_si(clock_hz, 'Hz')} is above the boost clock of {device.name}, "
                 f"{format_si(boost_hz, 'Hz')}: only an overclocked device reaches it"
-            )
+            ]
+    return []
+
+
+def limit_notes(device: Device, model: TimeModel) -> list[str]:
+    """Return a note on a requested power limit: what it leaves of the speed, or why it changes nothing."""
+    notes: list[str] = []
     limit_w, rated_w = device.requested_power_limit_w, device.rated_power_w
     if limit_w is None:
         return notes
@@ -260,6 +274,8 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         Bound of all devices of a board, if they shared the work; None for single devices.
     budget : Budget or None
         Amount of training, for hours, cost and energy; None if it was not requested.
+    facility : Facility or None
+        What surrounds the devices; None if it was not requested.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.predictions:prediction_page"
@@ -278,6 +294,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     bound_terms: Terms | None = None
     board_bound_s: float | None = None
     budget: Budget | None = None
+    facility: Facility | None = None
 
     # Properties of the workload, the machine and the derived quantities.
 
@@ -346,36 +363,56 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         """Clock that the device sustains in matrix products under its power limit, relative to that of its peak."""
         return sustained_fraction(self.device, self.peak)
 
-    @property
-    def energy_j(self) -> float | None:
-        """Energy of the step in joules, of the device alone; None if its power limit or process is unknown."""
-        return self._energy_j_in(self.time_s)
+    @cached_property
+    def activity(self) -> Activity:
+        """What the device does in the step."""
+        return self.terms.activity(float((self.bound_terms or self.terms).compute_s.sum()))
 
-    @property
-    def energy_interval_j(self) -> tuple[float, float] | None:
-        """90% interval of the energy in joules, from those of the time and of the power; None without one."""
-        limit_w, likely_j = self.device.power_w, self.energy_j
-        if self.interval is None or limit_w is None or not likely_j:
-            return None
-        low_s, high_s = self.interval
-        low_j, high_j = self._energy_j_in(low_s), self._energy_j_in(high_s)
-        if low_j is None or high_j is None:
-            return None
-        of_power = INTERVAL_DEVIATIONS * power_model().power_deviation
-        below = float(np.hypot(np.log(likely_j / low_j), of_power))
-        above = float(np.hypot(np.log(high_j / likely_j), of_power))
-        return float(likely_j * np.exp(-below)), min(float(likely_j * np.exp(above)), float(limit_w * high_s))
-
-    def _energy_j_in(self, time_s: float) -> float | None:
+    @cached_property
+    def power(self) -> Power | None:
+        """What the device draws; None if its power limit or process is unknown."""
         relative_clock = 1.0
         if self.machine.clock is not None:
             default_machine = msgspec.structs.replace(self.machine, clock=None)
             relative_clock = self.peak.per_s / self.model.peak(default_machine, self.precision).per_s
-        power = drawn_power(self.device, relative_clock)
-        if power is None or not self.time_s:
+        return power_of(self.device, relative_clock)
+
+    @property
+    def shares(self) -> Shares:
+        """Shares of the time in which the device does one thing or another."""
+        return self.activity.shares_of(self.time_s)
+
+    @property
+    def power_w(self) -> float | None:
+        """Average power of the device in watts; None if its power limit or process is unknown, or the time is 0."""
+        return None if self.power is None or not self.time_s else float(self.power.watts(self.shares))
+
+    @property
+    def power_interval_w(self) -> tuple[float, float] | None:
+        """90% interval of the power in watts; None if the power is unknown."""
+        if self.power is None or not self.time_s:
             return None
-        busy_share = float(self.terms.layers_s.sum()) / self.terms.host_slowdown / self.time_s
-        return float(power.energy_j(busy_share * time_s, time_s))
+        low_w, high_w = self.power.interval_w(self.shares)
+        return float(low_w), float(high_w)
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of the step in joules, of the device alone; None if its power limit or process is unknown."""
+        return None if self.power_w is None else self.power_w * self.time_s
+
+    @property
+    def site(self) -> SiteEnergy | None:
+        """Energy of the step at the meter, and what it costs; None if it was not requested, or the power is unknown."""
+        if self.facility is None or self.energy_j is None:
+            return None
+        return self.facility.site_energy(self.energy_j, self.time_s)
+
+    @property
+    def energy_interval_j(self) -> tuple[float, float] | None:
+        """90% interval of the energy in joules, from those of the time and of the power; None without one."""
+        if self.power is None or self.interval is None or not self.time_s:
+            return None
+        return self.power.energy_interval_j(self.activity, self.time_s, self.interval)
 
     @property
     def is_forecast(self) -> bool:
@@ -513,11 +550,8 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             return None
         from .budget import training_run
 
-        energy_j = self.energy_j
-        if energy_j is None:
-            return training_run(self.budget, self.time_s, self.interval, self.batch_size, 1, self.device.power_w)
-        power_w, deviation = energy_j / self.time_s, power_model().power_deviation
-        return training_run(self.budget, self.time_s, self.interval, self.batch_size, 1, power_w, deviation)
+        power_w, interval_w = self.power_w or self.device.power_w, self.power_interval_w
+        return training_run(self.budget, self.time_s, self.interval, self.batch_size, 1, power_w, interval_w)
 
     @property
     def trainable_parameters(self) -> int | None:
@@ -578,15 +612,38 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         """Return the bound of a layer, as in `rows`."""
         return str(list(self.rows())[layer]["bound"])
 
+    @property
+    def layers_energy_j(self) -> NDArray[np.float64] | None:
+        """Joules of each layer, shape (layers,); None if the power is unknown.
+
+        The energy of the step is divided in proportion to what the layers would draw alone, without a limit; the
+        overhead of the step draws idle power.
+        """
+        power, terms = self.power, self.terms
+        if power is None or self.energy_j is None:
+            return None
+        floor_s = 0.0 if terms.floor_s is None else terms.floor_s
+        divided = divide_time(terms.layers_s / terms.host_slowdown, terms.compute_s, terms.memory_s, floor_s)
+        arithmetic_s, memory_s = (seconds.sum(axis=0) for seconds in divided)
+        layers_s = terms.layers_s.sum(axis=0)
+        activity = Activity(arithmetic_s, memory_s, peak_s=(self.bound_terms or terms).compute_s.sum(axis=0))
+        demand_j = power.demand_w(activity.shares_of(layers_s)) * layers_s
+        energy_j: NDArray[np.float64] = self.energy_j * demand_j / (demand_j.sum() + power.idle_w * terms.overhead_s)
+        return energy_j
+
     def by_kind(self) -> dict[str, dict[str, Any]]:
-        """Return layers, flops, bytes, time_s and share of the time for each kind of layer, longest first."""
+        """Return layers, flops, bytes, time_s, energy_j and share of the time for each kind of layer, longest first."""
+        energy_j = self.layers_energy_j
         kinds: dict[str, dict[str, Any]] = {}
-        for row in self.rows():
+        for index, row in enumerate(self.rows()):
             entry = kinds.setdefault(row["kind"], {"layers": 0, "flops": 0, "bytes": 0, "time_s": 0.0})
             entry["layers"] += 1
+            if energy_j is not None:
+                entry["energy_j"] = entry.get("energy_j", 0.0) + float(energy_j[index])
             for key in ("flops", "bytes", "time_s"):
                 entry[key] = None if row[key] is None or entry[key] is None else entry[key] + row[key]
         for entry in kinds.values():
+            entry.setdefault("energy_j", None)
             entry["share"] = entry["time_s"] / self.time_s if self.time_s else 0.0
         return dict(sorted(kinds.items(), key=lambda item: (-item[1]["time_s"], item[0])))
 
@@ -634,8 +691,11 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             "passes_s": self.passes_s,
             "waiting_s": self.waiting_s,
             "mfu": self.mfu,
+            "power_w": self.power_w,
+            "power_interval_w": None if self.power_interval_w is None else list(self.power_interval_w),
             "energy_j": self.energy_j,
             "energy_interval_j": self.energy_interval_j,
+            "site": None if self.site is None else self.site.to_dict(),
             "sustained_fraction": self.sustained_fraction,
             "constant_s": self.terms.overhead_s,
             "interval": None if self.interval is None else list(self.interval),

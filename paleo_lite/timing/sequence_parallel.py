@@ -42,8 +42,6 @@ class SequenceConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         Share of the data-sheet bandwidth between devices that the exchanges reach.
     merge_bytes : float
         Bytes that a step of the ring moves in the device's memory per element of its queries.
-    busy_share : float
-        Share of the time beyond the divided work in which the devices draw the power of busy ones.
     deviation : float
         Deviation of the logarithm of the time of held-out pipelines on several devices.
     """
@@ -53,7 +51,6 @@ class SequenceConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     ring_step_s: float
     bandwidth_share: float
     merge_bytes: float
-    busy_share: float
     deviation: float
 
 

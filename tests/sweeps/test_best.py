@@ -94,7 +94,7 @@ def test_the_front_by_its_definition(rows, columns) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({}, BadValue, "needs exactly one of `--minimise`, `--maximise` and `--pareto`"),
+        ({}, BadValue, "needs exactly one of `--minimise`, `--by`, `--maximise` and `--pareto`"),
         ({"minimise": "cost", "pareto": ("cost",)}, BadValue, "needs exactly one of"),
         ({"minimise": "costs"}, UnknownName, "no column is called 'costs': did you mean cost"),
         ({"minimise": "gpu"}, BadValue, "must have numbers.*got gpu"),

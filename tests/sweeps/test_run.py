@@ -36,7 +36,6 @@ from paleo_lite.sweeps.run import run_sweep
 from paleo_lite.sweeps.space import Space, parse_names, parse_numbers
 from paleo_lite.timing import RooflineModel, Workload, predict
 from paleo_lite.timing.memory import peak_memory
-from paleo_lite.timing.power import drawn_power
 from paleo_lite.timing.workload import TrainingOptions
 
 pytestmark = pytest.mark.slow
@@ -106,10 +105,10 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
         assert row["efficiency"] == pytest.approx(one.flops / one.time_s / one.peak.per_s, rel=1e-12)
         hours = 1e6 / row["batch_size"] * one.time_s / 3600
         assert row["hours"] == pytest.approx(hours, rel=1e-12)
-        price, power = device.rent_usd_per_h, drawn_power(device)
+        price = device.rent_usd_per_h
         assert row["cost"] == (None if price is None else pytest.approx(hours * price, rel=1e-12))
-        assert power is not None
-        assert row["energy_j"] == pytest.approx(hours * 3600 * power.busy_w, rel=1e-12)
+        assert one.power_w is not None
+        assert row["energy_j"] == pytest.approx(hours * 3600 * one.power_w, rel=1e-9)
         assert (row["speedup"], row["exposed_s"], row["link"]) == (1.0, 0.0, None)
     assert reasons == {
         "Tesla K40m has no fp16 peak",

@@ -21,7 +21,6 @@ from paleo_lite.timing.power import (
     PowerModel,
     boost_fraction,
     convolution_fraction,
-    drawn_power,
     limited_fraction,
     node_nm_of,
     power_model,
@@ -41,7 +40,6 @@ MODEL = PowerModel(
     low_voltage_slope=1.6,
     deviation=0.1,
     limit_deviation=0.1,
-    power_deviation=0.2,
     devices=[],
     sources=[],
 )
@@ -186,20 +184,9 @@ def test_published_rates_of_matrix_products_are_within_the_sustained_clock(name)
         pytest.skip("no measured rate of matrix products")
 
 
-def test_the_power_of_a_busy_and_of_a_waiting_device():
-    """An A100 of 400 W: 40 W while waiting, 360 W while busy; at half the clock, the voltage is 1.6 ** -0.5."""
-    device = find_device("a100-sxm-40gb")
-    assert drawn_power(device, model=MODEL) == pytest.approx((40, 360))
-    assert drawn_power(limit_power(device, 200), model=MODEL) == pytest.approx((40, 200))
-    assert drawn_power(device, 0.5, MODEL) == pytest.approx((40, 40 + 320 * 0.5 / 1.6))
-    assert drawn_power(device, 0.9, MODEL) == pytest.approx((40, 40 + 320 * 0.9**3))
-    assert drawn_power(device, model=MODEL).energy_j(2.0, 3.0) == pytest.approx(2 * 360 + 40)
-
-
 def test_devices_of_an_unknown_process_are_not_limited():
     device = msgspec.structs.replace(find_device("t4"), architecture="Unknown")
     assert sustained_fraction(device, rate_of("t4", "fp32")) == 1
-    assert drawn_power(device) is None
 
 
 def test_scale_reports_the_energy_of_predict():

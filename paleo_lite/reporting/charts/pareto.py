@@ -94,6 +94,7 @@ def pareto_chart(best: Best) -> Any:
             color=colour,
         )
         layers.insert(0, spread)
+    layers += _knee_layers(alt, best, dict(zip(map(id, shown), rows)), x, y)
     step_points: list[dict[str, float]] = []
     if len(best.columns) == 2:
         steps_before = first in LARGER_IS_BETTER  # the area dominated by a row extends to smaller values
@@ -111,6 +112,16 @@ def pareto_chart(best: Best) -> Any:
     return alt.layer(*layers, *label_layers, data=data).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 
+def _knee_layers(alt: Any, best: Best, drawn: dict[int, dict[str, Any]], x: Any, y: Any) -> list[Any]:
+    """Return a ring around the knee of the front, if it has one that is drawn; `drawn` are the points by their rows."""
+    point = drawn.get(id(best.knee))
+    if best.knee is None or point is None:
+        return []
+    data = inline_data([{"x": point["x"], "y": point["y"], "knee": True}])
+    ring = alt.Chart(data).mark_point(size=220, strokeWidth=2, color="#333333")
+    return [ring.encode(x=x, y=y)]
+
+
 def _subtitle(
     best: Best, shared_settings: str, step: int, cloud_size: int, rows: Sequence[dict[str, Any]]
 ) -> list[str]:
@@ -121,6 +132,8 @@ def _subtitle(
         legend.append(f"1 in {step} rows of the front is drawn")
     if any("x_low" in row for row in rows):
         legend.append("lines through points: 90% intervals")
+    if best.knee is not None:
+        legend.append("ring: the knee")
     if cloud_size:
         legend.append(f"grey: {cloud_size:,} of the matching rows")
     if legend:
@@ -158,6 +171,7 @@ def _row_labels(rows: Sequence[dict[str, Any]]) -> tuple[list[str], str]:
                 "phase": row.get("phase"),
                 "workers": f"{workers} workers" if workers > 1 else None,
                 "batch": f"batch {row.get('batch_size')}",
+                "limit": f"{row['power_limit_w']:g} W" if row.get("power_limit_w") is not None else None,
             }
         )
     names = list(settings[0])

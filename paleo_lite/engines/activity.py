@@ -1,0 +1,101 @@
+"""What the kernels of an engine do in their time: arithmetic, memory traffic, exchanges; the rest is their start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ..machines import Device
+from ..timing.activity import Activity
+from .constants import Constants, EngineConstants
+from .formulas import KERNEL_CLASSES
+from .kernels import CountedKernel, Exchange, Pointwise
+from .step import EngineStep, Load
+
+Part = Literal["arithmetic", "memory", "peak"]
+"""Term of a kernel's time: arithmetic or memory traffic as fitted, or arithmetic at the peak of the data sheet."""
+
+NEGLIGIBLE, UNLIMITED, WHOLE = np.log(1e-30), np.log(1e30), 0.0
+"""Logarithms of a time or factor that vanishes, of a rate that takes no time, and of a rate at its peak."""
+
+REPLACED: dict[Part, dict[str, float]] = {
+    "arithmetic": {"bandwidth_share": UNLIMITED, "quantisation": NEGLIGIBLE, "traffic": NEGLIGIBLE},
+    "memory": {"efficiency": UNLIMITED, "head_ns": NEGLIGIBLE},
+    "peak": {
+        "efficiency": WHOLE, "bandwidth_share": UNLIMITED, "quantisation": NEGLIGIBLE, "traffic": NEGLIGIBLE,
+        "head_ns": NEGLIGIBLE, "padding": NEGLIGIBLE, "half": NEGLIGIBLE, "half_depth": NEGLIGIBLE,
+        "half_length": NEGLIGIBLE, "head_exponent": NEGLIGIBLE,
+    },
+}  # fmt: skip
+"""Logarithms of constants with which the formula of a kernel gives one of its terms, by the name of the constant."""
+
+STARTS = ("floor_s", "latency_s", "doubling_s", "second_s")
+"""Constants of the shortest kernel, which belongs to no term."""
+
+
+class PartConstants(EngineConstants, frozen=True, dict=True, kw_only=True):
+    """Constants with which the formulas of kernels give one term of the time.
+
+    Attributes
+    ----------
+    whole : EngineConstants
+        Constants of the whole time.
+    part : Part
+        The term.
+    """
+
+    whole: EngineConstants
+    part: Part
+
+    def of(self, kernels: str, device: Device, engine: str, form: str) -> Constants:
+        """Return the constants of a class of kernels, replaced where they belong to another term."""
+        found = self.whole.of(kernels, device, engine, form)
+        replaced = REPLACED[self.part] | dict.fromkeys(STARTS, NEGLIGIBLE)
+        theta = [replaced.get(name, value) for name, value in zip(KERNEL_CLASSES[kernels].parameters, found.theta)]
+        return found._replace(theta=np.array(theta))
+
+
+def kernel_activity(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> Activity:
+    """Return the activity of a device in some kernels.
+
+    Parameters
+    ----------
+    step : EngineStep
+        Times of kernels.
+    kernels : sequence of CountedKernel
+        The kernels.
+    load : Load
+        What the iteration computes.
+    """
+    parts = {part: _step_of(step, part) for part in REPLACED}
+    total = Activity()
+    for counted in kernels:
+        total = total.plus(_one_activity(step, parts, counted, load).times(counted.count))
+    return total
+
+
+def _step_of(step: EngineStep, part: Part) -> EngineStep:
+    """Return the step whose kernels take the time of one term."""
+    only = PartConstants(classes={}, whole=step.constants, part=part)
+    return EngineStep(step.device, step.engine, step.formats, step.placement, only)
+
+
+def _one_activity(step: EngineStep, parts: dict[Part, EngineStep], counted: CountedKernel, load: Load) -> Activity:
+    """Return the activity of one launch of a kernel."""
+    kernel = counted.kernel
+    if isinstance(kernel, Exchange):
+        return Activity(links_s=step.kernel_s(kernel, load))
+    _, rest_s = step.kernel_parts_s(kernel, load)
+    kernels, form = step.cell_of(kernel)
+    _, work = step.constants.company_of(kernels, step.device, step.engine, form, load.has_prompts)
+    if isinstance(kernel, Pointwise):
+        return Activity(memory_s=work * rest_s)
+    terms: dict[Part, Any] = {part: sum(one.kernel_parts_s(kernel, load)) for part, one in parts.items()}
+    both_s = np.maximum(terms["arithmetic"] + terms["memory"], 1e-30)
+    return Activity(
+        arithmetic_s=work * rest_s * terms["arithmetic"] / both_s,
+        memory_s=work * rest_s * terms["memory"] / both_s,
+        peak_s=terms["peak"],
+    )

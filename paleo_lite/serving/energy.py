@@ -1,0 +1,167 @@
+"""What a deployment draws: the activity of its iterations, the power that follows, and the energy of its tokens.
+
+An iteration decodes a token of every sequence, and computes prompts. What a device does for both follows from the
+kernels of the engine where they are known (`paleo_lite.engines.activity`), and from the layers otherwise; how long it
+takes is the simulation's answer, with the time of the host. Between iterations devices wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ..engines.activity import kernel_activity
+from ..engines.step import Load
+from ..timing import RooflineModel, Workload
+from ..timing.activity import Activity
+from ..timing.energy import EnergyModel, power_of
+from .iteration_times import ModelOnDevice, all_reduce_s
+from .kernel_tables import device_kernels
+
+if TYPE_CHECKING:
+    from .deployment import Deployment
+    from .simulator import Outcome
+
+
+class Drawn(NamedTuple):
+    """What the devices of a deployment draw.
+
+    Attributes
+    ----------
+    energy_j : float
+        Energy of all devices from the first arrival to the last answer, in joules.
+    watts : float
+        Average power of a device while iterations run.
+    low_w, high_w : float
+        90% interval of `watts` at these times; equal to it where the rated power is all that is known.
+    """
+
+    energy_j: float
+    watts: float
+    low_w: float
+    high_w: float
+
+
+def draw_power(
+    outcomes: Sequence[Outcome],
+    deployment: Deployment,
+    input_tokens: int,
+    duration_s: float,
+    model: EnergyModel | None = None,
+) -> Drawn | None:
+    """Return what the devices draw; None if not even their rated power is known.
+
+    Parameters
+    ----------
+    outcomes : sequence of Outcome
+        What happened on each replica that decodes.
+    deployment : Deployment
+        The deployment.
+    input_tokens : int
+        Tokens of all prompts.
+    duration_s : float
+        Seconds from the first arrival to the last answer.
+    model : EnergyModel, optional
+        Constants of the power; the shipped ones by default.
+    """
+    device = deployment.on_device.machine.device
+    limit_w, power = device.power_w, power_of(device, model=model)
+    busy_s = sum(outcome.busy_s for outcome in outcomes)
+    devices = deployment.on_device.devices
+    waiting_s = max(deployment.replicas * duration_s - busy_s, 0.0)
+    if power is None:
+        return None if limit_w is None else Drawn(limit_w * devices * (busy_s + waiting_s), limit_w, limit_w, limit_w)
+    shares = served_activity(outcomes, deployment, input_tokens).shares_of(busy_s)
+    watts, (low_w, high_w) = float(power.watts(shares)), power.interval_w(shares)
+    energy_j = devices * (watts * busy_s + power.idle_w * waiting_s)
+    return Drawn(energy_j, watts, float(low_w), float(high_w))
+
+
+def served_activity(outcomes: Sequence[Outcome], deployment: Deployment, input_tokens: int) -> Activity:
+    """Return what one device of each replica does in all iterations together.
+
+    The iterations are taken to be alike: each decodes the mean number of sequences at their mean context.
+    """
+    speculation = deployment.options.speculation
+    iterations = sum(outcome.iterations for outcome in outcomes)
+    outputs = np.concatenate([outcome.output_tokens for outcome in outcomes]).astype(np.float64)
+    requests, decoded = len(outputs), float(np.maximum(outputs - 1, 0).sum())
+    prompt_tokens = sum(outcome.computed_tokens for outcome in outcomes) / requests
+    mean_input = input_tokens / requests
+    context = mean_input + float((outputs**2).sum() / outputs.sum()) / 2
+    total = Activity()
+    if decoded and iterations:
+        sequences = decoded / speculation.tokens_per_iteration / iterations
+        drafted = speculation.draft_length + 1
+        decoding = decode_activity(deployment.on_device, sequences, context, drafted)
+        if deployment.draft is not None:
+            drafting = decode_activity(deployment.draft, sequences, context)
+            decoding = decoding.plus(drafting.times(speculation.draft_length))
+        total = decoding.times(iterations)
+    if prompt_tokens >= 1:
+        reading = prompt_activity(deployment.on_device, prompt_tokens, max(mean_input - prompt_tokens, 0.0))
+        total = total.plus(reading.times(requests))
+    return total
+
+
+def decode_activity(
+    on_device: ModelOnDevice, sequences: float, context: float, tokens_per_sequence: int = 1
+) -> Activity:
+    """Return what a device does in an iteration without prompts.
+
+    Parameters
+    ----------
+    on_device : ModelOnDevice
+        Network on a device.
+    sequences : float
+        Decoding sequences of a replica.
+    context : float
+        Tokens in the cache of each.
+    tokens_per_sequence : int
+        Tokens that each computes.
+    """
+    if on_device.kernels is None:
+        batch = max(round(sequences * tokens_per_sequence), 1)
+        workload = on_device.decode_workload(max(round(context), 1)).with_changes(batch_size=batch)
+        return _layer_activity(on_device, workload, batch).times(sequences * tokens_per_sequence / batch)
+    own = sequences / on_device.attention_data
+    tokens = own * tokens_per_sequence
+    everywhere = sequences * tokens_per_sequence
+    load = Load(tokens=tokens, all_tokens=everywhere, sampled=tokens, sequences=own, context=context)
+    return _kernel_activity(on_device, "decode", context, load)
+
+
+def prompt_activity(on_device: ModelOnDevice, tokens: float, cached: float = 0.0) -> Activity:
+    """Return what a device does for a prompt, divided among the groups that compute attention for their own sequences.
+
+    Parameters
+    ----------
+    on_device : ModelOnDevice
+        Network on a device.
+    tokens, cached : float
+        New tokens of the prompt, and tokens of it that are in the cache already.
+    """
+    if on_device.kernels is None:
+        return _layer_activity(on_device, on_device.prefill_workload(max(round(tokens), 1)), max(round(tokens), 1))
+    load = Load(tokens, tokens, 1.0, prompts=1.0, length=tokens, cached=cached, has_prompts=True)
+    one = _kernel_activity(on_device, "prefill", tokens, load)
+    return one.times(1 / on_device.attention_data)
+
+
+def _kernel_activity(on_device: ModelOnDevice, phase: str, context: float, load: Load) -> Activity:
+    """Return the activity in the kernels of an iteration."""
+    assert on_device.kernels is not None
+    kernels = device_kernels(on_device, phase, max(math.ceil(context), 1))
+    return kernel_activity(on_device.kernels.step, kernels, load)
+
+
+def _layer_activity(on_device: ModelOnDevice, workload: Workload, tokens: int) -> Activity:
+    """Return the activity in the layers of a workload, on average over the stages of the pipeline."""
+    workload = on_device.with_cache_format(workload)
+    peak_s = float(RooflineModel().evaluate(workload, on_device.machine).compute_s.sum())
+    activity = on_device.model.evaluate(workload, on_device.machine).activity(peak_s)
+    exchanging_s = float(all_reduce_s(on_device, workload, np.array([tokens])).sum())
+    return activity.plus(Activity(links_s=exchanging_s)).times(1 / on_device.pipeline.degree)

@@ -1,0 +1,93 @@
+"""What a device does in the time of a step: arithmetic, memory traffic, exchanges with other devices, or nothing.
+
+The power that it draws follows (`paleo_lite.timing.energy`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Shares(NamedTuple):
+    """Shares of a step's time, numbers or arrays of the same shape; what they leave of 1 is waiting.
+
+    Attributes
+    ----------
+    arithmetic, memory, links : array_like
+        Shares of the time in which the device computes, moves data of its memory, and exchanges data with others. The
+        time of a kernel is divided among its terms in proportion to them.
+    utilisation : array_like
+        FLOPs over the peak of the data sheet, over the time.
+    """
+
+    arithmetic: Any = 0.0
+    memory: Any = 0.0
+    links: Any = 0.0
+    utilisation: Any = 0.0
+
+
+class Activity(NamedTuple):
+    """Seconds of a step in which a device does one thing or another; numbers or arrays of the same shape.
+
+    Attributes
+    ----------
+    arithmetic_s, memory_s, links_s : array_like
+        Seconds of arithmetic, of memory traffic and of exchanges.
+    peak_s : array_like
+        Seconds that the arithmetic takes at the peak of the data sheet.
+    """
+
+    arithmetic_s: Any = 0.0
+    memory_s: Any = 0.0
+    links_s: Any = 0.0
+    peak_s: Any = 0.0
+
+    def plus(self, other: Activity) -> Activity:
+        """Return the activity of two steps after one another."""
+        return Activity(*(one + another for one, another in zip(self, other, strict=True)))
+
+    def times(self, factor: Any) -> Activity:
+        """Return the activity of `factor` such steps."""
+        return Activity(*(factor * seconds for seconds in self))
+
+    def shares_of(self, time_s: Any) -> Shares:
+        """Return the shares of a step that takes `time_s`; activities longer than that are scaled to fill it."""
+        arithmetic_s, memory_s, links_s, peak_s = (np.asarray(seconds, dtype=np.float64) for seconds in self)
+        whole_s = np.maximum(np.maximum(arithmetic_s + memory_s + links_s, time_s), 1e-30)
+        utilisation = np.minimum(peak_s / np.maximum(time_s, 1e-30), 1.0)
+        return Shares(arithmetic_s / whole_s, memory_s / whole_s, links_s / whole_s, utilisation)
+
+    def in_larger_step(self, own_s: Any, time_s: Any, exchanging_s: Any = 0.0, waiting_s: Any = 0.0) -> Activity:
+        """Return the activity of a device in a step of several devices.
+
+        It computes as in its own step, and exchanges data or waits for the rest of the time.
+
+        Parameters
+        ----------
+        own_s : array_like
+            Seconds of the step of this activity.
+        time_s : array_like
+            Seconds of the larger step.
+        exchanging_s, waiting_s : array_like
+            Seconds of it in which the device exchanges data, or waits for samples.
+        """
+        computing = (time_s - exchanging_s - waiting_s) / own_s
+        return Activity(computing * self.arithmetic_s, computing * self.memory_s, exchanging_s, computing * self.peak_s)
+
+
+def divide_time(device_s: Any, compute_s: Any, memory_s: Any, floor_s: Any = 0.0) -> tuple[Any, Any]:
+    """Return the seconds of arithmetic and of memory traffic of kernels.
+
+    The time of a kernel is divided among its terms in proportion to them; what remains is its start.
+
+    Parameters
+    ----------
+    device_s : array_like
+        Seconds of the kernels.
+    compute_s, memory_s, floor_s : array_like
+        Their terms: seconds of arithmetic alone, of memory traffic alone, and of the shortest kernel.
+    """
+    share = device_s / np.maximum(compute_s + memory_s + floor_s, 1e-30)
+    return share * compute_s, share * memory_s

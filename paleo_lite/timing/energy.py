@@ -1,0 +1,283 @@
+"""What a device draws: watts and joules of a step, from what it does in which share of its time.
+
+A kernel computes, reads memory, exchanges data with other devices, or waits: for the host, for others, or for its own
+start and end. With the share of a step's time that each takes, a device asks for the power
+
+    demand / rated = idle + arithmetic * a + memory * m + links * l + intensity * sqrt(u)
+
+where ``u`` is the utilisation of the peak: FLOPs over the peak of the data sheet, over the time. Operands that flow
+through the multipliers cost power in addition to the busy units around them, but less and less per FLOP, because a
+clock that falls takes the voltage with it. The power drawn is the smooth minimum of demand and limit,
+
+    power = (demand^-k + limit^-k)^(-1/k)
+
+so that it never exceeds the limit. The five constants are relative to the rated power, and differ between devices
+(`calibrations/energy.toml`, fitted by ``validation.energy``): a measured device has its own, another one of a measured
+generation those of its generation, and any other one those of its kind of memory, with a covariance that grows in this
+order.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from ..errors import BadFile
+from ..files import read_typed, shipped_folder
+from ..machines import Device
+from .activity import Activity, Shares
+from .models import INTERVAL_LEVEL, QUANTILES
+from .power import MIN_FRACTION, memory_group_of, node_nm_of, power_model
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+ENERGY_FILE = "energy.toml"
+"""File of the fitted constants, in the folder of calibrations."""
+
+PARAMETERS = ("idle", "arithmetic", "memory", "links", "intensity")
+"""Constants of a device, in the order of their logarithms."""
+
+ERAS = ("older", "recent")
+RECENT_YEAR = 2022
+
+SHARPNESS = 12.0
+"""Exponent of the smooth minimum of demand and limit: at equality it is 6% below both."""
+
+LEAST_UTILISATION = 1e-6
+"""Utilisation of the peak below which the power no longer falls."""
+
+_MAX_FILE_BYTES = 2**18
+
+
+class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Constants of a device, or of devices that have something in common.
+
+    Attributes
+    ----------
+    theta : tuple of float
+        Logarithms of `PARAMETERS`.
+    covariance : tuple of tuple of float
+        Their covariance.
+    """
+
+    theta: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+
+
+class EnergyModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Fitted constants of the power that devices draw.
+
+    Attributes
+    ----------
+    devices : dict of str to Constants
+        Constants of measured devices by id.
+    generations : dict of str to Constants
+        Constants of other devices by architecture and group of memory, such as ``Hopper HBM``.
+    others : dict of str to Constants
+        Constants of all other devices by era and group of memory, such as ``recent HBM``.
+    scatter : float
+        Standard deviation of the logarithm of the power of a model or task around the formula.
+    sources : list of str
+        Sources of the measurements.
+    held_out : str
+        Error with a model held out.
+    """
+
+    devices: dict[str, Constants]
+    generations: dict[str, Constants]
+    others: dict[str, Constants]
+    scatter: float
+    sources: list[str]
+    held_out: str = ""
+    format: int = 1
+
+
+@cache
+def energy_model() -> EnergyModel:
+    """Return the shipped constants.
+
+    Raises
+    ------
+    BadFile
+        If the file is malformed.
+    """
+    path = shipped_folder("calibrations") / ENERGY_FILE
+    model = read_typed(path, EnergyModel, "energy model", _MAX_FILE_BYTES)
+    for group in (model.devices, model.generations, model.others):
+        for name, constants in group.items():
+            if np.shape(constants.theta) != (len(PARAMETERS),):
+                raise BadFile(f"{path}: theta of {name} must have {len(PARAMETERS)} numbers")
+            if np.shape(constants.covariance) != (len(PARAMETERS), len(PARAMETERS)):
+                raise BadFile(f"{path}: the covariance of {name} must have {len(PARAMETERS)} rows of as many numbers")
+    return model
+
+
+def generation_of(device: Device) -> str:
+    """Return the generation of a device with its group of memory, the key of `EnergyModel.generations`."""
+    return f"{device.architecture} {memory_group_of(device)}"
+
+
+def era_of(device: Device) -> str:
+    """Return one of `ERAS`: devices from `RECENT_YEAR` on come closer to their power limits than older ones."""
+    return ERAS[int(device.year >= RECENT_YEAR)]
+
+
+class Power(msgspec.Struct, frozen=True, eq=False):
+    """What a device draws, by what it does.
+
+    Attributes
+    ----------
+    rated_w, limit_w : float
+        Power limit of the data sheet, and the limit in force, in watts.
+    constants : Constants
+        Constants of the device.
+    scatter : float
+        Standard deviation of the logarithm of the power around the formula.
+    dynamic : float
+        Power above the idle power, relative to that at the boost clock: below 1 for a locked lower clock.
+    """
+
+    rated_w: float
+    limit_w: float
+    constants: Constants
+    scatter: float
+    dynamic: float = 1.0
+
+    @property
+    def idle_w(self) -> float:
+        """Power of a waiting device in watts."""
+        return min(float(np.exp(self.constants.theta[0])) * self.rated_w, self.limit_w)
+
+    def demand_w(self, shares: Shares) -> Any:
+        """Return the power that a device would draw without a limit, in watts."""
+        return demand(np.array(self.constants.theta), shares, self.dynamic) * self.rated_w
+
+    def watts(self, shares: Shares) -> Any:
+        """Return the average power of steps with these shares, in watts."""
+        return below_limit(self.demand_w(shares), self.limit_w)
+
+    def speed(self, shares: Shares) -> Any:
+        """Return the share of its speed that a device keeps under its limit, 1 where the demand is within it.
+
+        The limit leaves a share of the dynamic power, and with it of clock times squared voltage (Weste and Harris,
+        CMOS VLSI Design, section 5.2).
+        """
+        demand_w = below_limit(self.demand_w(shares), self.rated_w)
+        share = np.maximum(self.limit_w - self.idle_w, 0.0) / np.maximum(demand_w - self.idle_w, 1e-9)
+        slowest = np.minimum(np.minimum(1.0, share ** (1 / 3)), power_model().low_voltage_slope * share)
+        return np.maximum(slowest, MIN_FRACTION)
+
+    def deviation(self, shares: Shares) -> Any:
+        """Return the standard deviation of the logarithm of the demand."""
+        slopes = demand_slopes(np.array(self.constants.theta), shares, self.dynamic)
+        variance = np.einsum("i...,ij,j...->...", slopes, np.array(self.constants.covariance), slopes)
+        return np.sqrt(variance + self.scatter**2)
+
+    def interval_w(self, shares: Shares, level: float = INTERVAL_LEVEL) -> tuple[Any, Any]:
+        """Return the interval that contains the power with the probability `level`, in watts.
+
+        The demand is uncertain; the limit cuts both ends.
+        """
+        factor = np.exp(QUANTILES[level] * self.deviation(shares))
+        demand_w = self.demand_w(shares)
+        return below_limit(demand_w / factor, self.limit_w), below_limit(demand_w * factor, self.limit_w)
+
+    def energy_interval_j(
+        self, activity: Activity, time_s: float, interval_s: tuple[float, float]
+    ) -> tuple[float, float]:
+        """Return the 90% interval of the energy of a step in joules, from those of its time and of the power.
+
+        Both causes are independent, so that their logarithms add up in quadrature. A step that takes longer does the
+        same work, at a lower power.
+
+        Parameters
+        ----------
+        activity : Activity
+            What the device does.
+        time_s : float
+            Seconds of the step.
+        interval_s : tuple of float
+            90% interval of the time.
+        """
+        shares = activity.shares_of(time_s)
+        likely_w = self.watts(shares)
+        ends_j = [float(self.watts(activity.shares_of(end_s)) * end_s) for end_s in interval_s]
+        ends = []
+        for end_j, end_w in zip(ends_j, self.interval_w(shares), strict=True):
+            of_time, of_power = np.log(end_j / (likely_w * time_s)), np.log(end_w / likely_w)
+            ends.append(float(np.copysign(np.hypot(of_time, of_power), of_power)))
+        low_j, high_j = (float(likely_w * time_s * np.exp(end)) for end in ends)
+        return low_j, min(high_j, self.limit_w * interval_s[1])
+
+
+def demand(theta: Floats, shares: Shares, dynamic: float = 1.0) -> Any:
+    """Return the power without a limit, relative to the rated power.
+
+    Parameters
+    ----------
+    theta : ndarray
+        Logarithms of `PARAMETERS`.
+    shares : Shares
+        What the device does.
+    dynamic : float
+        Factor of all power but the idle one.
+    """
+    idle, arithmetic, memory, links, intensity = np.exp(theta)
+    utilisation = np.sqrt(np.maximum(shares.utilisation, LEAST_UTILISATION))
+    busy = arithmetic * shares.arithmetic + memory * shares.memory + links * shares.links + intensity * utilisation
+    return idle + dynamic * busy
+
+
+def demand_slopes(theta: Floats, shares: Shares, dynamic: float = 1.0) -> Floats:
+    """Return the derivatives of the logarithm of the demand with respect to `theta`, shape (parameters, ...)."""
+    idle, arithmetic, memory, links, intensity = np.exp(theta)
+    utilisation = np.sqrt(np.maximum(shares.utilisation, LEAST_UTILISATION))
+    parts = np.broadcast_arrays(
+        idle,
+        dynamic * arithmetic * np.asarray(shares.arithmetic),
+        dynamic * memory * np.asarray(shares.memory),
+        dynamic * links * np.asarray(shares.links),
+        dynamic * intensity * utilisation,
+    )
+    slopes: Floats = np.stack(parts) / sum(parts)
+    return slopes
+
+
+def below_limit(demand_w: Any, limit_w: Any) -> Any:
+    """Return the smooth minimum of demand and limit."""
+    ratio = np.asarray(demand_w, dtype=np.float64) / limit_w
+    return demand_w / (1 + ratio**SHARPNESS) ** (1 / SHARPNESS)
+
+
+def power_of(device: Device, relative_clock: float = 1.0, model: EnergyModel | None = None) -> Power | None:
+    """Return what a device draws; None if its power limit is unknown, or it is no GPU of a known process.
+
+    Dynamic power is proportional to the clock times the squared voltage, which is proportional to the clock down to the
+    lowest voltage.
+
+    Parameters
+    ----------
+    device : Device
+        The device, with a requested power limit if there is one.
+    relative_clock : float
+        Locked clock relative to the boost clock.
+    model : EnergyModel, optional
+        Constants; the shipped ones by default.
+    """
+    limit_w, rated_w = device.power_w, device.rated_power_w
+    if limit_w is None or rated_w is None or node_nm_of(device) is None:
+        return None
+    model = energy_model() if model is None else model
+    constants = model.devices.get(device.id) or model.generations.get(generation_of(device))
+    if constants is None:
+        constants = model.others[f"{era_of(device)} {memory_group_of(device)}"]
+    lowest_voltage = power_model().low_voltage_slope ** -0.5
+    voltage = min(1.0, max(relative_clock, lowest_voltage))
+    dynamic = min(1.0, relative_clock) * voltage**2
+    return Power(rated_w, min(limit_w, rated_w), constants, model.scatter, dynamic)

@@ -1,0 +1,55 @@
+"""The knee of a front: by hand, for power limits, and in the chart.
+
+Tests: sweeps/knee.py.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.cli import main
+from paleo_lite.sweeps.knee import find_knee
+
+
+def test_the_knee_is_furthest_from_the_line_between_the_ends() -> None:
+    """Of 1, 10, 100 against 100, 2, 1 the middle one, and none on a hyperbola, whose logarithms are a line."""
+    assert find_knee([1, 10, 100], [100, 2, 1]) == 1
+    assert find_knee([1, 2, 10, 100], [100, 10, 5, 1]) == 1
+    times = np.geomspace(1, 2, 9)
+    knee = find_knee(list(times), list(1 + 1 / times**8))
+    assert knee is not None and 0 < knee < 8
+    assert find_knee([1, 2], [2, 1]) is None and find_knee([0, 1, 2], [3, 2, 1]) is None
+    assert find_knee([1, 10, 100], [100, 50, 1]) is None
+
+
+@pytest.fixture(scope="module")
+def limits(tmp_path_factory: pytest.TempPathFactory):
+    path = tmp_path_factory.mktemp("limits") / "limits.csv"
+    asked = {"precisions": "fp32", "phases": "training", "batch_sizes": 128, "jobs": 1}
+    pl.sweep("resnet50", "v100-sxm2", path, power_limits="120W,150W,180W,210W,240W,270W,300W", **asked)
+    return path
+
+
+def test_a_sweep_over_power_limits_has_a_knee(limits, tmp_path) -> None:
+    best = pl.best(limits, pareto="time_s,energy_j")
+    assert best.knee is not None and best.knee in best.rows
+    assert 120 < best.knee["power_limit_w"] < 300
+    assert best.knee["energy_j"] < best.rows[0]["energy_j"] and best.knee["time_s"] > best.rows[0]["time_s"]
+    words = ["best", str(limits), "--pareto", "time_s,energy_j"]
+    assert "knee" in CliRunner().invoke(main, words).output
+    assert json.loads(CliRunner().invoke(main, [*words, "--format", "json"]).output)["knee"] == best.knee
+    pytest.importorskip("altair")
+    picture = tmp_path / "front.svg"
+    assert CliRunner().invoke(main, [*words, "--plot", str(picture)]).exit_code == 0
+    assert "ring: the knee" in picture.read_text("utf-8")
+
+
+def test_ranking_by_joules_is_minimising_the_energy(limits) -> None:
+    assert pl.best(limits, by="joules").rows == pl.best(limits, minimise="energy_j").rows
+    with pytest.raises(pl.PaleoError, match="no ranking is called 'weather'"):
+        pl.best(limits, by="weather")

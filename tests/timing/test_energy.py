@@ -1,0 +1,144 @@
+"""The power that devices draw: the formula by hand, the limit, and measured servers.
+
+Tests: timing/energy.py, timing/activity.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadFile
+from paleo_lite.machines import find_device, list_devices
+from paleo_lite.machines.registry import limit_power
+from paleo_lite.timing import energy
+from paleo_lite.timing.activity import Activity, Shares
+from paleo_lite.timing.energy import (
+    PARAMETERS,
+    Constants,
+    EnergyModel,
+    below_limit,
+    demand,
+    demand_slopes,
+    energy_model,
+    era_of,
+    power_of,
+)
+
+THETA = np.log([0.2, 0.5, 0.4, 0.1, 0.6])
+NO_COVARIANCE = tuple((0.0,) * len(PARAMETERS) for _ in PARAMETERS)
+
+
+def test_the_demand_is_the_sum_of_shares_and_the_root_of_the_utilisation() -> None:
+    """0.2 + 0.5 * 0.3 + 0.4 * 0.5 + 0.1 * 0.1 + 0.6 * sqrt(0.25)."""
+    assert demand(THETA, Shares(0.3, 0.5, 0.1, 0.25)) == pytest.approx(0.86)
+
+
+def test_slopes_are_those_of_finite_differences() -> None:
+    shares = Shares(np.array([0.3, 0.1]), np.array([0.5, 0.0]), 0.1, np.array([0.25, 0.04]))
+    for index, slope in enumerate(demand_slopes(THETA, shares, 0.7)):
+        step = np.zeros(5)
+        step[index] = 1e-6
+        above, below = (np.log(demand(THETA + sign * step, shares, 0.7)) for sign in (1, -1))
+        assert slope == pytest.approx((above - below) / 2e-6, rel=1e-6)
+
+
+def test_no_step_draws_more_than_the_limit_or_less_than_nothing() -> None:
+    for device in list_devices():
+        power = power_of(device)
+        if power is None:
+            continue
+        everything = Shares(0.5, 0.5, 0.0, 1.0)
+        low_w, high_w = power.interval_w(everything)
+        assert 0 < power.idle_w < low_w < power.watts(everything) < high_w < power.limit_w
+        limited = power_of(limit_power(device, 0.5 * power.rated_w))
+        assert limited is not None and limited.watts(everything) < 0.5 * power.rated_w
+
+
+def test_below_the_limit_the_demand_is_drawn() -> None:
+    assert below_limit(100.0, 200.0) == pytest.approx(100.0, rel=1e-4)
+    assert below_limit(400.0, 200.0) == pytest.approx(200.0, rel=1e-4)
+
+
+def test_a_locked_clock_draws_its_share_of_the_dynamic_power() -> None:
+    """Half of the clock at the lowest voltage, whose square is the inverse of the slope 1.5774."""
+    device = find_device("h100-sxm")
+    whole, half = power_of(device), power_of(device, 0.5)
+    assert whole is not None and half is not None
+    shares = Shares(0.0, 0.6, 0.0, 0.01)
+    above = half.demand_w(shares) - half.idle_w
+    assert above / (whole.demand_w(shares) - whole.idle_w) == pytest.approx(0.5 / 1.5774, rel=1e-3)
+
+
+def test_activities_add_up_and_fill_no_more_than_the_time() -> None:
+    total = Activity(1.0, 2.0, 0.5, 0.25).plus(Activity(1.0, 1.0, 0.0, 0.25)).times(2.0)
+    assert total == (4.0, 6.0, 1.0, 1.0)
+    assert total.shares_of(22.0) == pytest.approx((4 / 22, 6 / 22, 1 / 22, 1 / 22))
+    assert sum(total.shares_of(5.5)[:3]) == pytest.approx(1.0)
+
+
+def test_the_activity_of_a_prediction_is_its_time_less_waiting_and_starting() -> None:
+    predicted = pl.predict("bert-base", gpu="v100-pcie", batch_size=64)
+    activity = predicted.activity
+    device_s = float(predicted.terms.layers_s.sum()) / predicted.terms.host_slowdown
+    assert 0.8 * device_s < activity.arithmetic_s + activity.memory_s < device_s
+    assert 0 < activity.peak_s < activity.arithmetic_s + activity.memory_s
+
+
+def test_unmeasured_devices_are_less_certain_than_measured_ones() -> None:
+    """H200 shares the generation of the H100; nothing newer than 2022 with GDDR was measured."""
+    shares = Shares(0.2, 0.5, 0.0, 0.05)
+    deviations = []
+    for name in ("h100-sxm", "h200-sxm", "l40s"):
+        power = power_of(find_device(name))
+        assert power is not None
+        deviations.append(float(power.deviation(shares)))
+    assert deviations[0] < deviations[1] < deviations[2]
+    assert era_of(find_device("l40s")) == "recent" and era_of(find_device("v100-pcie")) == "older"
+
+
+def test_a_device_of_several_computes_as_alone_while_it_does_not_wait() -> None:
+    alone = Activity(2.0, 1.0, 0.0, 0.5)
+    assert alone.in_larger_step(4.0, 5.0, 2.0, 1.0) == pytest.approx((1.0, 0.5, 2.0, 0.25))
+
+
+def test_predict_scale_and_sweep_give_the_same_watts_for_the_same_step(tmp_path) -> None:
+    asked = {"gpu": "v100-sxm2", "precision": "fp32", "batch_size": 128}
+    predicted = pl.predict("resnet50", phase="training", **asked)
+    (row,) = pl.scale("resnet50", workers=[1], samples="1M", **asked)
+    options = {"precisions": "fp32", "phases": "training", "batch_sizes": 128, "workers": [1, 2], "jobs": 1}
+    swept = pl.sweep("resnet50", "v100-sxm2", tmp_path / "swept.csv", links="nvlink2", **options).to_frame()
+    line, pair = (swept[swept.workers == workers].iloc[0] for workers in (1, 2))
+    assert predicted.power_w is not None
+    assert row.power_w == pytest.approx(predicted.power_w, rel=0.03)
+    assert line["energy_j"] / line["hours"] / 3600 == pytest.approx(predicted.power_w, rel=1e-9)
+    assert pair["energy_j"] / pair["hours"] / 3600 < 2 * predicted.power_w  # both wait for the exchange
+
+
+def test_kinds_of_layers_share_the_energy_of_the_step() -> None:
+    """Linear layers of a prompt compute, and draw more than their share of the time; norms only move data."""
+    predicted = pl.predict("bert-base", gpu="a40", precision="fp16", batch_size=32)
+    kinds = predicted.by_kind()
+    assert predicted.layers_energy_j is not None and predicted.power is not None and predicted.energy_j is not None
+    idle_j = predicted.energy_j - sum(entry["energy_j"] for entry in kinds.values())
+    assert 0 <= idle_j <= 2 * predicted.power.idle_w * predicted.terms.overhead_s
+    watts = {kind: entry["energy_j"] / entry["time_s"] for kind, entry in kinds.items() if entry["time_s"]}
+    assert watts["linear"] > 1.2 * watts["layer_norm"]
+
+
+def test_processors_and_unknown_processes_have_no_power_model() -> None:
+    assert all(power_of(device) is None for device in list_devices() if device.scope == "cpu")
+
+
+def test_a_malformed_file_is_named(tmp_path, monkeypatch) -> None:
+    broken = EnergyModel(
+        devices={"k80": Constants((0.0,), NO_COVARIANCE)}, generations={}, others={}, scatter=0.1, sources=[]
+    )
+    (tmp_path / "energy.toml").write_bytes(msgspec.toml.encode(broken))
+    monkeypatch.setattr(energy, "shipped_folder", lambda name: tmp_path)
+    energy_model.cache_clear()
+    with pytest.raises(BadFile, match=r"energy.toml: theta of k80 must have 5 numbers"):
+        energy_model()
+    energy_model.cache_clear()

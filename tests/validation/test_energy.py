@@ -1,0 +1,89 @@
+"""Fit of the power that devices draw: constants that are known, held-out errors, and the rows of the evidence."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+
+import numpy as np
+import pytest
+
+from measured import DATA
+from paleo_lite.machines import find_device
+from paleo_lite.timing.activity import Activity, Shares
+from paleo_lite.timing.energy import below_limit, demand, energy_model, power_of
+from validation.energy.evidence import MLENERGY, Measured, measured_powers, trained_powers
+from validation.energy.fit import fit_energy
+from validation.energy.hold_out import hold_out, scatter_of
+
+KNOWN = np.log([0.15, 0.6, 0.5, 0.1, 0.5])
+
+
+def synthetic(device: str, model: str, factor: float = 1.0) -> list[Measured]:
+    """Return steps whose powers follow the formula at known constants."""
+    measured = []
+    for arithmetic, memory, peak in np.random.default_rng(len(model)).uniform(0.0, 0.45, (12, 3)):
+        shares = Shares(arithmetic, memory, 0.05, peak)
+        found = find_device(device)
+        power_w = found.power_w * float(below_limit(demand(KNOWN, shares), 1.0)) * factor
+        activity = Activity(arithmetic, memory, 0.05, peak)
+        measured.append(Measured("made up", found, model, "task", 1, activity, 1.0, power_w))
+    return measured
+
+
+def test_the_fit_finds_known_powers_of_an_unseen_model() -> None:
+    evidence = [one for name in ("a", "bb", "ccc") for one in synthetic("h100-sxm", name)]
+    power = power_of(find_device("h100-sxm"), model=fit_energy(evidence))
+    assert power is not None
+    for one in synthetic("h100-sxm", "dddd"):
+        assert power.watts(one.activity.shares_of(1.0)) == pytest.approx(one.power_w, rel=0.03)
+
+
+def test_scatter_is_that_of_models_that_draw_more_or_less_than_the_formula() -> None:
+    """Factors of 1.2 and 1 / 1.2: half of the intervals' width at 90%, 2.015 deviations."""
+    evidence = synthetic("h100-sxm", "a", 1.2) + synthetic("h100-sxm", "bb", 1 / 1.2)
+    scatter = scatter_of(hold_out(evidence, "model", 0.0))
+    assert 0.5 * np.log(1.2) < scatter < 2 * np.log(1.2)
+    points = hold_out(evidence, "model", scatter)
+    assert len(points) == 24 and np.mean([point.is_inside for point in points]) >= 0.8
+
+
+def test_zeus_measured_steps_at_the_rated_limit() -> None:
+    steps = trained_powers()
+    assert len(steps) == 24
+    waiting = [one for one in steps if one.model == "ncf"]
+    assert [round(one.power_w, 2) for one in waiting] == [37.56, 90.93, 68.99, 34.74]
+
+
+@cache
+def evidence() -> list[Measured]:
+    return measured_powers(DATA)
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+def test_the_shipped_constants_are_the_fit_and_hold_for_unseen_models() -> None:
+    fitted, shares = fit_energy(evidence()), Shares(0.2, 0.5, 0.02, 0.1)
+    for name in ("h100-sxm", "b200", "v100-pcie", "a100-sxm-80gb"):
+        shipped, again = power_of(find_device(name)), power_of(find_device(name), model=fitted)
+        assert shipped is not None and again is not None
+        assert shipped.watts(shares) == pytest.approx(again.watts(shares), rel=0.02)
+    points = hold_out(evidence(), "model", energy_model().scatter)
+    errors = [abs(point.error) for point in points]
+    assert np.median(errors) < 0.11 and np.mean([point.is_inside for point in points]) > 0.85
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+def test_every_server_has_the_power_of_its_row() -> None:
+    with (DATA / "engines/mlenergy_language.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    servers = [one for one in evidence() if one.source == MLENERGY]
+    assert len(servers) > 250
+    for one in servers:
+        assert one.server is not None and one.device.power_w is not None
+        row = rows[int(one.server.name.split()[-1])]
+        assert one.power_w * one.devices == pytest.approx(float(row["watts"]))
+        assert 0 < one.power_w < 1.02 * one.device.power_w
+        shares = one.activity.shares_of(one.time_s)
+        assert all(0 <= share <= 1 for share in shares) and sum(shares[:3]) <= 1 + 1e-9

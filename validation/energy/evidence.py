@@ -1,0 +1,184 @@
+"""Measured powers with what the device did meanwhile: ML.ENERGY's servers, and Zeus's training steps.
+
+The servers are described by a decoding step at their mean number of sequences and mean position, and their share of a
+prompt; the time is the measured one (`mlenergy_language.csv`). Training steps have the measured time where the work is
+known: Zeus's BERT reads sequences of different lengths, whose time is the predicted one
+(`validation.power_limits`). NCF hardly computes: its device waits.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from paleo_lite.api.prediction import predict_network
+from paleo_lite.engines.activity import kernel_activity
+from paleo_lite.engines.step import Load
+from paleo_lite.machines import Device, find_device
+from paleo_lite.serving.kernel_tables import device_kernels
+from paleo_lite.timing.activity import Activity
+
+from ..engines.servers import Server, place, published_servers
+from ..power_limits import WAITING, ZEUS, LimitedStep, limited_steps
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+MLENERGY = "ML.ENERGY Benchmark v3"
+IMAGENET_IMAGES = 1_281_167
+"""Images of an epoch of ImageNet's training set."""
+
+SQUAD_TOKENS = 384
+"""Longest sequence of BERT's fine-tuning on SQuAD (Devlin et al. 2019, run_squad.py)."""
+
+TYPICAL_CONTEXT = 2000
+"""Context for which the kernels of a network are listed; their times follow from the load."""
+
+
+class Measured(msgspec.Struct, frozen=True, eq=False):
+    """A measured average power.
+
+    Attributes
+    ----------
+    source : str
+        Source of the measurement.
+    device : Device
+        The device, with its rated limit.
+    model, task : str
+        What ran.
+    devices : int
+        Devices of the machine that shared the work.
+    activity : Activity
+        What one of them did in a step.
+    time_s : float
+        Seconds of a step.
+    power_w : float
+        Average power of one of them in watts.
+    server : Server or None
+        The server, if it is one.
+    """
+
+    source: str
+    device: Device
+    model: str
+    task: str
+    devices: int
+    activity: Activity
+    time_s: float
+    power_w: float
+    server: Server | None = None
+
+    @property
+    def series(self) -> tuple[str, str, str, int]:
+        """What measurements of one series have in common."""
+        return self.device.id, self.model, self.task, self.devices
+
+
+def measured_powers(data: Path) -> list[Measured]:
+    """Return all measurements of a folder of data, and those of this repository."""
+    return [*served_powers(data), *trained_powers()]
+
+
+def served_powers(data: Path) -> list[Measured]:
+    """Return the servers of ML.ENERGY whose network is known; of each the devices' own counters."""
+    with (data / "engines/mlenergy_language.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    deployments: dict[Server, list[Server]] = {}
+    for server in published_servers(data):
+        if server.source == "mlenergy":
+            deployments.setdefault(_deployment_of(server), []).append(server)
+    powers = []
+    for servers in deployments.values():
+        powers += _served_powers(servers, [rows[int(server.name.split()[-1])] for server in servers])
+    return powers
+
+
+def _deployment_of(server: Server) -> Server:
+    """Return what servers of the same deployment under other loads have in common."""
+    return msgspec.structs.replace(server, name="", output_tokens=1.0, concurrency=1, tokens_per_s=1.0)
+
+
+def _served_powers(servers: Sequence[Server], rows: Sequence[dict[str, str]]) -> list[Measured]:
+    """Return the powers of a deployment under several loads."""
+    first = servers[0]
+    sequences, positions, tokens_per_s, watts = (
+        np.array([float(row[name]) for row in rows])
+        for name in ("mean_sequences", "output_position_mean", "output_tokens_per_s", "watts")
+    )
+    answers = np.array([server.output_tokens for server in servers])
+    activities = served_activity(first, sequences, positions, answers)
+    parts = np.broadcast_arrays(*activities, sequences)[: len(activities)]
+    return [
+        Measured(
+            source=MLENERGY,
+            device=find_device(first.gpu),
+            model=first.network,
+            task=row["task"],
+            devices=first.devices,
+            activity=Activity(*(float(part[index]) for part in parts)),
+            time_s=float(sequences[index] / tokens_per_s[index]),
+            power_w=float(watts[index]) / first.devices,
+            server=server,
+        )
+        for index, (server, row) in enumerate(zip(servers, rows, strict=True))
+    ]
+
+
+def served_activity(server: Server, sequences: Floats, positions: Floats, answers: Floats) -> Activity:
+    """Return the activities of decoding steps, each with the part of prompts that falls to it.
+
+    Parameters
+    ----------
+    server : Server
+        A server of the deployment.
+    sequences, positions, answers : ndarray
+        Mean sequences, mean positions of the tokens that are written, and mean lengths of answers, by load.
+    """
+    placed = place(server)
+    assert placed.kernels is not None
+    step, prompt = placed.kernels.step, server.input_tokens
+    own = sequences / server.attention_data
+    decode = Load(tokens=own, all_tokens=sequences, sampled=own, sequences=own, context=positions)
+    prefill = Load(prompt, prompt, 1.0, prompts=1.0, length=prompt, has_prompts=True)
+    decoding = kernel_activity(step, device_kernels(placed, "decode", TYPICAL_CONTEXT), decode)
+    reading = kernel_activity(step, device_kernels(placed, "prefill", TYPICAL_CONTEXT), prefill)
+    return decoding.plus(reading.times(own / answers))
+
+
+def trained_powers() -> list[Measured]:
+    """Return the training steps of Zeus under the rated limit."""
+    return [_trained_power(step) for step in limited_steps() if step.is_rated]
+
+
+def _trained_power(step: LimitedStep) -> Measured:
+    activity, time_s = Activity(), 1.0
+    if step.network != WAITING:
+        tokens = SQUAD_TOKENS if step.network.startswith("bert") else None
+        predicted = predict_network(
+            step.network,
+            gpu=step.device.id,
+            phase="training",
+            batch_size=step.batch_size,
+            sequence_length=tokens,
+        )
+        activity = predicted.activity
+        time_s = predicted.time_s
+        if step.network == "resnet50":
+            time_s = step.epoch_s / IMAGENET_IMAGES * step.batch_size
+    return Measured(
+        source=ZEUS,
+        device=step.device,
+        model=step.network,
+        task="training" if step.network != WAITING else "waiting",
+        devices=1,
+        activity=activity,
+        time_s=time_s,
+        power_w=step.power_w,
+    )

@@ -1,0 +1,177 @@
+"""Fit of the constants of the power that devices draw: a mean, and effects of memory, generation and device.
+
+The logarithms of the constants of a device are the sum of a mean, of an effect of the kind of memory (on the idle power
+alone), of the generation and of the device. All of them have normal priors; the fit is the mode of the posterior under
+a robust loss, and its covariance that of the linear model there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from scipy.optimize import least_squares
+
+from paleo_lite.machines import Device
+from paleo_lite.timing.activity import Shares
+from paleo_lite.timing.energy import (
+    ERAS,
+    PARAMETERS,
+    Constants,
+    EnergyModel,
+    below_limit,
+    demand,
+    era_of,
+    generation_of,
+)
+from paleo_lite.timing.power import MEMORY_GROUPS, memory_group_of
+
+from .evidence import Measured
+
+PRIORS = {
+    "idle": (0.2, 0.3),
+    "arithmetic": (0.7, 0.5),
+    "memory": (0.45, 0.5),
+    "links": (0.15, 0.7),
+    "intensity": (0.6, 0.5),
+}
+"""Typical values of the constants relative to the rated power, and standard deviations of their logarithms."""
+
+MEMORY_DEVIATION = 0.4
+"""Standard deviation of the effect of the kind of memory on the logarithm of the idle power."""
+
+ERA_DEVIATION = 0.3
+"""Standard deviation of the effect of the era (`paleo_lite.timing.energy.ERAS`) on the logarithms of all constants."""
+
+GENERATION_DEVIATION = 0.2
+DEVICE_DEVIATION = 0.1
+"""Standard deviations of the effects of generation and device on the logarithms of all constants."""
+
+NOISE = 0.1
+"""Deviation of the logarithm of a measured power: the same server measured twice differs by up to 15%."""
+
+WORTH = 4.0
+"""Independent measurements that a series of one deployment is worth at most."""
+
+
+class Design:
+    """Unknowns of the fit, and the constants of devices as sums of them."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        count = len(PARAMETERS)
+        self.memories = sorted(set(MEMORY_GROUPS.values()))
+        self.generations = sorted({generation_of(device) for device in devices})
+        self.devices = sorted({device.id for device in devices})
+        self.deviation = np.concatenate(
+            [
+                [deviation for _, deviation in PRIORS.values()],
+                np.full(len(self.memories), MEMORY_DEVIATION),
+                np.full(count * len(ERAS), ERA_DEVIATION),
+                np.full(count * len(self.generations), GENERATION_DEVIATION),
+                np.full(count * len(self.devices), DEVICE_DEVIATION),
+            ]
+        )
+        self.start = np.zeros(len(self.deviation))
+        self.start[:count] = np.log([typical for typical, _ in PRIORS.values()])
+
+    def rows_of(self, era: str, memory: str, generation: str | None = None, device: str | None = None) -> Any:
+        """Return the matrix from the unknowns to the constants of a device, shape (parameters, unknowns)."""
+        count = len(PARAMETERS)
+        rows = np.zeros((count, len(self.start)))
+        rows[:, :count] = np.eye(count)
+        rows[0, count + self.memories.index(memory)] = 1.0
+        offset = count + len(self.memories)
+        first = offset + count * ERAS.index(era)
+        rows[:, first : first + count] = np.eye(count)
+        offset += count * len(ERAS)
+        if generation in self.generations:
+            first = offset + count * self.generations.index(generation)
+            rows[:, first : first + count] = np.eye(count)
+        offset += count * len(self.generations)
+        if device in self.devices:
+            first = offset + count * self.devices.index(device)
+            rows[:, first : first + count] = np.eye(count)
+        return rows
+
+    def of_device(self, device: Device) -> Any:
+        """Return the matrix of a device."""
+        return self.rows_of(era_of(device), memory_group_of(device), generation_of(device), device.id)
+
+    def of_generation(self, device: Device) -> Any:
+        """Return the matrix of another device of the same generation."""
+        return self.rows_of(era_of(device), memory_group_of(device), generation_of(device))
+
+
+def relative_powers(theta: Any, shares: Shares) -> Any:
+    """Return the powers relative to the rated one, at the constants of each measurement, shape (measurements, ...)."""
+    return below_limit(demand(theta.T, shares), 1.0)
+
+
+def shares_of(measured: Sequence[Measured]) -> Shares:
+    """Return the shares of all measurements as arrays."""
+    each = [one.activity.shares_of(one.time_s) for one in measured]
+    return Shares(*(np.array(values, dtype=np.float64) for values in zip(*each, strict=True)))
+
+
+def weights_of(measured: Sequence[Measured]) -> Any:
+    """Return the weights of the measurements: a series counts no more than `WORTH` single ones."""
+    sizes: dict[tuple[str, str, str, int], int] = {}
+    for one in measured:
+        sizes[one.series] = sizes.get(one.series, 0) + 1
+    return np.array([min(np.sqrt(WORTH / sizes[one.series]), 1.0) for one in measured])
+
+
+def fit_energy(measured: Sequence[Measured], scatter: float = 0.0) -> EnergyModel:
+    """Fit the constants to measurements."""
+    design = Design([one.device for one in measured])
+    shares, weights = shares_of(measured), weights_of(measured)
+    matrices = {one.device.id: design.of_device(one.device) for one in measured}
+    rows = np.stack([matrices[one.device.id] for one in measured])
+    logs = np.log([one.power_w / rated_power_w(one.device) for one in measured])
+
+    def residuals(unknowns: Any) -> Any:
+        errors = np.log(relative_powers(rows @ unknowns, shares)) - logs
+        return np.concatenate([weights * errors / NOISE, (unknowns - design.start) / design.deviation])
+
+    solution = least_squares(residuals, design.start, loss="soft_l1")
+    slopes = solution.jac[: len(measured)]
+    covariance = np.linalg.inv(slopes.T @ slopes + np.diag(design.deviation**-2.0))
+
+    def constants(matrix: Any, unknown_variance: float) -> Constants:
+        theta = matrix @ solution.x
+        spread = matrix @ covariance @ matrix.T + unknown_variance * np.eye(len(PARAMETERS))
+        return Constants(
+            theta=tuple(round(float(value), 4) for value in theta),
+            covariance=tuple(tuple(round(float(value), 6) for value in row) for row in spread),
+        )
+
+    generations = {
+        generation_of(one.device): design.of_generation(one.device)
+        for one in sorted(measured, key=lambda one: one.device.id)
+    }
+    other_device, other_generation = DEVICE_DEVIATION**2, DEVICE_DEVIATION**2 + GENERATION_DEVIATION**2
+    return EnergyModel(
+        devices={name: constants(matrices[name], 0.0) for name in design.devices},
+        generations={name: constants(rows, other_device) for name, rows in generations.items()},
+        others={
+            f"{era} {memory}": constants(design.rows_of(era, memory), other_generation)
+            for era in ERAS
+            for memory in design.memories
+        },
+        scatter=scatter,
+        sources=sorted({one.source for one in measured}),
+    )
+
+
+def with_scatter(model: EnergyModel, scatter: float, held_out: str) -> EnergyModel:
+    """Return the model with the scatter and the text of its held-out error."""
+    return msgspec.structs.replace(model, scatter=round(scatter, 3), held_out=held_out)
+
+
+def rated_power_w(device: Device) -> float:
+    """Return the rated power of a device in watts."""
+    rated_w = device.rated_power_w
+    assert rated_w is not None
+    return rated_w

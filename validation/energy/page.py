@@ -1,0 +1,60 @@
+"""Page of held-out powers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from paleo_lite.reporting.document import Column, Document, Table, format_percent
+
+from .hold_out import EnergyRow, Point
+from .served import ServedRow
+
+
+def energy_page(rows: Sequence[EnergyRow], points: Sequence[Point]) -> Document:
+    """Return a page with error, coverage and width by split and device, and the error of the rated power."""
+    table = Table(
+        "Powers held out",
+        [
+            Column("split", "held out", left=True),
+            Column("device", "judged on", left=True),
+            Column("points", "powers"),
+            Column("median", "median", format_percent),
+            Column("mape", "MAPE", format_percent),
+            Column("bias", "bias", lambda value: f"{value:+.1%}"),
+            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+            Column("width_90", "width", format_percent),
+            Column("rated", "rated\npower", format_percent),
+        ],
+        [msgspec.to_builtins(row) for row in rows],
+    )
+    errors = [abs(point.error) for point in points]
+    inside = np.mean([point.is_inside for point in points])
+    headline = (
+        f"{len(points)} powers with their model held out: {np.median(errors):.1%} off in the median, "
+        f"{inside:.0%} within 90%"
+    )
+    return Document(headline, (), [table], [])
+
+
+def served_page(rows: Sequence[ServedRow]) -> Document:
+    """Return a page with the errors of power and energy of servers whose times are forecast, too."""
+    table = Table(
+        "Servers with forecast times, their model held out from the power",
+        [
+            Column("device", "device", left=True),
+            Column("points", "servers"),
+            Column("watts", "watts,\nmedian", format_percent),
+            Column("watts_coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+            Column("joules", "joules per\ntoken, median", format_percent),
+            Column("joules_coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+        ],
+        [msgspec.to_builtins(row) for row in rows],
+    )
+    whole = rows[-1]
+    headline = (
+        f"{whole.points} servers: watts {whole.watts:.1%} and joules per token {whole.joules:.1%} off in the median"
+    )
+    return Document(headline, (), [table], [])

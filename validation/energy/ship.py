@@ -1,0 +1,36 @@
+"""Fit of the constants that the package ships."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from paleo_lite.files import write_atomically
+from paleo_lite.timing.energy import ENERGY_FILE, EnergyModel, energy_model
+
+from .evidence import measured_powers
+from .fit import fit_energy, with_scatter
+from .hold_out import hold_out, scatter_of
+from .served import forecast_servers
+
+
+def ship_energy(data: Path, folder: Path) -> EnergyModel:
+    """Fit the model to a folder of data and write it to a folder of calibrations.
+
+    The scatter is that of forecasts, whose times are forecast as well.
+    """
+    measured = measured_powers(data)
+    served = forecast_servers(measured, 0.0)
+    trained = [one for one in hold_out(measured, "model", 0.0) if one.measured.server is None]
+    scatter = scatter_of([*served, *trained])
+    points = hold_out(measured, "model", scatter)
+    errors = [abs(point.error) for point in points]
+    inside = np.mean([point.is_inside for point in points])
+    text = f"a model held out {np.median(errors):.1%} in the median, {inside:.0%} within 90%"
+    model = with_scatter(fit_energy(measured), scatter, text)
+    header = "# Fitted by paleo-lite to measured power; every field is explained in docs/model.md.\n"
+    write_atomically(folder / ENERGY_FILE, header.encode() + msgspec.toml.encode(model))
+    energy_model.cache_clear()
+    return model
