@@ -16,7 +16,7 @@ Role = Literal["token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_qkv",
 """What a matrix does: the names of tensors in GGUF files; experts are ``ffn_gate_exps`` and ``ffn_up_exps``."""
 
 Blocks = Literal["all", "more", "first eighth", "first sixteenth", "first two", "first four", "outside the middle"]
-"""Blocks that a rule applies to; ``more`` are those of ``use_more_bits``: the first and last eighth, and every third."""
+"""Blocks that a rule applies to; ``more``: those of ``use_more_bits``, the first and last eighth and every third."""
 
 When = Literal["", "grouped", "eight experts"]
 """Networks that a rule applies to: all, those with at least four heads of queries per head of keys or with experts, and
@@ -110,7 +110,7 @@ _EIGHT = (
     Rule(("attn_output",), "q5_k", when="eight experts"),
 )
 _EIGHT_KEYS = _EIGHT[:1]
-_MORE = ("attn_v", "ffn_down")
+_MORE: tuple[Role, ...] = ("attn_v", "ffn_down")
 
 MIXTURES: dict[str, Mixture] = {
     "f16": Mixture("f16", "half precision", 16.0),
