@@ -182,7 +182,7 @@ def main(data: Path) -> None:
                     f"held out: mean error {mean:.1%}, inside {inside:.0%} of a factor {factor:.2f}"
                 )
             if "-v" in sys.argv:
-                for (row, predicted), error in zip(chosen, errors):
+                for (row, _), error in zip(chosen, errors):
                     print(
                         f"    {row.device:18s} x{row.gpus} {row.network:16s} {row.weights:9s} {row.tokens}@{row.context} {np.exp(error):.2f}"
                     )
