@@ -55,6 +55,11 @@ class Piece(msgspec.Struct, frozen=True):
     rows: str = "tokens"
 
     @property
+    def resident_bytes(self) -> float:
+        """Bytes on a device: a head that shares the table of the embedding is there besides it."""
+        return self.stored_bytes or self.read_bytes
+
+    @property
     def group(self) -> str:
         """Group of the type, one of `GROUPS`."""
         return group_of(self.type)

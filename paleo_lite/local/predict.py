@@ -183,14 +183,15 @@ def predict_local(
     notes = [f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices"]
     if host_s:
         notes.append(f"what is not on the device is computed by {cpu.name}; prompts copy it over the link")
-    weight_bytes = sum(piece.stored_bytes for piece in placed.pieces)
+    weight_bytes = sum(piece.resident_bytes for piece in placed.pieces)
+    host_bytes = sum(piece.stored_bytes for piece in contents.pieces if piece not in placed.pieces)
     free = budget - buffer_bytes - weight_bytes
     largest = _largest_context(contents, share, free)
     return LocalPrediction(
         network.name, device.name, backend, weights, kv_cache, gpus, context, prompt_tokens, contents.blocks,
         placed.blocks, cpu.name if host_s else None, seconds, first_s, interval_of(seconds, deviation),
         interval_of(first_s, own.prompt_deviation), weight_bytes, contents.cache_bytes(context) * share, buffer_bytes,
-        contents.stored_bytes - weight_bytes + contents.cache_bytes(context) * (1 - share), budget, largest,
+        host_bytes + contents.cache_bytes(context) * (1 - share), budget, largest,
         tuple(notes),
     )  # fmt: skip
 
@@ -204,7 +205,7 @@ class _Placement(msgspec.Struct, frozen=True):
 
     def bytes_at(self, contents: Contents, context: float) -> float:
         """Return the bytes of weights and cache on the device."""
-        stored = sum(piece.stored_bytes for piece in self.pieces)
+        stored = sum(piece.resident_bytes for piece in self.pieces)
         return stored + contents.cache_bytes(context) * self.blocks / self.total
 
 

@@ -55,7 +55,7 @@ MODELS = {
 }  # fmt: skip
 STRIX_MODELS = {
     "llama-2-7b.Q4_0": ("llama-2-7b", "q4_0"), "gpt-oss-20b-mxfp4": ("gpt-oss-20b", "mxfp4_moe"),
-    "Qwen3.6-35B-A3B-BF16": ("qwen3.5-35b-a3b", "f16"), "Qwen3.6-35B-A3B-UD-Q4_K_XL": ("qwen3.5-35b-a3b", "q4_k_m"),
+    "Qwen3.6-35B-A3B-UD-Q4_K_XL": ("qwen3.5-35b-a3b", "q4_k_m"),
     "Qwen3.6-35B-A3B-UD-Q8_K_XL": ("qwen3.5-35b-a3b", "q8_0"),
     "Qwen3.5-122B-A10B-UD-Q5_K_XL": ("qwen3.5-122b-a10b", "q5_k_m"),
 }  # fmt: skip
