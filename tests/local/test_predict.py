@@ -67,7 +67,8 @@ def test_what_does_not_fit_is_on_the_host() -> None:
 
 def test_experts_on_the_host() -> None:
     found = predict_local("gpt-oss-120b", gpu="rtx3060", weights="mxfp4_moe", cpu_experts=True)
-    assert found.gpu_blocks == 36 and found.weight_bytes < 3e9 < 55e9 < found.host_bytes
+    assert found.gpu_blocks == 36 and found.weight_bytes < 3e9
+    assert found.host_bytes > 55e9
 
 
 def test_the_largest_context_fits() -> None:

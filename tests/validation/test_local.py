@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from measured import DATA
 
+from measured import DATA
 from validation.local.fit import TYPICAL, make_constants, predict_s, read_rows
 
 

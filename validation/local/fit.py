@@ -183,9 +183,7 @@ def main(data: Path) -> None:
                 )
             if "-v" in sys.argv:
                 for (row, _), error in zip(chosen, errors):
-                    print(
-                        f"    {row.device:18s} x{row.gpus} {row.network:16s} {row.weights:9s} {row.tokens}@{row.context} {np.exp(error):.2f}"
-                    )
+                    print("   ", *row[:-1], f"{np.exp(error):.2f}")
         theta = fit(backend, rows)
         backends[backend] = make_constants(theta, *deviations)
         if "-v" in sys.argv:
