@@ -100,7 +100,10 @@ class Contents(msgspec.Struct, frozen=True):
             total = sums.setdefault((piece.type, piece.is_expert, piece.rows), [0.0, 0.0, 0.0])
             for index, value in enumerate((piece.stored_bytes, piece.read_bytes, piece.numbers)):
                 total[index] += value
-        pieces = tuple(Piece(-1, kind, is_expert, *total, rows) for (kind, is_expert, rows), total in sums.items())
+        pieces = tuple(
+            Piece(-1, kind, is_expert, stored_bytes, read_bytes, numbers, rows)
+            for (kind, is_expert, rows), (stored_bytes, read_bytes, numbers) in sums.items()
+        )
         return msgspec.structs.replace(self, pieces=pieces)
 
     @property

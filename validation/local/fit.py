@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
 
 from paleo_lite.architectures import find_network
@@ -117,7 +118,7 @@ def read_rows(data: Path) -> list[Row]:
     return rows
 
 
-def make_constants(theta: Sequence[float], deviation: float = 0.1, prompt_deviation: float = 0.2) -> BackendConstants:
+def make_constants(theta: ArrayLike, deviation: float = 0.1, prompt_deviation: float = 0.2) -> BackendConstants:
     """Return the constants of logarithms in the order of `NAMES`."""
     value = dict(zip(NAMES, np.exp(theta).tolist()))
     return BackendConstants(
