@@ -54,7 +54,7 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, to_l
 )
 @click.option(
     "--kv-cache",
-    type=Names("type of the KV cache", ".gguf_types:CACHE_TYPES"),
+    type=Names("format of the KV cache", ".formats:FORMATS"),
     help="With llama.cpp: type of keys and values. [default: f16]",
 )
 @click.option(

@@ -54,6 +54,8 @@ def test_an_option_has_the_same_type_in_every_command():
     # `layers` also counts single passes; the phases of `scale` and `measure` are those that they support; a front has
     # no table that can be cut; workers that decode are counted one by one; only two models can be fitted.
     allowed = {"--phase", "--top", "--workers", "--precision", "--output", "--time-model"}
+    # `predict` also runs llama.cpp.
+    allowed.add("--execution")
     # `sweep` and `plot batch` take several ranges.
     allowed |= {"--batch-size", "--sequence-length"}
     assert differing.keys() <= allowed, differing
