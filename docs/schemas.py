@@ -23,6 +23,7 @@ from paleo_lite.calibration.validate import Validation
 from paleo_lite.distributed.clusters import ClusterPrior
 from paleo_lite.distributed.links import LinkCalibration
 from paleo_lite.distributed.platforms import Computer, Platform
+from paleo_lite.local.step import LocalConstants
 from paleo_lite.machines import Device
 from paleo_lite.machines.registry import LinkRegistry
 from paleo_lite.profile_analysis.host import Hotspot
@@ -235,7 +236,7 @@ FILES: dict[str, list[Any]] = {
         EnergyModel,
         DiffusionConstants,
     ],
-    "calibrations/*.json": [Pool],
+    "calibrations/*.json": [Pool, LocalConstants],
     "calibrations/links/*.toml": [LinkCalibration],
     "calibrations/platforms/*.toml": [Platform],
 }

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from .gguf_types import MIXTURES, TENSOR_TYPES, Mixture
 from .units import element_bytes
 
 Part = Literal["dense", "experts", "router", "head", "embedding"]
@@ -44,6 +45,9 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts : tuple of str
         Parts of a network that are stored in the format at inference, of `ALL_PARTS`. All other parameters, and all
         norms and biases, keep at least 16 bits.
+    mixture : Mixture or None
+        Types of the tensors of a GGUF file, where they differ from tensor to tensor; `bits` is their mean in a network
+        of 8 billion parameters.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scale_bits: float = 0.0
     zero_point_bits: float = 0.0
     parts: tuple[Part, ...] = ("dense", "experts")
+    mixture: Mixture | None = None
 
     @property
     def bits_per_number(self) -> float:
@@ -75,6 +80,7 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _OCP = "OCP Microscaling Formats (MX) Specification 1.0, table 1"
+_GGUF = "llama.cpp, tools/quantize and src/llama-quant.cpp"
 _NVFP4 = "NVIDIA, Introducing NVFP4 for Efficient and Accurate Low-Precision Inference (2025)"
 
 FORMATS: dict[str, Format] = {
@@ -122,6 +128,19 @@ FORMATS: dict[str, Format] = {
     )
 }  # fmt: skip
 """All formats by name."""
+
+FORMATS |= {
+    name: Format(
+        name,
+        TENSOR_TYPES[name].bytes_per_number * 8 if name in TENSOR_TYPES else mixture.bits,
+        None,
+        f"GGUF: {mixture.description}",
+        _GGUF,
+        parts=("dense", "experts", "head", "embedding"),
+        mixture=mixture,
+    )
+    for name, mixture in MIXTURES.items()
+}
 
 
 def bytes_per_number(name: str) -> float:

@@ -16,12 +16,12 @@ PACKAGE = Path(__file__).parent.parent / "paleo_lite"
 VALIDATION = PACKAGE.parent / "validation"
 FLOORS = {
     "units": 1, "errors": 1, "files": 1, "extras": 1, "executor": 1, "result": 1, "text": 1,
-    "version": 1, "formats": 1,
+    "version": 1, "formats": 1, "gguf_types": 1,
     "counting": 2,
     "architectures": 3, "machines": 3, "profiles": 3, "measurement": 3,
     "timing": 4, "profile_analysis": 4,
     "distributed": 5, "input_pipeline": 5, "sweeps": 5, "calibration": 5, "paleo": 5,
-    "serving": 5, "engines": 5,
+    "serving": 5, "engines": 5, "local": 5,
     "reporting": 6, "api": 7, "cli": 7, "web": 7,
 }  # fmt: skip
 APART = [{"architectures", "machines", "profiles", "measurement"}, {"timing", "profile_analysis"}]

@@ -59,9 +59,12 @@ TRAINING_OPTIONS = (
 )
 TRAINING = dict.fromkeys(TRAINING_OPTIONS.split(), "training")
 
+LOCAL = dict.fromkeys(("kv_cache", "gpus", "gpu_layers", "cpu_experts", "cpu"), "execution")
+"""Options of an execution that has a function of its own, `paleo_lite.api.local.predict_local`."""
+
 ASKED = {
     "predict": Ask("alexnet --gpu k40m --batch-size 8", "predict", ("alexnet",),
-                   {"batch_size": 8, "memory": True, **K40M}, TRAINING),
+                   {"batch_size": 8, "memory": True, **K40M}, {**TRAINING, **LOCAL}),
     "scale": Ask("alexnet --gpu k80-die --link ethernet20 --workers 1,2 --bucket-size 1MiB", "scale", ("alexnet",),
                  {"gpu": "k80-die", "link": "ethernet20", "workers": [1, 2],
                   "settings": pl.Settings(bucket_bytes=2**20)},

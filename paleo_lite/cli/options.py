@@ -194,11 +194,12 @@ def execution(
     "NHWC); megatron (fused softmax and residuals, as Megatron-LM); compiled (fused pointwise chains); at inference "
     "folded (also batch norms folded into convolutions) and engine (an inference engine). [default: engine for prefill "
     "and decode, otherwise eager]",
+    sources: tuple[str, ...] = (".counting.fusion:EXECUTIONS",),
 ) -> Decorator:
     """Add ``--execution``."""
     return click.option(
         "--execution",
-        type=Names("execution", ".counting.fusion:EXECUTIONS"),
+        type=Names("execution", *sources),
         default=default,
         show_default=True,
         help=help,

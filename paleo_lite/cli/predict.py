@@ -13,7 +13,7 @@ from ..reporting.predictions import explain_layer, prediction_page
 from ..timing.pipelines import PIPELINE_OFFLOADS, PipelinePrediction
 from . import options
 from .options import Answer, OutputOption, command
-from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, to_list
+from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, to_list
 
 
 @command()
@@ -46,7 +46,28 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, to_list
     help="Multiply-accumulates per sample instead of a network, such as 15503M; each is 2 FLOPs.",
 )
 @options.calibration()
-@options.execution()
+@options.execution(
+    help="Kernel fusion and casts: eager (none); autocast (casts for mixed precision); channels-last (images as NHWC); "
+    "megatron (fused softmax and residuals, as Megatron-LM); compiled (fused pointwise chains); at inference folded "
+    "(also batch norms folded into convolutions), engine (an inference engine) and llama.cpp (GGUF weights on one's "
+    "own machine: prompt, answer and memory). [default: engine for prefill and decode, otherwise eager]",
+    sources=(".counting.fusion:EXECUTIONS", ".local.predict:EXECUTIONS"),
+)
+@click.option(
+    "--kv-cache",
+    type=Names("format of the KV cache", ".formats:FORMATS"),
+    help="With llama.cpp: type of keys and values. [default: f16]",
+)
+@click.option(
+    "--gpus", type=INTEGER, default=1, show_default=True, help="With llama.cpp: devices that the layers are split over."
+)
+@click.option(
+    "--gpu-layers",
+    metavar="N|auto",
+    help="With llama.cpp: transformer blocks on the device. [default: auto, as many as fit]",
+)
+@click.option("--cpu-experts", is_flag=True, help="With llama.cpp: keep experts in the memory of the host.")
+@click.option("--cpu", type=DEVICE, help="With llama.cpp: processor of the host. [default: ryzen-9-7950x]")
 @options.attention()
 @options.weights()
 @options.optimizer()
@@ -99,6 +120,11 @@ def predict(
     memory: bool,
     explain: str | None,
     top: int | None,
+    kv_cache: str | None,
+    gpus: int,
+    gpu_layers: str | None,
+    cpu_experts: bool,
+    cpu: str | None,
     **arguments: Any,
 ) -> Answer:
     """Predict how long NETWORK takes on a device.
@@ -115,10 +141,17 @@ def predict(
       paleo-lite predict vgg16,resnet50 --gpu k80-die,k40m,p100-sxm2 --batch-size 1,8,32
       paleo-lite predict llama-3-8b --gpu h100-sxm --precision bf16 --phase decode --batch-size 8 --context 4096
       paleo-lite predict llama-3-8b --gpu rtx4090 --precision bf16 --phase training --lora 16 --weights int4
+      paleo-lite predict llama-3.1-8b --gpu rtx3060 --execution llama.cpp --weights q4_k_m --context 8192
       paleo-lite predict flux.1-dev --gpu rtx4090 --precision bf16 --steps 28 --image-size 1024 --offload model
       paleo-lite predict vgg16 --gpu k40m --ppp 0.62
       paleo-lite predict --macs 15503M --gpu k80
     """
+    if arguments["execution"] == "llama.cpp":
+        return _predict_local(network, gpu, kv_cache, gpus, gpu_layers, cpu_experts, cpu, arguments)
+    if kv_cache or gpus > 1 or gpu_layers or cpu_experts or cpu:
+        raise BadValue(
+            "`--kv-cache`, `--gpus`, `--gpu-layers`, `--cpu-experts` and `--cpu` are for `--execution llama.cpp`"
+        )
     pipeline_offload = offload if offload in PIPELINE_OFFLOADS[1:] else None
     training = options.make_training_options(
         optimizer,
@@ -186,3 +219,36 @@ def predict(
         return prediction_page(prediction, top, memory)
 
     return Answer(prediction.to_dict, make_document, lambda: prediction)
+
+
+def _predict_local(
+    network: Any,
+    gpu: Any,
+    kv_cache: str | None,
+    gpus: int,
+    gpu_layers: str | None,
+    cpu_experts: bool,
+    cpu: str | None,
+    arguments: dict[str, Any],
+) -> Answer:
+    """Answer under llama.cpp."""
+    from ..api.local import predict_local
+
+    if network is None or isinstance(network, list) or isinstance(gpu, list):
+        raise BadValue("`--execution llama.cpp` needs one language model and one device")
+    if gpu_layers not in (None, "auto") and not str(gpu_layers).isdecimal():
+        raise BadValue(f"`--gpu-layers` must be a number of blocks or auto (got {gpu_layers!r})")
+    found = predict_local(
+        network,
+        gpu=gpu,
+        weights=arguments["weights"],
+        kv_cache=kv_cache,
+        context=arguments["context"],
+        prompt_tokens=arguments["sequence_length"],
+        gpus=gpus,
+        gpu_layers=None if gpu_layers in (None, "auto") else int(str(gpu_layers)),
+        cpu_experts=cpu_experts,
+        cpu=cpu,
+        hardware_files=arguments["hardware_files"],
+    )
+    return Answer(found.to_dict, found.document, lambda: found)

@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer, Work
-from ..counting.kinds import class_of
+from ..counting.kinds import class_of, is_attention
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import COLUMNS, PASSES
 from ..formats import FORMATS, Format, Part, wide_bytes
+from ..gguf_types import Proportions, Role, mean_bytes_per_number
 from ..units import element_bytes
 
 if TYPE_CHECKING:
@@ -102,12 +103,85 @@ def parameter_bytes(layers: Sequence[Layer], precision: str, stored: Format | No
     parameters = sum(layer.parameters for layer in layers)
     if stored is None:
         return parameters * element_bytes(precision)
-    elements = sum(
-        prod(layer.weights[0])
-        for layer, chosen in zip(layers, is_stored(layers, stored, reads_tokens))
-        if chosen and layer.parameters
+    sizes = stored_bytes_per_number(layers, stored, reads_tokens)
+    elements, total = 0, 0.0
+    for layer, size in zip(layers, sizes):
+        if size is not None and layer.parameters:
+            elements += prod(layer.weights[0])
+            total += prod(layer.weights[0]) * size
+    return round(total) + (parameters - elements) * wide_bytes(precision)
+
+
+def stored_bytes_per_number(layers: Sequence[Layer], stored: Format | None, reads_tokens: bool) -> list[float | None]:
+    """Return the bytes per number of the weight matrix of each layer; None for matrices that are not quantized.
+
+    Under a mixture of llama.cpp they are means over all blocks, so that some blocks of a network count as all of them.
+    """
+    chosen = is_stored(layers, stored, reads_tokens)
+    if stored is None or stored.mixture is None:
+        return [stored.bytes_per_number if is_chosen and stored is not None else None for is_chosen in chosen]
+    roles, network = tensor_roles(layers, reads_tokens), proportions_of(layers)
+    known: dict[tuple[Role, int], float] = {}
+    sizes: list[float | None] = []
+    for layer, role, is_chosen in zip(layers, roles, chosen):
+        if not is_chosen or role is None:
+            sizes.append(None)
+            continue
+        key = (role, row_length(layer))
+        if key not in known:
+            known[key] = mean_bytes_per_number(stored.mixture, *key, network)
+        sizes.append(known[key])
+    return sizes
+
+
+_ROLES: tuple[tuple[str, Role], ...] = (
+    ("qkv", "attn_qkv"), ("c_attn", "attn_qkv"), ("query_key_value", "attn_qkv"), ("kv_b_proj", "other"),
+    ("q_proj", "attn_q"), ("k_proj", "attn_k"), ("v_proj", "attn_v"), ("o_proj", "attn_output"),
+    ("gate_up", "ffn_up"), ("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down"),
+    ("w1", "ffn_gate"), ("w3", "ffn_up"), ("w2", "ffn_down"),
+)  # fmt: skip
+"""Roles of matrices by what the last part of a layer's name contains."""
+
+
+def tensor_roles(layers: Sequence[Layer], reads_tokens: bool) -> list[Role | None]:
+    """Return the role of each layer's matrix in a GGUF file; None for layers that are not quantized there."""
+    parts = parts_of(layers, reads_tokens)
+    shares_table = any(part == "head" and not layer.parameters for layer, part in zip(layers, parts))
+    roles: list[Role | None] = []
+    for layer, part in zip(layers, parts):
+        name = layer.name.rpartition(".")[2]
+        role: Role | None = next((role for text, role in _ROLES if text in name), "other")
+        if part is None or part == "router" or layer.kind.startswith("conv"):
+            role = None
+        elif part == "head":
+            role = "output"
+        elif part == "embedding":
+            role = "output" if shares_table else "token_embd"
+        elif part == "experts":
+            role = "experts_down" if role == "ffn_down" else "experts"
+        roles.append(role)
+    return roles
+
+
+def row_length(layer: Layer) -> int:
+    """Return the numbers per row of a layer's matrix: the depth of its product."""
+    shape = layer.weights[0]
+    return shape[1] if len(shape) > 1 else shape[0]
+
+
+def proportions_of(layers: Sequence[Layer]) -> Proportions:
+    """Return what the rules of mixtures ask of a network.
+
+    A sample of fewer than eight blocks stands for a network of 32.
+    """
+    numbers = {part for layer in layers for part in layer.name.split(".") if part.isdigit() and layer.weights}
+    blocks = max((int(number) for number in numbers), default=0) + 1
+    experts = max(
+        (layer.weights[0][0] for layer in layers if layer.weights and "active" in layer.attributes), default=0
     )
-    return round(elements * stored.bytes_per_number) + (parameters - elements) * wide_bytes(precision)
+    attended = next((layer for layer in layers if is_attention(layer)), None)
+    heads_per_key = 1 if attended is None else attended.inputs[0][1] // max(attended.inputs[1][1], 1)
+    return Proportions(blocks if blocks >= 8 else 32, heads_per_key, experts)
 
 
 def read_stored_weights(
@@ -133,10 +207,12 @@ def read_stored_weights(
     read, inference = COLUMNS.index("bytes_read"), PASSES.index("inference")
     fixed, per_sample = work.fixed.copy(), work.per_sample.copy()
     chosen = is_stored(layers, stored, reads_tokens)
+    sizes = stored_bytes_per_number(layers, stored, reads_tokens)
     for index, layer in enumerate(layers):
         if not layer.weights:
             continue
-        size = stored.bytes_per_number if stored is not None and chosen[index] else wide_size
+        own_size = sizes[index]
+        size = wide_size if own_size is None else own_size
         if layer.kind in TABLE_KINDS or (layer.kind == "gather" and not layer.inputs):
             column = per_sample if per_sample[read, inference, index] else fixed
             column[read, inference, index] += round(prod(layer.outputs[0]) * (size - element_size))

@@ -53,8 +53,8 @@ def test_an_option_has_the_same_type_in_every_command():
     differing = {name: kinds for name, kinds in types.items() if len(kinds) > 1}
     # `layers` also counts single passes; the phases of `scale` and `measure` are those that they support; a front has
     # no table that can be cut; workers that decode are counted one by one; only two models can be fitted.
-    # Steps are ranked by time or energy, servers by cost or energy.
-    allowed = {"--phase", "--top", "--workers", "--precision", "--output", "--time-model", "--by"}
+    # Steps are ranked by time or energy, servers by cost or energy; `predict` also runs llama.cpp.
+    allowed = {"--phase", "--top", "--workers", "--precision", "--output", "--time-model", "--by", "--execution"}
     # `sweep` and `plot batch` take several ranges.
     allowed |= {"--batch-size", "--sequence-length"}
     # A pipeline has steps of its denoiser, pictures in a batch and pictures of any width and height; elsewhere they are

@@ -1,0 +1,1 @@
+"""Language models on one's own machine, under llama.cpp."""

@@ -1,0 +1,167 @@
+"""Times of llama.cpp on a device: a token of the answer, and a prompt.
+
+A token reads every matrix once. A matrix takes the norm of the time to read it and of the time to unpack and multiply
+its numbers on the lanes; a block takes some launches besides. Prompts are computed in batches of `UBATCH` tokens at a
+share of the peak in 16 bits. Constants depend on the backend and on the group of tensor types
+(`paleo_lite.local.contents.GROUPS`), and are fitted to published tables (``validation/local``).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+import numpy as np
+
+from ..errors import BadValue, UnknownPrecision
+from ..files import shipped_folder
+from ..machines import Device
+from .contents import GROUPS, Contents, Piece
+
+BACKENDS = ("cuda", "metal", "vulkan", "cpu")
+"""Backends of llama.cpp with constants."""
+
+UBATCH = 512
+"""Tokens of a prompt that are computed at once (``-ub``)."""
+
+SHARPNESS = 4.0
+"""Exponent of the norm of reading and unpacking."""
+
+FILE = "llama_cpp.json"
+
+
+class BackendConstants(msgspec.Struct, frozen=True):
+    """Constants of a backend.
+
+    Attributes
+    ----------
+    share : float
+        Share of the memory bandwidth that matrices reach.
+    cache_share : float
+        Share of the memory bandwidth that keys and values reach.
+    unpack : dict of str to float
+        Numbers per lane and clock cycle by group of types.
+    block_s : float
+        Seconds per block that a token takes besides: launches, norms, synchronisation.
+    efficiency : dict of str to float
+        Share of the peak in prompts by group of types.
+    attention_efficiency : float
+        Share of the peak of attention in prompts.
+    deviation, prompt_deviation : float
+        Standard deviation of the logarithm of the time of a token, and of a prompt, of devices that were left out.
+    """
+
+    share: float
+    cache_share: float
+    unpack: dict[str, float]
+    block_s: float
+    efficiency: dict[str, float]
+    attention_efficiency: float
+    deviation: float
+    prompt_deviation: float
+
+
+class LocalConstants(msgspec.Struct, frozen=True):
+    """Constants of all backends.
+
+    Attributes
+    ----------
+    backends : dict of str to BackendConstants
+        Constants by backend.
+    pipeline : float
+        Share of the ideal gain of batches that several devices compute one after another.
+    sources : tuple of str
+        Published tables.
+    """
+
+    backends: dict[str, BackendConstants]
+    pipeline: float
+    sources: tuple[str, ...] = ()
+
+
+@cache
+def local_constants() -> LocalConstants:
+    """Return the shipped constants."""
+    return msgspec.json.decode((shipped_folder("calibrations") / FILE).read_bytes(), type=LocalConstants)
+
+
+def backend_of(device: Device) -> str:
+    """Return the backend with which llama.cpp is built for a device."""
+    if device.scope == "cpu":
+        return "cpu"
+    return {"NVIDIA": "cuda", "Apple": "metal"}.get(device.vendor, "vulkan")
+
+
+def prompt_peak_per_s(device: Device) -> float:
+    """Return the peak of prompts in FLOP/s: the fastest in 16 bits, whatever its sums, or that of fp32."""
+    rates = [peak.per_s for peak in device.peaks if peak.precision in ("fp16", "bf16")]
+    try:
+        rates.append(device.find_peak("fp32", "vector").per_s)
+    except UnknownPrecision:
+        if not rates:
+            raise
+    return max(rates)
+
+
+def lane_cycles_per_s(device: Device) -> float:
+    """Return the fp32 lanes of a device times its clock."""
+    clock_hz = device.clock_hz(device.clocks.default)
+    if clock_hz is None:
+        raise BadValue(f"{device.name} has no clock on record")
+    return float(device.cores.fp32_lanes.value) * clock_hz
+
+
+def piece_s(piece: Piece, device: Device, constants: BackendConstants) -> float:
+    """Return the seconds in which a token reads and multiplies a piece."""
+    read_s = piece.read_bytes / (device.bandwidth_bytes_per_s * constants.share)
+    unpack_s = piece.numbers / (lane_cycles_per_s(device) * constants.unpack[piece.group])
+    larger = max(read_s, unpack_s)
+    if not larger:
+        return 0.0
+    ratio = min(read_s, unpack_s) / larger
+    return float(larger * (1 + ratio**SHARPNESS) ** (1 / SHARPNESS))
+
+
+def cache_read_s(contents: Contents, device: Device, constants: BackendConstants, context: float) -> float:
+    """Return the seconds in which a token reads the keys and values of a context."""
+    return contents.cache_bytes(context) / (device.bandwidth_bytes_per_s * constants.cache_share)
+
+
+def token_s(contents: Contents, device: Device, constants: BackendConstants, context: float) -> float:
+    """Return the seconds of a token behind a context, with everything on one device."""
+    matrices_s = sum(piece_s(piece, device, constants) for piece in contents.pieces)
+    return matrices_s + cache_read_s(contents, device, constants, context) + contents.blocks * constants.block_s
+
+
+def prompt_s(
+    contents: Contents,
+    device: Device,
+    constants: BackendConstants,
+    tokens: int,
+    *,
+    cached: int = 0,
+    gpus: int = 1,
+    pipeline: float = 0.0,
+) -> float:
+    """Return the seconds of a prompt behind a cached context, in batches that several devices may overlap."""
+    peak_per_s = prompt_peak_per_s(device)
+    batches = -(-tokens // UBATCH)
+    total_s = 0.0
+    for group in GROUPS:
+        pieces = [piece for piece in contents.pieces if piece.group == group and piece.rows != "none"]
+        rows = sum(piece.numbers * (tokens if piece.rows == "tokens" else 1) for piece in pieces)
+        total_s += 2.0 * rows / (peak_per_s * constants.efficiency[group])
+        read_bytes = sum(piece.stored_bytes if piece.is_expert else piece.read_bytes for piece in pieces)
+        total_s += batches * read_bytes / (device.bandwidth_bytes_per_s * constants.share)
+    for flops, window in zip(contents.pair_flops, contents.windows):
+        mean = cached + tokens / 2 if window is None else min(cached + tokens / 2, window)
+        total_s += flops * tokens * mean / (peak_per_s * constants.attention_efficiency)
+    total_s += batches * contents.blocks * constants.block_s
+    gain = 1 - (batches + gpus - 1) / (batches * gpus)
+    return total_s * (1 - pipeline * gain)
+
+
+def interval_of(seconds: float, deviation: float) -> tuple[float, float]:
+    """Return the interval that contains a time with a probability of 90%."""
+    factor = float(np.exp(1.8 * deviation))
+    return seconds / factor, seconds * factor

@@ -1,0 +1,124 @@
+"""llama.cpp on one's own machine: bytes, published speeds, placement, and what is not possible.
+
+Tests: local/contents.py, local/step.py, reporting/local.py, api/local.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.api.local import predict_local
+from paleo_lite.architectures import find_network
+from paleo_lite.errors import BadValue, DoesNotFit
+from paleo_lite.local.contents import group_of, read_contents
+from paleo_lite.local.predict import usable_bytes
+from paleo_lite.local.step import backend_of
+from paleo_lite.machines import find_device
+
+
+def test_contents_of_a_file() -> None:
+    """39.59 GiB as published; keys and values of 8 heads of 128 in 80 blocks, in 16 bits."""
+    contents = read_contents(find_network("llama-3-70b"), "q4_k_m")
+    assert contents.stored_bytes / 2**30 == pytest.approx(39.59, rel=0.01)
+    assert contents.cache_bytes(1) == 2 * 80 * 8 * 128 * 2
+    assert contents.merged().stored_bytes == pytest.approx(contents.stored_bytes)
+
+
+def test_a_cache_in_8_bits() -> None:
+    network = find_network("llama-3.1-8b")
+    wide, narrow = (read_contents(network, "q8_0", cache).cache_bytes(1000) for cache in ("f16", "q8_0"))
+    assert narrow / wide == pytest.approx(34 / 64)
+
+
+def test_a_token_reads_the_experts_that_it_selects() -> None:
+    """gpt-oss-20b: 3.6 billion active parameters of 20.9, and the table of 0.58 billion (its model card)."""
+    contents = read_contents(find_network("gpt-oss-20b"), "mxfp4_moe")
+    assert sum(piece.numbers for piece in contents.pieces) == pytest.approx(3.6e9, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("network", "gpu", "weights", "rate"),
+    [
+        # XiongjieDai/GPU-Benchmarks-on-LLM-Inference: 1024 tokens after a short prompt
+        ("llama-3-8b", "rtx3090", "f16", 46.51), ("llama-3-8b", "rtx-a6000", "q4_k_m", 102.22),
+        ("llama-3-70b", "l40s", "q4_k_m", 15.31), ("llama-3-8b", "apple-m2-ultra", "f16", 36.25),
+    ],
+)  # fmt: skip
+def test_published_speeds(network: str, gpu: str, weights: str, rate: float) -> None:
+    found = predict_local(network, gpu=gpu, weights=weights, context=512)
+    assert 1 / found.token_s == pytest.approx(rate, rel=0.12)
+    assert found.token_interval_s[0] < 1 / rate < found.token_interval_s[1]
+
+
+def test_several_devices_take_turns() -> None:
+    one, two = (predict_local("llama-3-8b", gpu="rtx3090", gpus=gpus) for gpus in (1, 2))
+    assert two.token_s == one.token_s and two.usable_bytes == 2 * one.usable_bytes
+
+
+def test_what_does_not_fit_is_on_the_host() -> None:
+    partly = predict_local("llama-3-70b", gpu="rtx3090")
+    whole = predict_local("llama-3-70b", gpu="rtx3090", gpus=2)
+    assert 0 < partly.gpu_blocks < 80 == whole.gpu_blocks
+    assert partly.weight_bytes + partly.cache_bytes + partly.buffer_bytes <= partly.usable_bytes
+    assert partly.cpu == "Ryzen 9 7950X" and whole.cpu is None
+    assert partly.token_s > 3 * whole.token_s
+    assert partly.host_bytes > 15e9
+
+
+def test_experts_on_the_host() -> None:
+    found = predict_local("gpt-oss-120b", gpu="rtx3060", weights="mxfp4_moe", cpu_experts=True)
+    assert found.gpu_blocks == 36 and found.weight_bytes < 3e9
+    assert found.host_bytes > 55e9
+
+
+def test_the_largest_context_fits() -> None:
+    found = predict_local("llama-3.1-8b", gpu="rtx3060", context=8192)
+    again = predict_local("llama-3.1-8b", gpu="rtx3060", context=found.largest_context, gpu_layers=32)
+    assert again.cpu is None
+    with pytest.raises(DoesNotFit, match="use fewer `--gpu-layers`"):
+        predict_local("llama-3.1-8b", gpu="rtx3060", context=found.largest_context + 1024, gpu_layers=32)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "fp8"}, "llama.cpp stores weights in f16"),
+        ({"kv_cache": "q4_k_m"}, "llama.cpp keeps keys and values in"),
+        ({"gpu_layers": 99}, "must be 0 to 32"),
+        ({"cpu_experts": True}, "is for mixtures of experts"),
+    ],
+)
+def test_what_is_not_possible(options: dict[str, object], message: str) -> None:
+    with pytest.raises(BadValue, match=message):
+        predict_local("llama-3-8b", gpu="rtx3090", **options)  # type: ignore[arg-type]
+
+
+def test_networks_without_a_cache() -> None:
+    with pytest.raises(BadValue, match="vgg16"):
+        predict_local("vgg16", gpu="rtx3090")
+
+
+@pytest.mark.parametrize(
+    ("device", "backend"),
+    [("rtx3090", "cuda"), ("apple-m4", "metal"), ("rx7900xtx", "vulkan"), ("raspberry-pi-5", "cpu")],
+)
+def test_backends(device: str, backend: str) -> None:
+    assert backend_of(find_device(device)) == backend
+
+
+def test_memory_that_the_gpu_may_use() -> None:
+    """Metal's recommended working set of 64 GB is 48 GB (llama.cpp logs 49,152 MiB)."""
+    assert usable_bytes(find_device("apple-m1-max")) == 49152 * 2**20
+
+
+def test_groups_of_types() -> None:
+    assert [group_of(name) for name in ("bf16", "q8_0", "iq4_nl", "q4_k", "iq2_xxs")] == [
+        "wide", "legacy", "legacy", "k", "table",
+    ]  # fmt: skip
+
+
+def test_page() -> None:
+    found = predict_local("llama-3-8b", gpu="rtx3090", gpus=2)
+    document = found.document()
+    assert document.title.startswith("llama-3-8b in q4_k_m on 2 x GeForce RTX 3090, llama.cpp: ")
+    assert dict(document.facts)["blocks"] == "32 of 32 on the device"

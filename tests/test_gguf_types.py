@@ -1,0 +1,77 @@
+"""GGUF's tensor types and llama.cpp's mixtures: sizes as published, and types as llama.cpp chooses them."""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.formats import FORMATS
+from paleo_lite.gguf_types import MIXTURES, TENSOR_TYPES, Proportions, tensor_type
+from paleo_lite.timing.quantization import parameter_bytes
+
+LLAMA_8B_GIB = {
+    "iq1_s": 1.87, "iq1_m": 2.01, "iq2_xxs": 2.23, "iq2_xs": 2.42, "iq2_s": 2.56, "iq2_m": 2.74, "iq3_xxs": 3.04,
+    "iq3_xs": 3.27, "iq3_s": 3.42, "iq3_m": 3.52, "iq4_xs": 4.17, "iq4_nl": 4.38, "q2_k_s": 2.78, "q2_k": 2.95,
+    "q3_k_s": 3.41, "q3_k_m": 3.74, "q3_k_l": 4.02, "q4_0": 4.34, "q4_1": 4.78, "q4_k_s": 4.36, "q4_k_m": 4.58,
+    "q5_0": 5.21, "q5_1": 5.65, "q5_k_s": 5.21, "q5_k_m": 5.33, "q6_k": 6.14, "q8_0": 7.95, "f16": 14.96,
+}  # fmt: skip
+"""Sizes of Llama 3.1 8B, llama.cpp's tools/quantize/README.md; legacy types from the help of ``llama-quantize``."""
+
+
+def gib_of(network: str, formats: list[str]) -> dict[str, float]:
+    layers = find_network(network, None, SequenceOptions(None, 1024, "decode")).layers
+    return {name: parameter_bytes(layers, "fp16", FORMATS[name], True) / 2**30 for name in formats}
+
+
+def test_sizes_of_an_8b_network() -> None:
+    assert gib_of("llama-3.1-8b", list(LLAMA_8B_GIB)) == pytest.approx(LLAMA_8B_GIB, rel=0.01)
+    assert set(MIXTURES) - set(LLAMA_8B_GIB) == {"mxfp4_moe"}
+
+
+@pytest.mark.parametrize(
+    ("network", "name", "gib"),
+    [
+        ("llama-3-70b", "q4_k_m", 39.59),  # XiongjieDai/GPU-Benchmarks-on-LLM-Inference
+        ("gpt-oss-20b", "mxfp4_moe", 11.27),  # kyuz0/amd-strix-halo-toolboxes: rows of 2880 numbers, a mixture
+        ("llama-2-7b", "q4_0", 3.56),
+    ],
+)
+def test_sizes_of_other_networks(network: str, name: str, gib: float) -> None:
+    assert gib_of(network, [name])[name] == pytest.approx(gib, rel=0.01)
+
+
+def test_bits_of_mixtures() -> None:
+    """`bits` is that of the 8B network: its size by its 8.03e9 parameters."""
+    bits = {name: gib * 2**30 * 8 / 8.0303e9 for name, gib in LLAMA_8B_GIB.items()}
+    assert {name: MIXTURES[name].bits for name in bits} == pytest.approx(bits, rel=0.01)
+
+
+def test_sizes_of_types_are_those_of_the_package() -> None:
+    constants = pytest.importorskip("gguf.constants")
+    theirs = {kind.name.lower(): size for kind, size in constants.GGML_QUANT_SIZES.items()}
+    assert {name: (kind.block_numbers, kind.block_bytes) for name, kind in TENSOR_TYPES.items()} == {
+        name: theirs[name] for name in TENSOR_TYPES
+    }
+
+
+def test_types_by_block() -> None:
+    """llama.cpp's ``use_more_bits`` by hand: of 32 blocks the first 4, then every third, and the last 4."""
+    network = Proportions(32, 4)
+    down = [tensor_type(MIXTURES["q4_k_m"], "ffn_down", block, 14336, network) for block in range(32)]
+    assert [block for block, kind in enumerate(down) if kind == "q6_k"] == [
+        0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31,
+    ]  # fmt: skip
+    assert set(down) == {"q4_k", "q6_k"}
+
+
+@pytest.mark.parametrize(("row", "expected"), [(4096, "q4_k"), (2880, "q5_0"), (100, "f16")])
+def test_rows_that_are_no_multiple_of_a_block(row: int, expected: str) -> None:
+    assert tensor_type(MIXTURES["q4_k_m"], "ffn_up", 0, row, Proportions(32)) == expected
+
+
+def test_eight_experts_keep_their_attention() -> None:
+    network = Proportions(32, 4, experts=8)
+    assert tensor_type(MIXTURES["q4_k_m"], "attn_v", 0, 4096, network) == "q8_0"
+    assert tensor_type(MIXTURES["q4_k_m"], "attn_output", 0, 4096, network) == "q5_k"
+    assert tensor_type(MIXTURES["q4_k_m"], "experts_down", 5, 14336, network) == "q4_k"

@@ -1,0 +1,199 @@
+"""Fit of the constants of llama.cpp by backend, each device held out in turn.
+
+Run ``python -m validation.local.fit DATA`` with the folder of the published tables: it writes
+``calibrations/llama_cpp.json`` and prints the errors.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import least_squares
+
+from paleo_lite.architectures import find_network
+from paleo_lite.local.contents import GROUPS, Contents, read_contents
+from paleo_lite.local.step import BACKENDS, BackendConstants, LocalConstants, backend_of, prompt_s, token_s
+from paleo_lite.machines import find_device
+
+CALIBRATION = Path(__file__).parents[2] / "calibrations" / "llama_cpp.json"
+
+NAMES = (
+    "share", "cache_share", "unpack_wide", "unpack_legacy", "unpack_k", "unpack_table", "block_s", "eff_wide",
+    "eff_legacy", "eff_k", "eff_table", "eff_attention",
+)  # fmt: skip
+TYPICAL = {
+    "cuda": (0.85, 0.7, 0.07, 0.12, 0.12, 0.09, 6e-5, 0.40, 0.40, 0.38, 0.35, 0.2),
+    "metal": (0.8, 0.6, 0.04, 0.06, 0.055, 0.045, 8e-5, 0.68, 0.62, 0.58, 0.5, 0.3),
+    "vulkan": (0.8, 0.6, 0.07, 0.12, 0.1, 0.08, 8e-5, 0.25, 0.3, 0.25, 0.22, 0.06),
+    "cpu": (0.7, 0.5, 0.2, 0.2, 0.12, 0.06, 5e-5, 0.4, 0.4, 0.3, 0.2, 0.3),
+}
+"""Values before any measurement, of the order of what reviews of llama.cpp print."""
+DEVIATION = np.array([0.15, 0.3, 0.4, 0.4, 0.4, 0.5, 0.5, 0.3, 0.3, 0.3, 0.4, 0.5])
+PIPELINE = 0.6
+NOISE = 0.12
+
+SYSTEMS = {
+    "Intel 265K Custom PC (Nvidia RTX 3080 Ti)": "rtx3080ti", "Intel 265K Custom PC (Nvidia RTX 2080 Ti)": "rtx2080ti",
+    "Intel 265K Custom PC (Nvidia RTX 3060)": "rtx3060", "Intel 265K Custom PC (Nvidia RTX A4000)": "rtx-a4000",
+    "Ryzen 9 7950X (Nvidia 4080)": "rtx4080", "Ryzen 9 5950X (Nvidia 4070)": "rtx4070",
+    "Ryzen 9 9950X (AMD 7900 XT)": "rx7900xt", "M1 Ultra (48 GPU Core) 64GB": "apple-m1-ultra-48",
+    "M4 Mac mini (10 core - 32GB)": "apple-m4", "System76 Thelio Astra (AMD Pro W7700)": "radeon-pro-w7700",
+    "Radxa Orion O6 - 16GB": "cix-p1", "Minisforum MS-R1": "cix-p1", "GMKtek G3 Plus (Intel N150) - 16GB": "intel-n150",
+    "GMKtec G3 Plus (Intel N150) - 16GB": "intel-n150", "Pi 5 - 16GB": "raspberry-pi-5", "Pi 5 - 8GB": "raspberry-pi-5",
+}  # fmt: skip
+"""Systems whose host is no bottleneck; cards behind a Raspberry Pi wait for it."""
+MODELS = {
+    "DeepSeek R1 14b": ("qwen2.5-14b", "q4_k_m"), "Llama 3.2:3b": ("llama-3.2-3b", "q4_k_m"),
+    "Llama 3.1:70b": ("llama-3.1-70b", "q4_k_m"), "gpt-oss 20b": ("gpt-oss-20b", "mxfp4_moe"),
+}  # fmt: skip
+STRIX_MODELS = {
+    "llama-2-7b.Q4_0": ("llama-2-7b", "q4_0"), "gpt-oss-20b-mxfp4": ("gpt-oss-20b", "mxfp4_moe"),
+    "Qwen3.6-35B-A3B-UD-Q4_K_XL": ("qwen3.5-35b-a3b", "q4_k_m"),
+    "Qwen3.6-35B-A3B-UD-Q8_K_XL": ("qwen3.5-35b-a3b", "q8_0"),
+    "Qwen3.5-122B-A10B-UD-Q5_K_XL": ("qwen3.5-122b-a10b", "q5_k_m"),
+}  # fmt: skip
+
+
+device_of = cache(find_device)
+
+
+class Row(NamedTuple):
+    """A published speed: tokens after `context` cached ones, of an answer or of a prompt."""
+
+    source: str
+    device: str
+    gpus: int
+    network: str
+    weights: str
+    phase: str
+    tokens: int
+    context: int
+    seconds: float
+
+
+@cache
+def contents_of(network: str, weights: str) -> Contents:
+    """Return the contents of a network."""
+    return read_contents(find_network(network), weights).merged()
+
+
+def read_rows(data: Path) -> list[Row]:
+    """Return the rows of the three tables that speak of shipped networks and devices."""
+    rows = []
+    with (data / "engines" / "llama_cpp.csv").open(encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            tokens, rate = int(line["tokens"]), float(line["tokens_per_s"])
+            is_prompt = line["phase"] == "prompt"
+            rows.append(
+                Row("XiongjieDai", line["gpu"], int(line["gpus"]), line["model"], line["format"], line["phase"],
+                    tokens, 0 if is_prompt else tokens // 2, tokens / rate if is_prompt else 1 / rate)
+            )  # fmt: skip
+    with (data / "engines" / "llama_cpp_machines.csv").open(encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            device = SYSTEMS.get(line["system"])
+            is_cpu = device in ("cix-p1", "intel-n150", "raspberry-pi-5")
+            if device is None or is_cpu != (line["runs_on"] == "CPU"):
+                continue
+            network, weights = MODELS[line["model"]]
+            seconds = 1 / float(line["tokens_per_s"])
+            rows.append(Row("geerlingguy", device, 1, network, weights, "decode", 256, 256, seconds))
+    with (data / "engines" / "llama_cpp_strix_halo.csv").open(encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            if line["model"] not in STRIX_MODELS:
+                continue
+            network, weights = STRIX_MODELS[line["model"]]
+            test, _, depth = line["test"].partition(" @ d")
+            tokens, cached, rate = int(test[2:]), int(depth or 0), float(line["tokens_per_s"])
+            phase = "prompt" if test.startswith("pp") else "decode"
+            seconds = tokens / rate if phase == "prompt" else 1 / rate
+            rows.append(Row("kyuz0", "ryzen-ai-max-395", 1, network, weights, phase, tokens, cached, seconds))
+    return rows
+
+
+def make_constants(theta: ArrayLike, deviation: float = 0.1, prompt_deviation: float = 0.2) -> BackendConstants:
+    """Return the constants of logarithms in the order of `NAMES`."""
+    value = dict(zip(NAMES, np.exp(theta).tolist()))
+    return BackendConstants(
+        value["share"], value["cache_share"], {group: value[f"unpack_{group}"] for group in GROUPS}, value["block_s"],
+        {group: value[f"eff_{group}"] for group in GROUPS}, value["eff_attention"], deviation, prompt_deviation,
+    )  # fmt: skip
+
+
+def predict_s(row: Row, constants: BackendConstants) -> float:
+    """Return the seconds of a row."""
+    contents, device = contents_of(row.network, row.weights), device_of(row.device)
+    if row.phase == "decode":
+        return token_s(contents, device, constants, row.context + row.tokens / 2 * (row.context == 0))
+    return prompt_s(contents, device, constants, row.tokens, cached=row.context, gpus=row.gpus, pipeline=PIPELINE)
+
+
+def fit(backend: str, rows: Sequence[Row]) -> np.ndarray:
+    """Return the logarithms of the constants: the rows, and what is typical."""
+    typical = np.log(TYPICAL[backend])
+
+    def residuals(theta: np.ndarray) -> np.ndarray:
+        constants = make_constants(theta)
+        errors = [np.log(predict_s(row, constants) / row.seconds) / NOISE for row in rows]
+        return np.array([*errors, *((theta - typical) / DEVIATION)])
+
+    return np.asarray(least_squares(residuals, typical, loss="soft_l1", diff_step=1e-3, max_nfev=30).x)
+
+
+def held_out(backend: str, rows: Sequence[Row]) -> list[tuple[Row, float]]:
+    """Return the predicted seconds of each row, from all devices but its own."""
+    results = []
+    for device in dict.fromkeys(row.device for row in rows):
+        theta = fit(backend, [row for row in rows if row.device != device])
+        constants = make_constants(theta)
+        results += [(row, predict_s(row, constants)) for row in rows if row.device == device]
+    return results
+
+
+def spread(errors: Sequence[float], least: float) -> float:
+    """Return the deviation that covers nine of ten errors with the interval of `interval_of`."""
+    return max(float(np.quantile(np.abs(errors), 0.9)) / 1.8, least) if len(errors) else least
+
+
+def main(data: Path) -> None:
+    """Fit all backends, write the constants, and print errors of devices held out."""
+    every = read_rows(data)
+    backends = {}
+    for backend in BACKENDS:
+        rows = [row for row in every if backend_of(device_of(row.device)) == backend]
+        results = held_out(backend, rows)
+        deviations = []
+        for phase, least in (("decode", 0.08), ("prompt", 0.15)):
+            chosen = [(row, predicted) for row, predicted in results if row.phase == phase]
+            errors = [float(np.log(predicted / row.seconds)) for row, predicted in chosen]
+            deviations.append(spread(errors, least if backend != "cpu" else 0.3))
+            if chosen:
+                mean = np.mean([abs(row.seconds / predicted - 1) for row, predicted in chosen])
+                inside = np.mean([abs(error) <= 1.8 * deviations[-1] for error in errors])
+                factor = np.exp(1.8 * deviations[-1])
+                print(
+                    f"{backend:7s} {phase:7s} {len(chosen):3d} rows, {len({row.device for row, _ in chosen})} devices "
+                    f"held out: mean error {mean:.1%}, inside {inside:.0%} of a factor {factor:.2f}"
+                )
+            if "-v" in sys.argv:
+                for (row, _), error in zip(chosen, errors):
+                    print("   ", *row[:-1], f"{np.exp(error):.2f}")
+        theta = fit(backend, rows)
+        backends[backend] = make_constants(theta, *deviations)
+        if "-v" in sys.argv:
+            print({name: float(f"{value:.3g}") for name, value in zip(NAMES, np.exp(theta))})
+    sources = ("XiongjieDai/GPU-Benchmarks-on-LLM-Inference aa72e0e", "geerlingguy/ai-benchmarks bdf9441",
+               "kyuz0/amd-strix-halo-toolboxes d1a34be")  # fmt: skip
+    constants = LocalConstants(backends, PIPELINE, sources)
+    CALIBRATION.write_bytes(msgspec.json.format(msgspec.json.encode(constants), indent=1) + b"\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
