@@ -18,7 +18,9 @@ import msgspec
 
 from ..counting import GENERATION_PHASES, INPUT, Layer
 from ..errors import BadDescriptor, BadValue, FactoryFailed, TraceFailed
+from ..files import file_exists
 from ..units import format_si
+from .descriptor import read_bounded
 from .language_models.decoder import add_decoder, count_next_token_parameters
 from .language_models.families import FAMILIES, describe_decoder
 from .language_models.family import Family
@@ -31,6 +33,7 @@ from .network import LANGUAGE_MODELS, Lengths, Network, Publication, SequenceOpt
 from .tape import Config, Tape
 
 if TYPE_CHECKING:
+    from .checkpoint import StoredWeights
     from .encoder_models.families import EncoderFamily
     from .encoder_models.traits import EncoderModel
 
@@ -58,6 +61,12 @@ VISION_PARTS = {
 
 TRACED = "transformers "
 """Begin of the source of networks that were traced."""
+
+_SIDECAR = "hf_quant_config.json"
+"""File of modelopt beside a config."""
+
+_QUANTIZED = ("quantization_config", "compression_config", "text_config", "thinker_config")
+"""Keys under which a config says how its checkpoint is quantized."""
 
 _INFINITY = re.compile(rb"(?<=[:,\[\s])(?:Infinity|NaN)(?=\s*[,\]}])")
 
@@ -94,7 +103,9 @@ def read_config(
         If more tokens are requested than the model knows positions, or a phase that it does not have.
     """
     options = options or SequenceOptions()
-    fields = _thinker_part(decode_fields(data, path))
+    fields = decode_fields(data, path)
+    stored_weights = _read_checkpoint(fields, path)
+    fields = _thinker_part(fields)
     whole_fields = fields
     fields, part_note = _text_part(fields, path)
     config = Config(fields, path)
@@ -109,13 +120,32 @@ def read_config(
     else:
         network = _read_unknown(config, Config(whole_fields, path), image_size, options)
         if network.source.startswith(TRACED):
-            return network
+            return network._replace(stored_weights=stored_weights, rebuild=rebuild if network.rebuild else None)
     if part_note:
         network, part_note = _add_vision_encoder(network, whole_fields, path, image_size, options, part_note)
         if whole_fields.get("audio_config"):
             part_note = f"{part_note}; its audio encoder is not included"
     notes = (*((part_note,) if part_note else ()), *network.notes)
-    return network._replace(notes=notes, rebuild=rebuild, publication=_publication(Config(whole_fields, path)))
+    return network._replace(
+        notes=notes,
+        rebuild=rebuild,
+        publication=_publication(Config(whole_fields, path)),
+        stored_weights=stored_weights,
+    )
+
+
+def _read_checkpoint(fields: dict[str, Any], path: str) -> StoredWeights | None:
+    """Return how the checkpoint stores its weights, by the config and by the file beside it."""
+    sidecar = Path(path)
+    sidecar = sidecar.with_name(sidecar.name.replace("config.json", _SIDECAR)) if sidecar.name else sidecar
+    beside = None
+    if fields.get("quantization_config") is None and sidecar.name.endswith(_SIDECAR) and file_exists(sidecar):
+        beside = decode_fields(read_bounded(sidecar), str(sidecar))
+    if beside is None and not any(key in fields for key in _QUANTIZED):
+        return None
+    from .checkpoint import read_stored_weights
+
+    return read_stored_weights(fields, beside, path)
 
 
 def _read_unknown(config: Config, whole: Config, image_size: int | None, options: SequenceOptions) -> Network:

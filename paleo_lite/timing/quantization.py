@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from ..architectures.checkpoint import StoredWeights
 from ..counting import Layer, Work
 from ..counting.kinds import class_of
 from ..counting.kinds.products import MATRIX_CLASSES
@@ -85,7 +86,9 @@ def is_stored(layers: Sequence[Layer], stored: Format | None, reads_tokens: bool
     return tuple(part in chosen for part in parts)
 
 
-def parameter_bytes(layers: Sequence[Layer], precision: str, stored: Format | None, reads_tokens: bool) -> int:
+def parameter_bytes(
+    layers: Sequence[Layer], precision: str, stored: Format | StoredWeights | None, reads_tokens: bool
+) -> int:
     """Return the bytes of all parameters at inference.
 
     Parameters
@@ -94,24 +97,40 @@ def parameter_bytes(layers: Sequence[Layer], precision: str, stored: Format | No
         The layers.
     precision : str
         Precision of the arithmetic.
-    stored : Format or None
-        Format of the weight matrices; None if all parameters have the numbers of the precision.
+    stored : Format, StoredWeights or None
+        Format of the weight matrices, or the formats of a checkpoint; None if all parameters have the numbers of the
+        precision.
     reads_tokens : bool
         As in `parts_of`.
     """
     parameters = sum(layer.parameters for layer in layers)
     if stored is None:
         return parameters * element_bytes(precision)
-    elements = sum(
-        prod(layer.weights[0])
-        for layer, chosen in zip(layers, is_stored(layers, stored, reads_tokens))
-        if chosen and layer.parameters
-    )
-    return round(elements * stored.bytes_per_number) + (parameters - elements) * wide_bytes(precision)
+    elements, total = 0, 0.0
+    for layer, size in zip(layers, stored_bytes_per_number(layers, stored, reads_tokens)):
+        if size is not None and layer.parameters:
+            elements += prod(layer.weights[0])
+            total += prod(layer.weights[0]) * size
+    return round(total) + (parameters - elements) * wide_bytes(precision)
+
+
+def stored_bytes_per_number(
+    layers: Sequence[Layer], stored: Format | StoredWeights | None, reads_tokens: bool
+) -> list[float | None]:
+    """Return the bytes per number of the weight matrix of each layer; None for matrices that are not quantized."""
+    if isinstance(stored, StoredWeights):
+        formats = stored.formats_of(layers, parts_of(layers, reads_tokens))
+        return [None if own is None else own.bytes_per_number for own in formats]
+    chosen = is_stored(layers, stored, reads_tokens)
+    return [stored.bytes_per_number if is_chosen and stored is not None else None for is_chosen in chosen]
 
 
 def read_stored_weights(
-    work: Work, layers: Sequence[Layer], stored: Format | None, reads_tokens: bool, batch_size: int | None = None
+    work: Work,
+    layers: Sequence[Layer],
+    stored: Format | StoredWeights | None,
+    reads_tokens: bool,
+    batch_size: int | None = None,
 ) -> Work:
     """Return the work of inference with weights read in their format, and with products in 16 bits marked.
 
@@ -121,8 +140,9 @@ def read_stored_weights(
         Counts with all weights in the precision.
     layers : sequence of Layer
         The counted layers.
-    stored : Format or None
-        Format of the weight matrices; None if all parameters have the numbers of the precision.
+    stored : Format, StoredWeights or None
+        Format of the weight matrices, or the formats of a checkpoint; None if all parameters have the numbers of the
+        precision.
     reads_tokens : bool
         As in `parts_of`.
     batch_size : int or None
@@ -132,11 +152,13 @@ def read_stored_weights(
     wide_size = element_size if stored is None else wide_bytes(work.precision)
     read, inference = COLUMNS.index("bytes_read"), PASSES.index("inference")
     fixed, per_sample = work.fixed.copy(), work.per_sample.copy()
-    chosen = is_stored(layers, stored, reads_tokens)
+    sizes = stored_bytes_per_number(layers, stored, reads_tokens)
+    chosen = [size is not None for size in sizes]
     for index, layer in enumerate(layers):
         if not layer.weights:
             continue
-        size = stored.bytes_per_number if stored is not None and chosen[index] else wide_size
+        own_size = sizes[index]
+        size = wide_size if own_size is None else own_size
         if layer.kind in TABLE_KINDS or (layer.kind == "gather" and not layer.inputs):
             column = per_sample if per_sample[read, inference, index] else fixed
             column[read, inference, index] += round(prod(layer.outputs[0]) * (size - element_size))
