@@ -32,8 +32,8 @@ PADDED_EXPERTS = {"vllm": {"mxfp4": (256, 1), "mxfp4-mxfp8": (256, 256)}}
 """Multiples to which engines pad the hidden and the inner size of experts, by engine and format of their kernels.
 
 vLLM loads gpt-oss-120b, whose checkpoint has 60.8 GiB, in 64.38 GiB on an H100 with Triton's kernels
-(https://github.com/vllm-project/vllm/issues/33155), which is a hidden size of 3,072 instead of 2,880. With Marlin's, which
-pad the inner size as well, it was 65.97 (https://github.com/vllm-project/vllm/issues/23278).
+(https://github.com/vllm-project/vllm/issues/33155), which is a hidden size of 3,072 instead of 2,880. With Marlin's,
+which pad the inner size as well, it was 65.97 (https://github.com/vllm-project/vllm/issues/23278).
 """
 
 
