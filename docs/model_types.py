@@ -1,7 +1,8 @@
 """Write the table of `model-types.md`: how each type of transformers is read, and with how many parameters.
 
 Every type that writes text is built in its default config on the meta device, in a process of its own with limits of
-memory and time, and its parameters are compared with those that the config alone gives.
+memory and time, and its parameters are compared with those that the config alone gives. Types without a record are
+asked in a phase: they are traced as `predict` does it, and the largest resident memory of a trace is noted.
 
     python docs/model_types.py
 """
@@ -16,9 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-BYTES, SECONDS = 8 * 2**30, 40
+BYTES, SECONDS = 16 * 2**30, 200
 PAGE = Path(__file__).with_name("model-types.md")
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
+
+
+NOTHING = {"theirs": None, "ours": None, "guess": None, "how": "", "why": "", "resident_bytes": 0}
 
 
 def model_types() -> list[str]:
@@ -32,7 +36,7 @@ def compare(model_type: str, connection: Any) -> None:
     """Send how a type is read, and the numbers of parameters of ours and of the module."""
     resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
     signal.alarm(SECONDS)
-    answer: dict[str, Any] = {"theirs": None, "ours": None, "how": "", "why": ""}
+    answer: dict[str, Any] = dict(NOTHING)
     try:
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -50,18 +54,41 @@ def compare(model_type: str, connection: Any) -> None:
 
 def read(fields: dict[str, Any]) -> dict[str, Any]:
     """Return how the config of a type is read, with the number of parameters, or why it is not."""
+    from paleo_lite.architectures import trace_process
+    from paleo_lite.architectures.language_models.families import FAMILIES
     from paleo_lite.architectures.model_config import encoder_families, read_config
     from paleo_lite.errors import PaleoError
 
+    data = json.dumps(fields).encode()
+    found: dict[str, Any] = {}
+    traceable = trace_process.traceable_types
     try:
-        network = read_config(json.dumps(fields).encode(), "config.json")
+        trace_process.traceable_types = frozenset  # type: ignore[assignment]  # without transformers
+        network = read_config(data, "config.json")
+        how = "record of an encoder" if fields["model_type"] in encoder_families() else "record"
+        if "a guess with" in network.name:
+            how, found["guess"] = "guess", network.parameters
+        found |= {"how": how, "ours": network.parameters}
     except PaleoError as error:
-        why = str(error).partition(": ")[2].partition(";")[0].partition(", which is not read")[0]
-        return {"how": "not read", "why": f"not read: {why[:100]}"}
-    how = "guess" if "a guess with" in network.name else "record"
-    if fields["model_type"] in encoder_families():
-        how = "record of an encoder"
-    return {"how": how, "ours": network.parameters}
+        found |= {"how": "not read", "why": f"not read: {reason_of(error)}"}
+    finally:
+        trace_process.traceable_types = traceable
+    if found["how"].startswith("record") or fields["model_type"] in FAMILIES:
+        return found
+    try:
+        network = trace_process.trace_config(data, "config.json")
+        found |= {"how": "transformers", "ours": network.parameters}
+    except PaleoError as error:
+        found["why"] = f"not read: {reason_of(error)}"
+    found["resident_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return found
+
+
+def reason_of(error: Exception) -> str:
+    """Return the reason of a failure for the table."""
+    text = str(error).replace("config.json cannot be traced: ", "").replace("config.json cannot be built: ", "")
+    text = text.removeprefix("config.json: ").partition(";")[0].partition(", which is not read")[0]
+    return text.replace("|", "/")[:100]
 
 
 def ask(model_type: str) -> dict[str, Any]:
@@ -74,7 +101,7 @@ def ask(model_type: str) -> dict[str, Any]:
     try:
         answer = receiver.recv()
     except EOFError:
-        answer = {"theirs": None, "ours": None, "how": "not read", "why": "beyond the limit of memory or time"}
+        answer = {**NOTHING, "how": "not read", "why": "beyond the limit of memory or time"}
     process.join()
     return {"type": model_type, **answer}
 
@@ -93,18 +120,27 @@ def rows() -> list[dict[str, Any]]:
 
 def table(found: list[dict[str, Any]]) -> str:
     """Return the summary and the table in Markdown."""
-    lines = []
-    for how in ("record", "guess"):
-        compared = [row for row in found if row["how"] == how and row["ours"] and row["theirs"]]
-        near = sum(abs(row["ours"] / row["theirs"] - 1) <= 0.01 for row in compared)
+    lines: list[str] = []
+    for how, key in (("record", "ours"), ("guess", "guess")):
+        compared = [row for row in found if row[key] and row["theirs"] and how in ("guess", row["how"])]
+        near = sum(abs(row[key] / row["theirs"] - 1) <= 0.01 for row in compared)
         lines.append(f"- by {how}: {near} of {len(compared)} types within 1%")
-    lines += ["", "| type | read by | parameters | of transformers | difference |", "| :-- | :-- | --: | --: | --: |"]
+    ways: dict[str, int] = {}
+    for row in found:
+        ways[row["how"]] = ways.get(row["how"], 0) + 1
+    lines.append(f"- of {len(found)} types: " + ", ".join(f"{count} by {how}" for how, count in sorted(ways.items())))
+    largest = max(row["resident_bytes"] for row in found)
+    lines.append(f"- largest resident memory of a trace: {largest / 1e9:.2f} GB")
+    lines += ["", "| type | read by | parameters | of transformers | difference | of the guess |"]
+    lines.append("| :-- | :-- | --: | --: | --: | --: |")
     for row in found:
         ours, theirs = row["ours"], row["theirs"]
-        difference = f"{100 * (ours / theirs - 1):+.1f}%" if ours and theirs else ""
+        differences = [
+            f"{100 * (count / theirs - 1):+.1f}%" if count and theirs else "" for count in (ours, row["guess"])
+        ]
         counts = [f"{count:,}" if count else "" for count in (ours, theirs)]
         reason = row["how"] if ours else row["why"]
-        lines.append(f"| {row['type']} | {reason} | {counts[0]} | {counts[1]} | {difference} |")
+        lines.append(f"| {row['type']} | {reason} | {counts[0]} | {counts[1]} | {differences[0]} | {differences[1]} |")
     return "\n".join(lines) + "\n"
 
 

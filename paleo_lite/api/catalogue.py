@@ -9,6 +9,7 @@ from ..architectures import (
     Network,
     find_network,
     is_network_file,
+    path_of_network,
     read_network_file,
     trace_factory,
     trace_named,
@@ -118,7 +119,7 @@ def export(
     elif is_network_file(network):
         if inputs:
             raise BadValue("`--input` is for package.module:factory; a file defines its own inputs")
-        exported = read_network_file(Path(network), image_size)
+        exported = read_network_file(path_of_network(network), image_size)
     elif ":" in network:
         exported = trace_factory(network, inputs, image_size)
     else:

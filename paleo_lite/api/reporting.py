@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..architectures import Network, is_network_file
+from ..architectures import Network, is_network_file, path_of_network
 from ..counting import GENERATION_PHASES
 from ..errors import BadFile, BadValue, PaleoError
 from ..extras import require
@@ -591,7 +591,7 @@ def _network_sources(
     network = arguments.network
     shipped_descriptor = shipped_folder("models") / f"{prediction.network}.json"
     if isinstance(network, str) and is_network_file(network):
-        sources.append(_file_source("network", Path(network)))
+        sources.append(_file_source("network", path_of_network(network)))
     elif shipped_descriptor.is_file() and arguments.image_size is None:
         sources.append(_file_source("network", shipped_descriptor))
     sources += _device_sources(prediction.device, arguments.hardware_paths)

@@ -16,6 +16,7 @@ from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
 from ..files import cache_folder, file_exists, shipped_folder
 from .descriptor import FORMAT, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .inputs import Input, read_input
+from .locate import GGUF, WEIGHTS, find_shipped, locate
 from .network import Network, SequenceOptions
 
 IMPORTERS = {
@@ -31,6 +32,7 @@ has another format.
 MODELS = {
     ".onnx": "paleo_lite.architectures.onnx_file:read_onnx",
     ".pt2": "paleo_lite.architectures.exported:read_exported",
+    GGUF: "paleo_lite.architectures.gguf_network:read_gguf",
 }
 """Readers of files that contain a model with its weights, by suffix: functions of path, image size and options."""
 
@@ -102,7 +104,9 @@ def find_network(name: str, image_size: int | None = None, options: SequenceOpti
     ----------
     name : str
         ``"resnet50"``, or a path that ends in ``.json`` (a descriptor, a Hugging Face config, or a PALEO network file),
-        ``.prototxt`` (Caffe), ``.onnx`` or ``.pt2`` (written by ``torch.export.save``).
+        ``.prototxt`` (Caffe), ``.onnx``, ``.pt2`` (written by ``torch.export.save``), ``.gguf`` or ``.safetensors``
+        (beside its config), a folder with a ``config.json``, or the name of a model on the Hugging Face Hub, such as
+        ``Qwen/Qwen3-8B``, whose config is shipped or in the local cache of the Hub.
     image_size : int, optional
         Height and width of the images. A shipped network is traced again for another size than its descriptor's, which
         needs torch; the result is cached. PALEO and Caffe files are read with this input size.
@@ -122,7 +126,7 @@ def find_network(name: str, image_size: int | None = None, options: SequenceOpti
     if image_size is not None and (type(image_size) is not int or not 1 <= image_size <= _MAX_IMAGE_SIZE):
         raise BadValue(f"the image size must be an integer from 1 to {_MAX_IMAGE_SIZE:,} (got {image_size!r})")
     is_file = is_network_file(name)
-    path = Path(name) if is_file else _shipped_path(name)
+    path = path_of_network(name) if is_file else _shipped_path(name)
     network = read_network_file(path, image_size, options)
     if network.lengths is None and options is not None and options.needs_sequences:
         raise BadValue(
@@ -157,6 +161,9 @@ def _shipped_path(name: str) -> Path:
         return path
     by_normalized_name = {normalize_name(shipped): shipped for shipped in network_names()}
     shipped_name = by_normalized_name.get(normalize_name(name))
+    published = find_shipped(name) if shipped_name is None and "/" in name else None
+    if published is not None:
+        return published
     if shipped_name is None:
         hint = "'paleo-lite networks list' shows all."
         if name and file_exists(name, Path.exists):
@@ -177,8 +184,13 @@ def _pipelines_by_normalized_name() -> dict[str, str]:
 
 
 def is_network_file(name: str) -> bool:
-    """Return whether a network is named by the path of a file."""
-    return name.endswith((*IMPORTERS, *MODELS))
+    """Return whether a network is named by the path of a file or folder, or is in the local cache of the Hub."""
+    return name.endswith((*IMPORTERS, *MODELS, *WEIGHTS)) or locate(name) is not None
+
+
+def path_of_network(name: str) -> Path:
+    """Return the file of a network for which `is_network_file` holds."""
+    return locate(name) or Path(name)
 
 
 def read_network_file(path: Path, image_size: int | None = None, options: SequenceOptions | None = None) -> Network:

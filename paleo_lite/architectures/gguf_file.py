@@ -1,7 +1,7 @@
-"""Headers of GGUF files: the config of the network and the type of every tensor, without reading a tensor.
+"""Headers of GGUF files: the settings of the network and the type of every tensor, without reading a tensor.
 
-The reader is written by hand: the ``gguf`` package maps whole files, keeps an object per word of the vocabulary (two
-seconds for 128,000 words) and trusts the lengths in a file. This one skips vocabularies and has a limit for everything
+The reader is written by hand: the ``gguf`` package maps whole files, keeps an object per word of the vocabulary and
+trusts the lengths in a file. This one skips vocabularies and has a limit for everything
 that a file can ask for. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
@@ -241,38 +241,3 @@ class _Reader:
         """Pass over bytes in pieces, so that what is missing is noticed."""
         while size > 0:
             size -= len(self.read(min(size, 1 << 16)))
-
-
-def config_of(header: GgufHeader) -> dict[str, Any]:
-    """Return what the header says about the network, by the names that configs of Hugging Face use.
-
-    Settings that the file does not have are left out.
-    """
-    heads = _first(header.setting("attention.head_count"))
-    hidden_size = header.setting("embedding_length")
-    key_length = header.setting("attention.key_length")
-    if key_length is None and heads and hidden_size:
-        key_length = hidden_size // heads
-    table = next((tensor for tensor in header.tensors if tensor.name == "token_embd.weight"), None)
-    config = {
-        "model_type": header.architecture,
-        "num_hidden_layers": header.setting("block_count"),
-        "hidden_size": hidden_size,
-        "intermediate_size": _first(header.setting("feed_forward_length")),
-        "num_attention_heads": heads,
-        "num_key_value_heads": _first(header.setting("attention.head_count_kv")) or heads,
-        "head_dim": key_length,
-        "max_position_embeddings": header.setting("context_length"),
-        "sliding_window": header.setting("attention.sliding_window"),
-        "num_experts": header.setting("expert_count"),
-        "num_experts_per_tok": header.setting("expert_used_count"),
-        "moe_intermediate_size": header.setting("expert_feed_forward_length"),
-        "vocab_size": table.shape[-1] if table is not None and len(table.shape) == 2 else None,
-        "tie_word_embeddings": all(tensor.name != "output.weight" for tensor in header.tensors),
-    }
-    return {name: value for name, value in config.items() if value is not None}
-
-
-def _first(value: Any) -> Any:
-    """Return a setting that may be a list with a value per block: the largest one."""
-    return max(value, default=None) if isinstance(value, list) else value

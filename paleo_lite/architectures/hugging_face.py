@@ -16,7 +16,7 @@ from ..errors import BadDescriptor, BadValue, FactoryFailed
 from ..files import file_exists
 from .descriptor import read_bounded
 from .inputs import Input
-from .model_config import DEFAULT_TOKENS, decode_fields, is_known, read_config, text_lengths
+from .model_config import DEFAULT_TOKENS, decode_fields, is_known, name_of, read_config, text_lengths
 from .network import LANGUAGE_MODELS, Network, SequenceOptions
 from .tape import Config
 
@@ -51,16 +51,44 @@ def read_hugging_face(
         raise BadDescriptor(f"{reference}: there is no {path}; names of the hub would need a network connection")
     data = read_bounded(path)
     fields = decode_fields(data, str(path))
+    _check_classes(fields, str(path))
+    if is_known(fields) and not inputs:
+        return read_config(data, str(path), image_size, options)
+    if not inputs:
+        from .trace_process import trace_config
+
+        return trace_config(data, str(path), image_size, options)
+    built = BuiltModel(reference, Config(fields, str(path)), image_size)
+    return built.trace_inputs(inputs, options or SequenceOptions())
+
+
+def trace_with_transformers(data: bytes, path: str, image_size: int | None, options: SequenceOptions) -> Network:
+    """Build the model of a config in this process and trace it with the usual inputs of such models.
+
+    Parameters
+    ----------
+    data, path : bytes, str
+        Content of the config, and its path for messages.
+    image_size : int or None
+        Height and width of the images, in place of the config's.
+    options : SequenceOptions
+        Tokens and phase.
+
+    Raises
+    ------
+    BadDescriptor, BadValue, FactoryFailed, TraceFailed, MissingExtra
+    """
+    fields = decode_fields(data, path)
+    _check_classes(fields, path)
+    built = BuiltModel(path, Config(fields, path), image_size)
+    network = built.trace_phase(options) if built.generates_text else built.trace_inputs((), options)
+    return network._replace(name=name_of(path))
+
+
+def _check_classes(fields: dict[str, Any], path: str) -> None:
     classes = fields.get("architectures") or []
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise BadDescriptor(f"{path}: $.architectures is {classes!r}; it must be a list of class names")
-    if is_known(fields) and not inputs:
-        return read_config(data, str(path), image_size, options)
-    options = options or SequenceOptions()
-    built = BuiltModel(reference, Config(fields, str(path)), image_size)
-    if built.generates_text and not inputs:
-        return built.trace_phase(options)
-    return built.trace_inputs(inputs, options)
 
 
 def cache_argument(module: Any) -> str | None:
@@ -75,7 +103,7 @@ class BuiltModel:
     Parameters
     ----------
     reference : str
-        ``hf:PATH``, for messages.
+        Path of the config, or ``hf:PATH``, for messages.
     config : Config
         The fields of the config.
     image_size : int, optional
@@ -117,7 +145,7 @@ class BuiltModel:
 
     def _build(self, image_size: int | None) -> tuple[Any, Any]:
         """Return the module and its config object."""
-        from .build import build_module
+        from .build import MetaParameters
 
         fields = self.fields.fields
         classes = fields.get("architectures")
@@ -128,16 +156,31 @@ class BuiltModel:
             if image_size is not None:
                 config.image_size = image_size
             if class_name is None:
-                factory = self.transformers.AutoModel.from_config
+                factory = self._factory_of(config)
             else:
                 factory = getattr(self.transformers, class_name)
                 if not (isinstance(factory, type) and issubclass(factory, self.transformers.PreTrainedModel)):
                     raise TypeError(f"{class_name} is not a model")  # a file may name anything
-            module = build_module(lambda: factory(config))
+            module = self._build_on_meta(factory, config, MetaParameters())
         except Exception as error:
             message = " ".join(str(error).split())[:200]
             raise FactoryFailed(f"{self.reference} cannot be built: {type(error).__name__}: {message}") from error
         return module, config
+
+    def _factory_of(self, config: Any) -> Any:
+        """Return the builder of a config without a class: of the model that writes text, if there is one."""
+        writers = self.transformers.AutoModelForCausalLM
+        chosen = writers if type(config) in writers._model_mapping else self.transformers.AutoModel
+        return chosen.from_config
+
+    def _build_on_meta(self, factory: Any, config: Any, mode: Any) -> Any:
+        """Return the module without memory for its weights, also where a constructor fails on tensors with values."""
+        try:
+            with mode:
+                return factory(config)
+        except Exception:  # most constructors read small tables; those that cannot build every tensor on meta
+            with self.torch.device("meta"):
+                return factory(config)
 
     def trace_inputs(self, inputs: Sequence[Input], options: SequenceOptions) -> Network:
         """Trace the module once, with the given inputs or the usual ones of such models.

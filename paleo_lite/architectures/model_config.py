@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..counting import GENERATION_PHASES, INPUT, Layer
-from ..errors import BadDescriptor, BadValue
+from ..errors import BadDescriptor, BadValue, FactoryFailed, TraceFailed
+from ..files import file_exists
 from ..units import format_si
+from .descriptor import read_bounded
 from .language_models.decoder import add_decoder, count_next_token_parameters
 from .language_models.families import FAMILIES, describe_decoder
 from .language_models.family import Family
@@ -26,10 +28,12 @@ from .language_models.guess import NOT_GUESSED, guess_family
 from .language_models.records.vision import describe_tower
 from .language_models.traits import Attention, Block, CompressedAttention, Decoder, Experts, LatentAttention
 from .language_models.vision import VisionTower, resident_weights, tower_layers
+from .locate import cached_name
 from .network import LANGUAGE_MODELS, Lengths, Network, Publication, SequenceOptions
 from .tape import Config, Tape
 
 if TYPE_CHECKING:
+    from .checkpoint import StoredWeights
     from .encoder_models.families import EncoderFamily
     from .encoder_models.traits import EncoderModel
 
@@ -54,6 +58,15 @@ VISION_PARTS = {
 }  # fmt: skip
 """Model types of vision-language models and of their vision encoders, likewise."""
 
+
+TRACED = "transformers "
+"""Begin of the source of networks that were traced."""
+
+_SIDECAR = "hf_quant_config.json"
+"""File of modelopt beside a config."""
+
+_QUANTIZED = ("quantization_config", "compression_config", "text_config", "thinker_config")
+"""Keys under which a config says how its checkpoint is quantized."""
 
 _INFINITY = re.compile(rb"(?<=[:,\[\s])(?:Infinity|NaN)(?=\s*[,\]}])")
 
@@ -90,7 +103,9 @@ def read_config(
         If more tokens are requested than the model knows positions, or a phase that it does not have.
     """
     options = options or SequenceOptions()
-    fields = _thinker_part(decode_fields(data, path))
+    fields = decode_fields(data, path)
+    stored_weights = _read_checkpoint(fields, path)
+    fields = _thinker_part(fields)
     whole_fields = fields
     fields, part_note = _text_part(fields, path)
     config = Config(fields, path)
@@ -103,13 +118,64 @@ def read_config(
     elif model_type in encoder_families():
         network = _read_model_type(config, encoder_families()[str(model_type)], image_size, options)
     else:
-        network = _read_guess(config, options)
+        network = _read_unknown(config, Config(whole_fields, path), image_size, options)
+        if network.source.startswith(TRACED):
+            return network._replace(stored_weights=stored_weights, rebuild=rebuild if network.rebuild else None)
     if part_note:
         network, part_note = _add_vision_encoder(network, whole_fields, path, image_size, options, part_note)
         if whole_fields.get("audio_config"):
             part_note = f"{part_note}; its audio encoder is not included"
     notes = (*((part_note,) if part_note else ()), *network.notes)
-    return network._replace(notes=notes, rebuild=rebuild, publication=_publication(Config(whole_fields, path)))
+    return network._replace(
+        notes=notes,
+        rebuild=rebuild,
+        publication=_publication(Config(whole_fields, path)),
+        stored_weights=stored_weights,
+    )
+
+
+def _read_checkpoint(fields: dict[str, Any], path: str) -> StoredWeights | None:
+    """Return how the checkpoint stores its weights, by the config and by the file beside it."""
+    sidecar = Path(path)
+    sidecar = sidecar.with_name(sidecar.name.replace("config.json", _SIDECAR)) if sidecar.name else sidecar
+    beside = None
+    if fields.get("quantization_config") is None and sidecar.name.endswith(_SIDECAR) and file_exists(sidecar):
+        beside = decode_fields(read_bounded(sidecar), str(sidecar))
+    if beside is None and not any(key in fields for key in _QUANTIZED):
+        return None
+    from .checkpoint import read_stored_weights
+
+    return read_stored_weights(fields, beside, path)
+
+
+def _read_unknown(config: Config, whole: Config, image_size: int | None, options: SequenceOptions) -> Network:
+    """Return the network of a type without a record: traced if ``transformers`` knows the type, else a guess.
+
+    A traced network is that of one device, and of all blocks; parts of it are guessed.
+
+    Parameters
+    ----------
+    config, whole : Config
+        Fields of the part that writes text, and of the whole model.
+    image_size : int or None
+        Height and width of the images.
+    options : SequenceOptions
+        Tokens, phase and parallelism.
+    """
+    from .trace_process import trace_config, traceable_types
+
+    model_type = whole.fields.get("model_type")
+    degrees = (options.tensor_parallel, options.context_parallel, options.expert_parallel)
+    if model_type not in traceable_types() or degrees != (1, 1, 1) or options.blocks is not None:
+        return _read_guess(config, options)
+    try:
+        return trace_config(msgspec.json.encode(whole.fields), whole.where, image_size, options)
+    except (FactoryFailed, TraceFailed) as failure:
+        try:
+            network = _read_guess(config, options)
+        except BadDescriptor:
+            raise failure from None
+        return network._replace(notes=(*network.notes, f"transformers does not trace the model: {failure}"))
 
 
 def _read_guess(config: Config, options: SequenceOptions) -> Network:
@@ -168,8 +234,8 @@ def unknown_model_type(config: Config) -> BadDescriptor:
     if reason:
         nearest = f"the usual keys do not tell its parts ({reason})"
     return config.fail(
-        f"$.model_type is {model_type!r}, which is not read; {nearest}. To trace the model with an installed "
-        "transformers, give hf:FOLDER, the folder of this config.json"
+        f"$.model_type is {model_type!r}, which is not read; {nearest}. An installed transformers that knows "
+        "the type traces the model"
     )
 
 
@@ -295,8 +361,12 @@ def _is_with_head(config: Config, classes: tuple[str, ...]) -> bool:
     return not named[0].endswith("Model") or named[0].endswith("LMHeadModel")
 
 
-def _name_of(path: str) -> str:
+def name_of(path: str) -> str:
+    """Return the name of a network by the path of its config: its folder, repository or file."""
     file = Path(path)
+    repository = cached_name(file)
+    if repository is not None:
+        return repository
     return file.parent.name if file.name == "config.json" and file.parent.name else file.stem
 
 
@@ -343,7 +413,7 @@ def _read_decoder(config: Config, family: Family, options: SequenceOptions) -> N
     tape = Tape(config.where, lengths, _is_fused(config, options), options)
     add_decoder(tape, decoder, has_head)
     source = f"Hugging Face config, {config.fields['model_type']}"
-    network = tape.network(_name_of(config.where), ((1, lengths.queries),), source, tuple(notes))
+    network = tape.network(name_of(config.where), ((1, lengths.queries),), source, tuple(notes))
     return network._replace(
         lengths=lengths,
         blocks=blocks,
@@ -365,7 +435,7 @@ def _check_parallelism(
     config: Config, decoder: Decoder, lengths: Lengths, options: SequenceOptions, is_fused: bool
 ) -> None:
     """Raise BadValue if heads, tokens or experts cannot be divided among the devices."""
-    name = _name_of(config.where)
+    name = name_of(config.where)
     tensor = options.tensor_parallel
     for block in decoder.blocks:
         for mixer in block.mixers:
@@ -421,7 +491,7 @@ def text_lengths(
     keys = tokens + new_tokens
     if known is not None and keys > known:
         requested = f"a context of {tokens} and one more token" if is_decode else f"a sequence of {tokens} tokens"
-        raise BadValue(f"{_name_of(config.where)} knows {known} positions ($.{positions}); {requested} is too long")
+        raise BadValue(f"{name_of(config.where)} knows {known} positions ($.{positions}); {requested} is too long")
     if keys % options.context_parallel:
         raise BadValue(f"--context-parallel {options.context_parallel} does not divide a sequence of {keys} tokens")
     queries = 1 if is_decode else keys // options.context_parallel
@@ -461,7 +531,7 @@ def _read_model_type(
         add_encoder_model(tape, model, family.root_of(class_name))
     notes = _encoder_notes(family, options, lengths)
     source = f"Hugging Face config, {name}"
-    network = tape.network(_name_of(config.where), _inputs(tape, family, lengths), source, notes)
+    network = tape.network(name_of(config.where), _inputs(tape, family, lengths), source, notes)
     return network._replace(lengths=lengths, blocks=blocks, group=_GROUPS[family.reads])
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from ..counting import GENERATION_PHASES, Layer, Shape
 from ..errors import UnknownName
+
+if TYPE_CHECKING:
+    from .checkpoint import StoredWeights
 
 
 class Lengths(NamedTuple):
@@ -139,6 +142,8 @@ class Network(NamedTuple):
         Whether the publisher of such models counts the embedding of the inputs as active.
     left_out_parameters : int
         Number of parameters of the checkpoint that are not in the layers: those of multi-token prediction layers.
+    stored_weights : StoredWeights or None
+        How the checkpoint stores its weight matrices; None for one that is not quantized.
     """
 
     name: str
@@ -156,6 +161,7 @@ class Network(NamedTuple):
     tower_parameters: int = 0
     embedding_is_active: bool = True
     left_out_parameters: int = 0
+    stored_weights: StoredWeights | None = None
 
     def __repr__(self) -> str:
         return f"<Network {self.name}: {len(self.layers)} layers, {self.parameters:,} parameters>"

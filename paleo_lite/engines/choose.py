@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..errors import BadValue
+from ..formats import FORMATS
 from ..machines import Device
 from .constants import engine_constants
 from .rates import KERNEL_FORMATS
@@ -15,6 +18,58 @@ ARCHITECTURES = ("Ampere", "Hopper", "Ada", "Blackwell")
 def has_constants(device: Device) -> bool:
     """Return whether engines have constants that speak for a device."""
     return device.vendor == "NVIDIA" and device.architecture in ARCHITECTURES and bool(engine_constants().classes)
+
+
+class PartFormats(NamedTuple):
+    """Formats in which a checkpoint stores most weights of the projections, feed-forward parts and experts.
+
+    Attributes
+    ----------
+    projections, feed_forward, experts : str or None
+        Formats, of `paleo_lite.formats.FORMATS`; None for 16 bits.
+    has_narrow_activations : bool
+        Whether activations are quantized as well.
+    """
+
+    projections: str | None
+    feed_forward: str | None
+    experts: str | None
+    has_narrow_activations: bool
+
+
+def checkpoint_formats(precision: str, stored: PartFormats, kv_cache: str, device: Device) -> Formats:
+    """Return the formats of the kernels of a quantized checkpoint.
+
+    Products run in the precision of the format where the checkpoint quantizes activations and the device has a peak in
+    it, else in 16 bits, to which weights are converted.
+
+    Raises
+    ------
+    BadValue
+        If no kernels exist for a format.
+    """
+    plain = precision if precision in ("fp16", "fp32", "tf32") else "bf16"
+    peaks = {peak.precision for peak in device.peaks}
+
+    def of_part(name: str | None) -> str:
+        if name is None:
+            return plain
+        name = {"gptq": "int4", "awq": "int4", "nf4": "int4", "fp4": "nvfp4", "mxfp8": "fp8"}.get(name, name)
+        own = FORMATS[name].precision
+        runs_narrow = stored.has_narrow_activations and own in peaks
+        if name == "mxfp4":
+            return "mxfp4-mxfp8" if runs_narrow and "fp8" in peaks else "mxfp4"
+        if name == "int8":
+            return "w8a8" if runs_narrow else "int8"
+        if not runs_narrow:
+            name = {"fp8": "w8a16", "fp8-block": "w8a16", "nvfp4": "int4"}.get(name, name)
+        if name not in KERNEL_FORMATS:
+            raise BadValue(f"engines have no kernels for weights in {name}; give --weights")
+        return name
+
+    cache = kv_cache if kv_cache != "fp4" else "nvfp4"
+    parts = (of_part(stored.projections), of_part(stored.feed_forward), of_part(stored.experts))
+    return Formats(*parts, plain, f"bf16/{cache}")
 
 
 def choose_formats(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from ..formats import bytes_per_number
 from ..machines import Device
@@ -12,16 +13,50 @@ from .kernels import Attention, CountedKernel, Experts, Pointwise, Product
 from .rates import kernel_rates
 from .step import EngineStep
 
-REPORTED_SHARE = 0.99
-"""Share of the memory of a device that its driver reports."""
+REPORTED_SHARE = 0.9915
+"""Share of the memory of a device that its driver reports, apart from `KEPT_BYTES`."""
+
+KEPT_BYTES = 0.13 * 2**30
+"""Bytes that a driver keeps on every device."""
 
 LOGIT_BYTES = {"vllm": 46.0}
 """Bytes per logit at the peak of a sampler, of engines that sample for the largest batch before they size the cache.
 
 vLLM's sorts logits in 32 bits for the limits of the nucleus: 16 and 32 bits, sorted values and 64-bit indices, and what
 the sort needs, 42 bytes (v1/sample/ops/topk_topp_sampler.py). Its logs say 41 (1.26 GiB for 256 sequences of Llama 3,
-https://github.com/vllm-project/vllm/pull/10511) to 50.
+https://github.com/vllm-project/vllm/pull/10511) to 50; gpt-oss-120b on an H100 leaves room for 34 only.
 """
+
+
+PADDED_EXPERTS = {"vllm": {"mxfp4": (256, 1), "mxfp4-mxfp8": (256, 256)}}
+"""Multiples to which engines pad the hidden and the inner size of experts, by engine and format of their kernels.
+
+vLLM loads gpt-oss-120b, whose checkpoint has 60.8 GiB, in 64.38 GiB on an H100 with Triton's kernels
+(https://github.com/vllm-project/vllm/issues/33155), which is a hidden size of 3,072 instead of 2,880. With Marlin's,
+which pad the inner size as well, it was 65.97 (https://github.com/vllm-project/vllm/issues/23278).
+"""
+
+
+def padding_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> float:
+    """Return the bytes by which an engine pads the experts on one device."""
+    multiples = PADDED_EXPERTS.get(step.engine, {}).get(step.formats.experts)
+    total = 0.0
+    for counted in kernels:
+        kernel = counted.kernel
+        if multiples is None or not isinstance(kernel, Experts):
+            continue
+        _, weight_bytes, _ = kernel_rates(step.device, step.formats.experts)
+        degree = step.placement.devices // step.placement.experts
+        inner_size = kernel.inner_size / degree
+        padded = _round_up(kernel.hidden_size, multiples[0]) * _round_up(inner_size, multiples[1])
+        numbers = kernel.experts / step.placement.experts * kernel.matrices
+        total += counted.count * numbers * (padded - kernel.hidden_size * inner_size) * weight_bytes
+    return total
+
+
+def _round_up(size: float, multiple: int) -> int:
+    """Return the least multiple that is not smaller than a size."""
+    return ceil(size / multiple) * multiple
 
 
 def stored_weight_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> float:
@@ -71,9 +106,10 @@ def reported_bytes(device: Device) -> float:
     """Return the memory of a device that its driver reports.
 
     What data sheets call a gigabyte of memory is a gibibyte, of which the driver keeps about 1%: an A100 of 80 GB
-    reports 84,990,623,744 bytes, an H100 85,018,279,936, a B200 of 180 GB 191,503,138,816.
+    reports 84,990,623,744 bytes, an H100 85,018,279,936, a B200 of 180 GB 191,503,138,816, an RTX 3090 23.69 GiB and an
+    RTX 4090 23.65 GiB (messages of PyTorch).
     """
-    return REPORTED_SHARE * device.memory_bytes / 1e9 * 2**30
+    return REPORTED_SHARE * device.memory_bytes / 1e9 * 2**30 - KEPT_BYTES
 
 
 def activation_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: int, sequences: int = 0) -> float:

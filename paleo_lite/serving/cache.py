@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ..architectures.checkpoint import StoredWeights
 from ..counting import Layer
 from ..counting.kinds import cached_elements
-from ..engines.memory import activation_bytes, reported_bytes, sequence_bytes, stored_weight_bytes
+from ..engines.memory import activation_bytes, padding_bytes, reported_bytes, sequence_bytes, stored_weight_bytes
 from ..errors import DoesNotFit
 from ..formats import bytes_per_number
 from ..machines import Device
@@ -115,6 +116,10 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Engine, *, mean_token
     tokens = max(round(mean_tokens), 2)
     kernels = device_kernels(on_device, "decode", tokens - 1)
     weights_bytes = stored_weight_bytes(step, kernels)
+    has_own_formats = isinstance(on_device.workload.stored_format, StoredWeights)
+    if has_own_formats and groups == 1:  # also of the modules that have another format than most
+        weights_bytes = float(model_bytes(on_device.decode_workload(tokens - 1))[0])
+    weights_bytes += padding_bytes(step, kernels)
     activations_bytes = activation_bytes(step, kernels, engine.max_batched_tokens, engine.max_sequences)
     cache_bytes = _cache_bytes(device, engine, weights_bytes, activations_bytes)
     per_sequence = sequence_bytes(step, kernels, tokens)

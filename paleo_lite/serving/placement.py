@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from itertools import product
 
+from ..architectures.checkpoint import StoredWeights
 from ..architectures.network import SequenceOptions
 from ..counting.kinds import is_attention
 from ..distributed.links import Topology
 from ..engines.blocks import Fusion, sampled_logits
-from ..engines.choose import choose_formats, has_constants
+from ..engines.choose import PartFormats, checkpoint_formats, choose_formats, has_constants
 from ..engines.kernels import Attention, Experts
 from ..engines.records import FUSIONS, engine_of_policy
 from ..engines.step import EngineKernels, EngineStep, Placement
 from ..errors import BadValue
+from ..formats import Part
 from ..machines import Device
+from ..timing.quantization import parts_of
+from ..timing.workload import Workload
 from .engines import Engine, with_host
 from .iteration_times import ModelOnDevice
 from .kernel_tables import device_kernels
@@ -115,6 +119,28 @@ def possible_divisions(on_device: ModelOnDevice) -> list[tuple[int, int]]:
     return [pair for pair in product(degrees, groups) if pair != (1, 1)]
 
 
+def part_formats(workload: Workload) -> PartFormats | None:
+    """Return the formats that most weights of a checkpoint have by part; None where the question names a format."""
+    stored = workload.stored_format
+    if not isinstance(stored, StoredWeights):
+        return None
+    layers = workload.layers
+    parts = parts_of(layers, workload.reads_tokens)
+
+    def main_name(part: Part, is_projection: bool = False) -> str | None:
+        chosen = [
+            (layer, own)
+            for layer, own in zip(layers, parts)
+            if own == part and (part == "experts" or ("attn" in layer.name) == is_projection)
+        ]
+        main = stored.main_format([layer for layer, _ in chosen], [own for _, own in chosen])
+        return None if main is None else main.name
+
+    return PartFormats(
+        main_name("dense", is_projection=True), main_name("dense"), main_name("experts"), stored.has_narrow_activations
+    )
+
+
 def _engine_kernels(
     device: Device,
     engine: str,
@@ -125,13 +151,17 @@ def _engine_kernels(
     is_latent: bool = False,
 ) -> EngineKernels:
     workload = on_device.workload
-    formats = choose_formats(
-        workload.precision,
-        workload.weights,
-        on_device.kv_cache,
-        has_experts=has_experts,
-        has_latent_attention=is_latent,
-    )
+    stored = part_formats(workload)
+    if stored is not None:
+        formats = checkpoint_formats(workload.precision, stored, on_device.kv_cache, device)
+    else:
+        formats = choose_formats(
+            workload.precision,
+            workload.weights,
+            on_device.kv_cache,
+            has_experts=has_experts,
+            has_latent_attention=is_latent,
+        )
     return EngineKernels(EngineStep(device, engine, formats, placement), fusion)
 
 

@@ -209,8 +209,9 @@ def _count_at_context(name: str, context: int, precision: str) -> CountedNetwork
 
 
 def _count_with_stored_weights(network: Network, layers: tuple[Layer, ...], precision: str) -> Work:
-    """Return the work of the layers of a network, with weights at inference in the format of the precision."""
-    work, stored = count(layers, precision), format_of_weights(None, precision)
+    """Return the work of the layers of a network, with weights in the formats of its checkpoint or the precision."""
+    work = count(layers, precision)
+    stored = network.stored_weights or format_of_weights(None, precision)
     if stored is None:
         return work
     return read_stored_weights(work, layers, stored, reads_tokens=network.lengths is not None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from ..architectures.checkpoint import StoredWeights
 from ..counting import Layer, Work
 from ..counting.kinds import class_of, is_attention
 from ..counting.kinds.products import MATRIX_CLASSES
@@ -86,7 +87,9 @@ def is_stored(layers: Sequence[Layer], stored: Format | None, reads_tokens: bool
     return tuple(part in chosen for part in parts)
 
 
-def parameter_bytes(layers: Sequence[Layer], precision: str, stored: Format | None, reads_tokens: bool) -> int:
+def parameter_bytes(
+    layers: Sequence[Layer], precision: str, stored: Format | StoredWeights | None, reads_tokens: bool
+) -> int:
     """Return the bytes of all parameters at inference.
 
     Parameters
@@ -95,28 +98,33 @@ def parameter_bytes(layers: Sequence[Layer], precision: str, stored: Format | No
         The layers.
     precision : str
         Precision of the arithmetic.
-    stored : Format or None
-        Format of the weight matrices; None if all parameters have the numbers of the precision.
+    stored : Format, StoredWeights or None
+        Format of the weight matrices, or the formats of a checkpoint; None if all parameters have the numbers of the
+        precision.
     reads_tokens : bool
         As in `parts_of`.
     """
     parameters = sum(layer.parameters for layer in layers)
     if stored is None:
         return parameters * element_bytes(precision)
-    sizes = stored_bytes_per_number(layers, stored, reads_tokens)
     elements, total = 0, 0.0
-    for layer, size in zip(layers, sizes):
+    for layer, size in zip(layers, stored_bytes_per_number(layers, stored, reads_tokens)):
         if size is not None and layer.parameters:
             elements += prod(layer.weights[0])
             total += prod(layer.weights[0]) * size
     return round(total) + (parameters - elements) * wide_bytes(precision)
 
 
-def stored_bytes_per_number(layers: Sequence[Layer], stored: Format | None, reads_tokens: bool) -> list[float | None]:
+def stored_bytes_per_number(
+    layers: Sequence[Layer], stored: Format | StoredWeights | None, reads_tokens: bool
+) -> list[float | None]:
     """Return the bytes per number of the weight matrix of each layer; None for matrices that are not quantized.
 
     Under a mixture of llama.cpp they are means over all blocks, so that some blocks of a network count as all of them.
     """
+    if isinstance(stored, StoredWeights):
+        formats = stored.formats_of(layers, parts_of(layers, reads_tokens))
+        return [None if own is None else own.bytes_per_number for own in formats]
     chosen = is_stored(layers, stored, reads_tokens)
     if stored is None or stored.mixture is None:
         return [stored.bytes_per_number if is_chosen and stored is not None else None for is_chosen in chosen]
@@ -185,7 +193,11 @@ def proportions_of(layers: Sequence[Layer]) -> Proportions:
 
 
 def read_stored_weights(
-    work: Work, layers: Sequence[Layer], stored: Format | None, reads_tokens: bool, batch_size: int | None = None
+    work: Work,
+    layers: Sequence[Layer],
+    stored: Format | StoredWeights | None,
+    reads_tokens: bool,
+    batch_size: int | None = None,
 ) -> Work:
     """Return the work of inference with weights read in their format, and with products in 16 bits marked.
 
@@ -195,8 +207,9 @@ def read_stored_weights(
         Counts with all weights in the precision.
     layers : sequence of Layer
         The counted layers.
-    stored : Format or None
-        Format of the weight matrices; None if all parameters have the numbers of the precision.
+    stored : Format, StoredWeights or None
+        Format of the weight matrices, or the formats of a checkpoint; None if all parameters have the numbers of the
+        precision.
     reads_tokens : bool
         As in `parts_of`.
     batch_size : int or None
@@ -206,8 +219,8 @@ def read_stored_weights(
     wide_size = element_size if stored is None else wide_bytes(work.precision)
     read, inference = COLUMNS.index("bytes_read"), PASSES.index("inference")
     fixed, per_sample = work.fixed.copy(), work.per_sample.copy()
-    chosen = is_stored(layers, stored, reads_tokens)
     sizes = stored_bytes_per_number(layers, stored, reads_tokens)
+    chosen = [size is not None for size in sizes]
     for index, layer in enumerate(layers):
         if not layer.weights:
             continue

@@ -24,6 +24,7 @@ from .training_recipes import TRAINING_RECIPES, find_recipe
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ..architectures.checkpoint import StoredWeights
     from .fine_tuning import FineTuning
 
 
@@ -187,10 +188,15 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         return sum(layer.parameters for layer in self.trained_layers if not layer.attributes.get("frozen", False))
 
     @property
-    def stored_format(self) -> Format | None:
-        """Format of the weight matrices at inference; None if all parameters have the numbers of the precision."""
+    def stored_format(self) -> Format | StoredWeights | None:
+        """Format of the weight matrices at inference; None if all parameters have the numbers of the precision.
+
+        The formats of a quantized checkpoint hold unless `weights` names another.
+        """
         if passes_of(self.phase) != ("inference",):
             return None
+        if self.weights is None and self.network.stored_weights is not None:
+            return self.network.stored_weights
         return format_of_weights(self.weights, self.precision)
 
     @property

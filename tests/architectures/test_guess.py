@@ -9,6 +9,7 @@ import json
 
 import pytest
 
+from paleo_lite.architectures import trace_process
 from paleo_lite.architectures.language_models.guess import NOT_GUESSED
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
@@ -86,7 +87,8 @@ def test_a_config_without_the_keys_of_a_decoder_is_not_guessed(config):
 
 
 @pytest.mark.parametrize("model_type", NOT_GUESSED)
-def test_types_whose_keys_do_not_tell_their_parts_are_not_guessed(model_type):
+def test_types_whose_keys_do_not_tell_their_parts_are_not_guessed(model_type, monkeypatch):
+    monkeypatch.setattr(trace_process, "traceable_types", frozenset)  # as without transformers
     with pytest.raises(BadDescriptor, match=rf"{model_type}', which is not read; the usual keys do not tell its parts"):
         network(LLAMA_3_8B, model_type=model_type)
 

@@ -526,7 +526,7 @@ def test_indivisible_heads_are_an_error():
 
 
 def test_an_unknown_model_type_names_the_nearest_and_another_way():
-    with pytest.raises(BadDescriptor, match=r"nearest known types are qwen3.*hf:FOLDER"):
+    with pytest.raises(BadDescriptor, match=r"nearest known types are qwen3.*installed transformers"):
         read_config(b'{"model_type": "qwen4"}', "some/config.json")
 
 

@@ -1,0 +1,497 @@
+"""How a checkpoint stores the weights of each module, by its ``quantization_config`` or ``hf_quant_config.json``.
+
+Each method of quantization is a function from the fields of its config to a `StoredWeights`; `METHODS` lists them.
+Unless the config says otherwise embeddings, the head, routers, norms, biases, convolutions and vision towers keep 16
+bits, as in the libraries that write such checkpoints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import translate
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import msgspec
+
+from ..counting import Layer
+from ..errors import BadDescriptor
+from ..formats import FORMATS, Format, Part
+
+Fields = dict[str, Any]
+
+CONVERTED_PARTS: tuple[Part, ...] = ("dense", "experts")
+"""Parts of a network that methods convert, unless the config says otherwise."""
+
+
+class Modules(msgspec.Struct, frozen=True):
+    """Modules by name, by the first names of the modules that contain them, or by a pattern.
+
+    Names begin at the number of the block, so that the prefixes of vision-language models do not matter.
+
+    Attributes
+    ----------
+    names : frozenset of str
+        Names of modules; what they contain belongs to them.
+    pattern : str
+        Regular expression that is matched from the beginning of a name; empty for none.
+    """
+
+    names: frozenset[str] = frozenset()
+    pattern: str = ""
+
+    def contain(self, name: str) -> bool:
+        """Return whether a module is among these."""
+        return any(self._contain(alias) for alias in _aliases(name))
+
+    def _contain(self, name: str) -> bool:
+        parts = name.split(".")
+        for begin in range(len(parts)):
+            for end in range(begin + 1, len(parts) + 1):
+                if ".".join(parts[begin:end]) in self.names:
+                    return True
+        return bool(self.pattern) and re.match(self.pattern, name) is not None
+
+
+_ALIASES = ((".self_attn.", ".attn."), (".mlp.", ".ffn."), (".mlp.", ".block_sparse_moe."), (".mlp.", ".feed_forward."))
+"""Names of modules in ``transformers``, and in the repositories of some publishers."""
+
+
+def _aliases(name: str) -> list[str]:
+    """Return the names under which a config may list a layer."""
+    short = _from_block(name) or name
+    return [short, *(short.replace(ours, theirs) for ours, theirs in _ALIASES if ours in short)]
+
+
+_TEXT_PREFIXES = ("model.", "language_model.", "backbone.", "transformer.", "decoder.", "text_model.")
+"""Names of modules that contain the blocks and tables of the part that writes text."""
+
+
+def _from_block(name: str) -> str | None:
+    """Return a name from the list of blocks on; None for a block outside the part that writes text."""
+    before, found, rest = name.partition("layers.")
+    if found and not before.startswith("*"):
+        is_text = not _without_prefixes(before)
+        return found + rest if is_text else None
+    return _without_prefixes(name)
+
+
+def _without_prefixes(name: str) -> str:
+    """Return a name without the modules that contain the part that writes text."""
+    while name.startswith(_TEXT_PREFIXES):
+        name = name.partition(".")[2]
+    return name
+
+
+def modules_of(patterns: Iterable[str]) -> Modules:
+    """Return the modules that a list of a config names.
+
+    Parameters
+    ----------
+    patterns : iterable of str
+        Names such as ``lm_head``, globs such as ``model.layers.0.self_attn*``, or ``re:`` with a regular expression.
+
+    Raises
+    ------
+    BadDescriptor
+        If an entry is no text, or no regular expression.
+    """
+    names, expressions = set(), []
+    for text in patterns:
+        if not isinstance(text, str):
+            raise BadDescriptor(f"the names of modules must be texts (got {text!r})")
+        if text.startswith("re:"):
+            expressions.append(f"(?:{_from_expression(text[3:])})")
+            continue
+        short = _from_block(text)
+        if short is None:
+            continue
+        if any(mark in short for mark in "*?["):
+            whole = translate(short).removesuffix(r"\Z").removesuffix(r"\z")
+            expressions.append(rf"{whole}(?:\..*)?\Z")
+        else:
+            names.add(short)
+    return Modules(frozenset(names), "|".join(expressions))
+
+
+def _from_expression(text: str) -> str:
+    """Return a regular expression of a whole name as one of a name from its block on."""
+    if len(text) > 10_000:
+        raise BadDescriptor("a regular expression of a module's name is too long")
+    begin = text.rfind("layers")
+    text = text[begin:] if begin > 0 and "(" not in text[:begin] else text
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise BadDescriptor(f"{text!r} is no regular expression of modules' names ({error})") from None
+    return text
+
+
+_TOWERS = ("vision.", "visual.")
+"""Begin of the names of layers of vision towers."""
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A format for some modules; None for 16 bits."""
+
+    modules: Modules
+    stored: Format | None
+
+
+class StoredWeights(msgspec.Struct, frozen=True):
+    """Formats of the weight matrices of a checkpoint.
+
+    Attributes
+    ----------
+    method : str
+        Method of quantization, for messages.
+    stored : Format or None
+        Format of the modules that no rule names; None for 16 bits.
+    rules : tuple of Rule
+        Rules for modules, the first of which that contains a module holds.
+    parts : tuple of str
+        Parts of a network for which `stored` holds.
+    has_narrow_activations : bool
+        Whether activations are quantized as well, so that products run in the precision of the format.
+    """
+
+    method: str
+    stored: Format | None
+    rules: tuple[Rule, ...] = ()
+    parts: tuple[Part, ...] = CONVERTED_PARTS
+    has_narrow_activations: bool = False
+
+    def format_of(self, layer: Layer, part: Part | None) -> Format | None:
+        """Return the format of a layer's weight matrix; None if it has 16 bits.
+
+        Parameters
+        ----------
+        layer : Layer
+            The layer.
+        part : str or None
+            Its part of the network, as `paleo_lite.timing.quantization.parts_of` tells it.
+        """
+        if part is None or part == "router" or layer.kind.startswith("conv") or layer.name.startswith(_TOWERS):
+            return None
+        for rule in self.rules:
+            if rule.modules.contain(layer.name):
+                return rule.stored
+        return self.stored if part in self.parts else None
+
+    def formats_of(self, layers: Sequence[Layer], parts: Sequence[Part | None]) -> list[Format | None]:
+        """Return the format of each layer's weight matrix; None for those of 16 bits."""
+        return [self.format_of(layer, part) for layer, part in zip(layers, parts)]
+
+    def main_format(self, layers: Sequence[Layer], parts: Sequence[Part | None]) -> Format | None:
+        """Return the format that most numbers of some layers have."""
+        numbers: dict[Format | None, int] = {}
+        for layer, stored in zip(layers, self.formats_of(layers, parts)):
+            if layer.weights:
+                numbers[stored] = numbers.get(stored, 0) + prod(layer.weights[0])
+        return max(numbers, key=lambda stored: numbers[stored], default=None)
+
+
+def read_stored_weights(fields: Fields, sidecar: Fields | None, where: str) -> StoredWeights | None:
+    """Return how the checkpoint of a config stores its weights; None for one that is not quantized.
+
+    Parameters
+    ----------
+    fields : dict
+        Fields of ``config.json``.
+    sidecar : dict or None
+        Fields of ``hf_quant_config.json``, which lies beside it.
+    where : str
+        Path of the config, for messages.
+
+    Raises
+    ------
+    BadDescriptor
+        If the method is unknown, or a field is malformed.
+    """
+    key, found = "quantization_config", fields.get("quantization_config")
+    if found is None:
+        for part in ("text_config", "thinker_config"):
+            nested = fields.get(part)
+            if isinstance(nested, dict) and nested.get("quantization_config") is not None:
+                key, found = f"{part}.quantization_config", nested["quantization_config"]
+    if found is None and fields.get("compression_config") is not None:
+        key, found = "compression_config", fields["compression_config"]
+    if found is None and sidecar is not None:
+        key, found = "quantization of hf_quant_config.json", sidecar.get("quantization")
+        found = {"quant_method": "modelopt", **found} if isinstance(found, dict) else found
+    if found is None:
+        return None
+    if not isinstance(found, dict):
+        raise BadDescriptor(f"{where}: $.{key} must be an object (got {found!r})")
+    try:
+        return _read(msgspec.json.encode({"expert_dtype": fields.get("expert_dtype"), **found}))
+    except BadDescriptor as error:
+        raise BadDescriptor(f"{where}: $.{key}: {error}") from None
+
+
+@lru_cache(32)
+def _read(data: bytes) -> StoredWeights:
+    fields = msgspec.json.decode(data)
+    method = fields.get("quant_method")
+    producer = fields.get("producer")
+    if isinstance(producer, dict) and producer.get("name") == "modelopt" and fields.get("quant_algo"):
+        method = "modelopt"  # some of its checkpoints name another method, or none
+    if method is None and (fields.get("load_in_4bit") or fields.get("load_in_8bit")):
+        method = "bitsandbytes"
+    method = str(method).replace("_", "-").lower()
+    if method not in METHODS:
+        raise BadDescriptor(
+            f"the quantization method {method!r} is not read; {', '.join(METHODS)} are. Remove the field, and give "
+            "--weights, to count the weights in another format"
+        )
+    return METHODS[method](fields)
+
+
+def _integer(fields: Fields, names: str, default: int | None = None) -> int:
+    """Return the first of some fields that is there, as an integer."""
+    for name in names.split():
+        value = fields.get(name)
+        if value is not None:
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise BadDescriptor(f"{name} must be an integer (got {value!r})")
+            return value
+    if default is None:
+        raise BadDescriptor(f"{names.split(maxsplit=1)[0]} is missing")
+    return default
+
+
+def _listed(fields: Fields, names: str) -> Modules:
+    """Return the modules of the first of some lists that is there."""
+    for name in names.split():
+        value = fields.get(name)
+        if value:
+            if not isinstance(value, list):
+                raise BadDescriptor(f"{name} must be a list of names (got {value!r})")
+            return modules_of(value)
+    return Modules()
+
+
+def _kept(fields: Fields, names: str) -> tuple[Rule, ...]:
+    """Return the rule for the modules that stay in 16 bits."""
+    modules = _listed(fields, names)
+    return (Rule(modules, None),) if modules.names or modules.pattern else ()
+
+
+def _integers(bits: int, group: int, zero_point: bool) -> Format:
+    """Return the format of integers with a 16-bit scale per group, packed into words.
+
+    A group of -1 or 0 is a row, whose scale is not counted.
+    """
+    if not 1 <= bits <= 8:
+        raise BadDescriptor(f"weights of {bits} bits are not read; 1 to 8 are")
+    if bits == 8 and group <= 0:
+        return FORMATS["int8"]
+    group = max(group, 0)
+    base = FORMATS["int4"] if bits <= 4 else FORMATS["int8"]
+    return msgspec.structs.replace(
+        base, bits=bits, group=group, scale_bits=16, zero_point_bits=bits if zero_point and group else 0
+    )
+
+
+def _fp8(fields: Fields) -> StoredWeights:
+    block = fields.get("weight_block_size")
+    stored = FORMATS["fp8"]
+    if block is not None:
+        if not (isinstance(block, list) and len(block) == 2 and all(type(size) is int and size > 0 for size in block)):
+            raise BadDescriptor(f"weight_block_size must be two sizes (got {block!r})")
+        scale_bits = 8 if fields.get("scale_fmt") == "ue8m0" else 32
+        stored = msgspec.structs.replace(FORMATS["fp8-block"], group=block[0] * block[1], scale_bits=scale_bits)
+    rules = _kept(fields, "modules_to_not_convert ignored_layers")
+    if fields.get("expert_dtype") == "fp4":  # DeepSeek-V4: E2M1 with the exponents of the microscaling formats
+        rules = (*rules, Rule(Modules(frozenset({"experts"})), FORMATS["mxfp4"]))
+    return StoredWeights("fp8", stored, rules, has_narrow_activations=True)
+
+
+def _compressed_tensors(fields: Fields) -> StoredWeights:
+    groups = fields.get("config_groups")
+    if not isinstance(groups, dict) or not groups:
+        raise BadDescriptor("config_groups is missing")
+    rules, default, has_activations = [], None, False
+    for name, group in groups.items():
+        if not isinstance(group, dict):
+            raise BadDescriptor(f"config_groups.{name} must be an object")
+        weights = group.get("weights")
+        stored = None if weights is None else _scheme(weights, group.get("format") or fields.get("format"))
+        has_activations |= group.get("input_activations") is not None
+        targets = group.get("targets") or ["Linear"]
+        if "Linear" in targets:
+            default = stored
+        else:
+            rules.append(Rule(modules_of(targets), stored))
+    kept = _kept(fields, "ignore")
+    return StoredWeights("compressed-tensors", default, (*kept, *rules), has_narrow_activations=has_activations)
+
+
+def _scheme(weights: Any, layout: Any) -> Format:
+    """Return the format of the weights of a group of compressed-tensors."""
+    if not isinstance(weights, dict):
+        raise BadDescriptor("the weights of a group must be an object")
+    bits, group = _integer(weights, "num_bits"), _integer(weights, "group_size", 0)
+    if weights.get("type", "int") == "int":
+        return _integers(bits, group, not weights.get("symmetric", True))
+    if bits == 8:
+        block = weights.get("block_structure")
+        if isinstance(block, list) and len(block) == 2:
+            return msgspec.structs.replace(FORMATS["fp8-block"], group=block[0] * block[1])
+        if group == FORMATS["mxfp8"].group:
+            return FORMATS["mxfp8"]
+        return FORMATS["fp8"]
+    if bits == 4:
+        return FORMATS["mxfp4"] if "mxfp4" in str(layout) or group == 32 else FORMATS["nvfp4"]
+    raise BadDescriptor(f"floating-point weights of {bits} bits are not read; 4 and 8 are")
+
+
+def _gptq(fields: Fields) -> StoredWeights:
+    bits, group = _integer(fields, "bits"), _integer(fields, "group_size", 128)
+    stored = _integers(bits, group, zero_point=True)  # the files have zero points of symmetric weights as well
+    rules = list(_kept(fields, "modules_to_not_convert"))
+    dynamic = fields.get("dynamic")
+    for pattern, changed in dynamic.items() if isinstance(dynamic, dict) else ():
+        modules = modules_of([f"re:{pattern.removeprefix('-:').removeprefix('+:')}"])
+        own = None
+        if not pattern.startswith("-:") and isinstance(changed, dict):
+            own = _integers(_integer(changed, "bits", bits), _integer(changed, "group_size", group), True)
+        rules.append(Rule(modules, own))
+    parts: tuple[Part, ...] = (*CONVERTED_PARTS, "head") if fields.get("lm_head") is True else CONVERTED_PARTS
+    return StoredWeights("gptq", stored, tuple(rules), parts)
+
+
+def _awq(fields: Fields) -> StoredWeights:
+    stored = _integers(
+        _integer(fields, "bits w_bit", 4), _integer(fields, "group_size q_group_size", 128),
+        fields.get("zero_point", True) is not False,
+    )  # fmt: skip
+    return StoredWeights("awq", stored, _kept(fields, "modules_to_not_convert"))
+
+
+_ALGORITHMS = {
+    "FP8": ("fp8", True), "FP8_PER_CHANNEL_PER_TOKEN": ("fp8", True), "FP8_PB_WO": ("fp8-block", False),
+    "FP8_PB_REAL": ("fp8-block", True), "NVFP4": ("nvfp4", True), "NVFP4_AWQ": ("nvfp4", True),
+    "W4A16_NVFP4": ("nvfp4", False), "W4A16_AWQ": ("awq", False), "W4A8_AWQ": ("awq", False), "W4A16": ("int4", False),
+    "W8A16": ("int8", False), "INT8_SQ": ("int8", True), "W8A8_SQ_PER_CHANNEL": ("int8", True),
+    "MXFP4": ("mxfp4", False), "W4A8_MXFP4_FP8": ("mxfp4", True), "MXFP8": ("mxfp8", True),
+}  # fmt: skip
+"""Formats of the algorithms of modelopt, and whether they quantize activations."""
+
+
+def _algorithm(fields: Fields) -> tuple[Format, bool]:
+    """Return the format of an algorithm of modelopt, with the size of its groups, and whether it is for activations."""
+    name = fields.get("quant_algo")
+    if name not in _ALGORITHMS:
+        raise BadDescriptor(f"quant_algo is {name!r}, which is not read; {', '.join(_ALGORITHMS)} are")
+    form, has_activations = _ALGORITHMS[name]
+    stored = msgspec.structs.replace(FORMATS[form], parts=CONVERTED_PARTS)
+    group = _integer(fields, "group_size", 0)
+    if group > 0 and stored.group and form != "fp8-block":
+        stored = msgspec.structs.replace(stored, group=group)
+    return stored, has_activations
+
+
+def _modelopt(fields: Fields) -> StoredWeights:
+    kept = _kept(fields, "exclude_modules ignore modules_to_not_convert")
+    if fields.get("quant_algo") != "MIXED_PRECISION":
+        stored, has_activations = _algorithm(fields)
+        return StoredWeights("modelopt", stored, kept, has_narrow_activations=has_activations)
+    layers = fields.get("quantized_layers")
+    if not isinstance(layers, dict) or not all(isinstance(own, dict) for own in layers.values()):
+        raise BadDescriptor("MIXED_PRECISION needs quantized_layers, the algorithm of each module")
+    names: dict[Format, list[str]] = {}
+    activations = set()
+    for module, own in layers.items():
+        stored, has_activations = _algorithm(own)
+        names.setdefault(stored, []).append(module)
+        activations.add(has_activations)
+    rules = [Rule(modules_of(modules), stored) for stored, modules in names.items()]
+    base = _fp8(fields).stored if fields.get("quant_method") == "fp8" else None
+    rest = () if base is not None else kept
+    return StoredWeights("modelopt", base, (*rules, *rest), has_narrow_activations=any(activations))
+
+
+def _mxfp4(fields: Fields) -> StoredWeights:
+    return StoredWeights("mxfp4", FORMATS["mxfp4"], _kept(fields, "modules_to_not_convert"), ("experts",))
+
+
+def _bitsandbytes(fields: Fields) -> StoredWeights:
+    kept = _kept(fields, "llm_int8_skip_modules")
+    if fields.get("load_in_8bit"):
+        return StoredWeights("bitsandbytes", FORMATS["int8"], kept, has_narrow_activations=True)
+    stored = FORMATS["nf4"]
+    if not fields.get("bnb_4bit_use_double_quant"):
+        stored = msgspec.structs.replace(stored, scale_bits=32)
+    return StoredWeights("bitsandbytes", stored, kept)
+
+
+_TORCHAO = {
+    "int4": 4, "int8": 8, "float8": 0, "intx": 4, "uintx": 4, "nvfp4": 0,
+}  # fmt: skip
+"""Bits of the integers of torchao's configs, by the begin of their names; 0 for floating-point numbers."""
+
+
+def _torchao(fields: Fields) -> StoredWeights:
+    found = fields.get("quant_type")
+    data: Any = fields.get("quant_type_kwargs") or {}
+    if isinstance(found, dict):
+        found = found.get("default", found)
+        data = found.get("_data", {}) if isinstance(found, dict) else {}
+        found = found.get("_type") if isinstance(found, dict) else found
+    name = re.sub(r"[^a-z0-9]", "", str(found).lower())
+    begin = next((begin for begin in _TORCHAO if name.startswith(begin)), None)
+    if begin is None or not isinstance(data, dict):
+        raise BadDescriptor(f"quant_type is {found!r}, which is not read; configs of {', '.join(_TORCHAO)} are")
+    if begin == "float8":
+        stored = FORMATS["fp8"]
+    elif begin == "nvfp4":
+        stored = FORMATS["nvfp4"]
+    else:
+        default = 128 if _TORCHAO[begin] == 4 else 0
+        stored = _integers(_TORCHAO[begin], _integer(data, "group_size", default), zero_point=begin == "int4")
+    parts: tuple[Part, ...] = CONVERTED_PARTS
+    if fields.get("include_input_output_embeddings"):
+        parts = (*CONVERTED_PARTS, "head", "embedding")
+    kept = _kept(fields, "modules_to_not_convert")
+    return StoredWeights("torchao", stored, kept, parts, has_narrow_activations="activation" in name)
+
+
+def _quark(fields: Fields) -> StoredWeights:
+    whole = fields.get("global_quant_config")
+    if not isinstance(whole, dict):
+        raise BadDescriptor("global_quant_config is missing")
+    rules = list(_kept(fields, "exclude"))
+    own = fields.get("layer_quant_config")
+    for pattern, changed in own.items() if isinstance(own, dict) else ():
+        rules.append(Rule(modules_of([pattern]), _quark_format(changed)))
+    has_activations = whole.get("input_tensors") is not None
+    return StoredWeights("quark", _quark_format(whole), tuple(rules), has_narrow_activations=has_activations)
+
+
+def _quark_format(fields: Any) -> Format | None:
+    """Return the format of a tensor's description of quark's."""
+    weight = fields.get("weight") if isinstance(fields, dict) else None
+    if isinstance(weight, list):
+        weight = weight[0] if weight else None
+    if not isinstance(weight, dict):
+        return None
+    kind, group = str(weight.get("dtype")), _integer(weight, "group_size", 0)
+    if kind.startswith("fp8"):
+        return FORMATS["fp8"]
+    if kind.startswith(("fp4", "mx")):
+        return FORMATS["mxfp8"] if "8" in kind else msgspec.structs.replace(FORMATS["mxfp4"], parts=CONVERTED_PARTS)
+    integer = re.fullmatch(r"u?int(\d)", kind)
+    if integer is None:
+        raise BadDescriptor(f"dtype of weights is {kind!r}, which is not read; fp8, fp4, mx and int2 to int8 are")
+    return _integers(int(integer[1]), group, weight.get("symmetric") is False)
+
+
+METHODS: dict[str, Callable[[Fields], StoredWeights]] = {
+    "fp8": _fp8, "fbgemm-fp8": _fp8, "compressed-tensors": _compressed_tensors, "gptq": _gptq, "auto-round": _gptq,
+    "awq": _awq, "modelopt": _modelopt, "modelopt-fp4": _modelopt, "mxfp4": _mxfp4, "bitsandbytes": _bitsandbytes,
+    "torchao": _torchao, "quark": _quark,
+}  # fmt: skip
+"""Readers of ``quantization_config`` by method."""

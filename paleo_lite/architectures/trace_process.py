@@ -1,0 +1,250 @@
+"""Tracing of configs by ``transformers`` in a process of its own, with limits of memory and time, and a cache on disk.
+
+The answer, also a failure, is kept by the content of the config, the question and the versions of the libraries, so
+that the second question imports no torch.
+
+    python -m paleo_lite.architectures.trace_process REQUEST ANSWER
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..counting import Layer
+from ..errors import BadDescriptor, BadFile, BadValue, FactoryFailed, PaleoError, TraceFailed
+from ..files import cache_folder, write_atomically
+from .network import Lengths, Network, SequenceOptions
+
+MEMORY_BYTES = int(2.5 * 2**30)
+"""Most data of a tracing process; with the code of the libraries it stays below 3 GB."""
+
+TIME_S = 120
+"""Longest time of a trace."""
+
+VERSION = 2
+"""Version of the answers. Increase it when the same config gives another answer."""
+
+_RAISED: tuple[type[PaleoError], ...] = (BadDescriptor, FactoryFailed, TraceFailed, BadValue)
+"""Failures that keep their class on the way out of the process."""
+
+_TYPE_NAME = re.compile(r'^\s*\("([\w.-]+)", "\w+"\)', re.MULTILINE)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A question to the process: the config, and as what it is traced."""
+
+    path: str
+    config: bytes
+    image_size: int | None
+    options: SequenceOptions
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The traced network, or the class and the sentence of a failure."""
+
+    name: str = ""
+    inputs: tuple[tuple[int, ...], ...] = ()
+    layers: tuple[Layer, ...] = ()
+    parameters: int = 0
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    lengths: Lengths | None = None
+    group: str = ""
+    failure: str = ""
+    message: str = ""
+
+
+@lru_cache(1)
+def traceable_types() -> frozenset[str]:
+    """Return the model types that the installed ``transformers`` knows; none where it or torch is not installed.
+
+    They are read from the text of its list of configs, so that neither library is imported.
+    """
+    if find_spec("torch") is None:
+        return frozenset()
+    library = find_spec("transformers")
+    if library is None or not library.submodule_search_locations:
+        return frozenset()
+    folder = Path(library.submodule_search_locations[0]) / "models" / "auto"
+    for name in ("auto_mappings.py", "configuration_auto.py"):  # the first since transformers 5
+        if (folder / name).is_file():
+            text = (folder / name).read_text(encoding="utf-8")
+            return frozenset(_TYPE_NAME.findall(text.partition("CONFIG_MAPPING_NAMES")[2].partition("\n)")[0]))
+    return frozenset()
+
+
+def trace_config(
+    data: bytes, path: str, image_size: int | None = None, options: SequenceOptions | None = None
+) -> Network:
+    """Return the network of a config as ``transformers`` builds it.
+
+    Parameters
+    ----------
+    data : bytes
+        Content of the config.
+    path : str
+        Path of the config, for messages.
+    image_size : int, optional
+        Height and width of the images, in place of the config's.
+    options : SequenceOptions, optional
+        Tokens and phase.
+
+    Raises
+    ------
+    BadDescriptor, BadValue, FactoryFailed, TraceFailed
+        Whatever the library raises is told in one sentence.
+    """
+    request = Request(path, data, image_size, options or SequenceOptions())
+    file = cache_folder() / f"traced-{_key(request)}.json"
+    answer = _read_answer(file) or _ask(request, file)
+    if answer.failure:
+        failures = {kind.__name__: kind for kind in _RAISED}
+        raise failures.get(answer.failure, TraceFailed)(answer.message)
+    network = Network(
+        answer.name,
+        answer.inputs,
+        answer.layers,
+        answer.parameters,
+        answer.source,
+        answer.notes,
+        answer.lengths,
+        group=answer.group,
+    )
+    if network.lengths is None:
+        return network
+
+    def rebuild(changed: SequenceOptions) -> Network:
+        return trace_config(data, path, image_size, changed)
+
+    return network._replace(rebuild=rebuild)
+
+
+def _key(request: Request) -> str:
+    """Return the name of an answer: a digest of the question and of the versions."""
+    from hashlib import sha256
+
+    from .catalog import TRACER
+
+    versions = []
+    for library in ("torch", "transformers"):
+        try:
+            versions.append(version(library))
+        except PackageNotFoundError:
+            versions.append("")
+    parts = (VERSION, TRACER, MEMORY_BYTES, versions)
+    return sha256(msgspec.json.encode(request) + msgspec.json.encode(parts)).hexdigest()[:32]
+
+
+def _read_answer(file: Path) -> Answer | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Answer)
+    except OSError:
+        return None
+    except msgspec.DecodeError:  # a damaged file is written again
+        file.unlink(missing_ok=True)
+        return None
+
+
+def _ask(request: Request, file: Path) -> Answer:
+    """Return the answer of a process, which writes it into the file."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        question, answered = Path(folder) / "request.json", Path(folder) / "answer.json"
+        question.write_bytes(msgspec.json.encode(request))
+        command = [sys.executable, "-m", __name__, str(question), str(answered)]
+        root = str(Path(__file__).parents[2])
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
+        environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        try:
+            process = subprocess.run(command, env=environment, capture_output=True, timeout=TIME_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise TraceFailed(f"{request.path} cannot be traced within {TIME_S} s") from None
+        if not answered.is_file():
+            lines = process.stderr.decode(errors="replace").strip().splitlines()
+            reason = lines[-1][:200] if lines else f"it ended with {process.returncode}"
+            raise TraceFailed(f"{request.path} cannot be traced: the tracing process failed: {reason}")
+        data = answered.read_bytes()
+    answer = msgspec.json.decode(data, type=Answer)
+    try:
+        write_atomically(file, data)
+    except OSError as error:
+        note = f"the trace could not be cached: {error}"
+        return msgspec.structs.replace(answer, notes=(*answer.notes, note))
+    return answer
+
+
+def limit_memory() -> None:
+    """Limit the data of this process to `MEMORY_BYTES`, where the operating system can."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def answer(request: Request) -> Answer:
+    """Return the answer to a question; every exception becomes a failure in one sentence."""
+    from .hugging_face import trace_with_transformers
+
+    try:
+        network = trace_with_transformers(request.config, request.path, request.image_size, request.options)
+    except PaleoError as error:
+        kind = next((kind for kind in _RAISED if isinstance(error, kind)), TraceFailed)
+        return Answer(failure=kind.__name__, message=_sentence(request.path, error))
+    except BaseException as error:
+        text = _sentence(request.path, error)
+        return Answer(failure="TraceFailed", message=f"{request.path} cannot be traced: {type(error).__name__}: {text}")
+    return Answer(
+        name=network.name,
+        inputs=network.inputs,
+        layers=network.layers,
+        parameters=network.parameters,
+        source=network.source,
+        notes=network.notes,
+        lengths=network.lengths,
+        group=network.group,
+    )
+
+
+def _sentence(path: str, error: BaseException) -> str:
+    """Return an error as one line; of one for want of memory that it is this."""
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) or "not enough memory" in text or "allocate memory" in text:
+        return f"{path} cannot be traced within {MEMORY_BYTES / 1e9:.1f} GB: building the model allocates more"
+    return text[:400]
+
+
+def main() -> None:
+    """Answer one question, from a file to a file."""
+    request, answered = (Path(argument) for argument in sys.argv[1:3])
+    limit_memory()
+    question = msgspec.json.decode(request.read_bytes(), type=Request)
+    found = answer(question)
+    try:
+        data = msgspec.json.encode(found, enc_hook=_as_text)
+    except (TypeError, ValueError) as error:
+        raise BadFile(f"{question.path}: the trace cannot be stored ({error})") from None
+    write_atomically(answered, data)
+
+
+def _as_text(value: Any) -> str:
+    """Return an attribute that JSON does not know, such as a type of torch's, as text."""
+    return str(value)
+
+
+if __name__ == "__main__":
+    main()
