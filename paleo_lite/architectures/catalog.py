@@ -14,7 +14,7 @@ from typing import Any
 from ..counting import count
 from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
 from ..files import cache_folder, file_exists, shipped_folder
-from .descriptor import FORMAT, decode_descriptor, read_bounded, read_descriptor, write_descriptor
+from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .inputs import Input, read_input
 from .locate import GGUF, WEIGHTS, find_shipped, locate
 from .network import Network, SequenceOptions
@@ -53,9 +53,6 @@ HUGGING_FACE = "hf:"
 
 TIMM = "timm:"
 """Prefix of the name of a timm model."""
-
-TRACER = 3
-"""Version of the tracer. Increase it when the same module gives other layers, so that cached traces are not reused."""
 
 
 def network_names() -> list[str]:

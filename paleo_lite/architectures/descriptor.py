@@ -25,6 +25,10 @@ from .network import Lengths, Network
 from .sequence_lengths import interpolated_network, sampled_lengths, sampled_networks
 
 FORMAT = 1
+
+TRACER = 3
+"""Version of the tracer. Increase it when the same module gives other layers, so that cached traces are not reused."""
+
 _MAX_BYTES = 64 * 2**20
 
 

@@ -23,6 +23,7 @@ import msgspec
 from ..counting import Layer
 from ..errors import BadDescriptor, BadFile, BadValue, FactoryFailed, PaleoError, TraceFailed
 from ..files import cache_folder, write_atomically
+from .descriptor import TRACER
 from .network import Lengths, Network, SequenceOptions
 
 MEMORY_BYTES = int(2.5 * 2**30)
@@ -30,6 +31,9 @@ MEMORY_BYTES = int(2.5 * 2**30)
 
 TIME_S = 120
 """Longest time of a trace."""
+
+TRACE = "paleo_lite.architectures.hugging_face:trace_with_transformers"
+"""Function that builds and traces a model in the process, named here because it reads configs itself."""
 
 VERSION = 2
 """Version of the answers. Increase it when the same config gives another answer."""
@@ -133,8 +137,6 @@ def _key(request: Request) -> str:
     """Return the name of an answer: a digest of the question and of the versions."""
     from hashlib import sha256
 
-    from .catalog import TRACER
-
     versions = []
     for library in ("torch", "transformers"):
         try:
@@ -198,8 +200,9 @@ def limit_memory() -> None:
 
 def answer(request: Request) -> Answer:
     """Return the answer to a question; every exception becomes a failure in one sentence."""
-    from .hugging_face import trace_with_transformers
+    from pkgutil import resolve_name
 
+    trace_with_transformers = resolve_name(TRACE)
     try:
         network = trace_with_transformers(request.config, request.path, request.image_size, request.options)
     except PaleoError as error:
