@@ -33,6 +33,7 @@ from paleo_lite.timing.blocks import TrainingConstants
 from paleo_lite.timing.diffusion import DiffusionConstants
 from paleo_lite.timing.energy import EnergyModel
 from paleo_lite.timing.power import PowerModel
+from paleo_lite.timing.training_stack import StackConstants
 
 ROOT = Path(__file__).parent.parent
 VERSION = 1
@@ -235,6 +236,7 @@ FILES: dict[str, list[Any]] = {
         PowerModel,
         EnergyModel,
         DiffusionConstants,
+        StackConstants,
     ],
     "calibrations/*.json": [Pool, LocalConstants],
     "calibrations/links/*.toml": [LinkCalibration],

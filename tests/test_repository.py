@@ -59,7 +59,7 @@ def sources_of(path: Path) -> list[str]:
         content = msgspec.json.decode(path.read_bytes())
         return content["sources"] if "sources" in content else [fit["source"] for fit in content["fits"]]
     found = msgspec.toml.decode(path.read_bytes())
-    sources: list[str] = found.get("provenance", found)["sources"]
+    sources: list[str] = found.get("provenance", found.get("kernels", found))["sources"]
     return sources
 
 

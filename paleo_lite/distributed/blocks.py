@@ -19,7 +19,7 @@ import numpy as np
 
 from ..architectures.network import Network, SequenceOptions
 from ..counting import Layer
-from ..counting.kinds import class_of, is_attention
+from ..counting.kinds import class_of, is_attention, is_embedding, is_grouped_product
 from ..counting.work import MEGATRON
 from ..errors import BadValue
 from ..timing import Prediction, Workload, predict
@@ -416,7 +416,7 @@ def _device_cost(
                 messages[direction].append((share, size))
         elif is_attention(layer):
             ring_bytes += float(np.prod(layer.inputs[1]) + np.prod(layer.inputs[2])) * bytes_per_element
-        elif layer.kind == "grouped_matmul":
+        elif is_grouped_product(layer):
             expert_gradient_bytes += float(layer.parameters) * element_bytes
     forward = terms.seconds_of("forward")
     backward = terms.seconds_of("backward_data", "backward_weight")
@@ -484,7 +484,7 @@ def _embedding_cost(terms: Terms, workload: Workload, one_block: DeviceCost, out
     terms, workload, one_block
         Of a network of one block.
     """
-    is_table = np.array([layer.kind == "embedding" for layer in workload.layers])
+    is_table = np.array([is_embedding(layer) for layer in workload.layers])
     parameters = np.array([float(layer.parameters) for layer in workload.layers])
     share = 0.0
     if outer.parameter_bytes:

@@ -17,7 +17,7 @@ import msgspec
 
 from ..architectures.network import Network
 from ..counting import GENERATION_PHASES
-from ..counting.kinds import is_attention
+from ..counting.kinds import is_attention, is_grouped_product
 from ..counting.work import MEGATRON
 from ..errors import BadValue
 from ..machines import read_links
@@ -407,7 +407,7 @@ def candidate_configs(network: Network, topology: Topology, fits_memory: bool = 
     if fits_memory:
         recomputations = ("",)
     tokens = network.tokens or 1
-    expert_counts = [layer.weights[0][0] for layer in network.layers if layer.kind == "grouped_matmul"]
+    expert_counts = [layer.weights[0][0] for layer in network.layers if is_grouped_product(layer)]
     experts = max(expert_counts, default=1)
     degrees = [2**power for power in range(topology.workers.bit_length())]
     context_degrees = [1]

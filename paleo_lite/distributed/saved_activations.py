@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import ACTIVATIONS, class_of, is_attention
+from ..counting.kinds import ACTIVATIONS, KINDS, class_of, is_attention, is_grouped_product
 from ..timing.models import Terms
 from ..timing.training_recipes import TRAINING_RECIPES
 from ..timing.workload import Workload
@@ -28,7 +28,8 @@ RECOMPUTE_MODULES = {
 _PASSED = ("view", "gather", "exchange")
 """Kinds of layers whose results are not saved, as they are those of their input, permuted or sent."""
 
-_SCANS = ("state_space_dual", "conv1d", "selective_scan")
+_MIXING_GROUPS = ("attention", "convolution")
+"""Groups of kinds that mix the tokens of recurrent blocks: scans, and convolutions over time."""
 
 
 class SavedActivations(NamedTuple):
@@ -71,7 +72,7 @@ def saved_activations(workload: Workload, terms: Terms, recipe: str | None) -> S
         if class_of(layer) == "gemm" and layer.weights:
             source = _source(sources, layer, 0)
             elements, module = prod(layer.inputs[0]), _module_of(layers, source)
-            if layer.kind == "grouped_matmul":  # a row per token and expert
+            if is_grouped_product(layer):  # a row per token and expert
                 module = module if module == "moe_act" else None
                 source = source if module else index
             elif source >= 0:  # sequence parallelism saves its part of the sequence, and gathers it again
@@ -89,7 +90,7 @@ def saved_activations(workload: Workload, terms: Terms, recipe: str | None) -> S
         elif _is_norm(layer):
             saved["norm", index] = prod(layer.outputs[0]) * number_bytes
             seconds["layernorm"] += forward_s[index]
-        elif layer.kind in ACTIVATIONS or layer.kind in _SCANS:
+        elif layer.kind in ACTIVATIONS or _mixes_tokens(layer):
             saved["tensor", _source(sources, layer, 0)] = prod(layer.inputs[0]) * number_bytes
             seconds["moe_act"] += forward_s[index] if layer.kind in ACTIVATIONS else 0.0
         elif _is_gate(layers, sources, layer):
@@ -119,7 +120,13 @@ def _source(sources: list[int], layer: Layer, number: int) -> int:
 
 
 def _is_norm(layer: Layer) -> bool:
-    return layer.kind in ("layer_norm", "rms_norm") or (layer.kind in ("mul", "add") and bool(layer.weights))
+    """Return whether a layer is a norm, or the scale of one that is written as several layers."""
+    return class_of(layer) == "norm" or (class_of(layer) == "elementwise" and bool(layer.weights))
+
+
+def _mixes_tokens(layer: Layer) -> bool:
+    """Return whether a layer of a recurrent block reads several tokens."""
+    return layer.kind in KINDS and KINDS[layer.kind].group in _MIXING_GROUPS
 
 
 def _is_gate(layers: tuple[Layer, ...], sources: list[int], layer: Layer) -> bool:

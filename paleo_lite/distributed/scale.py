@@ -117,7 +117,8 @@ def scale(
         power_w, power_interval_w = device.power_w, None
         if power is not None:
             shares = _activity(job, step, global_batch // number).shares_of(step.time_s)
-            power_w, power_interval_w = float(power.watts(shares)), power.interval_w(shares)
+            low_w, high_w = power.interval_w(shares)
+            power_w, power_interval_w = float(power.watts(shares)), (float(low_w), float(high_w))
         step_fields = {name: getattr(step, name) for name in Step.__struct_fields__ if name != "notes"}
         row = ScaleRow(
             **step_fields,

@@ -19,7 +19,7 @@ import msgspec
 from ..architectures import Network
 from ..architectures.network import SequenceOptions
 from ..counting import Layer
-from ..counting.kinds import class_of, is_attention
+from ..counting.kinds import class_of, is_attention, is_embedding
 from ..errors import BadValue
 from .formulas import RESULT_BYTES
 from .kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product, Rows
@@ -190,7 +190,7 @@ class _Grouping:
     def __init__(self, layers: Sequence[Layer], phase: str, fusion: Fusion) -> None:
         self.layers, self.fusion = layers, fusion
         self.phase_rows: Rows = "decoding" if phase == "decode" else "prompts"
-        self.tokens = next(layer.outputs[0][1] for layer in layers if layer.kind == "embedding")
+        self.tokens = next(layer.outputs[0][1] for layer in layers if is_embedding(layer))
         in_blocks = [index for index, layer in enumerate(layers) if _block_of(layer) is not None]
         self.first, self.last = in_blocks[0], in_blocks[-1]
         self.anchors = self._find_anchors()
@@ -229,7 +229,7 @@ class _Grouping:
             return ("experts", _experts_module(layer))
         if _is_product(layer):
             return ("product", _module(layer), self._source(index), index > self.anchors.get(_module(layer), index))
-        if index < self.first and layer.kind != "embedding":
+        if index < self.first and not is_embedding(layer):
             return None  # masks and tables of positions, which the host prepares
         name = self._pointwise_name(index, layer)
         block = _block_of(layer)
@@ -254,7 +254,7 @@ class _Grouping:
 
     def _pointwise_name(self, index: int, layer: Layer) -> str:
         """Return the name of the kernel of a pointwise layer."""
-        if layer.kind == "embedding":
+        if is_embedding(layer):
             return EMBEDDING
         if index > self.last and not _norm_module(layer):
             return SAMPLING

@@ -8,7 +8,7 @@ import msgspec
 
 from ..architectures import Network
 from ..architectures.network import SequenceOptions
-from ..counting.kinds import is_attention
+from ..counting.kinds import is_attention, is_embedding
 from ..errors import BadValue
 from ..formats import FORMATS
 from ..gguf_types import CACHE_TYPES, TENSOR_TYPES, tensor_type
@@ -147,7 +147,7 @@ def read_contents(network: Network, weights: str, cache: str = "f16") -> Content
         if role is not None and len(layer.weights[0]) > 1:
             kind = tensor_type(mixture, role, block, row_length(layer), proportions)
         size = TENSOR_TYPES[kind].bytes_per_number
-        is_table = layer.kind in ("embedding", "gather")
+        is_table = is_embedding(layer) or layer.kind == "gather"
         active = layer.attributes.get("active")
         share = active / layer.weights[0][0] if active else 0.0 if is_table else 1.0
         is_head = role == "output" and not is_table

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
+from ..counting.kinds import is_grouped_product
 from ..errors import BadFile
 from ..files import read_typed, shipped_folder
 from ..machines import Device, Machine
@@ -135,7 +136,7 @@ class TrainingModel(CalibratedModel, frozen=True, eq=False):
     def _efficiency_of(self, layer: Layer) -> float:
         """Return the share of the peak that a layer reaches, over that of its class of work."""
         efficiency = self.kind_efficiency.get(layer.kind, 1.0)
-        if layer.kind == "grouped_matmul":
+        if is_grouped_product(layer):
             efficiency /= 1 + self.half_expert_size / min(layer.weights[0][1:])
         return efficiency
 

@@ -92,7 +92,7 @@ def fit_memory(workload: Workload, device: Device, prediction: Prediction | None
     fit = compare_memory(workload, device)
     if fit.fits:
         return fit
-    memory, usable = fit.memory, fit.usable_bytes
+    memory, usable = fit.memory, usable_bytes(device)
     remedies = []
     for candidate in _candidate_remedies(workload, device, fit.largest_batch):
         shards = SHARDS if candidate.zero_stage else 1

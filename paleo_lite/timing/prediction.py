@@ -380,7 +380,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     @property
     def shares(self) -> Shares:
         """Shares of the time in which the device does one thing or another."""
-        return self.activity.shares_of(self.time_s)
+        return Shares(*(float(share) for share in self.activity.shares_of(self.time_s)))
 
     @property
     def power_w(self) -> float | None:

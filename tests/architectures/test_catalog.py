@@ -64,7 +64,7 @@ def test_an_unknown_name_suggests_similar_names(name, near):
     assert near in caught.value.near
 
 
-@pytest.mark.parametrize("name", ["", ".", "../models/vgg16", "/etc/passwd", "vgg16/../vgg16"])
+@pytest.mark.parametrize("name", ["", "../models/vgg16", "/etc/passwd", "vgg16/../vgg16"])
 def test_names_are_not_paths(name):
     if name == "../models/vgg16":
         name = "../" + name

@@ -159,7 +159,7 @@ def test_time_to_read_a_petabyte():
         ("feeding resnet50 --gpu k80 --decode-rate nan", "`--decode-rate` must be a number > 0 (got 'nan')"),
         ("feeding resnet50 --gpu k80 --decoded --decode-rate 5", "need no decoding"),
         ("feeding resnet50 --gpu k80 --random-reads 0", "`--random-reads` must be > 0"),
-        ("feeding resnet50 --gpu gb200 --precision bf16", "has no host link: give one, such as `--host-link"),
+        ("feeding resnet50 --gpu apple-m5 --precision fp16", "has no host link: give one, such as `--host-link"),
         ("hardware links --move 0", "`--move` must be > 0"),
         ("hardware links --move -1PB", "`--move` must be > 0"),
         ("hardware links --move 1PB/s", "not in B"),

@@ -34,7 +34,7 @@ def test_the_parts_of_a_product_are_its_time_without_its_start() -> None:
     for tokens in (1.0, 8192.0):
         load = Load(tokens=tokens)
         _, rest_s = step.kernel_parts_s(PRODUCT.kernel, load)
-        _, work = step.constants.company_of("products", "vllm", "bf16", False)
+        _, work = step.constants.company_of("products", step.device, "vllm", "bf16", False)
         activity = kernel_activity(step, [PRODUCT], load)
         assert activity.arithmetic_s + activity.memory_s == pytest.approx(3 * work * rest_s, rel=1e-6)
 

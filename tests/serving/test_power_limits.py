@@ -18,7 +18,7 @@ def serve(limit: str | None) -> Serving:
 def test_a_limit_above_the_power_of_decoding_changes_little() -> None:
     free, limited = serve(None), serve("600W")
     speed = limited.figures["output_tokens_per_s"].value / free.figures["output_tokens_per_s"].value
-    assert 0.97 < speed <= 1
+    assert 0.97 < speed < 1.002  # requests meet iterations at other times
     assert any(note.startswith("the power limit 600 W leaves") for note in limited.notes)
 
 

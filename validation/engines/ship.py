@@ -19,12 +19,14 @@ from .steps import fit_steps, is_fitted, parts_of
 from .tables import published_kernels
 
 SOURCES = (
-    "aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0, https://github.com/ai-dynamo/aiconfigurator): kernels and servers",
-    "ML.ENERGY Benchmark v3 (https://github.com/ml-energy/leaderboard, 0cd52da): servers",
-    "inference-sim/training (https://github.com/inference-sim/training, ed5c1d2, Apache-2.0): loads of vLLM",
-    "published results of validation/serving/published.csv: servers",
-    "Liger-Kernel and cuDNN Frontend: norms",
+    "ai-dynamo/aiconfigurator, tables of kernels and servers (aiconfigurator-core 0.12.0)",
+    "ML.ENERGY Benchmark v3, vLLM 0.11.1",
+    "inference-sim/training, loads of vLLM 0.15",
+    "Published serving results, validation/serving/published.csv",
+    "Liger-Kernel, norms",
+    "cudnn-frontend, norms",
 )
+"""Sources, with the names of ``calibrations/LICENSES.md``."""
 
 
 def ship_engines(data: Path, folder: Path) -> Iterator[tuple[str, str]]:

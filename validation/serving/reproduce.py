@@ -1,7 +1,7 @@
 """Predictions of published serving results, and the table of errors: ``python -m validation.serving.reproduce``.
 
-Nothing is fitted to these results: iteration times are those of the pooled calibrations, and engines have their
-published defaults.
+Engines have their published defaults. Results of engines' current policies on one node also inform the factors of their
+kernels and hosts (`validation.engines.steps`); pipelines and older policies keep the times of their layers.
 """
 
 from __future__ import annotations

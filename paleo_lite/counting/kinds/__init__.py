@@ -223,6 +223,16 @@ def saved_tensors(layer: Layer, wants_gradient: Sequence[bool], trainable: bool)
     return kind.saves if isinstance(kind.saves, Saved) else kind.saves(layer, wants_gradient, trainable)
 
 
+def is_embedding(layer: Layer) -> bool:
+    """Return whether a layer looks up rows of a table of embeddings."""
+    return layer.kind == "embedding"
+
+
+def is_grouped_product(layer: Layer) -> bool:
+    """Return whether a layer multiplies every token with the matrices of its experts."""
+    return layer.kind == "grouped_matmul"
+
+
 def is_alias(layer: Layer) -> bool:
     """Return whether the kind of a layer makes its output share the memory of its first input."""
     kind = KINDS.get(layer.kind)
