@@ -44,7 +44,7 @@ SHORTEST = {
 }
 """Position of the shortest kernel among the constants of each class."""
 
-UNKNOWN_HOST = Host(1e-3, 1e-10, 5e-3, 2e-6, 5.0)
+UNKNOWN_HOST = Host(iteration_s=1e-3, logit_s=1e-10, request_s=5e-3, request_token_s=2e-6, request_iterations=5.0)
 """Time of the host of an engine without fitted servers."""
 
 STEP = 0.02

@@ -17,6 +17,7 @@ from .decode_kernels import KernelTime, time_decode_kernels
 from .deployment import LEVELS, Deployment, Prepared
 from .energy import Drawn, draw_power
 from .iteration_times import has_experts
+from .kernel_tables import Z_90
 from .launch import launch
 from .requests import Traffic
 from .simulator import Outcome
@@ -25,9 +26,6 @@ PERCENTILES = (50, 90, 99)
 
 KERNEL_MODEL = "kernels of the engine, with constants fitted to published kernels and servers"
 """The time model of deployments whose engine's kernels are known, as text."""
-
-Z_90 = 1.645
-"""Standard normal quantile of the ends of a 90% interval."""
 
 SATURATION_REQUESTS = 4
 """Requests of the simulation of saturation, as a multiple of the sequences that run at the same time."""
@@ -378,7 +376,11 @@ def answer(
         duration_s=duration_s,
         latencies={
             name: {
-                part: _widen(_figure([latencies[level][name][part] for level in levels]), *2 * [added.get(name, 0.0)])
+                part: _widen(
+                    _figure([latencies[level][name][part] for level in levels]),
+                    below=added.get(name, 0.0),
+                    above=added.get(name, 0.0),
+                )
                 for part in parts
             }
             for name, parts in latencies["expected"].items()

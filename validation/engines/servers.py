@@ -49,9 +49,6 @@ PROMPT_TOKENS = {"lm-arena-chat": 300, "gpqa": 250, "sourcegraph-fim": 800}
 MOST_QUEUED_S = 10.0
 """Time to first token above which a server does not keep up with its load."""
 
-REQUESTS_PER_USER = 10
-"""Requests of each user of a benchmark's closed loop; the first ones of all users are sent at once."""
-
 DRAWN_LENGTH = 0.9
 """Mean of lengths that are drawn, relative to the nominal one."""
 
@@ -306,6 +303,8 @@ def _results() -> Iterator[Server]:
     for point in published_points():
         if point.pipeline > 1 or point.engine not in FUSIONS or not (point.tpot_s or point.tokens_per_s):
             continue
+        if point.concurrency is None and point.rate != "inf":
+            continue
         server = Server(
             source=point.source,
             name=f"{point.source} {point.network} {point.gpu} {point.input_tokens} {point.output_tokens}",
@@ -327,8 +326,6 @@ def _results() -> Iterator[Server]:
             tpot_s=point.tpot_s if point.concurrency else None,
             tokens_per_s=point.tokens_per_s,
         )
-        if point.concurrency is None and point.rate != "inf":
-            continue
         try:
             held = _held_sequences(server, point)
         except DoesNotFit:

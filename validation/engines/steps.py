@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 from scipy.optimize import least_squares
 
+from paleo_lite.api.serve import REQUESTS_PER_USER
 from paleo_lite.engines.blocks import sampled_logits
 from paleo_lite.engines.constants import Company, EngineConstants, Host
 from paleo_lite.engines.kernels import CountedKernel
@@ -35,7 +36,7 @@ from paleo_lite.machines import find_device
 from paleo_lite.serving.engines import ENGINES
 from paleo_lite.serving.kernel_tables import device_kernels
 
-from .servers import REQUESTS_PER_USER, Server, place
+from .servers import Server, place
 
 LOSS_SCALE = 0.1
 LAUNCH_DEVIATIONS = {"class": 0.4, "engine": 0.2, "format": 0.05, "generation": 0.2}
@@ -43,7 +44,7 @@ LAUNCH_DEVIATIONS = {"class": 0.4, "engine": 0.2, "format": 0.05, "generation": 
 
 WORK_DEVIATIONS = {"class": 0.2, "engine": 0.1, "format": 0.1, "generation": 0.1}
 
-TYPICAL_HOST = Host(5e-4, 1e-10, 5e-3, 1e-6, 1.5)
+TYPICAL_HOST = Host(iteration_s=5e-4, logit_s=1e-10, request_s=5e-3, request_token_s=1e-6, request_iterations=1.5)
 HOST_DEVIATION = 1.0
 
 FIRST_TOKEN_WEIGHT = 0.5
