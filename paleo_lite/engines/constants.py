@@ -242,6 +242,8 @@ class Host(msgspec.Struct, frozen=True):
     request_iterations : float
         Iterations that a request waits for besides in the closed loops of benchmarks, which let engines look for new
         requests, or send tokens, only now and then. Open loops show no such wait.
+    first_token_deviation : float
+        Standard deviation of the logarithm of a time to first token that nothing else explains.
     """
 
     iteration_s: float
@@ -249,6 +251,7 @@ class Host(msgspec.Struct, frozen=True):
     request_s: float
     request_token_s: float
     request_iterations: float
+    first_token_deviation: float
 
 
 class EngineConstants(msgspec.Struct, frozen=True, dict=True):
@@ -262,8 +265,8 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
         Kernels in a server relative to kernels alone.
     hosts : dict of str to Host
         Time of the host by engine.
-    step_deviation, first_token_deviation : float
-        Standard deviations of the logarithms of a step and of a time to first token that nothing else explains.
+    step_deviation : float
+        Standard deviation of the logarithm of a step that nothing else explains.
     sources : tuple of str
         Sources of the measurements.
     """
@@ -272,13 +275,7 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
     company: tuple[Company, ...] = ()
     hosts: dict[str, Host] = {}
     step_deviation: float = 0.1
-    first_token_deviation: float = 0.3
     sources: tuple[str, ...] = ()
-
-    @property
-    def latency_deviations(self) -> dict[str, float]:
-        """Standard deviations of the logarithms of latencies beside those of the steps, by the name of the latency."""
-        return {"ttft_s": self.first_token_deviation, "queue_s": self.first_token_deviation}
 
     def company_of(self, kernels: str, device: Device, engine: str, form: str, is_prompt: bool) -> tuple[float, float]:
         """Return the factors of the shortest kernel and of all other time of kernels in a server."""

@@ -44,7 +44,10 @@ SHORTEST = {
 }
 """Position of the shortest kernel among the constants of each class."""
 
-UNKNOWN_HOST = Host(iteration_s=1e-3, logit_s=1e-10, request_s=5e-3, request_token_s=2e-6, request_iterations=5.0)
+UNKNOWN_HOST = Host(
+    iteration_s=1e-3, logit_s=1e-10, request_s=5e-3, request_token_s=2e-6, request_iterations=5.0,
+    first_token_deviation=0.4,
+)  # fmt: skip
 """Time of the host of an engine without fitted servers."""
 
 STEP = 0.02
@@ -190,6 +193,12 @@ class EngineStep:
     def host(self) -> Host:
         """Time of the engine's host."""
         return self.constants.hosts.get(self.engine, UNKNOWN_HOST)
+
+    @property
+    def latency_deviations(self) -> dict[str, float]:
+        """Standard deviations of the logarithms of latencies beside those of the steps, by the name of the latency."""
+        deviation = self.host.first_token_deviation
+        return {"ttft_s": deviation, "queue_s": deviation}
 
     def cell_of(self, kernel: Kernel) -> tuple[str, str]:
         """Return the class of constants and the format of a kernel."""

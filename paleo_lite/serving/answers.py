@@ -341,7 +341,7 @@ def answer(
             f"{rate_per_s:.3g} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue grows as long "
             "as requests arrive, and latencies depend on the number of requests",
         )
-    deviations = {} if on_device.kernels is None else on_device.kernels.step.constants.latency_deviations
+    deviations = {} if on_device.kernels is None else on_device.kernels.step.latency_deviations
     added = {name: Z_90 * deviation for name, deviation in deviations.items()}
     shown = {
         name: _figure([figures[level][name] for level in levels])

@@ -131,8 +131,7 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
         if level != "expected":
             tables = tables.scaled(level)
             draft = None if draft is None else draft.scaled(level)
-            overhead_s = engine.overhead_range_s[0 if level == "low" else 1]
-            engine = msgspec.structs.replace(engine, overhead_s=overhead_s)
+            engine = engine.at_end(level)
         speculation = msgspec.structs.replace(self.deployment.options.speculation, draft=draft)
         options = msgspec.structs.replace(self.deployment.options, speculation=speculation)
         if self.deployment.prefill_workers:

@@ -22,7 +22,10 @@ SGLANG_CHUNKS = ((20, 2048), (35, 2048), (60, 4096), (90, 8192), (160, 8192))
 SGLANG_LARGEST_CHUNK = 16384
 
 HOST_FACTOR = 2.5
-"""Ends of the 90% interval of the time of a host, relative to the fitted time."""
+"""Ends of the 90% interval of the time of a host per iteration, relative to the fitted time."""
+
+SEQUENCE_FACTOR = 1.6
+"""Ends of the 90% interval of the time of a host per sequence, relative to the fitted time."""
 
 
 class Engine(msgspec.Struct, frozen=True):
@@ -101,6 +104,15 @@ class Engine(msgspec.Struct, frozen=True):
             raise BadValue(f"`--memory-fraction` must be a fraction > 0 and <= 1 (got {self.memory_fraction:g})")
         if not self.overhead_s >= 0:
             raise BadValue(f"`--overhead` must be a time >= 0 s (got {self.overhead_s:g})")
+
+    def at_end(self, end: str) -> Engine:
+        """Return the engine with the time of its host at an end of its 90% interval, ``low`` or ``high``."""
+        shortest_s, longest_s = self.overhead_range_s
+        if end == "low":
+            sequence_s = self.sequence_overhead_s / SEQUENCE_FACTOR
+            return msgspec.structs.replace(self, overhead_s=shortest_s, sequence_overhead_s=sequence_s)
+        sequence_s = self.sequence_overhead_s * SEQUENCE_FACTOR
+        return msgspec.structs.replace(self, overhead_s=longest_s, sequence_overhead_s=sequence_s)
 
     def describe(self) -> str:
         """Return the limits as text, such as ``8,192 tokens and 1,024 sequences per iteration, blocks of 16``."""

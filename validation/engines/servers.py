@@ -19,7 +19,7 @@ from paleo_lite.engines.records import FUSIONS
 from paleo_lite.errors import DoesNotFit
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.deployment import device_link, tensor_group
-from paleo_lite.serving.engines import find_engine
+from paleo_lite.serving.engines import VLLM, find_engine
 from paleo_lite.serving.iteration_times import ModelOnDevice
 from paleo_lite.serving.pipeline import connect_stages
 from paleo_lite.serving.placement import with_kernels
@@ -241,7 +241,6 @@ def _energy_rows(data: Path) -> Iterator[Server]:
             gpu = {"H100": "h100-sxm", "B200": "b200"}[row["gpu"]]
             is_mxfp4 = row["weights"] == "mxfp4"
             precision = "fp8" if row["weights"] == "fp8" or (is_mxfp4 and gpu == "b200") else "bf16"
-            is_dense = row["expert_parallel"] == "1" and not is_mxfp4 and "A3B" not in row["model"]
             yield Server(
                 source="mlenergy",
                 name=f"{row['model']} {row['task']} {row['gpu']} {row['max_sequences']} {index}",
@@ -262,18 +261,22 @@ def _energy_rows(data: Path) -> Iterator[Server]:
                 ttft_s=None,
                 tpot_s=None,
                 tokens_per_s=float(row["output_tokens_per_s"]),
-                is_host_bound=is_dense and row["task"] == "gpqa" and gpu == "b200",
+                is_host_bound=row["weights"] == "bfloat16" and row["task"] == "gpqa" and gpu == "b200",
             )
 
 
 def _loads(data: Path) -> Iterator[Server]:
-    """Read the loads that one server of vLLM kept up with; the sequences follow from rate and latency (Little 1961)."""
+    """Read the loads that one server of vLLM kept up with; the sequences follow from rate and latency (Little 1961).
+
+    The load generator sends a small set of prompts again and again (inference-perf, generator ``shared_prefix``), so
+    that all of a prompt but its last block is in the cache: times to first token do not depend on the prompt's length.
+    """
     with (data / "engines/vllm_h100_experiments.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             latency_s, ttft_s = float(row["latency_mean_s"]), float(row["ttft_mean_s"])
             if ttft_s > MOST_QUEUED_S:
                 continue
-            answer = float(row["output_tokens_mean"])
+            prompt, answer = float(row["input_tokens_mean"]), float(row["output_tokens_mean"])
             yield Server(
                 source="loads",
                 name=f"{row['experiment']} {row['stage']}",
@@ -287,14 +290,14 @@ def _loads(data: Path) -> Iterator[Server]:
                 devices=int(row["tensor"]),
                 experts=1,
                 attention_data=1,
-                input_tokens=float(row["input_tokens_mean"]),
+                input_tokens=prompt,
                 output_tokens=answer,
                 concurrency=max(round(float(row["rate_requests_per_s"]) * latency_s), 1),
                 is_drawn=False,
                 ttft_s=ttft_s,
                 tpot_s=(latency_s - ttft_s) / (answer - 1),
                 tokens_per_s=None,
-                shared_tokens=float(row["shared_system_prompt_tokens"]),
+                shared_tokens=prompt - VLLM.block_tokens / 2,
             )
 
 

@@ -31,10 +31,10 @@ from paleo_lite.api.serve import REQUESTS_PER_USER
 from paleo_lite.engines.blocks import sampled_logits
 from paleo_lite.engines.constants import Company, EngineConstants, Host
 from paleo_lite.engines.kernels import CountedKernel
-from paleo_lite.engines.step import EngineStep, Load
+from paleo_lite.engines.step import UNKNOWN_HOST, EngineStep, Load
 from paleo_lite.machines import find_device
 from paleo_lite.serving.engines import ENGINES
-from paleo_lite.serving.kernel_tables import device_kernels
+from paleo_lite.serving.kernel_tables import Z_90, device_kernels
 
 from .servers import Server, place
 
@@ -44,7 +44,11 @@ LAUNCH_DEVIATIONS = {"class": 0.4, "engine": 0.2, "format": 0.05, "generation": 
 
 WORK_DEVIATIONS = {"class": 0.2, "engine": 0.1, "format": 0.1, "generation": 0.1}
 
-TYPICAL_HOST = Host(iteration_s=5e-4, logit_s=1e-10, request_s=5e-3, request_token_s=1e-6, request_iterations=1.5)
+TYPICAL_HOST = {
+    "iteration_s": 5e-4, "logit_s": 1e-10, "request_s": 5e-3, "request_token_s": 1e-6, "request_iterations": 1.5
+}  # fmt: skip
+"""Times of a host before anything is fitted, by the attribute of `paleo_lite.engines.constants.Host`."""
+
 HOST_DEVIATION = 1.0
 
 FIRST_TOKEN_WEIGHT = 0.5
@@ -82,6 +86,8 @@ class StepParts(msgspec.Struct, frozen=True):
         Prompts of others that are computed per output token.
     logits : float
         Logits of a sequence.
+    variance : float
+        Variance of the logarithm of a decode step, from the constants of kernels.
     """
 
     server: Server
@@ -90,6 +96,7 @@ class StepParts(msgspec.Struct, frozen=True):
     mixed: Parts
     prompts_per_token: float
     logits: float
+    variance: float
 
 
 def parts_of(server: Server, constants: EngineConstants) -> StepParts:
@@ -121,6 +128,7 @@ def parts_of(server: Server, constants: EngineConstants) -> StepParts:
         _parts(step, [*decode_kernels, *attention], mixed),
         prompts_per_token,
         sampled_logits(decode_kernels),
+        float(step.variance(decode_kernels, decode)),
     )
 
 
@@ -175,6 +183,83 @@ def _factors_of(cell: tuple[str, str, str, str]) -> list[tuple[str, str, str, st
     ]
 
 
+class _Circumstances(NamedTuple):
+    """What the times of servers depend on beside their iterations; arrays with an entry per server.
+
+    Attributes
+    ----------
+    mixes : ndarray
+        Whether engines decode beside prompts.
+    users, prompts_before : ndarray
+        Users, and prompts of the first round before one of them, on average.
+    logits : ndarray
+        Logits of the sequences of an attention group.
+    prompt_tokens, answers : ndarray
+        Mean tokens of prompts and of answers.
+    prompts_per_token : ndarray
+        Prompts of others that are computed per output token.
+    measured_s : ndarray
+        Measured times per output token, from which waits follow.
+    """
+
+    mixes: Any
+    users: Any
+    prompts_before: Any
+    logits: Any
+    prompt_tokens: Any
+    answers: Any
+    prompts_per_token: Any
+    measured_s: Any
+
+    @classmethod
+    def of(cls, parts: Sequence[StepParts]) -> _Circumstances:
+        """Return the circumstances of some servers."""
+        servers = [part.server for part in parts]
+        users = np.array([float(server.concurrency) for server in servers])
+        groups = np.array([server.attention_data for server in servers])
+        return cls(
+            mixes=np.array([ENGINES[server.engine].mixes_phases for server in servers]),
+            users=users,
+            prompts_before=_mean_before(users),
+            logits=users / groups * np.array([part.logits for part in parts]),
+            prompt_tokens=np.array([server.mean_input for server in servers]),
+            answers=np.array([server.mean_output for server in servers]),
+            prompts_per_token=np.array([part.prompts_per_token for part in parts]),
+            measured_s=np.array([server.step_s for server in servers]),
+        )
+
+    def times_s(self, host: dict[str, Any], decode_s: Any, prompt_s: Any, mixed_s: Any) -> tuple[Any, Any]:
+        """Return times per output token and to the first token, from the host's times and those of iterations."""
+        share = np.minimum(self.prompts_per_token, 1.0)
+        beside_s = (1 - share) * decode_s + share * mixed_s
+        pausing_s = decode_s + self.prompts_per_token * (prompt_s + host["iteration_s"])
+        tpot_s = host["iteration_s"] + host["logit_s"] * self.logits + np.where(self.mixes, beside_s, pausing_s)
+        utilisation = (self.users - 1) * prompt_s / (self.answers * self.measured_s)
+        utilisation = np.minimum(utilisation, LARGEST_UTILISATION)
+        wait_s = 0.5 * utilisation / (1 - utilisation) * prompt_s
+        own_s = np.where(self.mixes, mixed_s, prompt_s) + self.prompts_before * prompt_s + wait_s
+        ttft_s = host["request_s"] + host["request_token_s"] * self.prompt_tokens + own_s
+        return tpot_s, ttft_s + (SCHEDULED_ITERATIONS + host["request_iterations"]) * self.measured_s
+
+
+def predict_steps(part: StepParts, constants: EngineConstants) -> tuple[float, float]:
+    """Return the time per output token and to the first token of a server with fitted factors and hosts."""
+    server = part.server
+    device = find_device(server.gpu)
+
+    def seconds(iteration: Parts, is_prompt: bool) -> float:
+        total_s = 0.0
+        for cell, launch_s in iteration.launch_s.items():
+            launch, work = constants.company_of(cell[0], device, server.engine, cell[1], is_prompt)
+            total_s += launch * launch_s + work * iteration.work_s[cell]
+        return total_s
+
+    host = msgspec.structs.asdict(constants.hosts.get(server.engine, UNKNOWN_HOST))
+    iterations = (seconds(part.decode, False), seconds(part.prompt, True), seconds(part.mixed, True))
+    tpot_s, ttft_s = _Circumstances.of([part]).times_s(host, *iterations)
+    return float(tpot_s[0]), float(ttft_s[0])
+
+
 class _Model:
     """Times of servers as functions of the logarithms of all factors and of the hosts."""
 
@@ -188,21 +273,13 @@ class _Model:
         with_prompts = [part.prompt for part in parts] + [part.mixed for part in parts]
         self.prompt_work = _Design(2 * settings, [part.work_s for part in with_prompts], WORK_DEVIATIONS)
         self.prompt_launch_s = np.array([sum(part.launch_s.values()) for part in with_prompts])
-        self.mixes = np.array([ENGINES[engine].mixes_phases for engine in engines])
         self.engines = sorted(set(engines))
         self.engine_rows = np.array([[float(engine == name) for name in self.engines] for engine in engines])
-        self.users = np.array([float(server.concurrency) for server in servers])
-        sequences = self.users / np.array([server.attention_data for server in servers])
-        self.sampled = sequences * np.array([part.logits for part in parts])
-        self.answers = np.array([server.mean_output for server in servers])
-        self.prompts_per_token = np.array([part.prompts_per_token for part in parts])
-        self.prompt_tokens = np.array([server.mean_input for server in servers])
-        self.prompts_before = _mean_before(self.users)
-        self.tpot_s = np.array([server.step_s for server in servers])
+        self.circumstances = _Circumstances.of(parts)
         self.ttft_s = np.array([server.ttft_s or np.nan for server in servers])
         designs = (self.launch, self.work, self.prompt_work)
         self.ends = np.cumsum([len(design.names) for design in designs])
-        host = [np.log(value) for value in msgspec.structs.astuple(TYPICAL_HOST) for _ in self.engines]
+        host = [np.log(value) for value in TYPICAL_HOST.values() for _ in self.engines]
         self.start = np.concatenate([np.zeros(self.ends[-1]), host])
         spreads = [design.deviations for design in designs]
         self.spread = np.concatenate([*spreads, np.full(len(host), HOST_DEVIATION)])
@@ -211,18 +288,9 @@ class _Model:
         """Return times per output token and to the first token."""
         launch, work, prompt_work, host = np.split(theta, self.ends)
         by_engine = np.exp(host).reshape(-1, len(self.engines)) @ self.engine_rows.T
-        iteration_s, logit_s, request_s, request_token_s, request_iterations = by_engine
         prompt_s, mixed_s = np.split(self.prompt_launch_s + self.prompt_work.total_s(prompt_work), 2)
         decode_s = self.launch.total_s(launch) + self.work.total_s(work)
-        share = np.minimum(self.prompts_per_token, 1.0)
-        beside_s = (1 - share) * decode_s + share * mixed_s
-        pausing_s = decode_s + self.prompts_per_token * (prompt_s + iteration_s)
-        tpot_s = iteration_s + logit_s * self.sampled + np.where(self.mixes, beside_s, pausing_s)
-        utilisation = np.minimum((self.users - 1) * prompt_s / (self.answers * self.tpot_s), LARGEST_UTILISATION)
-        wait_s = 0.5 * utilisation / (1 - utilisation) * prompt_s
-        own_s = np.where(self.mixes, mixed_s, prompt_s)
-        ttft_s = request_s + request_token_s * self.prompt_tokens + own_s + self.prompts_before * prompt_s + wait_s
-        return tpot_s, ttft_s + (SCHEDULED_ITERATIONS + request_iterations) * self.tpot_s
+        return self.circumstances.times_s(dict(zip(TYPICAL_HOST, by_engine)), decode_s, prompt_s, mixed_s)
 
 
 def _mean_before(count: Any) -> Any:
@@ -241,32 +309,42 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants) -> EngineC
         sizes[part.server.group] = sizes.get(part.server.group, 0) + 1
     weights = np.array([3.0 / np.sqrt(sizes[part.server.group]) for part in parts])
     has_first = np.array([part.server.is_drawn and part.server.attention_data == 1 for part in parts])
-    has_first &= np.isfinite(model.ttft_s) & (model.users <= MOST_USERS)
+    has_first &= np.isfinite(model.ttft_s) & (model.circumstances.users <= MOST_USERS)
 
     def residuals(theta: Any) -> Any:
         tpot_s, ttft_s = model.predict(theta)
         first = np.log(ttft_s / model.ttft_s)[has_first]
         return np.concatenate([
-            weights * np.log(tpot_s / model.tpot_s),
+            weights * np.log(tpot_s / model.circumstances.measured_s),
             FIRST_TOKEN_WEIGHT * weights[has_first] * first,
             LOSS_SCALE * (theta - model.start) / model.spread,
         ])  # fmt: skip
 
     solution = least_squares(residuals, model.start, loss="soft_l1", f_scale=LOSS_SCALE, x_scale=model.spread)
-    errors = np.abs(np.log(model.predict(solution.x)[0] / model.tpot_s))
+    errors = np.abs(np.log(model.predict(solution.x)[0] / model.circumstances.measured_s))
     launch, work, prompt_work, host = np.split(solution.x, model.ends)
     company = []
     for name, launch_log, work_log in zip(model.launch.names, launch, work):
         company.append(Company(*name, False, round(float(launch_log), 3), round(float(work_log), 3)))
     for name, work_log in zip(model.prompt_work.names, prompt_work):
         company.append(Company(*name, True, 0.0, round(float(work_log), 3)))
+    first_errors = np.abs(np.log(model.predict(solution.x)[1] / model.ttft_s))
     hosts = {}
-    for engine, values in zip(model.engines, np.exp(host).reshape(-1, len(model.engines)).T):
-        hosts[engine] = Host(*(float(f"{value:.3g}") for value in values))
+    for row, (engine, values) in enumerate(zip(model.engines, np.exp(host).reshape(-1, len(model.engines)).T)):
+        times = {name: float(f"{value:.3g}") for name, value in zip(TYPICAL_HOST, values)}
+        own = first_errors[has_first & (model.engine_rows[:, row] > 0)]
+        hosts[engine] = Host(**times, first_token_deviation=_spread(own))
     deviation = 1.4826 * float(np.median(errors))
     return msgspec.structs.replace(
         constants, company=tuple(company), hosts=hosts, step_deviation=round(max(deviation, 0.08), 3)
     )
+
+
+def _spread(errors: Any) -> float:
+    """Return the standard deviation of a normal distribution with the same 90% quantile of absolute errors."""
+    if not len(errors):
+        return UNKNOWN_HOST.first_token_deviation
+    return round(float(np.quantile(errors, 0.9)) / Z_90, 3)
 
 
 def is_fitted(server: Server) -> bool:
