@@ -271,6 +271,22 @@ def _served(request: Request) -> Report:
     return rows, lambda: served_page(rows), list
 
 
+def _engine_rows(request: Request, split: str) -> Report:
+    """Validate the kernels, the steps or the simulated servers of engines, each alone."""
+    from .engines import hold_out, simulated
+
+    if request.gpus or request.precisions:
+        raise BadValue("engines are validated as a whole: omit `--gpu` and `--precision`")
+    if split == "kernels":
+        kernels = hold_out.validate_kernels(request.data)
+        return kernels, lambda: hold_out.kernels_page(kernels), list
+    if split == "server-steps":
+        steps = hold_out.validate_servers(request.data)
+        return steps, lambda: hold_out.servers_page(steps), list
+    servers = simulated.simulated_rows(simulated.simulate_servers(request.data))
+    return servers, lambda: simulated.simulated_page(servers), list
+
+
 KNOWN_MEASUREMENTS = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
 """Measurements of a held-out cluster that are known, and how the page describes them."""
 
@@ -291,6 +307,7 @@ SPLITS: dict[str, Callable[[Request], Report]] = {
     "pretraining": _pretraining,
     "energy": _energy,
     "served": _served,
+    **{split: partial(_engine_rows, split=split) for split in ("kernels", "server-steps", "servers")},
 }
 """Function that performs each validation, by the value of ``--split``."""
 
@@ -323,7 +340,9 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     of nodes of training on several devices. `clusters` holds out one cluster or one source at a time. `training` holds
     out steps of language models by source, model size, number of nodes, parallelism or GPU. `pretraining` holds out
     steps of a tuned stack by device, network and precision. `energy` holds out measured powers by model, task and
-    device, and `served` forecasts the time of servers as well. The page also shows the errors of simpler models on the
+    device, and `served` forecasts the time of servers as well. `kernels` holds out the device and the engine of
+    kernels, `server-steps` those, the network and the source of times per output token; `servers` simulates published
+    servers with the shipped constants. The page also shows the errors of simpler models on the
     same folds.
     """
     rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))

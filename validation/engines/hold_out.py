@@ -1,0 +1,299 @@
+"""Held-out errors of kernels and of the steps of servers: by device, engine, network and source.
+
+Kernels and steps are judged apart, so that errors of one do not hide those of the other. The step of a server is judged
+by its published time per output token, with the formula of `validation.engines.steps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from paleo_lite.engines.constants import (
+    Cell,
+    CellFit,
+    ClassFit,
+    Constants,
+    EngineConstants,
+    predict_constants,
+    traits_of,
+)
+from paleo_lite.engines.step import STEP
+from paleo_lite.machines import find_device
+from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.serving.kernel_tables import Z_90
+
+from .fit import draw_rows, fit_cell, fit_constants, kernel_times
+from .servers import Server, published_servers
+from .steps import StepParts, fit_steps, is_fitted, parts_of, predict_steps
+from .tables import Timed, published_kernels
+
+JUDGED_ROWS = 500
+"""Rows of a table that are judged, drawn at random."""
+
+SERVER_SPLITS: dict[str, Callable[[Server], str]] = {
+    "device": lambda server: server.gpu,
+    "engine": lambda server: server.engine,
+    "network": lambda server: server.network,
+    "source": lambda server: server.source,
+}
+"""What is held out of servers, one at a time."""
+
+
+class KernelRow(msgspec.Struct, frozen=True):
+    """Errors of the kernels of a class in one format.
+
+    Attributes
+    ----------
+    kernels, format : str
+        Class of kernels and format of the operands.
+    tables, points : int
+        Tables (of a device under an engine), and kernels that are judged.
+    own, own_coverage_90 : float
+        Median error with the constants of the own table, and share of kernels inside the 90% interval.
+    device, device_coverage_90, device_width_90 : float
+        The same without any table of the device, and the median ratio between the ends of the interval.
+    engine, engine_coverage_90 : float
+        The same without any table of the engine.
+    """
+
+    kernels: str
+    format: str
+    tables: int
+    points: int
+    own: float
+    own_coverage_90: float
+    device: float
+    device_coverage_90: float
+    device_width_90: float
+    engine: float
+    engine_coverage_90: float
+
+
+class ServerRow(msgspec.Struct, frozen=True):
+    """Errors of the times per output token of servers.
+
+    Attributes
+    ----------
+    split, group : str
+        What is held out at a time (``nothing`` for the shipped fit), and the part that is judged.
+    points : int
+        Servers.
+    median, mape, bias : float
+        Median and mean absolute relative error, and median relative error.
+    coverage_90, width_90 : float
+        Share of the servers inside the 90% interval, and the median ratio between its ends.
+    """
+
+    split: str
+    group: str
+    points: int
+    median: float
+    mape: float
+    bias: float
+    coverage_90: float
+    width_90: float
+
+
+class Judged(NamedTuple):
+    """Logarithms of forecast over measured times, and standard deviations of the forecasts."""
+
+    errors: Any
+    deviations: Any
+
+    @property
+    def median(self) -> float:
+        """Median absolute relative error."""
+        return float(np.median(np.abs(np.expm1(self.errors))))
+
+    @property
+    def mape(self) -> float:
+        """Mean absolute relative error."""
+        return float(np.mean(np.abs(np.expm1(self.errors))))
+
+    @property
+    def bias(self) -> float:
+        """Median relative error."""
+        return float(np.median(np.expm1(self.errors)))
+
+    @property
+    def coverage(self) -> float:
+        """Share of the measurements inside the 90% interval."""
+        return float(np.mean(np.abs(self.errors) <= Z_90 * self.deviations))
+
+    @property
+    def width(self) -> float:
+        """Median ratio between the ends of the 90% interval."""
+        return float(np.median(np.exp(2 * Z_90 * self.deviations)))
+
+
+def _together(parts: Sequence[Judged]) -> Judged:
+    return Judged(*(np.concatenate([getattr(part, field) for part in parts]) for field in Judged._fields))
+
+
+def without(constants: EngineConstants, split: str, name: str) -> EngineConstants:
+    """Return constants without the tables of a device or of an engine; the variances of the effects stay."""
+    classes: dict[str, ClassFit] = {}
+    for kernels, fit in constants.classes.items():
+        cells = tuple(cell for cell in fit.cells if _owner(cell, split) != name)
+        classes[kernels] = msgspec.structs.replace(fit, cells=cells)
+    return EngineConstants(classes)
+
+
+def judge_kernels(timed: Timed, constants: Constants) -> Judged:
+    """Return the errors of the kernels of a table at some constants."""
+    expected = np.log(kernel_times(timed, constants.theta))
+    squares = np.full(len(timed.time_s), constants.scatter**2)
+    for index, deviation in enumerate(constants.deviation):
+        shifted = constants.theta.copy()
+        shifted[index] += STEP
+        slope = (np.log(kernel_times(timed, shifted)) - expected) / STEP
+        squares += (slope * deviation) ** 2
+    return Judged(expected - np.log(timed.time_s), np.sqrt(squares))
+
+
+def validate_kernels(data: Path) -> list[KernelRow]:
+    """Return the errors of all tables of kernels, with the device and the engine of each held out."""
+    tables = published_kernels(data)
+    fits = [(timed.cell, fit_cell(timed)) for timed in tables]
+    constants = fit_constants(fits)
+    groups: dict[tuple[str, str], list[tuple[Judged, Judged, Judged]]] = {}
+    for timed in tables:
+        cell, judged = timed.cell, draw_rows(timed, JUDGED_ROWS)
+        fit = constants.classes[cell.kernels]
+        by_knowledge = (
+            fit.cells,
+            tuple(one for one in fit.cells if one.gpu != cell.gpu),
+            tuple(one for one in fit.cells if one.engine != cell.engine),
+        )
+        if not all(by_knowledge):
+            continue
+        groups.setdefault((cell.kernels, cell.format), []).append(
+            tuple(judge_kernels(judged, _constants_of(cell, fit, cells)) for cells in by_knowledge)  # type: ignore[arg-type]
+        )
+    rows = []
+    for (kernels, form), judgements in sorted(groups.items()):
+        own, device, engine = (_together([one[index] for one in judgements]) for index in range(3))
+        rows.append(
+            KernelRow(
+                kernels,
+                form,
+                len(judgements),
+                len(own.errors),
+                own.median,
+                own.coverage,
+                device.median,
+                device.coverage,
+                device.width,
+                engine.median,
+                engine.coverage,
+            )
+        )
+    return rows
+
+
+def _constants_of(cell: Cell, fit: ClassFit, cells: tuple[CellFit, ...]) -> Constants:
+    """Return the constants of a cell from some of the fitted cells of its class."""
+    known = [traits_of(find_device(one.gpu), one.engine, one.format) for one in cells]
+    traits = traits_of(find_device(cell.gpu), cell.engine, cell.format)
+    return predict_constants(msgspec.structs.replace(fit, cells=cells), traits, known)
+
+
+def validate_servers(data: Path) -> list[ServerRow]:
+    """Return the errors of the times per output token of published servers, each part held out at a time."""
+    fits = [(timed.cell, fit_cell(timed)) for timed in published_kernels(data)]
+    alone = fit_constants(fits)
+    parts = [parts_of(server, alone) for server in published_servers(data) if is_fitted(server)]
+    shipped = _judge_steps(parts, fit_steps(parts, alone))
+    rows = list(_server_rows("nothing", [part.server for part in parts], shipped))
+    for split, key in SERVER_SPLITS.items():
+        servers: list[Server] = []
+        judged: list[Judged] = []
+        for name in sorted({key(part.server) for part in parts}):
+            rest = [part for part in parts if key(part.server) != name]
+            own = [part for part in parts if key(part.server) == name]
+            fitted = fit_steps(rest, alone)
+            if split in ("device", "engine"):
+                known = without(alone, split, name)
+                own = [parts_of(part.server, known) for part in own]
+            servers += [part.server for part in own]
+            judged.append(_judge_steps(own, fitted))
+        rows += _server_rows(split, servers, _together(judged))
+    return rows
+
+
+def _owner(cell: CellFit, split: str) -> str:
+    return cell.gpu if split == "device" else cell.engine
+
+
+def _judge_steps(parts: Sequence[StepParts], fitted: EngineConstants) -> Judged:
+    """Return the errors of the times per output token of servers at some factors of company and hosts."""
+    errors = [np.log(predict_steps(part, fitted)[0] / part.server.step_s) for part in parts]
+    deviations = [np.sqrt(part.variance + fitted.step_deviation**2) for part in parts]
+    return Judged(np.array(errors), np.array(deviations))
+
+
+def _server_rows(split: str, servers: Sequence[Server], judged: Judged) -> Iterator[ServerRow]:
+    """Return the rows of a split: of all servers, of each engine, and of those with experts divided."""
+    groups: dict[str, Any] = {"all": np.ones(len(servers), dtype=bool)}
+    for engine in sorted({server.engine for server in servers}):
+        groups[engine] = np.array([server.engine == engine for server in servers])
+    groups["expert-parallel"] = np.array([server.experts > 1 for server in servers])
+    for name, chosen in groups.items():
+        part = Judged(judged.errors[chosen], judged.deviations[chosen])
+        count = int(chosen.sum())
+        yield ServerRow(split, name, count, part.median, part.mape, part.bias, part.coverage, part.width)
+
+
+def kernels_page(rows: Sequence[KernelRow]) -> Document:
+    """Return a page with the errors of kernels by class and format."""
+
+    def percent(value: float) -> str:
+        return f"{value:.0%}"
+
+    table = Table(
+        "Kernels of engines",
+        [
+            Column("kernels", "class", left=True),
+            Column("format", "format", left=True),
+            Column("tables", "tables"),
+            Column("points", "kernels"),
+            Column("own", "own\ntable", format_percent),
+            Column("own_coverage_90", "within\n90%", percent),
+            Column("device", "device\nheld out", format_percent),
+            Column("device_coverage_90", "within\n90%", percent),
+            Column("device_width_90", "width", lambda value: f"{value:.1f}x"),
+            Column("engine", "engine\nheld out", format_percent),
+            Column("engine_coverage_90", "within\n90%", percent),
+        ],
+        [msgspec.to_builtins(row) for row in rows],
+    )
+    weights = np.array([row.points for row in rows])
+    held_out = float(np.average([row.device for row in rows], weights=weights))
+    headline = f"{sum(row.tables for row in rows)} tables of kernels: {held_out:.1%} off with their device held out"
+    return Document(headline, (), [table], ["Errors are medians; the headline is their mean over kernels."])
+
+
+def servers_page(rows: Sequence[ServerRow]) -> Document:
+    """Return a page with the errors of times per output token by what is held out."""
+    table = Table(
+        "Times per output token of servers",
+        [
+            Column("split", "held out", left=True),
+            Column("group", "judged on", left=True),
+            Column("points", "servers"),
+            Column("median", "median", format_percent),
+            Column("mape", "MAPE", format_percent),
+            Column("bias", "bias", lambda value: f"{value:+.1%}"),
+            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+            Column("width_90", "width", lambda value: f"{value:.1f}x"),
+        ],
+        [msgspec.to_builtins(row) for row in rows],
+    )
+    medians = {row.split: row.median for row in rows if row.group == "all"}
+    text = ", ".join(f"{value:.1%} with {name} held out" for name, value in medians.items())
+    return Document(f"{rows[0].points} servers: {text}", (), [table], [])

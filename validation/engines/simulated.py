@@ -1,0 +1,172 @@
+"""Published servers simulated as `paleo_lite.serve` does, with the shipped constants: latencies and output per second.
+
+Most of these servers inform the fit of the constants, so that this table shows what the simulation adds to the errors
+of steps (`validation.engines.hold_out` holds parts out); it is not a forecast of unseen servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+import paleo_lite as pl
+from paleo_lite.errors import DoesNotFit
+from paleo_lite.reporting.document import Column, Document, Table, format_percent
+
+from .servers import Server, published_servers
+
+STRIDE = 5
+"""One server of so many is simulated."""
+
+MOST_SEQUENCES = 1024
+"""Larger servers are left out: they take long to simulate."""
+
+MOST_REQUESTS = 2000
+
+DRAWN_MEAN, DRAWN_DEVIATION = 0.9, 0.058
+"""Mean and standard deviation of lengths drawn uniformly between 0.8 and 1.0 of the nominal one."""
+
+FIGURES: dict[str, tuple[Callable[[Server], float | None], Callable[[Any], Any]]] = {
+    "TPOT": (lambda server: server.tpot_s, lambda answer: answer.latencies["tpot_s"]["p50"]),
+    "TTFT": (lambda server: server.ttft_s, lambda answer: answer.latencies["ttft_s"]["mean"]),
+    "output per second": (lambda server: server.tokens_per_s, lambda answer: answer.figures["output_tokens_per_s"]),
+}
+"""Published figure of a server and the simulation's, by name."""
+
+
+class SimulatedRow(msgspec.Struct, frozen=True):
+    """Errors of a figure over some servers.
+
+    Attributes
+    ----------
+    figure, group : str
+        Figure, and the servers that are judged.
+    points : int
+        Servers.
+    median, mape, bias : float
+        Median and mean absolute relative error, and median relative error.
+    coverage_90, width_90 : float
+        Share of the servers inside the 90% interval, and the median ratio between its ends.
+    """
+
+    figure: str
+    group: str
+    points: int
+    median: float
+    mape: float
+    bias: float
+    coverage_90: float
+    width_90: float
+
+
+class Simulated(NamedTuple):
+    """A server and its simulation."""
+
+    server: Server
+    answer: Any
+
+
+def simulate_servers(data: Path, stride: int = STRIDE) -> list[Simulated]:
+    """Simulate one of every `stride` published servers that hold their network."""
+    chosen = [
+        server
+        for server in published_servers(data)
+        if server.source in ("serving", "mlenergy") and server.concurrency <= MOST_SEQUENCES
+        and not (server.is_speculative or server.is_host_bound)
+    ]  # fmt: skip
+    simulated = []
+    for server in chosen[::stride]:
+        try:
+            simulated.append(Simulated(server, simulate_server(server)))
+        except DoesNotFit:
+            continue
+    return simulated
+
+
+def simulate_server(server: Server) -> Any:
+    """Return the answer of `paleo_lite.serve` for the closed loop of a published server."""
+    lengths: dict[str, Any] = {name: _lengths(server, tokens) for name, tokens in _tokens(server)}
+    limits: dict[str, Any] = {}
+    if server.source == "mlenergy":
+        limits = {"max_sequences": server.concurrency, "num_requests": _requests(server.concurrency)}
+    return pl.serve(
+        server.network, gpu=server.gpu, tensor=server.devices, precision=server.precision, weights=server.weights,
+        kv_cache=server.kv_cache, policy=server.engine, expert_parallel=server.experts,
+        attention_data_parallel=server.attention_data, concurrency=server.concurrency, **lengths, **limits,
+    )  # fmt: skip
+
+
+def _tokens(server: Server) -> Iterator[tuple[str, float]]:
+    yield "input_tokens", server.input_tokens
+    yield "output_tokens", server.output_tokens
+
+
+def _lengths(server: Server, tokens: float) -> int | str:
+    if not server.is_drawn:
+        return int(tokens)
+    return f"{DRAWN_MEAN * tokens}:{DRAWN_DEVIATION * tokens}"
+
+
+def _requests(sequences: int) -> int:
+    return int(np.clip(4 * sequences, 40, MOST_REQUESTS))
+
+
+def simulated_rows(simulated: Sequence[Simulated]) -> list[SimulatedRow]:
+    """Return the errors of every figure: of all servers, of each engine, and below and above 128 sequences."""
+    groups: dict[str, Callable[[Server], bool]] = {"all": lambda server: True}
+    for engine in sorted({one.server.engine for one in simulated}):
+        groups[engine] = partial(_runs_under, engine)
+    groups["up to 128 sequences"] = lambda server: server.concurrency <= 128
+    groups["above 128 sequences"] = lambda server: server.concurrency > 128
+    groups["expert-parallel"] = lambda server: server.experts > 1
+    rows = []
+    for figure, (measured_of, forecast_of) in FIGURES.items():
+        for name, includes in groups.items():
+            pairs = [
+                (measured_of(one.server), forecast_of(one.answer))
+                for one in simulated
+                if includes(one.server) and measured_of(one.server)
+            ]
+            if pairs:
+                rows.append(_row(figure, name, pairs))
+    return rows
+
+
+def _runs_under(engine: str, server: Server) -> bool:
+    return server.engine == engine
+
+
+def _row(figure: str, group: str, pairs: Sequence[tuple[Any, Any]]) -> SimulatedRow:
+    measured = np.array([pair[0] for pair in pairs])
+    value, low, high = (np.array([getattr(pair[1], field) for pair in pairs]) for field in ("value", "low", "high"))
+    errors = value / measured - 1
+    return SimulatedRow(
+        figure, group, len(pairs), float(np.median(np.abs(errors))), float(np.mean(np.abs(errors))),
+        float(np.median(errors)), float(np.mean((low <= measured) & (measured <= high))), float(np.median(high / low)),
+    )  # fmt: skip
+
+
+def simulated_page(rows: Sequence[SimulatedRow]) -> Document:
+    """Return a page with the errors of simulated servers."""
+    table = Table(
+        "Simulated servers, as shipped",
+        [
+            Column("figure", "figure", left=True),
+            Column("group", "servers", left=True),
+            Column("points", "points"),
+            Column("median", "median", format_percent),
+            Column("mape", "MAPE", format_percent),
+            Column("bias", "bias", lambda value: f"{value:+.1%}"),
+            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+            Column("width_90", "width", lambda value: f"{value:.1f}x"),
+        ],
+        [msgspec.to_builtins(row) for row in rows],
+    )
+    whole = [row for row in rows if row.group == "all"]
+    text = ", ".join(f"{row.figure} {row.median:.1%} off, {row.coverage_90:.0%} inside" for row in whole)
+    return Document(f"Simulated servers: {text}", (), [table], [])
