@@ -1,17 +1,22 @@
 """What the modules of diffusers reach of the rates of a calibration.
 
-The calibrated model is fitted to image networks and language models. Pipelines for pictures and videos differ in four
-ways, each with a constant fitted to published batches (`calibrations/diffusion.toml`):
+The calibrated model is fitted to image networks and language models. In pipelines for pictures and videos four kernels
+do not reach what a newer device offers, as they are bounded by what each multiprocessor issues per cycle, which has
+hardly changed since Ampere, instead of by tensor cores and memory, which have. Each has a constant in work per cycle
+and multiprocessor, the same for all devices, fitted to published batches (`calibrations/diffusion.toml`):
 
-- Attention is bidirectional over thousands of tokens, by the kernel that PyTorch or flash-attn chooses. The softmax
-  takes as long for short heads as for long ones, so that heads of 64 reach fewer FLOP/s than heads of 128::
+- Attention is bidirectional over thousands of tokens, by kernels that are written for Ampere's matrix instructions.
+  They take the cycles of the products and those of the softmax, of which short heads have more per product::
 
-      time = (1 - b + b * 128 / head size) * attention[generation] * time of the calibrated model
+      cycles = FLOPs / flops_per_cycle + scores / scores_per_cycle
 
-- Matrix products draw so much power that the clock falls; newer generations run kernels of older ones.
+  Where the calibrated model takes longer, as on older devices, its time holds, of which `head_share` is inversely
+  proportional to the head size.
 - Between products, adaptive norms, rotary embeddings, gates and casts read strided and broadcast tensors in many
-  kernels, which take a multiple of the time that contiguous ones take.
-- A layer norm over the few elements of a head takes a thread block per row, whatever its length.
+  kernels. Their time is the root of the sum of squares of that of the calibrated model and that of
+  ``bytes / bytes_per_cycle``. Compiled kernels read contiguous tensors.
+- A layer norm over the few elements of a head takes a thread block per row, whatever its length: `row_cycles`.
+- The host takes `host_s` per kernel.
 """
 
 from __future__ import annotations
@@ -22,10 +27,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import COMPILED, ENGINE
 from ..files import read_typed, shipped_folder
-from .calibrated import NAMES, CalibratedModel
+from .attention import ATTENTIONS, UPDATE
+from .calibrated import NAMES, CalibratedModel, rates_of
 from .features import CLASS_INDEX, Features
 from .sequence_parallel import SequenceConstants
 
@@ -41,64 +46,50 @@ FILE = "diffusion.toml"
 _MAX_FILE_BYTES = 2**16
 
 REFERENCE_HEAD = 128
-"""Head size for which the factor of attention is 1."""
+"""Head size for which the calibrated time of attention holds."""
 
-
-class Generation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Factors on the times of the calibrated model for devices of a compute capability.
-
-    Attributes
-    ----------
-    attention, products, memory : float
-        Of attention with heads of 128, of convolutions and matrix products, and of everything else.
-    head_share : float
-        Share of the time of attention with heads of 128 that is inversely proportional to the head size.
-    deviation : float
-        Deviation of the logarithm of the time of pipelines that are held out.
-    is_fitted : bool
-        Whether the factors are fitted to pipelines; the uncertainty of the calibration is then part of the deviation.
-    """
-
-    attention: float
-    products: float
-    memory: float
-    head_share: float
-    deviation: float
-    is_fitted: bool = False
+NATIVE_ATTENTIONS = frozenset(ATTENTIONS) - {"flash2"}
+"""Implementations of attention with kernels for the matrix instructions of each generation."""
 
 
 class DiffusionConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Constants of pipelines.
+    """Constants of pipelines, per cycle and multiprocessor where they are rates.
 
     Attributes
     ----------
+    flops_per_cycle, scores_per_cycle : float
+        Arithmetic of attention, and scores that its softmax computes.
+    bytes_per_cycle : float
+        Bytes that eager kernels between products read and write.
     row_cycles : float
-        Cycles of a multiprocessor per row of a layer norm.
+        Cycles per row of a layer norm.
     host_s : float
         Seconds of the host per kernel.
-    fused_memory : float
-        Factor on the time of what is not a product where the execution fuses it.
+    head_share : float
+        Share of the calibrated time of attention that is inversely proportional to the head size.
+    deviation : float
+        Deviation of the logarithm of the time of pipelines that are held out, on the measured devices.
+    other_deviation : float
+        The same on other devices, beside the uncertainty of the device's calibration.
+    measured : tuple of str
+        Devices that the constants are fitted to.
     sequence : SequenceConstants
         Constants of splitting the sequence over devices.
-    other : Generation
-        Factors of all other devices.
-    generations : dict of str to Generation
-        Factors by the first number of the compute capability.
     sources : tuple of str
         Whose measurements the constants are fitted to.
     """
 
+    flops_per_cycle: float
+    scores_per_cycle: float
+    bytes_per_cycle: float
     row_cycles: float
     host_s: float
-    fused_memory: float
+    head_share: float
+    deviation: float
+    other_deviation: float
+    measured: tuple[str, ...]
     sequence: SequenceConstants
-    other: Generation
-    generations: dict[str, Generation]
     sources: tuple[str, ...] = ()
-
-    def of(self, device: Device) -> Generation:
-        """Return the factors of a device."""
-        return self.generations.get(device.capability.split(".")[0], self.other)
 
 
 @cache
@@ -107,6 +98,12 @@ def diffusion_constants() -> DiffusionConstants:
     return read_typed(
         shipped_folder("calibrations") / FILE, DiffusionConstants, "constants of pipelines", _MAX_FILE_BYTES
     )
+
+
+def cycles_per_s(device: Device) -> float:
+    """Return the cycles per second of all multiprocessors of a device."""
+    clock_hz = device.clock_hz("boost") or 1.5e9
+    return clock_hz * float(device.cores.multiprocessors.value)
 
 
 class PipelineModel(CalibratedModel, frozen=True, eq=False):
@@ -123,39 +120,60 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
     @classmethod
     def of(cls, model: CalibratedModel, device: Device, constants: DiffusionConstants) -> PipelineModel:
         """Return a calibrated model of a device with these constants."""
-        theta, generation = model.theta.copy(), constants.of(device)
+        theta = model.theta.copy()
         theta[NAMES.index("overhead_s")] = np.log(constants.host_s)
         fields = {name: getattr(model, name) for name in CalibratedModel.__struct_fields__}
-        fields |= {"theta": theta, "scatter": generation.deviation}
-        if generation.is_fitted:
+        is_measured = device.id in constants.measured
+        fields |= {"theta": theta, "scatter": constants.deviation if is_measured else constants.other_deviation}
+        if is_measured:
+            # The deviation of held-out models is that of the sum of both uncertainties.
             fields["covariance"] = np.zeros_like(model.covariance)
         return cls(**fields, constants=constants)
 
     def with_kernel_rates(self, features: Features, workload: Workload, machine: Machine) -> Features:
         """Return the features at the rates of the kernels that pipelines run."""
         features = super().with_kernel_rates(features, workload, machine)
-        constants, layers = self.constants, workload.layers
-        generation = constants.of(machine.device)
-        is_fused = workload.execution in (COMPILED, ENGINE)
-        memory = constants.fused_memory if is_fused else generation.memory
+        layers = workload.layers
         layer_index = features.position[:, 1]
-        is_product = features.work_class < len(MATRIX_CLASSES)
+        heads = np.array([_head_size(layer) for layer in layers])[layer_index]
         is_attention = features.work_class == CLASS_INDEX["attention"]
-        head_factors = np.array([_head_factor(layer, generation.head_share) for layer in layers])[layer_index]
-        product_factor = np.where(is_attention, generation.attention * head_factors, generation.products)
-        row_bytes = self._row_bytes(workload, machine)[layer_index]
-        moved = np.where(is_product, features.bytes, features.bytes * memory)
+        attention_factor = self._attention_factors(features, heads, workload, machine)
+        is_between = ~features.matrix
+        row_bytes = np.where(features.pass_number < UPDATE, self._row_bytes(workload, machine)[layer_index], 0.0)
+        between_factor = self._between_factor(workload, machine)
         return msgspec.structs.replace(
             features,
-            padding=features.padding * np.where(is_product, product_factor, 1.0),
-            bytes=moved + row_bytes,
+            padding=features.padding * np.where(is_attention & features.matrix, attention_factor, 1.0),
+            bytes=features.bytes * np.where(is_between, between_factor, 1.0) + row_bytes,
         )
+
+    def _attention_factors(
+        self, features: Features, heads: NDArray[np.float64], workload: Workload, machine: Machine
+    ) -> NDArray[np.float64]:
+        """Return the factors on the calibrated time of attention, by entry; meaningless for other layers."""
+        constants = self.constants
+        calibrated = 1 - constants.head_share + constants.head_share * REFERENCE_HEAD / heads
+        if workload.attention in NATIVE_ATTENTIONS:
+            return calibrated
+        rates = rates_of(machine, workload.precision)
+        efficiency = float(np.exp(self.theta[NAMES.index("efficiency_attention")]))
+        flops_per_s = rates.matrix_per_s * rates.sustained_fraction * efficiency / features.padding
+        # A score takes two multiply-accumulates per element of the head: one of the query, one of the value.
+        cycles_per_flop = 1 / constants.flops_per_cycle + 1 / (4 * heads * constants.scores_per_cycle)
+        return np.maximum(calibrated, cycles_per_flop / cycles_per_s(machine.device) * flops_per_s)
+
+    def _between_factor(self, workload: Workload, machine: Machine) -> float:
+        """Return the factor on the time of what is not a product."""
+        if workload.execution in (COMPILED, ENGINE):
+            return 1.0
+        share = float(np.exp(self.theta[NAMES.index("share_other")]))
+        bandwidth = rates_of(machine, workload.precision).bandwidth_bytes_per_s * share
+        return float(np.hypot(1, bandwidth / (self.constants.bytes_per_cycle * cycles_per_s(machine.device))))
 
     def _row_bytes(self, workload: Workload, machine: Machine) -> NDArray[np.float64]:
         """Return the bytes that are moved in the time of the rows of layer norms, by layer."""
         device = machine.device
-        clock_hz = device.clock_hz("boost") or 1.5e9
-        row_s = self.constants.row_cycles / (clock_hz * float(device.cores.multiprocessors.value))
+        row_s = self.constants.row_cycles / cycles_per_s(device)
         share = float(np.exp(self.theta[NAMES.index("share_other")]))
         rows = [
             np.prod(layer.outputs[0][:-1]) * workload.batch_size if layer.kind == "layer_norm" else 0.0
@@ -164,10 +182,8 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
         return np.array(rows) * row_s * device.bandwidth_bytes_per_s * share
 
 
-def _head_factor(layer: Layer, head_share: float) -> float:
-    if layer.kind != "attention":
-        return 1.0
-    return 1 - head_share + head_share * REFERENCE_HEAD / layer.inputs[0][-1]
+def _head_size(layer: Layer) -> float:
+    return float(layer.inputs[0][-1]) if layer.kind == "attention" else REFERENCE_HEAD
 
 
 def pipeline_model(model: TimeModel, device: Device, constants: DiffusionConstants | None = None) -> TimeModel:

@@ -19,9 +19,9 @@ from ..errors import UnknownName
 from ..machines import Device, Machine
 from ..result import Result
 from ..version import __version__
+from .activity import Activity
 from .attention import EAGER
 from .diffusion import DiffusionConstants, diffusion_constants, pipeline_model
-from .energy import power_of
 from .memory import memory_coefficients, model_bytes, usable_bytes
 from .models import QUANTILES, TimeModel, interval_of
 from .offload import host_bandwidth_bytes_per_s
@@ -49,6 +49,8 @@ class PartPrediction(NamedTuple):
         The part.
     prediction : Prediction
         Prediction of one run.
+    activity : Activity
+        What the device does in one run, at the rates of the calibrated model.
     runs : int
         Number of runs for a batch.
     transfer_s : float
@@ -61,6 +63,7 @@ class PartPrediction(NamedTuple):
 
     part: Part
     prediction: Prediction
+    activity: Activity
     runs: int
     transfer_s: float = 0.0
     split_s: float | None = None
@@ -83,18 +86,16 @@ class PartPrediction(NamedTuple):
 
     @property
     def energy_j(self) -> float | None:
-        """Joules of all runs, of all devices; None if unknown."""
-        energy_j = self.prediction.energy_j
-        if energy_j is None or self.split_s is None:
-            return None if energy_j is None else self.runs * energy_j
-        power = power_of(self.prediction.device)
+        """Joules of all runs, of all devices; None if unknown.
+
+        The work takes the same joules whatever bounds it, so that what a run takes longer than the calibrated model,
+        and what several devices exchange and wait, draws idle power.
+        """
+        power = self.prediction.power
         if power is None:
             return None
-        divided_s = min(self.prediction.time_s / self.devices, self.split_s)
-        activity = self.prediction.activity.in_larger_step(
-            self.prediction.time_s, self.split_s, exchanging_s=self.split_s - divided_s
-        )
-        return self.runs * self.devices * float(power.watts(activity.shares_of(self.split_s))) * self.split_s
+        activity = self.activity.times(1 / self.devices)
+        return self.runs * self.devices * float(power.watts(activity.shares_of(self.run_s))) * self.run_s
 
     @property
     def parameters_bytes(self) -> int:
@@ -392,9 +393,11 @@ def predict_pipeline(
             attention=attention,
         )
         own_model = model if part_model is None or own_precision == precision else part_model(own_precision)
+        prediction = predict(workload, machine, own_model)
+        activity = prediction.activity
         if part.role == "denoiser":
-            own_model = pipeline_model(own_model, machine.device, constants)
-        predicted = PartPrediction(part, predict(workload, machine, own_model), runs)
+            prediction = predict(workload, machine, pipeline_model(own_model, machine.device, constants))
+        predicted = PartPrediction(part, prediction, activity, runs)
         if part.role == "denoiser" and split.devices > 1:
             sequence = (constants or diffusion_constants()).sequence
             split_s = split_time_s(predicted.prediction, split, sequence)

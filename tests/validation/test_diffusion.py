@@ -11,6 +11,7 @@ from measured import DATA
 from paleo_lite.files import read_typed
 from paleo_lite.timing.diffusion import DiffusionConstants, diffusion_constants
 from validation.diffusion.fit import (
+    PRIOR,
     Pieces,
     ask,
     fit_one_device,
@@ -46,34 +47,29 @@ def test_a_step_is_compared_with_a_step() -> None:
     assert predicted_s(row, prediction) < prediction.time_s
 
 
+def shipped_constants() -> dict[str, float]:
+    """Return the shipped constants that are fitted to one device."""
+    return {name: getattr(diffusion_constants(), name) for name in PRIOR}
+
+
 def test_pieces_add_up_to_the_prediction() -> None:
     """With the shipped constants they give about the time of the model, which combines terms of a layer by a norm."""
     for pieces in large_batches():
-        constants = diffusion_constants()
-        generation = constants.generations[pieces.generation]
-        shared = {
-            "head_share": generation.head_share,
-            "row_cycles": constants.row_cycles,
-            "host_s": constants.host_s,
-        }
-        factors = {"attention": generation.attention, "products": generation.products, "memory": generation.memory}
-        assert time_of(pieces, shared, factors) == pytest.approx(ask(pieces.row).time_s, rel=0.1)
+        assert time_of(pieces, shipped_constants()) == pytest.approx(ask(pieces.row).time_s, rel=0.1)
 
 
-def test_the_fit_finds_the_factors_of_times_made_with_them() -> None:
-    shared = {"head_share": 0.3, "row_cycles": 100.0, "host_s": 6e-6}
-    factors = {
-        "9": {"attention": 1.2, "products": 1.3, "memory": 1.9},
-        "10": {"attention": 2.2, "products": 1.6, "memory": 2.4},
-    }
-    made = [
-        pieces._replace(row=pieces.row._replace(time_s=time_of(pieces, shared, factors[pieces.generation])))
-        for pieces in large_batches()
-    ]
-    fitted_shared, fitted = fit_one_device(made)
-    times = [time_of(pieces, shared, factors[pieces.generation]) for pieces in made]
-    refitted = [time_of(pieces, fitted_shared, fitted[pieces.generation]) for pieces in made]
-    assert refitted == pytest.approx(times, rel=0.03)
+def test_the_fit_finds_the_constants_of_times_made_with_them() -> None:
+    made_with = {"flops_per_cycle": 1800.0, "scores_per_cycle": 10.0, "bytes_per_cycle": 7.0, "row_cycles": 100.0}
+    made_with["host_s"] = 6e-6
+    made = [pieces._replace(row=pieces.row._replace(time_s=time_of(pieces, made_with))) for pieces in large_batches()]
+    fitted = fit_one_device(made)
+    times = [time_of(pieces, made_with) for pieces in made]
+    assert [time_of(pieces, fitted) for pieces in made] == pytest.approx(times, rel=0.03)
+
+
+def test_held_out_devices_are_within_15_percent_in_the_mean() -> None:
+    ratios = hold_out(large_batches(), lambda row: row.gpu)
+    assert all(np.abs(np.array(values) - 1).mean() < 0.15 for values in ratios.values())
 
 
 def test_held_out_models_are_within_15_percent_in_the_mean() -> None:
