@@ -175,9 +175,9 @@ def _shipped_path(name: str) -> Path:
 
 
 def _pipelines_by_normalized_name() -> dict[str, str]:
-    from .pipelines.records import PIPELINES  # imported only for messages
+    from .pipelines.records import pipelines  # imported only for messages
 
-    return {normalize_name(name): name for name in PIPELINES}
+    return {normalize_name(name): name for name in pipelines()}
 
 
 def is_network_file(name: str) -> bool:

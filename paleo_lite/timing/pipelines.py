@@ -416,7 +416,7 @@ def predict_pipeline(
 def _precision_of(pipeline: Pipeline, part: Part, precision: str) -> str:
     """Return the precision of a part."""
     if part.role == "decoder":
-        return dict(pipeline.decoder_precisions).get(precision, "bf16" if precision in NARROW else precision)
+        return pipeline.decoder_precisions.get(precision, "bf16" if precision in NARROW else precision)
     if part.role == "text encoder" and precision in NARROW:
         return "bf16"
     return precision

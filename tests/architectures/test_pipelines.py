@@ -15,7 +15,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.architectures.descriptor import decode_descriptor, read_bounded
 from paleo_lite.architectures.free_sizes import polynomial
-from paleo_lite.architectures.pipelines.records import PIPELINES
+from paleo_lite.architectures.pipelines.records import pipelines
 from paleo_lite.architectures.pipelines.sampling import find_pipeline, make_sampling, parse_image_size, part_runs
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor, BadValue, TraceFailed
@@ -26,7 +26,7 @@ DIFFUSION = shipped_folder("models") / "diffusion"
 
 def denoiser_of(name: str, **asked: object) -> tuple[object, int]:
     """Return the denoiser's runs, and its multiply-accumulates per step."""
-    pipeline = PIPELINES[name]
+    pipeline = pipelines()[name]
     sampling = make_sampling(pipeline, **asked)
     runs = next(part for part in part_runs(pipeline, sampling) if part.part.role == "denoiser")
     per_sample = int(count(runs.network.layers).column("macs", "inference").sum())
@@ -65,9 +65,9 @@ def test_parameters_are_those_of_the_checkpoint(name: str) -> None:
     assert network.parameters == PARAMETERS[name]
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", pipelines())
 def test_every_part_of_a_pipeline_is_shipped(name: str) -> None:
-    pipeline = PIPELINES[name]
+    pipeline = pipelines()[name]
     runs = part_runs(pipeline, make_sampling(pipeline))
     roles = [run.part.role for run in runs]
     assert roles[0] == "text encoder" and "denoiser" in roles and roles[-1] == "decoder"
@@ -76,7 +76,7 @@ def test_every_part_of_a_pipeline_is_shipped(name: str) -> None:
 
 
 def test_a_video_decodes_every_latent_frame() -> None:
-    runs = part_runs(PIPELINES["wan-2.1-1.3b"], make_sampling(PIPELINES["wan-2.1-1.3b"], frames=81))
+    runs = part_runs(pipelines()["wan-2.1-1.3b"], make_sampling(pipelines()["wan-2.1-1.3b"], frames=81))
     decoder = {run.part.descriptor: run.runs for run in runs if run.part.role == "decoder"}
     assert decoder == {"wan-2.1-vae-first": 1, "wan-2.1-vae-later": 20}  # 81 frames are 1 + 20 * 4
     # 32,760 tokens: 21 latent frames of 30 x 52 patches of 2 x 2 latents of 8 x 8 pixels.
@@ -93,7 +93,7 @@ def test_guidance_doubles_the_samples_unless_there_is_none() -> None:
 
 
 def test_names_match_in_any_spelling() -> None:
-    assert find_pipeline("FLUX.1-dev") is PIPELINES["flux.1-dev"] is find_pipeline("flux1dev")
+    assert find_pipeline("FLUX.1-dev") is pipelines()["flux.1-dev"] is find_pipeline("flux1dev")
     assert find_pipeline("resnet50") is None
 
 
@@ -119,7 +119,7 @@ BAD = {
 @pytest.mark.parametrize("name, asked, message", [(name, *case) for name, cases in BAD.items() for case in cases])
 def test_bad_input_gets_one_sentence(name: str, asked: dict[str, object], message: str) -> None:
     with pytest.raises(BadValue, match=re.escape(message)) as caught:
-        make_sampling(PIPELINES[name], **asked)
+        make_sampling(pipelines()[name], **asked)
     assert "\n" not in str(caught.value)
 
 

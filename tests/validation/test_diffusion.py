@@ -85,7 +85,7 @@ def test_written_constants_are_read_again(tmp_path) -> None:
 
 
 def test_rows_are_of_known_pipelines() -> None:
-    from paleo_lite.architectures.pipelines.records import PIPELINES
+    from paleo_lite.architectures.pipelines.records import pipelines
 
     rows: list[Row] = [*mlenergy_rows(DATA), *project_rows(DATA)]
-    assert {row.pipeline for row in rows} <= PIPELINES.keys()
+    assert {row.pipeline for row in rows} <= pipelines().keys()

@@ -13,7 +13,7 @@ from ...files import file_exists, shipped_folder
 from ..catalog import normalize_name
 from ..descriptor import COMPRESSED, decode_descriptor, read_bounded
 from ..network import Network, SequenceOptions
-from .records import PIPELINES, Part, Pipeline
+from .records import Part, Pipeline, pipelines
 
 _MAX_STEPS = 10**4
 _MAX_IMAGES = 2**16
@@ -23,10 +23,13 @@ _MAX_PIXELS = 2**14
 
 def find_pipeline(name: str) -> Pipeline | None:
     """Return the pipeline with a name, in any case, with or without punctuation; None if there is none."""
-    if name in PIPELINES:
-        return PIPELINES[name]
+    if file_exists(shipped_folder("models") / f"{name}.json"):  # a network, without reading the list of pipelines
+        return None
+    records = pipelines()
+    if name in records:
+        return records[name]
     normalized = normalize_name(name)
-    return next((record for record in PIPELINES.values() if normalize_name(record.name) == normalized), None)
+    return next((record for record in records.values() if normalize_name(record.name) == normalized), None)
 
 
 def parse_image_size(size: int | str) -> tuple[int, int]:
@@ -89,7 +92,7 @@ def make_sampling(
     steps = pipeline.steps if steps is None else steps
     _check_integer("--steps", steps, _MAX_STEPS)
     _check_integer("--images", images, _MAX_IMAGES)
-    width, height = (pipeline.width, pipeline.height) if image_size is None else parse_image_size(image_size)
+    width, height = pipeline.size if image_size is None else parse_image_size(image_size)
     step = pipeline.size_step
     for name, pixels in (("width", width), ("height", height)):
         if pixels % step or not step <= pixels <= _MAX_PIXELS:
