@@ -66,6 +66,27 @@ _DC_AE = {
     "upsample_block_type": "interpolate",
     "downsample_block_type": "conv",
 }
+_SVD_VAE = {
+    "block_out_channels": (128, 256, 512, 512),
+    "down_block_types": ("DownEncoderBlock2D",) * 4,
+    "layers_per_block": 2,
+    "latent_channels": 4,
+    "sample_size": 768,
+}
+_KLEIN_4B = {
+    "num_layers": 5,
+    "num_single_layers": 20,
+    "num_attention_heads": 24,
+    "joint_attention_dim": 7680,
+    "guidance_embeds": False,
+}
+_KLEIN_9B = {
+    "num_layers": 8,
+    "num_single_layers": 24,
+    "num_attention_heads": 32,
+    "joint_attention_dim": 12288,
+    "guidance_embeds": False,
+}
 _WAN_22_VAE = {
     "base_dim": 160,
     "decoder_base_dim": 256,
@@ -241,8 +262,16 @@ CONFIGS: dict[str, Config] = {
     "ltx-video-transformer": ("LTXVideoTransformer3DModel", {}),
     "qwen-image-transformer": ("QwenImageTransformer2DModel", {}),
     "flux.2-dev-transformer": ("Flux2Transformer2DModel", {}),
-    # Decoders
-    "flux.2-vae": ("AutoencoderKL", {**_VAE, "latent_channels": 32}),
+    "mochi-1-transformer": ("MochiTransformer3DModel", {}),
+    "svd-unet": ("UNetSpatioTemporalConditionModel", {"sample_size": 96}),
+    "z-image-transformer": ("ZImageTransformer2DModel", {}),
+    "flux.2-klein-4b-transformer": ("Flux2Transformer2DModel", _KLEIN_4B),
+    "flux.2-klein-9b-transformer": ("Flux2Transformer2DModel", _KLEIN_9B),
+    # Decoders, and the encoder of a given picture
+    "svd-vae-encoder": ("AutoencoderKLTemporalDecoder:encoder", _SVD_VAE),
+    "svd-vae": ("AutoencoderKLTemporalDecoder", _SVD_VAE),
+    "mochi-1-vae": ("AutoencoderKLMochi", {}),
+    "flux.2-vae": ("AutoencoderKLFlux2", {"latent_channels": 32}),
     "hunyuanvideo-vae": ("AutoencoderKLHunyuanVideo", {}),
     "ltx-video-vae": ("AutoencoderKLLTXVideo", {}),
     "wan-2.2-vae-first": ("AutoencoderKLWan:first", _WAN_22_VAE),
@@ -254,7 +283,20 @@ CONFIGS: dict[str, Config] = {
     "wan-2.1-vae-later": ("AutoencoderKLWan:later", {}),
     "cogvideox-vae-first": ("AutoencoderKLCogVideoX:first", {}),
     "cogvideox-vae-later": ("AutoencoderKLCogVideoX:later", {}),
-    # Text encoders
+    # Encoders of text and pictures
+    "openclip-h-vision": (
+        "CLIPVisionModelWithProjection",
+        {
+            "hidden_size": 1280,
+            "intermediate_size": 5120,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 16,
+            "image_size": 224,
+            "patch_size": 14,
+            "projection_dim": 1024,
+            "hidden_act": "gelu",
+        },
+    ),
     "clip-l": ("CLIPTextModel", {**_CLIP_L, "hidden_act": "quick_gelu"}),
     "openclip-h": (
         "CLIPTextModel",

@@ -202,12 +202,50 @@ def _flux_2(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
     tokens = sizes["h"] * sizes["w"]
     return {
         "hidden_states": (1, tokens, 128),
-        "encoder_hidden_states": (1, sizes["t"], 15360),
+        "encoder_hidden_states": (1, sizes["t"], config.get("joint_attention_dim", 15360)),
         "timestep": STEP,
         "img_ids": (tokens, 4),
         "txt_ids": (sizes["t"], 4),
         "guidance": STEP,
     }
+
+
+def _mochi(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {
+        "hidden_states": (1, 12, sizes["f"], 2 * sizes["h"], 2 * sizes["w"]),
+        "encoder_hidden_states": (1, sizes["t"], 4096),
+        "timestep": STEP,
+        "encoder_attention_mask": torch.ones(1, sizes["t"], dtype=torch.int64),
+    }
+
+
+def _z_image(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {
+        "latents": (1, 16, 1, 2 * sizes["h"], 2 * sizes["w"]),
+        "timestep": STEP,
+        "text": (1, sizes["t"], config.get("cap_feat_dim", 2560)),
+    }
+
+
+def _stable_video(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {
+        "sample": (1, sizes["f"], 8, 8 * sizes["h"], 8 * sizes["w"]),
+        "timestep": STEP,
+        "encoder_hidden_states": (1, 1, 1024),
+        "added_time_ids": (1, 3),
+    }
+
+
+def _frames_of_latents(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {"latents": (1, sizes["f"], config["latent_channels"], sizes["h"], sizes["w"])}
+
+
+def _picture(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {"picture": (1, 3, 8 * sizes["h"], 8 * sizes["w"])}
+
+
+def _clip_picture(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
+    return {"pixel_values": (1, 3, config["image_size"], config["image_size"])}
 
 
 def _video_latents(channels: int) -> Inputs:
@@ -246,6 +284,131 @@ def _with_plain_positions(module: Any) -> Any:
     """
     module.pos_embed.scale_rope = False
     return module
+
+
+class Encode(nn.Module):
+    """The encoder of an autoencoder, as its ``forward``."""
+
+    def __init__(self, autoencoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = autoencoder.encoder
+        self.quant_conv = autoencoder.quant_conv
+
+    def forward(self, picture: torch.Tensor) -> torch.Tensor:
+        """Return mean and deviation of the latents of a picture."""
+        return self.quant_conv(self.encoder(picture))
+
+
+class DecodeFrames(nn.Module):
+    """The temporal decoder of Stable Video Diffusion on all frames of a video at once."""
+
+    def __init__(self, autoencoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = autoencoder.decoder.to("meta")
+
+    def forward(self, latents: torch.Tensor) -> torch.Tensor:
+        """Return the frames of latents."""
+        frames = latents.shape[1]
+        is_picture = torch.zeros(1, frames, dtype=latents.dtype, device=latents.device)
+        return self.decoder(latents.flatten(0, 1), image_only_indicator=is_picture, num_frames=frames)
+
+
+class DecodeMochi(nn.Module):
+    """The decoder of Mochi's autoencoder on all latent frames, with each norm in one kernel instead of one per eight
+    frames, so that the number of layers does not depend on the length of the video."""
+
+    def __init__(self, autoencoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = autoencoder.decoder
+        for module in self.decoder.modules():
+            if hasattr(module, "chunk_size"):
+                module.chunk_size = 2**30
+
+    def forward(self, latents: torch.Tensor) -> torch.Tensor:
+        """Return the frames of latent frames."""
+        return self.decoder(latents)[0]
+
+
+def _on_meta(module: nn.Module) -> nn.Module:
+    """Return a module with the parameters on the meta device that its class creates on the CPU."""
+    return module.to("meta")
+
+
+class WholeBatchAttention:
+    """Mochi's attention over all tokens of a batch at once.
+
+    Diffusers calls attention once per sample, as it leaves out the padding of each prompt; without padding the work is
+    the same.
+    """
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor,
+        image_rotary_emb: tuple[torch.Tensor, torch.Tensor],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the hidden states of pictures and text after attention over both."""
+        pictures = [
+            projection(hidden_states).unflatten(2, (attn.heads, -1)) for projection in (attn.to_q, attn.to_k, attn.to_v)
+        ]
+        text = [
+            projection(encoder_hidden_states).unflatten(2, (attn.heads, -1))
+            for projection in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
+        ]
+        pictures[:2] = [
+            _rotate_pairs(norm(item), *image_rotary_emb) for norm, item in zip((attn.norm_q, attn.norm_k), pictures)
+        ]
+        text[:2] = [norm(item) for norm, item in zip((attn.norm_added_q, attn.norm_added_k), text)]
+        query, key, value = (
+            torch.cat([one.transpose(1, 2), other.transpose(1, 2)], dim=2) for one, other in zip(pictures, text)
+        )
+        attended = nn.functional.scaled_dot_product_attention(query, key, value)
+        attended = attended.transpose(1, 2).flatten(2, 3)
+        tokens = hidden_states.shape[1]
+        of_pictures, of_text = attended.split_with_sizes((tokens, attended.shape[1] - tokens), dim=1)
+        of_pictures = attn.to_out[1](attn.to_out[0](of_pictures))
+        return of_pictures, attn.to_add_out(of_text) if hasattr(attn, "to_add_out") else of_text
+
+
+def _rotate_pairs(hidden: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+    """Return rotary embeddings of neighbouring elements, computed in fp32."""
+    even, odd = hidden[..., 0::2].float(), hidden[..., 1::2].float()
+    first = (even * cosines - odd * sines).to(hidden.dtype)
+    second = (even * sines + odd * cosines).to(hidden.dtype)
+    return torch.stack([first, second], dim=-1).flatten(-2)
+
+
+def _for_whole_batches(module: Any) -> Any:
+    """Return Mochi's denoiser with attention over whole batches, and rotary frequencies without autocast, which the
+    meta device does not have."""
+
+    def frequencies(table: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        products = torch.einsum("nd,dhf->nhf", positions.float(), table.float())
+        return torch.cos(products), torch.sin(products)
+
+    module.rope._create_rope = frequencies
+    for block in module.transformer_blocks:
+        block.attn1.processor = WholeBatchAttention()
+    return module
+
+
+class DenoiseList(nn.Module):
+    """The denoiser of Z-Image, which takes lists of pictures and prompts, on a batch."""
+
+    def __init__(self, denoiser: Any) -> None:
+        super().__init__()
+        self.denoiser = denoiser
+        embedder = denoiser.rope_embedder
+        embedder.freqs_cis = [
+            torch.empty(length, size // 2, dtype=torch.complex64, device="meta")
+            for size, length in zip(embedder.axes_dims, embedder.axes_lens)
+        ]
+
+    def forward(self, latents: torch.Tensor, timestep: torch.Tensor, text: torch.Tensor) -> Any:
+        """Return the denoised latents."""
+        return self.denoiser(list(latents.unbind()), timestep, list(text.unbind()))
 
 
 class DecodeWan(nn.Module):
@@ -335,6 +498,17 @@ MODULES = {
         "diffusers", _qwen_image, 16, {"h": (32, 64), "w": (32, 64), "t": (64, 128)}, _with_plain_positions
     ),
     "Flux2Transformer2DModel": Modules("diffusers", _flux_2, 16, {**PICTURE, "t": (64, 128)}),
+    "MochiTransformer3DModel": Modules("diffusers", _mochi, 16, {**VIDEO, "t": (64, 128)}, _for_whole_batches),
+    # Numbers of patches are multiples of 32, to which the module pads.
+    "ZImageTransformer2DModel": Modules(
+        "diffusers", _z_image, 16, {"h": (8, 16), "w": (8, 16), "t": (64, 128)}, DenoiseList
+    ),
+    "UNetSpatioTemporalConditionModel": Modules("diffusers", _stable_video, 64, VIDEO, _on_meta),
+    "AutoencoderKLTemporalDecoder": Modules("diffusers", _frames_of_latents, 8, VIDEO, DecodeFrames),
+    "AutoencoderKLTemporalDecoder:encoder": Modules("diffusers", _picture, 8, PICTURE, Encode),
+    "AutoencoderKLMochi": Modules("diffusers", _video_latents(12), 8, VIDEO, DecodeMochi),
+    "AutoencoderKLFlux2": Modules("diffusers", _latents(), 8, PICTURE, Decode),
+    "CLIPVisionModelWithProjection": Modules("transformers", _clip_picture, 1, PICTURE),
     "AutoencoderKLHunyuanVideo": Modules("diffusers", _video_latents(16), 8, VIDEO, Decode),
     "AutoencoderKLLTXVideo": Modules("diffusers", _video_latents(128), 32, VIDEO, Decode),
     "AutoencoderKL": Modules("diffusers", _latents(), 8, PICTURE, Decode),

@@ -109,15 +109,19 @@ def write_part(name: str, class_name: str, config: Mapping[str, Any], path: Path
     write_free_descriptor([_with_widths_of(sample, samples[-1]) for sample in samples], nodes, path)
 
 
+DEPENDING_ON_SIZE = ("upcast", "scales")
+"""Attributes that the trace of a small picture may mistake."""
+
+
 def _with_widths_of(network: Network, largest: Network) -> Network:
-    """Return a network with the widths of the layers of the trace at the largest size.
+    """Return a network with the widths of the layers, and whether they grow with the batch, of the trace at the largest
+    size.
 
     In small pictures an operand that is broadcast may be as large as the others.
     """
     layers = []
     for layer, other in zip(network.layers, largest.layers):
-        attributes = {key: value for key, value in layer.attributes.items() if key != "upcast"}
-        if "upcast" in other.attributes:
-            attributes["upcast"] = other.attributes["upcast"]
+        attributes = {key: value for key, value in layer.attributes.items() if key not in DEPENDING_ON_SIZE}
+        attributes |= {key: value for key, value in other.attributes.items() if key in DEPENDING_ON_SIZE}
         layers.append(layer._replace(attributes=attributes))
     return network._replace(layers=tuple(layers))
