@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,11 @@ from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
 from ..timing.facility import make_facility
 from ..timing.models import CALIBRATED
+from ..timing.pipelines import EXECUTIONS
 from ..timing.training_recipes import check_recipe, find_recipe
 from ..units import PRECISION_BYTES, element_bytes, parse_quantity
 from .arguments import InputShapes, Paths, to_paths
+from .pipelines import PictureOptions, check_others, make_run, predict_run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,6 +62,8 @@ def predict(
     offload: str | None = None,
     ulysses: int | None = None,
     ring: int | None = None,
+    tiled: bool = False,
+    step_caching: float | None = None,
     sequence_length: int | None = None,
     context: int | None = None,
     inputs: InputShapes = (),
@@ -129,6 +134,10 @@ def predict(
         Which parameters of a pipeline are on the device: all, those of the part that runs, or of the layer that runs.
     ulysses, ring : int, optional
         Devices that share the sequence of a pipeline's denoiser, by exchanging tokens for heads, and around a ring.
+    tiled : bool
+        Whether a pipeline's decoder computes tiles that overlap, which takes less memory and more time.
+    step_caching : float, optional
+        Steps per step that a pipeline's denoiser computes, where caching reuses its results in the others.
     sequence_length : int, optional
         Tokens per sequence of a language model, in ``prefill`` the length of the prompt. By default the maximum of the
         model, but at most 2048.
@@ -232,34 +241,14 @@ def predict(
             weights=weights,
         )
         return structs.replace(counted, facility=facility)
+    options = PictureOptions(steps, guidance, frames, images, offload, ulysses, ring, tiled, step_caching)
+    # The time models that need only the data sheet describe the whole board, the calibrated model one of its devices.
+    whole_board = ppp is not None or time_model not in (None, CALIBRATED)
     pipeline = find_pipeline(network) if isinstance(network, str) else None
     if pipeline is not None:
-        from .pipelines import predict_pipeline
-
-        return predict_pipeline(
+        check_others(
             pipeline,
-            gpu,
-            precision=precision,
-            steps=steps,
-            image_size=image_size,
-            frames=frames,
-            guidance=guidance,
-            images=images,
-            offload=offload,
-            ulysses=ulysses,
-            ring=ring,
-            batch_size=batch_size,
-            time_model=time_model,
-            ppp=ppp,
-            concurrent=concurrent,
-            clock=clock,
-            unit=unit,
-            hardware_files=hardware_files,
-            calibration=calibration,
-            execution=execution,
-            attention=attention,
-            weights=weights,
-            others={
+            {
                 "--phase": (phase, "inference"),
                 "--convention": (convention, "flops"),
                 "--sequence-length": (sequence_length, None),
@@ -273,16 +262,32 @@ def predict(
                 "--host-watts": (host_watts, None),
             },
         )
-    pipeline_options = {
-        "--steps": steps, "--guidance": guidance, "--frames": frames, "--images": images, "--offload": offload,
-        "--ulysses": ulysses, "--ring": ring,
-    }  # fmt: skip
-    _check_no_pipeline(network, pipeline_options)
+        run = make_run(
+            pipeline,
+            options,
+            precision=precision,
+            image_size=image_size,
+            batch_size=batch_size,
+            execution=execution,
+            attention=attention,
+            weights=weights,
+        )
+        device = find_device(gpu, to_paths(hardware_files))
+        machine = Machine(device, clock, unit) if whole_board else Machine.single_device(device, clock, unit)
+        model_in = partial(
+            choose_model,
+            machine.device,
+            time_model=time_model,
+            execution=EXECUTIONS.get(run.execution, run.execution),
+            ppp=ppp,
+            concurrent=concurrent,
+            calibration=calibration,
+        )
+        return predict_run(run, machine, model_in)
+    options.check_absent(network)
     image_size = square_size(image_size)
     if fit_batch and batch_size != 1:
         raise BadValue("`--fit-batch` chooses the batch size: leave `--batch-size` out")
-    # The time models that need only the data sheet describe the whole board, the calibrated model one of its devices.
-    whole_board = ppp is not None or time_model not in (None, CALIBRATED)
     workload, machine, model = resolve_question(
         network,
         gpu,
@@ -335,14 +340,6 @@ def predict_network(network: Any, **arguments: Any) -> Prediction:
     if isinstance(prediction, Prediction):
         return prediction
     raise BadValue(f"{network} is a pipeline for pictures or videos: this needs a single network")
-
-
-def _check_no_pipeline(network: object, options: Mapping[str, Any]) -> None:
-    """Check that no option of pipelines is given for a network that is none."""
-    for name, value in options.items():
-        if value is not None:
-            name_of_network = network if isinstance(network, str) else "the network"
-            raise BadValue(f"{name} is for pipelines such as flux.1-dev or wan-2.1-1.3b; {name_of_network} is none")
 
 
 def square_size(image_size: int | str | None) -> int | None:

@@ -115,6 +115,15 @@ def pipeline() -> Decorator:
             metavar="N",
             help="Groups of devices that split the sequence of a pipeline's denoiser around a ring. [default: 1]",
         ),
+        click.option(
+            "--tiled", is_flag=True, help="Decode a pipeline's pictures in tiles that overlap, in less memory."
+        ),
+        click.option(
+            "--step-caching",
+            type=click.FLOAT,
+            metavar="FACTOR",
+            help="Steps per step that a pipeline's denoiser computes, with caching of its results. [default: 1]",
+        ),
     ]
 
     def add_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -50,8 +50,9 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, to_l
     help="Kernel fusion and casts: eager (none); autocast (casts for mixed precision); channels-last (images as NHWC); "
     "megatron (fused softmax and residuals, as Megatron-LM); compiled (fused pointwise chains); at inference folded "
     "(also batch norms folded into convolutions), engine (an inference engine) and llama.cpp (GGUF weights on one's "
-    "own machine: prompt, answer and memory). [default: engine for prefill and decode, otherwise eager]",
-    sources=(".counting.fusion:EXECUTIONS", ".local.predict:EXECUTIONS"),
+    "own machine: prompt, answer and memory); tensorrt is the engine of a pipeline. [default: engine for prefill and decode, "
+    "otherwise eager]",
+    sources=(".counting.fusion:EXECUTIONS", ".local.predict:EXECUTIONS", ".timing.pipelines:EXECUTIONS"),
 )
 @click.option(
     "--kv-cache",
@@ -117,6 +118,8 @@ def predict(
     images: int | None,
     ulysses: int | None,
     ring: int | None,
+    tiled: bool,
+    step_caching: float | None,
     memory: bool,
     explain: str | None,
     top: int | None,
@@ -169,7 +172,8 @@ def predict(
     )
     has_several = any(isinstance(value, list) for value in (network, gpu, precision, batch_size, phase))
     if has_several:
-        if any(value is not None for value in (steps, guidance, frames, images, ulysses, ring, pipeline_offload)):
+        of_pipelines = (steps, guidance, frames, images, ulysses, ring, pipeline_offload, step_caching)
+        if tiled or any(value is not None for value in of_pipelines):
             raise BadValue("the options of pipelines need a single prediction: give one pipeline, device and precision")
         if explain:
             raise BadValue(
@@ -203,6 +207,8 @@ def predict(
         offload=pipeline_offload,
         ulysses=ulysses,
         ring=ring,
+        tiled=tiled,
+        step_caching=step_caching,
         **arguments,
     )
     if isinstance(prediction, PipelinePrediction):

@@ -92,7 +92,7 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
     if "80" in prediction.intervals:
         facts.append(("at 80%", format_interval(prediction.intervals["80"])))
     needed = f"{format_bytes(memory.total_bytes)} of {format_bytes(memory.usable_bytes)} usable"
-    needed += f" {_PLACEMENTS[prediction.offload]}"
+    needed += f" {_PLACEMENTS[prediction.run.offload]}"
     if not memory.fits:
         fitting = [name for name, size in memory.by_offload.items() if size <= memory.usable_bytes]
         remedy = f"fits with --offload {fitting[0]}" if fitting else "fits with no --offload either"

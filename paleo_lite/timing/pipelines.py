@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 
 from ..architectures.pipelines.records import Part, Pipeline
-from ..architectures.pipelines.sampling import Sampling, part_runs
+from ..architectures.pipelines.sampling import PartRuns, Sampling, part_runs
 from ..counting.attention import decompose_attention
+from ..counting.work import ENGINE
 from ..errors import UnknownName
 from ..machines import Device, Machine
 from ..result import Result
@@ -30,7 +31,7 @@ from .sequence_parallel import ONE_DEVICE, SequenceSplit, split_time_s
 from .workload import Workload, cached_for_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 PIPELINE_OFFLOADS = ("none", "model", "sequential")
 """Where the parameters of a pipeline are: all parts on the device; each part only while it runs, otherwise in the
@@ -38,6 +39,66 @@ memory of the host; or each layer only while it runs."""
 
 NARROW = ("fp8", "int8", "fp4")
 """Precisions in which only the denoiser computes; text encoders and decoder keep 16 bits."""
+
+
+EXECUTIONS = {"tensorrt": ENGINE}
+"""Further names of executions of pipelines."""
+
+
+class PipelineRun(msgspec.Struct, frozen=True):
+    """A pipeline, what is asked of it, and how it runs.
+
+    Attributes
+    ----------
+    pipeline : Pipeline
+        The pipeline.
+    sampling : Sampling
+        Steps, size, frames, guidance and number of pictures.
+    precision : str
+        Precision of the denoiser. In fp8, int8 and fp4 the other parts have 16 bits.
+    execution, attention : str
+        As for `Workload`.
+    weights : str or None
+        Format in which the denoiser's matrices are stored.
+    offload : str
+        Placement of parameters, one of `PIPELINE_OFFLOADS`.
+    split : SequenceSplit
+        Devices that share the denoiser's sequence; the other parts run on each.
+    """
+
+    pipeline: Pipeline
+    sampling: Sampling
+    precision: str
+    execution: str = "eager"
+    attention: str | None = None
+    weights: str | None = None
+    offload: str = PIPELINE_OFFLOADS[0]
+    split: SequenceSplit = ONE_DEVICE
+
+    def __post_init__(self) -> None:
+        if self.offload not in PIPELINE_OFFLOADS:
+            raise UnknownName("offload of a pipeline", self.offload, PIPELINE_OFFLOADS)
+
+    def precision_of(self, part: Part) -> str:
+        """Return the precision of a part."""
+        is_narrow = self.precision in NARROW
+        if part.role == "decoder":
+            return self.pipeline.decoder_precisions.get(self.precision, "bf16" if is_narrow else self.precision)
+        return "bf16" if is_narrow and part.role != "denoiser" else self.precision
+
+    def workload(self, runs: PartRuns) -> Workload:
+        """Return the workload of one run of a part."""
+        layers = runs.network.layers
+        if self.attention == EAGER:
+            layers = cached_for_layers(decompose_attention, layers)
+        return Workload(
+            runs.network._replace(layers=layers),
+            precision=self.precision_of(runs.part),
+            batch_size=runs.samples,
+            execution=EXECUTIONS.get(self.execution, self.execution),
+            weights=self.weights if runs.part.role == "denoiser" else None,
+            attention=self.attention,
+        )
 
 
 class PartPrediction(NamedTuple):
@@ -140,14 +201,8 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
 
     Attributes
     ----------
-    pipeline : Pipeline
-        The pipeline.
-    sampling : Sampling
-        Steps, size, frames, guidance and number of pictures.
-    precision : str
-        Precision of the denoiser.
-    execution : str
-        Execution of the kernels.
+    run : PipelineRun
+        The pipeline and how it runs.
     machine : Machine
         The machine.
     model : TimeModel
@@ -156,27 +211,43 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
         Parts in the order of execution.
     memory : PipelineMemory
         Memory of the pipeline.
-    offload : str
-        Placement of parameters, one of `PIPELINE_OFFLOADS`.
-    split : SequenceSplit
-        Devices that share the denoiser's sequence.
     notes : tuple of str
         Caveats.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.pipelines:pipeline_page"
 
-    pipeline: Pipeline
-    sampling: Sampling
-    precision: str
-    execution: str
+    run: PipelineRun
     machine: Machine
     model: TimeModel
     parts: tuple[PartPrediction, ...]
     memory: PipelineMemory
-    offload: str = "none"
-    split: SequenceSplit = ONE_DEVICE
     notes: tuple[str, ...] = ()
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline."""
+        return self.run.pipeline
+
+    @property
+    def sampling(self) -> Sampling:
+        """What is asked of it."""
+        return self.run.sampling
+
+    @property
+    def precision(self) -> str:
+        """Precision of the denoiser."""
+        return self.run.precision
+
+    @property
+    def split(self) -> SequenceSplit:
+        """Devices that share the denoiser's sequence."""
+        return self.run.split
+
+    @property
+    def denoiser(self) -> PartPrediction:
+        """The part that runs once per step."""
+        return next(part for part in self.parts if part.part.role == "denoiser")
 
     @property
     def network(self) -> str:
@@ -274,8 +345,7 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
     @property
     def mfu(self) -> float:
         """Share of the peak FLOP/s that the pipeline's multiply-accumulates reach."""
-        denoiser = next(part for part in self.parts if part.part.role == "denoiser")
-        return 2 * self.macs / denoiser.prediction.peak.per_s / self.split.devices / self.time_s
+        return 2 * self.macs / self.denoiser.prediction.peak.per_s / self.split.devices / self.time_s
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one dict per part: its role, network, runs, samples, MACs per run, seconds, share and bytes."""
@@ -304,12 +374,12 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
             "network": self.network,
             "gpu": self.device.id,
             "precision": self.precision,
-            "execution": self.execution,
+            "execution": self.run.execution,
             "time_model": self.model.name,
             "calibration": self.model.label or None,
             "is_forecast": self.is_forecast,
             **msgspec.structs.asdict(self.sampling),
-            "offload": self.offload,
+            "offload": self.run.offload,
             "devices": self.split.devices,
             "ulysses": self.split.ulysses,
             "ring": self.split.ring,
@@ -332,94 +402,59 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
 
 
 def predict_pipeline(
-    pipeline: Pipeline,
-    sampling: Sampling,
+    run: PipelineRun,
     machine: Machine,
-    model: TimeModel,
-    *,
-    precision: str,
-    execution: str = "eager",
-    attention: str | None = None,
-    weights: str | None = None,
-    offload: str = "none",
-    split: SequenceSplit = ONE_DEVICE,
-    part_model: Any = None,
+    model_in: Callable[[str], TimeModel],
     constants: DiffusionConstants | None = None,
 ) -> PipelinePrediction:
     """Predict the time of a batch of pictures or videos.
 
     Parameters
     ----------
-    pipeline, sampling
+    run : PipelineRun
         What is computed.
-    machine, model
-        Machine and time model of the denoiser.
-    precision : str
-        Precision of the denoiser. In fp8, int8 and fp4 the other parts have 16 bits.
-    execution, attention : str
-        As for `Workload`.
-    weights : str, optional
-        Format in which the denoiser's matrices are stored.
-    offload : str
-        Placement of parameters, one of `PIPELINE_OFFLOADS`.
-    split : SequenceSplit
-        Devices that share the denoiser's sequence; the other parts run on each.
-    part_model : callable, optional
-        Function from a precision to the time model of the parts in it; by default `model` in all.
+    machine : Machine
+        The machine.
+    model_in : callable
+        Function from a precision to the time model of the parts in it.
     constants : DiffusionConstants, optional
         Constants of pipelines; by default the shipped ones.
 
     Raises
     ------
-    UnknownName
-        If there is no such placement.
     BadValue
         If parameters are offloaded from a device without a link to its host.
     """
-    if offload not in PIPELINE_OFFLOADS:
-        raise UnknownName("offload of a pipeline", offload, PIPELINE_OFFLOADS)
-    parts = []
-    for part, network, runs, samples in part_runs(pipeline, sampling):
-        own_precision = _precision_of(pipeline, part, precision)
-        layers = network.layers
-        if attention == EAGER:
-            layers = cached_for_layers(decompose_attention, layers)
-        workload = Workload(
-            network._replace(layers=layers),
-            precision=own_precision,
-            batch_size=samples,
-            execution=execution,
-            weights=weights if part.role == "denoiser" else None,
-            attention=attention,
-        )
-        own_model = model if part_model is None or own_precision == precision else part_model(own_precision)
-        prediction = predict(workload, machine, own_model)
-        activity = prediction.activity
-        if part.role == "denoiser":
-            prediction = predict(workload, machine, pipeline_model(own_model, machine.device, constants))
-        predicted = PartPrediction(part, prediction, activity, runs)
-        if part.role == "denoiser" and split.devices > 1:
-            sequence = (constants or diffusion_constants()).sequence
-            split_s = split_time_s(predicted.prediction, split, sequence)
-            predicted = predicted._replace(split_s=split_s, devices=split.devices)
-        parts.append(predicted)
-    if offload != "none":
-        parts = _with_transfers(parts, machine.device, offload)
-    denoiser = next(part for part in parts if part.part.role == "denoiser")
-    notes = denoiser.prediction.notes
-    memory = _memory(parts, sampling.images, machine.device, offload)
-    return PipelinePrediction(
-        pipeline, sampling, precision, execution, machine, model, tuple(parts), memory, offload, split, notes
-    )
+    parts = [
+        _predict_part(run, runs, machine, model_in, constants or diffusion_constants())
+        for runs in part_runs(run.pipeline, run.sampling)
+    ]
+    if run.offload != "none":
+        parts = _with_transfers(parts, machine.device, run.offload)
+    notes = next(part for part in parts if part.part.role == "denoiser").prediction.notes
+    memory = _memory(parts, run.sampling.images, machine.device, run.offload)
+    return PipelinePrediction(run, machine, model_in(run.precision), tuple(parts), memory, notes)
 
 
-def _precision_of(pipeline: Pipeline, part: Part, precision: str) -> str:
-    """Return the precision of a part."""
-    if part.role == "decoder":
-        return pipeline.decoder_precisions.get(precision, "bf16" if precision in NARROW else precision)
-    if part.role == "text encoder" and precision in NARROW:
-        return "bf16"
-    return precision
+def _predict_part(
+    run: PipelineRun,
+    runs: PartRuns,
+    machine: Machine,
+    model_in: Callable[[str], TimeModel],
+    constants: DiffusionConstants,
+) -> PartPrediction:
+    """Predict the runs of a part."""
+    workload = run.workload(runs)
+    model = model_in(workload.precision)
+    prediction = predict(workload, machine, model)
+    part = PartPrediction(runs.part, prediction, prediction.activity, runs.runs)
+    if runs.part.role != "denoiser":
+        return part
+    part = part._replace(prediction=predict(workload, machine, pipeline_model(model, machine.device, constants)))
+    if run.split.devices == 1:
+        return part
+    split_s = split_time_s(part.prediction, run.split, constants.sequence)
+    return part._replace(split_s=split_s, devices=run.split.devices)
 
 
 def _with_transfers(parts: Sequence[PartPrediction], device: Device, offload: str) -> list[PartPrediction]:

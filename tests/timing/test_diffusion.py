@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import numpy as np
 import pytest
 
 import paleo_lite as pl
 from paleo_lite.architectures.pipelines.sampling import read_part
+from paleo_lite.calibration.choose import choose_model
 from paleo_lite.counting import count
 from paleo_lite.timing.diffusion import diffusion_constants
 from paleo_lite.timing.pipelines import predict_pipeline
@@ -35,14 +38,8 @@ def denoiser_with(**changed: float) -> tuple:
     """Return the denoiser's prediction of FLUX.1-dev on an H100 with the shipped constants, and with changed ones."""
     prediction = pl.predict("flux.1-dev", gpu="h100-sxm", precision="bf16", steps=1)
     constants = msgspec.structs.replace(diffusion_constants(), **changed)
-    other = predict_pipeline(
-        prediction.pipeline,
-        prediction.sampling,
-        prediction.machine,
-        prediction.model,
-        precision="bf16",
-        constants=constants,
-    )
+    device = prediction.machine.device
+    other = predict_pipeline(prediction.run, prediction.machine, partial(choose_model, device), constants)
     return tuple(
         next(part for part in parts if part.part.role == "denoiser").prediction
         for parts in (prediction.parts, other.parts)

@@ -105,3 +105,53 @@ def test_an_answer_needs_no_torch() -> None:
         "print(sorted({'torch', 'diffusers', 'pandas', 'scipy'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_tiles_take_less_memory_and_more_time() -> None:
+    """A picture of 2048 pixels has 3 x 3 tiles of 1024 with 768 from one to the next; the last have 512."""
+    whole, tiled = (pl.predict("flux.1-dev", image_size=2048, tiled=tiled, steps=4, **SD) for tiled in (False, True))
+    decoder = [part for part in tiled.parts if part.part.role == "decoder"]
+    assert sorted(part.runs for part in decoder) == [1, 2, 2, 4]
+    decoded = {part.part.descriptor for part in decoder}
+    assert (
+        decoded == {"sd-3-vae"} and sum(part.parameters_bytes for part in decoder) == whole.parts[-1].parameters_bytes
+    )
+    assert sum(part.time_s for part in decoder) > whole.parts[-1].time_s
+    assert tiled.memory.by_offload["model"] <= whole.memory.by_offload["model"]
+    small = pl.predict("flux.1-dev", image_size=1024, tiled=True, steps=4, **SD)
+    assert sum(part.part.role == "decoder" for part in small.parts) == 1
+
+
+def test_cached_steps_are_not_computed() -> None:
+    every, cached = (pl.predict("flux.1-dev", steps=28, step_caching=factor, **SD) for factor in (None, 2.0))
+    assert (every.denoiser.runs, cached.denoiser.runs) == (28, 14)
+
+
+def test_four_bit_weights_take_a_quarter_of_the_memory() -> None:
+    """The matrices of FLUX.1's transformer have 23.8 GB in 16 bits."""
+    wide, nf4, gguf = (pl.predict("flux.1-dev", weights=name, **SD).denoiser for name in (None, "nf4", "q4_k_m"))
+    assert wide.parameters_bytes == pytest.approx(23.8e9, rel=0.01)
+    assert 0.25 * wide.parameters_bytes < nf4.parameters_bytes < 0.29 * wide.parameters_bytes
+    assert 0.25 * wide.parameters_bytes < gguf.parameters_bytes < 0.35 * wide.parameters_bytes
+
+
+def test_tensorrt_is_an_engine() -> None:
+    engine, tensorrt = (pl.predict("sdxl", execution=name, **SD).time_s for name in ("engine", "tensorrt"))
+    assert tensorrt == engine
+    with pytest.raises(UnknownName, match="execution"):
+        pl.predict("resnet50", gpu="t4", execution="tensorrt")
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("svd", {"tiled": True}, "the decoder of svd has no tiles"),
+        ("sdxl", {"step_caching": 0.5}, "--step-caching must be a number of steps"),
+        ("sdxl", {"steps": 4, "step_caching": 5}, "to the 4 steps"),
+        ("flux.1-dev", {"ulysses": 48}, "--ulysses must divide the 24 heads"),
+        ("resnet50", {"tiled": True}, "--tiled is for pipelines"),
+    ],
+)
+def test_bad_options_get_one_sentence(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(BadValue, match=message):
+        pl.predict(name, **SD, **options)

@@ -52,6 +52,9 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Latent frames per unit of the descriptor's free size ``f``.
     is_loaded_before : bool
         Whether the parameters are those of a part listed before.
+    tile, tile_stride : tuple of int or None
+        Width and height in pixels of the tiles of a tiled decoder, and from one tile to the next, as diffusers sets
+        them; None for a decoder without tiles.
     """
 
     descriptor: str
@@ -62,6 +65,8 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     copies: Count = 1
     frame_step: Count = 1
     is_loaded_before: bool = False
+    tile: tuple[Count, Count] | None = None
+    tile_stride: tuple[Count, Count] | None = None
 
 
 class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

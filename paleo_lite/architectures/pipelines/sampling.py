@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 import msgspec
@@ -62,6 +64,10 @@ class Sampling(msgspec.Struct, frozen=True):
         Scale of classifier-free guidance; there is none at 1 and below.
     images : int
         Pictures or videos in one batch.
+    tiled : bool
+        Whether the decoder computes tiles that overlap, one at a time.
+    step_caching : float
+        Steps per step that the denoiser computes; the others reuse what it has computed.
     """
 
     steps: int
@@ -70,6 +76,13 @@ class Sampling(msgspec.Struct, frozen=True):
     frames: int
     guidance: float
     images: int
+    tiled: bool = False
+    step_caching: float = 1.0
+
+    @property
+    def computed_steps(self) -> int:
+        """Steps that the denoiser computes."""
+        return max(1, round(self.steps / self.step_caching))
 
 
 def make_sampling(
@@ -80,6 +93,8 @@ def make_sampling(
     frames: int | None = None,
     guidance: float | None = None,
     images: int = 1,
+    tiled: bool = False,
+    step_caching: float | None = None,
 ) -> Sampling:
     """Return what is asked of a pipeline, with its defaults for what is not given.
 
@@ -114,7 +129,15 @@ def make_sampling(
     guidance = pipeline.guidance if guidance is None else float(guidance)
     if not 0 <= guidance <= 1000:
         raise BadValue(f"--guidance must be a scale from 0 to 1000 (got {guidance:g})")
-    return Sampling(steps, width, height, frames, guidance, images)
+    if tiled and not any(part.tile for part in pipeline.decoders):
+        raise BadValue(f"the decoder of {pipeline.name} has no tiles: remove --tiled")
+    step_caching = 1.0 if step_caching is None else float(step_caching)
+    if not 1 <= step_caching <= steps:
+        raise BadValue(
+            f"--step-caching must be a number of steps per computed step from 1 to the {steps} steps "
+            f"(got {step_caching:g})"
+        )
+    return Sampling(steps, width, height, frames, guidance, images, tiled, step_caching)
 
 
 def _check_integer(name: str, value: object, largest: int) -> None:
@@ -140,7 +163,7 @@ def part_runs(pipeline: Pipeline, sampling: Sampling) -> list[PartRuns]:
     is_guided = sampling.guidance > 1 and pipeline.guided != "none"
     numbers = {
         "once": 1,
-        "step": sampling.steps,
+        "step": sampling.computed_steps,
         "later frame": latent_frames - 1,
         "later frame pair": max(latent_frames - 2, 0) // 2,
     }
@@ -154,16 +177,33 @@ def part_runs(pipeline: Pipeline, sampling: Sampling) -> list[PartRuns]:
                 samples *= 2
             else:
                 number *= 2
-        sizes = {
-            "h": sampling.height // part.grid,
-            "w": sampling.width // part.grid,
-            "f": -(-latent_frames // part.frame_step),
-            "t": part.tokens,
-        }
-        network = read_part(part.descriptor, tuple(sizes.items()))
-        if number:
-            runs.append(PartRuns(part, network, number, samples))
+        if not number:
+            continue
+        for index, ((width, height), tiles) in enumerate(_tiles(part, sampling).items()):
+            sizes = {
+                "h": height // part.grid,
+                "w": width // part.grid,
+                "f": -(-latent_frames // part.frame_step),
+                "t": part.tokens,
+            }
+            network = read_part(part.descriptor, tuple(sizes.items()))
+            tiled = msgspec.structs.replace(part, is_loaded_before=part.is_loaded_before or index > 0)
+            runs.append(PartRuns(tiled, network, number * tiles, samples))
     return runs
+
+
+def _tiles(part: Part, sampling: Sampling) -> dict[tuple[int, int], int]:
+    """Return the number of tiles that a part computes by their width and height; those at the edges are smaller."""
+    size = (sampling.width, sampling.height)
+    if not sampling.tiled or part.tile is None or part.tile_stride is None:
+        return {size: 1}
+    if all(pixels <= tile for pixels, tile in zip(size, part.tile)):
+        return {size: 1}
+    widths, heights = (
+        [min(tile, pixels - start) for start in range(0, pixels, stride)]
+        for pixels, tile, stride in zip(size, part.tile, part.tile_stride)
+    )
+    return Counter(product(widths, heights))
 
 
 @lru_cache(64)
