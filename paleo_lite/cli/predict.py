@@ -50,8 +50,8 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, to_l
     help="Kernel fusion and casts: eager (none); autocast (casts for mixed precision); channels-last (images as NHWC); "
     "megatron (fused softmax and residuals, as Megatron-LM); compiled (fused pointwise chains); at inference folded "
     "(also batch norms folded into convolutions), engine (an inference engine) and llama.cpp (GGUF weights on one's "
-    "own machine: prompt, answer and memory); tensorrt is the engine of a pipeline. [default: engine for prefill and decode, "
-    "otherwise eager]",
+    "own machine: prompt, answer and memory); tensorrt is the engine of a pipeline. [default: engine for "
+    "prefill and decode, otherwise eager]",
     sources=(".counting.fusion:EXECUTIONS", ".local.predict:EXECUTIONS", ".timing.pipelines:EXECUTIONS"),
 )
 @click.option(

@@ -79,6 +79,11 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
     else:
         guidance = "none"
     facts.append(("guidance", guidance))
+    if sampling.computed_steps < sampling.steps:
+        facts.append(("caching", f"{sampling.computed_steps} of {sampling.steps} steps are computed"))
+    tiles = sum(part.runs for part in prediction.parts if part.part.role == "decoder" and part.part.tile)
+    if sampling.tiled:
+        facts.append(("decoder", "one tile: the picture is no larger" if tiles == 1 else f"{tiles} tiles that overlap"))
     if prediction.split.devices > 1:
         split = prediction.split
         text = f"Ulysses {split.ulysses} x ring {split.ring} in the denoiser; other parts on each device"
