@@ -9,13 +9,16 @@ from msgspec import structs
 
 from ..architectures import CountsComparison, LayerCounts, Network, count_network
 from ..architectures.network import SequenceOptions
+from ..architectures.pipelines.counts import PipelineCounts, count_pipeline
+from ..architectures.pipelines.sampling import find_pipeline, make_sampling
 from ..counting import find_convention
 from ..counting.kinds import UserRule, add_rule
 from ..counting.kinds.products import count_half_of_causal
 from ..counting.work import MIXED_EXECUTIONS, check_execution
 from ..errors import BadValue, UnknownName
 from .arguments import InputShapes
-from .prediction import resolve_network
+from .pipelines import PictureOptions, check_others
+from .prediction import resolve_network, square_size
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,13 +39,15 @@ def layers(
     convention: str = "flops",
     phase: str = "inference",
     batch_size: int = 1,
-    image_size: int | None = None,
+    image_size: int | str | None = None,
+    steps: int | None = None,
+    frames: int | None = None,
     sequence_length: int | None = None,
     inputs: InputShapes = (),
     ignore: Sequence[str] = (),
     execution: str = "eager",
     causal: str = "full",
-) -> LayerCounts: ...
+) -> LayerCounts | PipelineCounts: ...
 @overload
 def layers(
     network: Sequence[str | Network | nn.Module],
@@ -50,7 +55,9 @@ def layers(
     convention: str = "flops",
     phase: str = "inference",
     batch_size: int = 1,
-    image_size: int | None = None,
+    image_size: int | str | None = None,
+    steps: int | None = None,
+    frames: int | None = None,
     sequence_length: int | None = None,
     inputs: InputShapes = (),
     ignore: Sequence[str] = (),
@@ -65,13 +72,15 @@ def layers(
     convention: str = "flops",
     phase: str = "inference",
     batch_size: int = 1,
-    image_size: int | None = None,
+    image_size: int | str | None = None,
+    steps: int | None = None,
+    frames: int | None = None,
     sequence_length: int | None = None,
     inputs: InputShapes = (),
     ignore: Sequence[str] = (),
     execution: str = "eager",
     causal: str = "full",
-) -> LayerCounts | CountsComparison:
+) -> LayerCounts | CountsComparison | PipelineCounts:
     """Count FLOPs, bytes and parameters of a network layer by layer, or compare the totals of several networks.
 
     Parameters
@@ -83,8 +92,8 @@ def layers(
     phase : str
         ``inference``, ``forward``, ``backward``, ``training``, or a single pass of training.
     batch_size : int
-        Samples per pass.
-    image_size, sequence_length, inputs
+        Samples per pass; of a pipeline pictures or videos.
+    image_size, steps, frames, sequence_length, inputs
         As for `predict`.
     ignore : sequence of str
         Names or glob patterns of layers to leave out.
@@ -95,14 +104,32 @@ def layers(
 
     Returns
     -------
-    LayerCounts or CountsComparison
-        A `CountsComparison` for a sequence of networks. Both have ``rows()``, ``to_dict()``, ``to_frame()``.
+    LayerCounts, CountsComparison or PipelineCounts
+        A `CountsComparison` for a sequence of networks, a `PipelineCounts` for a pipeline. All have
+        ``rows()``, ``to_dict()``, ``to_frame()``.
 
     Raises
     ------
     PaleoError
         For an unknown name, an invalid value or a malformed file.
     """
+    if isinstance(network, str) and (pipeline := find_pipeline(network)) is not None:
+        check_others(
+            pipeline,
+            {
+                "--convention": (convention, "flops"),
+                "--phase": (phase, "inference"),
+                "--sequence-length": (sequence_length, None),
+                "--input": (tuple(inputs), ()),
+                "--ignore": (tuple(ignore), ()),
+                "--execution": (execution, "eager"),
+                "--causal": (causal, "full"),
+            },
+        )
+        sampling = make_sampling(pipeline, image_size=image_size, images=batch_size, steps=steps, frames=frames)
+        return count_pipeline(pipeline, sampling)
+    PictureOptions(steps=steps, frames=frames).check_absent(network)
+    image_size = square_size(image_size)
     is_sequence = isinstance(network, (list, tuple)) and not isinstance(network, Network)
     networks = network if is_sequence else [network]
     if not networks:

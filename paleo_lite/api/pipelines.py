@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from ..architectures import Network
 from ..architectures.pipelines.records import Pipeline
-from ..architectures.pipelines.sampling import make_sampling
+from ..architectures.pipelines.sampling import make_sampling, part_runs
+from ..calibration.choose import choose_model
 from ..errors import BadValue
-from ..machines import Machine
+from ..machines import Device, Machine, find_device
 from ..timing import TimeModel
-from ..timing.pipelines import PIPELINE_OFFLOADS, PipelinePrediction, PipelineRun
-from ..timing.pipelines import predict_pipeline as time_pipeline
+from ..timing.models import CALIBRATED
+from ..timing.pipelines import EXECUTIONS, PIPELINE_OFFLOADS, PipelineRun
 from ..timing.sequence_parallel import make_split
 from ..units import element_bytes
+from .arguments import Paths, to_paths
 
 
 class PictureOptions(msgspec.Struct, frozen=True):
@@ -31,18 +35,31 @@ class PictureOptions(msgspec.Struct, frozen=True):
     offload: str | None = None
     ulysses: int | None = None
     ring: int | None = None
+    guidance_parallel: bool = False
     tiled: bool = False
     step_caching: float | None = None
 
-    def check_absent(self, network: object) -> None:
-        """Check that no option is given for a network that is no pipeline."""
+    def first_given(self) -> str | None:
+        """Return the first option that is given; None if there is none."""
         for name, value in msgspec.structs.asdict(self).items():
             if value is not None and value is not False:
-                option = "--" + name.replace("_", "-")
-                name_of_network = network if isinstance(network, str) else "the network"
-                raise BadValue(
-                    f"{option} is for pipelines such as flux.1-dev or wan-2.1-1.3b; {name_of_network} is none"
-                )
+                return "--" + name.replace("_", "-")
+        return None
+
+    def check_absent(self, network: object) -> None:
+        """Check that no option is given for a network that is no pipeline."""
+        option = self.first_given()
+        if option is not None:
+            name = network if isinstance(network, str) else "the network"
+            raise BadValue(f"{option} is for pipelines such as flux.1-dev or wan-2.1-1.3b; {name} is none")
+
+    def check_absent_in_training(self, pipeline: Pipeline) -> None:
+        """Check that no option is given for a training step of a pipeline's denoiser."""
+        option = self.first_given()
+        if option is not None:
+            raise BadValue(
+                f"{option} is for `--phase inference` of {pipeline.name}; a training step is of its denoiser"
+            )
 
 
 def check_others(pipeline: Pipeline, others: Mapping[str, tuple[Any, Any]]) -> None:
@@ -97,14 +114,62 @@ def make_run(
         attention,
         weights,
         options.offload or PIPELINE_OFFLOADS[0],
-        make_split(options.ulysses, options.ring),
+        make_split(options.ulysses, options.ring, options.guidance_parallel),
     )
 
 
-def predict_run(run: PipelineRun, machine: Machine, model_in: Callable[[str], TimeModel]) -> PipelinePrediction:
-    """Predict a run of a pipeline on a machine, with the time model of each precision."""
+def denoiser_network(pipeline: Pipeline, image_size: int | str | None, frames: int | None) -> Network:
+    """Return the denoiser of a pipeline as a network, for a training step on samples that are encoded beforehand."""
+    sampling = make_sampling(pipeline, image_size=image_size, frames=frames, guidance=1.0)
+    network = next(runs.network for runs in part_runs(pipeline, sampling) if runs.part.role == "denoiser")
+    note = (
+        f"the denoiser of {pipeline.name} alone, at {sampling.width}x{sampling.height} pixels: text and pictures are "
+        "encoded beforehand"
+    )
+    return network._replace(notes=(*network.notes, note))
+
+
+def pipeline_question(
+    pipeline: Pipeline,
+    options: PictureOptions,
+    gpu: str | Device,
+    *,
+    clock: str | None = None,
+    unit: str | None = None,
+    hardware_files: Paths = (),
+    time_model: str | None = None,
+    ppp: float | None = None,
+    concurrent: bool = False,
+    calibration: Any = None,
+    **asked: Any,
+) -> tuple[PipelineRun, Machine, Callable[[str], TimeModel]]:
+    """Return a run of a pipeline, its machine, and the time model of each precision, from arguments of `predict`.
+
+    Parameters
+    ----------
+    pipeline, options
+        As for `make_run`.
+    gpu, clock, unit, hardware_files, time_model, ppp, concurrent, calibration
+        As for `predict`.
+    **asked
+        Further arguments of `make_run`.
+    """
+    run = make_run(pipeline, options, **asked)
+    device = find_device(gpu, to_paths(hardware_files))
+    # The time models that need only the data sheet describe the whole board, the calibrated model one of its devices.
+    whole_board = ppp is not None or time_model not in (None, CALIBRATED)
+    machine = Machine(device, clock, unit) if whole_board else Machine.single_device(device, clock, unit)
     if run.attention is not None:
         from ..timing.attention import resolve_attention
 
         resolve_attention(run.attention, machine.device)
-    return time_pipeline(run, machine, model_in)
+    model_in = partial(
+        choose_model,
+        machine.device,
+        time_model=time_model,
+        execution=EXECUTIONS.get(run.execution, run.execution),
+        ppp=ppp,
+        concurrent=concurrent,
+        calibration=calibration,
+    )
+    return run, machine, model_in

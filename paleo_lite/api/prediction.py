@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -17,19 +16,20 @@ from ..architectures.network import SequenceOptions
 from ..architectures.pipelines.sampling import find_pipeline, parse_image_size
 from ..calibration.choose import choose_model
 from ..counting import GENERATION_PHASES
-from ..counting.work import ENGINE
+from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS
 from ..errors import BadValue, PaleoError
 from ..machines import Device, Machine, find_device
 from ..machines.registry import limit_power
 from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
+from ..timing.diffusion import pipeline_model
 from ..timing.facility import make_facility
 from ..timing.models import CALIBRATED
-from ..timing.pipelines import EXECUTIONS
+from ..timing.pipelines import predict_pipeline
 from ..timing.training_recipes import check_recipe, find_recipe
 from ..units import PRECISION_BYTES, element_bytes, parse_quantity
 from .arguments import InputShapes, Paths, to_paths
-from .pipelines import PictureOptions, check_others, make_run, predict_run
+from .pipelines import PictureOptions, check_others, denoiser_network, pipeline_question
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,6 +62,7 @@ def predict(
     offload: str | None = None,
     ulysses: int | None = None,
     ring: int | None = None,
+    guidance_parallel: bool = False,
     tiled: bool = False,
     step_caching: float | None = None,
     sequence_length: int | None = None,
@@ -134,6 +135,8 @@ def predict(
         Which parameters of a pipeline are on the device: all, those of the part that runs, or of the layer that runs.
     ulysses, ring : int, optional
         Devices that share the sequence of a pipeline's denoiser, by exchanging tokens for heads, and around a ring.
+    guidance_parallel : bool
+        Whether two groups of devices compute the two predictions of a pipeline's classifier-free guidance.
     tiled : bool
         Whether a pipeline's decoder computes tiles that overlap, which takes less memory and more time.
     step_caching : float, optional
@@ -241,11 +244,16 @@ def predict(
             weights=weights,
         )
         return structs.replace(counted, facility=facility)
-    options = PictureOptions(steps, guidance, frames, images, offload, ulysses, ring, tiled, step_caching)
-    # The time models that need only the data sheet describe the whole board, the calibrated model one of its devices.
-    whole_board = ppp is not None or time_model not in (None, CALIBRATED)
+    options = PictureOptions(
+        steps, guidance, frames, images, offload, ulysses, ring, guidance_parallel, tiled, step_caching
+    )
     pipeline = find_pipeline(network) if isinstance(network, str) else None
-    if pipeline is not None:
+    is_trained = pipeline is not None and phase in PHASES_WITH_GRADIENTS
+    if pipeline is not None and is_trained:
+        structs.replace(options, frames=None, offload=None).check_absent_in_training(pipeline)
+        network, image_size = denoiser_network(pipeline, image_size, frames), None
+        options = PictureOptions()
+    elif pipeline is not None:
         check_others(
             pipeline,
             {
@@ -262,9 +270,17 @@ def predict(
                 "--host-watts": (host_watts, None),
             },
         )
-        run = make_run(
+        run, pipeline_machine, model_in = pipeline_question(
             pipeline,
             options,
+            gpu,
+            clock=clock,
+            unit=unit,
+            hardware_files=hardware_files,
+            time_model=time_model,
+            ppp=ppp,
+            concurrent=concurrent,
+            calibration=calibration,
             precision=precision,
             image_size=image_size,
             batch_size=batch_size,
@@ -272,22 +288,13 @@ def predict(
             attention=attention,
             weights=weights,
         )
-        device = find_device(gpu, to_paths(hardware_files))
-        machine = Machine(device, clock, unit) if whole_board else Machine.single_device(device, clock, unit)
-        model_in = partial(
-            choose_model,
-            machine.device,
-            time_model=time_model,
-            execution=EXECUTIONS.get(run.execution, run.execution),
-            ppp=ppp,
-            concurrent=concurrent,
-            calibration=calibration,
-        )
-        return predict_run(run, machine, model_in)
+        return predict_pipeline(run, pipeline_machine, model_in)
     options.check_absent(network)
     image_size = square_size(image_size)
     if fit_batch and batch_size != 1:
         raise BadValue("`--fit-batch` chooses the batch size: leave `--batch-size` out")
+    # The time models that need only the data sheet describe the whole board, the calibrated model one of its devices.
+    whole_board = ppp is not None or time_model not in (None, CALIBRATED)
     workload, machine, model = resolve_question(
         network,
         gpu,
@@ -312,6 +319,8 @@ def predict(
         weights=weights,
         whole_board=whole_board,
     )
+    if is_trained:
+        model = pipeline_model(model, machine.device, is_inference=False)
     is_forward_only = workload.phase in ("inference", "forward", "prefill")
     if is_forward_only and workload.training is None and not fit_batch and not memory:
         return structs.replace(predict_workload(workload, machine, model), facility=facility)
@@ -447,6 +456,9 @@ def resolve_network(
     """Return the network for a name, a path, a factory or a module."""
     shapes = list(inputs)
     sequence = sequence or SequenceOptions()
+    pipeline = find_pipeline(network) if isinstance(network, str) else None
+    if pipeline is not None and sequence.phase in PHASES_WITH_GRADIENTS:
+        return denoiser_network(pipeline, image_size, None)
     if isinstance(network, str) and ":" not in network and not shapes:
         return find_network(network, image_size, sequence)
     if isinstance(network, Network) and network.rebuild is not None:

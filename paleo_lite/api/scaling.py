@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from ..architectures import Network
+from ..architectures.pipelines.sampling import find_pipeline
 from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
 from ..errors import BadQuantity, BadValue, UnknownName
 from ..machines import Device, find_device
 from ..machines.registry import limit_power
-from ..units import parse_quantity
+from ..units import parse_quantity, parse_range
 from .arguments import InputShapes, Paths, option_name, to_paths
-from .prediction import resolve_question
+from .pipelines import PictureOptions, check_others, pipeline_question
+from .prediction import resolve_question, square_size
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from ..architectures.pipelines.records import Pipeline
     from ..calibration.store import Calibration
     from ..distributed.job import InputSettings, Settings
+    from ..distributed.pictures import PictureScaling
     from ..distributed.table import ScaleTable
     from ..timing.workload import TrainingOptions
 
@@ -74,14 +79,15 @@ def scale(
     storage: str | None = None,
     decode: float | str | None = None,
     pageable: bool = False,
-    image_size: int | None = None,
+    image_size: int | str | None = None,
+    pictures: PictureOptions | None = None,
     sequence_length: int | None = None,
     inputs: InputShapes = (),
     hardware_files: Paths = (),
     compat: str | None = None,
     revision: str = "first",
-) -> ScaleTable:
-    """Predict the training of a network, or the text generation of a language model, on many devices.
+) -> ScaleTable | PictureScaling:
+    """Predict training, text generation, or a pipeline for pictures or videos on many devices.
 
     Parameters
     ----------
@@ -89,6 +95,8 @@ def scale(
         As for `predict`.
     image_size, sequence_length, inputs, hardware_files
         As for `predict`.
+    pictures : PictureOptions, optional
+        Options of a pipeline for pictures or videos, for the phase ``inference``.
     gpu : str or Device, optional
         Device; may be omitted if the topology or platform names it.
     workers : int, str or sequence of int, optional
@@ -117,9 +125,9 @@ def scale(
     settings : Settings, optional
         Collective, gradient buckets, gradient precision, parallel configuration:
         `paleo_lite.distributed.job.Settings`.
-    phase : {"training", "prefill", "decode"}
-        In prefill and decode all devices use tensor parallelism, or as many as the parallel configuration in `settings`
-        gives.
+    phase : {"training", "prefill", "decode", "inference"}
+        Inference is for pipelines for pictures or videos. In prefill and decode all devices use tensor parallelism, or
+        as many as the parallel configuration in `settings` gives.
     training : TrainingOptions, optional
         Optimizer, mixed precision, activation checkpointing, gradient accumulation.
     context : int, optional
@@ -157,7 +165,7 @@ def scale(
 
     Returns
     -------
-    ScaleTable
+    ScaleTable or PictureScaling
         Rows with ``time_s``, ``speedup``, ``efficiency``; ``to_dict()``, ``to_frame()``.
 
     Raises
@@ -222,6 +230,41 @@ def scale(
             require_cost=cost,
         )
         return _reproduce_paleo(request, network, gpu, settings, revision, ppp=ppp, concurrent=concurrent)
+    pipeline = find_pipeline(network) if isinstance(network, str) else None
+    if phase == "inference":
+        others = {
+            "--link": (link, None),
+            "--topology": (topology, None),
+            "--platform": (platform, None),
+            "--scaling": (scaling, None),
+            "--strategy": (strategy, "data"),
+            "--advise": (advise, False),
+            "--context": (context, None),
+            "training": (training, None),
+            "--power-limit": (power_limit, None),
+        }
+        return _scale_pipeline(
+            pipeline,
+            pictures or PictureOptions(),
+            gpu,
+            workers,
+            others,
+            precision=precision,
+            image_size=image_size,
+            batch_size=1 if batch_size is None else batch_size,
+            execution=execution,
+            attention=attention,
+            weights=weights,
+            clock=clock,
+            unit=unit,
+            hardware_files=hardware_files,
+            time_model=time_model,
+            ppp=ppp,
+            concurrent=concurrent,
+            calibration=calibration,
+        )
+    _check_no_pictures(pictures, pipeline, network)
+    image_size = square_size(image_size)
     strategy = resolve_strategy(strategy)
     if settings is not None and settings.parallel is not None:
         if strategy not in ("data", PARALLEL_3D):
@@ -230,10 +273,7 @@ def scale(
             )
         strategy = PARALLEL_3D
     if phase in GENERATION_PHASES:
-        if training is not None:
-            raise BadValue(f"training options are for `--phase training`, not for {phase}")
-        if strategy not in ("data", PARALLEL_3D):
-            raise BadValue(f"{phase} uses tensor parallelism, set by `--tensor`: leave `--strategy` out")
+        _check_generation(phase, training, strategy)
         strategy = PARALLEL_3D
         scaling = scaling or "strong"
         batch_size = batch_size or 1
@@ -247,7 +287,7 @@ def scale(
         scaling = scaling or "weak"
         training = training or TrainingOptions("sgd")
     else:
-        raise UnknownName("phase of several devices", phase, ("training", *GENERATION_PHASES))
+        raise UnknownName("phase of several devices", phase, ("training", *GENERATION_PHASES, "inference"))
     request = Request(
         workers=workers,
         link=link,
@@ -266,14 +306,7 @@ def scale(
     )
     given = None if gpu is None else find_device(gpu, to_paths(hardware_files))
     machines = request.build_topology(to_paths(hardware_files), given)
-    gpu = gpu or machines.device
-    if gpu is None:
-        raise BadValue(
-            "`scale` needs a device: give `--gpu`, or a topology that names it, such as "
-            "'2x k40m @ pcie3, 16 nodes @ infiniband'"
-        )
-    if power_limit is not None:
-        gpu = limit_power(find_device(gpu, to_paths(hardware_files)), power_limit)
+    gpu = _find_gpu(gpu or machines.device, power_limit, to_paths(hardware_files))
     workload, machine, model = resolve_question(
         network,
         gpu,
@@ -299,6 +332,75 @@ def scale(
         input_pipeline = _make_inputs(machine.device, storage, decode, pageable)
         settings = structs.replace(settings or Settings(), inputs=input_pipeline)
     return predict_scaling(request, machines, workload, machine, model, settings, advise=advise)
+
+
+def scale_network(network: Any, **arguments: Any) -> ScaleTable:
+    """Predict training or text generation on many devices; see `scale`.
+
+    Raises
+    ------
+    BadValue
+        If the answer is that of a pipeline.
+    """
+    from ..distributed.table import ScaleTable
+
+    table = scale(network, **arguments)
+    if isinstance(table, ScaleTable):
+        return table
+    raise BadValue(f"{network} is a pipeline for pictures or videos: this needs a single network")
+
+
+def _find_gpu(gpu: str | Device | None, power_limit: float | str | None, hardware_files: Sequence[Path]) -> Device:
+    """Return the device, with a power limit if one is given."""
+    if gpu is None:
+        raise BadValue(
+            "`scale` needs a device: give `--gpu`, or a topology that names it, such as "
+            "'2x k40m @ pcie3, 16 nodes @ infiniband'"
+        )
+    device = find_device(gpu, hardware_files)
+    return device if power_limit is None else limit_power(device, power_limit)
+
+
+def _check_generation(phase: str, training: TrainingOptions | None, strategy: str) -> None:
+    """Check that text generation has neither training options nor a strategy."""
+    if training is not None:
+        raise BadValue(f"training options are for `--phase training`, not for {phase}")
+    if strategy not in ("data", PARALLEL_3D):
+        raise BadValue(f"{phase} uses tensor parallelism, set by `--tensor`: leave `--strategy` out")
+
+
+def _check_no_pictures(pictures: PictureOptions | None, pipeline: Pipeline | None, network: object) -> None:
+    """Check that no option of pictures is given for training or text generation."""
+    if pictures is None:
+        return
+    if pipeline is None:
+        pictures.check_absent(network)
+    else:
+        pictures.check_absent_in_training(pipeline)
+
+
+def _scale_pipeline(
+    pipeline: Pipeline | None,
+    pictures: PictureOptions,
+    gpu: str | Device | None,
+    workers: int | str | Sequence[int] | None,
+    others: Mapping[str, tuple[Any, Any]],
+    **asked: Any,
+) -> PictureScaling:
+    """Predict a pipeline on several numbers of devices."""
+    from ..distributed.pictures import scale_pipeline
+
+    if pipeline is None:
+        raise BadValue(
+            "`--phase inference` on several devices is for pipelines such as flux.1-dev: use prefill and decode for "
+            "language models, and `predict` for one of many independent devices"
+        )
+    check_others(pipeline, others)
+    if gpu is None:
+        raise BadValue(f"{pipeline.name} on several devices needs a device: give `--gpu`")
+    run, machine, model_in = pipeline_question(pipeline, pictures, gpu, **asked)
+    numbers = [run.split.devices] if workers is None else parse_range(workers, "workers")
+    return scale_pipeline(run, machine, model_in, numbers)
 
 
 def _with_stack(settings: Settings, execution: str | None, attention: str | None) -> Settings:

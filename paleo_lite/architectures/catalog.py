@@ -168,7 +168,7 @@ def _shipped_path(name: str) -> Path:
         pipelines = _pipelines_by_normalized_name()
         if normalize_name(name) in pipelines:
             raise BadValue(
-                f"{name} is a pipeline of several networks: `paleo-lite predict` answers for one pipeline on one device"
+                f"{name} is a pipeline of several networks: `predict`, `layers` and `scale` answer for one pipeline"
             )
         raise UnknownName("network", name, [*network_names(), *pipelines.values()], hint)
     return folder / f"{shipped_name}.json"

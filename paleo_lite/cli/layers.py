@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ..api.counts import layers as count_layers
+from ..architectures.pipelines.counts import PipelineCounts
 from ..errors import BadValue
 from ..reporting.networks import counts_page
 from . import options
@@ -26,7 +27,9 @@ from .values import INTEGER, LAYER, NETWORK, Names
 @click.option(
     "--ignore", multiple=True, metavar="LAYER|GLOB", type=LAYER, help="Names or glob patterns of layers to leave out."
 )
-@options.image_size()
+@options.picture_size()
+@click.option("--steps", type=INTEGER, metavar="N", help="Denoising steps of a pipeline. [default: its own]")
+@click.option("--frames", type=INTEGER, metavar="N", help="Frames of each video. [default: the pipeline's]")
 @options.sequence_length()
 @options.inputs()
 @click.option(
@@ -58,6 +61,7 @@ def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **argu
       paleo-lite layers swin_b --depth 4
       paleo-lite layers resnet50 --top 10
       paleo-lite layers vgg16 --convention pthflops --ignore 'classifier.*'
+      paleo-lite layers sdxl --image-size 1024x768
       paleo-lite layers vgg16 vgg19 resnet50 googlenet --convention pthflops
       paleo-lite layers my_package.model:make --input 3x224x224
     """
@@ -67,4 +71,8 @@ def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **argu
         comparison = count_layers(networks, **arguments)
         return Answer(comparison.to_dict, comparison.document)
     counts = count_layers(networks[0], **arguments)
+    if isinstance(counts, PipelineCounts):
+        if depth or top:
+            raise BadValue("`--depth` and `--top` are for the layers of one network, not for the parts of a pipeline")
+        return Answer(counts.to_dict, counts.document)
     return Answer(counts.to_dict, lambda: counts_page(counts, depth, top))

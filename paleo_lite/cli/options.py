@@ -44,7 +44,7 @@ PRECISIONS = Names("precision", ".units:PRECISION_BYTES")
 TRAINING_PRECISIONS = Names("precision", ".timing.training_recipes:TRAINING_PRECISIONS")
 PHASES = Names("phase", ".counting:PHASES")
 PHASES_AND_GENERATING = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
-PHASES_OF_SCALE = Names("phase", ".distributed.scale:PHASES")
+PHASES_OF_SCALE = Names("phase", ".distributed.scale:PHASES", ".distributed.pictures:PHASES")
 PHASES_AND_PASSES = Names("phase", ".counting:PHASES", ".counting:PASSES")
 MODELS = Names("time model", ".timing:TIME_MODELS")
 STRATEGIES = Names("strategy", ".distributed.strategies:STRATEGIES", aliases=".distributed.strategies:STRATEGY_ALIASES")
@@ -91,8 +91,14 @@ def picture_size() -> Decorator:
     )
 
 
-def pipeline() -> Decorator:
-    """Add the options of pipelines for pictures and videos."""
+def pipeline(images: bool = True) -> Decorator:
+    """Add the options of pipelines for pictures and videos.
+
+    Parameters
+    ----------
+    images : bool
+        Whether to add ``--images``.
+    """
     decorators = [
         click.option("--steps", type=INTEGER, metavar="N", help="Denoising steps of a pipeline. [default: its own]"),
         click.option(
@@ -116,6 +122,11 @@ def pipeline() -> Decorator:
             help="Groups of devices that split the sequence of a pipeline's denoiser around a ring. [default: 1]",
         ),
         click.option(
+            "--guidance-parallel",
+            is_flag=True,
+            help="Compute the two predictions of a pipeline's guidance on two groups of devices.",
+        ),
+        click.option(
             "--tiled", is_flag=True, help="Decode a pipeline's pictures in tiles that overlap, in less memory."
         ),
         click.option(
@@ -125,6 +136,9 @@ def pipeline() -> Decorator:
             help="Steps per step that a pipeline's denoiser computes, with caching of its results. [default: 1]",
         ),
     ]
+
+    if not images:
+        del decorators[3]
 
     def add_options(function: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):

@@ -118,6 +118,7 @@ def predict(
     images: int | None,
     ulysses: int | None,
     ring: int | None,
+    guidance_parallel: bool,
     tiled: bool,
     step_caching: float | None,
     memory: bool,
@@ -173,7 +174,7 @@ def predict(
     has_several = any(isinstance(value, list) for value in (network, gpu, precision, batch_size, phase))
     if has_several:
         of_pipelines = (steps, guidance, frames, images, ulysses, ring, pipeline_offload, step_caching)
-        if tiled or any(value is not None for value in of_pipelines):
+        if tiled or guidance_parallel or any(value is not None for value in of_pipelines):
             raise BadValue("the options of pipelines need a single prediction: give one pipeline, device and precision")
         if explain:
             raise BadValue(
@@ -207,6 +208,7 @@ def predict(
         offload=pipeline_offload,
         ulysses=ulysses,
         ring=ring,
+        guidance_parallel=guidance_parallel,
         tiled=tiled,
         step_caching=step_caching,
         **arguments,

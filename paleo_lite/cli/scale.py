@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import structs
 
+from ..api.pipelines import PictureOptions
 from ..api.scaling import scale as run_scale
 from ..errors import BadValue
 from ..units import parse_quantity
@@ -15,6 +17,10 @@ from .values import INTEGER, LINK, PPP, Names, Number
 
 if TYPE_CHECKING:
     from ..distributed.job import ParallelConfig
+
+
+PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_parallel", "tiled", "step_caching")
+"""Arguments of the command that are options of pipelines."""
 
 
 @command()
@@ -42,7 +48,8 @@ if TYPE_CHECKING:
 @options.phase(
     type=options.PHASES_OF_SCALE,
     default="training",
-    help="prefill and decode are the phases of text generation, with tensor parallelism over all devices or --tensor.",
+    help="prefill and decode are the phases of text generation, with tensor parallelism over all devices or --tensor; "
+    "inference is for pipelines for pictures and videos.",
 )
 @click.option(
     "--gradient-precision",
@@ -165,7 +172,8 @@ if TYPE_CHECKING:
     "and decode]"
 )
 @options.attention()
-@options.image_size()
+@options.picture_size()
+@options.pipeline(images=False)
 @options.sequence_length()
 @options.context()
 @options.inputs()
@@ -216,9 +224,11 @@ def scale(
       paleo-lite scale gpt3-175b --platform dgx-a100 --workers 1024 --tensor 8 --pipeline 16 --precision bf16
       paleo-lite scale llama-3-70b --platform p5.48xlarge --workers 2,4,8 --precision bf16 --phase decode
       paleo-lite scale llama-3-8b --platform dgx-h100 --precision bf16 --zero 3 --tokens 15B
+      paleo-lite scale wan-2.1-14b --gpu h100-sxm --precision bf16 --phase inference --workers 1,2,4,8
       paleo-lite scale vgg16 --gpu v100-sxm2 --link nvlink2-x6 --workers 8 --images 1.28M --epochs 74 --price 3.06
     """
     from ..distributed.job import BUCKET_BYTES, Settings
+    from ..distributed.table import ScaleTable
     from ..reporting.scale import scale_page
 
     parallel = _make_parallel_config(
@@ -261,7 +271,13 @@ def scale(
         fp32_gradients=fp32_gradients,
         offload=offload,
     )
-    table = run_scale(network, settings=settings, training=training, **arguments)
+    pictures = PictureOptions(**{name: arguments.pop(name) for name in PICTURE_OPTIONS})
+    if arguments["phase"] == "inference":
+        pictures = structs.replace(pictures, offload=offload)
+        training = None
+    table = run_scale(network, settings=settings, training=training, pictures=pictures, **arguments)
+    if not isinstance(table, ScaleTable):
+        return Answer(table.to_dict, table.document)
     return Answer(table.to_dict, lambda: scale_page(table), lambda: table)
 
 

@@ -1,8 +1,11 @@
-"""Document of the prediction of a pipeline: summary, time and memory of each part."""
+"""Documents of pipelines: a prediction with time and memory of each part, counts, and several devices."""
 
 from __future__ import annotations
 
+from ..architectures.pipelines.counts import PRODUCTS, PipelineCounts
+from ..distributed.pictures import PictureScaling
 from ..result import LOWER_BOUND_FACT
+from ..text import format_plural
 from ..timing.models import describe_model
 from ..timing.pipelines import PipelinePrediction
 from ..units import format_interval, format_number, format_si
@@ -87,6 +90,8 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
     if prediction.split.devices > 1:
         split = prediction.split
         text = f"Ulysses {split.ulysses} x ring {split.ring} in the denoiser; other parts on each device"
+        if split.guidance > 1:
+            text = f"{split.guidance} groups for guidance, each {text}"
         facts.append(("sequence", text))
     facts.append(("counted", f"{format_si(prediction.macs, 'MAC', 5)}; {format_si(prediction.parameters)} parameters"))
     if prediction.is_forecast and prediction.energy_j is not None:
@@ -146,3 +151,54 @@ def _memory_table(prediction: PipelinePrediction) -> Table:
         Column("fits", "fits", left=True),
     ]
     return Table("Peak memory", columns, rows)
+
+
+def counts_page(counts: PipelineCounts) -> Document:
+    """Return the document of a pipeline's counts."""
+    sampling, total = counts.sampling, counts.total
+    size = f"{sampling.width}x{sampling.height}" + (f", {sampling.frames} frames" if counts.pipeline.is_video else "")
+    steps = "1 step" if sampling.steps == 1 else f"{sampling.steps} steps"
+    title = (
+        f"{counts.pipeline.name}, {size}, {steps}: {format_si(total['all_macs'], 'MAC', 5)}, "
+        f"{format_si(total['parameters'])} parameters"
+    )
+    columns = [
+        Column("part", "part", left=True),
+        Column("network", "network", left=True),
+        Column("runs", "runs", format_count),
+        Column("samples", "samples", format_count, drop_order=3),
+        Column("macs", "MAC per run", format_si, drop_order=1),
+        Column("all_macs", "MAC", format_si),
+        *(Column(name, name, format_percent) for name in PRODUCTS),
+        Column("parameters", "parameters", format_si, drop_order=2),
+        Column("layers", "layers", format_count, drop_order=4),
+    ]
+    return Document(title, (), [Table("Share of products by part", columns, counts.rows, [{"part": "total", **total}])])
+
+
+def scaling_page(scaling: PictureScaling) -> Document:
+    """Return the document of a pipeline on several numbers of devices."""
+    one = scaling.one
+    rows = scaling.rows()
+    columns = [
+        Column("workers", "devices", format_count),
+        Column("replicas", "copies", format_count),
+        Column("guidance", "guidance", format_count),
+        Column("ulysses", "Ulysses", format_count),
+        Column("ring", "ring", format_count),
+        Column("time_s", "time", format_time),
+        Column("speedup", "speed-up", format_number),
+        Column("efficiency", "efficiency", format_percent),
+        Column("low_s", "from", format_time, drop_order=1),
+        Column("high_s", "to", format_time, drop_order=1),
+        Column("throughput_per_s", f"{_what(one)}s per s", format_number, drop_order=2),
+        Column("energy_j", "joules", format_number, drop_order=3),
+        Column("memory_bytes", "memory", format_bytes, drop_order=4),
+    ]
+    best = min(rows, key=lambda row: row["time_s"])
+    title = (
+        f"{pipeline_headline(one)}; on {format_plural(best['workers'], 'device')} {format_si(best['time_s'], 's')}, "
+        f"{format_number(best['speedup'])} times as fast"
+    )
+    facts = [("time model", describe_model(one.model))]
+    return Document(title, facts, [Table("Time by number of devices", columns, rows)], notes=one.notes)

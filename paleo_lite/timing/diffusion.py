@@ -118,12 +118,14 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
     constants: DiffusionConstants = msgspec.field(default_factory=diffusion_constants)
 
     @classmethod
-    def of(cls, model: CalibratedModel, device: Device, constants: DiffusionConstants) -> PipelineModel:
-        """Return a calibrated model of a device with these constants."""
+    def of(
+        cls, model: CalibratedModel, device: Device, constants: DiffusionConstants, is_inference: bool = True
+    ) -> PipelineModel:
+        """Return a calibrated model of a device with these constants, which are fitted to inference."""
         theta = model.theta.copy()
         theta[NAMES.index("overhead_s")] = np.log(constants.host_s)
         fields = {name: getattr(model, name) for name in CalibratedModel.__struct_fields__}
-        is_measured = device.id in constants.measured
+        is_measured = is_inference and device.id in constants.measured
         fields |= {"theta": theta, "scatter": constants.deviation if is_measured else constants.other_deviation}
         if is_measured:
             # The deviation of held-out models is that of the sum of both uncertainties.
@@ -186,8 +188,10 @@ def _head_size(layer: Layer) -> float:
     return float(layer.inputs[0][-1]) if layer.kind == "attention" else REFERENCE_HEAD
 
 
-def pipeline_model(model: TimeModel, device: Device, constants: DiffusionConstants | None = None) -> TimeModel:
+def pipeline_model(
+    model: TimeModel, device: Device, constants: DiffusionConstants | None = None, is_inference: bool = True
+) -> TimeModel:
     """Return a time model of a device with the constants of pipelines; only the calibrated model has any."""
     if not isinstance(model, CalibratedModel):
         return model
-    return PipelineModel.of(model, device, constants or diffusion_constants())
+    return PipelineModel.of(model, device, constants or diffusion_constants(), is_inference)

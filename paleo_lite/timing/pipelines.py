@@ -16,7 +16,7 @@ from ..architectures.pipelines.records import Part, Pipeline
 from ..architectures.pipelines.sampling import PartRuns, Sampling, part_runs
 from ..counting.attention import decompose_attention
 from ..counting.work import ENGINE
-from ..errors import UnknownName
+from ..errors import BadValue, UnknownName
 from ..machines import Device, Machine
 from ..result import Result
 from ..version import __version__
@@ -119,7 +119,9 @@ class PartPrediction(NamedTuple):
     split_s : float or None
         Seconds of one run over several devices; None on one.
     devices : int
-        Number of devices that share the work.
+        Number of devices that share the work of a run.
+    groups : int
+        Groups of such devices, each with one of the predictions of classifier-free guidance.
     """
 
     part: Part
@@ -129,6 +131,7 @@ class PartPrediction(NamedTuple):
     transfer_s: float = 0.0
     split_s: float | None = None
     devices: int = 1
+    groups: int = 1
 
     @property
     def run_s(self) -> float:
@@ -156,7 +159,7 @@ class PartPrediction(NamedTuple):
         if power is None:
             return None
         activity = self.activity.times(1 / self.devices)
-        return self.runs * self.devices * float(power.watts(activity.shares_of(self.run_s))) * self.run_s
+        return self.groups * self.runs * self.devices * float(power.watts(activity.shares_of(self.run_s))) * self.run_s
 
     @property
     def parameters_bytes(self) -> int:
@@ -334,7 +337,7 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
     @property
     def macs(self) -> int:
         """Multiply-accumulates of the batch."""
-        return sum(part.runs * (part.prediction.macs or 0) for part in self.parts)
+        return sum(part.groups * part.runs * (part.prediction.macs or 0) for part in self.parts)
 
     @property
     def parameters(self) -> int:
@@ -383,6 +386,7 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
             "devices": self.split.devices,
             "ulysses": self.split.ulysses,
             "ring": self.split.ring,
+            "guidance_parallel": self.split.guidance > 1,
             "time_s": self.time_s,
             "time_per_image_s": self.time_per_image_s,
             "bound_s": self.bound_s,
@@ -444,17 +448,37 @@ def _predict_part(
     constants: DiffusionConstants,
 ) -> PartPrediction:
     """Predict the runs of a part."""
+    is_denoiser = runs.part.role == "denoiser"
+    if is_denoiser and run.split.guidance > 1:
+        runs = _one_of_two_predictions(run, runs)
     workload = run.workload(runs)
     model = model_in(workload.precision)
     prediction = predict(workload, machine, model)
     part = PartPrediction(runs.part, prediction, prediction.activity, runs.runs)
-    if runs.part.role != "denoiser":
+    if not is_denoiser:
         return part
     part = part._replace(prediction=predict(workload, machine, pipeline_model(model, machine.device, constants)))
     if run.split.devices == 1:
         return part
     split_s = split_time_s(part.prediction, run.split, constants.sequence)
-    return part._replace(split_s=split_s, devices=run.split.devices)
+    return part._replace(split_s=split_s, devices=run.split.sequence_devices, groups=run.split.guidance)
+
+
+def _one_of_two_predictions(run: PipelineRun, runs: PartRuns) -> PartRuns:
+    """Return the denoiser's runs with one of the two predictions of classifier-free guidance.
+
+    Raises
+    ------
+    BadValue
+        If there is no second prediction.
+    """
+    if run.sampling.guidance <= 1 or run.pipeline.guided == "none":
+        raise BadValue(
+            f"--guidance-parallel needs classifier-free guidance, which {run.pipeline.name} does not compute here"
+        )
+    if run.pipeline.guided == "batch":
+        return runs._replace(samples=runs.samples // 2)
+    return runs._replace(runs=runs.runs // 2)
 
 
 def _with_transfers(parts: Sequence[PartPrediction], device: Device, offload: str) -> list[PartPrediction]:

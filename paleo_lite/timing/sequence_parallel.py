@@ -55,21 +55,28 @@ class SequenceConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class SequenceSplit(NamedTuple):
-    """Number of devices over which a denoiser's sequence is split, by tokens for heads and around a ring."""
+    """Number of devices over which a denoiser's sequence is split, by tokens for heads and around a ring; and number of
+    such groups, of which each computes one of the predictions of classifier-free guidance."""
 
     ulysses: int = 1
     ring: int = 1
+    guidance: int = 1
+
+    @property
+    def sequence_devices(self) -> int:
+        """Number of devices that share a sequence."""
+        return self.ulysses * self.ring
 
     @property
     def devices(self) -> int:
-        """Number of devices."""
-        return self.ulysses * self.ring
+        """Number of all devices."""
+        return self.sequence_devices * self.guidance
 
 
 ONE_DEVICE = SequenceSplit()
 
 
-def make_split(ulysses: int | None, ring: int | None) -> SequenceSplit:
+def make_split(ulysses: int | None, ring: int | None, guidance_parallel: bool = False) -> SequenceSplit:
     """Return a split.
 
     Raises
@@ -77,8 +84,8 @@ def make_split(ulysses: int | None, ring: int | None) -> SequenceSplit:
     BadValue
         If a number is no integer >= 1, or there are too many devices.
     """
-    split = SequenceSplit(1 if ulysses is None else ulysses, 1 if ring is None else ring)
-    for name, value in zip(("--ulysses", "--ring"), split):
+    split = SequenceSplit(1 if ulysses is None else ulysses, 1 if ring is None else ring, 2 if guidance_parallel else 1)
+    for name, value in zip(("--ulysses", "--ring"), split[:2]):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise BadValue(f"{name} must be an integer >= 1 (got {value!r})")
     if split.devices > _MAX_DEVICES:
@@ -104,18 +111,21 @@ def split_time_s(prediction: Prediction, split: SequenceSplit, constants: Sequen
     attentions = self_attentions(prediction.layers)
     _check_split(prediction.network, attentions, split)
     link = _peer_bandwidth(device) * constants.bandwidth_share
-    elements = sum(prod(layer.inputs[0]) for layer in attentions) * prediction.batch_size / split.devices
+    elements = sum(prod(layer.inputs[0]) for layer in attentions) * prediction.batch_size / split.sequence_devices
     exchanged_bytes = elements * element_bytes(prediction.precision)
     all_to_all_s = 4 * exchanged_bytes * (split.ulysses - 1) / split.ulysses / link
     ring_s = 2 * exchanged_bytes * (split.ring - 1) / link
     merge_s = constants.merge_bytes * elements * (split.ring - 1) / device.bandwidth_bytes_per_s
     total_s = float(terms.layers_s.sum())
     alone_s = total_s / terms.host_slowdown
-    device_s = alone_s / split.devices + all_to_all_s + (1 - _HIDDEN_SHARE_OF_RING) * ring_s + merge_s
-    per_attention_s = constants.attention_s + (split.ring - 1) * constants.ring_step_s
+    device_s = alone_s / split.sequence_devices + all_to_all_s + (1 - _HIDDEN_SHARE_OF_RING) * ring_s + merge_s
+    per_attention_s = 0.0
+    if split.sequence_devices > 1:
+        per_attention_s = constants.attention_s + (split.ring - 1) * constants.ring_step_s
     if split.ulysses > 1:
         per_attention_s += 4 * constants.all_to_all_s
-    host_s = float(np.sqrt(max(total_s**2 - alone_s**2, 0.0))) + len(attentions) * per_attention_s
+    exchanges_s = constants.all_to_all_s * (split.guidance - 1)
+    host_s = float(np.sqrt(max(total_s**2 - alone_s**2, 0.0))) + len(attentions) * per_attention_s + exchanges_s
     return float(np.hypot(device_s, host_s)) + terms.overhead_s
 
 
@@ -126,8 +136,8 @@ def _check_split(network: str, attentions: list[Layer], split: SequenceSplit) ->
         raise BadValue(
             f"--ulysses must divide the {heads} heads of {network} (got {split.ulysses}): use --ring for more devices"
         )
-    if split.devices > tokens:
-        raise BadValue(f"{network} has {tokens:,} tokens, which {split.devices:,} devices cannot share")
+    if split.sequence_devices > tokens:
+        raise BadValue(f"{network} has {tokens:,} tokens, which {split.sequence_devices:,} devices cannot share")
 
 
 def _peer_bandwidth(device: Device) -> float:

@@ -18,7 +18,7 @@ import streamlit as st
 
 from ..api.charted import memory_ranges as run_memory_ranges
 from ..api.prediction import predict_network as run_prediction
-from ..api.scaling import scale as run_scale
+from ..api.scaling import scale_network as run_scale
 from ..api.serve import serve as run_serve
 from ..architectures import Network, find_network
 from ..architectures.catalog import read_network_file

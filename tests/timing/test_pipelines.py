@@ -1,6 +1,6 @@
 """Time and memory of pipelines.
 
-Tests: timing/pipelines.py, reporting/pipelines.py, api/pipelines.py.
+Tests: timing/pipelines.py, reporting/pipelines.py, api/pipelines.py, architectures/pipelines/counts.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, UnknownName
+from paleo_lite.timing.workload import TrainingOptions
 
 SD = {"gpu": "a100-sxm-80gb", "precision": "fp16"}
 
@@ -64,7 +65,7 @@ def test_sdxl_decodes_in_fp32_where_fp16_overflows() -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"phase": "training"}, "--phase"),
+        ({"phase": "decode"}, "--phase"),
         ({"sequence_length": 77}, "--sequence-length"),
         ({"images": 2, "batch_size": 2}, "leave --batch-size out"),
     ],
@@ -85,7 +86,7 @@ def test_options_of_pipelines_are_refused_elsewhere() -> None:
 
 def test_other_commands_say_what_a_pipeline_is() -> None:
     with pytest.raises(BadValue, match="sdxl is a pipeline of several networks"):
-        pl.layers("sdxl")
+        pl.layers(["sdxl", "vgg16"])
     with pytest.raises(UnknownName, match=r"did you mean flux\.1-dev"):
         pl.predict("flux.1-dex", gpu="t4")
 
@@ -155,3 +156,40 @@ def test_tensorrt_is_an_engine() -> None:
 def test_bad_options_get_one_sentence(name: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(BadValue, match=message):
         pl.predict(name, **SD, **options)
+
+
+def test_layers_counts_the_parts_and_their_products() -> None:
+    """SDXL's denoiser has 6,761,236,398,080 multiply-accumulates per step, as torch's FlopCounterMode counts."""
+    counts = pl.layers("sdxl")
+    parts = {row["network"]: row for row in counts.rows}
+    assert parts["sdxl-unet"]["macs"] == 6_761_236_398_080 and parts["sdxl-unet"]["runs"] == 50
+    for row in (*counts.rows, counts.total):
+        assert sum(row[name] for name in ("convolution", "attention", "linear", "other")) == pytest.approx(1)
+    assert parts["sd-vae"]["convolution"] > 0.9 and parts["clip-l"]["linear"] > 0.9
+    text = CliRunner().invoke(main, ["layers", "sdxl", "--image-size", "1024x768", "--steps", "4"]).output
+    assert "1024x768, 4 steps" in text and "Share of products by part" in text
+    with pytest.raises(BadValue, match="which --convention is not for"):
+        pl.layers("sdxl", convention="macs")
+    with pytest.raises(BadValue, match="--steps is for pipelines"):
+        pl.layers("vgg16", steps=4)
+
+
+def test_training_is_that_of_the_denoiser() -> None:
+    """The U-Net of SDXL has 2,567,463,684 parameters."""
+    training = pl.predict("sdxl", phase="training", image_size="1024x768", batch_size=2, **SD)
+    assert training.parameters == 2_567_463_684 and training.phase == "training"
+    assert any("text and pictures are encoded beforehand" in note for note in training.notes)
+    options = TrainingOptions("adamw", lora_rank=16)
+    tuned = pl.predict("sdxl", phase="training", image_size="1024x768", batch_size=2, training=options, **SD)
+    assert tuned.memory.memory.optimizer_bytes < 0.1 * training.parameters
+    with pytest.raises(BadValue, match="--steps is for `--phase inference` of sdxl"):
+        pl.predict("sdxl", phase="training", steps=4, **SD)
+
+
+def test_intervals_of_training_are_not_those_of_measured_inference() -> None:
+    """Only batches at inference are measured on an H100."""
+    asked = {"gpu": "h100-sxm", "precision": "bf16"}
+    inference = pl.predict("sdxl", **asked)
+    training = pl.predict("sdxl", phase="training", **asked)
+    ratios = [answer.interval[1] / answer.interval[0] for answer in (inference, training)]
+    assert ratios[1] > ratios[0]

@@ -1,0 +1,86 @@
+"""Counts of a pipeline: multiply-accumulates and parameters of each part, by kind of product."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from ...counting import count
+from ...counting.kinds import class_of
+from ...result import Result
+from .records import Pipeline
+from .sampling import PartRuns, Sampling, part_runs
+
+PRODUCTS = ("convolution", "attention", "linear", "other")
+"""Kinds of products, the keys of the shares."""
+
+
+class PipelineCounts(Result, msgspec.Struct, frozen=True, eq=False):
+    """Counts of the parts of a pipeline.
+
+    Attributes
+    ----------
+    pipeline : Pipeline
+        The pipeline.
+    sampling : Sampling
+        What is asked of it.
+    rows : list of dict
+        One per part: its role, network, runs and samples; multiply-accumulates of one run and of all; the share of each
+        of `PRODUCTS` in them; parameters and layers.
+    """
+
+    _page: ClassVar[str] = "paleo_lite.reporting.pipelines:counts_page"
+
+    pipeline: Pipeline
+    sampling: Sampling
+    rows: list[dict[str, Any]]
+
+    @property
+    def total(self) -> dict[str, Any]:
+        """Multiply-accumulates of a batch, their shares, and the parameters that are loaded."""
+        macs = sum(row["all_macs"] for row in self.rows)
+        shares = {name: sum(row[name] * row["all_macs"] for row in self.rows) / macs for name in PRODUCTS}
+        return {"all_macs": macs, **shares, "parameters": sum(row["parameters"] for row in self.rows)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the documented JSON."""
+        return {
+            "network": self.pipeline.name,
+            **msgspec.structs.asdict(self.sampling),
+            "parts": self.rows,
+            "total": self.total,
+        }
+
+
+def count_pipeline(pipeline: Pipeline, sampling: Sampling) -> PipelineCounts:
+    """Count the parts of a pipeline at inference."""
+    return PipelineCounts(pipeline, sampling, [_count_part(runs) for runs in part_runs(pipeline, sampling)])
+
+
+def _count_part(runs: PartRuns) -> dict[str, Any]:
+    layers = runs.network.layers
+    macs = count(layers).column("macs", "inference", runs.samples)[0]
+    by_product = dict.fromkeys(PRODUCTS, 0)
+    for layer, number in zip(layers, macs.tolist()):
+        by_product[_product_of(layer.kind, class_of(layer))] += number
+    total = sum(by_product.values())
+    is_loaded = not runs.part.is_loaded_before
+    return {
+        "part": runs.part.role,
+        "network": runs.part.descriptor,
+        "runs": runs.runs,
+        "samples": runs.samples,
+        "macs": total,
+        "all_macs": runs.runs * total,
+        **{name: number / max(total, 1) for name, number in by_product.items()},
+        "parameters": runs.part.copies * runs.network.parameters if is_loaded else 0,
+        "layers": len(layers),
+    }
+
+
+def _product_of(kind: str, work_class: str | None) -> str:
+    """Return the kind of product of a layer, one of `PRODUCTS`."""
+    if work_class is not None and work_class.startswith("conv"):
+        return "convolution"
+    return kind if kind in PRODUCTS else "other"

@@ -1,0 +1,173 @@
+"""Pipelines for pictures and videos on several devices: copies of the pipeline, guidance and sequences in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+
+from ..errors import BadValue, PaleoError
+from ..machines import Machine
+from ..result import Result
+from ..timing.models import TimeModel
+from ..timing.pipelines import PipelinePrediction, PipelineRun, predict_pipeline
+from ..timing.sequence_parallel import SequenceSplit
+
+PHASES = ("inference",)
+"""Phases that are predicted on several devices."""
+
+_MAX_WORKERS = 4096
+
+
+class PictureScaleRow(NamedTuple):
+    """A pipeline on a number of devices.
+
+    Attributes
+    ----------
+    workers, replicas : int
+        Devices, and copies of the pipeline among which the batch is divided.
+    prediction : PipelinePrediction
+        Of the copy with the most pictures.
+    images : int
+        Pictures or videos of all copies.
+    """
+
+    workers: int
+    replicas: int
+    prediction: PipelinePrediction
+    images: int
+
+    @property
+    def throughput_per_s(self) -> float:
+        """Pictures or videos per second."""
+        return self.images / self.prediction.time_s
+
+
+class PictureScaling(Result, msgspec.Struct, frozen=True, eq=False):
+    """A pipeline on several numbers of devices.
+
+    Attributes
+    ----------
+    one : PipelinePrediction
+        On one device.
+    found : tuple of PictureScaleRow
+        The fastest division of the batch for each number of devices.
+    """
+
+    _page: ClassVar[str] = "paleo_lite.reporting.pipelines:scaling_page"
+
+    one: PipelinePrediction
+    found: tuple[PictureScaleRow, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one dict per number of devices."""
+        rows = []
+        for row in self.found:
+            prediction, split = row.prediction, row.prediction.split
+            speedup = row.throughput_per_s / self.one.throughput_per_s
+            energy_j = prediction.energy_j
+            rows.append(
+                {
+                    "workers": row.workers,
+                    "replicas": row.replicas,
+                    "guidance": split.guidance,
+                    "ulysses": split.ulysses,
+                    "ring": split.ring,
+                    "images": row.images,
+                    "time_s": prediction.time_s,
+                    "low_s": None if prediction.interval is None else prediction.interval[0],
+                    "high_s": None if prediction.interval is None else prediction.interval[1],
+                    "throughput_per_s": row.throughput_per_s,
+                    "speedup": speedup,
+                    "efficiency": speedup / row.workers,
+                    "energy_j": None if energy_j is None else row.replicas * energy_j,
+                    "memory_bytes": prediction.memory.total_bytes,
+                    "fits": prediction.memory.fits,
+                }
+            )
+        return rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the documented JSON."""
+        one = self.one
+        return {
+            "network": one.network,
+            "gpu": one.device.id,
+            "precision": one.precision,
+            **msgspec.structs.asdict(one.sampling),
+            "is_forecast": one.is_forecast,
+            "rows": self.rows(),
+            "notes": list(one.notes),
+        }
+
+
+def scale_pipeline(
+    run: PipelineRun,
+    machine: Machine,
+    model_in: Callable[[str], TimeModel],
+    workers: Sequence[int],
+) -> PictureScaling:
+    """Predict a pipeline on several numbers of devices.
+
+    Parameters
+    ----------
+    run : PipelineRun
+        The pipeline. If it splits its sequence or guidance, all numbers of devices have this split in each copy;
+        otherwise each has the fastest one.
+    machine, model_in
+        As for `predict_pipeline`.
+    workers : sequence of int
+        Numbers of devices.
+
+    Raises
+    ------
+    BadValue
+        If a number of devices cannot be divided so.
+    """
+    alone = msgspec.structs.replace(run, split=SequenceSplit())
+    found = []
+    for number in workers:
+        if not 1 <= number <= _MAX_WORKERS:
+            raise BadValue(f"--workers must be from 1 to {_MAX_WORKERS:,} devices (got {number:,})")
+        rows = list(_rows(run, machine, model_in, number))
+        if not rows:
+            raise BadValue(
+                f"{number} devices can be no copies of {run.split.devices} devices for {run.sampling.images} pictures "
+                f"or videos, nor share the heads of {run.pipeline.name}: choose other `--workers`, or more `--images`"
+            )
+        found.append(min(rows, key=lambda row: row.prediction.time_s))
+    return PictureScaling(predict_pipeline(alone, machine, model_in), tuple(found))
+
+
+def _rows(
+    run: PipelineRun, machine: Machine, model_in: Callable[[str], TimeModel], workers: int
+) -> Iterator[PictureScaleRow]:
+    """Yield the divisions of a batch over a number of devices that are possible."""
+    images = run.sampling.images
+    splits = list(_splits(run, workers)) if run.split.devices == 1 else [run.split]
+    for split in splits:
+        replicas, rest = divmod(workers, split.devices)
+        if rest or not 1 <= replicas <= images:
+            continue
+        sampling = msgspec.structs.replace(run.sampling, images=-(-images // replicas))
+        divided = msgspec.structs.replace(run, split=split, sampling=sampling)
+        try:
+            prediction = predict_pipeline(divided, machine, model_in)
+        except PaleoError:
+            if run.split.devices > 1:
+                raise
+            continue  # the heads or tokens cannot be divided so
+        yield PictureScaleRow(workers, replicas, prediction, images)
+
+
+def _splits(run: PipelineRun, workers: int) -> Iterator[SequenceSplit]:
+    """Yield the ways to split guidance and sequence over divisors of a number of devices."""
+    is_guided = run.sampling.guidance > 1 and run.pipeline.guided != "none"
+    for devices in (number for number in range(1, workers + 1) if workers % number == 0):
+        for guidance in (1, 2) if is_guided else (1,):
+            shared, rest = divmod(devices, guidance)
+            if rest:
+                continue
+            for ulysses in (number for number in range(1, shared + 1) if shared % number == 0):
+                yield SequenceSplit(ulysses, shared // ulysses, guidance)

@@ -1,0 +1,73 @@
+"""Pipelines for pictures and videos on several devices."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.api.pipelines import PictureOptions
+from paleo_lite.cli import main
+from paleo_lite.errors import BadValue
+
+ASKED = {"gpu": "h100-sxm", "precision": "bf16", "phase": "inference"}
+
+
+def test_devices_are_divided_among_copies_guidance_and_sequence() -> None:
+    scaling = pl.scale("sd-3.5-medium", workers="1,2,4", batch_size=2, **ASKED)
+    rows = scaling.rows()
+    assert [row["workers"] for row in rows] == [1, 2, 4]
+    for row in rows:
+        assert row["replicas"] * row["guidance"] * row["ulysses"] * row["ring"] == row["workers"]
+    assert rows[0]["time_s"] > rows[1]["time_s"] > rows[2]["time_s"]
+    assert rows[0]["speedup"] == pytest.approx(1) and rows[2]["efficiency"] < 1
+
+
+def test_a_given_split_holds_in_each_copy() -> None:
+    """24 heads of FLUX.1 over two devices; four devices hold two copies with half of the pictures each."""
+    options = PictureOptions(ulysses=2, steps=4)
+    row = pl.scale("flux.1-dev", workers=4, batch_size=4, pictures=options, **ASKED).rows()[0]
+    half = pl.predict("flux.1-dev", gpu="h100-sxm", precision="bf16", steps=4, images=2, ulysses=2)
+    assert (row["replicas"], row["ulysses"], row["images"]) == (2, 2, 4)
+    assert row["time_s"] == pytest.approx(half.time_s) and row["energy_j"] == pytest.approx(2 * half.energy_j)
+
+
+def test_guidance_in_parallel_halves_the_samples() -> None:
+    one, two = (
+        pl.predict("sdxl", gpu="h100-sxm", precision="bf16", guidance_parallel=parallel) for parallel in (False, True)
+    )
+    assert (one.denoiser.prediction.batch_size, two.denoiser.prediction.batch_size) == (2, 1)
+    assert two.macs == one.macs and one.time_s / 2 < two.time_s < one.time_s
+    wan = pl.predict("wan-2.1-1.3b", gpu="h100-sxm", precision="bf16", guidance_parallel=True, steps=10)
+    assert wan.denoiser.runs == 10
+
+
+@pytest.mark.parametrize(
+    "name, asked, message",
+    [
+        ("resnet50", {}, "is for pipelines such as flux.1-dev"),
+        ("sdxl", {"workers": 5000}, "--workers must be from 1 to 4,096 devices"),
+        ("flux.1-dev", {"workers": 7, "pictures": PictureOptions(ulysses=2)}, "can be no copies of 2 devices"),
+        ("sdxl", {"link": "nvlink4"}, "which --link is not for"),
+        (
+            "sdxl",
+            {"phase": "training", "pictures": PictureOptions(steps=4)},
+            "--steps is for `--phase inference` of sdxl",
+        ),
+        ("sdxl", {"gpu": None}, "needs a device: give `--gpu`"),
+    ],
+)
+def test_bad_questions_get_one_sentence(name: str, asked: dict, message: str) -> None:
+    with pytest.raises(BadValue, match=message):
+        pl.scale(name, **{**ASKED, **asked})
+
+
+def test_the_command_prints_a_row_per_number_of_devices() -> None:
+    asked = ["--gpu", "h100-sxm", "--precision", "bf16", "--phase", "inference", "--workers", "1,2", "--steps", "10"]
+    arguments = ["scale", "wan-2.1-1.3b", *asked]
+    text = CliRunner().invoke(main, arguments).output
+    assert "Time by number of devices" in text and "Ulysses" in text
+    answer = json.loads(CliRunner().invoke(main, [*arguments, "--format", "json"]).output)
+    assert [row["workers"] for row in answer["rows"]] == [1, 2] and answer["steps"] == 10
