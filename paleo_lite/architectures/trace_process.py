@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from ..counting import Layer
-from ..errors import BadDescriptor, BadFile, BadValue, FactoryFailed, PaleoError, TraceFailed
+from ..errors import BadDescriptor, BadFile, BadValue, FactoryFailed, MissingExtra, PaleoError, TraceFailed
 from ..files import cache_folder, write_atomically
 from .descriptor import TRACER
 from .network import Lengths, Network, SequenceOptions
@@ -44,13 +44,20 @@ _RAISED: tuple[type[PaleoError], ...] = (BadDescriptor, FactoryFailed, TraceFail
 _TYPE_NAME = re.compile(r'^\s*\("([\w.-]+)", "\w+"\)', re.MULTILINE)
 
 
-class Request(msgspec.Struct, frozen=True):
-    """A question to the process: the config, and as what it is traced."""
+TRACE_MODULE = "paleo_lite.architectures.pipelines.tracing:trace_config_of_part"
+"""The same for a part of a pipeline."""
+
+
+class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A question to the process: the config, and as what it is traced; of a part of a pipeline its class and sizes."""
 
     path: str
     config: bytes
     image_size: int | None
     options: SequenceOptions
+    module: str = ""
+    sizes: dict[str, int] = {}
+    name: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,22 +115,7 @@ def trace_config(
     BadDescriptor, BadValue, FactoryFailed, TraceFailed
         Whatever the library raises is told in one sentence.
     """
-    request = Request(path, data, image_size, options or SequenceOptions())
-    file = cache_folder() / f"traced-{_key(request)}.json"
-    answer = _read_answer(file) or _ask(request, file)
-    if answer.failure:
-        failures = {kind.__name__: kind for kind in _RAISED}
-        raise failures.get(answer.failure, TraceFailed)(answer.message)
-    network = Network(
-        answer.name,
-        answer.inputs,
-        answer.layers,
-        answer.parameters,
-        answer.source,
-        answer.notes,
-        answer.lengths,
-        group=answer.group,
-    )
+    network = _answered(Request(path, data, image_size, options or SequenceOptions()))
     if network.lengths is None:
         return network
 
@@ -133,12 +125,60 @@ def trace_config(
     return network._replace(rebuild=rebuild)
 
 
+def trace_module(data: bytes, path: str, module: str, sizes: dict[str, int], name: str) -> Network:
+    """Return the network of a part of a pipeline, as the installed ``diffusers`` or ``transformers`` builds it.
+
+    Parameters
+    ----------
+    data, path : bytes, str
+        Content of the config, and its path for messages.
+    module : str
+        Class of the module, one of `paleo_lite.architectures.pipelines.modules.MODULES`.
+    sizes : dict of str to int
+        Free sizes, in units of the module's grid.
+    name : str
+        Name of the network.
+
+    Raises
+    ------
+    MissingExtra
+        If diffusers is not installed.
+    BadDescriptor, BadValue, FactoryFailed, TraceFailed
+        Whatever the library raises is told in one sentence.
+    """
+    request = Request(path, data, None, SequenceOptions(), module, sizes, name)
+    return _answered(request)
+
+
+def _answered(request: Request) -> Network:
+    """Return the network of the answer to a question, from the disk or from a process."""
+    file = cache_folder() / f"traced-{_key(request)}.json"
+    answer = _read_answer(file)
+    if answer is None:
+        if request.module and find_spec("diffusers") is None:
+            raise MissingExtra(f"tracing {request.path}", "diffusers")
+        answer = _ask(request, file)
+    if answer.failure:
+        failures = {kind.__name__: kind for kind in _RAISED}
+        raise failures.get(answer.failure, TraceFailed)(answer.message)
+    return Network(
+        answer.name,
+        answer.inputs,
+        answer.layers,
+        answer.parameters,
+        answer.source,
+        answer.notes,
+        answer.lengths,
+        group=answer.group,
+    )
+
+
 def _key(request: Request) -> str:
     """Return the name of an answer: a digest of the question and of the versions."""
     from hashlib import sha256
 
     versions = []
-    for library in ("torch", "transformers"):
+    for library in ("torch", "transformers", *(["diffusers"] if request.module else [])):
         try:
             versions.append(version(library))
         except PackageNotFoundError:
@@ -202,9 +242,13 @@ def answer(request: Request) -> Answer:
     """Return the answer to a question; every exception becomes a failure in one sentence."""
     from pkgutil import resolve_name
 
-    trace_with_transformers = resolve_name(TRACE)
     try:
-        network = trace_with_transformers(request.config, request.path, request.image_size, request.options)
+        if request.module:
+            trace_part = resolve_name(TRACE_MODULE)
+            network = trace_part(request.config, request.path, request.module, request.sizes, request.name)
+        else:
+            trace_with_transformers = resolve_name(TRACE)
+            network = trace_with_transformers(request.config, request.path, request.image_size, request.options)
     except PaleoError as error:
         kind = next((kind for kind in _RAISED if isinstance(error, kind)), TraceFailed)
         return Answer(failure=kind.__name__, message=_sentence(request.path, error))

@@ -519,6 +519,7 @@ MODULES = {
     "AutoencoderKLCogVideoX:first": Modules("diffusers", _cogvideox_latents(3), 8, PICTURE, DecodeCogVideoX),
     "AutoencoderKLCogVideoX:later": Modules("diffusers", _cogvideox_latents_later, 8, PICTURE, DecodeCogVideoX),
     "CLIPTextModel": Modules("transformers", _text, 1, TEXT),
+    "CLIPTextModelWithProjection": Modules("transformers", _text, 1, TEXT),
     "T5EncoderModel": Modules("transformers", _text, 1, TEXT),
     "BertModel": Modules("transformers", _text, 1, TEXT),
     "MT5EncoderModel": Modules("transformers", _text, 1, TEXT),

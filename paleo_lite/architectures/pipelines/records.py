@@ -55,6 +55,12 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tile, tile_stride : tuple of int or None
         Width and height in pixels of the tiles of a tiled decoder, and from one tile to the next, as diffusers sets
         them; None for a decoder without tiles.
+    component : str
+        Name of an encoder in the folder of a pipeline.
+    config, module : str
+        Path of the config in a folder, and class of the module that it describes, one of
+        `paleo_lite.architectures.pipelines.modules.MODULES`; empty for a shipped part, and the class for a language
+        model.
     """
 
     descriptor: str
@@ -67,6 +73,9 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_loaded_before: bool = False
     tile: tuple[Count, Count] | None = None
     tile_stride: tuple[Count, Count] | None = None
+    component: str = "text_encoder"
+    config: str = ""
+    module: str = ""
 
 
 class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,6 +107,8 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Frames per latent frame after the first.
     decoder_precisions : dict of str to str
         Precision of the decoder where it is not that of the pipeline: SDXL's overflows in fp16.
+    class_name : str
+        Class of diffusers whose folders are read like this pipeline; empty for further pipelines of a class.
     """
 
     name: str
@@ -112,6 +123,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frames: Annotated[int, Meta(ge=0)] = 0
     frames_per_latent: Count = 4
     decoder_precisions: dict[str, str] = {}
+    class_name: str = ""
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -155,7 +167,8 @@ def read_pipelines(path: Path) -> dict[str, Pipeline]:
         name, like = record.get("name"), record.pop("like", None)
         if like is not None and like not in fields:
             raise BadDescriptor(f"{path}: {name} is like {like!r}, which is no pipeline before it")
-        fields[str(name)] = {**fields.get(like, {}), **record}
+        # A class is read like the one pipeline that names it.
+        fields[str(name)] = {**fields.get(like, {}), "class_name": "", **record}
         try:
             pipeline = msgspec.convert(fields[str(name)], Pipeline)
         except msgspec.ValidationError as error:

@@ -24,12 +24,22 @@ _MAX_PIXELS = 2**14
 
 
 def find_pipeline(name: str) -> Pipeline | None:
-    """Return the pipeline with a name, in any case, with or without punctuation; None if there is none."""
+    """Return the pipeline with a name, in any case, with or without punctuation, or of a folder; None if there is none.
+
+    Raises
+    ------
+    BadDescriptor
+        If the pipeline of a folder is malformed or not known.
+    """
     if file_exists(shipped_folder("models") / f"{name}.json"):  # a network, without reading the list of pipelines
         return None
     records = pipelines()
     if name in records:
         return records[name]
+    from .folder import is_pipeline_folder, read_pipeline_folder
+
+    if is_pipeline_folder(name):
+        return read_pipeline_folder(name)
     normalized = normalize_name(name)
     return next((record for record in records.values() if normalize_name(record.name) == normalized), None)
 
@@ -186,7 +196,7 @@ def part_runs(pipeline: Pipeline, sampling: Sampling) -> list[PartRuns]:
                 "f": -(-latent_frames // part.frame_step),
                 "t": part.tokens,
             }
-            network = read_part(part.descriptor, tuple(sizes.items()))
+            network = _network_of(part, tuple(sizes.items()))
             tiled = msgspec.structs.replace(part, is_loaded_before=part.is_loaded_before or index > 0)
             runs.append(PartRuns(tiled, network, number * tiles, samples))
     return runs
@@ -204,6 +214,15 @@ def _tiles(part: Part, sampling: Sampling) -> dict[tuple[int, int], int]:
         for pixels, tile, stride in zip(size, part.tile, part.tile_stride)
     )
     return Counter(product(widths, heights))
+
+
+def _network_of(part: Part, sizes: tuple[tuple[str, int], ...]) -> Network:
+    """Return the network of a part at some sizes."""
+    if not part.config:
+        return read_part(part.descriptor, sizes)
+    from .folder import read_part_of_folder
+
+    return read_part_of_folder(part, sizes)
 
 
 @lru_cache(64)

@@ -7,12 +7,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
-from ...errors import MissingExtra, TraceFailed, UnknownName
+from ...errors import BadDescriptor, MissingExtra, TraceFailed, UnknownName
 from ..descriptor import write_free_descriptor
 from ..free_sizes import combinations
 from ..network import Network
+from ..torch_import import import_torchvision
 from ..trace import trace
 from .modules import MODULES
 
@@ -31,16 +33,17 @@ def build_module(class_name: str, config: Mapping[str, Any]) -> Any:
         raise UnknownName("module of a pipeline", class_name, MODULES)
     modules = MODULES[class_name]
     try:
+        import_torchvision()  # the libraries import it, also next to a CPU build of torch
         library = import_module(modules.library)
     except ImportError:
-        raise MissingExtra(f"tracing a {class_name}", modules.library) from None
+        raise MissingExtra(f"tracing a {class_name}", "diffusers") from None
     class_name = class_name.partition(":")[0]
     with torch.device("meta"):
         if modules.library == "transformers":
             module_class = getattr(library, class_name)
             module = module_class(module_class.config_class(**config))
         else:
-            module = getattr(library, class_name)(**config)
+            module = getattr(library, class_name).from_config(dict(config))
     module = _in_16_bits(module)
     return module if modules.prepare is None else modules.prepare(module)
 
@@ -81,6 +84,22 @@ def trace_part(class_name: str, config: Mapping[str, Any], sizes: Mapping[str, i
         for key, value in modules.inputs(module, config, sizes).items()
     }
     return trace(module, *positional(arguments), name=name, source=source, **arguments)
+
+
+def trace_config_of_part(data: bytes, path: str, class_name: str, sizes: Mapping[str, int], name: str) -> Network:
+    """Trace the module of a config in the folder of a pipeline.
+
+    Raises
+    ------
+    BadDescriptor
+        If the config is no JSON object.
+    """
+    try:
+        fields = msgspec.json.decode(data, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise BadDescriptor(f"{path}: not a JSON object ({error})") from None
+    config = {key: value for key, value in fields.items() if not key.startswith("_")}
+    return trace_part(class_name, config, sizes, name)
 
 
 def positional(arguments: dict[str, Any]) -> list[Any]:
