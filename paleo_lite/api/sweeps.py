@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..architectures import network_names
+from ..architectures.pipelines.sampling import find_pipeline
 from ..calibration.choose import choose_model
 from ..counting import PHASES
 from ..distributed.collectives import COLLECTIVES
@@ -15,12 +16,14 @@ from ..errors import BadValue
 from ..machines import list_devices
 from ..machines.registry import parse_power_limit
 from ..sweeps.best import Best, find_best
-from ..sweeps.run import Sweep, run_sweep
+from ..sweeps.pictures import PictureSpace
+from ..sweeps.run import AnySpace, Sweep, run_sweep
 from ..sweeps.serving import ServingSpace
 from ..sweeps.space import AUTOMATIC, MAX_UNCONFIRMED_ROWS, Space, parse_names, parse_numbers
 from ..timing.budget import parse_price
 from ..units import PRECISION_BYTES, parse_quantity
 from .arguments import Paths, to_paths
+from .prediction import predict
 from .serve import parse_rate, serve
 
 Names = str | Sequence[str]
@@ -71,6 +74,13 @@ def sweep(
     policy: str | None = None,
     num_requests: int | None = None,
     seed: int | None = None,
+    image_sizes: Names | None = None,
+    steps: Numbers | None = None,
+    frames: Numbers | None = None,
+    ulysses: Numbers | None = None,
+    ring: Numbers | None = None,
+    executions: Names | None = None,
+    offloads: Names | None = None,
     hardware_files: Paths = (),
     force: bool = False,
     yes: bool = False,
@@ -78,7 +88,7 @@ def sweep(
     jobs: int | None = None,
     scheduler: str | None = None,
     on_done: Callable[[int, int], None] | None = None,
-) -> Sweep | Space | ServingSpace:
+) -> Sweep | AnySpace:
     """Predict all combinations of networks, devices, batch sizes and other parameters, and write them to a file.
 
     The row of an infeasible combination states the reason. To resume an interrupted sweep, call the function again with
@@ -125,6 +135,12 @@ def sweep(
         Formats of the weights of a server; by default the precision.
     kv_cache, input_tokens, output_tokens, policy, num_requests, seed
         As for `paleo_lite.serve`.
+    image_sizes, executions, offloads : names, optional
+        For pipelines for pictures and videos: sizes such as ``"1024,1024x768"``, executions, and placements of
+        parameters. `batch_sizes` are then pictures or videos in a batch, and `samples` those that hours, cost and
+        energy refer to.
+    steps, frames, ulysses, ring : numbers, optional
+        The same: denoising steps, frames of a video, and devices that split the sequence.
     hardware_files : path, or sequence of paths
         TOML files of additional devices.
     force : bool
@@ -142,7 +158,7 @@ def sweep(
 
     Returns
     -------
-    Sweep, or Space or ServingSpace for a dry run
+    Sweep, or Space, ServingSpace or PictureSpace for a dry run
 
     Raises
     ------
@@ -164,12 +180,51 @@ def sweep(
         "--num-requests": num_requests,
         "--seed": seed,
     }
-    space: Space | ServingSpace
+    picture_options = {
+        "--image-size": image_sizes,
+        "--steps": steps,
+        "--frames": frames,
+        "--ulysses": ulysses,
+        "--ring": ring,
+        "--execution": executions,
+        "--offload": offloads,
+    }
+    step_options = {
+        "--phase": phases != "inference",
+        "--batch-size": str(batch_sizes) != "1",
+        "--sequence-length": sequence_lengths is not None,
+        "--power-limit": power_limits is not None,
+        "--time-model": time_models != AUTOMATIC,
+        "--ppp": ppp is not None,
+        "--workers": str(workers) != "1",
+        "--strategy": strategies != "data",
+        "--scaling": scalings != "strong",
+        "--link": bool(links),
+        "--collective": bool(collectives),
+        "--optimizer": optimizer != "sgd",
+        "--power": power is not None,
+    }
+    space: AnySpace
     answer: Callable[..., Any]
-    if rates is None and concurrencies is None:
-        for option, value in server_options.items():
-            if value is not None:
-                raise BadValue(f"`{option}` is for servers: give `--rate` or `--concurrency` as well")
+    first_network = parse_names(networks, "networks")[0]
+    if find_pipeline(first_network) is not None:
+        of_servers = {**server_options, "--weights": None, "--rate": rates, "--concurrency": concurrencies}
+        _refuse({option: value is not None for option, value in of_servers.items()}, "pictures and videos")
+        _refuse({**step_options, "--batch-size": False}, "pictures and videos")
+        space = _picture_space(
+            networks,
+            gpus,
+            precisions,
+            weights,
+            batch_sizes,
+            picture_options,
+            samples=parse_quantity(samples, ""),
+            price_usd_per_h=None if price is None else parse_price(price),
+            hardware_paths=hardware_paths,
+        )
+        answer = predict
+    elif rates is None and concurrencies is None:
+        _refuse_options_of_others(server_options, picture_options)
         space = _step_space(
             networks,
             gpus,
@@ -193,22 +248,8 @@ def sweep(
         )
         answer = choose_model
     else:
-        step_options = {
-            "--phase": phases != "inference",
-            "--batch-size": str(batch_sizes) != "1",
-            "--sequence-length": sequence_lengths is not None,
-            "--power-limit": power_limits is not None,
-            "--time-model": time_models != AUTOMATIC,
-            "--ppp": ppp is not None,
-            "--workers": str(workers) != "1",
-            "--strategy": strategies != "data",
-            "--scaling": scalings != "strong",
-            "--collective": bool(collectives),
-            "--power": power is not None,
-        }
-        for option, is_given in step_options.items():
-            if is_given:
-                raise BadValue(f"`{option}` does not apply to servers: leave it out, or `--rate` and `--concurrency`")
+        _refuse({**step_options, "--link": False, "--optimizer": False}, "servers")
+        _refuse({option: value is not None for option, value in picture_options.items()}, "servers")
         space = ServingSpace(
             networks=parse_names(networks, "networks"),
             gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
@@ -241,6 +282,65 @@ def sweep(
             f"core hours and {space.gigabytes():,.3g} GB: reduce it, or confirm with `--yes`"
         )
     return run_sweep(space, Path(output), answer, jobs=jobs, scheduler=scheduler, force=force, progress=on_done)
+
+
+def _refuse(given: Mapping[str, bool], kind: str) -> None:
+    """Refuse options that do not apply to a kind of sweep."""
+    for option, is_given in given.items():
+        if is_given:
+            hint = ", or `--rate` and `--concurrency`" if kind == "servers" else ""
+            raise BadValue(f"`{option}` does not apply to {kind}: leave it out{hint}")
+
+
+def _refuse_options_of_others(server_options: Mapping[str, Any], picture_options: Mapping[str, Any]) -> None:
+    """Refuse the options of servers and of pipelines in a sweep over steps."""
+    for option, value in server_options.items():
+        if value is not None:
+            raise BadValue(f"`{option}` is for servers: give `--rate` or `--concurrency` as well")
+    for option, value in picture_options.items():
+        if value is not None:
+            raise BadValue(f"`{option}` is for pipelines for pictures and videos, such as flux.1-dev")
+
+
+def _picture_space(
+    networks: Names,
+    gpus: Names,
+    precisions: Names | None,
+    weights: Names | None,
+    batch_sizes: Numbers,
+    options: Mapping[str, Any],
+    *,
+    samples: float,
+    price_usd_per_h: float | None,
+    hardware_paths: Sequence[Path],
+) -> PictureSpace:
+    """Return the space of a sweep over pipelines."""
+
+    def names(option: str, default: Any) -> tuple[Any, ...]:
+        value = options[option]
+        return (default,) if value is None else parse_names(value, option)
+
+    def numbers(option: str, default: int | None) -> tuple[int | None, ...]:
+        value = options[option]
+        return (default,) if value is None else parse_numbers(value, option)
+
+    return PictureSpace(
+        networks=parse_names(networks, "networks"),
+        gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
+        precisions=parse_names("bf16" if precisions is None else precisions, "precisions", list(PRECISION_BYTES)),
+        weights=parse_names(weights, "weights") if weights else ("",),
+        executions=names("--execution", "eager"),
+        offloads=names("--offload", "none"),
+        image_sizes=names("--image-size", None),
+        batch_sizes=parse_numbers(batch_sizes, "batch sizes"),
+        steps=numbers("--steps", None),
+        frames=numbers("--frames", None),
+        ulysses=parse_numbers(options["--ulysses"] or 1, "--ulysses"),
+        ring=parse_numbers(options["--ring"] or 1, "--ring"),
+        samples=samples,
+        price_usd_per_h=price_usd_per_h,
+        hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
+    ).resolve_names()
 
 
 def _step_space(

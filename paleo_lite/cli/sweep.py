@@ -41,7 +41,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
     "precisions",
     type=CompletedText(".units:PRECISION_BYTES"),
     metavar="NAMES",
-    help="Precisions, separated by commas, or all. [default: fp32, of servers bf16]",
+    help="Precisions, separated by commas, or all. [default: fp32, of servers and pipelines bf16]",
 )
 @click.option(
     "--phase",
@@ -196,7 +196,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
     "--weights",
     type=CompletedText(".formats:FORMATS"),
     metavar="NAMES",
-    help="Servers: formats of the weights, separated by commas. [default: the precision]",
+    help="Servers and pipelines: formats of the weights, separated by commas. [default: the precision]",
 )
 @click.option(
     "--kv-cache",
@@ -214,6 +214,35 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
     "--num-requests", type=INTEGER, metavar="N", help="Servers: requests of each row. [default: as for `serve`]"
 )
 @click.option("--seed", type=int, help="Servers: seed of arrivals and lengths. [default: 0]")
+@click.option(
+    "--image-size",
+    "--image-sizes",
+    "image_sizes",
+    metavar="SIZES",
+    help="Pipelines: sizes of pictures, separated by commas: 1024,1024x768. [default: that of each pipeline]",
+)
+@click.option("--steps", metavar="RANGE", help="Pipelines: denoising steps. [default: those of each pipeline]")
+@click.option("--frames", metavar="RANGE", help="Pipelines: frames of a video. [default: those of each pipeline]")
+@click.option(
+    "--ulysses", metavar="RANGE", help="Pipelines: devices that exchange tokens for heads of the denoiser. [default: 1]"
+)
+@click.option("--ring", metavar="RANGE", help="Pipelines: groups of devices around a ring. [default: 1]")
+@click.option(
+    "--execution",
+    "--executions",
+    "executions",
+    type=CompletedText(".counting.fusion:EXECUTIONS", ".timing.pipelines:EXECUTIONS"),
+    metavar="NAMES",
+    help="Pipelines: executions, separated by commas. [default: eager]",
+)
+@click.option(
+    "--offload",
+    "--offloads",
+    "offloads",
+    type=CompletedText(".timing.pipelines:PIPELINE_OFFLOADS"),
+    metavar="NAMES",
+    help="Pipelines: placements of parameters, separated by commas. [default: none]",
+)
 @options.hardware_files()
 @options.output(help=".parquet or .csv file.", required=True)
 @options.force()
@@ -232,6 +261,8 @@ def sweep(**arguments: Any) -> Result:
       paleo-lite sweep --network resnet50 --gpu v100-sxm2 --power-limit 150W,200W,250W,300W -o limits.parquet
       paleo-lite best limits.parquet --pareto time_s,energy_j
       paleo-lite sweep --network llama-3-8b --gpu a100-sxm-80gb,h100-sxm,l40s --rate 2,5,10 -o servers.parquet
+      paleo-lite sweep --network sdxl,flux.1-dev --gpu rtx4090,l40s --image-size 512,1024 --steps 20,28 -o pictures.csv
+      paleo-lite best pictures.csv --minimise time_per_image_s --where "image_size == 1024x1024"
       paleo-lite best servers.parquet --minimise usd_per_million_output_tokens --where "ttft_p50_s < 0.5"
 
     An infeasible combination gets a row with the reason. An interrupted sweep resumes when the command is repeated.

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..sweeps.best import Best, column_label
-from ..sweeps.run import Sweep
-from ..sweeps.serving import ServingSpace
-from ..sweeps.space import Space
+from ..sweeps.run import AnySpace, Sweep
 from ..text import format_plural
 from ..units import format_interval, format_number, format_si
 from .document import (
@@ -39,7 +37,7 @@ def sweep_page(sweep: Sweep) -> Document:
     return Document(title=f"{sweep.path}: {format_plural(sweep.rows, 'combination')}", facts=facts)
 
 
-def size_lines(space: Space | ServingSpace) -> Document:
+def size_lines(space: AnySpace) -> Document:
     """Return the expected size of a sweep."""
     facts = [
         ("combinations", space.describe()),
@@ -108,7 +106,8 @@ def _count_rows(best: Best) -> str:
 _CONFIGURATION = (
     "network", "gpu", "power_limit_w", "precision", "phase", "time_model", "answer", "scaling", "strategy", "link",
     "collective", "workers", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
-    "attention_data_parallel", "pipeline", "replicas", "rate_per_s", "concurrency",
+    "attention_data_parallel", "pipeline", "replicas", "rate_per_s", "concurrency", "execution", "offload",
+    "image_size", "steps", "frames", "ulysses", "ring", "devices",
 )  # fmt: skip
 
 _COLUMNS = [
@@ -130,6 +129,13 @@ _COLUMNS = [
     Column("attention_data_parallel", "attn.\ndata p.", format_count, drop_order=7),
     Column("pipeline", "pipeline", format_count, drop_order=12),
     Column("replicas", "replicas", format_count, drop_order=6),
+    Column("execution", "execution", left=True, drop_order=9),
+    Column("offload", "offload", left=True, drop_order=2),
+    Column("image_size", "size", left=True),
+    Column("steps", "steps", format_count),
+    Column("frames", "frames", format_count, drop_order=5),
+    Column("ulysses", "Ulysses", format_count, drop_order=4),
+    Column("ring", "ring", format_count, drop_order=4),
     Column("rate_per_s", "requests\nper s", format_number),
     Column("concurrency", "users", format_count),
     Column("ttft_p50_s", "first token\nmedian", format_time_short),
@@ -144,6 +150,7 @@ _COLUMNS = [
     Column("time_s", "time", format_time_short),
     Column("interval", "at 90%", format_interval, drop_order=7),
     Column("answer", "answer", left=True, drop_order=6),
+    Column("time_per_image_s", "per picture\nor video", format_time_short, drop_order=7),
     Column("bound_s", "bound", format_time_short, drop_order=8),
     Column("throughput_per_s", "samples\nper s", format_number, drop_order=3),
     Column("memory_bytes", "memory", format_bytes_short, drop_order=4),

@@ -17,6 +17,9 @@ from ..extras import require
 from ..result import Result
 from .chunk import BOUND, FORECAST, NUMBER_COLUMNS, STRING_COLUMNS
 from .knee import find_knee
+from .pictures import INTEGER_COLUMNS as PICTURE_INTEGER_COLUMNS
+from .pictures import NUMBER_COLUMNS as PICTURE_NUMBER_COLUMNS
+from .pictures import STRING_COLUMNS as PICTURE_STRING_COLUMNS
 from .run import without_dictionaries
 from .serving import INTEGER_COLUMNS as SERVING_INTEGER_COLUMNS
 from .serving import STRING_COLUMNS as SERVING_STRING_COLUMNS
@@ -47,6 +50,7 @@ COLUMN_LABELS = {
     "high_s": "upper end of the step time (90%)",
     "bound_s": "step time by the data sheet",
     "throughput_per_s": "samples per second",
+    "time_per_image_s": "time of a picture or video",
     "memory_bytes": "memory",
     "exposed_s": "exposed communication",
     "speedup": "speed-up",
@@ -412,7 +416,18 @@ def read_columns(path: Path) -> dict[str, bool]:
     return has_numbers
 
 
-_INTEGER_COLUMNS = ("batch_size", "workers", "batch_size_per_worker", "sequence_length", *SERVING_INTEGER_COLUMNS)
+_INTEGER_COLUMNS = (
+    "batch_size",
+    "workers",
+    "batch_size_per_worker",
+    "sequence_length",
+    *SERVING_INTEGER_COLUMNS,
+    *PICTURE_INTEGER_COLUMNS,
+)
+
+
+_STRING_COLUMNS = (*STRING_COLUMNS, *SERVING_STRING_COLUMNS, *PICTURE_STRING_COLUMNS)
+_NUMBER_COLUMNS = (*NUMBER_COLUMNS, *serving_number_columns(), *PICTURE_NUMBER_COLUMNS)
 
 
 def _read_batches(path: Path) -> Iterator[Any]:
@@ -424,8 +439,12 @@ def _read_batches(path: Path) -> Iterator[Any]:
             from pyarrow import csv
 
             column_types: dict[str, Any] = {}
-            column_types.update(dict.fromkeys((*STRING_COLUMNS, *SERVING_STRING_COLUMNS), pa.string()))
-            column_types.update(dict.fromkeys((*NUMBER_COLUMNS, *serving_number_columns()), pa.float64()))
+            column_types.update(
+                dict.fromkeys((*STRING_COLUMNS, *SERVING_STRING_COLUMNS, *PICTURE_STRING_COLUMNS), pa.string())
+            )
+            column_types.update(
+                dict.fromkeys((*NUMBER_COLUMNS, *serving_number_columns(), *PICTURE_NUMBER_COLUMNS), pa.float64())
+            )
             column_types.update(dict.fromkeys(_INTEGER_COLUMNS, pa.int64()))
             options = csv.ConvertOptions(
                 column_types=column_types, strings_can_be_null=True, quoted_strings_can_be_null=False

@@ -25,8 +25,20 @@ from ..extras import require
 from ..files import lock_file, write_atomically
 from ..result import Result
 from .chunk import StringColumn, compute_chunk
+from .pictures import PictureChunk, PictureSpace, compute_picture_chunk
 from .serving import ServingChunk, ServingSpace, compute_serving_chunk
 from .space import Chunk, Space
+
+AnySpace = Space | ServingSpace | PictureSpace
+AnyChunk = Chunk | ServingChunk | PictureChunk
+
+COMPUTE: dict[type, Callable[..., Any]] = {
+    Space: compute_chunk,
+    ServingSpace: compute_serving_chunk,
+    PictureSpace: compute_picture_chunk,
+}
+"""Function from a space, one of its chunks and the callable that answers to the columns of the chunk, by the kind of
+space."""
 
 FORMATS = (".parquet", ".csv")
 _MANIFEST = "manifest.json"
@@ -103,7 +115,7 @@ class Sweep(Result, msgspec.Struct, frozen=True):
 
 
 def run_sweep(
-    space: Space | ServingSpace,
+    space: AnySpace,
     output: Path,
     answer: Callable[..., Any],
     *,
@@ -116,13 +128,13 @@ def run_sweep(
 
     Parameters
     ----------
-    space : Space or ServingSpace
+    space : Space, ServingSpace or PictureSpace
         Combinations to predict.
     output : Path
         ``.parquet`` or ``.csv`` file.
     answer : callable
-        `chunk.ChooseModel` for a `Space`, `serving.Serve` for a `ServingSpace`; a function of a module, since it is
-        sent to other processes.
+        `chunk.ChooseModel` for a `Space`, `serving.Serve` for a `ServingSpace`, `pictures.Predict` for a
+        `PictureSpace`; a function of a module, since it is sent to other processes.
     jobs : int, optional
         Number of processes; by default one per core.
     scheduler : str, optional
@@ -145,7 +157,7 @@ def run_sweep(
     require("pyarrow", "a sweep's output", "profiles")
     start = time.perf_counter()
     space.check()
-    chunks: list[Chunk | ServingChunk] = [*space.chunks()]
+    chunks: list[AnyChunk] = [*space.chunks()]
     if output.suffix not in FORMATS:
         raise BadValue(f"the output of a sweep must end in {' or '.join(FORMATS)} (got {output})")
     _check_output(output, force)
@@ -185,18 +197,18 @@ def _check_output(output: Path, force: bool) -> None:
         raise BadValue(f"{output} already exists: choose another name, or `--force` to replace it")
 
 
-def _stop_for_dead_process(chunk: Chunk | ServingChunk, error: PaleoError) -> NoReturn:
+def _stop_for_dead_process(chunk: AnyChunk, error: PaleoError) -> NoReturn:
     raise SweepStopped(f"the process that computed chunk {chunk.number} died (out of memory?): use fewer `--jobs`")
 
 
-def _describe_progress(folder: Path, space: Space | ServingSpace) -> str:
+def _describe_progress(folder: Path, space: AnySpace) -> str:
     return (
         f"{_count_chunk_files(folder)} of {space.chunk_count} chunks are kept in {folder}: the same command resumes "
         "the sweep"
     )
 
 
-def _describe_write_error(error: OSError, folder: Path, space: Space | ServingSpace) -> str:
+def _describe_write_error(error: OSError, folder: Path, space: AnySpace) -> str:
     state = _describe_progress(folder, space)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"no space left to write {error.filename or folder} ({error.strerror}); {state} once there is space"
@@ -236,9 +248,7 @@ def _chunk_file(folder: Path, number: int) -> Path:
     return folder / f"chunk-{number:06d}.parquet"
 
 
-def encode_chunk(
-    space: Space | ServingSpace, answer: Callable[..., Any], folder: Path | None, chunk: Chunk | ServingChunk
-) -> bytes | None:
+def encode_chunk(space: AnySpace, answer: Callable[..., Any], folder: Path | None, chunk: AnyChunk) -> bytes | None:
     """Predict a chunk and write it to the folder as a Parquet file.
 
     Without a folder, on a machine that does not share it, return the bytes of the file instead.
@@ -246,12 +256,7 @@ def encode_chunk(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if isinstance(space, ServingSpace):
-        assert isinstance(chunk, ServingChunk)
-        columns = compute_serving_chunk(space, chunk, answer)
-    else:
-        assert isinstance(chunk, Chunk)
-        columns = compute_chunk(space, chunk, answer)
+    columns = COMPUTE[type(space)](space, chunk, answer)
     arrays: dict[str, Any] = {}
     for name, column in columns.items():
         if isinstance(column, StringColumn):
@@ -270,7 +275,7 @@ def encode_chunk(
     return None
 
 
-def _merge(files: list[Path], folder: Path, space: Space | ServingSpace, output: Path) -> tuple[int, int]:
+def _merge(files: list[Path], folder: Path, space: AnySpace, output: Path) -> tuple[int, int]:
     """Merge all chunks into one file, with a row group per chunk; return the number of rows and of feasible rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -331,7 +336,7 @@ def _verify_merged_file(merged: Path, length: int, rows: int) -> None:
         raise SweepStopped(f"{merged} is incomplete: the disk lost part of it; the chunks are kept in the same folder")
 
 
-def _open_writer(sink: Any, suffix: str, schema: Any, space: Space | ServingSpace) -> Any:
+def _open_writer(sink: Any, suffix: str, schema: Any, space: AnySpace) -> Any:
     """Return a Parquet or CSV writer."""
     import pyarrow as pa
 

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator
 from itertools import product
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
-import numpy as np
 
 from ..architectures import find_network, is_network_file
 from ..errors import BadValue, PaleoError
 from ..formats import FORMATS
 from ..machines import find_device
-from ..result import Result
 from ..serving.engines import find_engine
 from ..serving.requests import parse_lengths
 from ..units import PRECISION_BYTES
 from ..version import __version__
-from .chunk import BOUND, FORECAST, Columns, StringColumn
+from .chunk import BOUND, FORECAST, Columns
+from .rows import RowSpace, make_columns
 from .space import check_names
 
 if TYPE_CHECKING:
     from ..serving.answers import Serving
-
-ROWS_PER_S, ROW_BYTES = 2, 300
-"""Measured rows per second of one core, and bytes per row in Parquet, for estimates."""
 
 Serve = Callable[..., "Serving"]
 """Function that simulates a server, with the parameters of `paleo_lite.serve`."""
@@ -115,7 +108,7 @@ class ServingChunk(NamedTuple):
     replicas: int
 
 
-class ServingSpace(Result, msgspec.Struct, frozen=True):
+class ServingSpace(RowSpace, msgspec.Struct, frozen=True):
     """All combinations of these servers and loads.
 
     Attributes
@@ -150,7 +143,19 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
         Files with further devices.
     """
 
-    _page: ClassVar[str] = "paleo_lite.reporting.sweep:size_lines"
+    kind: ClassVar[str] = "serving"
+    dimensions: ClassVar[tuple[str, ...]] = _DIMENSIONS
+    inner: ClassVar[tuple[str, ...]] = ("rates", "concurrencies")
+    titles: ClassVar[dict[str, str]] = {
+        "weights": "formats of weights",
+        "tensor": "tensor degrees",
+        "expert_parallel": "expert-parallel degrees",
+        "attention_data_parallel": "attention-data-parallel degrees",
+        "pipeline": "pipeline degrees",
+        "replicas": "numbers of replicas",
+        "concurrencies": "numbers of users",
+    }
+    rows_per_s: ClassVar[float] = 2.0
 
     networks: tuple[str, ...]
     gpus: tuple[str, ...]
@@ -173,10 +178,6 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
     price_usd_per_h: float | None = None
     hardware_files: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the total number of combinations and of chunks."""
-        return {"rows": self.size, "chunks": self.chunk_count}
-
     def check(self) -> None:
         """Raise an error if no combination can be simulated.
 
@@ -191,12 +192,7 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
         check_names("format of weights", [name for name in self.weights if name], FORMATS)
         if self.kv_cache is not None:
             check_names("format of the KV cache", (self.kv_cache,), FORMATS)
-        for name in _DIMENSIONS:
-            values = getattr(self, name)
-            if not values:
-                raise BadValue(f"the sweep needs at least one value of {name}")
-            if len(set(values)) < len(values):
-                raise BadValue(f"the sweep has duplicate {name}: {', '.join(map(str, values))}")
+        self.check_axes()
         if (self.rates == (None,)) == (self.concurrencies == (None,)):
             raise BadValue("a sweep over servers needs exactly one of `--rate` and `--concurrency`")
         for rate in self.rates:
@@ -227,23 +223,6 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
         gpus = tuple(find_device(name, files).id for name in self.gpus)
         return msgspec.structs.replace(self, networks=tuple(networks), gpus=gpus)
 
-    def describe(self) -> str:
-        """Return the number of values per axis as text: ``2 networks x 3 gpus x 4 rates``."""
-        axes = []
-        for name in _DIMENSIONS:
-            length = len(getattr(self, name))
-            if length > 1:
-                axes.append(f"{length:,} {_TITLES.get(name, name)}")
-        return " x ".join(axes) or "1 of each"
-
-    def hours(self) -> float:
-        """Return the estimated time of a single core, in hours."""
-        return self.size / ROWS_PER_S / 3600
-
-    def gigabytes(self) -> float:
-        """Return the estimated size of the output in GB."""
-        return self.size * ROW_BYTES / 1e9
-
     @property
     def metadata(self) -> dict[str, Any]:
         """Properties of the sweep that its file states."""
@@ -255,19 +234,9 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
         return None
 
     @property
-    def size(self) -> int:
-        """Number of combinations."""
-        return prod(len(getattr(self, name)) for name in _DIMENSIONS)
-
-    @property
     def loads(self) -> list[tuple[float | None, int | None]]:
         """Rates and numbers of users; one of each pair is None."""
         return list(product(self.rates, self.concurrencies))
-
-    @property
-    def chunk_count(self) -> int:
-        """Number of servers."""
-        return self.size // len(self.loads)
 
     def chunks(self) -> Iterator[ServingChunk]:
         """Iterate over all servers in their order."""
@@ -275,46 +244,11 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
         for number, server in enumerate(servers):
             yield ServingChunk(number, *server)
 
-    def digest(self) -> str:
-        """Return a hash of everything that the results depend on, except the shipped data."""
-        text = json.dumps(["serving", __version__, msgspec.to_builtins(self)])
-        for path in self.hardware_files:
-            text += hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        return hashlib.sha256(text.encode()).hexdigest()
-
-
-_TITLES = {
-    "weights": "formats of weights",
-    "tensor": "tensor degrees",
-    "expert_parallel": "expert-parallel degrees",
-    "attention_data_parallel": "attention-data-parallel degrees",
-    "pipeline": "pipeline degrees",
-    "replicas": "numbers of replicas",
-    "concurrencies": "numbers of users",
-}
-"""Names of axes in texts, where they differ from those of the attributes."""
-
 
 def compute_serving_chunk(space: ServingSpace, chunk: ServingChunk, serve: Serve) -> Columns:
     """Simulate one server under all loads; a load that cannot be simulated becomes a row with the reason."""
-    loads = space.loads
-    columns: Columns = {}
-    for name in STRING_COLUMNS:
-        columns[name] = StringColumn(np.full(len(loads), -1, dtype=np.int32))
-    for name in INTEGER_COLUMNS:
-        columns[name] = np.full(len(loads), -1, dtype=np.int64)
-    for name in number_columns():
-        columns[name] = np.full(len(loads), np.nan)
-    for row, (rate, concurrency) in enumerate(loads):
-        for name, value in _serve_row(space, chunk, serve, rate, concurrency).items():
-            column = columns[name]
-            if value is None:
-                continue
-            if isinstance(column, StringColumn):
-                column.codes[row] = column.code(str(value))
-            else:
-                column[row] = value
-    return columns
+    rows = [_serve_row(space, chunk, serve, rate, concurrency) for rate, concurrency in space.loads]
+    return make_columns(rows, STRING_COLUMNS, INTEGER_COLUMNS, number_columns())
 
 
 def _serve_row(
