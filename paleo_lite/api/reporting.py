@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..architectures import Network, is_network_file, path_of_network
+from ..architectures.pipelines.records import Pipeline
+from ..architectures.pipelines.sampling import find_pipeline
 from ..counting import GENERATION_PHASES
 from ..errors import BadFile, BadValue, PaleoError
 from ..extras import require
@@ -22,10 +24,12 @@ from ..machines import Device, find_device
 from ..reporting.document import Document, Provenance, Source
 from ..result import Result
 from ..timing import Prediction
+from ..timing.pipelines import PipelinePrediction
 from ..timing.workload import TrainingOptions
 from ..units import format_shape
 from ..version import __version__
 from .arguments import InputShapes, Paths, option_name, to_paths
+from .pipelines import PictureOptions, check_others
 from .profiles import PROFILE_READER
 
 if TYPE_CHECKING:
@@ -102,7 +106,9 @@ class ReportArguments(msgspec.Struct, frozen=True, kw_only=True):
     policy: str | None = None
     name_pattern: str | None = None
     program: str | None = None
-    image_size: int | None = None
+    image_size: int | str | None = None
+    steps: int | None = None
+    frames: int | None = None
     sequence_length: int | None = None
     context: int | None = None
     weights: str | None = None
@@ -169,7 +175,7 @@ _WORKERS_ARGUMENTS = (
 _SERVING_ARGUMENTS = ("input_tokens", "output_tokens", "policy")
 _PREDICTION_ARGUMENTS = (
     "network", "gpu", "precision", "time_model", "ppp", "calibration", "clock", "power_limit", "unit", "image_size",
-    "sequence_length", "context", "inputs", "hardware_files", "training", "weights",
+    "steps", "frames", "sequence_length", "context", "inputs", "hardware_files", "training", "weights",
 )  # fmt: skip
 
 
@@ -209,7 +215,9 @@ def report(
     policy: str | None = None,
     name_pattern: str | None = None,
     program: str | None = None,
-    image_size: int | None = None,
+    image_size: int | str | None = None,
+    steps: int | None = None,
+    frames: int | None = None,
     sequence_length: int | None = None,
     context: int | None = None,
     weights: str | None = None,
@@ -241,7 +249,7 @@ def report(
         For a profile: as for `paleo_lite.efficiency`.
     program : str, optional
         For a profile: the program in the suggested profiler commands; by default ``python train.py``.
-    image_size, sequence_length, context, inputs, hardware_files
+    image_size, steps, frames, sequence_length, context, inputs, hardware_files
         As for `paleo_lite.predict`.
 
     Returns
@@ -289,6 +297,8 @@ def report(
         name_pattern=name_pattern,
         program=program,
         image_size=image_size,
+        steps=steps,
+        frames=frames,
         sequence_length=sequence_length,
         context=context,
         weights=weights,
@@ -364,14 +374,18 @@ def _network_page(arguments: ReportArguments) -> Document:
     from ..calibration.alternatives import try_alternatives
     from ..calibration.choose import used_calibration
     from ..reporting.page.prediction import prediction_report
-    from .prediction import predict_network, resolve_network
+    from .prediction import predict_network, resolve_network, square_size
 
     phase = arguments.phase
     if phase is None:
         phase = "training" if arguments.has_workers else "inference"
     assert arguments.network is not None
+    pipeline = find_pipeline(arguments.network) if isinstance(arguments.network, str) else None
+    if pipeline is not None and phase == "inference":
+        return _pipeline_page(arguments, pipeline)
+    PictureOptions(steps=arguments.steps, frames=arguments.frames).check_absent(arguments.network)
     sequence = SequenceOptions(arguments.sequence_length, arguments.context, phase)
-    network = resolve_network(arguments.network, arguments.image_size, arguments.inputs, sequence)
+    network = resolve_network(arguments.network, square_size(arguments.image_size), arguments.inputs, sequence)
     batch_size = arguments.batch_size
     if batch_size is None:
         is_batch_per_worker = arguments.has_workers and phase == "training"
@@ -409,6 +423,48 @@ def _network_page(arguments: ReportArguments) -> Document:
         serving=serving,
         calibration=calibration,
     )
+
+
+def _pipeline_page(arguments: ReportArguments, pipeline: Pipeline) -> Document:
+    """Return the report of a pipeline's prediction."""
+    from ..reporting.page.pipeline import pipeline_report
+    from .prediction import predict
+
+    check_others(
+        pipeline,
+        {
+            "--workers": (arguments.has_workers, False),
+            "--rate": (arguments.rate, None),
+            "--fit-batch": (arguments.fit_batch, False),
+        },
+    )
+    prediction = predict(
+        arguments.network,
+        gpu=arguments.gpu,
+        precision=arguments.precision,
+        batch_size=arguments.batch_size or 1,
+        image_size=arguments.image_size,
+        steps=arguments.steps,
+        frames=arguments.frames,
+        time_model=arguments.time_model,
+        ppp=arguments.ppp,
+        clock=arguments.clock,
+        power_limit=arguments.power_limit,
+        unit=arguments.unit,
+        hardware_files=arguments.hardware_paths,
+        calibration=arguments.calibration,
+        execution=arguments.execution,
+        weights=arguments.weights,
+        sequence_length=arguments.sequence_length,
+        context=arguments.context,
+        inputs=arguments.inputs,
+        training=arguments.training,
+    )
+    assert isinstance(prediction, PipelinePrediction)
+    line = _command_line(arguments, "predict", (*_PREDICTION_ARGUMENTS, "execution", "batch_size"))
+    commands = [("The prediction as JSON", shlex.join([*line, "--format", "json"]))]
+    sources = _device_sources(prediction.device, arguments.hardware_paths)
+    return pipeline_report(prediction, _make_provenance(arguments, sources, commands))
 
 
 def _predict_serving(arguments: ReportArguments, network: Network) -> Serving:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from . import options
-from .values import Names
+from .values import INTEGER, Names
 
 
 @click.command()
@@ -63,7 +63,9 @@ from .values import Names
 @click.option(
     "--program", metavar="COMMAND", help="Program in the suggested profiler commands. [default: python train.py]"
 )
-@options.image_size()
+@options.picture_size()
+@click.option("--steps", type=INTEGER, metavar="N", help="Denoising steps of a pipeline. [default: its own]")
+@click.option("--frames", type=INTEGER, metavar="N", help="Frames of each video. [default: the pipeline's]")
 @options.sequence_length()
 @options.context()
 @options.weights()
@@ -86,6 +88,7 @@ def report(
       paleo-lite report resnet50 --gpu v100-sxm2 --precision fp16 --batch-size 64 -o report.html
       paleo-lite report resnet50 --gpu k80-die --workers 1,2,4,...,64 --link ethernet20 --images 1.28M -o scaling.html
       paleo-lite report llama-3-8b --gpu h100-sxm --precision bf16 --phase decode --rate 5 -o serving.html
+      paleo-lite report flux.1-dev --gpu rtx4090 --precision bf16 --steps 28 -o pictures.html
       paleo-lite report --profile run.parquet --gpu k40m -o profile.html
     """
     from ..api.reporting import report as write_report

@@ -1,6 +1,7 @@
 """Time and memory of pipelines.
 
-Tests: timing/pipelines.py, reporting/pipelines.py, api/pipelines.py, architectures/pipelines/counts.py.
+Tests: timing/pipelines.py, reporting/pipelines.py, reporting/page/pipeline.py, api/pipelines.py,
+architectures/pipelines/counts.py.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -16,6 +18,7 @@ import paleo_lite as pl
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.units import format_si
 
 SD = {"gpu": "a100-sxm-80gb", "precision": "fp16"}
 
@@ -193,3 +196,18 @@ def test_intervals_of_training_are_not_those_of_measured_inference() -> None:
     training = pl.predict("sdxl", phase="training", **asked)
     ratios = [answer.interval[1] / answer.interval[0] for answer in (inference, training)]
     assert ratios[1] > ratios[0]
+
+
+def test_the_report_has_parts_products_and_memory(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    report = pl.report("sd-1.5", output=tmp_path / "report.html", image_size="512x768", steps=20, **SD)
+    prediction = pl.predict("sd-1.5", image_size="512x768", steps=20, **SD)
+    figures = {figure.name: figure.value for figure in report.page.answers}
+    assert figures["Time of the batch"] == format_si(prediction.time_s, "s")
+    titles = [table.title for section in report.page.sections for table in section.tables]
+    assert titles[:3] == ["Time by part", "Share of products by part", "Peak memory"]
+    assert "--image-size 512x768 --steps 20" in report.page.provenance.command
+    with pytest.raises(BadValue, match="--steps is for pipelines"):
+        pl.report("resnet50", output=tmp_path / "other.html", steps=20, **SD)
+    with pytest.raises(BadValue, match="which --rate is not for"):
+        pl.report("sd-1.5", output=tmp_path / "other.html", rate=2, **SD)
