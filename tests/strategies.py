@@ -90,6 +90,12 @@ def _views():
         output_tokens=st.sampled_from(["256", "64:16"]),
         tensor=st.integers(1, view.TENSOR_AT_MOST),
         policy=st.sampled_from(["vllm", "sglang", "tensorrt-llm"]),
+        generator=st.sampled_from(["sdxl", "wan-2.1-14b"]),
+        size=st.sampled_from(["", "1024", "1024x768"]),
+        steps=st.integers(0, view.STEPS_AT_MOST),
+        frames=st.integers(0, view.FRAMES_AT_MOST),
+        pictures=st.integers(1, view.PICTURES_AT_MOST),
+        offload=st.sampled_from(["none", "model"]),
     )
 
 

@@ -17,6 +17,7 @@ import msgspec
 import streamlit as st
 
 from ..api.charted import memory_ranges as run_memory_ranges
+from ..api.prediction import predict as run_any_prediction
 from ..api.prediction import predict_network as run_prediction
 from ..api.scaling import scale_network as run_scale
 from ..api.serve import serve as run_serve
@@ -30,6 +31,7 @@ from ..machines import Device, list_devices
 from ..serving.answers import Serving
 from ..timing import Prediction
 from ..timing.memory_ranges import MemoryRanges, tokens_of
+from ..timing.pipelines import PipelinePrediction
 from ..units import parse_range
 from .view import View
 
@@ -387,6 +389,34 @@ def _serve(question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _upl
     """Predict a deployment; the arguments without an underscore are the key of the cache."""
     serving: Serving = run_serve(**_resolve_arguments(question, _uploaded))
     return serving
+
+
+def pictures(view: View, gpu: str) -> PipelinePrediction:
+    """Return the prediction of a pipeline for pictures or videos on one of the devices.
+
+    Raises
+    ------
+    PaleoError
+    """
+    question = {
+        "gpu": gpu,
+        "precision": view.precision,
+        "image_size": view.size or None,
+        "steps": view.steps or None,
+        "frames": view.frames or None,
+        "images": view.pictures,
+        "offload": view.offload,
+    }
+    uploaded, digests = _uploaded_arguments(question)
+    return _pictures(view.generator, tuple(question.items()), digests, uploaded)
+
+
+@_cached(CACHED_ANSWERS)
+def _pictures(
+    pipeline: str, question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _uploaded: dict[str, Any]
+) -> PipelinePrediction:
+    """Predict a pipeline; the arguments without an underscore are the key of the cache."""
+    return cast(PipelinePrediction, run_any_prediction(pipeline, **{**dict(question), **_uploaded}))
 
 
 class ProfileAnswer(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from typing import Any
 import streamlit as st
 
 from ..architectures import network_names
+from ..architectures.pipelines.records import pipelines
 from ..counting import GENERATION_PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.scale import SCALINGS
@@ -14,6 +15,7 @@ from ..distributed.strategies import STRATEGIES
 from ..machines import read_links
 from ..serving.engines import ENGINES
 from ..timing import TIME_MODELS
+from ..timing.pipelines import PIPELINE_OFFLOADS
 from ..units import PRECISION_BYTES
 from .answers import SUFFIXES, OwnFiles, available_calibrations, devices, own_files, reads_sequences, store_own_files
 from .show import escape_markdown
@@ -21,9 +23,12 @@ from .view import (
     BATCH_AT_MOST,
     DEVICES_AT_MOST,
     EPOCH_BOUNDS,
+    FRAMES_AT_MOST,
+    PICTURES_AT_MOST,
     PIPELINE_AT_MOST,
     PPP_BOUNDS,
     RATE_BOUNDS,
+    STEPS_AT_MOST,
     TENSOR_AT_MOST,
     TOKENS_AT_MOST,
     VIEWS,
@@ -140,6 +145,8 @@ def draw_controls(view: View) -> None:
         _draw_scaling(view)
     if view.view == "serving":
         _draw_serving()
+    if view.view == "pictures":
+        _draw_pictures()
 
 
 def _draw_scaling(view: View) -> None:
@@ -199,6 +206,17 @@ def _draw_serving() -> None:
     )
     st.number_input("Pipeline stages", 1, PIPELINE_AT_MOST, key=KEY + "pipeline", help="Of a replica.")
     st.selectbox("Engine", list(ENGINES), key=KEY + "policy", help="Its defaults for scheduling and memory.")
+
+
+def _draw_pictures() -> None:
+    """Draw the controls of the view of pictures."""
+    st.subheader("Pictures and videos", anchor=False)
+    st.selectbox("Pipeline", list(pipelines()), key=KEY + "generator", help="Instead of the network above.")
+    st.text_input("Size", key=KEY + "size", placeholder="1024x768", help="Pixels; if empty: that of the pipeline.")
+    st.number_input("Steps", 0, STEPS_AT_MOST, key=KEY + "steps", help="0: those of the pipeline.")
+    st.number_input("Frames", 0, FRAMES_AT_MOST, key=KEY + "frames", help="Of a video; 0: those of the pipeline.")
+    st.number_input("Pictures or videos", 1, PICTURES_AT_MOST, key=KEY + "pictures", help="In one batch.")
+    st.selectbox("Parameters", list(PIPELINE_OFFLOADS), key=KEY + "offload", help="none: all parts on the device.")
 
 
 def _draw_uploads() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ..architectures.pipelines.sampling import parse_image_size
 from ..cli import options
 from ..cli.values import Integer, Names, Number
 from ..counting import GENERATION_PHASES, PHASES
@@ -23,6 +24,7 @@ VIEWS = {
     "batches": "Batch sizes",
     "scaling": "Scaling",
     "serving": "Serving",
+    "pictures": "Pictures",
     "profile": "Profile",
 }
 SCALING_PHASES = ("training", *GENERATION_PHASES)
@@ -36,6 +38,9 @@ WORKERS_AT_MOST = 2**16
 RATE_BOUNDS = (0.01, 10_000.0)
 TENSOR_AT_MOST = 64
 PIPELINE_AT_MOST = 16
+STEPS_AT_MOST = 1000
+FRAMES_AT_MOST = 1000
+PICTURES_AT_MOST = 1024
 
 
 class View(msgspec.Struct, frozen=True):
@@ -69,6 +74,16 @@ class View(msgspec.Struct, frozen=True):
         own, and pipeline stages of a replica.
     policy : str
         Serving engine.
+    generator : str
+        Pipeline for pictures or videos.
+    size : str
+        Pixels of pictures, or width x height; empty for the pipeline's.
+    steps, frames : int
+        Denoising steps, and frames of a video; 0 for the pipeline's.
+    pictures : int
+        Pictures or videos in a batch.
+    offload : str
+        Placement of the pipeline's parameters.
     """
 
     view: str = "time"
@@ -98,6 +113,12 @@ class View(msgspec.Struct, frozen=True):
     attention_data_parallel: int = 1
     pipeline: int = 1
     policy: str = "vllm"
+    generator: str = "sdxl"
+    size: str = ""
+    steps: int = 0
+    frames: int = 0
+    pictures: int = 1
+    offload: str = "none"
 
     def normalized(self) -> View:
         """Return it with a phase that it offers, and an empty `shown` if it is the first device or not selected."""
@@ -156,6 +177,18 @@ class View(msgspec.Struct, frozen=True):
             if degree > 1:
                 words += [f"--{name.replace('_', '-')}", str(degree)]
         return shlex.join([*words, *_hardware_options(files)])
+
+    def pictures_command(self, gpu: str, *files: str) -> str:
+        """Return the command of the same prediction of a pipeline, with additional hardware files."""
+        words = ["paleo-lite", "predict", self.generator, "--gpu", gpu, "--precision", self.precision]
+        for option, value in (("--image-size", self.size), ("--steps", self.steps), ("--frames", self.frames)):
+            if value:
+                words += [option, str(value)]
+        if self.pictures > 1:
+            words += ["--images", str(self.pictures)]
+        if self.offload != "none":
+            words += ["--offload", self.offload]
+        return shlex.join([*words, "--memory", *_hardware_options(files)])
 
     def _length_options(self) -> list[str]:
         option = "--context" if self.phase == "decode" else "--sequence-length"
@@ -233,6 +266,12 @@ def _price(text: str) -> str:
     return text
 
 
+def _picture_size(text: str) -> str:
+    if text:
+        parse_image_size(text)
+    return text
+
+
 def _lengths(option: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         parse_lengths(text, option, option == "--input-tokens")
@@ -269,6 +308,12 @@ READERS: dict[str, Callable[[str], Any]] = {
     "attention_data_parallel": Integer(TENSOR_AT_MOST),
     "pipeline": Integer(PIPELINE_AT_MOST),
     "policy": Names("serving engine", ".serving.engines:ENGINES"),
+    "generator": Names("pipeline", ".architectures.pipelines.records:pipelines"),
+    "size": _picture_size,
+    "steps": lambda text: 0 if text == "0" else Integer(STEPS_AT_MOST)(text),
+    "frames": lambda text: 0 if text == "0" else Integer(FRAMES_AT_MOST)(text),
+    "pictures": Integer(PICTURES_AT_MOST),
+    "offload": Names("offload of a pipeline", ".timing.pipelines:PIPELINE_OFFLOADS"),
 }
 """Parser of each query parameter.
 

@@ -18,6 +18,7 @@ from ..reporting.charts.serving import serving_chart
 from ..reporting.document import Document, Table
 from ..reporting.efficiency import efficiency_page
 from ..reporting.kernels import kernels_page
+from ..reporting.pipelines import pipeline_page
 from ..reporting.predictions import headline, layer_table, memory_fact, memory_tables, prediction_page
 from ..reporting.scale import scale_page
 from ..reporting.serving import serving_page
@@ -29,6 +30,7 @@ from .answers import (
     devices,
     named_device,
     own_device_files,
+    pictures,
     predict,
     read_profile,
     scale_possible,
@@ -204,6 +206,19 @@ def serve_view(view: View) -> None:
             st.caption(escape_markdown(purpose))
             st.code(command, language="bash", wrap_lines=True)
         st.code(view.serve_command(gpu, *own_device_files(gpu)), language="bash", wrap_lines=True)
+
+
+def pictures_view(view: View) -> None:
+    """Show the time and memory of a pipeline for pictures or videos on each device."""
+    for gpu in view.gpu:
+        answer = try_call(lambda gpu=gpu: pictures(view, gpu))  # type: ignore[misc]
+        if isinstance(answer, Failure):
+            st.error(escape_markdown(f"{devices()[gpu].name}: {answer.reason}"))
+            continue
+        page = pipeline_page(answer, memory=True)
+        st.markdown(f"**{escape_markdown(page.title)}**")
+        show_document(page, f"{view.generator}-{gpu}")
+        st.code(view.pictures_command(gpu, *own_device_files(gpu)), language="bash", wrap_lines=True)
 
 
 def _reorder_columns(table: Table) -> Table:

@@ -284,6 +284,19 @@ def test_a_shared_address_restores_every_control(view):
     }
 
 
+def test_pictures_shows_the_answer_of_the_api():
+    page = opened(view="pictures", generator="sd-1.5", gpu=["a100-sxm-80gb"], precision="fp16", steps="20")
+    asked = {"gpu": "a100-sxm-80gb", "precision": "fp16", "steps": 20}
+    assert unescaped(page.main.markdown[0].value) == f"**{pl.predict('sd-1.5', **asked).document().title}**"
+    set_control(page, "size", "512x768")
+    assert unescaped(page.main.markdown[0].value).endswith(
+        f"{pl.predict('sd-1.5', image_size='512x768', **asked).document().title}**"
+    )
+    assert "--image-size 512x768 --steps 20" in page.main.code[0].value
+    set_control(page, "size", "500")
+    assert "width is a multiple of 64" in unescaped(page.error[0].value)
+
+
 SERVED = {"gpu": "h100-sxm", "precision": "bf16", "num_requests": 1000}
 
 
