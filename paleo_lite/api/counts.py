@@ -129,7 +129,7 @@ def layers(
         sampling = make_sampling(pipeline, image_size=image_size, images=batch_size, steps=steps, frames=frames)
         return count_pipeline(pipeline, sampling)
     PictureOptions(steps=steps, frames=frames).check_absent(network)
-    image_size = square_size(image_size)
+    image_size = square_size(image_size, network)
     is_sequence = isinstance(network, (list, tuple)) and not isinstance(network, Network)
     networks = network if is_sequence else [network]
     if not networks:

@@ -234,7 +234,7 @@ def predict(
             convention=convention,
             clock=clock,
             unit=unit,
-            image_size=square_size(image_size),
+            image_size=square_size(image_size, network),
             sequence_length=sequence_length,
             context=context,
             inputs=inputs,
@@ -290,7 +290,7 @@ def predict(
         )
         return predict_pipeline(run, pipeline_machine, model_in)
     options.check_absent(network)
-    image_size = square_size(image_size)
+    image_size = square_size(image_size, network)
     if fit_batch and batch_size != 1:
         raise BadValue("`--fit-batch` chooses the batch size: leave `--batch-size` out")
     # The time models that need only the data sheet describe the whole board, the calibrated model one of its devices.
@@ -351,13 +351,17 @@ def predict_network(network: Any, **arguments: Any) -> Prediction:
     raise BadValue(f"{network} is a pipeline for pictures or videos: this needs a single network")
 
 
-def square_size(image_size: int | str | None) -> int | None:
+def square_size(image_size: int | str | None, network: object) -> int | None:
     """Return the size of the square images of a network that is no pipeline."""
     if not isinstance(image_size, str):
         return image_size
     width, height = parse_image_size(image_size)
     if width != height:
-        raise BadValue(f"only pipelines take width x height; other networks read square images (got {image_size})")
+        name = network if isinstance(network, str) else "the network"
+        raise BadValue(
+            f"{name} is no pipeline: only pipelines take width x height, other networks read square images "
+            f"(got {image_size})"
+        )
     return width
 
 

@@ -385,7 +385,9 @@ def _network_page(arguments: ReportArguments) -> Document:
         return _pipeline_page(arguments, pipeline)
     PictureOptions(steps=arguments.steps, frames=arguments.frames).check_absent(arguments.network)
     sequence = SequenceOptions(arguments.sequence_length, arguments.context, phase)
-    network = resolve_network(arguments.network, square_size(arguments.image_size), arguments.inputs, sequence)
+    network = resolve_network(
+        arguments.network, square_size(arguments.image_size, arguments.network), arguments.inputs, sequence
+    )
     batch_size = arguments.batch_size
     if batch_size is None:
         is_batch_per_worker = arguments.has_workers and phase == "training"

@@ -264,7 +264,7 @@ def scale(
             calibration=calibration,
         )
     _check_no_pictures(pictures, pipeline, network)
-    image_size = square_size(image_size)
+    image_size = square_size(image_size, network)
     strategy = resolve_strategy(strategy)
     if settings is not None and settings.parallel is not None:
         if strategy not in ("data", PARALLEL_3D):

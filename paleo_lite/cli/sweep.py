@@ -221,12 +221,30 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
     metavar="SIZES",
     help="Pipelines: sizes of pictures, separated by commas: 1024,1024x768. [default: that of each pipeline]",
 )
-@click.option("--steps", metavar="RANGE", help="Pipelines: denoising steps. [default: those of each pipeline]")
-@click.option("--frames", metavar="RANGE", help="Pipelines: frames of a video. [default: those of each pipeline]")
 @click.option(
-    "--ulysses", metavar="RANGE", help="Pipelines: devices that exchange tokens for heads of the denoiser. [default: 1]"
+    "--steps",
+    type=CommaSeparated(INTEGER),
+    metavar="RANGE",
+    help="Pipelines: denoising steps. [default: those of each pipeline]",
 )
-@click.option("--ring", metavar="RANGE", help="Pipelines: groups of devices around a ring. [default: 1]")
+@click.option(
+    "--frames",
+    type=CommaSeparated(INTEGER),
+    metavar="RANGE",
+    help="Pipelines: frames of a video. [default: those of each pipeline]",
+)
+@click.option(
+    "--ulysses",
+    type=CommaSeparated(INTEGER),
+    metavar="RANGE",
+    help="Pipelines: devices that exchange tokens for heads of the denoiser. [default: 1]",
+)
+@click.option(
+    "--ring",
+    type=CommaSeparated(INTEGER),
+    metavar="RANGE",
+    help="Pipelines: groups of devices around a ring. [default: 1]",
+)
 @click.option(
     "--execution",
     "--executions",
@@ -239,7 +257,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
     "--offload",
     "--offloads",
     "offloads",
-    type=CompletedText(".timing.pipelines:PIPELINE_OFFLOADS"),
+    type=CommaSeparated(Names("offload", ".timing.workload:OFFLOADS", ".timing.pipelines:PIPELINE_OFFLOADS")),
     metavar="NAMES",
     help="Pipelines: placements of parameters, separated by commas. [default: none]",
 )

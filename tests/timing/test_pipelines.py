@@ -81,7 +81,7 @@ def test_options_of_other_networks_are_refused(options: dict[str, object], messa
 def test_options_of_pipelines_are_refused_elsewhere() -> None:
     with pytest.raises(BadValue, match="--steps is for pipelines"):
         pl.predict("resnet50", gpu="t4", steps=20)
-    with pytest.raises(BadValue, match="only pipelines take width x height"):
+    with pytest.raises(BadValue, match="resnet50 is no pipeline: only pipelines take width x height"):
         pl.predict("resnet50", gpu="t4", image_size="224x448")
     with pytest.raises(UnknownName, match="offload of a pipeline"):
         pl.predict("sd-1.5", offload="cpu", **SD)
