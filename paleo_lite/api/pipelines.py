@@ -15,6 +15,7 @@ from ..calibration.choose import choose_model
 from ..errors import BadValue
 from ..machines import Device, Machine, find_device
 from ..timing import TimeModel
+from ..timing.attention import is_blackwell, resolve_attention
 from ..timing.models import CALIBRATED
 from ..timing.pipelines import EXECUTIONS, PIPELINE_OFFLOADS, PipelineRun
 from ..timing.sequence_parallel import make_split
@@ -159,9 +160,10 @@ def pipeline_question(
     # The time models that need only the data sheet describe the whole board, the calibrated model one of its devices.
     whole_board = ppp is not None or time_model not in (None, CALIBRATED)
     machine = Machine(device, clock, unit) if whole_board else Machine.single_device(device, clock, unit)
-    if run.attention is not None:
-        from ..timing.attention import resolve_attention
-
+    if run.attention == "flash2" and is_blackwell(machine.device):
+        # The kernels run there without being written for it, which is what pipelines are timed with by default.
+        run = msgspec.structs.replace(run, attention=None)
+    elif run.attention is not None:
         resolve_attention(run.attention, machine.device)
     model_in = partial(
         choose_model,

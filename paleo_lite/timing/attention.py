@@ -91,6 +91,12 @@ ATTENTION_NAMES = (EAGER, SDPA, *ATTENTIONS)
 """Names of `--attention`."""
 
 
+def is_blackwell(device: Device) -> bool:
+    """Return whether a device has a compute capability of Blackwell or later."""
+    generation = device.capability.split(".")[0]
+    return generation.isdigit() and int(generation) >= 10
+
+
 def resolve_attention(name: str | None, device: Device) -> str:
     """Return the fused implementation that a name stands for on a device.
 
@@ -106,9 +112,7 @@ def resolve_attention(name: str | None, device: Device) -> str:
     if name is not None and name not in ATTENTION_NAMES:
         raise UnknownName("attention", name, ATTENTION_NAMES)
     if name in (None, SDPA, EAGER):
-        generation = device.capability.split(".")[0]
-        is_blackwell = generation.isdigit() and int(generation) >= 10
-        return "cudnn" if is_blackwell else "flash2"
+        return "cudnn" if is_blackwell(device) else "flash2"
     assert name is not None
     if find_shares(name, device) is None:
         generations = sorted({int(capability.split(".")[0]) for capability in ATTENTIONS[name].shares})

@@ -12,6 +12,7 @@ import paleo_lite as pl
 from paleo_lite.architectures.pipelines.sampling import read_part
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.counting import count
+from paleo_lite.errors import BadValue
 from paleo_lite.timing.diffusion import diffusion_constants
 from paleo_lite.timing.pipelines import predict_pipeline
 
@@ -80,6 +81,15 @@ def test_a_bound_of_multiprocessors_holds_on_every_generation() -> None:
     34.66 s and 43.02 s of ML.ENERGY's batches."""
     times = [pl.predict("cogvideox-2b", gpu=gpu, precision="bf16").time_s for gpu in ("h100-sxm", "b200")]
     assert times[0] / times[1] == pytest.approx(43.02 / 34.66, rel=0.1)
+
+
+def test_attention_of_other_implementations() -> None:
+    """FlashAttention 2 runs on Blackwell without being written for it, as in the measured batches; cuDNN's is."""
+    asked = {"gpu": "b200", "precision": "bf16", "steps": 2, "frames": 81}
+    times = {name: pl.predict("wan-2.1-1.3b", attention=name, **asked).time_s for name in (None, "flash2", "cudnn")}
+    assert times["flash2"] == times[None] > 1.3 * times["cudnn"]
+    with pytest.raises(BadValue, match="flash3` has kernels for compute capability"):
+        pl.predict("wan-2.1-1.3b", attention="flash3", **asked)
 
 
 def test_layers_in_fp32_of_a_16_bit_network_move_four_bytes_per_element() -> None:
