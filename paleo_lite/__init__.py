@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .api.feeding import feeding
     from .api.gemm import gemm
     from .api.measuring import measure
+    from .api.pipelines import PictureOptions
     from .api.plotting import plot
     from .api.prediction import predict, predict_several
     from .api.profiles import compare, efficiency, kernels
@@ -41,6 +42,7 @@ __all__ = [
     "Machine",
     "PaleoError",
     "ParallelConfig",
+    "PictureOptions",
     "Settings",
     "TrainingOptions",
     "Values",
@@ -81,6 +83,7 @@ _MODULES = {
     "Machine": "machines",
     "PaleoError": "errors",
     "ParallelConfig": "distributed.job",
+    "PictureOptions": "api.pipelines",
     "Settings": "distributed.job",
     "TrainingOptions": "timing.workload",
     "Values": "architectures.inputs",

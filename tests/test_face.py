@@ -94,6 +94,7 @@ RESULTS = {
     "gemm": lambda: pl.gemm(512, 64, 512, gpu="k40m", count=8),
     "Machine": lambda: pl.Machine(pl.devices()[0]),
     "Settings": lambda: pl.Settings(parallel=pl.ParallelConfig(tensor=8)),
+    "PictureOptions": lambda: pl.PictureOptions(steps=28),
     "TrainingOptions": lambda: pl.TrainingOptions("adamw"),
 }
 

@@ -27,6 +27,7 @@ from paleo_lite.api.plotting import KINDS
 from paleo_lite.calibration.measurements import TEMPLATE
 from paleo_lite.cli import main
 from paleo_lite.cli.options import OutputOption
+from paleo_lite.cli.scale import PICTURE_OPTIONS
 from test_schemas import check
 
 K40M = {"gpu": "k40m"}
@@ -68,7 +69,8 @@ ASKED = {
     "scale": Ask("alexnet --gpu k80-die --link ethernet20 --workers 1,2 --bucket-size 1MiB", "scale", ("alexnet",),
                  {"gpu": "k80-die", "link": "ethernet20", "workers": [1, 2],
                   "settings": pl.Settings(bucket_bytes=2**20)},
-                 {**TRAINING, **dict.fromkeys(SETTINGS.split(), "settings")}),
+                 {**TRAINING, **dict.fromkeys(SETTINGS.split(), "settings"),
+                  **dict.fromkeys(PICTURE_OPTIONS, "pictures")}),
     "serve": Ask("llama-3-8b --gpu h100-sxm --rate 5 --num-requests 50", "serve", ("llama-3-8b",),
                  {"gpu": "h100-sxm", "rate": 5, "num_requests": 50}),
     "sweep": Ask("--network alexnet --gpu k80-die,k40m --batch-size 1:4:x2 -o {output}.csv --jobs 1", "sweep",

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
-from paleo_lite.api.pipelines import PictureOptions
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue
 
@@ -27,7 +26,7 @@ def test_devices_are_divided_among_copies_guidance_and_sequence() -> None:
 
 def test_a_given_split_holds_in_each_copy() -> None:
     """24 heads of FLUX.1 over two devices; four devices hold two copies with half of the pictures each."""
-    options = PictureOptions(ulysses=2, steps=4)
+    options = pl.PictureOptions(ulysses=2, steps=4)
     row = pl.scale("flux.1-dev", workers=4, batch_size=4, pictures=options, **ASKED).rows()[0]
     half = pl.predict("flux.1-dev", gpu="h100-sxm", precision="bf16", steps=4, images=2, ulysses=2)
     assert (row["replicas"], row["ulysses"], row["images"]) == (2, 2, 4)
@@ -49,11 +48,11 @@ def test_guidance_in_parallel_halves_the_samples() -> None:
     [
         ("resnet50", {}, "is for pipelines such as flux.1-dev"),
         ("sdxl", {"workers": 5000}, "--workers must be from 1 to 4,096 devices"),
-        ("flux.1-dev", {"workers": 7, "pictures": PictureOptions(ulysses=2)}, "can be no copies of 2 devices"),
+        ("flux.1-dev", {"workers": 7, "pictures": pl.PictureOptions(ulysses=2)}, "can be no copies of 2 devices"),
         ("sdxl", {"link": "nvlink4"}, "which --link is not for"),
         (
             "sdxl",
-            {"phase": "training", "pictures": PictureOptions(steps=4)},
+            {"phase": "training", "pictures": pl.PictureOptions(steps=4)},
             "--steps is for `--phase inference` of sdxl",
         ),
         ("sdxl", {"gpu": None}, "needs a device: give `--gpu`"),
