@@ -168,7 +168,8 @@ def _shipped_path(name: str) -> Path:
         pipelines = _pipelines_by_normalized_name()
         if normalize_name(name) in pipelines:
             raise BadValue(
-                f"{name} is a pipeline of several networks: `predict`, `layers` and `scale` answer for one pipeline"
+                f"{name} is a pipeline of several networks: `predict`, `layers`, `scale` and `report` answer for one "
+                "at a time, `sweep` for several"
             )
         raise UnknownName("network", name, [*network_names(), *pipelines.values()], hint)
     return folder / f"{shipped_name}.json"
