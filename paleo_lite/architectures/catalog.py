@@ -124,7 +124,11 @@ def find_network(name: str, image_size: int | None = None, options: SequenceOpti
         raise BadValue(f"the image size must be an integer from 1 to {_MAX_IMAGE_SIZE:,} (got {image_size!r})")
     is_file = is_network_file(name)
     path = path_of_network(name) if is_file else _shipped_path(name)
-    network = read_network_file(path, image_size, options)
+    if is_file:
+        network = read_network_file(path, image_size, options)
+    else:
+        version = path.stat()
+        network = _read_shipped(path, (version.st_mtime_ns, version.st_size), image_size, options)
     if network.lengths is None and options is not None and options.needs_sequences:
         raise BadValue(
             f"{name} does not read sequences: remove --sequence-length and --context, and the phases prefill and decode"
@@ -137,6 +141,18 @@ def find_network(name: str, image_size: int | None = None, options: SequenceOpti
             f"its source, {network.source}"
         )
     return _trace_at_image_size(network.name, image_size)
+
+
+CACHED_NETWORKS = 32
+"""Number of shipped networks kept in memory: what is counted for the layers of one is cached with them."""
+
+
+@lru_cache(CACHED_NETWORKS)
+def _read_shipped(
+    path: Path, version: tuple[int, int], image_size: int | None, options: SequenceOptions | None
+) -> Network:
+    """Return a shipped network; the time and size of its file tell its versions apart."""
+    return read_network_file(path, image_size, options)
 
 
 def find_network_name(name: str) -> str:
