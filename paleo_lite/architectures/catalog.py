@@ -13,7 +13,7 @@ from typing import Any
 
 from ..counting import count
 from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
-from ..files import cache_folder, file_exists, shipped_folder
+from ..files import FileVersion, cache_folder, file_exists, shipped_folder, version_of
 from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .inputs import Input, read_input
 from .locate import GGUF, WEIGHTS, find_shipped, locate
@@ -127,8 +127,7 @@ def find_network(name: str, image_size: int | None = None, options: SequenceOpti
     if is_file:
         network = read_network_file(path, image_size, options)
     else:
-        version = path.stat()
-        network = _read_shipped(path, (version.st_mtime_ns, version.st_size), image_size, options)
+        network = _read_shipped(version_of(path), image_size, options)
     if network.lengths is None and options is not None and options.needs_sequences:
         raise BadValue(
             f"{name} does not read sequences: remove --sequence-length and --context, and the phases prefill and decode"
@@ -148,11 +147,9 @@ CACHED_NETWORKS = 32
 
 
 @lru_cache(CACHED_NETWORKS)
-def _read_shipped(
-    path: Path, version: tuple[int, int], image_size: int | None, options: SequenceOptions | None
-) -> Network:
-    """Return a shipped network; the time and size of its file tell its versions apart."""
-    return read_network_file(path, image_size, options)
+def _read_shipped(version: FileVersion, image_size: int | None, options: SequenceOptions | None) -> Network:
+    """Return a shipped network."""
+    return read_network_file(version.path, image_size, options)
 
 
 def find_network_name(name: str) -> str:
