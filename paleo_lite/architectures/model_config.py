@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +109,7 @@ def read_config(
     whole_fields = fields
     fields, part_note = _text_part(fields, path)
     config = Config(fields, path)
-    rebuild = partial(read_config, data, path, image_size)
+    rebuild = partial(_rebuild, data, path, image_size, stored_weights)
     model_type = fields.get("model_type")
     if model_type in FAMILIES:
         if image_size is not None and not part_note:
@@ -132,6 +132,14 @@ def read_config(
         publication=_publication(Config(whole_fields, path)),
         stored_weights=stored_weights,
     )
+
+
+@lru_cache(32)
+def _rebuild(
+    data: bytes, path: str, image_size: int | None, stored_weights: StoredWeights | None, options: SequenceOptions
+) -> Network:
+    """Return the network of a config that was read before with other options."""
+    return read_config(data, path, image_size, options)._replace(stored_weights=stored_weights)
 
 
 def _read_checkpoint(fields: dict[str, Any], path: str) -> StoredWeights | None:

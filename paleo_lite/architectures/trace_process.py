@@ -236,12 +236,15 @@ def main() -> None:
     request, answered = (Path(argument) for argument in sys.argv[1:3])
     limit_memory()
     question = msgspec.json.decode(request.read_bytes(), type=Request)
-    found = answer(question)
+    write_atomically(answered, encode_answer(answer(question), question.path))
+
+
+def encode_answer(found: Answer, path: str) -> bytes:
+    """Return an answer as JSON; the path of the config is for the message of a failure."""
     try:
-        data = msgspec.json.encode(found, enc_hook=_as_text)
+        return msgspec.json.encode(found, enc_hook=_as_text)
     except (TypeError, ValueError) as error:
-        raise BadFile(f"{question.path}: the trace cannot be stored ({error})") from None
-    write_atomically(answered, data)
+        raise BadFile(f"{path}: the trace cannot be stored ({error})") from None
 
 
 def _as_text(value: Any) -> str:

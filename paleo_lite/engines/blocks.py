@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -425,12 +426,17 @@ class _Grouping:
         return parent
 
     def _is_read_outside(self, index: int, inside: set[int]) -> bool:
-        for other in range(index + 1, len(self.layers)):
-            layer = self.layers[other]
-            is_reader = other not in inside and layer.kind not in _VIEWS
-            if is_reader and any(self._root(parent) == index for parent in layer.parents):
-                return True
-        return False
+        return not self._readers.get(index, set()) <= inside
+
+    @cached_property
+    def _readers(self) -> dict[int, set[int]]:
+        """For each layer, the layers other than views that read its outputs, also through views."""
+        readers: dict[int, set[int]] = {}
+        for index, layer in enumerate(self.layers):
+            if layer.kind not in _VIEWS:
+                for parent in layer.parents:
+                    readers.setdefault(self._root(parent), set()).add(index)
+        return readers
 
 
 def _is_product(layer: Layer) -> bool:

@@ -9,7 +9,6 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -125,7 +124,7 @@ def file_name(name: str) -> str:
     return last[-100:] or "file"
 
 
-CACHED_ANSWERS, CACHED_PROFILES, CACHED_NETWORKS = 200, 4, 8
+CACHED_ANSWERS, CACHED_PROFILES = 200, 4
 """Cached results of all sessions; the result of a profile can be several megabytes."""
 
 _T = TypeVar("_T")
@@ -214,17 +213,11 @@ def _memory_ranges(
     return ranges
 
 
-@lru_cache(CACHED_NETWORKS)
-def _find_network(name: str) -> Network:
-    """Return a shipped network; its cached counts serve all devices and batch sizes."""
-    return find_network(name)
-
-
 def _resolve_arguments(question: tuple[tuple[str, Any], ...], uploaded: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call, with uploaded objects and the network in place of their names."""
     arguments = {**dict(question), **uploaded}
     if isinstance(arguments["network"], str):
-        arguments["network"] = _find_network(arguments["network"])
+        arguments["network"] = find_network(arguments["network"])
     return arguments
 
 
@@ -243,14 +236,14 @@ def _uploaded_arguments(question: dict[str, Any]) -> tuple[dict[str, Any], tuple
 def reads_sequences(view: View) -> bool:
     """Return whether the network reads a sequence of tokens."""
     uploaded, _ = own_files().network.get(view.network, (None, ""))
-    network = uploaded or _find_network(view.network)
+    network = uploaded or find_network(view.network)
     return network.lengths is not None and network.tokens is not None
 
 
 def writes_text(view: View) -> bool:
     """Return whether the network is a language model that writes text."""
     uploaded, _ = own_files().network.get(view.network, (None, ""))
-    return (uploaded or _find_network(view.network)).is_language_model
+    return (uploaded or find_network(view.network)).is_language_model
 
 
 def _length_arguments(view: View) -> dict[str, Any]:

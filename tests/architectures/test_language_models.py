@@ -414,9 +414,22 @@ ENGINES_ONLY = {
 """Families whose decode phase is that of inference engines, not of ``transformers``, and the difference."""
 
 
+PROMPTED = ("deepseek_v4", "gemma3_text", "llama", "mixtral")
+"""Families whose prompts `make test` compares: compressed keys, sliding windows, attention of all tokens, experts."""
+
+
+def prompt_of(model_type):
+    siblings = () if model_type in PROMPTED else (pytest.mark.thorough,)
+    return pytest.param(model_type, "prefill", marks=siblings)
+
+
+CACHED = [name for name in CASES if name not in ENGINES_ONLY]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-@pytest.mark.parametrize("model_type", [name for name in CASES if name not in ENGINES_ONLY])
+@pytest.mark.parametrize(
+    ("model_type", "phase"), [*((name, "decode") for name in CACHED), *(prompt_of(name) for name in CACHED)]
+)
 def test_a_family_equals_the_traced_module_with_a_cache(model_type, phase):
     ours, theirs = network(model_type, phase), traced(model_type, phase)
     assert total(ours, "macs") == total(theirs, "macs")
