@@ -26,9 +26,9 @@ from ..errors import BadValue, PaleoError, UnknownPrecision
 from ..machines import Device, Machine, Price, find_device
 from ..machines.prices import choose_price
 from ..machines.registry import limit_power
-from ..timing.activity import Activity
+from ..timing.activity import Activity, narrow_factor
 from ..timing.broadcast import Passes, keep_freed_memory
-from ..timing.energy import power_of
+from ..timing.energy import power_under
 from ..timing.memory import RESERVE_BYTES, shard_model_state, usable_bytes
 from ..timing.models import CALIBRATED, DIRECT_PRECISIONS, RequestedOutputs, RooflineModel, TimeModel, find_model
 from ..timing.workload import TrainingOptions, Workload
@@ -373,7 +373,8 @@ def single_worker_times(grid: Grid) -> SingleWorkerTimes:
                 bound = ROOFLINE.evaluate_many(batched, machine, chunk.precision, bound_outputs)
                 bound_s[first:last, device, block] = bound.time_s
                 assert bound.activity is not None
-                peak_s[first:last, device, :, block] = bound.activity.peak_s[:, None]
+                factor = narrow_factor(grid.devices[device], chunk.precision)
+                peak_s[first:last, device, :, block] = factor * bound.activity.peak_s[:, None]
             outputs = RequestedOutputs(pieces=has_several_workers, activity=True)
             for (device, number), model in grid.models.items():
                 times = model.evaluate_many(batched, grid.machines[device], chunk.precision, outputs)
@@ -634,21 +635,23 @@ def _watts(grid: Grid, single: SingleWorkerTimes) -> Floats:
     if given_w is not None:
         return watts
     indices = single.index_of(grid.per_worker)
-    for index, device in enumerate(grid.devices):
-        peak = _peak_per_s(grid.machines[index], grid.chunk.precision)
-        power = None if peak is None else power_of(device, grid.machines[index].relative_clock(grid.chunk.precision))
+    for (index, number), model in grid.models.items():
+        device, machine = grid.devices[index], grid.machines[index]
+        has_peak = _peak_per_s(machine, grid.chunk.precision) is not None
+        power = power_under(model, device, machine.relative_clock(grid.chunk.precision)) if has_peak else None
+        own = slice(None), slice(index, index + 1), slice(number, number + 1)
         if power is None:
-            watts[:, index] = device.power_w or np.nan
+            watts[own] = device.power_w or np.nan
             continue
 
-        def of_rows(seconds: Any, index: int = index) -> Any:
-            rows = np.asarray(seconds)[:, index : index + 1][..., indices]
+        def of_rows(seconds: Any, own: tuple[slice, ...] = own) -> Any:
+            rows = np.asarray(seconds)[own][..., indices]
             return broadcast_along(rows, "case", "device", "model", "scaling", "workers", "batch")
 
         alone = Activity(*(of_rows(seconds) if np.ndim(seconds) else seconds for seconds in single.activity))
-        step_s, exchanging_s = time_s[:, index : index + 1], exposed_s[:, index : index + 1]
+        step_s, exchanging_s = time_s[own], exposed_s[own]
         activity = alone.in_larger_step(of_rows(single.time_s), step_s, exchanging_s)
-        watts[:, index : index + 1] = power.watts(activity.shares_of(step_s))
+        watts[own] = power.watts(activity.shares_of(step_s))
     return watts
 
 
