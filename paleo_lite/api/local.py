@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..architectures import Network
 from ..architectures.network import SequenceOptions
-from ..local.predict import DEFAULT_CONTEXT, DEFAULT_CPU, DEFAULT_PROMPT, DEFAULT_WEIGHTS, LocalPrediction
+from ..local.predict import DEFAULT_CONTEXT, DEFAULT_CPU, DEFAULT_PROMPT, LocalPrediction
 from ..local.predict import predict_local as predict_on_device
 from ..machines import Device, find_device
 from .arguments import Paths, to_paths
@@ -30,11 +30,12 @@ def predict_local(
     Parameters
     ----------
     network : str or Network
-        Language model, by name or config.
+        Language model, by name, config or GGUF file.
     gpu : str or Device
         Device; also a processor.
     weights, kv_cache : str, optional
-        Formats of GGUF, such as ``"q4_k_m"`` and ``"q8_0"``; by default these weights and a cache in ``f16``.
+        Formats of GGUF, such as ``"q4_k_m"`` and ``"q8_0"``; by default the types of a file's tensors, ``"q4_k_m"`` for
+        any other network, and a cache in ``f16``.
     context, prompt_tokens : int, optional
         Tokens in the cache (4096) and of the prompt (512).
     gpus : int
@@ -58,7 +59,7 @@ def predict_local(
         resolve_network(network, None, (), SequenceOptions(phase="decode", context=1)),
         find_device(gpu, paths),
         find_device(cpu or DEFAULT_CPU, paths),
-        weights=weights or DEFAULT_WEIGHTS,
+        weights=weights,
         kv_cache=kv_cache or "f16",
         context=context or DEFAULT_CONTEXT,
         prompt_tokens=prompt_tokens or DEFAULT_PROMPT,

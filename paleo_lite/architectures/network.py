@@ -13,6 +13,7 @@ from ..errors import UnknownName
 
 if TYPE_CHECKING:
     from .checkpoint import StoredWeights
+    from .gguf_file import StoredTensor
 
 
 class Lengths(NamedTuple):
@@ -144,6 +145,8 @@ class Network(NamedTuple):
         Number of parameters of the checkpoint that are not in the layers: those of multi-token prediction layers.
     stored_weights : StoredWeights or None
         How the checkpoint stores its weight matrices; None for one that is not quantized.
+    stored_tensors : tuple of StoredTensor or None
+        Tensors of the GGUF file that the network was read from; None for any other source.
     """
 
     name: str
@@ -162,6 +165,7 @@ class Network(NamedTuple):
     embedding_is_active: bool = True
     left_out_parameters: int = 0
     stored_weights: StoredWeights | None = None
+    stored_tensors: tuple[StoredTensor, ...] | None = None
 
     def __repr__(self) -> str:
         return f"<Network {self.name}: {len(self.layers)} layers, {self.parameters:,} parameters>"

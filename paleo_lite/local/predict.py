@@ -10,7 +10,8 @@ from ..architectures import Network
 from ..errors import BadValue, DoesNotFit
 from ..machines import Device
 from ..result import Result
-from .contents import Contents, Piece, read_contents
+from .contents import Contents, read_contents
+from .pieces import Piece
 from .step import (
     UBATCH,
     backend_of,
@@ -24,7 +25,7 @@ from .step import (
 EXECUTIONS = {"llama.cpp": "llama.cpp on a GGUF file, for one request at a time"}
 """Executions of this room."""
 
-DEFAULT_WEIGHTS, DEFAULT_CONTEXT, DEFAULT_PROMPT, DEFAULT_CPU = "q4_k_m", 4096, UBATCH, "ryzen-9-7950x"
+DEFAULT_CONTEXT, DEFAULT_PROMPT, DEFAULT_CPU = 4096, UBATCH, "ryzen-9-7950x"
 
 RESERVED_BYTES = 0.5e9
 """What a driver and llama.cpp's context take on a device."""
@@ -106,7 +107,7 @@ def predict_local(
     device: Device,
     cpu: Device,
     *,
-    weights: str = DEFAULT_WEIGHTS,
+    weights: str | None = None,
     kv_cache: str = "f16",
     context: int = DEFAULT_CONTEXT,
     prompt_tokens: int = DEFAULT_PROMPT,
@@ -123,8 +124,10 @@ def predict_local(
         Language model from a config.
     device, cpu : Device
         Device, and the processor for what is not on it.
-    weights, kv_cache : str
-        Formats of llama.cpp.
+    weights : str, optional
+        Mixture of llama.cpp; by default the types of a file's tensors, and for any other network ``q4_k_m``.
+    kv_cache : str
+        Type of keys and values.
     context, prompt_tokens : int
         Tokens in the cache, and of the prompt.
     gpus : int
@@ -149,8 +152,7 @@ def predict_local(
     if cpu_experts and not any(piece.is_expert for piece in contents.pieces):
         raise BadValue(f"`--cpu-experts` is for mixtures of experts: {network.name} is none")
     budget = usable_bytes(device) * gpus
-    largest_rows = max((piece.numbers for piece in contents.pieces if piece.rows == "last"), default=0.0)
-    buffer_bytes = UBATCH * 4 * (largest_rows / max(_hidden_size(contents), 1))
+    buffer_bytes = UBATCH * 4.0 * contents.vocabulary
     candidates = range(contents.blocks, -1, -1) if gpu_layers is None else [gpu_layers]
     placed = None
     for blocks in candidates:
@@ -159,7 +161,7 @@ def predict_local(
             break
     else:
         raise DoesNotFit(
-            f"{network.name} in {weights} with {candidates[-1]} blocks and a context of {context} needs "
+            f"{network.name} in {contents.weights} with {candidates[-1]} blocks and a context of {context} needs "
             f"{(placed.bytes_at(contents, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "  # type: ignore[union-attr]
             f"{budget / 1e9:.1f} GB: use fewer `--gpu-layers`, narrower weights or a shorter context"
         )
@@ -180,7 +182,10 @@ def predict_local(
     copied_bytes = sum(piece.stored_bytes for piece in on_host)
     first_s += -(-prompt_tokens // UBATCH) * copied_bytes / link_bytes_per_s
     deviation = own.deviation if not host_s else max(own.deviation, other.deviation)
-    notes = [f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices"]
+    notes = [
+        *contents.notes,
+        f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices",
+    ]
     if host_s:
         notes.append(f"what is not on the device is computed by {cpu.name}; prompts copy it over the link")
     weight_bytes = sum(piece.resident_bytes for piece in placed.pieces)
@@ -188,7 +193,7 @@ def predict_local(
     free = budget - buffer_bytes - weight_bytes
     largest = _largest_context(contents, share, free)
     return LocalPrediction(
-        network.name, device.name, backend, weights, kv_cache, gpus, context, prompt_tokens, contents.blocks,
+        network.name, device.name, backend, contents.weights, kv_cache, gpus, context, prompt_tokens, contents.blocks,
         placed.blocks, cpu.name if host_s else None, seconds, first_s, interval_of(seconds, deviation),
         interval_of(first_s, own.prompt_deviation), weight_bytes, contents.cache_bytes(context) * share, buffer_bytes,
         host_bytes + contents.cache_bytes(context) * (1 - share), budget, largest,
@@ -223,11 +228,6 @@ def _place(contents: Contents, blocks: int, cpu_experts: bool) -> _Placement:
         and (piece.block >= first or (piece.block < 0 and blocks == contents.blocks))
     )
     return _Placement(blocks, contents.blocks, pieces)
-
-
-def _hidden_size(contents: Contents) -> float:
-    """Return the numbers of a row of the head: of a norm, the smallest matrix outside blocks."""
-    return min((piece.numbers for piece in contents.pieces if piece.block < 0 and piece.numbers > 1), default=1.0)
 
 
 def _largest_context(contents: Contents, share: float, free_bytes: float) -> int:

@@ -16,7 +16,8 @@ import numpy as np
 from ..errors import BadValue, UnknownPrecision
 from ..files import shipped_folder
 from ..machines import Device
-from .contents import GROUPS, Contents, Piece
+from .contents import Contents
+from .pieces import GROUPS, Piece
 
 BACKENDS = ("cuda", "metal", "vulkan", "cpu")
 """Backends of llama.cpp with constants."""

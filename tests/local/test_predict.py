@@ -10,7 +10,8 @@ import pytest
 from paleo_lite.api.local import predict_local
 from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, DoesNotFit
-from paleo_lite.local.contents import group_of, read_contents
+from paleo_lite.local.contents import read_contents
+from paleo_lite.local.pieces import group_of
 from paleo_lite.local.predict import usable_bytes
 from paleo_lite.local.step import backend_of
 from paleo_lite.machines import find_device

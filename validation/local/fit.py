@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
 
 from paleo_lite.architectures import find_network
-from paleo_lite.local.contents import GROUPS, Contents, read_contents
+from paleo_lite.local.contents import Contents, read_contents
+from paleo_lite.local.pieces import GROUPS
 from paleo_lite.local.step import BACKENDS, BackendConstants, LocalConstants, backend_of, prompt_s, token_s
 from paleo_lite.machines import find_device
 
