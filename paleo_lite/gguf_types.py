@@ -207,6 +207,13 @@ MIXTURES: dict[str, Mixture] = {
 }  # fmt: skip
 """llama.cpp's mixtures by name, as ``llama-quantize`` calls them; ``mxfp4_moe`` is that of gpt-oss."""
 
+PERPLEXITY_LOSSES = {
+    "q8_0": 0.0026, "q6_k": 0.0217, "q5_k_m": 0.0569, "q5_k_s": 0.1049, "q5_1": 0.1062, "q5_0": 0.1316,
+    "q4_k_m": 0.1754, "q4_k_s": 0.2689, "q4_1": 0.4511, "q4_0": 0.4685, "q3_k_l": 0.5562, "q3_k_m": 0.6569,
+    "q3_k_s": 1.6321, "q2_k_s": 3.1836, "q2_k": 3.5199,
+}  # fmt: skip
+"""Perplexity that Llama 3 8B loses in a mixture, as ``llama-quantize --help`` states (``quantize.cpp``)."""
+
 CACHE_TYPES = ("f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """Types in which llama.cpp keeps keys and values (``--cache-type-k``)."""
 

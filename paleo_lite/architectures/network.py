@@ -27,11 +27,14 @@ class Lengths(NamedTuple):
         Tokens per sequence that are attended to: the computed ones and those in the KV cache.
     uses_cache : bool
         Whether keys and values are written to a KV cache and only the logits of the last token are computed.
+    longest : int or None
+        Positions that the model knows; None if it has no limit, or it is unknown.
     """
 
     queries: int
     keys: int
     uses_cache: bool = False
+    longest: int | None = None
 
 
 class SequenceOptions(NamedTuple):

@@ -42,6 +42,8 @@ class Contents(msgspec.Struct, frozen=True):
         Tokens back that each layer of attention reaches.
     pair_flops : tuple of float
         FLOPs of a query and a key by layer of attention.
+    positions : int or None
+        Longest context that the network knows.
     notes : tuple of str
         Notes on a file.
     """
@@ -55,6 +57,7 @@ class Contents(msgspec.Struct, frozen=True):
     token_cache_bytes: tuple[float, ...]
     windows: tuple[int | None, ...]
     pair_flops: tuple[float, ...]
+    positions: int | None = None
     notes: tuple[str, ...] = ()
 
     def merged(self) -> Contents:
@@ -69,6 +72,11 @@ class Contents(msgspec.Struct, frozen=True):
             for (kind, is_expert, rows), (stored_bytes, read_bytes, numbers) in sums.items()
         )
         return msgspec.structs.replace(self, pieces=pieces)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether a token reads some experts of many."""
+        return any(piece.is_expert for piece in self.pieces)
 
     @property
     def stored_bytes(self) -> float:
@@ -107,7 +115,8 @@ def read_contents(network: Network, weights: str | None = None, cache: str = "f1
         raise BadValue(f"llama.cpp runs language models from a config or a GGUF file, not {network.name}")
     if cache not in CACHE_TYPES:
         raise BadValue(f"llama.cpp keeps keys and values in {', '.join(CACHE_TYPES)} (got {cache!r})")
-    layers = network.rebuild(SequenceOptions(context=1, phase="decode")).layers
+    rebuilt = network.rebuild(SequenceOptions(context=1, phase="decode"))
+    layers, positions = rebuilt.layers, rebuilt.lengths.longest if rebuilt.lengths else None
     notes: tuple[str, ...] = ()
     if weights is None and network.stored_tensors is not None:
         pieces = pieces_of_tensors(network.name, network.stored_tensors, _active_share(layers))
@@ -128,7 +137,7 @@ def read_contents(network: Network, weights: str | None = None, cache: str = "f1
     vocabulary = next((layer.weights[0][0] for layer in layers if is_embedding(layer) and layer.weights), 0)
     return Contents(
         network.name, weights, cache, network.blocks, vocabulary, tuple(pieces), tuple(sizes), windows, tuple(flops),
-        notes,
+        positions, notes,
     )  # fmt: skip
 
 

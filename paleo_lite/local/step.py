@@ -8,6 +8,7 @@ share of the peak in 16 bits. Constants depend on the backend and on the group o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
 import msgspec
@@ -16,6 +17,7 @@ import numpy as np
 from ..errors import BadValue, UnknownPrecision
 from ..files import shipped_folder
 from ..machines import Device
+from ..timing.activity import Activity, divide_time
 from .contents import Contents
 from .pieces import GROUPS, Piece
 
@@ -112,10 +114,16 @@ def lane_cycles_per_s(device: Device) -> float:
     return float(device.cores.fp32_lanes.value) * clock_hz
 
 
-def piece_s(piece: Piece, device: Device, constants: BackendConstants) -> float:
-    """Return the seconds in which a token reads and multiplies a piece."""
+def piece_parts_s(piece: Piece, device: Device, constants: BackendConstants) -> tuple[float, float]:
+    """Return the seconds in which a token reads a piece, and in which it unpacks and multiplies its numbers."""
     read_s = piece.read_bytes / (device.bandwidth_bytes_per_s * constants.share)
     unpack_s = piece.numbers / (lane_cycles_per_s(device) * constants.unpack[piece.group])
+    return read_s, unpack_s
+
+
+def piece_s(piece: Piece, device: Device, constants: BackendConstants) -> float:
+    """Return the seconds in which a token reads and multiplies a piece."""
+    read_s, unpack_s = piece_parts_s(piece, device, constants)
     larger = max(read_s, unpack_s)
     if not larger:
         return 0.0
@@ -132,6 +140,33 @@ def token_s(contents: Contents, device: Device, constants: BackendConstants, con
     """Return the seconds of a token behind a context, with everything on one device."""
     matrices_s = sum(piece_s(piece, device, constants) for piece in contents.pieces)
     return matrices_s + cache_read_s(contents, device, constants, context) + contents.blocks * constants.block_s
+
+
+def token_activity(
+    contents: Contents,
+    pieces: Iterable[Piece],
+    device: Device,
+    constants: BackendConstants,
+    context: float,
+    cache_share: float = 1.0,
+) -> Activity:
+    """Return what a device does for a token: it unpacks numbers of pieces, reads them and its share of the cache."""
+    arithmetic_s, memory_s, numbers = 0.0, cache_share * cache_read_s(contents, device, constants, context), 0.0
+    for piece in pieces:
+        read_s, unpack_s = piece_parts_s(piece, device, constants)
+        own_s = divide_time(piece_s(piece, device, constants), unpack_s, read_s)
+        arithmetic_s += own_s[0]
+        memory_s += own_s[1]
+        numbers += piece.numbers
+    return Activity(arithmetic_s, memory_s, 0.0, 2.0 * numbers / prompt_peak_per_s(device))
+
+
+def prompt_activity(contents: Contents, device: Device, constants: BackendConstants, tokens: int) -> Activity:
+    """Return what a device does for a prompt: arithmetic, besides what its blocks wait."""
+    batches = -(-tokens // UBATCH)
+    seconds = prompt_s(contents, device, constants, tokens) - batches * contents.blocks * constants.block_s
+    numbers = sum(piece.numbers for piece in contents.pieces if piece.rows == "tokens")
+    return Activity(seconds, 0.0, 0.0, 2.0 * numbers * tokens / prompt_peak_per_s(device))
 
 
 def prompt_s(
