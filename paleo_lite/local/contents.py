@@ -19,6 +19,12 @@ from .pieces import Piece, commonest_type, pieces_of_tensors
 
 DEFAULT_WEIGHTS = "q4_k_m"
 
+MOST_CONTEXT = 1 << 20
+"""Longest context considered for networks that state none."""
+
+KERNELS_PER_BLOCK = 10
+"""Seven products, two norms and attention."""
+
 MOST_DIFFERENCE = 0.02
 """Relative difference of the parameters of a file from those of its settings, above which a note says so."""
 
@@ -32,6 +38,8 @@ class Contents(msgspec.Struct, frozen=True):
         Network, mixture (or the commonest type of a file), and type of keys and values.
     blocks : int
         Transformer blocks.
+    launches : float
+        Kernels of a token besides elementwise ones, in units of the blocks of a dense transformer.
     vocabulary : int
         Rows of the head.
     pieces : tuple of Piece
@@ -52,6 +60,7 @@ class Contents(msgspec.Struct, frozen=True):
     weights: str
     cache: str
     blocks: int
+    launches: float
     vocabulary: int
     pieces: tuple[Piece, ...]
     token_cache_bytes: tuple[float, ...]
@@ -117,6 +126,8 @@ def read_contents(network: Network, weights: str | None = None, cache: str = "f1
         raise BadValue(f"llama.cpp keeps keys and values in {', '.join(CACHE_TYPES)} (got {cache!r})")
     rebuilt = network.rebuild(SequenceOptions(context=1, phase="decode"))
     layers, positions = rebuilt.layers, rebuilt.lengths.longest if rebuilt.lengths else None
+    # Windows show only where the context is longer than they are.
+    longest = network.rebuild(SequenceOptions(context=(positions or MOST_CONTEXT) - 1, phase="decode"))
     notes: tuple[str, ...] = ()
     if weights is None and network.stored_tensors is not None:
         pieces = pieces_of_tensors(network.name, network.stored_tensors, _active_share(layers))
@@ -125,7 +136,7 @@ def read_contents(network: Network, weights: str | None = None, cache: str = "f1
     else:
         weights = weights or DEFAULT_WEIGHTS
         pieces = _pieces_of_layers(layers, weights)
-    attended = [layer for layer in layers if is_attention(layer)]
+    attended = [layer for layer in longest.layers if is_attention(layer)]
     cache_size = TENSOR_TYPES[cache].bytes_per_number
     sizes, flops = [], []
     for layer in attended:
@@ -136,9 +147,18 @@ def read_contents(network: Network, weights: str | None = None, cache: str = "f1
     windows = tuple(layer.attributes.get("window") for layer in attended)
     vocabulary = next((layer.weights[0][0] for layer in layers if is_embedding(layer) and layer.weights), 0)
     return Contents(
-        network.name, weights, cache, network.blocks, vocabulary, tuple(pieces), tuple(sizes), windows, tuple(flops),
-        positions, notes,
+        network.name, weights, cache, network.blocks, _launches(layers), vocabulary, tuple(pieces), tuple(sizes),
+        windows, tuple(flops), positions, notes,
     )  # fmt: skip
+
+
+def _launches(layers: Sequence[Layer]) -> float:
+    """Return the kernels with weights, or that mix tokens, in units of the ten of a block of a dense transformer.
+
+    Blocks with experts or linear attention launch up to twice as many.
+    """
+    kernels = sum(bool(layer.weights) or is_attention(layer) for layer in layers)
+    return kernels / KERNELS_PER_BLOCK
 
 
 def _active_share(layers: Sequence[Layer]) -> float:

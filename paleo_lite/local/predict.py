@@ -10,7 +10,7 @@ from ..errors import BadValue, DoesNotFit
 from ..machines import Device
 from ..result import Result
 from ..timing.facility import Facility
-from .contents import Contents
+from .contents import MOST_CONTEXT, Contents
 from .energy import LocalEnergy, energy_of
 from .placement import Placement, candidates, needed_bytes, place
 from .step import (
@@ -34,8 +34,8 @@ DEFAULT_CONTEXT, DEFAULT_PROMPT, DEFAULT_CPU = 4096, UBATCH, "ryzen-9-7950x"
 LINK_BYTES_PER_S = 25e9
 """Bandwidth of copies from the memory of the host, as PCIe 4.0 x16 reaches it."""
 
-MOST_CONTEXT, CONTEXT_STEP = 1 << 20, 256
-"""Longest context considered for networks that state none, and the step of contexts."""
+CONTEXT_STEP = 256
+"""Step of the largest context."""
 
 RESERVED_BYTES = 0.5e9
 """What a driver and llama.cpp's context take on a device."""
@@ -291,7 +291,7 @@ def device_token_s(
     """Return the seconds of a token on the device."""
     matrices_s = sum(piece_s(piece, device, constants) for piece in placed.device)
     cache_s = placed.cache_share * cache_read_s(contents, device, constants, context)
-    return matrices_s + cache_s + placed.blocks * constants.block_s
+    return matrices_s + cache_s + placed.block_share * contents.launches * constants.block_s
 
 
 def host_token_s(
@@ -305,7 +305,7 @@ def host_token_s(
         visits = contents.blocks
     elif placed.expert_blocks:
         visits = max(visits, placed.expert_blocks)
-    return matrices_s + cache_s + visits * constants.block_s
+    return matrices_s + cache_s + visits / contents.blocks * contents.launches * constants.block_s
 
 
 def largest_context(contents: Contents, share: float, free_bytes: float) -> int:

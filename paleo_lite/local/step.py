@@ -45,11 +45,13 @@ class BackendConstants(msgspec.Struct, frozen=True):
     unpack : dict of str to float
         Numbers per lane and clock cycle by group of types.
     block_s : float
-        Seconds per block that a token takes besides: launches, norms, synchronisation.
+        Seconds per block of a dense transformer that a token takes besides: launches, norms, synchronisation.
     efficiency : dict of str to float
         Share of the peak in prompts by group of types.
     attention_efficiency : float
         Share of the peak of attention in prompts.
+    expert_rows : float
+        Tokens of an expert in a batch at which its products reach half of that share.
     deviation, prompt_deviation : float
         Standard deviation of the logarithm of the time of a token, and of a prompt, of devices that were left out.
     """
@@ -60,6 +62,7 @@ class BackendConstants(msgspec.Struct, frozen=True):
     block_s: float
     efficiency: dict[str, float]
     attention_efficiency: float
+    expert_rows: float
     deviation: float
     prompt_deviation: float
 
@@ -139,7 +142,7 @@ def cache_read_s(contents: Contents, device: Device, constants: BackendConstants
 def token_s(contents: Contents, device: Device, constants: BackendConstants, context: float) -> float:
     """Return the seconds of a token behind a context, with everything on one device."""
     matrices_s = sum(piece_s(piece, device, constants) for piece in contents.pieces)
-    return matrices_s + cache_read_s(contents, device, constants, context) + contents.blocks * constants.block_s
+    return matrices_s + cache_read_s(contents, device, constants, context) + contents.launches * constants.block_s
 
 
 def token_activity(
@@ -164,7 +167,7 @@ def token_activity(
 def prompt_activity(contents: Contents, device: Device, constants: BackendConstants, tokens: int) -> Activity:
     """Return what a device does for a prompt: arithmetic, besides what its blocks wait."""
     batches = -(-tokens // UBATCH)
-    seconds = prompt_s(contents, device, constants, tokens) - batches * contents.blocks * constants.block_s
+    seconds = prompt_s(contents, device, constants, tokens) - batches * contents.launches * constants.block_s
     numbers = sum(piece.numbers for piece in contents.pieces if piece.rows == "tokens")
     return Activity(seconds, 0.0, 0.0, 2.0 * numbers * tokens / prompt_peak_per_s(device))
 
@@ -185,16 +188,27 @@ def prompt_s(
     total_s = 0.0
     for group in GROUPS:
         pieces = [piece for piece in contents.pieces if piece.group == group and piece.rows != "none"]
-        rows = sum(piece.numbers * (tokens if piece.rows == "tokens" else 1) for piece in pieces)
+        rows = sum(
+            piece.numbers * (tokens if piece.rows == "tokens" else 1) * padding_of(piece, constants, tokens / batches)
+            for piece in pieces
+        )
         total_s += 2.0 * rows / (peak_per_s * constants.efficiency[group])
         read_bytes = sum(piece.stored_bytes if piece.is_expert else piece.read_bytes for piece in pieces)
         total_s += batches * read_bytes / (device.bandwidth_bytes_per_s * constants.share)
     for flops, window in zip(contents.pair_flops, contents.windows):
         mean = cached + tokens / 2 if window is None else min(cached + tokens / 2, window)
         total_s += flops * tokens * mean / (peak_per_s * constants.attention_efficiency)
-    total_s += batches * contents.blocks * constants.block_s
+    total_s += batches * contents.launches * constants.block_s
     gain = 1 - (batches + gpus - 1) / (batches * gpus)
     return total_s * (1 - pipeline * gain)
+
+
+def padding_of(piece: Piece, constants: BackendConstants, batch_tokens: float) -> float:
+    """Return the time of a product of a batch relative to that of a large one: an expert has few tokens of its own."""
+    if not piece.is_expert:
+        return 1.0
+    own_tokens = max(batch_tokens * piece.read_bytes / piece.stored_bytes, 1.0)
+    return 1.0 + constants.expert_rows / own_tokens
 
 
 def interval_of(seconds: float, deviation: float) -> tuple[float, float]:

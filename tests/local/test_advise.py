@@ -1,6 +1,6 @@
 """Rankings of formats and devices under llama.cpp, placement, watts and cost.
 
-Tests: local/advise.py, local/placement.py, local/energy.py, reporting/local.py, cli/local.py.
+Tests: local/advise.py, local/placement.py, local/energy.py, cli/local.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """GGUF files written by the ``gguf`` package under llama.cpp: the types of their tensors give the bytes.
 
-Tests: local/pieces.py, local/contents.py.
+Tests: local/pieces.py.
 """
 
 from __future__ import annotations

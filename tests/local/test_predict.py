@@ -25,6 +25,14 @@ def test_contents_of_a_file() -> None:
     assert contents.merged().stored_bytes == pytest.approx(contents.stored_bytes)
 
 
+def test_windows_bound_the_cache() -> None:
+    """Half of the 24 layers of gpt-oss-20b see 128 tokens (its model card): 8 heads of 64 numbers in 16 bits."""
+    contents = read_contents(find_network("gpt-oss-20b"), "mxfp4_moe")
+    token_bytes = 2 * 8 * 64 * 2
+    assert contents.cache_bytes(32768) == 12 * token_bytes * (32768 + 128)
+    assert contents.positions == 131072
+
+
 def test_a_cache_in_8_bits() -> None:
     network = find_network("llama-3.1-8b")
     wide, narrow = (read_contents(network, "q8_0", cache).cache_bytes(1000) for cache in ("f16", "q8_0"))
