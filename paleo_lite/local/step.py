@@ -30,6 +30,9 @@ UBATCH = 512
 SHARPNESS = 4.0
 """Exponent of the norm of reading and unpacking."""
 
+DEVIATIONS_AT_90 = 1.8
+"""Standard deviations on each side of the interval at 90%."""
+
 FILE = "llama_cpp.json"
 
 
@@ -195,12 +198,20 @@ def prompt_s(
         total_s += 2.0 * rows / (peak_per_s * constants.efficiency[group])
         read_bytes = sum(piece.stored_bytes if piece.is_expert else piece.read_bytes for piece in pieces)
         total_s += batches * read_bytes / (device.bandwidth_bytes_per_s * constants.share)
-    for flops, window in zip(contents.pair_flops, contents.windows):
-        mean = cached + tokens / 2 if window is None else min(cached + tokens / 2, window)
-        total_s += flops * tokens * mean / (peak_per_s * constants.attention_efficiency)
+    total_s += attention_s(contents, device, constants, tokens, cached)
     total_s += batches * contents.launches * constants.block_s
     gain = 1 - (batches + gpus - 1) / (batches * gpus)
     return total_s * (1 - pipeline * gain)
+
+
+def attention_s(
+    contents: Contents, device: Device, constants: BackendConstants, tokens: float, cached: float = 0.0
+) -> float:
+    """Return the seconds of attention of a prompt behind a cached context."""
+    rate_per_s = prompt_peak_per_s(device) * constants.attention_efficiency
+    mean = cached + tokens / 2
+    reached = [mean if window is None else min(mean, window) for window in contents.windows]
+    return sum(flops * tokens * keys for flops, keys in zip(contents.pair_flops, reached)) / rate_per_s
 
 
 def padding_of(piece: Piece, constants: BackendConstants, batch_tokens: float) -> float:
@@ -213,5 +224,5 @@ def padding_of(piece: Piece, constants: BackendConstants, batch_tokens: float) -
 
 def interval_of(seconds: float, deviation: float) -> tuple[float, float]:
     """Return the interval that contains a time with a probability of 90%."""
-    factor = float(np.exp(1.8 * deviation))
+    factor = float(np.exp(DEVIATIONS_AT_90 * deviation))
     return seconds / factor, seconds * factor

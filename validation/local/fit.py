@@ -21,7 +21,15 @@ from scipy.optimize import least_squares
 from paleo_lite.architectures import find_network
 from paleo_lite.local.contents import Contents, read_contents
 from paleo_lite.local.pieces import GROUPS
-from paleo_lite.local.step import BACKENDS, BackendConstants, LocalConstants, backend_of, prompt_s, token_s
+from paleo_lite.local.step import (
+    BACKENDS,
+    DEVIATIONS_AT_90,
+    BackendConstants,
+    LocalConstants,
+    backend_of,
+    prompt_s,
+    token_s,
+)
 from paleo_lite.machines import find_device
 
 PUBLISHED = Path(__file__).parent / "published.csv"
@@ -179,7 +187,7 @@ def held_out(backend: str, rows: Sequence[Row]) -> list[tuple[Row, float]]:
 
 def spread(errors: Sequence[float], least: float) -> float:
     """Return the deviation that covers nine of ten errors with the interval of `interval_of`."""
-    return max(float(np.quantile(np.abs(errors), 0.9)) / 1.8, least) if len(errors) else least
+    return max(float(np.quantile(np.abs(errors), 0.9)) / DEVIATIONS_AT_90, least) if len(errors) else least
 
 
 def main(data: Path) -> None:
@@ -200,8 +208,8 @@ def main(data: Path) -> None:
                 for row, predicted in chosen:
                     by_device.setdefault(row.device, []).append(abs(row.seconds / predicted - 1))
                 of_devices = np.mean([np.mean(own) for own in by_device.values()])
-                inside = np.mean([abs(error) <= 1.8 * deviations[-1] for error in errors])
-                factor = np.exp(1.8 * deviations[-1])
+                inside = np.mean([abs(error) <= DEVIATIONS_AT_90 * deviations[-1] for error in errors])
+                factor = np.exp(DEVIATIONS_AT_90 * deviations[-1])
                 print(
                     f"{backend:7s} {phase:7s} {len(chosen):3d} rows, {len(by_device)} devices held out: "
                     f"mean error {mean:.1%} over rows, {of_devices:.1%} over devices; "
@@ -215,7 +223,7 @@ def main(data: Path) -> None:
         if "-v" in sys.argv:
             print({name: float(f"{value:.3g}") for name, value in zip(NAMES, np.exp(theta))})
     sources = ("XiongjieDai/GPU-Benchmarks-on-LLM-Inference aa72e0e", "geerlingguy/ai-benchmarks bdf9441",
-               "kyuz0/amd-strix-halo-toolboxes d1a34be", "validation/local/published.csv")  # fmt: skip
+               "kyuz0/amd-strix-halo-toolboxes d1a34be", "Published speeds of llama.cpp")  # fmt: skip
     constants = LocalConstants(backends, PIPELINE, sources)
     CALIBRATION.write_bytes(msgspec.json.format(msgspec.json.encode(constants), indent=1) + b"\n")
 
