@@ -34,6 +34,9 @@ DEFAULT_CONTEXT, DEFAULT_PROMPT, DEFAULT_CPU = 4096, UBATCH, "ryzen-9-7950x"
 LINK_BYTES_PER_S = 25e9
 """Bandwidth of copies from the memory of the host, as PCIe 4.0 x16 reaches it."""
 
+OFFLOAD_DEVIATION = 0.25
+"""Least standard deviation of the logarithm of a time where the host computes a part: no table of such runs was fitted."""
+
 CONTEXT_STEP = 256
 """Step of the largest context."""
 
@@ -227,7 +230,8 @@ def predict_local(
     computing_s = prompt_s(merged, device, own, prompt_tokens, gpus=gpus, pipeline=constants.pipeline)
     copied_bytes = sum(piece.stored_bytes for piece in placed.computed_on_host)
     first_s = computing_s + -(-prompt_tokens // UBATCH) * copied_bytes / link_bytes_per_s
-    deviation = own.deviation if not host_s else max(own.deviation, other.deviation)
+    deviation = own.deviation if not host_s else max(own.deviation, other.deviation, OFFLOAD_DEVIATION)
+    prompt_deviation = own.prompt_deviation if not host_s else max(own.prompt_deviation, OFFLOAD_DEVIATION)
     notes = [*contents.notes]
     notes.append(
         f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices"
@@ -261,7 +265,7 @@ def predict_local(
         token_s=seconds,
         prompt_s=first_s,
         token_interval_s=interval_of(seconds, deviation),
-        prompt_interval_s=interval_of(first_s, own.prompt_deviation),
+        prompt_interval_s=interval_of(first_s, prompt_deviation),
         file_bytes=contents.stored_bytes,
         weight_bytes=placed.weight_bytes,
         cache_bytes=cache_bytes * placed.cache_share,
