@@ -75,11 +75,11 @@ def answer_local(
         devices = to_list(gpu) if gpu is not None else None
         advice = advise_local(network, gpus=devices, weights=to_list(weights) if weights else None, split_over=gpus,
                               **shared)  # fmt: skip
-        return Answer(advice.to_dict, lambda: advice.document(top=top), lambda: advice)
+        return Answer(advice.to_dict, lambda: advice.document(top=top), lambda: advice, chart="local")
     if gpu is None:
         raise click.UsageError("Missing option '--gpu'; with --advise it may be left out.")
     if isinstance(gpu, list):
         raise BadValue(f"`--execution {LLAMA_CPP}` needs one device; `--advise` ranks several")
     layers = None if gpu_layers in (None, "auto") else int(str(gpu_layers))
     found = predict_local(network, gpu=gpu, weights=weights, gpus=gpus, gpu_layers=layers, **shared)
-    return Answer(found.to_dict, found.document, lambda: found)
+    return Answer(found.to_dict, found.document, lambda: found, chart="local")

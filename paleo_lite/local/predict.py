@@ -35,7 +35,7 @@ LINK_BYTES_PER_S = 25e9
 """Bandwidth of copies from the memory of the host, as PCIe 4.0 x16 reaches it."""
 
 OFFLOAD_DEVIATION = 0.25
-"""Least standard deviation of the logarithm of a time where the host computes a part: no table of such runs was fitted."""
+"""Least standard deviation of the logarithm of a time of which the host computes a part: no such run was fitted."""
 
 CONTEXT_STEP = 256
 """Step of the largest context."""

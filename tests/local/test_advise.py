@@ -1,6 +1,6 @@
 """Rankings of formats and devices under llama.cpp, placement, watts and cost.
 
-Tests: local/advise.py, local/placement.py, local/energy.py, cli/local.py.
+Tests: local/advise.py, local/placement.py, local/energy.py, cli/local.py, reporting/charts/local.py.
 """
 
 from __future__ import annotations
@@ -125,3 +125,16 @@ def test_what_is_not_possible(words: tuple[str, ...], message: str) -> None:
 def test_options_of_llama_cpp_need_it() -> None:
     found = CliRunner().invoke(main, ["predict", "llama-3.1-8b", "--gpu", "rtx3060", "--advise"])
     assert found.exit_code != 0 and "`--advise` is for `--execution llama.cpp`" in found.output
+
+
+def test_chart_shows_the_rows() -> None:
+    pytest.importorskip("altair")
+    from paleo_lite.reporting.charts.local import local_chart
+
+    advice = advise_local("llama-3.1-70b", gpus=["rtx3090", "apple-m3-ultra"])
+    spec = local_chart(advice).to_dict()
+    [rows] = [panel["data"]["values"] for panel in (spec, *spec["hconcat"]) if "data" in panel][:1]
+    assert [row["name"] for row in rows] == ["Apple M3 Ultra", "GeForce RTX 3090"]
+    assert [row["answer"] for row in rows] == [row.tokens_per_s for row in advice.rows]
+    assert [row["group"] for row in rows] == ["all on the device", "a part on the host"]
+    assert spec["title"]["text"] == "llama-3.1-70b in q4_k_m: Apple M3 Ultra is the fastest"
