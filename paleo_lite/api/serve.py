@@ -218,7 +218,7 @@ def serve(
         draft=draft,
         draft_length=draft_length,
         advise=advise,
-        precision=None if precision == "bf16" else precision,
+        precision=None if format_of_weights(None, precision) is None else precision,
         time_model=time_model,
         calibration=calibration,
         clock=clock,
