@@ -9,6 +9,7 @@ import msgspec
 
 from ..architectures import Network
 from ..architectures.network import SequenceOptions
+from ..errors import BadValue
 from ..local.advise import (
     ADVISED_WEIGHTS,
     LocalAdvice,
@@ -23,9 +24,12 @@ from ..local.predict import DEFAULT_CONTEXT, DEFAULT_CPU, DEFAULT_PROMPT, LocalP
 from ..local.predict import predict_local as predict_on_device
 from ..machines import Device, find_device, list_devices
 from ..timing.facility import make_facility
-from ..units import parse_quantity
+from ..units import format_si, parse_quantity
 from .arguments import Paths, to_paths
 from .prediction import resolve_network
+
+LEAST_MEMORY_BYTES = 1e9
+"""Smallest memory of a device: less is a missing unit."""
 
 
 def predict_local(
@@ -131,8 +135,8 @@ def advise_local(
     gpus : sequence of str or Device, optional
         Devices; by default the shipped GPUs since 2018 that are not for data centres.
     weights : sequence of str, optional
-        Formats; by default the types of a file's tensors, those in which the publisher ships a network, or ten that
-        people publish.
+        Formats; by default the types of a file's tensors, or ten that people publish. With several devices, a single
+        one is that in which they are compared; by default ``q4_k_m``.
     kv_cache, context, prompt_tokens, device_memory, cpu_experts, cpu_cache, cpu
         As in `predict_local`.
     split_over : int
@@ -149,7 +153,9 @@ def advise_local(
     """
     paths = to_paths(hardware_files)
     resolved, cache = _resolve(network), kv_cache or "f16"
-    formats = [read_contents(resolved, name, cache) for name in weights or _formats_of(resolved)]
+    asked = list(weights or [])
+    names = asked if len(asked) > 1 or (asked and gpus is not None and len(gpus) == 1) else _formats_of(resolved)
+    formats = [read_contents(resolved, name, cache) for name in names]
     processor = find_device(cpu or DEFAULT_CPU, paths)
     options: dict[str, Any] = {
         "context": context or min(DEFAULT_CONTEXT, formats[0].positions or DEFAULT_CONTEXT),
@@ -163,7 +169,10 @@ def advise_local(
     devices = own_machine_devices(list_devices(paths)) if gpus is None else [find_device(gpu, paths) for gpu in gpus]
     if len(devices) == 1:
         return rank_formats(formats, devices[0], processor, **options)
-    compared = next((each for each in formats if each.weights == DEFAULT_WEIGHTS), formats[0])
+    wanted = asked[0] if len(asked) == 1 else DEFAULT_WEIGHTS
+    compared = next((each for each in formats if each.weights == wanted), None)
+    if compared is None:
+        compared = read_contents(resolved, asked[0], cache) if asked else formats[0]
     return rank_devices(compared, formats, devices, processor, **options)
 
 
@@ -177,4 +186,9 @@ def _formats_of(network: Network) -> Sequence[str | None]:
 
 
 def _memory_bytes(device_memory: float | str | None) -> float | None:
-    return None if device_memory is None else parse_quantity(device_memory, "B")
+    if device_memory is None:
+        return None
+    memory_bytes = parse_quantity(device_memory, "B")
+    if memory_bytes < LEAST_MEMORY_BYTES:
+        raise BadValue(f"`--device-memory` must be at least 1 GB, such as 16GB (got {format_si(memory_bytes, 'B')})")
+    return memory_bytes

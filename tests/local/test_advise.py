@@ -36,6 +36,9 @@ def test_devices_in_one_format() -> None:
     assert [row.device for row in advice.rows] == ["GeForce RTX 5090", "GeForce RTX 3090", "GeForce RTX 3060"]
     assert [row.is_whole for row in advice.rows] == [True, True, False]
     assert {row.weights for row in advice.rows} == {"q4_k_m"}
+    narrow = advise_local("llama-3.1-70b", gpus=["rtx3060", "rtx5090", "rtx3090"], split_over=2, weights=["iq3_xs"])
+    assert {row.weights for row in narrow.rows} == {"iq3_xs"}
+    assert narrow.best_weights == advice.best_weights
 
 
 def test_devices_of_ones_own_machine() -> None:
@@ -112,6 +115,7 @@ def test_command() -> None:
         (("llama-3.1-8b", "--gpu", "rtx3060", "--phase", "training"), "`--phase` is not for"),
         (("llama-3.1-8b", "--gpu", "rtx3060,rtx3090"), "`--advise` ranks several"),
         (("llama-3.1-8b",), "Missing option '--gpu'"),
+        (("llama-3.1-8b", "--gpu", "apple-m4", "--device-memory", "16"), "must be at least 1 GB"),
         (("llama-3.1-8b", "--gpu", "rtx3060", "--advise", "--gpu-layers", "3"), "`--gpu-layers` is for one prediction"),
         (("llama-3.1-8b", "--gpu", "rtx3060", "--gpu-layers", "many"), "must be a number of blocks or auto"),
         (("llama-3.1-8b", "--gpu", "rtx3060", "--gpus", "0"), "`--gpus` must be an integer >= 1"),

@@ -37,7 +37,7 @@ def test_every_control_is_in_the_address():
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ({"view": ["nosuch"]}, "'view': no view is called 'nosuch': valid names: batches, local, profile, scaling, serving,"),
+        ({"view": ["nosuch"]}, "'view': no view is called 'nosuch': valid names: batches, local, profile, scaling,"),
         ({"network": ["resnet5"]}, "no network is called 'resnet5': did you mean resnet50"),
         ({"network": ["../models/resnet50"]}, "no network is called"),
         ({"network": ["/etc/passwd.json"]}, "no network is called"),

@@ -175,14 +175,69 @@ def fit(backend: str, rows: Sequence[Row]) -> np.ndarray:
     return np.asarray(least_squares(residuals, typical, loss="soft_l1", diff_step=1e-3, max_nfev=30).x)
 
 
-def held_out(backend: str, rows: Sequence[Row]) -> list[tuple[Row, float]]:
-    """Return the predicted seconds of each row, from all devices but its own."""
+class Forecast(NamedTuple):
+    """Predicted seconds of a row that was left out."""
+
+    row: Row
+    seconds: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the tokens per second."""
+        return abs(self.row.seconds / self.seconds - 1)
+
+    @property
+    def log_ratio(self) -> float:
+        """Logarithm of predicted over measured seconds."""
+        return float(np.log(self.seconds / self.row.seconds))
+
+    def is_inside(self, deviation: float) -> bool:
+        """Return whether the interval of a deviation contains the measured seconds."""
+        return abs(self.log_ratio) <= DEVIATIONS_AT_90 * deviation
+
+
+def held_out(backend: str, rows: Sequence[Row]) -> list[Forecast]:
+    """Return the forecast of each row, from all devices but its own."""
     results = []
     for device in dict.fromkeys(row.device for row in rows):
-        theta = fit(backend, [row for row in rows if row.device != device])
-        constants = make_constants(theta)
-        results += [(row, predict_s(row, constants)) for row in rows if row.device == device]
+        constants = make_constants(fit(backend, [row for row in rows if row.device != device]))
+        results += [Forecast(row, predict_s(row, constants)) for row in rows if row.device == device]
     return results
+
+
+def source_of(row: Row) -> str:
+    """Return the table of a row; single published speeds count as one."""
+    return "published" if "/" in row.source else row.source
+
+
+def held_out_by_source(backend: str, rows: Sequence[Row]) -> list[Forecast]:
+    """Return the forecast of each row, from other sources and other devices than those of its source."""
+    results = []
+    for source in dict.fromkeys(map(source_of, rows)):
+        own = [row for row in rows if source_of(row) == source]
+        devices = {row.device for row in own}
+        others = [row for row in rows if source_of(row) != source and row.device not in devices]
+        constants = make_constants(fit(backend, others))
+        results += [Forecast(row, predict_s(row, constants)) for row in own]
+    return results
+
+
+def mean_over_devices(forecasts: Sequence[Forecast]) -> float:
+    """Return the mean over devices of their mean errors."""
+    by_device: dict[str, list[float]] = {}
+    for each in forecasts:
+        by_device.setdefault(each.row.device, []).append(each.error)
+    return float(np.mean([np.mean(own) for own in by_device.values()]))
+
+
+def describe(label: str, forecasts: Sequence[Forecast], inside: float) -> str:
+    """Return a line with the errors of forecasts, and the share inside their intervals."""
+    devices = len({each.row.device for each in forecasts})
+    mean = np.mean([each.error for each in forecasts])
+    return (
+        f"{label:15s} {len(forecasts):3d} rows, {devices:2d} devices: mean error {mean:.1%} over rows, "
+        f"{mean_over_devices(forecasts):.1%} over devices; inside {inside:.0%}"
+    )
 
 
 def spread(errors: Sequence[float], least: float) -> float:
@@ -190,38 +245,41 @@ def spread(errors: Sequence[float], least: float) -> float:
     return max(float(np.quantile(np.abs(errors), 0.9)) / DEVIATIONS_AT_90, least) if len(errors) else least
 
 
+PHASES = (("decode", 0.08), ("prompt", 0.15))
+"""Phases, and the least deviation of each."""
+
+
 def main(data: Path) -> None:
-    """Fit all backends, write the constants, and print errors of devices held out."""
+    """Fit all backends, write the constants, and print errors of devices, and of sources, held out."""
     every = read_rows(data)
     backends = {}
+    by_source: dict[str, list[Forecast]] = {phase: [] for phase, _ in PHASES}
+    inside_by_source: dict[str, list[bool]] = {phase: [] for phase, _ in PHASES}
+    print("each device held out")
     for backend in BACKENDS:
         rows = [row for row in every if row.backend == backend]
-        results = held_out(backend, rows)
+        results, of_sources = held_out(backend, rows), held_out_by_source(backend, rows)
         deviations = []
-        for phase, least in (("decode", 0.08), ("prompt", 0.15)):
-            chosen = [(row, predicted) for row, predicted in results if row.phase == phase]
-            errors = [float(np.log(predicted / row.seconds)) for row, predicted in chosen]
-            deviations.append(spread(errors, LEAST_OF_FEW if len(chosen) < FEW_ROWS else least))
+        for phase, least in PHASES:
+            chosen = [each for each in results if each.row.phase == phase]
+            deviation = spread([each.log_ratio for each in chosen], LEAST_OF_FEW if len(chosen) < FEW_ROWS else least)
+            deviations.append(deviation)
             if chosen:
-                mean = np.mean([abs(row.seconds / predicted - 1) for row, predicted in chosen])
-                by_device: dict[str, list[float]] = {}
-                for row, predicted in chosen:
-                    by_device.setdefault(row.device, []).append(abs(row.seconds / predicted - 1))
-                of_devices = np.mean([np.mean(own) for own in by_device.values()])
-                inside = np.mean([abs(error) <= DEVIATIONS_AT_90 * deviations[-1] for error in errors])
-                factor = np.exp(DEVIATIONS_AT_90 * deviations[-1])
-                print(
-                    f"{backend:7s} {phase:7s} {len(chosen):3d} rows, {len(by_device)} devices held out: "
-                    f"mean error {mean:.1%} over rows, {of_devices:.1%} over devices; "
-                    f"inside {inside:.0%} of a factor {factor:.2f}"
-                )
+                inside = float(np.mean([each.is_inside(deviation) for each in chosen]))
+                print(describe(f"{backend} {phase}", chosen, inside), f"of {np.exp(DEVIATIONS_AT_90 * deviation):.2f}")
             if "-v" in sys.argv:
-                for (row, _), error in zip(chosen, errors):
-                    print("   ", *row[:-2], f"{np.exp(error):.2f}")
+                for each in chosen:
+                    print("   ", *each.row[:-2], f"{np.exp(each.log_ratio):.2f}")
+            chosen = [each for each in of_sources if each.row.phase == phase]
+            by_source[phase] += chosen
+            inside_by_source[phase] += [each.is_inside(deviation) for each in chosen]
         theta = fit(backend, rows)
         backends[backend] = make_constants(theta, *deviations)
         if "-v" in sys.argv:
             print({name: float(f"{value:.3g}") for name, value in zip(NAMES, np.exp(theta))})
+    print("each source held out, with all its devices")
+    for phase, _ in PHASES:
+        print(describe(phase, by_source[phase], float(np.mean(inside_by_source[phase]))))
     sources = ("XiongjieDai/GPU-Benchmarks-on-LLM-Inference aa72e0e", "geerlingguy/ai-benchmarks bdf9441",
                "kyuz0/amd-strix-halo-toolboxes d1a34be", "Published speeds of llama.cpp")  # fmt: skip
     constants = LocalConstants(backends, PIPELINE, sources)
