@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from ..local.advise import (
     rank_formats,
 )
 from ..local.contents import DEFAULT_WEIGHTS, read_contents
-from ..local.predict import DEFAULT_CONTEXT, DEFAULT_CPU, DEFAULT_PROMPT, LocalPrediction
+from ..local.predict import DEFAULT_CONTEXT, DEFAULT_CPU, DEFAULT_PROMPT, LocalPrediction, shares_memory
 from ..local.predict import predict_local as predict_on_device
 from ..machines import Device, find_device, list_devices
 from ..timing.facility import make_facility
@@ -74,7 +75,8 @@ def predict_local(
     cpu_experts, cpu_cache : bool
         Whether the experts, and keys and values, are in the memory of the host.
     cpu : str or Device, optional
-        Processor of the host; by default one with two channels of DDR5.
+        Processor of the host; by default one with two channels of DDR5, and none beside a device that shares its memory
+        with its processor.
     electricity, carbon_intensity, pue, host_watts
         As in `paleo_lite.predict`.
     hardware_files : path, or sequence of paths
@@ -87,7 +89,7 @@ def predict_local(
     """
     paths = to_paths(hardware_files)
     contents = read_contents(_resolve(network), weights, kv_cache or "f16")
-    device, processor = find_device(gpu, paths), find_device(cpu or DEFAULT_CPU, paths)
+    device = find_device(gpu, paths)
     options: dict[str, Any] = {
         "context": context or min(DEFAULT_CONTEXT, contents.positions or DEFAULT_CONTEXT),
         "prompt_tokens": prompt_tokens or DEFAULT_PROMPT,
@@ -98,10 +100,10 @@ def predict_local(
         "cpu_cache": cpu_cache,
         "facility": make_facility(electricity, carbon_intensity, pue, host_watts),
     }
-    found = predict_on_device(contents, device, processor, **options)
+    found = predict_on_device(contents, device, _processor_of(device, cpu, paths), **options)
     if found.is_whole or gpu_layers is not None or device.scope == "cpu":
         return found
-    larger = next_device(found, contents, device, list_devices(paths), processor, **options)
+    larger = next_device(found, contents, device, list_devices(paths), **options)
     if larger is None:
         return found
     return msgspec.structs.replace(found, notes=(*found.notes, describe_next(found, larger)))
@@ -156,7 +158,6 @@ def advise_local(
     asked = list(weights or [])
     names = asked if len(asked) > 1 or (asked and gpus is not None and len(gpus) == 1) else _formats_of(resolved)
     formats = [read_contents(resolved, name, cache) for name in names]
-    processor = find_device(cpu or DEFAULT_CPU, paths)
     options: dict[str, Any] = {
         "context": context or min(DEFAULT_CONTEXT, formats[0].positions or DEFAULT_CONTEXT),
         "prompt_tokens": prompt_tokens or DEFAULT_PROMPT,
@@ -168,12 +169,20 @@ def advise_local(
     }
     devices = own_machine_devices(list_devices(paths)) if gpus is None else [find_device(gpu, paths) for gpu in gpus]
     if len(devices) == 1:
-        return rank_formats(formats, devices[0], processor, **options)
+        return rank_formats(formats, devices[0], _processor_of(devices[0], cpu, paths), **options)
     wanted = asked[0] if len(asked) == 1 else DEFAULT_WEIGHTS
     compared = next((each for each in formats if each.weights == wanted), None)
     if compared is None:
         compared = read_contents(resolved, asked[0], cache) if asked else formats[0]
-    return rank_devices(compared, formats, devices, processor, **options)
+    pairs = [(device, _processor_of(device, cpu, paths)) for device in devices]
+    return rank_devices(compared, formats, pairs, **options)
+
+
+def _processor_of(device: Device, cpu: str | Device | None, paths: Sequence[Path]) -> Device | None:
+    """Return the processor of the host: the named one, or the usual one of devices with a memory of their own."""
+    if cpu is None and shares_memory(device):
+        return None
+    return find_device(cpu or DEFAULT_CPU, paths)
 
 
 def _resolve(network: str | Network) -> Network:

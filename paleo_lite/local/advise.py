@@ -58,15 +58,17 @@ class LocalAdvice(Result, msgspec.Struct, frozen=True):
     _page: ClassVar[str] = "paleo_lite.reporting.local:advice_page"
 
 
-def rank_formats(formats: Sequence[Contents], device: Device, cpu: Device, **options: Any) -> LocalAdvice:
+def rank_formats(formats: Sequence[Contents], device: Device, cpu: Device | None, **options: Any) -> LocalAdvice:
     """Rank formats of a network on a device: those that are wholly on it first, of them the one with the most bits.
 
     Parameters
     ----------
     formats : sequence of Contents
         The network in each format.
-    device, cpu : Device
-        Device, and the processor for what is not on it.
+    device : Device
+        Device.
+    cpu : Device or None
+        Processor for what is not on it; None if it shares its memory.
     **options
         As in `paleo_lite.local.predict.predict_local`.
 
@@ -75,10 +77,33 @@ def rank_formats(formats: Sequence[Contents], device: Device, cpu: Device, **opt
     BadValue
         If an option is not possible.
     """
-    rows = sorted((predict_local(each, device, cpu, **options) for each in formats), key=_rank_of_format)
+    rows, left_out = _predict_those_that_fit([(each, device, cpu) for each in formats], options)
+    rows.sort(key=_rank_of_format)
     best = rows[0].weights if rows[0].is_whole else None
-    notes = (LOSS_NOTE, *rows[0].notes[:1])
+    notes = (LOSS_NOTE, *rows[0].notes[:1], *left_out)
     return LocalAdvice(rows[0].network, rows[0].context, "formats", tuple(rows), (best,) * len(rows), notes)
+
+
+def _predict_those_that_fit(
+    questions: Sequence[tuple[Contents, Device, Device | None]], options: dict[str, Any]
+) -> tuple[list[LocalPrediction], list[str]]:
+    """Return the predictions of what fits, and a note on the rest.
+
+    Raises
+    ------
+    DoesNotFit
+        If nothing fits.
+    """
+    rows, failures = [], []
+    for contents, device, cpu in questions:
+        try:
+            rows.append(predict_local(contents, device, cpu, **options))
+        except DoesNotFit as error:
+            failures.append((f"{contents.weights} on {device.name}", error))
+    if not rows:
+        raise failures[-1][1]
+    notes = [f"left out, as it does not fit: {', '.join(name for name, _ in failures)}"] if failures else []
+    return rows, notes
 
 
 def _rank_of_format(row: LocalPrediction) -> tuple[bool, float]:
@@ -86,7 +111,10 @@ def _rank_of_format(row: LocalPrediction) -> tuple[bool, float]:
 
 
 def rank_devices(
-    contents: Contents, formats: Sequence[Contents], devices: Sequence[Device], cpu: Device, **options: Any
+    contents: Contents,
+    formats: Sequence[Contents],
+    devices: Sequence[tuple[Device, Device | None]],
+    **options: Any,
 ) -> LocalAdvice:
     """Rank devices for a network in one format: those that hold it wholly first, of them the fastest.
 
@@ -96,10 +124,8 @@ def rank_devices(
         The network in the format that is compared.
     formats : sequence of Contents
         The network in the formats of which the best that fits is named, from the most bits to the fewest.
-    devices : sequence of Device
-        Devices.
-    cpu : Device
-        Processor for what is not on a device.
+    devices : sequence of (Device, Device or None)
+        Devices, each with the processor for what is not on it; None if it shares its memory.
     **options
         As in `paleo_lite.local.predict.predict_local`.
 
@@ -110,15 +136,17 @@ def rank_devices(
     """
     if not devices:
         raise BadValue("`--advise` needs at least one device")
-    rows = [(predict_local(contents, device, cpu, **options), device) for device in devices]
-    rows.sort(key=lambda pair: (not pair[0].is_whole, pair[0].token_s))
+    rows, left_out = _predict_those_that_fit([(contents, device, cpu) for device, cpu in devices], options)
+    rows.sort(key=lambda row: (not row.is_whole, row.token_s))
     best = []
-    for row, _ in rows:
+    for row in rows:
         fits = (each.weights for each in formats if whole_bytes(each, row.context) <= row.usable_bytes)
         best.append(next(fits, None))
-    found = tuple(row for row, _ in rows)
-    notes = ("each device in the same format; the best format is the one with the most bits that is wholly on it",)
-    return LocalAdvice(contents.name, found[0].context, "devices", found, tuple(best), notes)
+    notes = (
+        "each device in the same format; the best format is the one with the most bits that is wholly on it",
+        *left_out,
+    )
+    return LocalAdvice(contents.name, rows[0].context, "devices", tuple(rows), tuple(best), notes)
 
 
 def own_machine_devices(devices: Iterable[Device]) -> list[Device]:
@@ -131,7 +159,7 @@ def own_machine_devices(devices: Iterable[Device]) -> list[Device]:
 
 
 def next_device(
-    found: LocalPrediction, contents: Contents, device: Device, devices: Iterable[Device], cpu: Device, **options: Any
+    found: LocalPrediction, contents: Contents, device: Device, devices: Iterable[Device], **options: Any
 ) -> LocalPrediction | None:
     """Return the prediction for the next device: the smallest of the same backend that would hold everything.
 
@@ -145,8 +173,6 @@ def next_device(
         The device at hand.
     devices : iterable of Device
         Devices that are for sale.
-    cpu : Device
-        Processor of the host.
     **options
         As in `paleo_lite.local.predict.predict_local`.
     """
@@ -165,11 +191,9 @@ def next_device(
     options = {**options, "memory_bytes": None, "cpu_experts": False, "cpu_cache": False}
     for other in larger:
         try:
-            row = predict_local(contents, other, cpu, **options)
+            return predict_local(contents, other, None, **options)
         except DoesNotFit:
             continue
-        if row.is_whole:
-            return row
     return None
 
 

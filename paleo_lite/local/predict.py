@@ -31,6 +31,9 @@ EXECUTIONS = {"llama.cpp": "llama.cpp on a GGUF file, for one request at a time"
 
 DEFAULT_CONTEXT, DEFAULT_PROMPT, DEFAULT_CPU = 4096, UBATCH, "ryzen-9-7950x"
 
+SHARED = "shared with the CPU"
+"""What the records of devices say of such a memory."""
+
 LINK_BYTES_PER_S = 25e9
 """Bandwidth of copies from the memory of the host, as PCIe 4.0 x16 reaches it."""
 
@@ -139,10 +142,15 @@ def usable_bytes(device: Device, memory_bytes: float | None = None) -> float:
     return stated - RESERVED_BYTES
 
 
+def shares_memory(device: Device) -> bool:
+    """Return whether a device has no memory but that of its host, of which the host has no more."""
+    return SHARED in device.memory.type
+
+
 def predict_local(
     contents: Contents,
     device: Device,
-    cpu: Device,
+    cpu: Device | None,
     *,
     context: int = DEFAULT_CONTEXT,
     prompt_tokens: int = DEFAULT_PROMPT,
@@ -160,8 +168,10 @@ def predict_local(
     ----------
     contents : Contents
         Language model in a format, of `paleo_lite.local.contents.read_contents`.
-    device, cpu : Device
-        Device, and the processor for what is not on it.
+    device : Device
+        Device.
+    cpu : Device or None
+        Processor for what is not on the device; None if there is no memory but the device's, as of a Mac.
     context, prompt_tokens : int
         Tokens in the cache, and of the prompt.
     gpus : int
@@ -213,6 +223,15 @@ def predict_local(
             f"{(needed_bytes(contents, wanted, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "
             f"{budget / 1e9:.1f} GB: use fewer `--gpu-layers`, narrower weights or a shorter context"
         )
+    if cpu is None:
+        possible = [placed for placed in possible if placed.is_whole]
+        if not possible:
+            needed_gb = whole_bytes(contents, context) / 1e9
+            raise DoesNotFit(
+                f"{contents.name} in {contents.weights} needs {needed_gb:.1f} GB at a context of {context}, and "
+                f"{device.name}, which shares its memory with its processor, may use {budget / 1e9:.1f} GB: use "
+                "narrower weights or a shorter context, or name a `--cpu`"
+            )
     constants = local_constants()
     backend = backend_of(device)
     own, other = constants.backends[backend], constants.backends["cpu"]
@@ -220,7 +239,7 @@ def predict_local(
     def parts_s(placed: Placement) -> tuple[float, float]:
         return (
             device_token_s(contents, placed, device, own, context),
-            host_token_s(contents, placed, cpu, other, context),
+            0.0 if cpu is None else host_token_s(contents, placed, cpu, other, context),
         )
 
     placed = min(possible, key=lambda one: sum(parts_s(one)))
@@ -236,7 +255,7 @@ def predict_local(
     notes.append(
         f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices"
     )
-    if host_s:
+    if host_s and cpu is not None:
         notes.append(f"what is not on the device is computed by {cpu.name}; prompts copy it over the link")
     energy = energy_of(
         device,
@@ -261,7 +280,7 @@ def predict_local(
         blocks=contents.blocks,
         gpu_blocks=placed.blocks,
         cpu_expert_blocks=placed.expert_blocks,
-        cpu=cpu.name if host_s else None,
+        cpu=cpu.name if host_s and cpu is not None else None,
         token_s=seconds,
         prompt_s=first_s,
         token_interval_s=interval_of(seconds, deviation),

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from paleo_lite.api.local import advise_local, predict_local
 from paleo_lite.cli import main
-from paleo_lite.errors import BadValue
+from paleo_lite.errors import BadValue, DoesNotFit
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -74,6 +74,16 @@ def test_memory_of_a_mac() -> None:
     small = predict_local("llama-3.1-8b", gpu="apple-m4", device_memory="16GB")
     assert small.usable_bytes == pytest.approx(16 * 2**30 * 2 / 3)
     assert predict_local("llama-3.1-8b", gpu="apple-m4").usable_bytes > small.usable_bytes
+
+
+def test_a_mac_has_no_other_memory() -> None:
+    """What does not fit is not computed by the processor of another machine, unless it is named."""
+    with pytest.raises(DoesNotFit, match=r"which shares its memory with its processor, may use 22\.9 GB"):
+        predict_local("llama-3.1-70b", gpu="apple-m4")
+    assert not predict_local("llama-3.1-70b", gpu="apple-m4", cpu="ryzen-9-7950x").is_whole
+    advice = advise_local("llama-3.1-8b", gpus=["apple-m4"], device_memory="16GB")
+    assert advice.rows[0].weights == "q8_0" and all(row.is_whole for row in advice.rows)
+    assert advice.notes[-1] == "left out, as it does not fit: f16 on Apple M4"
 
 
 def test_cost_is_energy_times_price() -> None:
