@@ -6,6 +6,7 @@ Tests: local/pieces.py.
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from paleo_lite.api.local import predict_local
 from paleo_lite.architectures import find_network
 from paleo_lite.cli import main
-from paleo_lite.errors import BadFile
+from paleo_lite.errors import BadFile, PaleoError
 from paleo_lite.local.contents import read_contents
 
 gguf = pytest.importorskip("gguf")
@@ -139,6 +140,23 @@ def test_an_incomplete_download(tmp_path: Path) -> None:
         predict_local(str(path), gpu="rtx3060")
     path.write_bytes(content[:start])
     assert predict_local(str(path), gpu="rtx3060").weight_bytes > 0
+
+
+def test_damaged_bytes_are_an_answer_or_a_sentence(tmp_path: Path) -> None:
+    """Any other exception than the project's fails; sizes in the file are numbers that no memory could hold."""
+    content = write_model(tmp_path / "mixture.gguf", experts=True).read_bytes()
+    generator, path, sentences = random.Random(0), tmp_path / "damaged.gguf", 0
+    for _ in range(120):
+        damaged = bytearray(content)
+        at = generator.randrange(600)  # the header before the words of the vocabulary
+        damaged[at : at + 8] = generator.choice([0, 255, 2**31, 2**40, 2**63]).to_bytes(8, "little")
+        path.write_bytes(damaged)
+        try:
+            predict_local(str(path), gpu="rtx3060")
+        except PaleoError as error:
+            assert "\n" not in str(error)
+            sentences += 1
+    assert sentences > 60
 
 
 def test_a_file_without_blocks(tmp_path: Path) -> None:
