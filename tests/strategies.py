@@ -90,6 +90,8 @@ def _views():
         output_tokens=st.sampled_from(["256", "64:16"]),
         tensor=st.integers(1, view.TENSOR_AT_MOST),
         policy=st.sampled_from(["vllm", "sglang", "tensorrt-llm"]),
+        weights=st.sampled_from(["", "q4_k_m"]),
+        context=st.integers(1, view.TOKENS_AT_MOST),
     )
 
 

@@ -16,6 +16,7 @@ from ..timing.facility import make_facility
 from ..units import parse_quantity
 from .arguments import Paths, to_paths
 from .prediction import resolve_network, resolve_question
+from .serve_locally import LLAMA_CPP, check_policy, place_locally
 
 if TYPE_CHECKING:
     from ..calibration.store import Calibration
@@ -143,7 +144,7 @@ def serve(
         Arrival process of `rate`.
     seed : int
         Seed of arrivals and lengths.
-    policy : {"vllm", "vllm-0.5", "tensorrt-llm", "sglang"}
+    policy : {"vllm", "vllm-0.5", "tensorrt-llm", "sglang", "llama.cpp"}
         Engine with the defaults of the following options, one of `paleo_lite.serving.engines.ENGINES`.
     max_batched_tokens, max_sequences : int, optional
         Tokens per iteration, and sequences at the same time.
@@ -212,11 +213,29 @@ def serve(
     from ..timing.budget import check_one_price, parse_price
 
     _check_ranking(by, advise)
+    check_policy(
+        policy,
+        tensor=tensor,
+        pipeline=pipeline,
+        expert_parallel=expert_parallel,
+        attention_data_parallel=attention_data_parallel,
+        prefill_workers=prefill_workers,
+        draft=draft,
+        draft_length=draft_length,
+        advise=advise,
+        precision=None if format_of_weights(None, precision) is None else precision,
+        time_model=time_model,
+        calibration=calibration,
+        clock=clock,
+        unit=unit,
+        power_limit=power_limit,
+        memory_fraction=memory_fraction,
+    )
     inputs = parse_lengths(input_tokens, "--input-tokens", is_input=True)
     outputs = parse_lengths(output_tokens, "--output-tokens", is_input=False)
     rate_per_s = None if rate is None else parse_rate(rate)
     objectives = _parse_objectives(slo, requests)
-    cache_format = _choose_cache_format(kv_cache, precision)
+    cache_format = "f16" if policy == LLAMA_CPP else _choose_cache_format(kv_cache, precision)
     check_one_price(price, price_of)
     price_usd_per_h = None if price is None else parse_price(price)
     topology, platform_price = _find_topology(platform, link, workers)
@@ -257,7 +276,11 @@ def serve(
                 return placed
             return with_kernels(placed, policy, experts=division[0], attention_data=division[1])
 
-        on_device = place(decoder)
+        on_device = (
+            place_locally(decoder, find_device(device_name, to_paths(hardware_files)), weight_format, kv_cache)
+            if policy == LLAMA_CPP
+            else place(decoder)
+        )
         engine = find_engine(
             policy,
             on_device.machine.device,

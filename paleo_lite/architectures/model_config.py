@@ -503,7 +503,7 @@ def text_lengths(
     if keys % options.context_parallel:
         raise BadValue(f"--context-parallel {options.context_parallel} does not divide a sequence of {keys} tokens")
     queries = 1 if is_decode else keys // options.context_parallel
-    return Lengths(queries, keys, uses_cache)
+    return Lengths(queries, keys, uses_cache, known)
 
 
 # Encoders and encoder-decoders

@@ -13,6 +13,7 @@ from ..errors import UnknownName
 
 if TYPE_CHECKING:
     from .checkpoint import StoredWeights
+    from .gguf_file import StoredTensor
 
 
 class Lengths(NamedTuple):
@@ -26,11 +27,14 @@ class Lengths(NamedTuple):
         Tokens per sequence that are attended to: the computed ones and those in the KV cache.
     uses_cache : bool
         Whether keys and values are written to a KV cache and only the logits of the last token are computed.
+    longest : int or None
+        Positions that the model knows; None if it has no limit, or it is unknown.
     """
 
     queries: int
     keys: int
     uses_cache: bool = False
+    longest: int | None = None
 
 
 class SequenceOptions(NamedTuple):
@@ -144,6 +148,8 @@ class Network(NamedTuple):
         Number of parameters of the checkpoint that are not in the layers: those of multi-token prediction layers.
     stored_weights : StoredWeights or None
         How the checkpoint stores its weight matrices; None for one that is not quantized.
+    stored_tensors : tuple of StoredTensor or None
+        Tensors of the GGUF file that the network was read from; None for any other source.
     """
 
     name: str
@@ -162,6 +168,7 @@ class Network(NamedTuple):
     embedding_is_active: bool = True
     left_out_parameters: int = 0
     stored_weights: StoredWeights | None = None
+    stored_tensors: tuple[StoredTensor, ...] | None = None
 
     def __repr__(self) -> str:
         return f"<Network {self.name}: {len(self.layers)} layers, {self.parameters:,} parameters>"

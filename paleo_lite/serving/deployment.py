@@ -17,6 +17,7 @@ from .cache import CacheRoom, cached_bytes, measure_room
 from .engines import Engine
 from .iteration_times import IterationTimes, ModelOnDevice, tabulate
 from .kernel_tables import tabulate_kernels
+from .local_tables import measure_local_room, tabulate_local
 from .pipeline import stage_workloads
 from .power_limits import under_power_limit
 from .requests import Traffic
@@ -88,9 +89,11 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         """Compute iteration times and cache room for traffic of these lengths."""
         lengths = traffic.input_tokens + traffic.output_tokens
         longest_prompt, longest = int(traffic.input_tokens.max()), int(lengths.max())
-        room = measure_room(
-            self.on_device, self.engine, mean_tokens=float(lengths.mean()), prompt_tokens=longest_prompt
-        )
+        mean_tokens = float(lengths.mean())
+        if self.on_device.local is not None:
+            room = measure_local_room(self.on_device.local, self.engine.block_tokens, mean_tokens)
+        else:
+            room = measure_room(self.on_device, self.engine, mean_tokens=mean_tokens, prompt_tokens=longest_prompt)
         # No more sequences run than the cache has room for the shortest requests.
         fitting = room.tokens // max(int(lengths.min()), 1) + 1
         sequences = max(min(self.engine.max_sequences, fitting, len(traffic)), 1)
@@ -212,6 +215,8 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
 
 def _tabulate(on_device: ModelOnDevice, **sizes: int) -> IterationTimes:
     """Return the iteration times of a network: from the kernels of its engine where they are known, else by layers."""
+    if on_device.local is not None:
+        return tabulate_local(on_device.local, **sizes)
     if on_device.kernels is not None:
         return under_power_limit(tabulate_kernels(on_device, **sizes), on_device)
     return tabulate(on_device, **sizes)

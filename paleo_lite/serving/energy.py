@@ -15,6 +15,7 @@ import numpy as np
 
 from ..engines.activity import kernel_activity
 from ..engines.step import Load
+from ..local.batches import slots_activity
 from ..timing import RooflineModel, Workload
 from ..timing.activity import Activity, layers_peak_s
 from ..timing.energy import Power, power_of
@@ -134,6 +135,8 @@ def decode_activity(
     tokens_per_sequence : int
         Tokens that each computes.
     """
+    if on_device.local is not None:
+        return slots_activity(on_device.local, sequences * tokens_per_sequence, context)
     if on_device.kernels is None:
         batch = max(round(sequences * tokens_per_sequence), 1)
         workload = on_device.decode_workload(max(round(context), 1)).with_changes(batch_size=batch)
@@ -155,6 +158,8 @@ def prompt_activity(on_device: ModelOnDevice, tokens: float, cached: float = 0.0
     tokens, cached : float
         New tokens of the prompt, and tokens of it that are in the cache already.
     """
+    if on_device.local is not None:
+        return slots_activity(on_device.local, 0.0, 0.0, tokens)
     if on_device.kernels is None:
         return _layer_activity(on_device, on_device.prefill_workload(max(round(tokens), 1)), max(round(tokens), 1))
     load = Load(tokens, tokens, 1.0, prompts=1.0, length=tokens, cached=cached, has_prompts=True)

@@ -197,7 +197,26 @@ SGLANG = Engine(
     sources=("https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py",),
 )
 
-ENGINES = {engine.name: engine for engine in (VLLM, VLLM_0_5, TENSORRT_LLM, SGLANG)}
+LLAMA_CPP = Engine(
+    name="llama.cpp",
+    max_batched_tokens=2048,
+    max_sequences=4,
+    block_tokens=1,
+    memory_fraction=1.0,  # of the memory that llama.cpp may use
+    is_fraction_of_free=False,
+    chunked_prefill=2048,
+    mixes_phases=True,
+    reserved_output=1.0,
+    # No publication states it: a sample of a vocabulary and an answer over HTTP.
+    overhead_s=0.5e-3,
+    overhead_range_s=(0.1e-3, 2e-3),
+    request_overhead_s=5e-3,
+    sources=(
+        "https://github.com/ggml-org/llama.cpp/tree/master/tools/server (--parallel, --batch-size, --kv-unified)",
+    ),
+)
+
+ENGINES = {engine.name: engine for engine in (VLLM, VLLM_0_5, TENSORRT_LLM, SGLANG, LLAMA_CPP)}
 """The engines by name."""
 
 

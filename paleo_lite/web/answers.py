@@ -16,6 +16,7 @@ import msgspec
 import streamlit as st
 
 from ..api.charted import memory_ranges as run_memory_ranges
+from ..api.local import advise_local
 from ..api.prediction import predict_network as run_prediction
 from ..api.scaling import scale as run_scale
 from ..api.serve import serve as run_serve
@@ -25,6 +26,7 @@ from ..calibration.store import read_calibration, shipped_calibrations
 from ..counting import GENERATION_PHASES
 from ..distributed.table import ScaleTable
 from ..errors import BadFile, PaleoError
+from ..local.advise import LocalAdvice
 from ..machines import Device, list_devices
 from ..serving.answers import Serving
 from ..timing import Prediction
@@ -380,6 +382,20 @@ def _serve(question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _upl
     """Predict a deployment; the arguments without an underscore are the key of the cache."""
     serving: Serving = run_serve(**_resolve_arguments(question, _uploaded))
     return serving
+
+
+def advise(view: View, gpus: Sequence[str], weights: str | None = None) -> LocalAdvice:
+    """Return the ranking of devices under llama.cpp, or of the formats of a single one.
+
+    Raises
+    ------
+    PaleoError
+    """
+    question = {"network": view.network, "context": view.context}
+    uploaded, _ = _uploaded_arguments(question)
+    found = devices()
+    arguments = _resolve_arguments(tuple(question.items()), uploaded)
+    return advise_local(gpus=[found[gpu] for gpu in gpus], weights=[weights] if weights else None, **arguments)
 
 
 class ProfileAnswer(msgspec.Struct, frozen=True):

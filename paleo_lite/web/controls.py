@@ -11,6 +11,8 @@ from ..counting import GENERATION_PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
+from ..gguf_types import MIXTURES
+from ..local.contents import DEFAULT_WEIGHTS
 from ..machines import read_links
 from ..serving.engines import ENGINES
 from ..timing import TIME_MODELS
@@ -140,6 +142,8 @@ def draw_controls(view: View) -> None:
         _draw_scaling(view)
     if view.view == "serving":
         _draw_serving()
+    if view.view == "local":
+        _draw_local()
 
 
 def _draw_scaling(view: View) -> None:
@@ -199,6 +203,19 @@ def _draw_serving() -> None:
     )
     st.number_input("Pipeline stages", 1, PIPELINE_AT_MOST, key=KEY + "pipeline", help="Of a replica.")
     st.selectbox("Engine", list(ENGINES), key=KEY + "policy", help="Its defaults for scheduling and memory.")
+
+
+def _draw_local() -> None:
+    """Draw the controls of the view of one's own machine."""
+    st.subheader("llama.cpp", anchor=False)
+    st.selectbox(
+        "Format",
+        ["", *MIXTURES],
+        key=KEY + "weights",
+        format_func=lambda name: f"{name}: {MIXTURES[name].description}" if name else DEFAULT_WEIGHTS,
+        help="In which the devices are compared.",
+    )
+    st.number_input("Context", 1, TOKENS_AT_MOST, key=KEY + "context", help="Tokens in the KV cache.")
 
 
 def _draw_uploads() -> None:

@@ -23,6 +23,7 @@ VIEWS = {
     "batches": "Batch sizes",
     "scaling": "Scaling",
     "serving": "Serving",
+    "local": "Own machine",
     "profile": "Profile",
 }
 SCALING_PHASES = ("training", *GENERATION_PHASES)
@@ -69,6 +70,10 @@ class View(msgspec.Struct, frozen=True):
         own, and pipeline stages of a replica.
     policy : str
         Serving engine.
+    weights : str
+        Format of llama.cpp; empty for the usual one.
+    context : int
+        Tokens in the KV cache under llama.cpp.
     """
 
     view: str = "time"
@@ -98,6 +103,8 @@ class View(msgspec.Struct, frozen=True):
     attention_data_parallel: int = 1
     pipeline: int = 1
     policy: str = "vllm"
+    weights: str = ""
+    context: int = 4096
 
     def normalized(self) -> View:
         """Return it with a phase that it offers, and an empty `shown` if it is the first device or not selected."""
@@ -155,6 +162,13 @@ class View(msgspec.Struct, frozen=True):
             degree = getattr(self, name)
             if degree > 1:
                 words += [f"--{name.replace('_', '-')}", str(degree)]
+        return shlex.join([*words, *_hardware_options(files)])
+
+    def local_command(self, gpus: Sequence[str], *files: str) -> str:
+        """Return the command of the same ranking under llama.cpp, with additional hardware files."""
+        words = ["paleo-lite", "predict", self.network, "--gpu", ",".join(gpus), "--execution", "llama.cpp"]
+        words += ["--context", str(self.context), "--advise"]
+        words += ["--weights", self.weights] if self.weights and len(gpus) > 1 else []
         return shlex.join([*words, *_hardware_options(files)])
 
     def _length_options(self) -> list[str]:
@@ -269,6 +283,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "attention_data_parallel": Integer(TENSOR_AT_MOST),
     "pipeline": Integer(PIPELINE_AT_MOST),
     "policy": Names("serving engine", ".serving.engines:ENGINES"),
+    "weights": _optional(Names("format of the weights", ".gguf_types:MIXTURES")),
+    "context": Integer(TOKENS_AT_MOST),
 }
 """Parser of each query parameter.
 
