@@ -210,7 +210,6 @@ def serve(
     from ..serving.placement import check_undivided, engine_speaks_for, with_fitted_host, with_kernels
     from ..serving.requests import parse_lengths
     from ..serving.simulator import Options, Speculation
-    from ..timing.budget import check_one_price, parse_price
 
     _check_ranking(by, advise)
     check_policy(
@@ -236,8 +235,7 @@ def serve(
     rate_per_s = None if rate is None else parse_rate(rate)
     objectives = _parse_objectives(slo, requests)
     cache_format = "f16" if policy == LLAMA_CPP else _choose_cache_format(kv_cache, precision)
-    check_one_price(price, price_of)
-    price_usd_per_h = None if price is None else parse_price(price)
+    price_usd_per_h = _parse_one_price(price, price_of)
     topology, platform_price = _find_topology(platform, link, workers)
     devices = _device_names(gpu, topology, several=advise)
     decoder, draft_decoder = _find_decoder(network), _find_draft(draft, draft_length)
@@ -382,6 +380,20 @@ def _parse_objectives(slo: str | None, requests: str | Path | None) -> tuple[Obj
     if requests is not None:
         raise BadValue("`--slo` needs distributions of lengths, not `--requests`")
     return parse_slo(slo)
+
+
+def _parse_one_price(price: float | str | None, price_of: str | None) -> float | None:
+    """Return the given price per hour; None if there is none.
+
+    Raises
+    ------
+    BadValue
+        If the price of a cloud is asked for as well.
+    """
+    from ..timing.budget import check_one_price, parse_price
+
+    check_one_price(price, price_of)
+    return None if price is None else parse_price(price)
 
 
 def _choose_cache_format(kv_cache: str | None, precision: str) -> str:
