@@ -186,13 +186,13 @@ ANSWERS: dict[str, list[Any]] = {
     "hardware audit": [record("Audit", {"devices": int, "findings": list[record("Finding", {
         "severity device field message": str})]})],
     "efficiency": [record("Efficiency", {
-        "method by device": str, "peak_flops_per_s peak_bandwidth_bytes_per_s": float,
+        "method by": str, "device": Word, "peak_flops_per_s peak_bandwidth_bytes_per_s": Number,
         "rows groups": list[dict[str, Any]], "ranks": Ranks | None, "group_by notes": Names,
         "failed": list[dict[str, str]]})],
     "kernels": [
         record("Kernels", {
-            "path format direction gpu precision": str, "configuration": dict[str, Any],
-            "peak_flops bandwidth_bytes_per_s": float, "time_s union_s": Number, "busy_s": Numbers | None,
+            "path format direction": str, "gpu precision": Word, "configuration": dict[str, Any],
+            "peak_flops bandwidth_bytes_per_s": Number, "time_s union_s": Number, "busy_s": Numbers | None,
             "classes": list[record("KernelClass", {
                 "class": str, "kernels calls": int, "time_s": float, "share": Number})],
             "kernels": list[record("Kernel", {

@@ -46,6 +46,7 @@ def sweep(
     batch_sizes: Numbers = 1,
     sequence_lengths: Numbers | None = None,
     power_limits: Powers | None = None,
+    clocks: Names | None = None,
     time_models: Names = AUTOMATIC,
     ppp: float | None = None,
     workers: Numbers = 1,
@@ -99,6 +100,9 @@ def sweep(
     power_limits : powers, optional
         Power limits of every device, such as ``"300W"``, ``"150W,200W"`` or numbers of watts (default: that of the data
         sheet, which a higher limit does not change).
+    clocks : names, optional
+        Clocks of every device: ``"base"``, ``"boost"`` or locked ones, ``"1.2GHz,1.5GHz"`` (default: those of the data
+        files).
     time_models : names
         ``default`` (as chosen by `paleo_lite.predict`) or names of `paleo_lite.timing.TIME_MODELS`.
     ppp : float, optional
@@ -178,6 +182,7 @@ def sweep(
             batch_sizes,
             sequence_lengths,
             power_limits,
+            clocks,
             time_models,
             workers,
             strategies,
@@ -197,7 +202,6 @@ def sweep(
             "--phase": phases != "inference",
             "--batch-size": str(batch_sizes) != "1",
             "--sequence-length": sequence_lengths is not None,
-            "--power-limit": power_limits is not None,
             "--time-model": time_models != AUTOMATIC,
             "--ppp": ppp is not None,
             "--workers": str(workers) != "1",
@@ -212,6 +216,8 @@ def sweep(
         space = ServingSpace(
             networks=parse_names(networks, "networks"),
             gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
+            power_limits_w=(None,) if power_limits is None else _parse_each(power_limits, parse_power_limit),
+            clocks=parse_names(clocks, "clocks") if clocks else (None,),
             precisions=parse_names("bf16" if precisions is None else precisions, "precisions"),
             weights=parse_names(weights, "weights") if weights else ("",),
             tensor=parse_numbers(tensor or 1, "tensor degrees"),
@@ -251,6 +257,7 @@ def _step_space(
     batch_sizes: Numbers,
     sequence_lengths: Numbers | None,
     power_limits: Powers | None,
+    clocks: Names | None,
     time_models: Names,
     workers: Numbers,
     strategies: Names,
@@ -277,6 +284,7 @@ def _step_space(
         networks=parse_names(networks, "networks", network_names()),
         gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
         power_limits_w=(None,) if power_limits is None else _parse_each(power_limits, parse_power_limit),
+        clocks=parse_names(clocks, "clocks") if clocks else (None,),
         precisions=parse_names(precisions, "precisions", list(PRECISION_BYTES)),
         phases=parse_names(phases, "phases", list(PHASES)),
         batch_sizes=parse_numbers(batch_sizes, "batch sizes"),

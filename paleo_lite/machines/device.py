@@ -270,6 +270,12 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max(candidates, key=lambda rate: rate.per_s)
 
 
+def check_clock(clock: str | None) -> None:
+    """Raise `BadValue` unless a clock is one of `CLOCKS`, a frequency, or None for that of the data file."""
+    if clock is not None and clock not in CLOCKS:
+        _parse_clock(clock)
+
+
 def _parse_clock(clock: str) -> float:
     """Return a locked clock in Hz."""
     try:

@@ -290,6 +290,12 @@ class Machine(msgspec.Struct, frozen=True):
             return max(rate, self.vector_peak(precision), key=lambda peak: peak.per_s)
         return rate
 
+    def relative_clock(self, precision: str) -> float:
+        """Return the clock of multiply-accumulates relative to that of the device's data file."""
+        if self.clock is None:
+            return 1.0
+        return self.peak(precision).per_s / msgspec.structs.replace(self, clock=None).peak(precision).per_s
+
     def wide_peak(self) -> PeakRate:
         """Return the peak rate of the products that a quantized network computes in 16 bits.
 

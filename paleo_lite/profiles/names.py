@@ -115,6 +115,11 @@ def classify(raw: str, category: str = "kernel") -> KernelName:
     return KernelName(name, label, raw)
 
 
+def communicates(raw: str) -> bool:
+    """Return whether a kernel belongs to a communication library, by the name that the profiler prints."""
+    return classify(raw).label == "communication"
+
+
 @lru_cache(2**16)
 def _class_of(name: str) -> tuple[bool, str]:
     """Return whether a kernel is a wrapper, and the class of its name."""
@@ -212,10 +217,16 @@ _BY_NAME = [
     for label, pattern in (
         ("memcpy", r"^memcpy|copybuffer$"),
         ("memset", r"^memset|fillbuffer"),
+        # NCCL and RCCL, MSCCL, NVSHMEM, oneCCL, HCCL; the all-reduce of vLLM, SGLang, AITER, Transformer Engine and
+        # PyTorch's symmetric memory; the exchange of experts' tokens by DeepEP (also without its namespace, as in
+        # published traces), HybridEP, MORI and TensorRT-LLM; collectives of XLA.
         (
             "communication",
-            r"nccl|rccl|nvshmem|deep_?ep::|mscclpp|cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter|sendrecv"
-            r"|all_?to_?all",
+            r"nccl|rccl|msccl|nvshmem|oneccl|(?:^|_)hcom_|cross_device_reduce|quickreduce::|userbuffers_|multimem_"
+            r"|(?:deep|hybrid)_?ep::|^mori::|^ep(?:dispatch|combine)|moe_?a2a|^(?:dispatch|combine)(?:_kernel)?$"
+            r"|(?:^|::)(?:(?:internode|intranode)(?:_ll)?::|(?:cached_)?notify_(?:dispatch|combine))"
+            r"|sendrecv|^(?!triton_).*(?:all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all)"
+            r"|^collective-permute",
         ),
         ("input", r"^dali::|^nvjpeg::"),
         (

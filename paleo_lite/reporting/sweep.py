@@ -106,8 +106,8 @@ def _count_rows(best: Best) -> str:
 
 
 _CONFIGURATION = (
-    "network", "gpu", "power_limit_w", "precision", "phase", "time_model", "answer", "scaling", "strategy", "link",
-    "collective", "workers", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
+    "network", "gpu", "power_limit_w", "clock", "precision", "phase", "time_model", "answer", "scaling", "strategy",
+    "link", "collective", "workers", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
     "attention_data_parallel", "pipeline", "replicas", "rate_per_s", "concurrency",
 )  # fmt: skip
 
@@ -115,6 +115,7 @@ _COLUMNS = [
     Column("network", "network", left=True),
     Column("gpu", "GPU", left=True),
     Column("power_limit_w", "power\nlimit", lambda limit_w: format_si(limit_w, "W", 3)),
+    Column("clock", "clock", left=True),
     Column("precision", "precision", left=True, drop_order=6),
     Column("phase", "phase", left=True, drop_order=5),
     Column("workers", "workers"),

@@ -17,6 +17,7 @@ from ..architectures import find_network, is_network_file
 from ..errors import BadValue, PaleoError
 from ..formats import FORMATS
 from ..machines import find_device
+from ..machines.device import check_clock
 from ..result import Result
 from ..serving.engines import find_engine
 from ..serving.requests import parse_lengths
@@ -37,6 +38,8 @@ Serve = Callable[..., "Serving"]
 _SERVER = (
     "networks",
     "gpus",
+    "power_limits_w",
+    "clocks",
     "precisions",
     "weights",
     "tensor",
@@ -49,7 +52,18 @@ _SERVER = (
 
 _DIMENSIONS = (*_SERVER, "rates", "concurrencies")
 
-STRING_COLUMNS = ("network", "gpu", "precision", "weights", "kv_cache", "engine", "answer", "version", "reason")
+STRING_COLUMNS = (
+    "network",
+    "gpu",
+    "clock",
+    "precision",
+    "weights",
+    "kv_cache",
+    "engine",
+    "answer",
+    "version",
+    "reason",
+)
 """Columns of strings of a sweep over servers."""
 
 INTEGER_COLUMNS = (
@@ -92,7 +106,7 @@ WITH_INTERVALS = ("ttft_p50_s", "tpot_p50_s", "latency_p50_s", "output_tokens_pe
 
 def number_columns() -> list[str]:
     """Return the names of all columns of numbers that are not integers, in their order."""
-    names = ["rate_per_s"]
+    names = ["power_limit_w", "rate_per_s"]
     for name in (*LATENCY_COLUMNS, *FIGURE_COLUMNS):
         names.append(name)
         if name in WITH_INTERVALS:
@@ -106,6 +120,8 @@ class ServingChunk(NamedTuple):
     number: int
     network: str
     gpu: str
+    power_limit_w: float | None
+    clock: str | None
     precision: str
     weights: str
     tensor: int
@@ -122,6 +138,8 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
     ----------
     networks, gpus, precisions : tuple of str
         Names of the registries.
+    power_limits_w, clocks : tuple
+        Power limits in watts and clocks of every device; None for those of its data file.
     weights : tuple of str
         Formats of the weights; empty for the precision.
     tensor, pipeline, replicas : tuple of int
@@ -154,6 +172,8 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
 
     networks: tuple[str, ...]
     gpus: tuple[str, ...]
+    power_limits_w: tuple[float | None, ...] = (None,)
+    clocks: tuple[str | None, ...] = (None,)
     precisions: tuple[str, ...] = ("bf16",)
     weights: tuple[str, ...] = ("",)
     tensor: tuple[int, ...] = (1,)
@@ -199,6 +219,8 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
                 raise BadValue(f"the sweep has duplicate {name}: {', '.join(map(str, values))}")
         if (self.rates == (None,)) == (self.concurrencies == (None,)):
             raise BadValue("a sweep over servers needs exactly one of `--rate` and `--concurrency`")
+        for clock in self.clocks:
+            check_clock(clock)
         for rate in self.rates:
             if rate is not None and not rate > 0:
                 raise BadValue(f"`--rate` must be above 0 requests per second (got {rate:g})")
@@ -284,6 +306,7 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
 
 
 _TITLES = {
+    "power_limits_w": "power limits",
     "weights": "formats of weights",
     "tensor": "tensor degrees",
     "expert_parallel": "expert-parallel degrees",
@@ -324,6 +347,8 @@ def _serve_row(
     row: dict[str, Any] = {
         "network": chunk.network,
         "gpu": chunk.gpu,
+        "power_limit_w": chunk.power_limit_w,
+        "clock": chunk.clock,
         "precision": chunk.precision,
         "weights": chunk.weights or chunk.precision,
         "engine": space.policy,
@@ -341,6 +366,8 @@ def _serve_row(
         answer = serve(
             chunk.network,
             gpu=chunk.gpu,
+            power_limit=chunk.power_limit_w,
+            clock=chunk.clock,
             precision=chunk.precision,
             weights=chunk.weights or None,
             tensor=chunk.tensor,

@@ -23,6 +23,7 @@ from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES, resolve_strategy
 from ..errors import BadValue, UnknownName
 from ..machines import find_device
+from ..machines.device import check_clock
 from ..result import Result
 from ..timing.models import TIME_MODELS
 from ..timing.optimizers import OPTIMIZERS
@@ -44,6 +45,7 @@ _DIMENSIONS = (
     "networks",
     "gpus",
     "power_limits_w",
+    "clocks",
     "precisions",
     "phases",
     "sequence_lengths",
@@ -84,11 +86,12 @@ class SizedNetwork(NamedTuple):
         return None
 
 
-class LimitedDevice(NamedTuple):
-    """A device by name, and its power limit in watts; None for that of its data sheet."""
+class DeviceSetting(NamedTuple):
+    """A device by name, its power limit in watts and its clock; None for those of its data file."""
 
     gpu: str
     power_limit_w: float | None = None
+    clock: str | None = None
 
 
 class Chunk(NamedTuple):
@@ -97,7 +100,7 @@ class Chunk(NamedTuple):
     number: int
     precision: str
     cases: tuple[tuple[SizedNetwork, str], ...]
-    devices: tuple[LimitedDevice, ...]
+    devices: tuple[DeviceSetting, ...]
     batch_sizes: tuple[int, ...]
 
 
@@ -110,6 +113,8 @@ class Space(Result, msgspec.Struct, frozen=True):
         Names of the registries.
     power_limits_w : tuple of float or None
         Power limits of every device in watts; None for that of its data sheet.
+    clocks : tuple of str or None
+        Clocks of every device, as `machines.Machine` has them; None for that of its data file.
     sequence_lengths : tuple of int or None
         Tokens per sequence for networks that read tokens; in ``decode`` tokens in the KV cache.
     batch_sizes : tuple of int
@@ -137,6 +142,7 @@ class Space(Result, msgspec.Struct, frozen=True):
     networks: tuple[str, ...]
     gpus: tuple[str, ...]
     power_limits_w: tuple[float | None, ...] = (None,)
+    clocks: tuple[str | None, ...] = (None,)
     precisions: tuple[str, ...] = ("fp32",)
     phases: tuple[str, ...] = ("inference",)
     sequence_lengths: tuple[int | None, ...] = (None,)
@@ -174,6 +180,8 @@ class Space(Result, msgspec.Struct, frozen=True):
         check_names("scaling", self.scalings, SCALINGS)
         check_names("collective", self.collectives, ("", *COLLECTIVES))
         check_names("optimizer", (self.optimizer,), OPTIMIZERS)
+        for clock in self.clocks:
+            check_clock(clock)
         if any(STRATEGIES[resolve_strategy(name)].divides_blocks for name in self.strategies):
             raise BadValue("`sweep` does not support tensor or pipeline parallelism of blocks; use `paleo-lite scale`")
         for name in _DIMENSIONS:
@@ -290,9 +298,9 @@ class Space(Result, msgspec.Struct, frozen=True):
         return [tuple(cases) for cases in (other_networks, language_models, generation) if cases]
 
     @property
-    def devices(self) -> tuple[LimitedDevice, ...]:
-        """Every device under every power limit."""
-        return tuple(LimitedDevice(gpu, limit_w) for gpu, limit_w in product(self.gpus, self.power_limits_w))
+    def devices(self) -> tuple[DeviceSetting, ...]:
+        """Every device under every power limit, at every clock."""
+        return tuple(DeviceSetting(*setting) for setting in product(self.gpus, self.power_limits_w, self.clocks))
 
     def max_chunk_lengths(self) -> tuple[int, int, int]:
         """Return the maximum number of cases, devices and batch sizes of a chunk."""

@@ -5,6 +5,7 @@ Tests: profile_analysis/recorded_device.py.
 
 from __future__ import annotations
 
+import gzip
 import sqlite3
 
 import pytest
@@ -12,12 +13,12 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from measured import DATA
-from paleo_lite.api.profiles import efficiency, kernels
+from paleo_lite.api.profiles import compare, efficiency, kernels
 from paleo_lite.errors import BadValue
 from paleo_lite.profile_analysis.recorded_device import (
     RecordedGpu,
     candidate_devices,
-    explain_missing_device,
+    describe_missing_device,
     identify_device,
     recorded_gpus,
 )
@@ -100,9 +101,53 @@ def test_the_databases_of_nsys_and_rocprofv3(tmp_path):
 def test_no_device_is_guessed():
     ambiguous = next((PROFILES / "torch_chrome_trace_resnet50").glob("*.gz"))
     unknown = PROFILES / "hta" / "timeline_analysis__sampled_rank-0.json.gz"
-    assert "Tesla V100-DGXS-32GB, which can be v100-pcie, v100-sxm2" in explain_missing_device(open_profile(ambiguous))
+    assert (
+        "Tesla V100-DGXS-32GB, which can be v100-pcie, v100-sxm2"
+        in describe_missing_device(open_profile(ambiguous)).request
+    )
+    assert (
+        kernels(unknown).notes[0].endswith("does not record its device: shares of peak and bounds need `--gpu DEVICE`")
+    )
     with pytest.raises(BadValue, match="does not record its device: use `--gpu DEVICE`"):
-        efficiency(unknown, jobs=1)
+        efficiency(unknown, method="notebook", jobs=1)
+
+
+@pytest.mark.needs_data
+def test_a_device_that_the_registry_lacks(tmp_path):
+    """Everything that needs no peak is answered as on a known device; one line says what cannot be."""
+    path = tmp_path / "trace.json"
+    path.write_bytes(gzip.decompress(QWEN.read_bytes()).replace(b"NVIDIA H100 80GB HBM3", b"NVIDIA H199 80GB HBM3"))
+    known, unknown = efficiency(QWEN, jobs=1), efficiency(path, jobs=1)
+    assert unknown.device.name == "NVIDIA H199 80GB HBM3" and unknown.peak is None
+    (row,), (expected,) = unknown.rows, known.rows
+    for name in (
+        "busy_share",
+        "idle_s",
+        "gaps",
+        "communication_s",
+        "critical_path",
+        "kernel_s",
+        "flops_per_s",
+        "steps",
+    ):
+        assert row[name] == expected[name]
+    assert row["mfu"] is row["flops_efficiency"] is row["bandwidth_efficiency"] is row["peak_flops_per_s"] is None
+    assert all(operator["of_peak"] is operator["bound"] is None for operator in row["operators"])
+    note = "trace.json was taken on NVIDIA H199 80GB HBM3, which is not in the registry: shares of peak and bounds need"
+    document = unknown.document()
+    assert [text for text in document.notes if "H199" in text] == [f"{note} `--gpu DEVICE`"]
+    assert "which has no known peaks; no share of peak, busy" in document.title
+    assert unknown.to_dict()["device"] is None
+
+    report, reference = kernels(path), kernels(QWEN)
+    assert [(row.name, row.label, row.time_s) for row in report.kernels] == [
+        (row.name, row.label, row.time_s) for row in reference.kernels
+    ]
+    assert report.by_class() == reference.by_class() and report.busy_s == reference.busy_s
+    assert all(row.flops_efficiency is row.bound is None for row in report.kernels)
+    assert report.notes[0] == f"{note} `--gpu DEVICE`" and "no share of peak" in report.document().title
+    with pytest.raises(BadValue, match="H199 80GB HBM3, which is not in the registry: use `--gpu DEVICE`"):
+        compare(path, predict="alexnet", batch_size=1)
 
 
 @pytest.mark.needs_data
