@@ -213,7 +213,7 @@ def test_kernels_of_communication_libraries_communicate(name: str) -> None:
     ("name", "label"),
     [
         ("void flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128>>(Flash_fwd_params)", "attention"),
-        ("triton_red_fused_all_reduce_add_native_layer_norm_0", "normalization"),
+        ("triton_red_fused_all_reduce_add_native_layer_norm_0", "reduction"),
         ("void at::native::index_elementwise_kernel<128, 4>(int)", "indexing"),
     ],
 )
