@@ -62,7 +62,7 @@ Memory = record("Memory", {
     ],
 })  # fmt: skip
 Run = record("Run", {
-    "samples hours": float, "steps": int, "cost_usd kwh": Number,
+    "samples hours": float, "steps": int, "cost_usd kwh": Number, "price": Word,
     "hours_interval cost_interval kwh_interval": list[float] | None,
 })  # fmt: skip
 Site = record("Site", {"energy_j": float, "usd co2_g": Number})

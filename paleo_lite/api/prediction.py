@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,7 @@ def predict(
     packing: bool = False,
     mean_length: float | None = None,
     price: float | str | None = None,
+    price_of: str | None = None,
     electricity: float | str | None = None,
     carbon_intensity: float | str | None = None,
     pue: float | None = None,
@@ -173,6 +175,8 @@ def predict(
         Mean tokens per sample, with `packing`.
     price : float or str, optional
         US dollars per hour of the device; by default its rental price on record.
+    price_of : str, optional
+        Cloud whose price of the device is used, ``"AWS"`` or ``"cheapest"``, instead of `price`.
     electricity, carbon_intensity : float or str, optional
         Price and grams of CO2 per kWh, ``"0.12 USD/kWh"`` and ``"400 g/kWh"``, for the cost of the energy in ``site``.
     pue : float, optional
@@ -319,8 +323,9 @@ def predict(
     from ..timing.budget import Amount, make_budget
 
     amount = Amount(None, samples, tokens, epochs, packing, mean_length)
-    budget = make_budget(machine.device, amount, price, sequence_tokens=workload.network.tokens)
-    return structs.replace(prediction, budget=budget)
+    budget = make_budget(machine.device, amount, price, price_of=price_of, sequence_tokens=workload.network.tokens)
+    notes = (*prediction.notes, *budget.price_notes(date.today()))
+    return structs.replace(prediction, budget=budget, notes=notes)
 
 
 def predict_network(network: Any, **arguments: Any) -> Prediction:
@@ -578,6 +583,7 @@ def predict_several(
     packing: bool = False,
     mean_length: float | None = None,
     price: float | str | None = None,
+    price_of: str | None = None,
     electricity: float | str | None = None,
     carbon_intensity: float | str | None = None,
     pue: float | None = None,
@@ -597,7 +603,7 @@ def predict_several(
         As for `predict`, the same for all combinations.
     hardware_files, calibration, training, fit_batch, execution, attention, weights
         As for `predict`, the same for all combinations.
-    samples, tokens, epochs, packing, mean_length, price, electricity, carbon_intensity, pue, host_watts
+    samples, tokens, epochs, packing, mean_length, price, price_of, electricity, carbon_intensity, pue, host_watts
         As for `predict`, the same for all combinations.
     memory : bool
         Whether the peak memory of networks is estimated at inference, too.
@@ -658,6 +664,7 @@ def predict_several(
                 packing=packing,
                 mean_length=mean_length,
                 price=price,
+                price_of=price_of,
                 electricity=electricity,
                 carbon_intensity=carbon_intensity,
                 pue=pue,

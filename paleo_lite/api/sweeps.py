@@ -13,12 +13,13 @@ from ..distributed.collectives import COLLECTIVES
 from ..distributed.strategies import resolve_strategy
 from ..errors import BadValue
 from ..machines import list_devices
+from ..machines.prices import CHEAPEST, find_cloud_name
 from ..machines.registry import parse_power_limit
 from ..sweeps.best import Best, find_best
 from ..sweeps.run import Sweep, run_sweep
 from ..sweeps.serving import ServingSpace
 from ..sweeps.space import AUTOMATIC, MAX_UNCONFIRMED_ROWS, Space, parse_names, parse_numbers
-from ..timing.budget import parse_price
+from ..timing.budget import check_one_price, parse_price
 from ..units import PRECISION_BYTES, parse_quantity
 from .arguments import Paths, to_paths
 from .serve import parse_rate, serve
@@ -57,6 +58,7 @@ def sweep(
     optimizer: str = "sgd",
     samples: float | str = 1e6,
     price: float | str | None = None,
+    price_of: str | None = None,
     power: float | str | None = None,
     rates: Rates | None = None,
     concurrencies: Numbers | None = None,
@@ -115,6 +117,8 @@ def sweep(
         Number of samples that hours, cost and energy refer to.
     price, power : float or str, optional
         US dollars per hour and watts of one device, instead of its recorded price and the power model.
+    price_of : str, optional
+        Cloud whose prices are used, ``"AWS"`` or ``"cheapest"``; costs on devices that it does not list are unknown.
     rates : number, sequence of numbers, or str, optional
         Requests per second: the sweep simulates servers of language models, as `paleo_lite.serve` does, and the
         parameters of steps (from `phases` to `collectives`, and `power`) do not apply.
@@ -154,6 +158,9 @@ def sweep(
         If a name is unknown, the output file exists, the sweep is too large, or an extra is missing.
     """
     hardware_paths = to_paths(hardware_files)
+    check_one_price(price, price_of)
+    if price_of is not None and price_of != CHEAPEST:
+        find_cloud_name(price_of)  # raises UnknownName
     server_options = {
         "--tensor": tensor,
         "--expert-parallel": expert_parallel,
@@ -194,6 +201,7 @@ def sweep(
             optimizer=optimizer,
             samples=parse_quantity(samples, ""),
             price_usd_per_h=None if price is None else parse_price(price),
+            price_of=price_of,
             power_w=None if power is None else parse_quantity(power, "W"),
         )
         answer = choose_model
@@ -235,6 +243,7 @@ def sweep(
             seed=seed or 0,
             link=_single_link(links),
             price_usd_per_h=None if price is None else parse_price(price),
+            price_of=price_of,
             hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
         ).resolve_names()
         answer = serve
@@ -270,6 +279,7 @@ def _step_space(
     optimizer: str,
     samples: float,
     price_usd_per_h: float | None,
+    price_of: str | None,
     power_w: float | None,
 ) -> Space:
     """Return the space of a sweep over steps."""
@@ -299,6 +309,7 @@ def _step_space(
         optimizer=optimizer,
         samples=samples,
         price_usd_per_h=price_usd_per_h,
+        price_of=price_of,
         power_w=power_w,
         hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
     ).resolve_names()

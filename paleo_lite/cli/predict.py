@@ -78,6 +78,7 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, to_l
 @options.amount_of_tokens()
 @options.epochs()
 @options.price()
+@options.price_of()
 @options.facility()
 @options.fit_batch()
 @click.option("--memory", is_flag=True, cls=OutputOption, help="Show the peak memory by part.")

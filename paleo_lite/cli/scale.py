@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @options.amount_of_tokens()
 @options.epochs()
 @options.price()
+@options.price_of()
 @options.facility()
 @options.batch_size(
     default=None,

@@ -173,6 +173,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     help="What --advise ranks by: the cost of a token, or its joules.",
 )
 @options.price()
+@options.price_of()
 @options.facility()
 @options.time_model("")
 @options.calibration()

@@ -149,6 +149,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
     help="Number of samples for hours, cost and energy.",
 )
 @options.price()
+@options.price_of()
 @click.option(
     "--power",
     type=Quantity("W"),

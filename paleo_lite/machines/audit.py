@@ -8,7 +8,7 @@ sparse peak stored as dense, a board's figure on a die, the base clock instead o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date
 from itertools import pairwise
 from typing import Literal
@@ -17,8 +17,10 @@ import msgspec
 
 from ..errors import BadQuantity
 from ..units import format_si, parse_quantity
+from .clouds import Cloud
 from .device import Device, Figure, LinkRegistry, Peak
-from .registry import list_figures, normalize_name
+from .names import normalize_name
+from .registry import list_figures
 
 TOLERANCE = 0.015
 """Relative deviation attributed to rounding on data sheets."""
@@ -117,6 +119,26 @@ def audit_links(links: LinkRegistry) -> list[AuditFinding]:
     if not findings:
         findings += [AuditFinding("links", identity, text) for identity, text in _link_sums(links)]
     names = {identity: [link.name, *link.aliases] for identity, link in links.link.items()}
+    return [*findings, *_check_names(names)]
+
+
+def audit_clouds(clouds: Iterable[Cloud], devices: Mapping[str, Device]) -> list[AuditFinding]:
+    """Check clouds: that their devices exist, dates of prices, sources that nothing names, and unique names."""
+    findings = []
+    names = {}
+    for cloud in clouds:
+        unused = set(cloud.sources)
+        for instance in cloud.instances:
+            names[f"{cloud.name} {instance.name}"] = [instance.name, *instance.aliases]
+            if instance.device not in devices:
+                message = f"the device {instance.device!r} does not exist"
+                findings.append(AuditFinding(cloud.name, instance.name, message))
+            if instance.price is not None:
+                unused.discard(instance.price.source)
+                if instance.price.date > date.today():
+                    message = f"listed {instance.price.date}, which is in the future"
+                    findings.append(AuditFinding(cloud.name, instance.name, message))
+        findings += [AuditFinding(cloud.name, "sources", f"no price names {key!r}") for key in sorted(unused)]
     return [*findings, *_check_names(names)]
 
 

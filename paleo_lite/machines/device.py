@@ -6,7 +6,7 @@ it. Figures are text with a unit (``"480 GB/s"``); the properties convert them t
 
 from __future__ import annotations
 
-from datetime import date
+import datetime
 from typing import Literal, get_args
 
 import msgspec
@@ -23,6 +23,10 @@ CLOCKS = ("base", "boost")
 """Clocks that a prediction may use; the third is a separate clock of tensor cores on some data sheets."""
 UNITS: tuple[str, ...] = get_args(Unit)
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4"]
+
+
+DAYS_OF_A_YEAR = 365
+"""Age above which an answer says that its price is old."""
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,17 +51,35 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Date of the listing.
     note : str
         Scope of the price: on demand or reserved, region, with or without the host.
+    cloud : str
+        Who asks it: ``"AWS"``.
     """
 
     value: str
     source: str
-    date: date
+    date: datetime.date
     note: str = ""
+    cloud: str = ""
 
     @property
     def usd_per_h(self) -> float:
         """US dollars per hour."""
         return parse_quantity(self.value, "USD/h")
+
+    def describe(self) -> str:
+        """Return the price with who asks it, such as ``6.88 USD/h (AWS, 2026-11-09: an eighth of p5.48xlarge)``."""
+        listed = f"{self.cloud}, {self.date}" if self.cloud else f"{self.date}"
+        return f"{self.usd_per_h:g} USD/h ({': '.join(filter(None, (listed, self.note)))})"
+
+    def is_old(self, today: datetime.date) -> bool:
+        """Return whether the price is older than a year."""
+        return (today - self.date).days > DAYS_OF_A_YEAR
+
+    def notes(self, today: datetime.date) -> list[str]:
+        """Return a note if the price is older than a year."""
+        if not self.is_old(today):
+            return []
+        return [f"the price, {self.describe()}, is older than a year: give `--price` or `--price-of`"]
 
 
 class Peak(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

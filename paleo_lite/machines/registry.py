@@ -17,9 +17,10 @@ import msgspec
 from ..errors import AmbiguousName, BadDevice, BadQuantity, BadValue, UnknownName, UnknownPrecision
 from ..files import file_exists, read_typed, shipped_folder
 from ..units import format_si, parse_quantity
+from .clouds import find_instance
 from .device import REQUESTED_LIMIT, Clock, Device, Figure, LinkRegistry, PeakRate
+from .names import normalize_name
 
-_MAKER_BEFORE_NAME = re.compile(r"^(?:nvidia|amd|intel|tesla|geforce|quadro|instinct|radeon)+(?=.)")
 _SERIES_BEFORE_NAME = re.compile(r"^(?:rtx|gtx)(?=a?\d|pro)")
 """Prefixes of consumer and workstation GPUs that people leave out: ``4090``."""
 
@@ -108,6 +109,8 @@ def _shipped_device_of_id(device_id: str) -> Device | None:
 def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     """Return the device with a name, from the registry and further files; a device is returned unchanged.
 
+    The name of an instance of a cloud (``g5.xlarge``) stands for its device.
+
     Raises
     ------
     UnknownName
@@ -137,6 +140,9 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
         return family[0]
     if len(family) > 1:
         raise _ambiguous_device(name, family)
+    instance = find_instance(name)
+    if instance is not None:
+        return devices[instance.device]
     near = f"The nearest is {family[0].id}. " if family else ""
     raise UnknownName("GPU", name, devices, f"{near}'paleo-lite hardware list' shows all.")
 
@@ -176,12 +182,6 @@ def _ambiguous_device(name: str, devices: Sequence[Device]) -> AmbiguousName:
             figures.append(f"{device.power_w:g} W")
         differences.append(f"{device.id} ({', '.join(figures)})")
     return AmbiguousName("GPU", name, [device.id for device in ordered], differences)
-
-
-def normalize_name(name: str) -> str:
-    """Return a name in lower case without separators and manufacturer."""
-    joined = re.sub(r"[^a-z0-9]", "", name.lower())
-    return _MAKER_BEFORE_NAME.sub("", joined)
 
 
 def _normalized_names(device: Device) -> set[str]:

@@ -15,7 +15,8 @@ import msgspec
 
 from ..errors import BadValue, PaleoError
 from ..machines import Device, PeakRate
-from ..machines.registry import find_device, list_devices, normalize_name
+from ..machines.names import normalize_name
+from ..machines.registry import find_device, list_devices
 from ..profiles.detect import Profile, is_gzip, open_decompressed, read_head
 from ..profiles.sqlite_file import MAGIC, open_readonly, tables_of
 from ..text import make_printable

@@ -356,7 +356,8 @@ def run_fact(run: TrainingRun) -> tuple[str, str]:
     for part, interval in zip(parts, intervals):
         between = "" if interval is None else f" ({format_number(interval[0])} to {format_number(interval[1])})"
         texts.append(part + between)
-    return "whole run", f"{run.steps:,} steps: {', '.join(texts)}"
+    price = "" if run.price is None else f"; at {run.price}"
+    return "whole run", f"{run.steps:,} steps: {', '.join(texts)}{price}"
 
 
 def memory_tables(fit: MemoryFit, by_part: bool) -> list[Table]:

@@ -68,6 +68,9 @@ def best_page(best: Best) -> Document:
         notes.append(f"{best.bounds:,} rows that match are bounds, not forecasts; --bounds ranks them as well")
     if len({row.get("answer") for row in rows}) > 1:
         notes.append("bounds (the limit of the data sheet) and forecasts (the expected time) are ranked together")
+    prices = dict.fromkeys((row["gpu"], row["price"]) for row in rows if row.get("price"))
+    if prices and any(row.get("cost") is not None for row in rows):
+        facts.append(("prices", "; ".join(f"{gpu} {price}" for gpu, price in prices)))
     return Document(title, facts, [Table("", shown, rows).drop_empty_columns()], notes, raw_table(best.rows))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import date
 from typing import Any, ClassVar
 
 import msgspec
@@ -355,6 +356,7 @@ def answer(
         shown["watts_per_gpu"] = _at_most(shown["watts_per_gpu"], device.power_w)
     launched = launch(deployment)
     all_notes += launched.notes
+    all_notes += deployment.price_notes(date.today())
     from ..timing import describe_model
 
     return Serving(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import numpy as np
 from ..distributed.collectives import point_to_point_time_s
 from ..distributed.links import Topology, link_inside_nodes, link_rate
 from ..errors import BadValue
-from ..machines import Device
+from ..machines import Device, Price
 from ..timing.facility import Facility
 from .cache import CacheRoom, cached_bytes, measure_room
 from .engines import Engine
@@ -44,6 +45,8 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         Draft network of speculative decoding.
     price_usd_per_h : float or None
         Price of one device per hour; None if unknown.
+    listing : Price or None
+        Listing that the price comes from; None if it was given.
     facility : Facility or None
         What surrounds the devices; None if it is not described.
     """
@@ -55,6 +58,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     options: Options = Options()
     draft: ModelOnDevice | None = None
     price_usd_per_h: float | None = None
+    listing: Price | None = None
     facility: Facility | None = None
 
     def __post_init__(self) -> None:
@@ -67,6 +71,13 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             )
         if self.draft is not None and self.on_device.pipeline.degree > 1:
             raise BadValue("`--draft` is not modelled with `--pipeline`: leave it out, as for drafting with n-grams")
+
+    def price_notes(self, today: date) -> list[str]:
+        """Return a note on whose price costs use, and on its age if it is older than a year."""
+        if self.listing is None:
+            return []
+        old = self.listing.notes(today)
+        return old or [f"costs are at {self.listing.describe()}"]
 
     @property
     def devices(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from datetime import date
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -22,7 +23,8 @@ from ..distributed.links import Topology, flat_topology, link_inside_nodes, link
 from ..distributed.scale import predict_step
 from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, PaleoError, UnknownPrecision
-from ..machines import Device, Machine, find_device
+from ..machines import Device, Machine, Price, find_device
+from ..machines.prices import choose_price
 from ..machines.registry import limit_power
 from ..timing.activity import Activity
 from ..timing.broadcast import Passes, keep_freed_memory
@@ -91,6 +93,7 @@ STRING_COLUMNS = (
     "calibration",
     "answer",
     "version",
+    "price",
     "reason",
 )
 """Columns of strings."""
@@ -167,6 +170,8 @@ class Grid:
         Devices of the chunk, at their clocks.
     devices : list of Device
         The same without clocks.
+    listings : list of Price or None
+        Price of each device; None if none is on record, or a price is given.
     models : dict of (int, int) to TimeModel
         Available time models by the indices of device and model.
     shape : tuple of int
@@ -185,6 +190,7 @@ class Grid:
         self.space, self.chunk = space, chunk
         self.machines: list[Machine] = [load_machine(device, space.hardware_files) for device in chunk.devices]
         self.devices: list[Device] = [machine.device for machine in self.machines]
+        self.listings: list[Price | None] = [_listing(device, space) for device in self.devices]
         self.shape = (len(chunk.cases), len(self.devices), *space.inner_shape, len(chunk.batch_sizes))
         self.columns: dict[str, Floats] = {}
         self.collective = StringColumn(np.full(self.shape, -1, dtype=np.int32))
@@ -246,6 +252,23 @@ def load_machine(setting: DeviceSetting, files: tuple[str, ...]) -> Machine:
     if setting.power_limit_w is not None:
         device = limit_power(device, setting.power_limit_w)
     return Machine(device, setting.clock)
+
+
+def _listing(device: Device, space: Space) -> Price | None:
+    """Return the price on record of a device; None if none is, or a price is given."""
+    if space.price_usd_per_h is not None:
+        return None
+    try:
+        return choose_price(device, space.price_of)
+    except BadValue:  # the cloud does not list the device
+        return None
+
+
+def _price_text(listing: Price | None, today: date) -> str:
+    """Return a price with who asks it and whether it is old; empty without one."""
+    if listing is None:
+        return ""
+    return listing.describe() + (", older than a year" if listing.is_old(today) else "")
 
 
 def _refuse_indivisible_work(grid: Grid) -> None:
@@ -570,7 +593,7 @@ def _fill_memory(grid: Grid) -> None:
 
 def _fill_derived_columns(grid: Grid, single: SingleWorkerTimes) -> None:
     """Fill the columns that follow from the step time."""
-    space, columns, devices = grid.space, grid.columns, grid.devices
+    space, columns = grid.space, grid.columns
     time_s, workers = columns["time_s"], broadcast_along(grid.workers, "workers")
     is_weak = broadcast_along([scaling == "weak" for scaling in space.scalings], "scaling")
     throughput = broadcast_along(grid.batches, "batch") * np.where(is_weak, workers, 1) / time_s
@@ -584,7 +607,7 @@ def _fill_derived_columns(grid: Grid, single: SingleWorkerTimes) -> None:
     worker_flops = np.where(grid.per_worker > 0, single.flops[:, single.index_of(grid.per_worker)], np.nan)
     flops = broadcast_along(worker_flops, "case", "scaling", "workers", "batch")
     peaks = [_peak_per_s(machine, grid.chunk.precision) for machine in grid.machines]
-    prices = [space.price_usd_per_h or device.rent_usd_per_h for device in devices]
+    prices = [space.price_usd_per_h or (listing and listing.usd_per_h) for listing in grid.listings]
     # An unknown value, None, becomes NaN, and so do the columns that depend on it.
     peak = broadcast_along(np.array(peaks, dtype=np.float64), "device")
     price = broadcast_along(np.array(prices, dtype=np.float64), "device")
@@ -681,5 +704,6 @@ def _make_table(grid: Grid) -> Columns:
         "answer": strings(answers, "device", "model"),
         "version": strings([__version__]),
         **{name: grid.columns[name].ravel() for name in NUMBER_COLUMNS},
+        "price": strings([_price_text(listing, date.today()) for listing in grid.listings], "device"),
         "reason": grid.reason,
     }

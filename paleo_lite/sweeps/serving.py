@@ -163,7 +163,9 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
     link : str or None
         Link between the devices of a replica; by default the fastest of each device.
     price_usd_per_h : float or None
-        Price of one device; None uses the price of its hardware file.
+        Price of one device; None uses the price on record.
+    price_of : str or None
+        Cloud whose prices are used, as for `machines.prices.choose_price`.
     hardware_files : tuple of str
         Files with further devices.
     """
@@ -191,6 +193,7 @@ class ServingSpace(Result, msgspec.Struct, frozen=True):
     seed: int = 0
     link: str | None = None
     price_usd_per_h: float | None = None
+    price_of: str | None = None
     hardware_files: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -385,6 +388,7 @@ def _serve_row(
             num_requests=space.num_requests,
             seed=space.seed,
             price=space.price_usd_per_h,
+            price_of=space.price_of,
             hardware_files=space.hardware_files,
         )
     except PaleoError as error:

@@ -132,7 +132,9 @@ class Space(Result, msgspec.Struct, frozen=True):
     samples : float
         Number of samples that hours, cost and energy refer to.
     price_usd_per_h, power_w : float or None
-        Price and power of one device; None uses the price of its hardware file and the power model.
+        Price and power of one device; None uses the price on record and the power model.
+    price_of : str or None
+        Cloud whose prices are used, as for `machines.prices.choose_price`.
     hardware_files : tuple of str
         Files with further devices.
     """
@@ -157,6 +159,7 @@ class Space(Result, msgspec.Struct, frozen=True):
     optimizer: str = "sgd"
     samples: float = 1e6
     price_usd_per_h: float | None = None
+    price_of: str | None = None
     power_w: float | None = None
     hardware_files: tuple[str, ...] = ()
 

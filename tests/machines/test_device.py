@@ -12,7 +12,7 @@ import pytest
 from measured import REFERENCES
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.machines.device import Device, LinkRegistry, Peak
-from paleo_lite.machines.registry import normalize_name
+from paleo_lite.machines.names import normalize_name
 from paleo_lite.units import parse_quantity
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import pytest
 from paleo_lite.errors import AmbiguousName, BadDevice, UnknownName, UnknownPrecision
 from paleo_lite.files import shipped_folder
 from paleo_lite.machines import Machine, find_device, list_devices, read_device, read_links
-from paleo_lite.machines.registry import normalize_name
+from paleo_lite.machines.names import normalize_name
 
 
 @pytest.mark.parametrize(
