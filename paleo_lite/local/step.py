@@ -106,9 +106,10 @@ def prompt_peak_per_s(device: Device) -> float:
 def lane_cycles_per_s(device: Device) -> float:
     """Return the fp32 lanes of a device times its clock."""
     clock_hz = device.clock_hz(device.clocks.default)
-    if clock_hz is None:
-        raise BadValue(f"{device.name} has no clock on record")
-    return float(device.cores.fp32_lanes.value) * clock_hz
+    lanes = device.cores.fp32_lanes
+    if clock_hz is None or lanes is None:
+        raise BadValue(f"{device.name} has no {'clock' if clock_hz is None else 'lanes'} on record")
+    return float(lanes.value) * clock_hz
 
 
 def piece_s(piece: Piece, device: Device, constants: BackendConstants) -> float:

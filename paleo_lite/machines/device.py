@@ -105,10 +105,13 @@ class Peak(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cores(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Number of multiprocessors (SM, CU, CPU core) and of all their fp32 lanes (CUDA cores)."""
+    """Number of multiprocessors (SM, CU, CPU core) and of all their fp32 lanes (CUDA cores).
+
+    An accelerator without published lanes has none on record.
+    """
 
     multiprocessors: Figure
-    fp32_lanes: Figure
+    fp32_lanes: Figure | None = None
 
 
 class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,7 +158,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Stem of its file, ``k80``.
     scope : str
         Scope of the figures: ``die`` (one device that a program sees), ``board`` or ``package`` (several), ``module``
-        (a system on a chip) or ``cpu`` (one socket).
+        (a system on a chip), ``cpu`` (one socket) or ``accelerator`` (a chip with its own instruction set, whose makers
+        publish rates without lanes and clocks).
     laptop : bool
         Whether it is built into laptops, which limit its clock and power differently.
     parts : BoardParts or None
@@ -176,7 +180,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vendor: str
     architecture: str
     chip: str
-    scope: Literal["die", "board", "package", "module", "cpu"]
+    scope: Literal["die", "board", "package", "module", "cpu", "accelerator"]
     year: int
     cores: Cores
     clocks: Clocks

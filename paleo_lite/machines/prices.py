@@ -47,7 +47,7 @@ def _price_per_device(instance: Instance) -> Price | None:
         return None
     part = instance.name if instance.devices == 1 else f"one of the {instance.devices} devices of {instance.name}"
     note = ", ".join(filter(None, (part, price.note, "host included")))
-    value = f"{price.usd_per_h / instance.devices:.6g} USD/h"
+    value = f"{price.usd_per_h / instance.devices!r} USD/h"
     return msgspec.structs.replace(price, value=value, note=note)
 
 

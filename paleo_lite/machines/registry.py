@@ -24,6 +24,9 @@ from .names import normalize_name
 _SERIES_BEFORE_NAME = re.compile(r"^(?:rtx|gtx)(?=a?\d|pro)")
 """Prefixes of consumer and workstation GPUs that people leave out: ``4090``."""
 
+SCOPES_WITHOUT_CLOCK = ("cpu", "accelerator")
+"""Scopes of devices whose peaks may be on record without a clock."""
+
 _MAX_FILE_BYTES = 2**20
 _T = TypeVar("_T")
 
@@ -47,7 +50,7 @@ def read_device(path: Path) -> Device:
             raise BadDevice(f"{path}: {field} must be above 0 (got {figure.value!r})")
     if not device.peaks:
         raise BadDevice(f"{path}: at least one [[peaks]] is required")
-    if device.clock_hz(device.clocks.default) is None and device.scope != "cpu":
+    if device.clock_hz(device.clocks.default) is None and device.scope not in SCOPES_WITHOUT_CLOCK:
         raise BadDevice(f"{path}: clocks: the default clock {device.clocks.default} has no value")
     return device
 
@@ -59,7 +62,8 @@ _shipped_device = cache(read_device)
 def list_figures(device: Device) -> Iterator[tuple[str, str, Figure]]:
     """Yield all figures of a device with their required units: (field, unit, figure)."""
     yield "cores.multiprocessors", "", device.cores.multiprocessors
-    yield "cores.fp32_lanes", "", device.cores.fp32_lanes
+    if device.cores.fp32_lanes is not None:
+        yield "cores.fp32_lanes", "", device.cores.fp32_lanes
     for clock in get_args(Clock):
         figure = getattr(device.clocks, clock)
         if figure is not None:
