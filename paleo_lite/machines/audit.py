@@ -47,7 +47,8 @@ TENSOR_RATES = {
 """Dense tensor FLOP per cycle and multiprocessor (a multiply-accumulate is 2), by compute capability or gfx target.
 
 Sources: the architecture white papers of NVIDIA's Volta to Blackwell and AMD's CDNA 1 to 4. The rates of Jetson modules
-(7.2, 8.7, 11.0), of the B300's int8 and fp4 and of Intel's Xe2 follow from TOPS, multiprocessors and clocks on data sheets.
+(7.2, 8.7, 11.0), of the B300's int8 and fp4 and of Intel's Xe2 follow from TOPS, multiprocessors and clocks on data
+sheets.
 """
 
 GEFORCE_HALVES = {"7.5", "8.6", "8.9", "12.0"}

@@ -1,7 +1,7 @@
 """The device that a profile was taken on, from the properties recorded by the profiler.
 
-Sources: ``deviceProperties`` of PyTorch's traces, ``TARGET_INFO_GPU`` of Nsight Systems, the agents of rocprofv3's
-database and JSON, and the names in the tables of nvprof and Nsight Compute.
+Sources: ``deviceProperties`` of PyTorch's traces (2021: ``computeProperties``), ``TARGET_INFO_GPU`` of Nsight
+Systems, the agents of rocprofv3's database and JSON, and the names in the tables of nvprof and Nsight Compute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..profiles.detect import Profile, is_gzip, open_decompressed, read_head
 from ..profiles.sqlite_file import MAGIC, open_readonly, tables_of
 from ..text import make_printable
 
-_PROPERTIES = re.compile(rb'"deviceProperties"\s*:\s*(\[.*?\])', re.DOTALL)
+_PROPERTIES = re.compile(rb'"(?:device|compute)Properties"\s*:\s*(\[.*?\])', re.DOTALL)
 _TAIL_BYTES = 2**17
 _CHUNK_BYTES = 2**20
 _GPU_IN_TABLE = re.compile(
@@ -70,10 +70,9 @@ def recorded_gpus(profile: Profile) -> tuple[RecordedGpu, ...]:
 
 def _gpus_in_trace(path: Path, head: bytes) -> list[RecordedGpu]:
     """Return the GPUs in the properties of a PyTorch trace, which are written before or after the events."""
-    text = head
-    if b'"deviceProperties"' not in head:
-        text = _read_tail(path)
-    match = _PROPERTIES.search(text)
+    match = _PROPERTIES.search(head)
+    if match is None:
+        match = _PROPERTIES.search(_read_tail(path))
     if match is None:
         return []
     try:

@@ -224,14 +224,14 @@ _BY_NAME = [
             "communication",
             r"nccl|rccl|msccl|nvshmem|oneccl|(?:^|_)hcom_|cross_device_reduce|quickreduce::|userbuffers_|multimem_"
             r"|(?:deep|hybrid)_?ep::|^mori::|^ep(?:dispatch|combine)|moe_?a2a|^(?:dispatch|combine)(?:_kernel)?$"
-            r"|(?:^|::)(?:(?:internode|intranode)(?:_ll)?::|(?:cached_)?notify_(?:dispatch|combine))"
+            r"|(?:^|::)(?:(?:internode|intranode)(?:_ll)?::|(?:cached_)?notify_(?:dispatch|combine)|get_dispatch_layout)"
             r"|sendrecv|^(?!triton_).*(?:all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all)"
             r"|^collective-permute",
         ),
         ("input", r"^dali::|^nvjpeg::"),
         (
             "attention",
-            r"fmha|flash_?(?:fwd|bwd|attn|attention)|attention|sdpa|(?:^|_)attn_?(?:fwd|bwd)|mha_(?:fwd|bwd)"
+            r"fmha|flash_?(?:fwd|bwd|attn|attention)|attention|sdpa|(?:^|_)attn_?(?:fwd|bwd)|mha_(?:fwd|bwd)|compute_attn"
             r"|bwd_kernel_(?:dk|dq|fuse)|(?:prefill|decode)with\w*kvcache|_fwd_(?:grouped_)?kernel_stage[12]|mla_decode",
         ),
         ("convolution_winograd", r"winograd"),
@@ -255,8 +255,8 @@ _BY_NAME = [
         ("batch_norm", r"(?:^|[:_])bn_(?:fw|bw)|batch_?norm"),
         (
             "normalization",
-            r"(?:layer|group|instance|rms|weight)_?norm|gammabetabackward|gradgammabeta|rowwisemoments|computefusedparams"
-            r"|computeinternalgradients|computebackwardfusedparams"
+            r"(?:layer|group|instance|rms|weight)_?norm|(?:^|[:_])ln_(?:fwd|bwd)|gammabetabackward|gradgammabeta"
+            r"|rowwisemoments|computefusedparams|computeinternalgradients|computebackwardfusedparams"
             r"|(?:^|_)lrn",
         ),
         ("pooling", r"pooling|max_?pool|avg_?pool|adaptive_average_pool|average_pool"),
@@ -265,12 +265,12 @@ _BY_NAME = [
         (
             "indexing",
             r"embedding|gather|scatter|(?<!with_)ind(?:ex|ices)|sort|topk|bitonic|bucketize|offsets_range"
-            r"|routing|kv_?cache|reshape_and_cache|nonzero|moe::\w+::finalize|to_dense_representation",
+            r"|routing|top\d?_?\w*gate|count_expert|fused_mapping|expand_to_fused|kv_?cache|reshape_and_cache|nonzero|moe::\w+::finalize|to_dense_representation",
         ),
         ("optimizer", r"adam|sgd|lamb(?!da)|momentum|adagrad|rmsprop|applygradient"),
         (
             "gemm",
-            r"(?<!fb)gemm|gemv|matmul|matrixmul|^bmm_|^nvjet|^cutlass|^cijk_|splitkreduce|(?:^|_)dot_kernel"
+            r"(?<!fb)gemm|fused_moe_kernel|gemv|matmul|matrixmul|^bmm_|^nvjet|^cutlass|^cijk_|splitkreduce|(?:^|_)dot_kernel"
             r"|ger_kernel|epilogue::impl",
         ),
         ("random", r"dropout|distribution_|random|philox|curand|bernoulli|multinomial"),

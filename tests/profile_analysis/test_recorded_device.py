@@ -6,6 +6,7 @@ Tests: profile_analysis/recorded_device.py.
 from __future__ import annotations
 
 import gzip
+import json
 import sqlite3
 
 import pytest
@@ -102,7 +103,7 @@ def test_no_device_is_guessed():
     ambiguous = next((PROFILES / "torch_chrome_trace_resnet50").glob("*.gz"))
     unknown = PROFILES / "hta" / "timeline_analysis__sampled_rank-0.json.gz"
     assert (
-        "Tesla V100-DGXS-32GB, which can be v100-pcie, v100-sxm2"
+        "Tesla V100-DGXS-32GB, which can be v100-pcie-32gb, v100-sxm2-32gb"
         in describe_missing_device(open_profile(ambiguous)).request
     )
     assert (
@@ -181,3 +182,34 @@ def test_devices_with_equal_rates_are_equivalent_and_noted():
     assert result.device.id == "a100-pcie-40gb"
     (note,) = [note for note in result.notes if "A100-PG509-200" in note]
     assert "does not determine the device: the peaks are those of A100 PCIe 40GB" in note
+
+
+def test_properties_of_the_profiler_of_2021(tmp_path):
+    """Kineto's own test trace of that year has ``computeProperties``."""
+    properties = [{"id": number, "name": "Tesla V100-DGXS-32GB", "totalGlobalMem": 34087305216} for number in range(4)]
+    kernel = {"ph": "X", "cat": "Kernel", "name": "k", "pid": 0, "tid": "stream 7", "ts": 1, "dur": 2, "args": {}}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "computeProperties": properties, "traceEvents": [kernel]}))
+    assert recorded_gpus(open_profile(path)) == (RecordedGpu("Tesla V100-DGXS-32GB", 34087305216),)
+
+
+def test_exchange_of_experts_is_overlapped_communication(tmp_path):
+    """Kernels of one layer of DeepSeek's published prefill on H800, with the times of the trace in milliseconds."""
+    kernels_ms = [
+        ("void dpsk::ep::internode::notify_dispatch<false, 4>(int const*)", 183.402, 1.924, 16),
+        ("void dpsk::gemm::fp8_gemm_kernel<4096u, 7168u, (dpsk::gemm::GemmType)1>(float*)", 183.402, 3.718, 7),
+        ("void dpsk::ep::internode::dispatch<false, 4, false, 4>(int4*)", 185.384, 4.584, 16),
+        ("void dpsk::gemm::fp8_gemm_kernel<7168u, 2048u, (dpsk::gemm::GemmType)1>(float*)", 187.775, 2.519, 7),
+    ]
+    events = []
+    for number, (name, start_ms, time_ms, stream) in enumerate(kernels_ms):
+        arguments = {"device": 0, "context": 1, "stream": stream, "correlation": number}
+        times = {"ts": round(start_ms * 1000), "dur": round(time_ms * 1000)}
+        events.append({"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "args": arguments, **times})
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"deviceProperties": [{"name": "NVIDIA H899"}], "traceEvents": events}))
+    (row,) = efficiency(path, jobs=1).rows
+    assert row["communication_s"] == pytest.approx(1.924e-3 + 4.584e-3)
+    # Without a product in parallel: from 187.12 to 187.775.
+    assert row["exposed_communication_s"] == pytest.approx(0.655e-3)
+    assert [entry["collective"] for entry in row["collectives"]] == ["dispatch", "notify_dispatch"]

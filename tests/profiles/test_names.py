@@ -337,3 +337,29 @@ def test_long_numbers_change_no_class(name):
     """Names that differ in them are looked up once."""
     told = (label for label, pattern in names._BY_NAME if pattern.search(normalise(name)))
     assert classify(name).label == next(told, "other")
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        # Prefill of DeepSeek-V3 on 32 H800 with two micro-batches, as DeepSeek published it.
+        ("void dpsk::ep::internode::dispatch<false, 4, false, 4>(int4*, float*, long*)", "communication"),
+        ("void dpsk::ep::internode::combine<false, 4, __nv_bfloat16>(int4*)", "communication"),
+        ("void dpsk::ep::internode::notify_dispatch<false, 4>(int const*)", "communication"),
+        ("void dpsk::ep::internode::cached_notify<false>(int, int, int)", "communication"),
+        ("void dpsk::ep::cuda::get_dispatch_layout<256, 32, 8>(long const*)", "communication"),
+        # CUB in a namespace of the same library, which samples tokens.
+        ("void cdpsk::ep::CUB_200700_900_NS::DeviceScanByKeyKernel<int>(int*)", "reduction"),
+        ("void dpsk::gemm::fp8_gemm_kernel<7168u, 2048u, (dpsk::gemm::GemmType)1>(__nv_bfloat16*)", "gemm"),
+        ("compute_attn_ws", "attention"),
+        ("top2_sum_gate", "indexing"),
+        ("clean_and_count_expert", "indexing"),
+        ("get_fused_mapping", "indexing"),
+        ("expand_to_fused_with_scales", "indexing"),
+        # SGLang and vLLM (Triton), and FlashAttention's layer norm.
+        ("fused_moe_kernel", "gemm"),
+        ("void layer_norm::ln_fwd_kernel<layer_norm::Kernel_traits<float>>(layer_norm::FwdParams)", "normalization"),
+    ],
+)
+def test_kernels_of_published_traces(name: str, label: str) -> None:
+    assert classify(name).label == label
