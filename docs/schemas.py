@@ -103,7 +103,7 @@ Counts = record("Counts", {
 })  # fmt: skip
 Scale = record("Scale", {
     "network gpu precision phase scaling topology model": str, "batch_size": int, "is_forecast": bool,
-    "images epochs price_usd_per_h": Number, "trainable_parameters": Whole,
+    "images epochs price_usd_per_h": Number, "price": Word, "trainable_parameters": Whole,
     "rows": list[record("ScaleRow", {
         "workers batch_size speedup_over": int, "strategy collective limited_by": str,
         "compute_s communication_s exposed_s update_s input_s time_s throughput_per_s speedup efficiency": float,

@@ -122,9 +122,7 @@ def scale(
         step_fields = {name: getattr(step, name) for name in Step.__struct_fields__ if name != "notes"}
         row = ScaleRow(
             **step_fields,
-            images=budget.images,
-            epochs=budget.epochs,
-            price_usd_per_h=budget.price_usd_per_h,
+            **budget.row_fields,
             notes=(*step.notes, *baseline_notes),
             workers=number,
             batch_size=global_batch,

@@ -34,6 +34,11 @@ class Budget(msgspec.Struct, frozen=True):
     price_usd_per_h: float | None = None
     listing: Price | None = None
 
+    @property
+    def row_fields(self) -> dict[str, Any]:
+        """Fields of a row whose hours and cost follow from it."""
+        return {"images": self.images, "epochs": self.epochs, "price_usd_per_h": self.price_usd_per_h}
+
     def describe_price(self) -> str:
         """Return the price of a device with who asks it, as text."""
         if self.price_usd_per_h is None:

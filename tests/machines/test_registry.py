@@ -1,4 +1,7 @@
-"""Finding devices: forgiving about spelling, never about which device is meant; bad files are named with field."""
+"""Finding devices: forgiving about spelling, never about which device is meant; bad files are named with field.
+
+Tests: machines/names.py.
+"""
 
 from __future__ import annotations
 
