@@ -21,7 +21,7 @@ from .measurements import Measurement
 from .prior import Prior, Traits
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     Floats = NDArray[np.float64]
 
@@ -91,6 +91,8 @@ class Row(msgspec.Struct, frozen=True):
         Fraction of the measurements within their 80% and 90% intervals.
     width_90 : float
         Mean relative width of the 90% intervals.
+    sharpness_90 : float
+        Median ratio between the ends of the 90% intervals.
     baselines : dict of str to float
         Mean absolute relative error of simpler models.
     """
@@ -108,6 +110,7 @@ class Row(msgspec.Struct, frozen=True):
     coverage_80: float
     coverage_90: float
     width_90: float
+    sharpness_90: float
     baselines: dict[str, float]
     source: str = ""
 
@@ -137,6 +140,11 @@ class GroupAccuracy(Protocol):
     def coverage_90(self) -> float:
         """Fraction of the measurements within their 90% intervals."""
         ...
+
+
+def sharpness(low: ArrayLike, high: ArrayLike) -> float:
+    """Return the median ratio between the ends of intervals."""
+    return float(np.median(np.asarray(high) / np.asarray(low)))
 
 
 def mean_error(rows: Sequence[GroupAccuracy]) -> float:
@@ -444,6 +452,7 @@ def error_statistics(measured: Floats, predicted: Floats, deviation: Floats) -> 
         "coverage_80": float(np.mean(standardized < QUANTILES[0.8])),
         "coverage_90": float(np.mean(standardized < QUANTILES[0.9])),
         "width_90": float(np.mean(np.exp(reach) - np.exp(-reach))),
+        "sharpness_90": sharpness(np.exp(-reach), np.exp(reach)),
     }
 
 

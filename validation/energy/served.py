@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from paleo_lite.calibration.validate import sharpness
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.energy import draw_power
 from paleo_lite.serving.engines import find_engine
@@ -114,6 +115,8 @@ class ServedRow(msgspec.Struct, frozen=True):
         Median absolute relative errors of the power of a device and of the energy of an output token.
     watts_coverage_90, joules_coverage_90 : float
         Shares inside the 90% intervals.
+    joules_sharpness_90 : float
+        Median ratio between the ends of the interval of joules per token.
     """
 
     device: str
@@ -122,6 +125,7 @@ class ServedRow(msgspec.Struct, frozen=True):
     watts_coverage_90: float
     joules: float
     joules_coverage_90: float
+    joules_sharpness_90: float
 
 
 def served_rows(points: Sequence[ServedPoint]) -> list[ServedRow]:
@@ -140,4 +144,5 @@ def _row(device: str, points: Sequence[ServedPoint]) -> ServedRow:
         watts_coverage_90=float(np.mean([point.is_inside for point in points])),
         joules=float(np.median(joules)),
         joules_coverage_90=float(np.mean([point.low_j <= point.measured_joules <= point.high_j for point in points])),
+        joules_sharpness_90=sharpness([point.low_j for point in points], [point.high_j for point in points]),
     )
