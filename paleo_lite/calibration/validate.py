@@ -91,8 +91,8 @@ class Row(msgspec.Struct, frozen=True):
         Fraction of the measurements within their 80% and 90% intervals.
     width_90 : float
         Mean relative width of the 90% intervals.
-    sharpness_90 : float
-        Median ratio between the ends of the 90% intervals.
+    sharpness_90 : float or None
+        Median ratio between the ends of the 90% intervals; None in files of earlier versions.
     baselines : dict of str to float
         Mean absolute relative error of simpler models.
     """
@@ -110,9 +110,9 @@ class Row(msgspec.Struct, frozen=True):
     coverage_80: float
     coverage_90: float
     width_90: float
-    sharpness_90: float
     baselines: dict[str, float]
     source: str = ""
+    sharpness_90: float | None = None
 
 
 def family_of(network: str) -> str:
