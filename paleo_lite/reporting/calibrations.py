@@ -125,9 +125,9 @@ def validation_page(validation: Validation) -> Document:
         for phase in sorted({row.phase for row in rows})
     ]
     facts.append(("coverage", f"{coverage(rows):.0%} of {len(points)} points lie in their 90% interval"))
-    facts.append(
-        ("sharpness", f"a ratio of {np.median([row.sharpness_90 for row in rows]):.2f} between its ends (median)")
-    )
+    ratios = [row.sharpness_90 for row in rows if row.sharpness_90 is not None]
+    if ratios:
+        facts.append(("sharpness", f"a ratio of {np.median(ratios):.2f} between its ends, in the median of the groups"))
     return Document(headline, facts, [table, Table("Worst points", _WORST_COLUMNS, worst)], (), table)
 
 
