@@ -91,7 +91,7 @@ def test_several_nodes_need_a_network_on_record() -> None:
 
 def test_devices_without_a_link_on_record() -> None:
     computer = find_platform("trn1.32xlarge")
-    with pytest.raises(BadValue, match="no link between the 16 devices of trn1.32xlarge is on record"):
+    with pytest.raises(BadValue, match=r"no link between the 16 devices of trn1\.32xlarge is on record"):
         computer.topology(16)
 
 
