@@ -424,6 +424,7 @@ def resolve_question(
         calibration=calibration,
         products=multiplied_in,
         is_language_model=resolved.is_language_model,
+        is_text_encoder=resolved.is_text_encoder,
     )
     workload = Workload(
         resolved,

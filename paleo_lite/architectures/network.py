@@ -82,6 +82,9 @@ class SequenceOptions(NamedTuple):
 LANGUAGE_MODELS = "language models"
 """Group of the decoders of text."""
 
+TEXT_ENCODERS = "text encoders"
+"""Group of the encoders of text, such as BERT."""
+
 
 class Publication(msgspec.Struct, frozen=True):
     """Figures that the publisher of a shipped network states.
@@ -177,6 +180,11 @@ class Network(NamedTuple):
     def is_language_model(self) -> bool:
         """Whether the network is a decoder of text."""
         return self.group == LANGUAGE_MODELS
+
+    @property
+    def is_text_encoder(self) -> bool:
+        """Whether the network is an encoder of text, such as BERT."""
+        return self.group == TEXT_ENCODERS
 
     @property
     def input_elements(self) -> int:

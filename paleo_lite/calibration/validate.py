@@ -22,7 +22,7 @@ from .power import hold_out_power
 from .prior import Prior, Traits
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     Floats = NDArray[np.float64]
 
@@ -92,6 +92,8 @@ class Row(msgspec.Struct, frozen=True):
         Fraction of the measurements within their 80% and 90% intervals.
     width_90 : float
         Mean relative width of the 90% intervals.
+    sharpness_90 : float or None
+        Median ratio between the ends of the 90% intervals; None in files of earlier versions.
     baselines : dict of str to float
         Mean absolute relative error of simpler models.
     """
@@ -111,6 +113,7 @@ class Row(msgspec.Struct, frozen=True):
     width_90: float
     baselines: dict[str, float]
     source: str = ""
+    sharpness_90: float | None = None
 
 
 def family_of(network: str) -> str:
@@ -167,6 +170,11 @@ class GroupAccuracy(Protocol):
     def coverage_90(self) -> float:
         """Fraction of the measurements within their 90% intervals."""
         ...
+
+
+def sharpness(low: ArrayLike, high: ArrayLike) -> float:
+    """Return the median ratio between the ends of intervals."""
+    return float(np.median(np.asarray(high) / np.asarray(low)))
 
 
 def mean_error(rows: Sequence[GroupAccuracy]) -> float:
@@ -531,6 +539,7 @@ def error_statistics(measured: Floats, predicted: Floats, deviation: Floats) -> 
         "coverage_80": float(np.mean(standardized < QUANTILES[0.8])),
         "coverage_90": float(np.mean(standardized < QUANTILES[0.9])),
         "width_90": float(np.mean(np.exp(reach) - np.exp(-reach))),
+        "sharpness_90": sharpness(np.exp(-reach), np.exp(reach)),
     }
 
 

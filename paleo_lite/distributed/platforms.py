@@ -337,6 +337,11 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             per_node = max(devices for devices in range(1, per_node + 1) if workers % devices == 0)
             assumptions.append(f"{per_node} of the {self.devices_per_node} devices of each rack are used")
         nodes = max(-(-workers // max(per_node, 1)), 1)
+        if self.inside is None and per_node > 1:
+            raise BadValue(
+                f"no link between the {per_node} devices of {self.name} is on record: give "
+                f"`--topology '{per_node}x {self.device} @ LINK'`, with a link or its rate"
+            )
         inside = None if self.inside is None else link_rate(self.inside.link, ppp)
         if self.between is None:
             if nodes > 1:

@@ -136,6 +136,9 @@ def validation_page(validation: Validation) -> Document:
         for phase in sorted({row.phase for row in rows})
     ]
     facts.append(("coverage", f"{coverage(rows):.0%} of {len(points)} points lie in their 90% interval"))
+    ratios = [row.sharpness_90 for row in rows if row.sharpness_90 is not None]
+    if ratios:
+        facts.append(("sharpness", f"a ratio of {np.median(ratios):.2f} between its ends, in the median of the groups"))
     tables = [table, Table("Worst points", _WORST_COLUMNS, worst)]
     if validation.powers:
         powers = [msgspec.to_builtins(row) for row in validation.powers]
@@ -169,6 +172,7 @@ _ERROR_COLUMNS = [
     Column("coverage_80", "coverage\nof 80%", format_percent_rounded, drop_order=6),
     Column("coverage_90", "coverage\nof 90%", format_percent_rounded),
     Column("width_90", "interval\nwidth", format_percent, drop_order=8),
+    Column("sharpness_90", "ratio of\nends", "{:.2f}".format, drop_order=8),
     Column("one_ppp", "one PPP", format_percent, drop_order=2),
     Column("roofline", "roofline", format_percent, drop_order=2),
     Column("per_class_ppp", "PPP per\nclass", format_percent, drop_order=1),

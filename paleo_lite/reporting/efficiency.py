@@ -94,8 +94,10 @@ def _headline(result: Efficiency) -> str:
     row = result.rows[0]
     parts = []
     if result.device_conflict or result.peak is None:
-        reason = result.device_conflict or f"on {result.device.name}, which has no known peaks"
-        parts.append(f"{row['file']}: {reason}; no share of peak")
+        if isinstance(result.device, Device):
+            parts.append(f"{row['file']}: {result.device_conflict}; no share of peak")
+        else:
+            parts.append(f"{row['file']} {result.device.reason}: no share of peak")
         if row.get("busy_share") is not None:
             parts.append(f"busy {format_percent(row['busy_share'])} of {format_time(row['window_s'])}")
         return ", ".join(parts)

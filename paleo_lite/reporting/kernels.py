@@ -122,8 +122,8 @@ def _headline(report: KernelReport) -> str:
         answer = f"{answer}, {format_si(report.time_s, 's', 5)}"
     if report.device_conflict:
         answer = f"{answer}; {report.device_conflict}, no share of peak"
-    elif report.peak is None:
-        answer = f"{answer}; no peaks are known of {report.device.name}, no share of peak"
+    elif not isinstance(report.device, Device):
+        answer = f"{answer}; it {report.device.reason}, no share of peak"
     return answer
 
 

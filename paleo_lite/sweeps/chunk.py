@@ -210,7 +210,7 @@ class Grid:
         precision = self.chunk.precision
         is_generation = bool(self.chunk.cases[0][0].phase)
         execution = ENGINE if is_generation else "eager"
-        is_language_model = resolve_network(self.chunk.cases[0][0]).is_language_model
+        network = resolve_network(self.chunk.cases[0][0])
         for device, model in np.ndindex(len(self.devices), len(self.space.time_models)):
             name, machine = self.space.time_models[model], self.machines[device]
             try:
@@ -219,7 +219,12 @@ class Grid:
                 if name in (AUTOMATIC, CALIBRATED):
                     required = None if name == AUTOMATIC else name
                     self.models[device, model] = choose_model(
-                        machine.device, precision, required, execution, is_language_model=is_language_model
+                        machine.device,
+                        precision,
+                        required,
+                        execution,
+                        is_language_model=network.is_language_model,
+                        is_text_encoder=network.is_text_encoder,
                     )
                 else:
                     self.models[device, model] = find_model(name, self.space.ppp)

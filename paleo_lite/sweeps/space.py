@@ -284,21 +284,26 @@ class Space(Result, msgspec.Struct, frozen=True):
     def _case_groups(self) -> list[tuple[tuple[SizedNetwork, str], ...]]:
         """Networks in phases, grouped by the time model that they need.
 
-        The groups are language models executed layer by layer, other networks executed layer by layer, and text
+        The groups are encoders of text, language models and other networks, executed layer by layer, and text
         generation in an inference engine.
         """
         sizes = list(product(self.networks, self.sequence_lengths))
         other_networks: list[tuple[SizedNetwork, str]] = []
+        text_encoders: list[tuple[SizedNetwork, str]] = []
         language_models: list[tuple[SizedNetwork, str]] = []
         for name, length in sizes:
-            group = language_models if _is_language_model(name) else other_networks
+            group = other_networks
+            if _is_language_model(name):
+                group = language_models
+            elif _is_text_encoder(name):
+                group = text_encoders
             group += [(SizedNetwork(name, length), phase) for phase in self.phases if phase not in GENERATION_PHASES]
         generation = []
         for name, length in sizes:
             generation += [
                 (SizedNetwork(name, length, phase), phase) for phase in self.phases if phase in GENERATION_PHASES
             ]
-        return [tuple(cases) for cases in (other_networks, language_models, generation) if cases]
+        return [tuple(cases) for cases in (other_networks, text_encoders, language_models, generation) if cases]
 
     @property
     def devices(self) -> tuple[DeviceSetting, ...]:
@@ -347,6 +352,11 @@ class Space(Result, msgspec.Struct, frozen=True):
 @lru_cache(4096)
 def _is_language_model(name: str) -> bool:
     return find_network(name).is_language_model
+
+
+@lru_cache(4096)
+def _is_text_encoder(name: str) -> bool:
+    return find_network(name).is_text_encoder
 
 
 def check_names(category: str, names: Iterable[str], valid_names: Collection[str]) -> None:

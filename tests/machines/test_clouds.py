@@ -89,5 +89,11 @@ def test_several_nodes_need_a_network_on_record() -> None:
         computer.topology(16)
 
 
+def test_devices_without_a_link_on_record() -> None:
+    computer = find_platform("trn1.32xlarge")
+    with pytest.raises(BadValue, match=r"no link between the 16 devices of trn1\.32xlarge is on record"):
+        computer.topology(16)
+
+
 def test_an_unknown_instance() -> None:
     assert find_instance("g9.xlarge") is None

@@ -137,7 +137,7 @@ def test_a_device_that_the_registry_lacks(tmp_path):
     note = "trace.json was taken on NVIDIA H199 80GB HBM3, which is not in the registry: shares of peak and bounds need"
     document = unknown.document()
     assert [text for text in document.notes if "H199" in text] == [f"{note} `--gpu DEVICE`"]
-    assert "which has no known peaks; no share of peak, busy" in document.title
+    assert "H199 80GB HBM3, which is not in the registry: no share of peak, busy" in document.title
     assert unknown.to_dict()["device"] is None
 
     report, reference = kernels(path), kernels(QWEN)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from paleo_lite.calibration.validate import sharpness
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.energy import drawn_by, served_activity
 from paleo_lite.serving.engines import find_engine
@@ -202,8 +203,8 @@ class JoulesRow(msgspec.Struct, frozen=True):
         Median absolute relative errors of the power of a device and of the energy of a token or picture.
     watts_coverage_90, joules_coverage_90 : float
         Shares inside the 90% intervals.
-    joules_width_90 : float
-        Mean width of the interval of the joules relative to the forecast.
+    joules_sharpness_90 : float
+        Median ratio between the ends of the interval of the joules.
     """
 
     device: str
@@ -213,7 +214,7 @@ class JoulesRow(msgspec.Struct, frozen=True):
     watts_coverage_90: float
     joules: float
     joules_coverage_90: float
-    joules_width_90: float
+    joules_sharpness_90: float
 
 
 def joules_rows(points: Sequence[JoulesPoint]) -> list[JoulesRow]:
@@ -237,5 +238,5 @@ def _row(device: str, kind: str, points: Sequence[JoulesPoint]) -> JoulesRow:
         watts_coverage_90=float(np.mean([point.is_inside for point in points])),
         joules=float(np.median([abs(point.joules_error) for point in points])),
         joules_coverage_90=float(np.mean([point.joules_inside for point in points])),
-        joules_width_90=float(np.mean([(point.high_j - point.low_j) / point.joules for point in points])),
+        joules_sharpness_90=sharpness([point.low_j for point in points], [point.high_j for point in points]),
     )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from paleo_lite.calibration.validate import sharpness
 from paleo_lite.timing.energy import EnergyModel, Power, power_of
 
 from .evidence import KINDS, Measured
@@ -150,6 +151,8 @@ class EnergyRow(msgspec.Struct, frozen=True):
         Share of the measurements inside the 90% interval.
     width_90 : float
         Mean width of the interval relative to the forecast.
+    sharpness_90 : float
+        Median ratio between the ends of the interval.
     rated : float
         Median absolute error of the rated power.
     """
@@ -163,6 +166,7 @@ class EnergyRow(msgspec.Struct, frozen=True):
     bias: float
     coverage_90: float
     width_90: float
+    sharpness_90: float
     rated: float
 
 
@@ -193,5 +197,6 @@ def _row(split: str, device: str, kind: str, points: Sequence[Point]) -> EnergyR
         bias=float(np.median(errors)),
         coverage_90=float(np.mean([point.is_inside for point in points])),
         width_90=float(np.mean([(point.high_w - point.low_w) / point.power_w for point in points])),
+        sharpness_90=sharpness([point.low_w for point in points], [point.high_w for point in points]),
         rated=float(np.median(rated)),
     )

@@ -27,6 +27,7 @@ def energy_page(rows: Sequence[EnergyRow], points: Sequence[Point]) -> Document:
             Column("bias", "bias", lambda value: f"{value:+.1%}"),
             Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
             Column("width_90", "width", format_percent),
+            Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
             Column("rated", "rated\npower", format_percent),
         ],
         [msgspec.to_builtins(row) for row in rows],
@@ -52,7 +53,7 @@ def joules_page(rows: Sequence[JoulesRow]) -> Document:
             Column("watts_coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
             Column("joules", "joules,\nmedian", format_percent),
             Column("joules_coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("joules_width_90", "width", format_percent),
+            Column("joules_sharpness_90", "ratio of\nends", "{:.2f}".format),
         ],
         [msgspec.to_builtins(row) for row in rows],
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from paleo_lite.calibration.validate import sharpness
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.charts.accuracy import Pair
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
@@ -39,6 +40,8 @@ class HeldOutPretraining(msgspec.Struct, frozen=True):
         Mean and median absolute relative error, and median relative error.
     coverage_90, width_90 : float
         Fraction of steps inside their 90% interval, and mean relative width of the intervals.
+    sharpness_90 : float
+        Median ratio between the ends of the intervals.
     fits : float
         Fraction of steps whose forecast memory fits the device.
     smallest_memory : float
@@ -53,6 +56,7 @@ class HeldOutPretraining(msgspec.Struct, frozen=True):
     bias: float
     coverage_90: float
     width_90: float
+    sharpness_90: float
     fits: float
     smallest_memory: float
 
@@ -69,6 +73,7 @@ def _row(split: str, held_out: str, forecasts: Sequence[Forecast]) -> HeldOutPre
         float(np.median(errors)),
         float(np.mean([one.is_inside for one in forecasts])),
         float(np.mean([(one.high_s - one.low_s) / one.time_s for one in forecasts])),
+        sharpness([one.low_s for one in forecasts], [one.high_s for one in forecasts]),
         float(np.mean(memory <= 1)),
         float(memory.min()),
     )
@@ -128,6 +133,7 @@ def pretraining_page(rows: Sequence[HeldOutPretraining], left_out: dict[str, int
             Column("bias", "bias", lambda value: f"{value:+.0%}"),
             Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
             Column("width_90", "width", format_percent),
+            Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
             Column("fits", "fits", lambda value: f"{value:.0%}"),
             Column("smallest_memory", "least\nmemory", lambda value: f"{value:.0%}"),
         ],
