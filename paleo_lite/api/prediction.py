@@ -236,7 +236,7 @@ def predict(
     if pipeline is not None:
         from .pipelines import predict_pipeline
 
-        return predict_pipeline(
+        of_pipeline = predict_pipeline(
             pipeline,
             gpu,
             precision=precision,
@@ -267,12 +267,9 @@ def predict(
                 "--input": (tuple(inputs), ()),
                 "--fit-batch": (fit_batch, False),
                 "training": (training, None),
-                "--electricity": (electricity, None),
-                "--carbon-intensity": (carbon_intensity, None),
-                "--pue": (pue, None),
-                "--host-watts": (host_watts, None),
             },
         )
+        return structs.replace(of_pipeline, facility=facility)
     pipeline_options = {
         "--steps": steps, "--guidance": guidance, "--frames": frames, "--images": images, "--offload": offload,
         "--ulysses": ulysses, "--ring": ring,

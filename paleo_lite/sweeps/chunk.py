@@ -24,7 +24,7 @@ from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, PaleoError
 from ..machines import Device, Machine, find_device
 from ..machines.registry import limit_power
-from ..timing.activity import Activity
+from ..timing.activity import Activity, narrow_factor
 from ..timing.broadcast import Passes, keep_freed_memory
 from ..timing.energy import power_of
 from ..timing.memory import RESERVE_BYTES, shard_model_state, usable_bytes
@@ -344,7 +344,8 @@ def single_worker_times(grid: Grid) -> SingleWorkerTimes:
                 bound = ROOFLINE.evaluate_many(batched, machine, chunk.precision, bound_outputs)
                 bound_s[first:last, device, block] = bound.time_s
                 assert bound.activity is not None
-                peak_s[first:last, device, :, block] = bound.activity.peak_s[:, None]
+                factor = narrow_factor(grid.devices[device], chunk.precision)
+                peak_s[first:last, device, :, block] = factor * bound.activity.peak_s[:, None]
             outputs = RequestedOutputs(pieces=has_several_workers, activity=True)
             for (device, number), model in grid.models.items():
                 times = model.evaluate_many(batched, Machine(grid.devices[device]), chunk.precision, outputs)
