@@ -26,7 +26,7 @@ from ..machines import Device, Machine, find_device
 from ..machines.registry import limit_power
 from ..timing.activity import Activity, narrow_factor
 from ..timing.broadcast import Passes, keep_freed_memory
-from ..timing.energy import power_of
+from ..timing.energy import power_under
 from ..timing.memory import RESERVE_BYTES, shard_model_state, usable_bytes
 from ..timing.models import CALIBRATED, DIRECT_PRECISIONS, RequestedOutputs, RooflineModel, TimeModel, find_model
 from ..timing.workload import TrainingOptions, Workload
@@ -598,20 +598,22 @@ def _watts(grid: Grid, single: SingleWorkerTimes) -> Floats:
     if given_w is not None:
         return watts
     indices = single.index_of(grid.per_worker)
-    for index, device in enumerate(grid.devices):
-        power = power_of(device)
+    for (index, number), model in grid.models.items():
+        device = grid.devices[index]
+        power = power_under(model, device)
+        own = slice(None), slice(index, index + 1), slice(number, number + 1)
         if power is None:
-            watts[:, index] = device.power_w or np.nan
+            watts[own] = device.power_w or np.nan
             continue
 
-        def of_rows(seconds: Any, index: int = index) -> Any:
-            rows = np.asarray(seconds)[:, index : index + 1][..., indices]
+        def of_rows(seconds: Any, own: tuple[slice, ...] = own) -> Any:
+            rows = np.asarray(seconds)[own][..., indices]
             return broadcast_along(rows, "case", "device", "model", "scaling", "workers", "batch")
 
         alone = Activity(*(of_rows(seconds) if np.ndim(seconds) else seconds for seconds in single.activity))
-        step_s, exchanging_s = time_s[:, index : index + 1], exposed_s[:, index : index + 1]
+        step_s, exchanging_s = time_s[own], exposed_s[own]
         activity = alone.in_larger_step(of_rows(single.time_s), step_s, exchanging_s)
-        watts[:, index : index + 1] = power.watts(activity.shares_of(step_s))
+        watts[own] = power.watts(activity.shares_of(step_s))
     return watts
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from ..counting import Layer
     from .broadcast import BatchedStack
+    from .energy import Constants
     from .workload import Workload
 
     Floats = NDArray[np.float64]
@@ -195,6 +196,8 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         Fraction, 0 to 1, by which the device's own measurements narrowed the prior of each parameter; None if unknown.
     fp8_relative_efficiency : float
         Fraction of peak of products in fp8 over the fraction of peak of products in the precision of the workload.
+    power_constants : Constants or None
+        Constants of the device's power, fitted to its own watts; None for the shipped ones.
     """
 
     name: ClassVar[str] = "calibrated"
@@ -210,6 +213,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
     notes: tuple[str, ...] = ()
     learned_fraction: Floats | None = None
     fp8_relative_efficiency: float = 1.0
+    power_constants: Constants | None = None
 
     @property
     def residual_variance(self) -> float:

@@ -321,7 +321,7 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a dict per part: its role, network, runs, samples, MACs per run, seconds, share, joules and bytes."""
-        parts_energy_j = self.parts_energy_j or [None] * len(self.parts)
+        parts_energy_j: Sequence[float | None] = self.parts_energy_j or [None] * len(self.parts)
         return [
             {
                 "part": part.part.role,

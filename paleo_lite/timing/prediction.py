@@ -19,7 +19,7 @@ from ..result import Result
 from ..units import format_interval, format_si, parse_quantity
 from ..version import __version__
 from .activity import Activity, Shares, divide_time, layers_peak_s
-from .energy import Power, power_of
+from .energy import Power, power_under
 from .facility import Facility, SiteEnergy
 from .generating import STATIC_BATCH_NOTE, generation_dict, tokens_per_s
 from .models import DIRECT_PRECISIONS, QUANTILES, PeakModel, RooflineModel, Terms, TimeModel, interval_of
@@ -380,7 +380,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         if self.machine.clock is not None:
             default_machine = msgspec.structs.replace(self.machine, clock=None)
             relative_clock = self.peak.per_s / self.model.peak(default_machine, self.precision).per_s
-        return power_of(self.device, relative_clock)
+        return power_under(self.model, self.device, relative_clock)
 
     @property
     def shares(self) -> Shares:
