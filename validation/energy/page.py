@@ -9,6 +9,7 @@ import numpy as np
 
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 
+from ..columns import ERROR_COLUMNS
 from .forecasts import JoulesRow
 from .hold_out import EnergyRow, Point
 
@@ -22,12 +23,7 @@ def energy_page(rows: Sequence[EnergyRow], points: Sequence[Point]) -> Document:
             Column("device", "judged on", left=True),
             Column("kind", "kind", left=True),
             Column("points", "powers"),
-            Column("median", "median", format_percent),
-            Column("mape", "MAPE", format_percent),
-            Column("bias", "bias", lambda value: f"{value:+.1%}"),
-            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", format_percent),
-            Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
+            *ERROR_COLUMNS,
             Column("rated", "rated\npower", format_percent),
         ],
         [msgspec.to_builtins(row) for row in rows],

@@ -11,8 +11,9 @@ import numpy as np
 from paleo_lite.calibration.validate import sharpness
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.charts.accuracy import Pair
-from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.reporting.document import Column, Document, Table
 
+from ..columns import ERROR_COLUMNS
 from .pretraining import (
     Forecast,
     Pretraining,
@@ -128,12 +129,7 @@ def pretraining_page(rows: Sequence[HeldOutPretraining], left_out: dict[str, int
             Column("split", "split", left=True),
             Column("held_out", "held out", left=True),
             Column("points", "steps"),
-            Column("mape", "MAPE", format_percent),
-            Column("median", "median", format_percent),
-            Column("bias", "bias", lambda value: f"{value:+.0%}"),
-            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", format_percent),
-            Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
+            *ERROR_COLUMNS,
             Column("fits", "fits", lambda value: f"{value:.0%}"),
             Column("smallest_memory", "least\nmemory", lambda value: f"{value:.0%}"),
         ],
