@@ -55,7 +55,12 @@ def distinct_fraction(experts_per_token: float, places: int) -> float:
 
 
 def expert_exchange_s(
-    topology: Topology, devices: int, row_bytes: float, experts_per_token: float, dispatcher: Dispatcher
+    topology: Topology,
+    devices: int,
+    row_bytes: float,
+    experts_per_token: float,
+    dispatcher: Dispatcher,
+    expert_tensor: int = 1,
 ) -> float:
     """Return the time in which every device sends its tokens to their experts, or back.
 
@@ -65,13 +70,15 @@ def expert_exchange_s(
     Parameters
     ----------
     devices : int
-        Expert-parallel devices, which are adjacent.
+        Expert-parallel devices, which are adjacent, or `expert_tensor` devices apart.
     row_bytes : float
         Bytes of all rows of a device: tokens times experts per token times hidden size.
     experts_per_token : float
         Active experts of a token.
+    expert_tensor : int
+        Devices that divide every expert: each of them exchanges rows of its own over the links of the node.
     """
-    group = subgroup_topology(topology, 1, devices)
+    group = subgroup_topology(topology, expert_tensor, devices)
     inside_bytes = between_bytes = row_bytes
     if dispatcher.merges_copies:
         inside_bytes *= distinct_fraction(experts_per_token, devices)
@@ -82,6 +89,6 @@ def expert_exchange_s(
     if group.inside is not None and group.devices_per_node > 1:
         inside_s = float(all_to_all_time_s(inside_bytes, group.devices_per_node, group.inside))
     if group.between is not None and group.nodes > 1:
-        node_bytes = between_bytes * group.devices_per_node
+        node_bytes = between_bytes * group.devices_per_node * expert_tensor
         between_s = float(all_to_all_time_s(node_bytes, group.nodes, group.between))
     return max(inside_s, between_s)
