@@ -76,7 +76,7 @@ def expert_exchange_s(
     experts_per_token : float
         Active experts of a token.
     expert_tensor : int
-        Devices that divide every expert: each of them exchanges rows of its own over the links of the node.
+        Devices that divide every expert: each exchanges rows of its own over its share of the links of the node.
     """
     group = subgroup_topology(topology, expert_tensor, devices)
     inside_bytes = between_bytes = row_bytes
@@ -89,6 +89,6 @@ def expert_exchange_s(
     if group.inside is not None and group.devices_per_node > 1:
         inside_s = float(all_to_all_time_s(inside_bytes, group.devices_per_node, group.inside))
     if group.between is not None and group.nodes > 1:
-        node_bytes = between_bytes * group.devices_per_node * expert_tensor
+        node_bytes = between_bytes * group.devices_per_node
         between_s = float(all_to_all_time_s(node_bytes, group.nodes, group.between))
     return max(inside_s, between_s)
