@@ -1,4 +1,7 @@
-"""Mixtures of experts in training: parameters, FLOPs, bytes and launches by hand from the published configs."""
+"""Mixtures of experts in training: parameters, FLOPs, bytes and launches by hand from the published configs.
+
+Tests: timing/expert_kernels.py.
+"""
 
 from __future__ import annotations
 
