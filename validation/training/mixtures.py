@@ -1,8 +1,8 @@
 """Published steps of mixtures of experts in torchtitan, to which no constant is fitted.
 
 ``mixtures.csv`` has the figures with their sources. The throughput of DeepSeek-V3 on 256 B200 is from PyTorch's blog
-("Enabling up to 41% faster pre-training", 2026), its configuration from the scripts that the source publishes; the loads
-of its experts are forced to be equal. torchtitan keeps whole parameters after the forward pass where there is a
+("Enabling up to 41% faster pre-training", 2026), its configuration from the scripts that the source publishes; the
+loads of its experts are forced to be equal. torchtitan keeps whole parameters after the forward pass where there is a
 pipeline. `python -m validation.training.mixtures` prints the forecasts.
 """
 
