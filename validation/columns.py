@@ -12,5 +12,5 @@ ERROR_COLUMNS = (
     Column("width_90", "width", format_percent),
     Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
 )
-"""Mean and median absolute relative error, median relative error, share inside the 90% interval, its width relative to the
-forecast, and the median ratio between its ends."""
+"""Mean and median absolute relative error, median relative error, share inside the 90% interval, its width relative to
+the forecast, and the median ratio between its ends."""

@@ -467,6 +467,13 @@ def _check_parallelism(
     for count in counts:
         if count % degree:
             raise BadValue(f"--expert-parallel {degree} does not divide the {count} experts of {name}")
+    divided = options.expert_tensor_parallel
+    sizes = {block.feed_forward.inner_size for block in decoder.blocks if isinstance(block.feed_forward, Experts)}
+    if divided > 1 and not sizes:
+        raise BadValue(f"--expert-tensor-parallel requires a mixture of experts, which {name} is not")
+    for size in sizes:
+        if size % divided:
+            raise BadValue(f"--expert-tensor-parallel {divided} does not divide the inner size {size} of the experts")
 
 
 def _assumption(options: SequenceOptions, lengths: Lengths) -> str:

@@ -57,6 +57,10 @@ class SequenceOptions(NamedTuple):
         2023).
     expert_parallel : int
         Expert-parallel degree: devices that split the experts of a mixture (Lepikhin et al. 2021, GShard).
+    expert_tensor_parallel : int
+        Devices that divide every expert's matrices, under sequence parallelism.
+    expert_load : float
+        Rows of the experts of this device over their mean.
     blocks : int, tuple of int or None
         Transformer blocks to build: the first so many, or those with these indices; all by default.
     fused_attention : bool or None
@@ -70,6 +74,8 @@ class SequenceOptions(NamedTuple):
     sequence_parallel: bool = False
     context_parallel: int = 1
     expert_parallel: int = 1
+    expert_tensor_parallel: int = 1
+    expert_load: float = 1.0
     blocks: int | tuple[int, ...] | None = None
     fused_attention: bool | None = None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
@@ -89,7 +91,11 @@ def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob |
     output = tape.view(name, output, (1, tokens, hidden_size), "reshape")
     if part.shared is not None:
         shared_name = f"{name}.{part.shared.module}"
-        shared = _multiply(tape, shared_name, part.shared, x)
+        if is_divided:
+            shared = _multiply(tape, shared_name, part.shared, x)
+        else:  # the devices divide its matrices, and gather their tokens
+            gathered = tape.column_parallel_input(shared_name, x)
+            shared = tape.row_parallel_output(shared_name, _multiply(tape, shared_name, part.shared, gathered))
         if part.has_shared_gate:
             gate = tape.linear(f"{shared_name}_gate", x, 1, bias=False)
             gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
@@ -186,28 +192,31 @@ def _grouped_experts(
 ) -> Blob:
     """Add the experts: rows sorted by expert, two grouped matrix products, rows weighted, put back and summed."""
     tokens, hidden_size = x.shape
-    inner_size = tape.shard_size(part.inner_size) if is_divided else part.inner_size
-    rows = tokens * part.active
-    weights = tape.view(name, weights, (rows,), "reshape")
-    chosen = tape.view(name, chosen, (rows,), "reshape")
+    options = tape.options
+    shards = options.expert_tensor_parallel * (tape.ranks if is_divided else 1)
+    inner_size = -(-part.inner_size // shards)
+    sent = tokens * part.active
+    rows = math.ceil(sent * options.expert_load)
+    weights = tape.view(name, weights, (sent,), "reshape")
+    chosen = tape.view(name, chosen, (sent,), "reshape")
     order = tape.op(f"{name}.floor_divide", "div", chosen, function="floor_divide")
     del order  # the index by which rows are gathered
     gathered = tape.op(f"{name}.getitem", "gather", x, out=(rows, hidden_size), function="getitem")
-    weights = tape.op(f"{name}.getitem", "gather", weights, function="getitem")
-    gathered = tape.all_to_all(name, gathered)
-    own_experts = part.count // tape.options.expert_parallel
+    weights = tape.op(f"{name}.getitem", "gather", weights, out=(rows,), function="getitem")
+    gathered = tape.gather_expert_rows(name, tape.all_to_all(name, gathered))
+    own_experts = part.count // options.expert_parallel
     if part.is_gated:
         up = _grouped_product(tape, f"{name}.gate_up_proj", part, gathered, own_experts, 2 * inner_size)
-        halves = tape.split_tensor(f"{name}.chunk", up, "chunk", ((rows, inner_size),) * 2, "method")
+        halves = tape.split_tensor(f"{name}.chunk", up, "chunk", ((up.shape[0], inner_size),) * 2, "method")
         inner = _gate_experts(tape, name, part, halves)
     else:
         inner = _grouped_product(tape, f"{name}.up_proj", part, gathered, own_experts, inner_size)
         inner = tape.activation(f"{name}.act_fn", inner, part.activation)
     output = _grouped_product(tape, f"{name}.down_proj", part, inner, own_experts, hidden_size)
-    output = tape.all_to_all(name, output)
+    output = tape.all_to_all(name, tape.scatter_expert_rows(name, output))
     factors = tape.view(name, weights, (rows, 1), "unsqueeze")
     output = tape.op(f"{name}.mul", "mul", output, factors)
-    output = tape.op(f"{name}.getitem", "gather", output, function="getitem")
+    output = tape.op(f"{name}.getitem", "gather", output, out=(sent, hidden_size), function="getitem")
     output = tape.view(name, output, (tokens, part.active, hidden_size))
     return tape.op(f"{name}.sum", "reduce", output, out=(tokens, hidden_size), origin="method", function="sum")
 
