@@ -32,6 +32,9 @@ from .servers import Server, published_servers
 from .steps import StepParts, fit_steps, is_fitted, parts_of, predict_steps
 from .tables import Timed, published_kernels
 
+TOLERANCE = 1e-3
+"""Relative change of the loss at which a fit without a part ends: times change by less than 1% below."""
+
 JUDGED_ROWS = 500
 """Rows of a table that are judged, drawn at random."""
 
@@ -216,7 +219,7 @@ def validate_servers(data: Path) -> list[ServerRow]:
         for name in sorted({key(part.server) for part in parts}):
             rest = [part for part in parts if key(part.server) != name]
             own = [part for part in parts if key(part.server) == name]
-            fitted = fit_steps(rest, alone)
+            fitted = fit_steps(rest, alone, TOLERANCE)
             if split in ("device", "engine"):
                 known = without(alone, split, name)
                 own = [parts_of(part.server, known) for part in own]

@@ -62,6 +62,8 @@ SCHEDULED_ITERATIONS = 1.5
 
 LARGEST_UTILISATION = 0.6
 
+TOLERANCE = 1e-8
+
 Cell = tuple[str, str]
 """Class of kernels and format."""
 
@@ -298,10 +300,11 @@ def _mean_before(count: Any) -> Any:
     return (0.5 * (count + 1) - 1) / REQUESTS_PER_USER
 
 
-def fit_steps(parts: Sequence[StepParts], constants: EngineConstants) -> EngineConstants:
+def fit_steps(parts: Sequence[StepParts], constants: EngineConstants, tolerance: float = TOLERANCE) -> EngineConstants:
     """Return constants with the factors of kernels in company and the hosts fitted to servers.
 
-    Servers count by series: many loads of one deployment weigh little more than few.
+    Servers count by series: many loads of one deployment weigh little more than few. The fit ends where a step changes
+    the loss by less than a relative tolerance.
     """
     model = _Model(parts)
     sizes: dict[tuple[str, ...], int] = {}
@@ -320,7 +323,9 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants) -> EngineC
             LOSS_SCALE * (theta - model.start) / model.spread,
         ])  # fmt: skip
 
-    solution = least_squares(residuals, model.start, loss="soft_l1", f_scale=LOSS_SCALE, x_scale=model.spread)
+    solution = least_squares(
+        residuals, model.start, loss="soft_l1", f_scale=LOSS_SCALE, x_scale=model.spread, ftol=tolerance
+    )
     errors = np.abs(np.log(model.predict(solution.x)[0] / model.circumstances.measured_s))
     launch, work, prompt_work, host = np.split(solution.x, model.ends)
     company = []
