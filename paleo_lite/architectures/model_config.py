@@ -306,7 +306,7 @@ def _add_vision_encoder(
     vision = fields.get("vision_config")
     if not isinstance(vision, dict):
         return network, note
-    vision_type = str(vision.get("model_type", VISION_PARTS.get(str(fields.get("model_type")))))
+    vision_type = str(vision.get("model_type") or VISION_PARTS.get(str(fields.get("model_type"))))
     text = fields.get("text_config")
     text_size = (text if isinstance(text, dict) else fields).get("hidden_size")
     more = {"text_hidden_size": text_size} if image_size is None else {

@@ -35,7 +35,7 @@ TIME_S = 120
 TRACE = "paleo_lite.architectures.hugging_face:trace_with_transformers"
 """Function that builds and traces a model in the process, named here because it reads configs itself."""
 
-VERSION = 2
+VERSION = 3
 """Version of the answers. Increase it when the same config gives another answer."""
 
 _RAISED: tuple[type[PaleoError], ...] = (BadDescriptor, FactoryFailed, TraceFailed, BadValue)
@@ -66,6 +66,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     group: str = ""
     failure: str = ""
     message: str = ""
+    resident_bytes: int = 0
+    """Largest resident memory of the process, where the operating system tells it."""
 
 
 @lru_cache(1)
@@ -198,6 +200,19 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
+def resident_bytes() -> int:
+    """Return the largest resident memory of this process since it began, or 0 where only Linux would tell it.
+
+    ``ru_maxrss`` would begin with the memory of the process that started this one.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return 1024 * int(found[1]) if found else 0
+
+
 def answer(request: Request) -> Answer:
     """Return the answer to a question; every exception becomes a failure in one sentence."""
     from pkgutil import resolve_name
@@ -237,6 +252,7 @@ def main() -> None:
     limit_memory()
     question = msgspec.json.decode(request.read_bytes(), type=Request)
     found = answer(question)
+    found = msgspec.structs.replace(found, resident_bytes=resident_bytes())
     try:
         data = msgspec.json.encode(found, enc_hook=_as_text)
     except (TypeError, ValueError) as error:
