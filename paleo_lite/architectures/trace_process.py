@@ -110,9 +110,7 @@ def trace_config(
     BadDescriptor, BadValue, FactoryFailed, TraceFailed
         Whatever the library raises is told in one sentence.
     """
-    request = Request(path, data, image_size, options or SequenceOptions())
-    file = cache_folder() / f"traced-{_key(request)}.json"
-    answer = _read_answer(file) or _ask(request, file)
+    answer = ask(Request(path, data, image_size, options or SequenceOptions()))
     if answer.failure:
         failures = {kind.__name__: kind for kind in _RAISED}
         raise failures.get(answer.failure, TraceFailed)(answer.message)
@@ -133,6 +131,18 @@ def trace_config(
         return trace_config(data, path, image_size, changed)
 
     return network._replace(rebuild=rebuild)
+
+
+def ask(request: Request) -> Answer:
+    """Return the answer to a question, from the disk if it was asked before.
+
+    Raises
+    ------
+    TraceFailed
+        If the process is beyond its time, or ends without an answer.
+    """
+    file = cache_folder() / f"traced-{_key(request)}.json"
+    return _read_answer(file) or _ask(request, file)
 
 
 def _key(request: Request) -> str:
