@@ -30,6 +30,7 @@ from .language_models.traits import Attention, Block, CompressedAttention, Decod
 from .language_models.vision import VisionTower, resident_weights, tower_layers
 from .locate import cached_name
 from .network import LANGUAGE_MODELS, Lengths, Network, Publication, SequenceOptions
+from .safetensors_file import Stamp, read_tensors, stamp_checkpoint
 from .tape import Config, Tape
 
 if TYPE_CHECKING:
@@ -105,6 +106,9 @@ def read_config(
     options = options or SequenceOptions()
     fields = decode_fields(data, path)
     stored_weights = _read_checkpoint(fields, path)
+    stamps = stamp_checkpoint(Path(path).parent) if Path(path).name == "config.json" else ()
+    if stamps:
+        stored_weights = _measure_files(data, path, stored_weights, stamps)
     fields = _thinker_part(fields)
     whole_fields = fields
     fields, part_note = _text_part(fields, path)
@@ -154,6 +158,20 @@ def _read_checkpoint(fields: dict[str, Any], path: str) -> StoredWeights | None:
     from .checkpoint import read_stored_weights
 
     return read_stored_weights(fields, beside, path)
+
+
+@lru_cache(8)
+def _measure_files(
+    data: bytes, path: str, stored: StoredWeights | None, stamps: tuple[Stamp, ...]
+) -> StoredWeights | None:
+    """Return the formats of a checkpoint with the bytes of the files beside the config; of known types only."""
+    from .checkpoint_sizes import measure_checkpoint
+
+    fields, _ = _text_part(_thinker_part(decode_fields(data, path)), path)
+    if fields.get("model_type") not in FAMILIES:
+        return stored
+    whole = _read_decoder(Config(fields, path), FAMILIES[str(fields["model_type"])], SequenceOptions(1))
+    return measure_checkpoint(path, stored, read_tensors(stamps), whole.layers, whole.blocks)
 
 
 def _read_unknown(config: Config, whole: Config, image_size: int | None, options: SequenceOptions) -> Network:
@@ -314,7 +332,7 @@ def _add_vision_encoder(
     vision = fields.get("vision_config")
     if not isinstance(vision, dict):
         return network, note
-    vision_type = str(vision.get("model_type", VISION_PARTS.get(str(fields.get("model_type")))))
+    vision_type = str(vision.get("model_type") or VISION_PARTS.get(str(fields.get("model_type"))))
     text = fields.get("text_config")
     text_size = (text if isinstance(text, dict) else fields).get("hidden_size")
     more = {"text_hidden_size": text_size} if image_size is None else {

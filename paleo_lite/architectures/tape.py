@@ -608,6 +608,14 @@ class Config:
             raise self.fail(f"$.{key} must be a number from 0 to 1 (got {value!r})")
         return float(value)
 
+    def number(self, key: str, default: float) -> float:
+        """Return a number above 0, at most 1000, such as the factor of a width."""
+        value = self.fields.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1000:
+            raise self.fail(f"$.{key} must be a number above 0, at most 1000 (got {value!r})")
+        return float(value)
+
     def activation_name(self, key: str, default: str) -> str:
         """Return the name of an activation function of `ACTIVATIONS`."""
         value = self.fields.get(key, default)

@@ -35,7 +35,7 @@ TIME_S = 120
 TRACE = "paleo_lite.architectures.hugging_face:trace_with_transformers"
 """Function that builds and traces a model in the process, named here because it reads configs itself."""
 
-VERSION = 2
+VERSION = 3
 """Version of the answers. Increase it when the same config gives another answer."""
 
 _RAISED: tuple[type[PaleoError], ...] = (BadDescriptor, FactoryFailed, TraceFailed, BadValue)
@@ -66,6 +66,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     group: str = ""
     failure: str = ""
     message: str = ""
+    resident_bytes: int = 0
+    """Largest resident memory of the process, where the operating system tells it."""
 
 
 @lru_cache(1)
@@ -108,9 +110,7 @@ def trace_config(
     BadDescriptor, BadValue, FactoryFailed, TraceFailed
         Whatever the library raises is told in one sentence.
     """
-    request = Request(path, data, image_size, options or SequenceOptions())
-    file = cache_folder() / f"traced-{_key(request)}.json"
-    answer = _read_answer(file) or _ask(request, file)
+    answer = ask(Request(path, data, image_size, options or SequenceOptions()))
     if answer.failure:
         failures = {kind.__name__: kind for kind in _RAISED}
         raise failures.get(answer.failure, TraceFailed)(answer.message)
@@ -131,6 +131,18 @@ def trace_config(
         return trace_config(data, path, image_size, changed)
 
     return network._replace(rebuild=rebuild)
+
+
+def ask(request: Request) -> Answer:
+    """Return the answer to a question, from the disk if it was asked before.
+
+    Raises
+    ------
+    TraceFailed
+        If the process is beyond its time, or ends without an answer.
+    """
+    file = cache_folder() / f"traced-{_key(request)}.json"
+    return _read_answer(file) or _ask(request, file)
 
 
 def _key(request: Request) -> str:
@@ -198,6 +210,19 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
+def resident_bytes() -> int:
+    """Return the largest resident memory of this process since it began, or 0 where only Linux would tell it.
+
+    ``ru_maxrss`` would begin with the memory of the process that started this one.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return 1024 * int(found[1]) if found else 0
+
+
 def answer(request: Request) -> Answer:
     """Return the answer to a question; every exception becomes a failure in one sentence."""
     from pkgutil import resolve_name
@@ -236,7 +261,9 @@ def main() -> None:
     request, answered = (Path(argument) for argument in sys.argv[1:3])
     limit_memory()
     question = msgspec.json.decode(request.read_bytes(), type=Request)
-    write_atomically(answered, encode_answer(answer(question), question.path))
+    found = answer(question)
+    found = msgspec.structs.replace(found, resident_bytes=resident_bytes())
+    write_atomically(answered, encode_answer(found, question.path))
 
 
 def encode_answer(found: Answer, path: str) -> bytes:

@@ -116,7 +116,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     type=Names("serving engine", ".serving.engines:ENGINES"),
     default="vllm",
     show_default=True,
-    help="Engine: vllm, vllm-0.5, tensorrt-llm, sglang or llama.cpp, with its defaults of the following options.",
+    help="Engine: vllm, vllm-0.7, vllm-0.5, tensorrt-llm, sglang or llama.cpp, with its defaults of the options below.",
 )
 @click.option("--max-batched-tokens", type=INTEGER, metavar="N", help="Tokens per iteration.")
 @click.option("--max-sequences", type=INTEGER, metavar="N", help="Sequences that run at the same time.")

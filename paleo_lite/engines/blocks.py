@@ -381,9 +381,8 @@ class _Grouping:
             part = "plain"
         elif _owner(first) in self.anchors:
             part = "attention"
-        is_stored = name != "key and value up projection"
-        if name == "head":
-            is_stored = any(layer.parameters for layer in layers)
+        has_own_weights = any(layer.parameters for layer in layers)  # not those of a tied head or a shared block
+        is_stored = has_own_weights and name != "key and value up projection"
         return Product(name, n, k, groups, part, rows, is_stored)
 
     def _product_name(self, members: list[int]) -> str:

@@ -34,6 +34,8 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
         output = tape.transposed_linear(f"{name}.{part.down}", inner, hidden_size)
     elif part.packed:
         both = tape.linear(f"{name}.{part.packed}", x, 2 * inner_size, part.bias)
+        if part.adapter_rank is not None:
+            both = add_adapter(tape, f"{name}.{part.packed}_adapter_list", x, part.adapter_rank, both)
         halves = tape.split_tensor(f"{name}.chunk", both, "chunk", ((*x.shape[:-1], inner_size),) * 2, "method")
         gate = tape.activation(f"{name}.{part.activation_module}", halves[0], part.activation)
         inner = tape.op(f"{name}.mul", "mul", halves[1], gate)
@@ -61,6 +63,13 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
     return output
 
 
+def add_adapter(tape: Tape, name: str, x: Blob, rank: int, output: Blob) -> Blob:
+    """Add a low-rank adapter to the output of a projection (Hu et al. 2022, section 4.1)."""
+    inner = tape.linear(f"{name}.0", x, rank, bias=False)
+    own = tape.linear(f"{name}.1", inner, output.shape[-1], bias=False)
+    return tape.op(f"{name}.add", "add", output, own)
+
+
 def _cut_off(tape: Tape, name: str, x: Blob) -> Blob:
     """Subtract a multiple of the deviation above the mean, and set what is negative to zero (Gemma 3n)."""
     per_token = (*x.shape[:-1], 1)
@@ -83,12 +92,14 @@ def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob |
     hidden_size, tokens = x.shape[-1], x.shape[1]
     flat = tape.view(name, x, (tokens, hidden_size))
     read = flat if routed_by is None else tape.view(name, routed_by, (tokens, hidden_size))
-    weights, chosen = _route(tape, f"{name}.{part.router}", part, read)
+    weights, chosen = route(tape, f"{name}.{part.router}", part, read)
     routed = flat if part.latent_size is None else tape.linear(f"{name}.fc1_latent_proj", flat, part.latent_size, False)
     output = _grouped_experts(tape, f"{name}.{part.experts}", part, routed, weights, chosen, is_divided)
     if part.latent_size is not None:
         output = tape.linear(f"{name}.fc2_latent_proj", output, hidden_size, bias=False)
     output = tape.view(name, output, (1, tokens, hidden_size), "reshape")
+    if part.has_output_bias:
+        output = tape.op(name, "add", output, weights=((hidden_size,),))
     if part.shared is not None:
         shared_name = f"{name}.{part.shared.module}"
         if is_divided:
@@ -104,7 +115,7 @@ def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob |
     return tape.row_parallel_output(name, output) if is_divided else output
 
 
-def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
+def route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
     """Add the router; return the weights and the indices of the chosen experts, ``(tokens, active)`` each."""
     tokens = x.shape[0]
     chosen_shape = (tokens, part.active)
@@ -239,12 +250,17 @@ def _gate_experts(tape: Tape, name: str, part: Experts, halves: list[Blob]) -> B
     return tape.op(f"{name}.mul", "mul", up, gate)
 
 
-def _grouped_product(tape: Tape, name: str, part: Experts, x: Blob, experts: int, columns: int) -> Blob:
-    """Add a grouped matrix product, one matrix for each expert, and its bias."""
+def add_grouped_product(tape: Tape, name: str, active: int, x: Blob, experts: int, columns: int) -> Blob:
+    """Add a grouped matrix product, one matrix for each expert; `x` has a row for each expert that a token passes."""
     shape = (experts, x.shape[-1], columns)
-    output = tape.op(
-        name, "grouped_matmul", x, out=(x.shape[0], columns), weights=(shape,), origin="function", active=part.active
+    return tape.op(
+        name, "grouped_matmul", x, out=(x.shape[0], columns), weights=(shape,), origin="function", active=active
     )
+
+
+def _grouped_product(tape: Tape, name: str, part: Experts, x: Blob, experts: int, columns: int) -> Blob:
+    """Add a grouped matrix product and its bias."""
+    output = add_grouped_product(tape, name, part.active, x, experts, columns)
     if part.bias:
         bias = tape.op(f"{name}_bias", "gather", out=output.shape, weights=((experts, columns),), function="getitem")
         output = tape.op(f"{name}.add", "add", output, bias)
