@@ -12,7 +12,16 @@ from pathlib import Path
 
 from .turns import machine
 
-NAMES = ("cold_start", "sweep_speed", "trace_speed", "chrome_trace", "efficiency", "fit_speed", "serving_speed")
+NAMES = (
+    "cold_start",
+    "sweep_speed",
+    "trace_speed",
+    "chrome_trace",
+    "efficiency",
+    "fit_speed",
+    "serving_speed",
+    "deployments",
+)
 BEGIN, END = "<!-- benchmarks: written by make benchmark -->", "<!-- end of benchmarks -->"
 
 

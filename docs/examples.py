@@ -35,7 +35,7 @@ NOT_RUN = {
     r"paleo-lite measure\b": "takes minutes; tests/measurement runs it",
     r"paleo-lite predict .*--gpu ID": "needs the file that measure writes",
     r"paleo-lite layers timm:": "needs timm, which the tests do not install",
-    r"paleo-lite (layers|predict) (\S+\.(onnx|pt2)|hf:)": "needs an exported file or a model; see tests/architectures",
+    r"paleo-lite (layers|predict) (\S+\.(onnx|pt2|gguf)|hf:)": "needs a file or a model; see tests/architectures",
     r"paleo-lite predict ./my-sdxl": "needs diffusers; see tests/architectures/test_pipeline_folder.py",
     r"paleo-lite compare --predict config.json": "needs the trace of a language model; see tests/calibration",
     r"paleo-lite ui\b": "runs until it is stopped; tests/web runs it",

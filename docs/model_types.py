@@ -17,12 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-BYTES, SECONDS = 16 * 2**30, 200
+BYTES, SECONDS = 3 * 10**9, 300
 PAGE = Path(__file__).with_name("model-types.md")
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 
-NOTHING = {"theirs": None, "ours": None, "guess": None, "how": "", "why": "", "resident_bytes": 0}
+NOTHING = {"theirs": None, "ours": None, "guess": None, "how": "not read", "why": "", "resident_bytes": 0}
 
 
 def model_types() -> list[str]:
@@ -34,7 +34,7 @@ def model_types() -> list[str]:
 
 def compare(model_type: str, connection: Any) -> None:
     """Send how a type is read, and the numbers of parameters of ours and of the module."""
-    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+    resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
     signal.alarm(SECONDS)
     answer: dict[str, Any] = dict(NOTHING)
     try:
@@ -57,6 +57,7 @@ def read(fields: dict[str, Any]) -> dict[str, Any]:
     from paleo_lite.architectures import trace_process
     from paleo_lite.architectures.language_models.families import FAMILIES
     from paleo_lite.architectures.model_config import encoder_families, read_config
+    from paleo_lite.architectures.network import SequenceOptions
     from paleo_lite.errors import PaleoError
 
     data = json.dumps(fields).encode()
@@ -76,15 +77,17 @@ def read(fields: dict[str, Any]) -> dict[str, Any]:
     if found["how"].startswith("record") or fields["model_type"] in FAMILIES:
         return found
     try:
-        network = trace_process.trace_config(data, "config.json")
-        found |= {"how": "transformers", "ours": network.parameters}
+        answer = trace_process.ask(trace_process.Request("config.json", data, None, SequenceOptions()))
     except PaleoError as error:
-        found["why"] = f"not read: {reason_of(error)}"
-    found["resident_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return found
+        return {**found, "why": f"not read: {reason_of(error)}"}
+    if answer.failure:
+        found["why"] = f"not read: {reason_of(answer.message)}"
+    else:
+        found |= {"how": "transformers", "ours": answer.parameters}
+    return {**found, "resident_bytes": answer.resident_bytes}
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: Exception | str) -> str:
     """Return the reason of a failure for the table."""
     text = str(error).replace("config.json cannot be traced: ", "").replace("config.json cannot be built: ", "")
     text = text.removeprefix("config.json: ").partition(";")[0].partition(", which is not read")[0]
@@ -128,7 +131,10 @@ def table(found: list[dict[str, Any]]) -> str:
     ways: dict[str, int] = {}
     for row in found:
         ways[row["how"]] = ways.get(row["how"], 0) + 1
-    lines.append(f"- of {len(found)} types: " + ", ".join(f"{count} by {how}" for how, count in sorted(ways.items())))
+    lines.append(
+        f"- of {len(found)} types: "
+        + ", ".join(f"{count} {how if how == 'not read' else f'by {how}'}" for how, count in sorted(ways.items()))
+    )
     largest = max(row["resident_bytes"] for row in found)
     lines.append(f"- largest resident memory of a trace: {largest / 1e9:.2f} GB")
     lines += ["", "| type | read by | parameters | of transformers | difference | of the guess |"]

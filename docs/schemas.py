@@ -62,7 +62,7 @@ Memory = record("Memory", {
     ],
 })  # fmt: skip
 Run = record("Run", {
-    "samples hours": float, "steps": int, "cost_usd kwh": Number,
+    "samples hours": float, "steps": int, "cost_usd kwh": Number, "price": Word,
     "hours_interval cost_interval kwh_interval": list[float] | None,
 })  # fmt: skip
 Site = record("Site", {"energy_j": float, "usd co2_g": Number})
@@ -103,7 +103,7 @@ Counts = record("Counts", {
 })  # fmt: skip
 Scale = record("Scale", {
     "network gpu precision phase scaling topology model": str, "batch_size": int, "is_forecast": bool,
-    "images epochs price_usd_per_h": Number, "trainable_parameters": Whole,
+    "images epochs price_usd_per_h": Number, "price": Word, "trainable_parameters": Whole,
     "rows": list[record("ScaleRow", {
         "workers batch_size speedup_over": int, "strategy collective limited_by": str,
         "compute_s communication_s exposed_s update_s input_s time_s throughput_per_s speedup efficiency": float,
@@ -186,13 +186,13 @@ ANSWERS: dict[str, list[Any]] = {
     "hardware audit": [record("Audit", {"devices": int, "findings": list[record("Finding", {
         "severity device field message": str})]})],
     "efficiency": [record("Efficiency", {
-        "method by device": str, "peak_flops_per_s peak_bandwidth_bytes_per_s": float,
+        "method by": str, "device": Word, "peak_flops_per_s peak_bandwidth_bytes_per_s": Number,
         "rows groups": list[dict[str, Any]], "ranks": Ranks | None, "group_by notes": Names,
         "failed": list[dict[str, str]]})],
     "kernels": [
         record("Kernels", {
-            "path format direction gpu precision": str, "configuration": dict[str, Any],
-            "peak_flops bandwidth_bytes_per_s": float, "time_s union_s": Number, "busy_s": Numbers | None,
+            "path format direction": str, "gpu precision": Word, "configuration": dict[str, Any],
+            "peak_flops bandwidth_bytes_per_s": Number, "time_s union_s": Number, "busy_s": Numbers | None,
             "classes": list[record("KernelClass", {
                 "class": str, "kernels calls": int, "time_s": float, "share": Number})],
             "kernels": list[record("Kernel", {

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -159,6 +159,23 @@ def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     parent = Path(base) if base else Path.home() / ".cache"
     return parent / "paleo-lite"
+
+
+class FileVersion(NamedTuple):
+    """A file as it is now; the time and size tell its versions apart, where its contents are kept in memory."""
+
+    path: Path
+    modified_ns: int
+    size: int
+
+
+def version_of(path: Path) -> FileVersion:
+    """Return the version of a file; one that cannot be read has no time and no size."""
+    try:
+        status = path.stat()
+    except OSError:
+        return FileVersion(path, 0, 0)
+    return FileVersion(path, status.st_mtime_ns, status.st_size)
 
 
 def read_typed(

@@ -18,9 +18,9 @@ Role = Literal["token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_qkv",
 Blocks = Literal["all", "more", "first eighth", "first sixteenth", "first two", "first four", "outside the middle"]
 """Blocks that a rule applies to; ``more``: those of ``use_more_bits``, the first and last eighth and every third."""
 
-When = Literal["", "grouped", "eight experts"]
-"""Networks that a rule applies to: all, those with at least four heads of queries per head of keys or with experts, and
-those with eight experts."""
+When = Literal["", "grouped", "experts", "eight experts"]
+"""Networks that a rule applies to: all, those with at least four heads of queries per head of keys or with experts,
+those with experts, and those with eight experts."""
 
 SCHEME_OF_EXPERTS: dict[Role, Role] = {"experts": "ffn_up", "experts_down": "ffn_down"}
 """Roles whose rules experts follow, unless a mixture has rules of their own."""
@@ -112,6 +112,22 @@ _EIGHT = (
 _EIGHT_KEYS = _EIGHT[:1]
 _MORE: tuple[Role, ...] = ("attn_v", "ffn_down")
 
+_DENSE: tuple[Role, ...] = ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "ffn_gate",
+                            "ffn_up", "ffn_down", "other")  # fmt: skip
+
+
+def _extra_large(name: str, bits: float, dense: str, gate: str, down: str, others: tuple[Rule, ...]) -> Mixture:
+    """Return a mixture as Unsloth publishes networks with experts: what every token reads keeps more bits."""
+    description = f"experts in about {name[1]} bits, what every token reads in {dense}, as Unsloth's {name.upper()}"
+    rules = (
+        Rule(("token_embd", "output"), "q8_0", when="experts"),
+        Rule(("experts",), gate, when="experts"),
+        Rule(("experts_down",), down, when="experts"),
+        Rule(_DENSE, dense, when="experts"),
+    )
+    return Mixture(gate, description, bits, (*rules, *others))
+
+
 MIXTURES: dict[str, Mixture] = {
     "f16": Mixture("f16", "half precision", 16.0),
     "q8_0": Mixture("q8_0", "8 bits, with a scale per 32", 8.50),
@@ -200,12 +216,26 @@ MIXTURES: dict[str, Mixture] = {
         "iq1_m", "2 bits from a table, with finer scales", 2.15, _low("q5_k", "q2_k", "q2_k", "q2_k", "iq2_xxs")
     ),
     "iq1_s": Mixture("iq1_s", "less than 2 bits from a table", 2.00, _low("q5_k", "q2_k", "q2_k", "q2_k", "iq2_xxs")),
+    "q4_k_xl": _extra_large(
+        "q4_k_xl", 4.89, "q8_0", "q4_k", "q5_k", (_OUTPUT, Rule(_MORE, "q6_k", "more"), Rule(("attn_qkv",), "q5_k"))
+    ),
+    "q5_k_xl": _extra_large(
+        "q5_k_xl", 5.70, "q8_0", "q5_k", "q6_k", (_OUTPUT, Rule(_MORE, "q6_k", "more"), Rule(("attn_qkv",), "q6_k"))
+    ),
+    "q8_k_xl": _extra_large("q8_k_xl", 8.50, "f16", "q8_0", "q8_0", ()),
     "mxfp4_moe": Mixture(
         "q8_0", "experts in 4 bits (mxfp4), all else in 8", 8.50,
         (Rule(("experts", "experts_down"), "mxfp4"),),
     ),
 }  # fmt: skip
 """llama.cpp's mixtures by name, as ``llama-quantize`` calls them; ``mxfp4_moe`` is that of gpt-oss."""
+
+PERPLEXITY_LOSSES = {
+    "q8_0": 0.0026, "q6_k": 0.0217, "q5_k_m": 0.0569, "q5_k_s": 0.1049, "q5_1": 0.1062, "q5_0": 0.1316,
+    "q4_k_m": 0.1754, "q4_k_s": 0.2689, "q4_1": 0.4511, "q4_0": 0.4685, "q3_k_l": 0.5562, "q3_k_m": 0.6569,
+    "q3_k_s": 1.6321, "q2_k_s": 3.1836, "q2_k": 3.5199,
+}  # fmt: skip
+"""Perplexity that Llama 3 8B loses in a mixture, as ``llama-quantize --help`` states (``quantize.cpp``)."""
 
 CACHE_TYPES = ("f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """Types in which llama.cpp keeps keys and values (``--cache-type-k``)."""
@@ -232,6 +262,8 @@ class Proportions(msgspec.Struct, frozen=True):
         """Return whether a rule for some networks applies to this one."""
         if when == "grouped":
             return self.heads_per_key >= 4 or self.experts >= 4
+        if when == "experts":
+            return self.experts > 0
         return self.experts == 8 if when == "eight experts" else True
 
     def includes(self, blocks: Blocks, block: int) -> bool:

@@ -96,6 +96,8 @@ def _views():
         frames=st.integers(0, view.FRAMES_AT_MOST),
         pictures=st.integers(1, view.PICTURES_AT_MOST),
         offload=st.sampled_from(["none", "model"]),
+        weights=st.sampled_from(["", "q4_k_m"]),
+        context=st.integers(1, view.TOKENS_AT_MOST),
     )
 
 

@@ -11,6 +11,7 @@ from benchmarks import (
     __main__,
     chrome_trace,
     cold_start,
+    deployments,
     efficiency,
     fit_speed,
     serving_speed,
@@ -21,7 +22,16 @@ from benchmarks.turns import Turns
 from measured import DATA
 from paleo_lite.machines import find_device
 
-TESTED = {"cold_start", "sweep_speed", "trace_speed", "chrome_trace", "efficiency", "fit_speed", "serving_speed"}
+TESTED = {
+    "cold_start",
+    "sweep_speed",
+    "trace_speed",
+    "chrome_trace",
+    "efficiency",
+    "fit_speed",
+    "serving_speed",
+    "deployments",
+}
 
 
 def check_tables(tables: list[Turns], contestants: int) -> None:
@@ -60,6 +70,42 @@ def test_fit_speed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_serving_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving_speed, "HOUR_S", 10.0)
     check_tables(serving_speed.measure(1), 2)
+
+
+# What aiconfigurator 0.12.0 prints for the two questions, cut to the lines that are read.
+ESTIMATE = """
+  TTFT:             397.624 ms
+  TPOT:             24.292 ms
+  tokens/s/gpu:     4,951.35
+"""
+ADVICE = """
+    - Per-GPU Throughput: 5923.80 tokens/s/gpu
+    - TTFT: 117.10ms
+    - TPOT: 29.25ms
+"""
+
+
+@pytest.mark.slow
+def test_deployments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script stands for aiconfigurator: it checks its arguments, and prints what the program printed."""
+    script = tmp_path / "aiconfigurator"
+    wanted = "--model-path meta-llama/Meta-Llama-3.1-8B --system h100_sxm --backend vllm --isl 64 --osl 8"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *"{wanted}"*) ;; *) exit 1;; esac\n'
+        f"case $2 in estimate) cat <<'END'\n{ESTIMATE}END\n;; default) cat <<'END'\n{ADVICE}END\n;; esac\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("AICONFIGURATOR", str(script))
+    tiny = deployments.QUESTION._replace(network="qwen2.5-0.5b", input_tokens=64, output_tokens=8, users=2)
+    monkeypatch.setattr(deployments, "QUESTION", tiny)
+    tables = deployments.measure(1)
+    check_tables(tables, 2)
+    peers = [table.remarks["aiconfigurator"] for table in tables]
+    assert peers == [
+        "4,951 tokens/s per GPU, 398 ms and 24.3 ms per token",
+        "5,924 tokens/s per GPU, 117 ms and 29.2 ms per token",
+    ]
+    assert all("tokens/s per GPU" in table.remarks["paleo-lite"] for table in tables)
 
 
 @pytest.mark.slow

@@ -26,7 +26,16 @@ def gib_of(network: str, formats: list[str]) -> dict[str, float]:
 
 def test_sizes_of_an_8b_network() -> None:
     assert gib_of("llama-3.1-8b", list(LLAMA_8B_GIB)) == pytest.approx(LLAMA_8B_GIB, rel=0.01)
-    assert set(MIXTURES) - set(LLAMA_8B_GIB) == {"mxfp4_moe"}
+    assert set(MIXTURES) - set(LLAMA_8B_GIB) == {"mxfp4_moe", "q4_k_xl", "q5_k_xl", "q8_k_xl"}
+
+
+def test_sizes_of_mixtures_of_unsloth() -> None:
+    """Files of Unsloth, whose types differ from network to network (kyuz0/amd-strix-halo-toolboxes: size in GiB)."""
+    for network, weights, size_gib in (
+        ("qwen3.5-35b-a3b", "q4_k_xl", 21.27), ("qwen3.5-35b-a3b", "q8_k_xl", 35.80),
+        ("qwen3.5-122b-a10b", "q5_k_xl", 85.60), ("nemotron-3-super-120b-a12b", "q4_k_xl", 78.02),
+    ):  # fmt: skip
+        assert gib_of(network, [weights]) == pytest.approx({weights: size_gib}, rel=0.035)
 
 
 @pytest.mark.parametrize(

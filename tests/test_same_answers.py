@@ -51,7 +51,8 @@ class Ask(NamedTuple):
 PATHS = {"paths": "a", "more_a": "a", "more_b": "b"}
 SETTINGS = (
     "bucket_size gradient_precision collective no_overlap micro_batches slowdown interference tensor pipeline "
-    "interleaved pipeline_layout expert_dispatch recompute_modules "
+    "interleaved pipeline_layout expert_dispatch recompute_modules expert_kernels expert_tensor_parallel "
+    "expert_imbalance expert_capacity expert_overlap "
     "sequence_parallel context_parallel expert_parallel micro_batch zero recompute recompute_every sharding"
 )
 TRAINING_OPTIONS = (
@@ -60,7 +61,8 @@ TRAINING_OPTIONS = (
 )
 TRAINING = dict.fromkeys(TRAINING_OPTIONS.split(), "training")
 
-LOCAL = dict.fromkeys(("kv_cache", "gpus", "gpu_layers", "cpu_experts", "cpu"), "execution")
+LOCAL_OPTIONS = "kv_cache gpus gpu_layers cpu_experts cpu_cache device_memory advise cpu"
+LOCAL = dict.fromkeys(LOCAL_OPTIONS.split(), "execution")
 """Options of an execution that has a function of its own, `paleo_lite.api.local.predict_local`."""
 
 ASKED = {
@@ -129,6 +131,7 @@ ASKED = {
            "memory": ("llama-3-8b --gpu h100-sxm --batch-sizes 1,2 --token-counts 64,128", ("llama-3-8b",),
                       {"gpu": "h100-sxm", "batch_sizes": [1, 2], "token_counts": [64, 128]}),
            "cost": ("alexnet --gpu v100-sxm2,t4", ("alexnet",), {"gpus": ["v100-sxm2", "t4"]}),
+           "local": ("llama-3.1-8b --gpu rtx3060,apple-m4", ("llama-3.1-8b",), {"gpus": ["rtx3060", "apple-m4"]}),
            "accuracy": ("--data {measured}", ("{measured}",), {}),
            "fit": ("{measured} --gpu k40m", ("{measured}",), K40M),
            "timeline": ("{trace} --slices 10", ("{trace}",), {"slices": 10}),

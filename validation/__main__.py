@@ -253,22 +253,22 @@ def _energy(request: Request) -> Report:
 
 
 def _served(request: Request) -> Report:
-    """Forecast time and power of servers, with their model held out from the power."""
+    """Forecast time and power of servers and pipelines, with their model held out from the power."""
     from .energy.evidence import measured_powers
-    from .energy.page import served_page
-    from .energy.served import forecast_servers, served_rows
+    from .energy.forecasts import forecast_energy, joules_rows
+    from .energy.page import joules_page
 
     if request.precisions:
         raise BadValue("servers are those of whole models: omit `--precision`")
     points = [
         point
-        for point in forecast_servers(measured_powers(request.data), energy_model().scatter)
+        for point in forecast_energy(measured_powers(request.data), energy_model().scatter)
         if not request.gpus or point.measured.device.id in request.gpus
     ]
     if not points:
         raise request.no_measurement()
-    rows = served_rows(points)
-    return rows, lambda: served_page(rows), list
+    rows = joules_rows(points)
+    return rows, lambda: joules_page(rows), list
 
 
 def _engine_rows(request: Request, split: str) -> Report:
@@ -340,10 +340,9 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     of nodes of training on several devices. `clusters` holds out one cluster or one source at a time. `training` holds
     out steps of language models by source, model size, number of nodes, parallelism or GPU. `pretraining` holds out
     steps of a tuned stack by device, network and precision. `energy` holds out measured powers by model, task and
-    device, and `served` forecasts the time of servers as well. `kernels` holds out the device and the engine of
-    kernels, `server-steps` those, the network and the source of times per output token; `servers` simulates published
-    servers with the shipped constants. The page also shows the errors of simpler models on the
-    same folds.
+    device, and `served` forecasts the time of servers and pipelines as well. `kernels` holds out the device and the
+    engine of kernels, `server-steps` those, the network and the source of times per output token; `servers` simulates
+    published servers with the shipped constants. The page also shows the errors of simpler models on the same folds.
     """
     rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))
     held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split

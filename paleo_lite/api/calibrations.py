@@ -13,6 +13,7 @@ from ..calibration.choose import NotPooled, pool_prior, pooled_model
 from ..calibration.fit import Fit, held_out_error
 from ..calibration.fit import calibrate as fit_device
 from ..calibration.measurements import Measurement, provenance_of, read_inputs, read_measurements, select_measurements
+from ..calibration.power import fit_power
 from ..calibration.ppp import PppCalibration, PppRun, PppShare, calibrate_ppp
 from ..calibration.store import (
     AnyCalibration,
@@ -25,7 +26,7 @@ from ..calibration.store import (
 )
 from ..calibration.suggest import Suggestions, typical_steps
 from ..calibration.suggest import suggest as suggest_steps
-from ..calibration.validate import MAX_FILE_BYTES, Validation
+from ..calibration.validate import MAX_FILE_BYTES, Validation, validate_powers
 from ..calibration.validate import validate as hold_out
 from ..errors import BadValue
 from ..extras import require
@@ -244,6 +245,8 @@ def fit_calibration(
         measurements, fit = fit_device(steps, device, precision, prior)
         error = held_out_error(measurements, device, precision, prior)
         calibration = make_calibration(device.id, precision, measurements, fit, provenance, error)
+        power = fit_power(measurements, device, calibration.model())
+        calibration = msgspec.structs.replace(calibration, power=power)
         fitted = FittedCalibration(calibration, device, measurements, fit)
     else:
         machine = Machine(device)
@@ -339,7 +342,7 @@ def validate(
         source = f" in {data}" if isinstance(data, (str, Path)) else ""
         raise BadValue(f"no measurement of {selection}{source}")
     rows, points = hold_out(measurements, split, gpus, precisions, on_done=on_done or _ignore_progress)
-    return Validation(split, rows, points)
+    return Validation(split, rows, points, validate_powers(measurements, split, gpus, precisions))
 
 
 def _ignore_progress(completed: int, total: int) -> None:

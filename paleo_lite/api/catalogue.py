@@ -202,9 +202,12 @@ def audit(*, hardware_files: Paths = ()) -> StaticResult:
     StaticResult
         Each of its ``findings`` has a ``severity``; a deviation that the file explains is no error.
     """
-    from ..machines.audit import audit_registry
+    from ..machines.audit import audit_clouds, audit_registry
+    from ..machines.clouds import list_clouds
 
     all_devices = list_devices(to_paths(hardware_files))
-    page = audit_page(len(all_devices), audit_registry(all_devices, read_links()))
+    audited = audit_registry(all_devices, read_links())
+    audited += audit_clouds(list_clouds(), {device.id: device for device in all_devices})
+    page = audit_page(len(all_devices), audited)
     findings = [row for table in page.tables for row in table.rows]
     return StaticResult({"devices": len(all_devices), "findings": findings}, page)

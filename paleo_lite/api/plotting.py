@@ -66,6 +66,9 @@ KINDS: dict[str, ChartKind] = {
         "serving_chart",
         "latencies of a deployment, or with --advise tokens per second per GPU over tokens per second per user",
     ),
+    "local": ChartKind(
+        "", "local", "local_chart", "tokens per second of a language model under llama.cpp, by device or by format"
+    ),
     "pareto": ChartKind("best", "pareto", "pareto_chart", "Pareto front of a sweep: rows that no other row dominates"),
     "memory": ChartKind(
         "", "memory", "memory_chart", "peak memory of a language model by part, over batch size and tokens"
@@ -296,7 +299,15 @@ def _devices(networks: Any, **arguments: Any) -> Any:
     return predict_several([networks] if isinstance(networks, str) else networks, **arguments)
 
 
+def _local(network: Any, **arguments: Any) -> Any:
+    """Rank devices or formats of a network under llama.cpp, for the chart ``local``."""
+    from .local import advise_local
+
+    return advise_local(network, **arguments)
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "local": _local,
     "memory": memory_ranges,
     "cost": cost_over_devices,
     "batch": batch,

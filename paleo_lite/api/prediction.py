@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,7 @@ def predict(
     packing: bool = False,
     mean_length: float | None = None,
     price: float | str | None = None,
+    price_of: str | None = None,
     electricity: float | str | None = None,
     carbon_intensity: float | str | None = None,
     pue: float | None = None,
@@ -185,6 +187,8 @@ def predict(
         Mean tokens per sample, with `packing`.
     price : float or str, optional
         US dollars per hour of the device; by default its rental price on record.
+    price_of : str, optional
+        Cloud whose price of the device is used, ``"AWS"`` or ``"cheapest"``, instead of `price`.
     electricity, carbon_intensity : float or str, optional
         Price and grams of CO2 per kWh, ``"0.12 USD/kWh"`` and ``"400 g/kWh"``, for the cost of the energy in ``site``.
     pue : float, optional
@@ -264,10 +268,6 @@ def predict(
                 "--input": (tuple(inputs), ()),
                 "--fit-batch": (fit_batch, False),
                 "training": (training, None),
-                "--electricity": (electricity, None),
-                "--carbon-intensity": (carbon_intensity, None),
-                "--pue": (pue, None),
-                "--host-watts": (host_watts, None),
             },
         )
         run, pipeline_machine, model_in = pipeline_question(
@@ -288,7 +288,7 @@ def predict(
             attention=attention,
             weights=weights,
         )
-        return predict_pipeline(run, pipeline_machine, model_in)
+        return structs.replace(predict_pipeline(run, pipeline_machine, model_in), facility=facility)
     options.check_absent(network)
     image_size = square_size(image_size, network)
     if fit_batch and batch_size != 1:
@@ -333,8 +333,9 @@ def predict(
     from ..timing.budget import Amount, make_budget
 
     amount = Amount(None, samples, tokens, epochs, packing, mean_length)
-    budget = make_budget(machine.device, amount, price, sequence_tokens=workload.network.tokens)
-    return structs.replace(prediction, budget=budget)
+    budget = make_budget(machine.device, amount, price, price_of=price_of, sequence_tokens=workload.network.tokens)
+    notes = (*prediction.notes, *budget.price_notes(date.today()))
+    return structs.replace(prediction, budget=budget, notes=notes)
 
 
 def predict_network(network: Any, **arguments: Any) -> Prediction:
@@ -432,6 +433,7 @@ def resolve_question(
         calibration=calibration,
         products=multiplied_in,
         is_language_model=resolved.is_language_model,
+        is_text_encoder=resolved.is_text_encoder,
     )
     workload = Workload(
         resolved,
@@ -591,6 +593,7 @@ def predict_several(
     packing: bool = False,
     mean_length: float | None = None,
     price: float | str | None = None,
+    price_of: str | None = None,
     electricity: float | str | None = None,
     carbon_intensity: float | str | None = None,
     pue: float | None = None,
@@ -610,7 +613,7 @@ def predict_several(
         As for `predict`, the same for all combinations.
     hardware_files, calibration, training, fit_batch, execution, attention, weights
         As for `predict`, the same for all combinations.
-    samples, tokens, epochs, packing, mean_length, price, electricity, carbon_intensity, pue, host_watts
+    samples, tokens, epochs, packing, mean_length, price, price_of, electricity, carbon_intensity, pue, host_watts
         As for `predict`, the same for all combinations.
     memory : bool
         Whether the peak memory of networks is estimated at inference, too.
@@ -671,6 +674,7 @@ def predict_several(
                 packing=packing,
                 mean_length=mean_length,
                 price=price,
+                price_of=price_of,
                 electricity=electricity,
                 carbon_intensity=carbon_intensity,
                 pue=pue,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..profile_analysis.compare import Comparison
     from ..profile_analysis.host import HostReport
     from ..profile_analysis.kernels import KernelReport
+    from ..profile_analysis.recorded_device import MissingDevice
 
 
 PROFILE_READER = ("pyarrow", "reading profiles", "profiles")
@@ -63,7 +64,8 @@ def efficiency(
     paths : path, or sequence of paths
         Profiles, or folders of profiles; several are read in parallel.
     gpu : str or Device, optional
-        Device on which the profiles were taken; by default the device recorded in the first profile.
+        Device on which the profiles were taken; by default the device recorded in the first profile. Without `gpu`, a
+        profile of a device that the registry lacks is analyzed without shares of peak.
     method : {"steady", "notebook"}
         ``steady`` analyzes one steady iteration, ``notebook`` all rows as the notebook of SURFBoard does.
     precision : str
@@ -113,7 +115,10 @@ def efficiency(
     from ..profile_analysis.analysis import ReadOptions, measure_efficiency
 
     device = _find_or_identify_device(gpu, paths, name_pattern, hardware_files)
-    device.find_peak(precision)  # raises UnknownPrecision before any file is read
+    if isinstance(device, Device):
+        device.find_peak(precision)  # raises UnknownPrecision before any file is read
+    elif method == "notebook":
+        raise BadValue(device.request)  # its figures are shares of peak
     batch_durations = None
     initialization_path = None if tau_init is None else Path(tau_init)
     if durations:
@@ -142,25 +147,16 @@ def efficiency(
 
 def _find_or_identify_device(
     gpu: str | Device | None, paths: Paths, name_pattern: str | None, hardware_files: Paths
-) -> Device:
-    """Return the requested device, or the one recorded in the first profile.
-
-    Raises
-    ------
-    BadValue
-        If no device is requested and the first profile does not record a unique one.
-    """
+) -> Device | MissingDevice:
+    """Return the requested device, or the one recorded in the first profile, or why there is none."""
     files = to_paths(hardware_files)
     if gpu is not None:
         return find_device(gpu, files)
-    from ..profile_analysis.recorded_device import explain_missing_device, identify_device
+    from ..profile_analysis.recorded_device import describe_missing_device, identify_device
     from ..profiles.detect import find_files, open_profile
 
     profile = open_profile(find_files(to_paths(paths))[0], name_pattern)
-    device = identify_device(profile, files)
-    if device is None:
-        raise BadValue(explain_missing_device(profile, files))
-    return device
+    return identify_device(profile, files) or describe_missing_device(profile, files)
 
 
 def kernels(
@@ -182,8 +178,8 @@ def kernels(
     paths : path, or sequence of paths
         A profile; or several, or folders of them, whose kernels are added up, such as the ranks of a job.
     gpu : str or Device, optional
-        Device on which the kernels ran; by default the device recorded in the first profile. Not required for a profile
-        without device activity.
+        Device on which the kernels ran; by default the device recorded in the first profile. Without `gpu`, a profile
+        of a device that the registry lacks is analyzed without shares of peak.
     precision : str
         Precision of the peak, as for `efficiency`.
     direction : str
@@ -209,7 +205,7 @@ def kernels(
     from ..profile_analysis.totals import total_kernels
     from ..profiles.detect import open_profile
 
-    device = None
+    device: Device | MissingDevice | None = None
     if gpu is not None:
         device = find_device(gpu, to_paths(hardware_files))
         device.find_peak(precision)  # raises UnknownPrecision before any file is read
@@ -218,12 +214,13 @@ def kernels(
         if device is None:
             total_kernels(profiles[0], direction)  # raises NothingOnDevice for a profile of the host
             device = _find_or_identify_device(None, paths, name_pattern, hardware_files)
-            device.find_peak(precision)
         report = report_kernels(profiles, device, precision, direction=direction, full_names=full_names)
     except NothingOnDevice:
         if len(profiles) > 1:
             raise
         return report_host(profiles[0])
+    if not isinstance(device, Device):
+        return report
     evidence = gather_evidence(profiles[0], report.raw_s)
     return mark_device_conflict(report, find_contradictions(evidence, device), device_warnings(evidence, device))
 
@@ -319,10 +316,13 @@ def compare(
 
     if predict is not None:
         (path,) = (*profiles_a, *profiles_b)
+        device = _find_or_identify_device(gpu, path, name_pattern, hardware_files)
+        if not isinstance(device, Device):
+            raise BadValue(device.request)
         return _compare_prediction(
             path,
             predict,
-            _find_or_identify_device(gpu, path, name_pattern, hardware_files),
+            device,
             precision=precision,
             batch_size=batch_size,
             sequence_length=sequence_length,

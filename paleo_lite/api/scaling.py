@@ -70,6 +70,7 @@ def scale(
     packing: bool = False,
     mean_length: float | None = None,
     price: float | str | None = None,
+    price_of: str | None = None,
     electricity: float | str | None = None,
     carbon_intensity: float | str | None = None,
     pue: float | None = None,
@@ -146,6 +147,8 @@ def scale(
     images, samples, tokens, epochs, price
         For hours, cost and energy: samples per epoch (``"52k"``) or tokens per epoch (``"15B"``); number of epochs; US
         dollars per hour of one device (by default its rental price on record).
+    price_of : str, optional
+        Cloud whose price of the device is used, ``"AWS"`` or ``"cheapest"``, instead of `price`.
     packing, mean_length
         Whether several samples of a language model share a sequence, and their mean number of tokens; otherwise each
         sample is padded to a sequence.
@@ -227,6 +230,7 @@ def scale(
             ppp_comm=ppp_comm,
             amount=amount,
             price=price,
+            price_of=price_of,
             require_cost=cost,
         )
         return _reproduce_paleo(request, network, gpu, settings, revision, ppp=ppp, concurrent=concurrent)
@@ -298,6 +302,7 @@ def scale(
         ppp_comm=ppp_comm,
         amount=amount,
         price=price,
+        price_of=price_of,
         require_cost=cost,
         platform=platform,
         measured=measured,

@@ -16,10 +16,12 @@ from ..timing.facility import make_facility
 from ..units import parse_quantity
 from .arguments import Paths, to_paths
 from .prediction import resolve_network, resolve_question
+from .serve_locally import LLAMA_CPP, check_policy, place_locally
 
 if TYPE_CHECKING:
     from ..calibration.store import Calibration
     from ..distributed.links import Topology
+    from ..machines import Price
     from ..serving.answers import Serving
     from ..serving.deployment import Deployment
     from ..serving.requests import Lengths, Traffic
@@ -80,6 +82,7 @@ def serve(
     advise: bool = False,
     by: str = "cost",
     price: float | str | None = None,
+    price_of: str | None = None,
     electricity: float | str | None = None,
     carbon_intensity: float | str | None = None,
     pue: float | None = None,
@@ -141,7 +144,7 @@ def serve(
         Arrival process of `rate`.
     seed : int
         Seed of arrivals and lengths.
-    policy : {"vllm", "vllm-0.5", "tensorrt-llm", "sglang"}
+    policy : {"vllm", "vllm-0.7", "vllm-0.5", "tensorrt-llm", "sglang", "llama.cpp"}
         Engine with the defaults of the following options, one of `paleo_lite.serving.engines.ENGINES`.
     max_batched_tokens, max_sequences : int, optional
         Tokens per iteration, and sequences at the same time.
@@ -173,6 +176,8 @@ def serve(
         What `advise` ranks by: the cost of a token, or its energy.
     price : float or str, optional
         US dollars per hour of one device; by default that of the platform, or the rental price on record.
+    price_of : str, optional
+        Cloud whose price of the device is used, ``"AWS"`` or ``"cheapest"``, instead of `price`.
     electricity, carbon_intensity, pue, host_watts
         As for `predict`, for the energy at the meter of a million tokens, its cost and its CO2.
     time_model, calibration, clock, power_limit, unit, hardware_files
@@ -196,6 +201,7 @@ def serve(
     True
     """
     from ..machines import find_device
+    from ..machines.prices import choose_price
     from ..serving.answers import answer
     from ..serving.deployment import Deployment, device_link, tensor_group
     from ..serving.engines import find_engine
@@ -204,18 +210,33 @@ def serve(
     from ..serving.placement import check_undivided, engine_speaks_for, with_fitted_host, with_kernels
     from ..serving.requests import parse_lengths
     from ..serving.simulator import Options, Speculation
-    from ..timing.budget import parse_price
 
     _check_ranking(by, advise)
+    check_policy(
+        policy,
+        tensor=tensor,
+        pipeline=pipeline,
+        expert_parallel=expert_parallel,
+        attention_data_parallel=attention_data_parallel,
+        prefill_workers=prefill_workers,
+        draft=draft,
+        draft_length=draft_length,
+        advise=advise,
+        precision=None if format_of_weights(None, precision) is None else precision,
+        time_model=time_model,
+        calibration=calibration,
+        clock=clock,
+        unit=unit,
+        power_limit=power_limit,
+        memory_fraction=memory_fraction,
+    )
     inputs = parse_lengths(input_tokens, "--input-tokens", is_input=True)
     outputs = parse_lengths(output_tokens, "--output-tokens", is_input=False)
     rate_per_s = None if rate is None else parse_rate(rate)
     objectives = _parse_objectives(slo, requests)
-    cache_format = _choose_cache_format(kv_cache, precision)
-    price_usd_per_h = None if price is None else parse_price(price)
-    topology, platform_price_usd_per_h = _find_topology(platform, link, workers)
-    if price_usd_per_h is None:
-        price_usd_per_h = platform_price_usd_per_h
+    cache_format = "f16" if policy == LLAMA_CPP else _choose_cache_format(kv_cache, precision)
+    price_usd_per_h = _parse_one_price(price, price_of)
+    topology, platform_price = _find_topology(platform, link, workers)
     devices = _device_names(gpu, topology, several=advise)
     decoder, draft_decoder = _find_decoder(network), _find_draft(draft, draft_length)
     division = (
@@ -253,7 +274,11 @@ def serve(
                 return placed
             return with_kernels(placed, policy, experts=division[0], attention_data=division[1])
 
-        on_device = place(decoder)
+        on_device = (
+            place_locally(decoder, find_device(device_name, to_paths(hardware_files)), weight_format, kv_cache)
+            if policy == LLAMA_CPP
+            else place(decoder)
+        )
         engine = find_engine(
             policy,
             on_device.machine.device,
@@ -266,9 +291,9 @@ def serve(
         )
         if overhead is None:
             engine = with_fitted_host(engine, on_device)
-        device_price = price_usd_per_h
-        if device_price is None:
-            device_price = on_device.machine.device.rent_usd_per_h
+        listing = None
+        if price_usd_per_h is None:
+            listing = choose_price(on_device.machine.device, price_of, platform_price)
         return Deployment(
             on_device,
             engine,
@@ -276,7 +301,8 @@ def serve(
             prefill_workers=prefill_workers if replica_count > 1 else 0,
             options=Options(prefix_hit_rate, Speculation(draft_length, acceptance)),
             draft=None if draft_decoder is None else place(draft_decoder),
-            price_usd_per_h=device_price,
+            price_usd_per_h=price_usd_per_h if listing is None else listing.usd_per_h,
+            listing=listing,
             facility=make_facility(electricity, carbon_intensity, pue, host_watts),
         )
 
@@ -323,8 +349,8 @@ def _check_ranking(by: str, advise: bool) -> None:
         raise BadValue("`--by` is for `--advise`, which ranks deployments")
 
 
-def _find_topology(platform: str | None, link: str | None, workers: int | None) -> tuple[Topology | None, float | None]:
-    """Return the topology of a platform and its price per device in US dollars per hour; None where it has none."""
+def _find_topology(platform: str | None, link: str | None, workers: int | None) -> tuple[Topology | None, Price | None]:
+    """Return the topology of a platform and its price per device; None where it has none."""
     from ..distributed.platforms import Computer, find_platform
 
     if platform is None:
@@ -332,8 +358,8 @@ def _find_topology(platform: str | None, link: str | None, workers: int | None) 
     if link is not None:
         raise BadValue("give only one of `--link` and `--platform`")
     computer = find_platform(platform)
-    price_usd_per_h = computer.price_usd_per_h if isinstance(computer, Computer) else None
-    return computer.topology(workers or 0), price_usd_per_h
+    price = computer.price_of_device if isinstance(computer, Computer) else None
+    return computer.topology(workers or 0), price
 
 
 def _find_device_under_limit(device: str | Device, hardware_files: Paths, power_limit: float | str | None) -> Device:
@@ -354,6 +380,20 @@ def _parse_objectives(slo: str | None, requests: str | Path | None) -> tuple[Obj
     if requests is not None:
         raise BadValue("`--slo` needs distributions of lengths, not `--requests`")
     return parse_slo(slo)
+
+
+def _parse_one_price(price: float | str | None, price_of: str | None) -> float | None:
+    """Return the given price per hour; None if there is none.
+
+    Raises
+    ------
+    BadValue
+        If the price of a cloud is asked for as well.
+    """
+    from ..timing.budget import check_one_price, parse_price
+
+    check_one_price(price, price_of)
+    return None if price is None else parse_price(price)
 
 
 def _choose_cache_format(kv_cache: str | None, precision: str) -> str:

@@ -14,13 +14,14 @@ from ..distributed.collectives import COLLECTIVES
 from ..distributed.strategies import resolve_strategy
 from ..errors import BadValue
 from ..machines import list_devices
+from ..machines.prices import CHEAPEST, find_cloud_name
 from ..machines.registry import parse_power_limit
 from ..sweeps.best import Best, find_best
 from ..sweeps.pictures import PictureSpace
 from ..sweeps.run import AnySpace, Sweep, run_sweep
 from ..sweeps.serving import ServingSpace
 from ..sweeps.space import AUTOMATIC, MAX_UNCONFIRMED_ROWS, Space, parse_names, parse_numbers
-from ..timing.budget import parse_price
+from ..timing.budget import check_one_price, parse_price
 from ..units import PRECISION_BYTES, parse_quantity
 from .arguments import Paths, to_paths
 from .prediction import predict
@@ -49,6 +50,7 @@ def sweep(
     batch_sizes: Numbers = 1,
     sequence_lengths: Numbers | None = None,
     power_limits: Powers | None = None,
+    clocks: Names | None = None,
     time_models: Names = AUTOMATIC,
     ppp: float | None = None,
     workers: Numbers = 1,
@@ -59,6 +61,7 @@ def sweep(
     optimizer: str = "sgd",
     samples: float | str = 1e6,
     price: float | str | None = None,
+    price_of: str | None = None,
     power: float | str | None = None,
     rates: Rates | None = None,
     concurrencies: Numbers | None = None,
@@ -109,6 +112,9 @@ def sweep(
     power_limits : powers, optional
         Power limits of every device, such as ``"300W"``, ``"150W,200W"`` or numbers of watts (default: that of the data
         sheet, which a higher limit does not change).
+    clocks : names, optional
+        Clocks of every device: ``"base"``, ``"boost"`` or locked ones, ``"1.2GHz,1.5GHz"`` (default: those of the data
+        files).
     time_models : names
         ``default`` (as chosen by `paleo_lite.predict`) or names of `paleo_lite.timing.TIME_MODELS`.
     ppp : float, optional
@@ -121,6 +127,8 @@ def sweep(
         Number of samples that hours, cost and energy refer to.
     price, power : float or str, optional
         US dollars per hour and watts of one device, instead of its recorded price and the power model.
+    price_of : str, optional
+        Cloud whose prices are used, ``"AWS"`` or ``"cheapest"``; costs on devices that it does not list are unknown.
     rates : number, sequence of numbers, or str, optional
         Requests per second: the sweep simulates servers of language models, as `paleo_lite.serve` does, and the
         parameters of steps (from `phases` to `collectives`, and `power`) do not apply.
@@ -166,6 +174,9 @@ def sweep(
         If a name is unknown, the output file exists, the sweep is too large, or an extra is missing.
     """
     hardware_paths = to_paths(hardware_files)
+    check_one_price(price, price_of)
+    if price_of is not None and price_of != CHEAPEST:
+        find_cloud_name(price_of)  # raises UnknownName
     server_options = {
         "--tensor": tensor,
         "--expert-parallel": expert_parallel,
@@ -193,16 +204,21 @@ def sweep(
         "--phase": phases != "inference",
         "--batch-size": str(batch_sizes) != "1",
         "--sequence-length": sequence_lengths is not None,
-        "--power-limit": power_limits is not None,
         "--time-model": time_models != AUTOMATIC,
         "--ppp": ppp is not None,
         "--workers": str(workers) != "1",
         "--strategy": strategies != "data",
         "--scaling": scalings != "strong",
-        "--link": bool(links),
         "--collective": bool(collectives),
-        "--optimizer": optimizer != "sgd",
         "--power": power is not None,
+    }
+    not_of_pictures = {
+        **step_options,
+        "--batch-size": False,
+        "--power-limit": power_limits is not None,
+        "--clock": clocks is not None,
+        "--link": bool(links),
+        "--optimizer": optimizer != "sgd",
     }
     space: AnySpace
     answer: Callable[..., Any]
@@ -210,7 +226,7 @@ def sweep(
     if find_pipeline(first_network) is not None:
         of_servers = {**server_options, "--weights": None, "--rate": rates, "--concurrency": concurrencies}
         _refuse({option: value is not None for option, value in of_servers.items()}, "pictures and videos")
-        _refuse({**step_options, "--batch-size": False}, "pictures and videos")
+        _refuse(not_of_pictures, "pictures and videos")
         space = _picture_space(
             networks,
             gpus,
@@ -220,6 +236,7 @@ def sweep(
             picture_options,
             samples=parse_quantity(samples, ""),
             price_usd_per_h=None if price is None else parse_price(price),
+            price_of=price_of,
             hardware_paths=hardware_paths,
         )
         answer = predict
@@ -233,6 +250,7 @@ def sweep(
             batch_sizes,
             sequence_lengths,
             power_limits,
+            clocks,
             time_models,
             workers,
             strategies,
@@ -244,15 +262,18 @@ def sweep(
             optimizer=optimizer,
             samples=parse_quantity(samples, ""),
             price_usd_per_h=None if price is None else parse_price(price),
+            price_of=price_of,
             power_w=None if power is None else parse_quantity(power, "W"),
         )
         answer = choose_model
     else:
-        _refuse({**step_options, "--link": False, "--optimizer": False}, "servers")
+        _refuse(step_options, "servers")
         _refuse({option: value is not None for option, value in picture_options.items()}, "servers")
         space = ServingSpace(
             networks=parse_names(networks, "networks"),
             gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
+            power_limits_w=(None,) if power_limits is None else _parse_each(power_limits, parse_power_limit),
+            clocks=parse_names(clocks, "clocks") if clocks else (None,),
             precisions=parse_names("bf16" if precisions is None else precisions, "precisions"),
             weights=parse_names(weights, "weights") if weights else ("",),
             tensor=parse_numbers(tensor or 1, "tensor degrees"),
@@ -270,6 +291,7 @@ def sweep(
             seed=seed or 0,
             link=_single_link(links),
             price_usd_per_h=None if price is None else parse_price(price),
+            price_of=price_of,
             hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
         ).resolve_names()
         answer = serve
@@ -312,6 +334,7 @@ def _picture_space(
     *,
     samples: float,
     price_usd_per_h: float | None,
+    price_of: str | None,
     hardware_paths: Sequence[Path],
 ) -> PictureSpace:
     """Return the space of a sweep over pipelines."""
@@ -339,6 +362,7 @@ def _picture_space(
         ring=parse_numbers(options["--ring"] or 1, "--ring"),
         samples=samples,
         price_usd_per_h=price_usd_per_h,
+        price_of=price_of,
         hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
     ).resolve_names()
 
@@ -351,6 +375,7 @@ def _step_space(
     batch_sizes: Numbers,
     sequence_lengths: Numbers | None,
     power_limits: Powers | None,
+    clocks: Names | None,
     time_models: Names,
     workers: Numbers,
     strategies: Names,
@@ -363,6 +388,7 @@ def _step_space(
     optimizer: str,
     samples: float,
     price_usd_per_h: float | None,
+    price_of: str | None,
     power_w: float | None,
 ) -> Space:
     """Return the space of a sweep over steps."""
@@ -377,6 +403,7 @@ def _step_space(
         networks=parse_names(networks, "networks", network_names()),
         gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
         power_limits_w=(None,) if power_limits is None else _parse_each(power_limits, parse_power_limit),
+        clocks=parse_names(clocks, "clocks") if clocks else (None,),
         precisions=parse_names(precisions, "precisions", list(PRECISION_BYTES)),
         phases=parse_names(phases, "phases", list(PHASES)),
         batch_sizes=parse_numbers(batch_sizes, "batch sizes"),
@@ -391,6 +418,7 @@ def _step_space(
         optimizer=optimizer,
         samples=samples,
         price_usd_per_h=price_usd_per_h,
+        price_of=price_of,
         power_w=power_w,
         hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
     ).resolve_names()

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..counting import count
 from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
-from ..files import cache_folder, file_exists, shipped_folder
+from ..files import FileVersion, cache_folder, file_exists, shipped_folder, version_of
 from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .inputs import Input, read_input
 from .locate import GGUF, WEIGHTS, find_shipped, locate
@@ -124,7 +124,10 @@ def find_network(name: str, image_size: int | None = None, options: SequenceOpti
         raise BadValue(f"the image size must be an integer from 1 to {_MAX_IMAGE_SIZE:,} (got {image_size!r})")
     is_file = is_network_file(name)
     path = path_of_network(name) if is_file else _shipped_path(name)
-    network = read_network_file(path, image_size, options)
+    if is_file:
+        network = read_network_file(path, image_size, options)
+    else:
+        network = _read_shipped(version_of(path), image_size, options)
     if network.lengths is None and options is not None and options.needs_sequences:
         raise BadValue(
             f"{name} does not read sequences: remove --sequence-length and --context, and the phases prefill and decode"
@@ -137,6 +140,16 @@ def find_network(name: str, image_size: int | None = None, options: SequenceOpti
             f"its source, {network.source}"
         )
     return _trace_at_image_size(network.name, image_size)
+
+
+CACHED_NETWORKS = 32
+"""Number of shipped networks kept in memory: what is counted for the layers of one is cached with them."""
+
+
+@lru_cache(CACHED_NETWORKS)
+def _read_shipped(version: FileVersion, image_size: int | None, options: SequenceOptions | None) -> Network:
+    """Return a shipped network."""
+    return read_network_file(version.path, image_size, options)
 
 
 def find_network_name(name: str) -> str:

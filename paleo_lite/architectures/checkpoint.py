@@ -155,6 +155,8 @@ class StoredWeights(msgspec.Struct, frozen=True):
         Parts of a network for which `stored` holds.
     has_narrow_activations : bool
         Whether activations are quantized as well, so that products run in the precision of the format.
+    ratios : tuple of (str, float)
+        Bytes that the files of the checkpoint have, relative to those of the formats, by part; empty without files.
     """
 
     method: str
@@ -162,23 +164,29 @@ class StoredWeights(msgspec.Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     parts: tuple[Part, ...] = CONVERTED_PARTS
     has_narrow_activations: bool = False
+    ratios: tuple[tuple[Part, float], ...] = ()
 
     def format_of(self, layer: Layer, part: Part | None) -> Format | None:
-        """Return the format of a layer's weight matrix; None if it has 16 bits.
+        """Return the format of a layer's weight matrix, with the bytes of the files; None if it has 16 bits.
 
         Parameters
         ----------
         layer : Layer
             The layer.
         part : str or None
-            Its part of the network, as `paleo_lite.timing.quantization.parts_of` tells it.
+            Its part of the network, as `paleo_lite.counting.parts.parts_of` tells it.
         """
         if part is None or part == "router" or layer.kind.startswith("conv") or layer.name.startswith(_TOWERS):
             return None
+        stored = self.stored if part in self.parts else None
         for rule in self.rules:
             if rule.modules.contain(layer.name):
-                return rule.stored
-        return self.stored if part in self.parts else None
+                stored = rule.stored
+                break
+        ratio = dict(self.ratios).get(part, 1.0)
+        if stored is None or ratio == 1.0:
+            return stored
+        return msgspec.structs.replace(stored, bits=stored.bits_per_number * ratio, group=0)
 
     def formats_of(self, layers: Sequence[Layer], parts: Sequence[Part | None]) -> list[Format | None]:
         """Return the format of each layer's weight matrix; None for those of 16 bits."""

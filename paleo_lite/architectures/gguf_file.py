@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from math import prod
+from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,12 +22,14 @@ from ..gguf_types import TENSOR_TYPES
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 
-MOST_FIELDS, MOST_TENSORS, MOST_FILES = 100_000, 100_000, 1_000
+MOST_FIELDS, MOST_TENSORS, MOST_FILES = 10_000, 100_000, 1_000
 LONGEST_TEXT = 1 << 20
 LONGEST_ARRAY = 1 << 24
-KEPT_ELEMENTS = 4096
+KEPT_ELEMENTS = 1024
 """Arrays with more elements than this, such as vocabularies, are skipped: only their length is kept."""
-MOST_HEADER_BYTES = 1 << 29
+MOST_HEADER_BYTES = 1 << 26
+ALIGNMENT = 32
+"""Bytes to a multiple of which the data of tensors are aligned, unless ``general.alignment`` says otherwise."""
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _ARRAY = 8, 9
@@ -110,7 +113,8 @@ def read_gguf_header(path: str | Path) -> GgufHeader:
     Raises
     ------
     BadFile
-        If a file is missing, damaged, truncated within its header, or asks for more than any real file.
+        If a file is missing, damaged, truncated, or asks for more than any real file. A file that ends with its header
+        is read: the data of the tensors are not needed.
     """
     path = Path(path)
     files = _parts_of(path)
@@ -177,21 +181,37 @@ class _Reader:
                 metadata[f"{key}.length"] = length
             else:
                 metadata[key] = value
-        return GgufHeader(metadata, tuple(self.tensor() for _ in range(tensors)))
+        found = [self.tensor() for _ in range(tensors)]
+        self.check_size(max((offset + tensor.bytes for tensor, offset in found), default=0), metadata)
+        return GgufHeader(metadata, tuple(tensor for tensor, _ in found))
 
-    def tensor(self) -> StoredTensor:
+    def check_size(self, data_bytes: int, metadata: dict[str, Any]) -> None:
+        """Check that the data of the tensors are there, or none of them."""
+        alignment = metadata.get("general.alignment", ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise BadFile(f"{self.path}: general.alignment is {alignment!r}, not a number of bytes")
+        start = -(-self.file.tell() // alignment) * alignment
+        size = self.file.seek(0, SEEK_END)
+        if start < size < start + data_bytes:
+            raise BadFile(
+                f"{self.path}: the file ends after {size:,} of {start + data_bytes:,} bytes: it is damaged or "
+                "incomplete"
+            )
+
+    def tensor(self) -> tuple[StoredTensor, int]:
+        """Return a tensor, and where its data start."""
         name, dimensions = self.text(), self.scalar("I")
         if not 1 <= dimensions <= 4:
             raise BadFile(f"{self.path}: the tensor {name!r} has {dimensions} dimensions, not 1 to 4")
         shape = tuple(self.scalar("Q") for _ in range(dimensions))
         number = self.scalar("I")
-        self.scalar("Q")  # where its data start
+        offset = self.scalar("Q")
         if number not in _TYPE_NUMBERS:
             raise BadFile(f"{self.path}: the tensor {name!r} has the unknown type {number}")
         kind = _TYPE_NUMBERS[number]
         if min(shape) < 1 or prod(shape) >= 1 << 50 or shape[0] % TENSOR_TYPES[kind].block_numbers:
             raise BadFile(f"{self.path}: the tensor {name!r} has the impossible shape {shape} for {kind}")
-        return StoredTensor(name, shape, kind)
+        return StoredTensor(name, shape, kind), offset
 
     def value(self, kind: int) -> tuple[Any, int | None]:
         """Return a value, or the length of an array that is skipped."""

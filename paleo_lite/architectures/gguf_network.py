@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ..errors import BadDescriptor
-from .gguf_file import GgufHeader, read_gguf_header
+from .gguf_file import GgufHeader, StoredTensor, read_gguf_header
 from .network import Network, SequenceOptions
 
 MODEL_TYPES = {
@@ -53,10 +54,24 @@ def read_gguf(path: Path, image_size: int | None = None, options: SequenceOption
     BadDescriptor
         If its architecture is not read.
     """
+    header = read_gguf_header(path)
+    config = msgspec.json.encode(config_fields(header, path))
+    return _read_network(config, header.tensors, path, image_size, options)
+
+
+def _read_network(
+    config: bytes,
+    tensors: tuple[StoredTensor, ...],
+    path: Path,
+    image_size: int | None,
+    options: SequenceOptions | None,
+) -> Network:
+    """Return the network of a config with the tensors of its file, also when it is built again."""
     from .model_config import read_config
 
-    fields = config_fields(read_gguf_header(path), path)
-    return read_config(msgspec.json.encode(fields), str(path), image_size, options)
+    network = read_config(config, str(path), image_size, options)
+    rebuild = partial(_read_network, config, tensors, path, image_size) if network.rebuild else None
+    return network._replace(stored_tensors=tensors, rebuild=rebuild)
 
 
 def config_fields(header: GgufHeader, path: Path) -> dict[str, Any]:

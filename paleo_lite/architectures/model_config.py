@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from .language_models.traits import Attention, Block, CompressedAttention, Decod
 from .language_models.vision import VisionTower, resident_weights, tower_layers
 from .locate import cached_name
 from .network import LANGUAGE_MODELS, Lengths, Network, Publication, SequenceOptions
+from .safetensors_file import Stamp, read_tensors, stamp_checkpoint
 from .tape import Config, Tape
 
 if TYPE_CHECKING:
@@ -105,11 +106,14 @@ def read_config(
     options = options or SequenceOptions()
     fields = decode_fields(data, path)
     stored_weights = _read_checkpoint(fields, path)
+    stamps = stamp_checkpoint(Path(path).parent) if Path(path).name == "config.json" else ()
+    if stamps:
+        stored_weights = _measure_files(data, path, stored_weights, stamps)
     fields = _thinker_part(fields)
     whole_fields = fields
     fields, part_note = _text_part(fields, path)
     config = Config(fields, path)
-    rebuild = partial(read_config, data, path, image_size)
+    rebuild = partial(_rebuild, data, path, image_size, stored_weights)
     model_type = fields.get("model_type")
     if model_type in FAMILIES:
         if image_size is not None and not part_note:
@@ -134,6 +138,14 @@ def read_config(
     )
 
 
+@lru_cache(32)
+def _rebuild(
+    data: bytes, path: str, image_size: int | None, stored_weights: StoredWeights | None, options: SequenceOptions
+) -> Network:
+    """Return the network of a config that was read before with other options."""
+    return read_config(data, path, image_size, options)._replace(stored_weights=stored_weights)
+
+
 def _read_checkpoint(fields: dict[str, Any], path: str) -> StoredWeights | None:
     """Return how the checkpoint stores its weights, by the config and by the file beside it."""
     sidecar = Path(path)
@@ -146,6 +158,20 @@ def _read_checkpoint(fields: dict[str, Any], path: str) -> StoredWeights | None:
     from .checkpoint import read_stored_weights
 
     return read_stored_weights(fields, beside, path)
+
+
+@lru_cache(8)
+def _measure_files(
+    data: bytes, path: str, stored: StoredWeights | None, stamps: tuple[Stamp, ...]
+) -> StoredWeights | None:
+    """Return the formats of a checkpoint with the bytes of the files beside the config; of known types only."""
+    from .checkpoint_sizes import measure_checkpoint
+
+    fields, _ = _text_part(_thinker_part(decode_fields(data, path)), path)
+    if fields.get("model_type") not in FAMILIES:
+        return stored
+    whole = _read_decoder(Config(fields, path), FAMILIES[str(fields["model_type"])], SequenceOptions(1))
+    return measure_checkpoint(path, stored, read_tensors(stamps), whole.layers, whole.blocks)
 
 
 def _read_unknown(config: Config, whole: Config, image_size: int | None, options: SequenceOptions) -> Network:
@@ -306,7 +332,7 @@ def _add_vision_encoder(
     vision = fields.get("vision_config")
     if not isinstance(vision, dict):
         return network, note
-    vision_type = str(vision.get("model_type", VISION_PARTS.get(str(fields.get("model_type")))))
+    vision_type = str(vision.get("model_type") or VISION_PARTS.get(str(fields.get("model_type"))))
     text = fields.get("text_config")
     text_size = (text if isinstance(text, dict) else fields).get("hidden_size")
     more = {"text_hidden_size": text_size} if image_size is None else {
@@ -459,6 +485,13 @@ def _check_parallelism(
     for count in counts:
         if count % degree:
             raise BadValue(f"--expert-parallel {degree} does not divide the {count} experts of {name}")
+    divided = options.expert_tensor_parallel
+    sizes = {block.feed_forward.inner_size for block in decoder.blocks if isinstance(block.feed_forward, Experts)}
+    if divided > 1 and not sizes:
+        raise BadValue(f"--expert-tensor-parallel requires a mixture of experts, which {name} is not")
+    for size in sizes:
+        if size % divided:
+            raise BadValue(f"--expert-tensor-parallel {divided} does not divide the inner size {size} of the experts")
 
 
 def _assumption(options: SequenceOptions, lengths: Lengths) -> str:
@@ -495,7 +528,7 @@ def text_lengths(
     if keys % options.context_parallel:
         raise BadValue(f"--context-parallel {options.context_parallel} does not divide a sequence of {keys} tokens")
     queries = 1 if is_decode else keys // options.context_parallel
-    return Lengths(queries, keys, uses_cache)
+    return Lengths(queries, keys, uses_cache, known)
 
 
 # Encoders and encoder-decoders

@@ -13,6 +13,7 @@ from ..errors import UnknownName
 
 if TYPE_CHECKING:
     from .checkpoint import StoredWeights
+    from .gguf_file import StoredTensor
 
 
 class Lengths(NamedTuple):
@@ -26,11 +27,14 @@ class Lengths(NamedTuple):
         Tokens per sequence that are attended to: the computed ones and those in the KV cache.
     uses_cache : bool
         Whether keys and values are written to a KV cache and only the logits of the last token are computed.
+    longest : int or None
+        Positions that the model knows; None if it has no limit, or it is unknown.
     """
 
     queries: int
     keys: int
     uses_cache: bool = False
+    longest: int | None = None
 
 
 class SequenceOptions(NamedTuple):
@@ -53,6 +57,10 @@ class SequenceOptions(NamedTuple):
         2023).
     expert_parallel : int
         Expert-parallel degree: devices that split the experts of a mixture (Lepikhin et al. 2021, GShard).
+    expert_tensor_parallel : int
+        Devices that divide every expert's matrices, under sequence parallelism.
+    expert_load : float
+        Rows of the experts of this device over their mean.
     blocks : int, tuple of int or None
         Transformer blocks to build: the first so many, or those with these indices; all by default.
     fused_attention : bool or None
@@ -66,6 +74,8 @@ class SequenceOptions(NamedTuple):
     sequence_parallel: bool = False
     context_parallel: int = 1
     expert_parallel: int = 1
+    expert_tensor_parallel: int = 1
+    expert_load: float = 1.0
     blocks: int | tuple[int, ...] | None = None
     fused_attention: bool | None = None
 
@@ -77,6 +87,9 @@ class SequenceOptions(NamedTuple):
 
 LANGUAGE_MODELS = "language models"
 """Group of the decoders of text."""
+
+TEXT_ENCODERS = "text encoders"
+"""Group of the encoders of text, such as BERT."""
 
 
 class Publication(msgspec.Struct, frozen=True):
@@ -144,6 +157,8 @@ class Network(NamedTuple):
         Number of parameters of the checkpoint that are not in the layers: those of multi-token prediction layers.
     stored_weights : StoredWeights or None
         How the checkpoint stores its weight matrices; None for one that is not quantized.
+    stored_tensors : tuple of StoredTensor or None
+        Tensors of the GGUF file that the network was read from; None for any other source.
     """
 
     name: str
@@ -162,6 +177,7 @@ class Network(NamedTuple):
     embedding_is_active: bool = True
     left_out_parameters: int = 0
     stored_weights: StoredWeights | None = None
+    stored_tensors: tuple[StoredTensor, ...] | None = None
 
     def __repr__(self) -> str:
         return f"<Network {self.name}: {len(self.layers)} layers, {self.parameters:,} parameters>"
@@ -170,6 +186,11 @@ class Network(NamedTuple):
     def is_language_model(self) -> bool:
         """Whether the network is a decoder of text."""
         return self.group == LANGUAGE_MODELS
+
+    @property
+    def is_text_encoder(self) -> bool:
+        """Whether the network is an encoder of text, such as BERT."""
+        return self.group == TEXT_ENCODERS
 
     @property
     def input_elements(self) -> int:

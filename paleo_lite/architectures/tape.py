@@ -104,11 +104,25 @@ class Tape(Builder):
     def all_to_all(self, name: str, blob: Blob) -> Blob:
         """Dispatch tokens to the devices that hold their experts, or combine the results (Lepikhin et al. 2021).
 
-        The load is assumed to be balanced: each device receives as many rows as it sends.
+        Each device receives as many rows as it sends: the rows of the device with the most of them.
         """
         if self.options.expert_parallel == 1:
             return blob
         return self._exchange(name, "all_to_all", blob, blob.shape)
+
+    def gather_expert_rows(self, name: str, blob: Blob) -> Blob:
+        """Gather the rows of all devices that divide the matrices of the same experts."""
+        devices = self.options.expert_tensor_parallel
+        if devices == 1:
+            return blob
+        return self._exchange(name, "expert_gather", blob, (blob.shape[0] * devices, *blob.shape[1:]))
+
+    def scatter_expert_rows(self, name: str, blob: Blob) -> Blob:
+        """Sum the results of devices that divide the matrices of the same experts; each keeps its rows."""
+        devices = self.options.expert_tensor_parallel
+        if devices == 1:
+            return blob
+        return self._exchange(name, "expert_scatter", blob, (blob.shape[0] // devices, *blob.shape[1:]))
 
     def _exchange(self, name: str, function: str, blob: Blob, out: Shape) -> Blob:
         return self.op(f"{name}.{function}", "exchange", blob, out=out, function=function, ranks=self.ranks)
@@ -592,6 +606,14 @@ class Config:
         value = self.fields.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
             raise self.fail(f"$.{key} must be a number from 0 to 1 (got {value!r})")
+        return float(value)
+
+    def number(self, key: str, default: float) -> float:
+        """Return a number above 0, at most 1000, such as the factor of a width."""
+        value = self.fields.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1000:
+            raise self.fail(f"$.{key} must be a number above 0, at most 1000 (got {value!r})")
         return float(value)
 
     def activation_name(self, key: str, default: str) -> str:

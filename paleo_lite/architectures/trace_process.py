@@ -35,7 +35,7 @@ TIME_S = 120
 TRACE = "paleo_lite.architectures.hugging_face:trace_with_transformers"
 """Function that builds and traces a model in the process, named here because it reads configs itself."""
 
-VERSION = 2
+VERSION = 3
 """Version of the answers. Increase it when the same config gives another answer."""
 
 _RAISED: tuple[type[PaleoError], ...] = (BadDescriptor, FactoryFailed, TraceFailed, BadValue)
@@ -73,6 +73,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     group: str = ""
     failure: str = ""
     message: str = ""
+    resident_bytes: int = 0
+    """Largest resident memory of the process, where the operating system tells it."""
 
 
 @lru_cache(1)
@@ -115,7 +117,7 @@ def trace_config(
     BadDescriptor, BadValue, FactoryFailed, TraceFailed
         Whatever the library raises is told in one sentence.
     """
-    network = _answered(Request(path, data, image_size, options or SequenceOptions()))
+    network = _traced(Request(path, data, image_size, options or SequenceOptions()))
     if network.lengths is None:
         return network
 
@@ -146,31 +148,44 @@ def trace_module(data: bytes, path: str, module: str, sizes: dict[str, int], nam
     BadDescriptor, BadValue, FactoryFailed, TraceFailed
         Whatever the library raises is told in one sentence.
     """
-    request = Request(path, data, None, SequenceOptions(), module, sizes, name)
-    return _answered(request)
+    return _traced(Request(path, data, None, SequenceOptions(), module, sizes, name))
 
 
-def _answered(request: Request) -> Network:
-    """Return the network of the answer to a question, from the disk or from a process."""
-    file = cache_folder() / f"traced-{_key(request)}.json"
-    answer = _read_answer(file)
-    if answer is None:
-        if request.module and find_spec("diffusers") is None:
-            raise MissingExtra(f"tracing {request.path}", "diffusers")
-        answer = _ask(request, file)
-    if answer.failure:
+def _traced(request: Request) -> Network:
+    """Return the network of the answer to a question."""
+    found = ask(request)
+    if found.failure:
         failures = {kind.__name__: kind for kind in _RAISED}
-        raise failures.get(answer.failure, TraceFailed)(answer.message)
+        raise failures.get(found.failure, TraceFailed)(found.message)
     return Network(
-        answer.name,
-        answer.inputs,
-        answer.layers,
-        answer.parameters,
-        answer.source,
-        answer.notes,
-        answer.lengths,
-        group=answer.group,
+        found.name,
+        found.inputs,
+        found.layers,
+        found.parameters,
+        found.source,
+        found.notes,
+        found.lengths,
+        group=found.group,
     )
+
+
+def ask(request: Request) -> Answer:
+    """Return the answer to a question, from the disk if it was asked before.
+
+    Raises
+    ------
+    MissingExtra
+        If a part of a pipeline is asked for the first time, and diffusers is not installed.
+    TraceFailed
+        If the process is beyond its time, or ends without an answer.
+    """
+    file = cache_folder() / f"traced-{_key(request)}.json"
+    found = _read_answer(file)
+    if found is not None:
+        return found
+    if request.module and find_spec("diffusers") is None:
+        raise MissingExtra(f"tracing {request.path}", "diffusers")
+    return _ask(request, file)
 
 
 def _key(request: Request) -> str:
@@ -238,6 +253,19 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
+def resident_bytes() -> int:
+    """Return the largest resident memory of this process since it began, or 0 where only Linux would tell it.
+
+    ``ru_maxrss`` would begin with the memory of the process that started this one.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return 1024 * int(found[1]) if found else 0
+
+
 def answer(request: Request) -> Answer:
     """Return the answer to a question; every exception becomes a failure in one sentence."""
     from pkgutil import resolve_name
@@ -281,11 +309,16 @@ def main() -> None:
     limit_memory()
     question = msgspec.json.decode(request.read_bytes(), type=Request)
     found = answer(question)
+    found = msgspec.structs.replace(found, resident_bytes=resident_bytes())
+    write_atomically(answered, encode_answer(found, question.path))
+
+
+def encode_answer(found: Answer, path: str) -> bytes:
+    """Return an answer as JSON; the path of the config is for the message of a failure."""
     try:
-        data = msgspec.json.encode(found, enc_hook=_as_text)
+        return msgspec.json.encode(found, enc_hook=_as_text)
     except (TypeError, ValueError) as error:
-        raise BadFile(f"{question.path}: the trace cannot be stored ({error})") from None
-    write_atomically(answered, data)
+        raise BadFile(f"{path}: the trace cannot be stored ({error})") from None
 
 
 def _as_text(value: Any) -> str:

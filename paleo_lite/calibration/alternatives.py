@@ -93,6 +93,7 @@ def try_alternatives(
                     model_elsewhere,
                     execution=changed.execution,
                     is_language_model=changed.network.is_language_model,
+                    is_text_encoder=changed.network.is_text_encoder,
                 )
             alternative = predict_with_memory(changed, other, used_model)
         except PaleoError as error:
@@ -197,6 +198,7 @@ def _model_of_kind(kind: str, workload: Workload, machine: Machine, time_model: 
             time_model,
             execution=workload.execution,
             is_language_model=workload.network.is_language_model,
+            is_text_encoder=workload.network.is_text_encoder,
         )
     except PaleoError:
         return None

@@ -212,7 +212,8 @@ def calibrate(
         raise CalibrationFailed(
             f"a calibration holds for one execution; the measurements have {len(executions)}: {', '.join(executions)}"
         )
-    ordered = sorted(measurements)  # so that results do not depend on the order of the rows
+    # Results do not depend on the order of the rows.
+    ordered = sorted(measurements, key=lambda step: step.sort_key)
     prior = prior or device_prior(device, precision)
     return ordered, fit(runs_of(ordered, device, precision), prior, expected_scatter(len(ordered)))
 

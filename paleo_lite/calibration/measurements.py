@@ -8,20 +8,23 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from ..counting import PHASES
 from ..counting.fusion import EXECUTIONS
-from ..errors import BadFile, CalibrationFailed
+from ..errors import BadFile, BadValue, CalibrationFailed
 from ..files import NOT_TEXT, file_exists
 from ..machines import Device, find_device
 from ..units import PRECISION_BYTES
+from .power_logs import is_power_log, read_power_log
 from .prior import SOFTWARE
 
 COLUMNS = ("gpu", "network", "batch_size", "phase", "precision", "time_s")
 OPTIONAL_COLUMNS = ("image_size", "framework", "source", "execution")
+POWER_COLUMNS = ("power_w", "power_log")
+"""Further columns: average watts of the device during the step, or the log of the power that contains them."""
 
 TEMPLATE = (
     ",".join((*COLUMNS, *OPTIONAL_COLUMNS))
@@ -31,6 +34,7 @@ TEMPLATE = (
 """Output of ``calibrate --template``. time_s: seconds of one step, synchronized; the median of several runs."""
 
 _SHORTEST_S, _LONGEST_S = 1e-9, 1e9  # a clock cycle, and 30 years
+_MOST_W = 1e5
 _MAX_ROWS = 1_000_000
 _MAX_HEADER_CHARACTERS = 4096
 
@@ -52,6 +56,8 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
         Software with its version, and the origin of the measurement.
     execution : str
         Kernel fusion of the software: one of `EXECUTIONS`.
+    power_w : float or None
+        Average power of the device during the step in watts; None if it was not measured.
     """
 
     gpu: str
@@ -64,6 +70,13 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
     framework: str = ""
     source: str = ""
     execution: str = "eager"
+    power_w: float | None = None
+
+    @property
+    def sort_key(self) -> tuple[Any, ...]:
+        """Order of measurements, in which those without a power come first."""
+        *fields, power_w = msgspec.structs.astuple(self)
+        return *fields, 0.0 if power_w is None else power_w
 
     @property
     def software(self) -> str:
@@ -90,29 +103,43 @@ def read_inputs(
     measurements : list of Measurement
         The given measurements and the rows of the CSVs.
     tables : list of Path
-        The measurement CSVs.
+        The measurement CSVs and logs of power.
     others : list of Path
         All other paths: profiles and folders.
+
+    A log of power among the inputs belongs to the step of the CSV.
 
     Raises
     ------
     BadFile
-        As `read_measurements`.
+        As `read_measurements` and `read_power_log`.
+    BadValue
+        If there is a log of power, and not one step that it could belong to.
     """
     inputs = [measured] if isinstance(measured, (str, os.PathLike)) else list(measured)
     measurements: list[Measurement] = []
     tables: list[Path] = []
     others: list[Path] = []
+    logs: list[Path] = []
     for item in inputs:
         if isinstance(item, Measurement):
             measurements.append(item)
+        elif is_power_log(Path(item)):
+            logs.append(Path(item))
         elif is_measurements_csv(Path(item)):
             tables.append(Path(item))
         else:
             others.append(Path(item))
     for table in tables:
         measurements += read_measurements(table)
-    return measurements, tables, others
+    for log in logs:
+        if len(logs) > 1 or len(measurements) != 1:
+            raise BadValue(
+                f"{log}: a log of power belongs to one step, and there are {len(measurements)} steps and {len(logs)} "
+                "logs: name the log of each step in the column power_log of the CSV"
+            )
+        measurements = [msgspec.structs.replace(measurements[0], power_w=read_power_log(log).busy_w())]
+    return measurements, [*tables, *logs], others
 
 
 def is_measurements_csv(path: Path) -> bool:
@@ -152,7 +179,7 @@ def read_measurements(path: Path) -> list[Measurement]:
             for row in reader:
                 if len(measurements) >= _MAX_ROWS:
                     raise BadFile(f"{path}: more than {_MAX_ROWS} rows")
-                measurements.append(_parse_row(row, f"{path}: line {reader.line_num}"))
+                measurements.append(_parse_row(row, path, f"{path}: line {reader.line_num}"))
     except OSError as error:
         if file_exists(path, Path.is_dir):
             raise BadFile(
@@ -168,7 +195,7 @@ def read_measurements(path: Path) -> list[Measurement]:
     return measurements
 
 
-def _parse_row(row: dict[str, str | None], location: str) -> Measurement:
+def _parse_row(row: dict[str, str | None], path: Path, location: str) -> Measurement:
     values = {name: (row.get(name) or "").strip() for name in (*COLUMNS, *OPTIONAL_COLUMNS)}
     for name in COLUMNS:
         if not values[name]:
@@ -207,15 +234,37 @@ def _parse_row(row: dict[str, str | None], location: str) -> Measurement:
         framework=values["framework"],
         source=values["source"],
         execution=execution,
+        power_w=_parse_power(row, path, location),
     )
 
 
+def _parse_power(row: dict[str, str | None], path: Path, location: str) -> float | None:
+    """Return the watts of a row, or those of the log that it names beside the CSV; None if it has neither."""
+    number, log = ((row.get(name) or "").strip() for name in POWER_COLUMNS)
+    if number and log:
+        raise BadFile(f"{location}: both power_w and power_log: expected one of them")
+    if log:
+        return read_power_log(path.parent / log).busy_w()
+    if not number:
+        return None
+    try:
+        power_w = float(number)
+    except ValueError:
+        power_w = math.nan
+    if not 0 < power_w < _MOST_W:  # also true for NaN
+        raise BadFile(f"{location}: power_w is {number!r}: expected watts above 0 and below {_MOST_W:g}")
+    return power_w
+
+
 def format_csv(measurements: Iterable[Measurement]) -> str:
-    """Return measurements as the text of a CSV file."""
-    columns = (*COLUMNS, *OPTIONAL_COLUMNS)
+    """Return measurements as the text of a CSV file, with a column of watts if any were measured."""
+    steps = list(measurements)
+    has_power = any(step.power_w is not None for step in steps)
+    columns = (*COLUMNS, *OPTIONAL_COLUMNS, *(["power_w"] if has_power else []))
     lines = [",".join(columns)]
-    for measurement in measurements:
-        lines.append(",".join(str(getattr(measurement, name)) for name in columns))
+    for step in steps:
+        values = [getattr(step, name) for name in columns]
+        lines.append(",".join("" if value is None else str(value) for value in values))
     return "\n".join(lines) + "\n"
 
 

@@ -15,6 +15,8 @@ from ..files import read_typed, shipped_folder, write_atomically
 from ..result import Result
 from ..text import format_plural
 from ..timing.calibrated import NAMES, PARAMETERS, CalibratedModel
+from ..timing.energy import PARAMETERS as POWER_PARAMETERS
+from ..timing.energy import Constants, are_constants
 from ..timing.models import QUANTILES, PppModel
 from .measurements import Measurement, Provenance
 
@@ -54,6 +56,30 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     moved: float
 
 
+class PowerFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Constants of a device's power, fitted to its measured watts.
+
+    Attributes
+    ----------
+    points : int
+        Number of measured powers.
+    constants : Constants
+        The constants, and their covariance.
+    error : float
+        Mean absolute relative error of the fit.
+    prior_error : float
+        The same of what was known before.
+    held_out_error : float or None
+        The same with each network predicted from the others; None with fewer than three networks.
+    """
+
+    points: int
+    constants: Constants
+    error: float
+    prior_error: float
+    held_out_error: float | None = None
+
+
 class Calibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Content of a calibration file.
 
@@ -67,6 +93,8 @@ class Calibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         Mean absolute relative error with each network predicted from the others; None with fewer than three networks.
     worst : list of str
         Descriptions of the measurements furthest from the fit.
+    power : PowerFit or None
+        Constants of the device's power, if watts were measured.
     covariance : list of str
         Covariance of the logarithms of the parameters: a row of numbers per parameter, in the order of `PARAMETERS`.
     """
@@ -82,6 +110,7 @@ class Calibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     provenance: Provenance
     held_out_error: float | None = None
     worst: list[str] = []
+    power: PowerFit | None = None
 
     @property
     def label(self) -> str:
@@ -94,7 +123,14 @@ class Calibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         theta = np.log([self.parameters[name].value for name in NAMES])
         learned_fraction = np.array([self.parameters[name].moved for name in NAMES])
         covariance = _parse_matrix(self.covariance)
-        return CalibratedModel(self.label, theta, covariance, self.scatter, learned_fraction=learned_fraction)
+        return CalibratedModel(
+            self.label,
+            theta,
+            covariance,
+            self.scatter,
+            learned_fraction=learned_fraction,
+            power_constants=None if self.power is None else self.power.constants,
+        )
 
 
 class _FileHeader(msgspec.Struct):
@@ -199,6 +235,9 @@ def read_calibration(path: Path) -> AnyCalibration:
     bad = [name for name, parameter in calibration.parameters.items() if not (0 < parameter.value < math.inf)]
     if bad:
         raise BadFile(f"{path}: parameters: {', '.join(bad)} must be above 0")
+    if calibration.power is not None and not are_constants(calibration.power.constants):
+        count = len(POWER_PARAMETERS)
+        raise BadFile(f"{path}: power: constants must have {count} numbers, and {count} rows of as many")
     if not _is_covariance(calibration.covariance):
         raise BadFile(f"{path}: covariance must have {len(NAMES)} rows of {len(NAMES)} numbers")
     return calibration

@@ -11,17 +11,18 @@ import numpy as np
 from ..errors import BadValue
 from ..machines import Device, Machine, find_device
 from ..result import Result
-from ..timing.calibrated import library_peak
+from ..timing.calibrated import CalibratedModel, library_peak
 from ..timing.models import QUANTILES
 from ..units import format_si
-from .choose import POOL_SCATTER
+from .choose import POOL_SCATTER, pooled_model
 from .fit import Fit, MeasuredRuns, predict_held_out, runs_of
 from .measured_devices import DeviceData, GroupKey, MeasuredDevices
 from .measurements import Measurement
+from .power import hold_out_power
 from .prior import Prior, Traits
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     Floats = NDArray[np.float64]
 
@@ -91,6 +92,8 @@ class Row(msgspec.Struct, frozen=True):
         Fraction of the measurements within their 80% and 90% intervals.
     width_90 : float
         Mean relative width of the 90% intervals.
+    sharpness_90 : float or None
+        Median ratio between the ends of the 90% intervals; None in files of earlier versions.
     baselines : dict of str to float
         Mean absolute relative error of simpler models.
     """
@@ -110,6 +113,7 @@ class Row(msgspec.Struct, frozen=True):
     width_90: float
     baselines: dict[str, float]
     source: str = ""
+    sharpness_90: float | None = None
 
 
 def family_of(network: str) -> str:
@@ -118,6 +122,35 @@ def family_of(network: str) -> str:
         if network.startswith(family):
             return family
     return network
+
+
+class PowerRow(msgspec.Struct, frozen=True):
+    """Accuracy of held-out watts of one device in one precision, at measured times; errors are fractions of 1.
+
+    Attributes
+    ----------
+    split : str
+        Held-out unit, one of `SPLITS`.
+    points : int
+        Number of measured powers.
+    mape, median, bias : float
+        Mean and median of the absolute relative error, and median of the relative error.
+    coverage_90, width_90 : float
+        Fraction of the powers within their 90% intervals, and mean relative width of these.
+    shipped : float
+        Mean absolute relative error of the shipped constants.
+    """
+
+    split: str
+    gpu: str
+    precision: str
+    points: int
+    mape: float
+    median: float
+    bias: float
+    coverage_90: float
+    width_90: float
+    shipped: float
 
 
 class GroupAccuracy(Protocol):
@@ -139,6 +172,11 @@ class GroupAccuracy(Protocol):
         ...
 
 
+def sharpness(low: ArrayLike, high: ArrayLike) -> float:
+    """Return the median ratio between the ends of intervals."""
+    return float(np.median(np.asarray(high) / np.asarray(low)))
+
+
 def mean_error(rows: Sequence[GroupAccuracy]) -> float:
     """Return the mean absolute relative error, in which each group has the same weight."""
     return sum(row.mape for row in rows) / len(rows)
@@ -156,6 +194,8 @@ class Validation(Result, msgspec.Struct, frozen=True):
     ----------
     split : str
         Held-out unit, one of `SPLITS`.
+    powers : list of PowerRow
+        Accuracy of the watts, if any were measured.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.calibrations:validation_page"
@@ -163,16 +203,17 @@ class Validation(Result, msgspec.Struct, frozen=True):
     split: str
     rows: list[Row]
     points: list[Point]
+    powers: list[PowerRow] = []
 
     def select(self, gpus: Sequence[str], precisions: Sequence[str]) -> Validation:
         """Return the part for some devices and precisions; an empty sequence selects all."""
 
-        def is_selected(item: Row | Measurement) -> bool:
+        def is_selected(item: Row | PowerRow | Measurement) -> bool:
             return (not gpus or item.gpu in gpus) and (not precisions or item.precision in precisions)
 
         rows = [row for row in self.rows if is_selected(row)]
         points = [point for point in self.points if is_selected(point.measurement)]
-        return Validation(self.split, rows, points)
+        return Validation(self.split, rows, points, [row for row in self.powers if is_selected(row)])
 
 
 def validate(
@@ -231,6 +272,60 @@ def validate(
     if not rows:
         raise BadValue(f"nothing to hold out: the split {split} needs measurements of three or more other networks")
     return rows, points
+
+
+def validate_powers(
+    measurements: Sequence[Measurement], split: str, gpus: Sequence[str] = (), precisions: Sequence[str] = ()
+) -> list[PowerRow]:
+    """Predict held-out watts at the measured times, and compare them with the measured ones.
+
+    The shares of arithmetic and memory traffic are those of the shipped calibration; the constants of the power are
+    fitted to the watts of the device's other groups. With a whole device held out they are the shipped ones.
+
+    Parameters
+    ----------
+    measurements : sequence of Measurement
+        Those without watts are left out.
+    split, gpus, precisions
+        As for `validate`.
+    """
+    label = _LABEL_SPLITS.get(split, _same_label)
+    rows = []
+    groups: dict[tuple[str, str, str], list[Measurement]] = {}
+    for step in measurements:
+        if step.power_w is not None:
+            groups.setdefault((find_device(step.gpu).id, step.precision, step.execution), []).append(step)
+    for (gpu, precision, execution), steps in groups.items():
+        if (gpus and gpu not in gpus) or (precisions and precision not in precisions):
+            continue
+        device = find_device(gpu)
+        model = pooled_model(device, precision, execution)
+        if not isinstance(model, CalibratedModel):
+            continue
+        points = hold_out_power(steps, device, model, [label(step) for step in steps])
+        if not points:
+            continue
+        errors = np.array([point.error for point in points])
+        rows.append(
+            PowerRow(
+                split=split,
+                gpu=gpu,
+                precision=precision,
+                points=len(points),
+                mape=float(np.abs(errors).mean()),
+                median=float(np.median(np.abs(errors))),
+                bias=float(np.median(errors)),
+                coverage_90=float(np.mean([point.is_inside for point in points])),
+                width_90=float(np.mean([(point.high_w - point.low_w) / point.power_w for point in points])),
+                shipped=float(np.mean([abs(point.shipped_w / point.measured_w - 1) for point in points])),
+            )
+        )
+    return rows
+
+
+def _same_label(measurement: Measurement) -> str:
+    """Return the label of a split that holds out whole devices."""
+    return ""
 
 
 class _HeldOutPredictions(NamedTuple):
@@ -444,6 +539,7 @@ def error_statistics(measured: Floats, predicted: Floats, deviation: Floats) -> 
         "coverage_80": float(np.mean(standardized < QUANTILES[0.8])),
         "coverage_90": float(np.mean(standardized < QUANTILES[0.9])),
         "width_90": float(np.mean(np.exp(reach) - np.exp(-reach))),
+        "sharpness_90": sharpness(np.exp(-reach), np.exp(reach)),
     }
 
 

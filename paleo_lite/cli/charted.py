@@ -1,4 +1,4 @@
-"""Commands of charts with a computation of their own: ``paleo-lite plot memory`` and ``paleo-lite plot cost``."""
+"""Commands of charts with a computation of their own: ``paleo-lite plot memory``, ``cost`` and ``local``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from ..api.charted import cost_over_devices, memory_ranges
 from . import options
 from .options import Answer
-from .values import DEVICE, INTEGER, CommaSeparated, flatten
+from .values import DEVICE, INTEGER, CommaSeparated, Names, flatten
 
 
 @click.command("memory")
@@ -76,3 +76,37 @@ def cost(network: str, gpus: tuple[Any, ...], **arguments: Any) -> Answer:
     """
     predictions = cost_over_devices(network, gpus=flatten(gpus), **arguments)
     return Answer(drawn=lambda: predictions)
+
+
+@click.command("local")
+@options.network()
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="DEVICE",
+    type=CommaSeparated(DEVICE),
+    help="Device, by name or alias; several separated by commas; of one all formats are drawn. [default: all devices "
+    "of people's own machines]",
+)
+@click.option(
+    "--weights",
+    multiple=True,
+    metavar="FORMAT",
+    type=CommaSeparated(Names("format of the weights", ".gguf_types:MIXTURES")),
+    help="Format of llama.cpp; several separated by commas. [default: ten that people publish]",
+)
+@options.context()
+@options.hardware_files()
+@options.debug()
+def local(network: str, gpus: tuple[Any, ...], weights: tuple[Any, ...], **arguments: Any) -> Answer:
+    """Tokens per second of the language model NETWORK under llama.cpp, by device, or by format on one device.
+
+    \b
+      paleo-lite plot local llama-3.1-8b --gpu rtx3060,rtx4090,apple-m4-max -o local.png
+      paleo-lite plot local qwen3-14b --gpu rtx3060 --context 8192 -o formats.png
+    """
+    from ..api.local import advise_local
+
+    advice = advise_local(network, gpus=flatten(gpus) or None, weights=flatten(weights) or None, **arguments)
+    return Answer(drawn=lambda: advice)

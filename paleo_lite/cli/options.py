@@ -27,6 +27,7 @@ from .values import (
     PLATFORM,
     PPP,
     TOPOLOGY,
+    CompletedText,
     DecompressedSize,
     ModuleInput,
     Names,
@@ -610,6 +611,16 @@ def price() -> Decorator:
         type=Quantity("USD/h"),
         metavar="USD/h",
         help="Price per hour of one device. [default: its rental price on record]",
+    )
+
+
+def price_of() -> Decorator:
+    """Add ``--price-of``."""
+    return click.option(
+        "--price-of",
+        metavar="CLOUD",
+        type=CompletedText(".machines.prices:cloud_names"),
+        help="Use the price that this cloud asks for the device, such as AWS or Lambda, or the cheapest one.",
     )
 
 

@@ -136,4 +136,10 @@ def _timeline(path: Path, slices: int) -> Answer:
     return Answer(drawn=lambda: timeline(path, slices=slices))
 
 
-_CHART_COMMANDS = {"batch": _batch, "timeline": _timeline, "memory": charted.memory, "cost": charted.cost}
+_CHART_COMMANDS = {
+    "batch": _batch,
+    "timeline": _timeline,
+    "memory": charted.memory,
+    "cost": charted.cost,
+    "local": charted.local,
+}

@@ -12,13 +12,15 @@ from ..errors import BadValue
 from ..reporting.predictions import explain_layer, prediction_page
 from ..timing.pipelines import PIPELINE_OFFLOADS, PipelinePrediction
 from . import options
+from .local import LLAMA_CPP, answer_local, reject_options_of_llama_cpp, reject_options_of_others
 from .options import Answer, OutputOption, command
-from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, to_list
+from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, Quantity, to_list
 
 
 @command()
 @options.network(required=False, type=CommaSeparated(NETWORK))
 @options.gpu(
+    required=False,
     type=CommaSeparated(DEVICE),
     help="Device, by name or alias, such as k80 or v100-sxm2; several separated by commas.",
 )
@@ -65,9 +67,21 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, to_l
 @click.option(
     "--gpu-layers",
     metavar="N|auto",
-    help="With llama.cpp: transformer blocks on the device. [default: auto, as many as fit]",
+    help="With llama.cpp: transformer blocks on the device. [default: auto, the fastest that fits]",
 )
 @click.option("--cpu-experts", is_flag=True, help="With llama.cpp: keep experts in the memory of the host.")
+@click.option("--cpu-cache", is_flag=True, help="With llama.cpp: keep keys and values in the memory of the host.")
+@click.option(
+    "--device-memory",
+    type=Quantity("B"),
+    metavar="SIZE",
+    help="With llama.cpp: memory of the device, such as 16GB for a Mac. [default: the one on record]",
+)
+@click.option(
+    "--advise",
+    is_flag=True,
+    help="With llama.cpp: rank formats on one device, or devices in one format.",
+)
 @click.option("--cpu", type=DEVICE, help="With llama.cpp: processor of the host. [default: ryzen-9-7950x]")
 @options.attention()
 @options.weights()
@@ -79,6 +93,7 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, to_l
 @options.amount_of_tokens()
 @options.epochs()
 @options.price()
+@options.price_of()
 @options.facility()
 @options.fit_batch()
 @click.option("--memory", is_flag=True, cls=OutputOption, help="Show the peak memory by part.")
@@ -128,6 +143,9 @@ def predict(
     gpus: int,
     gpu_layers: str | None,
     cpu_experts: bool,
+    cpu_cache: bool,
+    device_memory: float | None,
+    advise: bool,
     cpu: str | None,
     **arguments: Any,
 ) -> Answer:
@@ -146,16 +164,27 @@ def predict(
       paleo-lite predict llama-3-8b --gpu h100-sxm --precision bf16 --phase decode --batch-size 8 --context 4096
       paleo-lite predict llama-3-8b --gpu rtx4090 --precision bf16 --phase training --lora 16 --weights int4
       paleo-lite predict llama-3.1-8b --gpu rtx3060 --execution llama.cpp --weights q4_k_m --context 8192
+      paleo-lite predict qwen3-14b --gpu rtx3060 --execution llama.cpp --advise
       paleo-lite predict flux.1-dev --gpu rtx4090 --precision bf16 --steps 28 --image-size 1024 --offload model
       paleo-lite predict vgg16 --gpu k40m --ppp 0.62
       paleo-lite predict --macs 15503M --gpu k80
     """
-    if arguments["execution"] == "llama.cpp":
-        return _predict_local(network, gpu, kv_cache, gpus, gpu_layers, cpu_experts, cpu, arguments)
-    if kv_cache or gpus > 1 or gpu_layers or cpu_experts or cpu:
-        raise BadValue(
-            "`--kv-cache`, `--gpus`, `--gpu-layers`, `--cpu-experts` and `--cpu` are for `--execution llama.cpp`"
-        )
+    own = {
+        "kv_cache": kv_cache,
+        "gpus": gpus if gpus != 1 else None,
+        "gpu_layers": gpu_layers,
+        "cpu_experts": cpu_experts,
+        "cpu_cache": cpu_cache,
+        "device_memory": device_memory,
+        "advise": advise,
+        "cpu": cpu,
+    }
+    if arguments["execution"] == LLAMA_CPP:
+        reject_options_of_others()
+        return answer_local(network, gpu, gpus, top, own, arguments)
+    reject_options_of_llama_cpp(own)
+    if gpu is None:
+        raise click.UsageError("Missing option '--gpu'.")
     pipeline_offload = offload if offload in PIPELINE_OFFLOADS[1:] else None
     training = options.make_training_options(
         optimizer,
@@ -227,36 +256,3 @@ def predict(
         return prediction_page(prediction, top, memory)
 
     return Answer(prediction.to_dict, make_document, lambda: prediction)
-
-
-def _predict_local(
-    network: Any,
-    gpu: Any,
-    kv_cache: str | None,
-    gpus: int,
-    gpu_layers: str | None,
-    cpu_experts: bool,
-    cpu: str | None,
-    arguments: dict[str, Any],
-) -> Answer:
-    """Answer under llama.cpp."""
-    from ..api.local import predict_local
-
-    if network is None or isinstance(network, list) or isinstance(gpu, list):
-        raise BadValue("`--execution llama.cpp` needs one language model and one device")
-    if gpu_layers not in (None, "auto") and not str(gpu_layers).isdecimal():
-        raise BadValue(f"`--gpu-layers` must be a number of blocks or auto (got {gpu_layers!r})")
-    found = predict_local(
-        network,
-        gpu=gpu,
-        weights=arguments["weights"],
-        kv_cache=kv_cache,
-        context=arguments["context"],
-        prompt_tokens=arguments["sequence_length"],
-        gpus=gpus,
-        gpu_layers=None if gpu_layers in (None, "auto") else int(str(gpu_layers)),
-        cpu_experts=cpu_experts,
-        cpu=cpu,
-        hardware_files=arguments["hardware_files"],
-    )
-    return Answer(found.to_dict, found.document, lambda: found)

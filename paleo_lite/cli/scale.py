@@ -38,6 +38,7 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
 @options.amount_of_tokens()
 @options.epochs()
 @options.price()
+@options.price_of()
 @options.facility()
 @options.batch_size(
     default=None,
@@ -76,6 +77,33 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
     help="Library that sends tokens to their experts. [default: hybridep with megatron on Hopper and later, otherwise "
     "alltoall]",
 )
+@click.option(
+    "--expert-kernels",
+    type=Names("kernels", ".timing.expert_kernels:EXPERT_KERNELS"),
+    help="Products of experts with megatron: separate (a kernel per expert) or fused (Megatron-Bridge from 26.06 on). "
+    "[default: the mean of those that are possible]",
+)
+@click.option(
+    "--expert-tensor-parallel", type=INTEGER, help="Devices that divide the matrices of every expert. [default: 1]"
+)
+@click.option(
+    "--expert-imbalance",
+    type=float,
+    metavar="FACTOR",
+    help="Tokens of the busiest device's experts over the mean. [default: 1, balanced]",
+)
+@click.option(
+    "--expert-capacity",
+    type=float,
+    metavar="FACTOR",
+    help="Capacity factor: tokens of an expert beyond so many times the mean are dropped. [default: none is]",
+)
+@click.option(
+    "--expert-overlap",
+    type=float,
+    metavar="FRACTION",
+    help="Share of the exchange of tokens that computation hides. [default: as calibrated]",
+)
 @click.option("--micro-batch", type=INTEGER, help="Samples per micro-batch of a pipeline. [default: 1]")
 @click.option(
     "--zero", type=Number(0, 3), help="ZeRO stage of data parallelism with --tensor or --pipeline. [default: 1]"
@@ -89,7 +117,8 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
 @click.option(
     "--recompute-modules",
     metavar="LIST",
-    help="Modules to compute again, as Megatron-LM names them, of layernorm, moe_act and core_attn.",
+    help="Modules to compute again, as Megatron-LM names them: layernorm, moe_act, core_attn, mla_up_proj, mlp, moe, "
+    "shared_experts.",
 )
 @click.option(
     "--recompute-every", type=INTEGER, metavar="N", help="Recompute only every n-th block, with --recompute full."
@@ -193,6 +222,11 @@ def scale(
     context_parallel: int | None,
     expert_parallel: int | None,
     expert_dispatch: str | None,
+    expert_kernels: str | None,
+    expert_tensor_parallel: int | None,
+    expert_imbalance: float | None,
+    expert_capacity: float | None,
+    expert_overlap: float | None,
     micro_batch: int | None,
     zero: float | None,
     recompute: str | None,
@@ -246,6 +280,11 @@ def scale(
         context_parallel=context_parallel,
         expert_parallel=expert_parallel,
         expert_dispatch=expert_dispatch,
+        expert_kernels=expert_kernels,
+        expert_tensor_parallel=expert_tensor_parallel,
+        expert_imbalance=expert_imbalance,
+        expert_capacity=expert_capacity,
+        expert_overlap=expert_overlap,
     )
     settings = Settings(
         collective=collective,
@@ -297,14 +336,19 @@ def _make_parallel_config(
     context_parallel: int | None,
     expert_parallel: int | None,
     expert_dispatch: str | None,
+    expert_kernels: str | None,
+    expert_tensor_parallel: int | None,
+    expert_imbalance: float | None,
+    expert_capacity: float | None,
+    expert_overlap: float | None,
 ) -> ParallelConfig | None:
     """Return the parallel configuration, or None if none of its options is given."""
     from ..distributed.job import ParallelConfig
 
     options_given = (
         tensor, pipeline, interleaved, micro_batch, recompute, recompute_every, zero, sharding, context_parallel,
-        expert_parallel, pipeline_layout, expert_dispatch,
-        recompute_modules,
+        expert_parallel, pipeline_layout, expert_dispatch, recompute_modules, expert_kernels, expert_tensor_parallel,
+        expert_imbalance, expert_capacity, expert_overlap,
     )  # fmt: skip
     if not sequence_parallel and all(option is None for option in options_given):
         return None
@@ -326,4 +370,9 @@ def _make_parallel_config(
         expert=expert_parallel or default.expert,
         layout=pipeline_layout or default.layout,
         dispatch=expert_dispatch or default.dispatch,
+        expert_kernels=expert_kernels or default.expert_kernels,
+        expert_tensor=default.expert_tensor if expert_tensor_parallel is None else expert_tensor_parallel,
+        expert_imbalance=default.expert_imbalance if expert_imbalance is None else expert_imbalance,
+        expert_capacity=expert_capacity,
+        expert_overlap=expert_overlap,
     )

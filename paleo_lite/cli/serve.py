@@ -116,7 +116,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     type=Names("serving engine", ".serving.engines:ENGINES"),
     default="vllm",
     show_default=True,
-    help="Engine: vllm, vllm-0.5, tensorrt-llm or sglang, with its defaults of the following options.",
+    help="Engine: vllm, vllm-0.7, vllm-0.5, tensorrt-llm, sglang or llama.cpp, with its defaults of the options below.",
 )
 @click.option("--max-batched-tokens", type=INTEGER, metavar="N", help="Tokens per iteration.")
 @click.option("--max-sequences", type=INTEGER, metavar="N", help="Sequences that run at the same time.")
@@ -173,6 +173,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     help="What --advise ranks by: the cost of a token, or its joules.",
 )
 @options.price()
+@options.price_of()
 @options.facility()
 @options.time_model("")
 @options.calibration()

@@ -77,6 +77,13 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
     help="Power limits of every device, such as 150W,200W,250W. [default: those in the data files]",
 )
 @click.option(
+    "--clock",
+    "--clocks",
+    "clocks",
+    metavar="CLOCKS",
+    help="Clocks of every device: base, boost, or locked ones such as 1.2GHz. [default: those in the data files]",
+)
+@click.option(
     "--time-model",
     "--time-models",
     "time_models",
@@ -142,6 +149,7 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
     help="Number of samples for hours, cost and energy.",
 )
 @options.price()
+@options.price_of()
 @click.option(
     "--power",
     type=Quantity("W"),

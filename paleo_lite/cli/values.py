@@ -430,5 +430,10 @@ LINK = CompletedText(".cli.values:link_names")
 LAYER = CompletedText(".cli.values:layer_names")
 COLUMN = CompletedText(".cli.values:column_names")
 CALIBRATION = CompletedText(".calibration.store:shipped_calibrations", files=True)
-PLATFORM = CompletedText(".distributed.platforms:platform_names", ".distributed.platforms:computer_names", files=True)
+PLATFORM = CompletedText(
+    ".distributed.platforms:platform_names",
+    ".distributed.platforms:computer_names",
+    ".machines.clouds:instance_names",
+    files=True,
+)
 TOPOLOGY = CompletedText(".cli.values:device_ids", ".cli.values:link_names", files=True)

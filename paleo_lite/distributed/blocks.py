@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,17 +25,24 @@ from ..errors import BadValue
 from ..timing import Prediction, Workload, predict
 from ..timing.attention import is_fused_attention
 from ..timing.blocks import TrainingModel, use_training_constants
+from ..timing.expert_kernels import EXPERT_KERNELS, available_expert_kernels, check_expert_kernels, expert_layers
 from ..timing.fine_tuning import find_logits
 from ..timing.memory import Memory, memory_by_micro_batch, peak_memory
-from ..timing.models import Terms, interval_of
+from ..timing.models import INTERVAL_LEVEL, QUANTILES, Terms, interval_of
 from ..timing.training import micro_batch
 from ..timing.training_recipes import QUANTIZATION_BANDWIDTH_SHARE, TRAINING_RECIPES
-from ..timing.training_stack import FUSED_KINDS, STACK_ATTENTION, supports_stack, use_stack_constants
+from ..timing.training_stack import (
+    FUSED_KINDS,
+    STACK_ATTENTION,
+    stack_constants,
+    supports_stack,
+    use_stack_constants,
+)
 from .collectives import subgroup_topology, topology_all_reduce_s
 from .job import Job, ParallelConfig, Settings, Step
 from .links import Topology
 from .pipeline_layout import DeviceStages
-from .saved_activations import RECOMPUTE_MODULES, saved_activations
+from .saved_activations import saved_activations
 
 MemoryFunction = Callable[[int], Memory]
 """Function from the micro-batch size to the peak memory of one device."""
@@ -69,11 +76,13 @@ class DeviceCost(NamedTuple):
         Bytes of the rows sent to experts and back in a forward pass, a row per token and expert.
     routings : float
         Number of these exchanges.
+    expert_gathered_bytes : float
+        Bytes that devices which divide the same experts have together, of all gathers and scatters of a forward pass.
     expert_gradient_bytes : float
         Part of `gradient_bytes` that belongs to experts.
-    layernorm_bytes, moe_act_bytes, core_attn_bytes : float
-        Part of `activation_bytes` that recomputation of these modules frees, in a tuned stack.
-    layernorm_s, moe_act_s, core_attn_s : float
+    freed_bytes : float or array, shape (modules,)
+        Part of `activation_bytes` that recomputation of each of `RECOMPUTE_MODULES` frees, in a tuned stack.
+    repeated_s : float or array, shape (modules,)
         Part of the forward pass that it repeats.
     """
 
@@ -96,13 +105,10 @@ class DeviceCost(NamedTuple):
     ring_bytes: float
     routed_bytes: float
     routings: float
+    expert_gathered_bytes: float
     expert_gradient_bytes: float
-    layernorm_bytes: float = 0.0
-    moe_act_bytes: float = 0.0
-    core_attn_bytes: float = 0.0
-    layernorm_s: float = 0.0
-    moe_act_s: float = 0.0
-    core_attn_s: float = 0.0
+    freed_bytes: Any = 0.0
+    repeated_s: Any = 0.0
 
 
 NO_COST = DeviceCost(
@@ -213,6 +219,24 @@ class StageCost(NamedTuple):
         return block_s * self.blocks + self.outer.forward_s + self.outer.backward_s
 
 
+class ExpertLayout(NamedTuple):
+    """How experts are divided among devices.
+
+    Attributes
+    ----------
+    devices : int
+        Devices that share the experts.
+    tensor : int
+        Devices that divide the matrices of every expert.
+    load : float
+        Rows of the busiest device over the mean.
+    """
+
+    devices: int
+    tensor: int
+    load: float
+
+
 def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
     """Return the cached block costs; configurations that differ only in other fields share them."""
     return job.cached(
@@ -220,12 +244,13 @@ def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
         config.tensor,
         config.sequence_parallel,
         config.context,
-        config.expert,
+        ExpertLayout(config.expert, config.expert_tensor, config.expert_load),
         config.micro_batch_size,
         config.recompute == "selective",
         config.execution,
         config.attention,
         uses_tuned_stack(job, config),
+        config.expert_kernels,
     )
 
 
@@ -244,19 +269,72 @@ def _compute_block_costs(
     tensor: int,
     sequence_parallel: bool,
     context: int,
-    expert: int,
+    expert: ExpertLayout,
     micro_batch_size: int,
     selective: bool,
     execution: str,
     attention: str | None,
     tuned: bool,
+    expert_kernels: str,
+) -> BlockCosts:
+    """Return the costs with the chosen kernels of experts; by default the mean over all possible ones."""
+    names: Sequence[str] = (expert_kernels,)
+    if tuned:
+        layers, recipe, device = job.workload.network.layers, job.workload.options.recipe, job.machine.device
+        if expert_kernels:
+            check_expert_kernels(expert_kernels, layers, recipe, device)
+        else:
+            names = available_expert_kernels(layers, recipe, device) or names
+    alternatives = [
+        _costs_with_kernels(
+            job, tensor, sequence_parallel, context, expert, micro_batch_size, selective, execution, attention, tuned,
+            name,
+        )
+        for name in names
+    ]  # fmt: skip
+    return _mean_costs(alternatives) if len(alternatives) > 1 else alternatives[0]
+
+
+def _mean_costs(alternatives: Sequence[BlockCosts]) -> BlockCosts:
+    """Return the mean of costs of which one applies; the interval is as much wider as they are apart."""
+
+    def mean_of(costs: Iterable[DeviceCost]) -> DeviceCost:
+        return _average_cost([(1 / len(alternatives), cost) for cost in costs])
+
+    first = alternatives[0]
+    interval = first.relative_interval
+    if interval is not None:
+        passes_s = [costs.block.forward_s + costs.block.backward_s for costs in alternatives]
+        deviation = math.hypot(math.log(interval[1]) / QUANTILES[INTERVAL_LEVEL], float(np.std(np.log(passes_s))))
+        interval = interval_of(1.0, deviation)
+    return first._replace(
+        block=mean_of(costs.block for costs in alternatives),
+        blocks_by_type={
+            name: mean_of(costs.blocks_by_type[name] for costs in alternatives) for name in first.blocks_by_type
+        },
+        relative_interval=interval,
+    )
+
+
+def _costs_with_kernels(
+    job: Job,
+    tensor: int,
+    sequence_parallel: bool,
+    context: int,
+    expert: ExpertLayout,
+    micro_batch_size: int,
+    selective: bool,
+    execution: str,
+    attention: str | None,
+    tuned: bool,
+    expert_kernels: str,
 ) -> BlockCosts:
     network, recipe = job.workload.network, job.workload.options.recipe
     attention = attention or (STACK_ATTENTION if tuned else None)
     block_counts = Counter(network.block_types or (0,) * network.blocks)
     model = use_training_constants(job.model)
     if tuned:
-        model = use_stack_constants(job.model, recipe, job.stack_constants)
+        model = use_stack_constants(job.model, recipe, job.stack_constants, expert_kernels or "separate")
     weighted_blocks = []
     blocks_by_type: dict[int, DeviceCost] = {}
     for block_type, number in block_counts.most_common():
@@ -274,7 +352,7 @@ def _compute_block_costs(
         )
         type_terms = [model.evaluate(workload, job.machine) for workload, _ in type_counted]
         one_block_cost, two_blocks_cost = (
-            _device_cost(term, workload, memory, job, tuned, recipe if tuned else None)
+            _device_cost(term, workload, memory, job, tuned, recipe if tuned else None, expert_kernels)
             for term, (workload, memory) in zip(type_terms, type_counted)
         )
         block_cost = _subtract_costs(two_blocks_cost, one_block_cost)
@@ -312,7 +390,7 @@ def _count_micro_batch(
     tensor: int,
     sequence_parallel: bool,
     context: int,
-    expert: int,
+    expert: ExpertLayout,
     micro_batch_size: int,
     selective: bool,
     execution: str,
@@ -344,7 +422,7 @@ def _build_small_networks(
     tensor: int,
     sequence_parallel: bool,
     context: int,
-    expert: int,
+    expert: ExpertLayout,
     execution: str,
     attention: str | None,
 ) -> list[_SmallNetwork]:
@@ -360,7 +438,9 @@ def _build_small_networks(
             tensor_parallel=tensor,
             sequence_parallel=sequence_parallel,
             context_parallel=context,
-            expert_parallel=expert,
+            expert_parallel=expert.devices,
+            expert_tensor_parallel=expert.tensor,
+            expert_load=expert.load,
             blocks=(block_type,) * number,
             fused_attention=is_fused_attention(attention),
         )
@@ -387,7 +467,7 @@ _ALL_REDUCE_SHARES = {
 
 
 def _device_cost(
-    terms: Terms, workload: Workload, memory: Memory, job: Job, tuned: bool, recipe: str | None
+    terms: Terms, workload: Workload, memory: Memory, job: Job, tuned: bool, recipe: str | None, expert_kernels: str
 ) -> DeviceCost:
     """Return the cost of a whole small network.
 
@@ -397,13 +477,15 @@ def _device_cost(
         Whether `FUSED_KINDS` have no kernels of their own.
     recipe : str or None
         Recipe of products whose tensors are quantized by kernels of their own.
+    expert_kernels : str
+        Implementation of grouped products in a tuned stack, one of `EXPERT_KERNELS`.
     """
     element_bytes = job.element_bytes
     keys = workload.network.lengths.keys if workload.network.lengths else 0
     is_score_layer = np.array([_is_score_layer(layer, keys) for layer in workload.layers])
     is_attention_layer = np.array([is_attention(layer) for layer in workload.layers])
     messages: dict[str, list[tuple[float, float]]] = {"forward": [], "backward": []}
-    routed_bytes = routings = ring_bytes = expert_gradient_bytes = 0.0
+    routed_bytes = routings = ring_bytes = expert_gradient_bytes = expert_gathered_bytes = 0.0
     bytes_per_element = workload.batch_size * element_bytes
     for layer in workload.layers:
         if layer.kind == "exchange":
@@ -412,6 +494,8 @@ def _device_cost(
             if function == "all_to_all":
                 routed_bytes += size
                 routings += 1
+            elif function in ("expert_gather", "expert_scatter"):
+                expert_gathered_bytes += size
             for direction, share in _ALL_REDUCE_SHARES.get(function, {}).items():
                 messages[direction].append((share, size))
         elif is_attention(layer):
@@ -422,24 +506,30 @@ def _device_cost(
     backward = terms.seconds_of("backward_data", "backward_weight")
     if tuned:
         has_kernel = np.array([layer.kind not in FUSED_KINDS for layer in workload.layers])
+        if expert_kernels and EXPERT_KERNELS[expert_kernels].fuses_activation:
+            for first, last in expert_layers(workload.layers):
+                has_kernel[first + 1 : last] = False
         forward, backward = forward * has_kernel, backward * has_kernel
+        launches_s = _expert_launches_s(workload, job, recipe, expert_kernels)
+        forward, backward = forward + launches_s, backward + 2 * launches_s
     saved_shares = _saved_shares(workload.layers)
     output_elements = np.array([float(np.prod(layer.outputs[0])) for layer in workload.layers])
     saved_elements = float(saved_shares @ output_elements)
     inputs_s = gradients_s = 0.0
     if recipe is not None:
-        inputs, gradients = _quantized_elements(workload)
+        is_fused = bool(expert_kernels) and EXPERT_KERNELS[expert_kernels].fuses_activation
+        inputs, gradients = _quantized_elements(workload, is_fused)
         rule, bandwidth = TRAINING_RECIPES[recipe], job.machine.device.bandwidth_bytes_per_s
         share = QUANTIZATION_BANDWIDTH_SHARE if job.model.is_forecast else 1.0
         element_s = rule.quantized_bytes / (bandwidth * share)
         inputs_s, gradients_s = inputs * element_s, gradients * element_s
     activation_bytes = float(memory.activations_bytes)
-    modules: dict[str, float] = {}
+    freed_bytes: Any = 0.0
+    repeated_s: Any = 0.0
     if tuned:
         saved = saved_activations(workload, terms, recipe)
         activation_bytes = saved.total_bytes
-        for name, freed_bytes, recomputed_s in zip(RECOMPUTE_MODULES, saved.freed_bytes, saved.recomputed_s):
-            modules |= {f"{name}_bytes": freed_bytes, f"{name}_s": recomputed_s}
+        freed_bytes, repeated_s = np.array(saved.freed_bytes), np.array(saved.recomputed_s)
     return DeviceCost(
         forward_s=float(forward.sum()) + inputs_s,
         backward_s=float(backward.sum()) + gradients_s,
@@ -460,18 +550,42 @@ def _device_cost(
         ring_bytes=ring_bytes,
         routed_bytes=routed_bytes,
         routings=routings,
+        expert_gathered_bytes=expert_gathered_bytes,
         expert_gradient_bytes=expert_gradient_bytes,
-        **modules,
+        freed_bytes=freed_bytes,
+        repeated_s=repeated_s,
     )
 
 
-def _quantized_elements(workload: Workload) -> tuple[float, float]:
-    """Return the elements of a micro-batch that products quantize: distinct inputs, and gradients of results."""
+def _expert_launches_s(workload: Workload, job: Job, recipe: str | None, expert_kernels: str) -> np.ndarray:
+    """Return the time that kernels of single experts take beside their work in one pass, shape (layers,)."""
+    launches = np.zeros(len(workload.layers))
+    if not expert_kernels or not EXPERT_KERNELS[expert_kernels].is_per_expert or not job.model.is_forecast:
+        return launches
+    kernels = TRAINING_RECIPES[recipe].expert_kernels if recipe is not None else 1
+    for index, layer in enumerate(workload.layers):
+        if is_grouped_product(layer):
+            launches[index] = layer.weights[0][0] * kernels
+    return launches * (job.stack_constants or stack_constants()).expert_launch_s
+
+
+def _quantized_elements(workload: Workload, fuses_experts: bool) -> tuple[float, float]:
+    """Return the elements of a micro-batch that products quantize: distinct inputs, and gradients of results.
+
+    Parameters
+    ----------
+    fuses_experts : bool
+        Whether the products of experts write the input of the second one, and the gradient of the result of the first
+        one, as narrow numbers.
+    """
+    experts = expert_layers(workload.layers) if fuses_experts else []
+    first_products, second_products = {first for first, _ in experts}, {second for _, second in experts}
     inputs: dict[tuple[int, ...], float] = {}
     gradients = 0.0
-    for layer, is_narrow in zip(workload.layers, workload.uses_narrow_products):
-        if is_narrow:
+    for index, (layer, is_narrow) in enumerate(zip(workload.layers, workload.uses_narrow_products)):
+        if is_narrow and index not in second_products:
             inputs[layer.parents[:1] + layer.inputs[0]] = float(np.prod(layer.inputs[0]))
+        if is_narrow and index not in first_products:
             gradients += float(np.prod(layer.outputs[0]))
     return sum(inputs.values()) * workload.batch_size, gradients * workload.batch_size
 

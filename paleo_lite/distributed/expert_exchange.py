@@ -55,7 +55,12 @@ def distinct_fraction(experts_per_token: float, places: int) -> float:
 
 
 def expert_exchange_s(
-    topology: Topology, devices: int, row_bytes: float, experts_per_token: float, dispatcher: Dispatcher
+    topology: Topology,
+    devices: int,
+    row_bytes: float,
+    experts_per_token: float,
+    dispatcher: Dispatcher,
+    expert_tensor: int = 1,
 ) -> float:
     """Return the time in which every device sends its tokens to their experts, or back.
 
@@ -65,13 +70,15 @@ def expert_exchange_s(
     Parameters
     ----------
     devices : int
-        Expert-parallel devices, which are adjacent.
+        Expert-parallel devices, which are adjacent, or `expert_tensor` devices apart.
     row_bytes : float
         Bytes of all rows of a device: tokens times experts per token times hidden size.
     experts_per_token : float
         Active experts of a token.
+    expert_tensor : int
+        Devices that divide every expert: each exchanges rows of its own over its share of the links of the node.
     """
-    group = subgroup_topology(topology, 1, devices)
+    group = subgroup_topology(topology, expert_tensor, devices)
     inside_bytes = between_bytes = row_bytes
     if dispatcher.merges_copies:
         inside_bytes *= distinct_fraction(experts_per_token, devices)

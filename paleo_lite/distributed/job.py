@@ -16,13 +16,14 @@ from ..errors import BadValue, UnknownName
 from ..input_pipeline.feeding import DEFAULT_SAMPLE_BYTES, Store
 from ..machines import Machine
 from ..timing import RooflineModel, TimeModel, Workload, predict
+from ..timing.expert_kernels import EXPERT_KERNELS
 from ..timing.memory import Memory, memory_by_micro_batch
 from ..timing.training import RECOMPUTE
 from ..units import element_bytes, parse_quantity
 from .expert_exchange import DISPATCHERS
 from .pipeline_layout import parse_layout
 from .pipeline_schedule import StageTimes
-from .saved_activations import RECOMPUTE_MODULES
+from .saved_activations import CONTAINED_MODULES, RECOMPUTE_MODULES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -116,6 +117,7 @@ _DEGREE_OPTIONS = {
     "micro_batch_size": "--micro-batch",
     "context": "--context-parallel",
     "expert": "--expert-parallel",
+    "expert_tensor": "--expert-tensor-parallel",
     "recompute_every": "--recompute-every",
 }
 """Integer fields of `ParallelConfig` and the command-line options that set them."""
@@ -163,6 +165,18 @@ class ParallelConfig(msgspec.Struct, frozen=True):
     dispatch : str
         Library that sends tokens to their experts, one of `expert_exchange.DISPATCHERS`; empty for the default of the
         stack.
+    expert_tensor : int
+        Devices that divide the matrices of every expert, apart from `tensor`.
+    expert_imbalance : float
+        Rows of the experts of the device with the most of them, over the mean: 1 with balanced experts.
+    expert_capacity : float or None
+        Largest number of rows of an expert over the mean; further tokens skip it. None: no token is dropped.
+    expert_overlap : float or None
+        Share of the exchange of tokens that is hidden behind computation; None for the default of the stack.
+    expert_kernels : str
+        Implementation of the products of experts in a tuned stack, one of
+        `paleo_lite.timing.expert_kernels.EXPERT_KERNELS`; empty for the mean over those that network, recipe and device
+        allow.
     layout : str
         Blocks of each stage as text, see `pipeline_layout`; it determines the virtual stages. Empty for the most even
         layout.
@@ -183,6 +197,11 @@ class ParallelConfig(msgspec.Struct, frozen=True):
     attention: str | None = None
     layout: str = ""
     dispatch: str = ""
+    expert_kernels: str = ""
+    expert_tensor: int = 1
+    expert_imbalance: float = 1.0
+    expert_capacity: float | None = None
+    expert_overlap: float | None = None
     recompute_modules: tuple[str, ...] = ()
     offloaded_share: float = 0.0
 
@@ -196,6 +215,10 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         for name in self.recompute_modules:
             if name not in RECOMPUTE_MODULES:
                 raise UnknownName("module to recompute", name, RECOMPUTE_MODULES)
+        for module, contained in CONTAINED_MODULES.items():
+            for name in contained:
+                if module in self.recompute_modules and name in self.recompute_modules:
+                    raise BadValue(f"`--recompute-modules {module}` computes {name} again as well: leave out {name}")
         if self.recompute_modules and self.recompute != "selective":
             raise BadValue("`--recompute-modules` is for `--recompute selective`")
         if self.recompute_modules and self.execution != MEGATRON:
@@ -212,6 +235,16 @@ class ParallelConfig(msgspec.Struct, frozen=True):
             raise UnknownName("execution of training in blocks", self.execution, STACKS)
         if self.dispatch and self.dispatch not in DISPATCHERS:
             raise UnknownName("expert dispatch", self.dispatch, DISPATCHERS)
+        if self.expert_kernels and self.expert_kernels not in EXPERT_KERNELS:
+            raise UnknownName("kernels of experts", self.expert_kernels, EXPERT_KERNELS)
+        if not self.expert_imbalance >= 1:
+            raise BadValue(
+                f"`--expert-imbalance` must be >= 1, the busiest device over the mean (got {self.expert_imbalance:g})"
+            )
+        if self.expert_capacity is not None and not self.expert_capacity > 0:
+            raise BadValue(f"`--expert-capacity` must be > 0 (got {self.expert_capacity:g})")
+        if self.expert_overlap is not None and not 0 <= self.expert_overlap <= 1:
+            raise BadValue(f"`--expert-overlap` must be between 0 and 1 (got {self.expert_overlap:g})")
         if self.zero_stage not in (0, 1, 2, 3):
             raise BadValue(f"the ZeRO stage must be 0, 1, 2 or 3 (got {self.zero_stage!r})")
         if self.layout:
@@ -239,6 +272,13 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         return SHARDINGS[self.sharding or SHARDING_OF_STAGE[self.zero_stage]]
 
     @property
+    def expert_load(self) -> float:
+        """Rows of the busiest device's experts over the mean, after the tokens above the capacity are dropped."""
+        if self.expert_capacity is None:
+            return self.expert_imbalance
+        return min(self.expert_imbalance, self.expert_capacity)
+
+    @property
     def devices_per_replica(self) -> int:
         """Number of devices that hold one replica of the model."""
         return self.tensor * self.context * self.pipeline
@@ -254,6 +294,7 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         virtual_stages = f" x {self.virtual_stages}" if self.virtual_stages > 1 else ""
         context = f", context {self.context}" if self.context > 1 else ""
         experts = f", experts {self.expert}" if self.expert > 1 else ""
+        experts += f" x tensor {self.expert_tensor}" if self.expert_tensor > 1 else ""
         return f"tensor {self.tensor}, pipeline {self.pipeline}{virtual_stages}{context}, data {data}{experts}"
 
     def describe(self, data: int, micro_batches: int) -> str:
@@ -269,6 +310,8 @@ class ParallelConfig(msgspec.Struct, frozen=True):
             parts.append(self.execution)
         if self.attention is not None:
             parts.append(f"{self.attention} attention")
+        if self.expert_load != 1:
+            parts.append(f"{self.expert_load:g} times the mean rows on the busiest experts")
         if self.layout:
             parts.append(f"layout {self.layout}")
         if self.offloaded_share:

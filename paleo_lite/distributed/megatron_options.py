@@ -55,8 +55,13 @@ def megatron_options(
     if config.context > 1:
         options.append(f"--context-parallel-size {config.context}")
     if config.expert > 1:
-        options.append(f"--expert-model-parallel-size {config.expert} --expert-tensor-parallel-size 1")
+        options.append(f"--expert-model-parallel-size {config.expert}")
+        options.append(f"--expert-tensor-parallel-size {config.expert_tensor}")
         options.append(DISPATCHERS[config.dispatch or STACK_DISPATCHER].megatron_options)
+    if config.expert_capacity is not None:
+        options.append(f"--moe-expert-capacity-factor {config.expert_capacity:g}")
+    if config.expert_overlap:
+        options.append("--overlap-moe-expert-parallel-comm")
     options += [_DATA_PARALLEL_OPTIONS[config.zero_stage], _RECIPE_OPTIONS[recipe]]
     options += _recomputation_options(config, max(map(sum, stage_blocks)))
     return " ".join(filter(None, options))

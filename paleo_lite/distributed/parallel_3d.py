@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from ..architectures.network import Network
 from ..counting import GENERATION_PHASES
@@ -23,6 +24,7 @@ from ..errors import BadValue
 from ..machines import read_links
 from ..timing.memory import shard_model_state, usable_bytes
 from ..timing.offload import host_bandwidth_bytes_per_s
+from ..timing.optimizers import uses_products
 from ..timing.training_stack import stack_constants
 from ..units import element_bytes
 from .blocks import BlockCosts, DeviceCost, StageCost, block_costs, predict_generation_step, uses_tuned_stack
@@ -36,6 +38,7 @@ from .job import STACK_DISPATCHER, Job, ParallelConfig, Settings, Step
 from .links import Topology
 from .pipeline_layout import DeviceStages, even_layout, place_stages
 from .pipeline_schedule import StageTimes
+from .saved_activations import RECOMPUTE_MODULES
 
 COHERENT_BYTES_PER_S = 100e9
 """Bandwidth of a link to the host from which recipes copy activations to it: that of NVLink-C2C, not of PCIe."""
@@ -155,6 +158,8 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         settings,
         costs.exposed_sharding,
     )
+    matrices_s = _matrix_gather_s(job, topology, groups, config, longest.block.parameter_bytes * longest.blocks)
+    gradients_s += matrices_s
     communication_s = communication_s + transfers_s + gradients_s
     exposed_s = exposed_s + transfers_s + gradients_s - hidden_s
 
@@ -244,6 +249,8 @@ def _single_device_config(config: ParallelConfig, batch_size: int) -> ParallelCo
         sequence_parallel=False,
         context=1,
         expert=1,
+        expert_tensor=1,
+        expert_imbalance=1.0,
         layout="",
         micro_batch_size=math.gcd(config.micro_batch_size, batch_size),
     )
@@ -266,6 +273,8 @@ def _with_defaults(job: Job, config: ParallelConfig, layout: Layout) -> tuple[Pa
             config = msgspec.structs.replace(config, sequence_parallel=True)
         if has_experts:
             notes.append("`--tensor` for a mixture of experts implies `--sequence-parallel`: experts are not sharded")
+    if config.expert_capacity is not None and config.expert_capacity < config.expert_imbalance:
+        notes.append(f"tokens beyond {config.expert_capacity:g} times the mean of an expert are dropped: they skip it")
     return config, [config.describe(layout.data, layout.micro_batches), *notes]
 
 
@@ -296,12 +305,15 @@ def _offload_exposed_s(job: Job, copied_bytes: float, compute_s: float) -> float
     return max(copies_s - forward_s, 0.0) + max(copies_s - backward_s, 0.0)
 
 
-def _recomputations(job: Job) -> Iterator[dict[str, Any]]:
+def _recomputations(job: Job, stages: list[StageCost]) -> Iterator[dict[str, Any]]:
     """Yield what recipes do to save memory, the cheapest first: nothing, modules, offloading, whole blocks."""
-    modules = {"recompute": "selective", "recompute_modules": ("layernorm", "moe_act")}
     yield {"recompute": "none"}
-    yield {"recompute": "selective", "recompute_modules": ("layernorm",)}
-    yield modules
+    modules: dict[str, Any] = {}
+    for names in (("layernorm",), ("layernorm", "moe_act"), ("layernorm", "moe_act", "mla_up_proj")):
+        tried = ParallelConfig(recompute="selective", recompute_modules=names[-1:])
+        if any(_sum_of_modules(stage.block.freed_bytes, tried) for stage in stages):
+            modules = {"recompute": "selective", "recompute_modules": names}
+            yield modules
     links = [read_links().link[attached.link] for attached in job.machine.device.links]
     if any(link.kind == "host" and link.bandwidth_bytes_per_s >= COHERENT_BYTES_PER_S for link in links):
         for twentieths in range(1, 17):
@@ -321,7 +333,7 @@ def _fit_memory(
 ) -> ParallelConfig:
     """Return the configuration with as much recomputation as the memory of the device requires."""
     available_bytes = usable_bytes(job.machine.device)
-    for changes in _recomputations(job):
+    for changes in _recomputations(job, stages):
         tried = msgspec.structs.replace(config, **changes)
         needed_bytes = max(
             _stage_memory_bytes(
@@ -384,10 +396,16 @@ def _recomputed_s(block: DeviceCost, config: ParallelConfig) -> float:
     if config.recompute in ("full", "offload"):
         return block.forward_s / config.recompute_every
     if config.recompute_modules:
-        return float(sum(getattr(block, f"{name}_s") for name in config.recompute_modules))
+        return _sum_of_modules(block.repeated_s, config)
     if config.recompute == "selective":
         return block.attention_scores_s if config.execution == MEGATRON else block.unsaved_s
     return 0.0
+
+
+def _sum_of_modules(values: Any, config: ParallelConfig) -> float:
+    """Return the sum over the modules that are computed again, of values by module or of zero."""
+    chosen = np.array([name in config.recompute_modules for name in RECOMPUTE_MODULES])
+    return float(np.sum(values * chosen))
 
 
 def candidate_configs(network: Network, topology: Topology, fits_memory: bool = False) -> Iterator[ParallelConfig]:
@@ -459,6 +477,11 @@ def plan_layout(network: Network, topology: Topology, batch_size: int, config: P
         raise BadValue(
             f"`--expert-parallel` must divide the {devices_per_stage} devices of a stage (got {config.expert})"
         )
+    if devices_per_stage % (config.expert * config.expert_tensor):
+        raise BadValue(
+            f"`--expert-parallel {config.expert}` times `--expert-tensor-parallel` must divide the {devices_per_stage} "
+            f"devices of a stage (got {config.expert_tensor})"
+        )
     if config.tensor > topology.devices_per_node:
         raise BadValue(f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {config.tensor})")
     stages = place_stages(network.blocks, config.pipeline, config.virtual_stages, config.layout, network.name)
@@ -499,9 +522,10 @@ def _exchange_of(job: Job, config: ParallelConfig, settings: Settings, experts_p
     tuned = uses_tuned_stack(job, config)
     dispatcher = DISPATCHERS[config.dispatch or (STACK_DISPATCHER if tuned else "alltoall")]
     if not tuned or not settings.overlap or not job.model.is_forecast:
-        return Exchange(dispatcher, experts_per_token)
+        return Exchange(dispatcher, experts_per_token, expert_overlap=config.expert_overlap or 0.0)
     constants = job.stack_constants or stack_constants()
-    return Exchange(dispatcher, experts_per_token, constants.tensor_overlap, constants.expert_overlap)
+    expert_overlap = constants.expert_overlap if config.expert_overlap is None else config.expert_overlap
+    return Exchange(dispatcher, experts_per_token, constants.tensor_overlap, expert_overlap)
 
 
 def _activation_communication_s(
@@ -525,6 +549,7 @@ def _activation_communication_s(
         Factor on the computation time of attention.
     """
     forward_passes = 2 if config.recompute == "full" else 1
+    expert_passes = 2 if "moe" in config.recompute_modules else forward_passes
     tensor_group = subgroup_topology(topology, 1, config.tensor)
     share_by_size: dict[float, float] = {}  # there are many messages of few sizes
     for share, size in (*cost.forward_messages * forward_passes, *cost.backward_messages):
@@ -536,11 +561,16 @@ def _activation_communication_s(
     if config.expert > 1 and cost.routings:
         row_bytes = cost.routed_bytes / cost.routings
         one_way_s = expert_exchange_s(
-            topology, config.expert, row_bytes, exchange.experts_per_token, exchange.dispatcher
+            topology, config.expert, row_bytes, exchange.experts_per_token, exchange.dispatcher, config.expert_tensor
         )
-        routed_s = (forward_passes + 1) * cost.routings * one_way_s
+        routed_s = (expert_passes + 1) * cost.routings * one_way_s
         communication_s += routed_s
         exposed_s += routed_s * (1 - exchange.expert_overlap)
+    if config.expert_tensor > 1:
+        divided = subgroup_topology(topology, 1, config.expert_tensor)
+        gathered_s = (expert_passes + 1) * float(topology_all_reduce_s(divided, cost.expert_gathered_bytes)) / 2
+        communication_s += gathered_s
+        exposed_s += gathered_s * (1 - exchange.tensor_overlap)
     devices = config.context
     if devices > 1:
         ring_passes = [(cost.ring_bytes, cost.attention_s)] * forward_passes
@@ -593,7 +623,8 @@ def _replica_groups(config: ParallelConfig, layout: Layout, expert_share: float)
     if not expert_share:
         return [dense]
     devices_per_stage = layout.data * config.context * config.tensor
-    return [dense, ReplicaGroup(expert_share, devices_per_stage // config.expert, config.expert)]
+    holders = config.expert * config.expert_tensor  # devices with all experts of the stage
+    return [dense, ReplicaGroup(expert_share, devices_per_stage // holders, holders)]
 
 
 def _gradient_communication_s(
@@ -654,6 +685,31 @@ def _gradient_communication_s(
     return communication_s, hidden_s
 
 
+def _matrix_gather_s(
+    job: Job, topology: Topology, groups: list[ReplicaGroup], config: ParallelConfig, matrix_bytes: float
+) -> float:
+    """Return the time in which replicas gather whole matrices for an update that multiplies them, such as Muon's.
+
+    Where the optimizer state is sharded, no device has a whole matrix. Distributed Muon (Liu et al. 2025, Muon is
+    scalable for LLM training, section 2.3) gathers the momentum of the matrices that it orthogonalizes in bf16.
+    Megatron-LM's layer-wise optimizer gives whole layers to devices, and reduces their gradients to all devices: the
+    same number of bytes. Both come before the update, and divide its products among the replicas.
+
+    Parameters
+    ----------
+    matrix_bytes : float
+        Bytes of the parameters of the blocks of a device, in 16 bits.
+    """
+    if not uses_products(job.workload.options.optimizer) or config.zero_stage == 0:
+        return 0.0
+    gather_s = 0.0
+    for group in groups:
+        if group.replicas > 1:
+            replicas = subgroup_topology(topology, group.stride, group.replicas)
+            gather_s += float(topology_all_reduce_s(replicas, matrix_bytes * group.share)) / 2
+    return gather_s
+
+
 def _stage_transfer_s(topology: Topology, config: ParallelConfig, layout: Layout, hidden_state_bytes: float) -> float:
     """Return the time in which one micro-batch goes from a stage to the next; each device of a node sends its share."""
     if config.pipeline == 1:
@@ -695,9 +751,8 @@ def _saved_activation_bytes(
     in_flight : float
         Micro-batches of which the activations are held.
     """
-    block_bytes = stage.block.activation_bytes
-    for name in config.recompute_modules:
-        block_bytes -= getattr(stage.block, f"{name}_bytes")
+    freed_bytes = _sum_of_modules(stage.block.freed_bytes, config)
+    block_bytes = stage.block.activation_bytes - freed_bytes
     saved_bytes, recomputed_bytes = hidden_state_bytes, block_bytes  # of each block, and of the one computed again
     if config.recompute == "selective" and config.execution != MEGATRON:
         saved_bytes += stage.block.saved_bytes
@@ -705,7 +760,7 @@ def _saved_activation_bytes(
         share = 1 / config.recompute_every
         saved_bytes = hidden_state_bytes * share + block_bytes * (1 - share)
     else:
-        saved_bytes, recomputed_bytes = block_bytes, 0.0
+        saved_bytes, recomputed_bytes = block_bytes, freed_bytes
     all_saved_bytes = saved_bytes * stage.blocks * in_flight * (1 - config.offloaded_share)
     if config.recompute == "offload":  # inputs of two blocks are on the device: one in use, one in transfer
         all_saved_bytes -= hidden_state_bytes * max(stage.blocks * in_flight / config.recompute_every - 2, 0.0)

@@ -18,7 +18,8 @@ import msgspec
 from ..errors import BadFile, BadValue, PaleoError, UnknownName, UsageProblem
 from ..files import read_typed, shipped_folder
 from ..machines import Device, Price, find_device
-from ..machines.registry import normalize_name
+from ..machines.clouds import Instance, find_instance
+from ..machines.names import normalize_name
 from ..units import parse_quantity
 from .clusters import WORST, PredictStep, StepForecast
 from .job import BUCKET_BYTES, Settings
@@ -248,7 +249,8 @@ def find_platform(name: str) -> Platform | Computer:
     computer = find_computer(name)
     if computer is None:
         names = [*platform_names(), *computer_names()]
-        raise UnknownName("platform", name, names, f"Valid are {', '.join(names)}, and the path of a TOML file.")
+        hint = f"Valid are {', '.join(names)}, an instance of a cloud such as g5.xlarge, and the path of a TOML file."
+        raise UnknownName("platform", name, names, hint)
     return computer
 
 
@@ -290,10 +292,10 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Id of the device.
     devices_per_node : int
         Number of devices.
-    inside : NodeLink
-        Link between the devices of a node, with the bandwidth of one device.
-    between : NodeLink
-        Link between nodes, with the bandwidth that all devices of a node share.
+    inside : NodeLink or None
+        Link between the devices of a node, with the bandwidth of one device; None with one device.
+    between : NodeLink or None
+        Link between nodes, with the bandwidth that all devices of a node share; None if none is on record.
     sources : dict of str to str
         Sources by their short names.
     aliases : list of str
@@ -309,8 +311,8 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     device: str
     devices_per_node: int
-    inside: NodeLink
-    between: NodeLink
+    inside: NodeLink | None
+    between: NodeLink | None
     sources: dict[str, str]
     is_rack: bool = False
     aliases: list[str] = []
@@ -335,15 +337,31 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             per_node = max(devices for devices in range(1, per_node + 1) if workers % devices == 0)
             assumptions.append(f"{per_node} of the {self.devices_per_node} devices of each rack are used")
         nodes = max(-(-workers // max(per_node, 1)), 1)
+        if self.inside is None and per_node > 1:
+            raise BadValue(
+                f"no link between the {per_node} devices of {self.name} is on record: give "
+                f"`--topology '{per_node}x {self.device} @ LINK'`, with a link or its rate"
+            )
+        inside = None if self.inside is None else link_rate(self.inside.link, ppp)
+        if self.between is None:
+            if nodes > 1:
+                raise BadValue(
+                    f"the network of {self.name} is not on record, and {workers} devices need {nodes} of them: give "
+                    f"`--topology '{per_node}x {self.device}, {nodes} nodes @ NETWORK'`"
+                )
+            return Topology(self.device, per_node, inside, 1, None, tuple(assumptions))
         between, _ = link_between_nodes(self.between.link, per_node)
-        return Topology(
-            self.device, per_node, link_rate(self.inside.link, ppp), nodes, link_rate(between, ppp), tuple(assumptions)
-        )
+        return Topology(self.device, per_node, inside, nodes, link_rate(between, ppp), tuple(assumptions))
 
     @property
-    def price_usd_per_h(self) -> float | None:
-        """Price of one device in USD per hour; None if unknown."""
-        return None if self.price is None else self.price.usd_per_h / self.devices_per_node
+    def price_of_device(self) -> Price | None:
+        """Price of one device; None if unknown."""
+        if self.price is None:
+            return None
+        value = f"{self.price.usd_per_h / self.devices_per_node!r} USD/h"
+        part = self.name if self.devices_per_node == 1 else f"one of the {self.devices_per_node} devices of {self.name}"
+        note = ", ".join(filter(None, (part, self.price.note)))
+        return msgspec.structs.replace(self.price, value=value, note=note)
 
     def describe(self) -> str:
         """Return name and price as text.
@@ -368,7 +386,7 @@ def read_computer(path: Path) -> Computer:
         computer.topology()
     except PaleoError as error:
         raise BadFile(f"{path}: {error}") from None
-    named_sources = [computer.inside.source, computer.between.source]
+    named_sources = [link.source for link in (computer.inside, computer.between) if link is not None]
     if computer.price:
         named_sources.append(computer.price.source)
     for source in named_sources:
@@ -384,10 +402,26 @@ def computer_names() -> list[str]:
 
 @cache
 def find_computer(name: str) -> Computer | None:
-    """Return the shipped computer with this name or alias, ignoring case and hyphens; None if there is none."""
+    """Return the shipped computer or cloud instance with this name, ignoring case and hyphens; None if there is none.
+
+    An instance without a file in ``hardware/platforms`` has the fastest link of its devices, and no network on record.
+    """
     for stem in computer_names():
         computer = read_computer(shipped_folder("hardware") / "platforms" / f"{stem}.toml")
         names = (stem, computer.name, *computer.aliases)
         if any(normalize_name(name) == normalize_name(other) for other in names):
             return computer
-    return None
+    instance = find_instance(name)
+    return None if instance is None else _computer_of_instance(instance)
+
+
+def _computer_of_instance(instance: Instance) -> Computer:
+    device = find_device(instance.device)
+    inside = None
+    if instance.devices > 1 and device.links:
+        fastest = max(device.links, key=lambda attached: link_rate(attached.link).bandwidth_bytes_per_s)
+        inside = NodeLink(fastest.link, fastest.per_direction.source, f"the fastest link of a {device.name}")
+    sources = {} if inside is None else {inside.source: device.sources[inside.source]}
+    price = instance.price
+    name = instance.name if price is None else f"{price.cloud} {instance.name}"
+    return Computer(name, device.id, instance.devices, inside, None, sources, price=price)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -60,6 +61,7 @@ class Request(msgspec.Struct, frozen=True):
     ppp_comm: float | None = None
     amount: Amount = Amount()
     price: float | str | None = None
+    price_of: str | None = None
     require_cost: bool = False
     platform: str | None = None
     measured: Sequence[str] = ()
@@ -168,13 +170,12 @@ def predict_scaling(
     counts = request.worker_counts() or [topology.workers]
     batch_size = request.resolve_batch_size(max(counts))
     found_platform = find_platform(request.platform) if request.platform is not None else None
-    price = request.price
-    if isinstance(found_platform, Computer) and price is None:
-        price = found_platform.price_usd_per_h
     budget = make_budget(
         machine.device,
         request.amount,
-        price,
+        request.price,
+        price_of=request.price_of,
+        platform_price=found_platform.price_of_device if isinstance(found_platform, Computer) else None,
         require_cost=request.require_cost,
         sequence_tokens=workload.network.tokens,
     )
@@ -295,6 +296,7 @@ def _make_table(
         images=budget.images,
         epochs=None if budget.images is None else budget.epochs,
         price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
+        price=budget.describe_price() if budget.images is not None else None,
         why=advice.why,
         refused=advice.refused,
         notes=tuple(dict.fromkeys(notes)),
@@ -318,6 +320,8 @@ def _collect_notes(
     notes = [*job.workload.network.notes, *setting_notes(job.machine, job.model)]
     if budget.images is not None and budget.price_usd_per_h is None:
         notes.append(f"the price of {device.name} is unknown, and so is the cost: give `--price`, such as '0.90 USD/h'")
+    if budget.images is not None:
+        notes += budget.price_notes(date.today())
     platform = None if request.platform is None else find_platform(request.platform)
     if isinstance(platform, Platform):
         notes.append(f"fitted: {platform.describe()}")

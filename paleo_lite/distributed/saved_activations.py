@@ -22,8 +22,15 @@ RECOMPUTE_MODULES = {
     "layernorm": "results of norms, from which projections and feed-forward layers start",
     "moe_act": "results of activation functions, of experts and of plain feed-forward layers",
     "core_attn": "result of attention",
+    "mla_up_proj": "queries, keys and values of latent attention, from their compressed forms",
+    "mlp": "everything inside feed-forward layers without experts",
+    "moe": "everything inside mixtures of experts, router and shared experts included; tokens are sent again",
+    "shared_experts": "everything inside shared experts",
 }
 """Modules that ``--recompute-modules`` names, as Megatron-LM does, and the tensors that are computed again."""
+
+CONTAINED_MODULES = {"moe": ("moe_act", "shared_experts")}
+"""Modules that are computed again as parts of another one."""
 
 _PASSED = ("view", "gather", "exchange")
 """Kinds of layers whose results are not saved, as they are those of their input, permuted or sent."""
@@ -61,6 +68,7 @@ def saved_activations(workload: Workload, terms: Terms, recipe: str | None) -> S
         Recipe of narrow products.
     """
     layers = workload.network.layers
+    parts = _module_layers(layers)
     number_bytes = 2.0
     narrow_bytes = number_bytes if recipe is None else TRAINING_RECIPES[recipe].saved_bytes
     forward_s = terms.seconds_of("forward")
@@ -98,13 +106,66 @@ def saved_activations(workload: Workload, terms: Terms, recipe: str | None) -> S
             for number in range(2):
                 source = _source(sources, layer, number)
                 if source >= 0 and layers[source].kind not in ACTIVATIONS:
-                    saved["tensor", source] = prod(layer.inputs[number]) * number_bytes
+                    other_part = saved.get(("tensor", source), 0.0) if layers[source].kind == "slice" else 0.0
+                    saved["tensor", source] = other_part + prod(layer.inputs[number]) * number_bytes
+        elif _is_power_of_activation(layers, sources, layer):
+            seconds["moe_act"] += forward_s[index]
+    for module, inside in parts.items():
+        seconds[module] = sum(forward_s[index] for index in inside)
+        freed[module] = {key: size for key, size in saved.items() if key[1] in inside and key[0] != "norm"}
+    up_projections = _latent_up_projections(layers, sources)
+    if up_projections:
+        seconds["mla_up_proj"] = sum(forward_s[index] for index in up_projections)
+        read = {_source(sources, layer, number) for layer in layers if is_attention(layer) for number in range(3)}
+        freed["mla_up_proj"] = {key: size for key, size in saved.items() if key[0] == "tensor" and key[1] in read}
     batch = workload.batch_size
     return SavedActivations(
         sum(saved.values()) * batch,
         tuple(sum(freed[name].values()) * batch for name in RECOMPUTE_MODULES),
         tuple(float(np.sum(seconds[name])) for name in RECOMPUTE_MODULES),
     )
+
+
+def _module_layers(layers: tuple[Layer, ...]) -> dict[str, set[int]]:
+    """Return the layers of the modules that are computed again as a whole, from the names of their layers.
+
+    A mixture is the module around its grouped products (``layers.3.mlp`` of ``layers.3.mlp.experts.down_proj``), its
+    shared experts are a module inside it. A feed-forward layer without experts is the module of a
+    product that reads an activation function.
+    """
+    names = [layer.name for layer in layers]
+    mixtures = {name.rsplit(".", 2)[0] for name, layer in zip(names, layers) if is_grouped_product(layer)}
+    sources = [_skip_views(layers, index) for index in range(len(layers))]
+    dense = set()
+    for name, layer in zip(names, layers):
+        if class_of(layer) == "gemm" and layer.weights and not is_grouped_product(layer):
+            source = _source(sources, layer, 0)
+            if source >= 0 and _is_activated(layers, sources, layers[source]):
+                dense.add(name.rsplit(".", 1)[0])
+    shared = {module for module in dense if module.rsplit(".", 1)[0] in mixtures}
+
+    def inside(modules: set[str]) -> set[int]:
+        prefixes = tuple(f"{module}." for module in modules)
+        return {index for index, name in enumerate(names) if name.startswith(prefixes)} if prefixes else set()
+
+    return {"mlp": inside(dense - shared), "moe": inside(mixtures), "shared_experts": inside(shared)}
+
+
+def _latent_up_projections(layers: tuple[Layer, ...], sources: list[int]) -> list[int]:
+    """Return the products that read the norm of another product's result: those of compressed queries and keys."""
+    found = []
+    for index, layer in enumerate(layers):
+        if class_of(layer) != "gemm" or not layer.weights or is_grouped_product(layer):
+            continue
+        norm = _source(sources, layer, 0)
+        if norm >= 0 and _is_norm(layers[norm]):
+            read = _source(sources, layers[norm], 0)
+            parts = f"{layers[norm].name}."  # a norm may be written as several layers
+            while read >= 0 and (layers[read].kind == "slice" or layers[read].name.startswith(parts)):
+                read = _source(sources, layers[read], 0)
+            if read >= 0 and class_of(layers[read]) == "gemm" and layers[read].weights:
+                found.append(index)
+    return found
 
 
 def _skip_views(layers: tuple[Layer, ...], index: int) -> int:
@@ -137,6 +198,19 @@ def _is_gate(layers: tuple[Layer, ...], sources: list[int], layer: Layer) -> boo
     return any(producer >= 0 and layers[producer].kind in ACTIVATIONS for producer in producers)
 
 
+def _is_activated(layers: tuple[Layer, ...], sources: list[int], layer: Layer) -> bool:
+    """Return whether a layer is an activation function, or the gate or the power of one."""
+    return (
+        layer.kind in ACTIVATIONS or _is_gate(layers, sources, layer) or _is_power_of_activation(layers, sources, layer)
+    )
+
+
+def _is_power_of_activation(layers: tuple[Layer, ...], sources: list[int], layer: Layer) -> bool:
+    """Return whether a layer squares the result of an activation function, as in a squared ReLU."""
+    source = _source(sources, layer, 0)
+    return layer.kind == "pow" and source >= 0 and layers[source].kind in ACTIVATIONS
+
+
 def _module_of(layers: tuple[Layer, ...], source: int) -> str | None:
     """Return the module that computes the input of a product again; None where it must be saved."""
     if source < 0:
@@ -144,6 +218,6 @@ def _module_of(layers: tuple[Layer, ...], source: int) -> str | None:
     layer = layers[source]
     if _is_norm(layer):
         return "layernorm"
-    if layer.kind in ACTIVATIONS or layer.kind == "mul":
+    if layer.kind in (*ACTIVATIONS, "mul", "pow"):
         return "moe_act"
     return None

@@ -45,6 +45,7 @@ _TABLE_FIELDS = (
     "images",
     "epochs",
     "price_usd_per_h",
+    "price",
     "trainable_parameters",
 )
 
@@ -72,6 +73,8 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
         One row per number of workers, or per strategy.
     images, epochs, price_usd_per_h : float or None
         Budget that hours and cost refer to.
+    price : str or None
+        The price, with who asks it; None without a budget.
     why : str
         Explanation of the recommended strategy, if strategies were compared.
     refused : dict of str to str
@@ -114,6 +117,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     phase: str = "training"
     trainable_parameters: int | None = None
     facility: Facility | None = None
+    price: str | None = None
 
     def __iter__(self) -> Iterator[ScaleRow]:
         return iter(self.rows)

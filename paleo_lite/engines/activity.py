@@ -8,10 +8,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ..machines import Device
-from ..timing.activity import Activity
+from ..timing.activity import Activity, narrow_factor
 from .constants import Constants, EngineConstants
 from .formulas import KERNEL_CLASSES
 from .kernels import CountedKernel, Exchange, Pointwise
+from .rates import products_precision
 from .step import EngineStep, Load
 
 Part = Literal["arithmetic", "memory", "peak"]
@@ -25,11 +26,14 @@ REPLACED: dict[Part, dict[str, float]] = {
     "memory": {"efficiency": UNLIMITED, "head_ns": NEGLIGIBLE},
     "peak": {
         "efficiency": WHOLE, "bandwidth_share": UNLIMITED, "quantisation": NEGLIGIBLE, "traffic": NEGLIGIBLE,
-        "head_ns": NEGLIGIBLE, "padding": NEGLIGIBLE, "half": NEGLIGIBLE, "half_depth": NEGLIGIBLE,
-        "half_length": NEGLIGIBLE, "head_exponent": NEGLIGIBLE,
+        "head_ns": NEGLIGIBLE, "half": NEGLIGIBLE, "half_depth": NEGLIGIBLE, "half_length": NEGLIGIBLE,
+        "head_exponent": NEGLIGIBLE,
     },
 }  # fmt: skip
-"""Logarithms of constants with which the formula of a kernel gives one of its terms, by the name of the constant."""
+"""Logarithms of constants with which the formula of a kernel gives one of its terms, by the name of the constant.
+
+Rows that pad the tiles of experts are multiplied like others, and draw power like them: they stay in the peak.
+"""
 
 STARTS = ("floor_s", "latency_s", "doubling_s", "second_s")
 """Constants of the shortest kernel, which belongs to no term."""
@@ -97,5 +101,5 @@ def _one_activity(step: EngineStep, parts: dict[Part, EngineStep], counted: Coun
     return Activity(
         arithmetic_s=work * rest_s * terms["arithmetic"] / both_s,
         memory_s=work * rest_s * terms["memory"] / both_s,
-        peak_s=terms["peak"],
+        peak_s=narrow_factor(step.device, products_precision(form)) * terms["peak"],
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -18,7 +19,7 @@ import msgspec
 
 from ..architectures import Network
 from ..architectures.network import SequenceOptions
-from ..counting import Layer
+from ..counting import Layer, Shape
 from ..counting.kinds import class_of, is_attention, is_embedding
 from ..errors import BadValue
 from .formulas import RESULT_BYTES
@@ -107,8 +108,8 @@ def network_kernels(
     whole = layers
     if tensor > 1:
         whole = network.rebuild(options._replace(tensor_parallel=1)).layers
-    experts = [part.kernel for part in _group(whole, phase, fusion) if isinstance(part.kernel, Experts)]
-    graph = _group(layers, phase, fusion)
+    experts = [part.kernel for part in _group(whole, phase, fusion, context) if isinstance(part.kernel, Experts)]
+    graph = _group(layers, phase, fusion, context)
     counts = [0, *(first_of_type.count(block) for block in chosen)]
     kernels = []
     for part in graph:
@@ -170,6 +171,11 @@ def _sampling(layers: Sequence[Layer], tensor: int, fusion: Fusion) -> list[Coun
     return [CountedKernel(kernel, 1) for kernel in sampling]
 
 
+def _is_indexer(layer: Layer) -> bool:
+    """Return whether a layer scores all keys of the cache to select those of sparse attention."""
+    return layer.kind == "matmul" and not layer.weights and "indexer" in layer.name.split(".")
+
+
 def _block_of(layer: Layer) -> int | None:
     """Return the number of the block of a layer; None outside blocks."""
     for part in layer.name.split(".")[:-1]:
@@ -178,17 +184,17 @@ def _block_of(layer: Layer) -> int | None:
     return None
 
 
-def _group(layers: Sequence[Layer], phase: str, fusion: Fusion) -> list[_Part]:
+def _group(layers: Sequence[Layer], phase: str, fusion: Fusion, context: int) -> list[_Part]:
     """Return the kernels of some layers with the position of their first layer."""
-    grouping = _Grouping(layers, phase, fusion)
+    grouping = _Grouping(layers, phase, fusion, context)
     return grouping.parts()
 
 
 class _Grouping:
     """Assignment of layers to kernels."""
 
-    def __init__(self, layers: Sequence[Layer], phase: str, fusion: Fusion) -> None:
-        self.layers, self.fusion = layers, fusion
+    def __init__(self, layers: Sequence[Layer], phase: str, fusion: Fusion, context: int) -> None:
+        self.layers, self.fusion, self.context = layers, fusion, context
         self.phase_rows: Rows = "decoding" if phase == "decode" else "prompts"
         self.tokens = next(layer.outputs[0][1] for layer in layers if is_embedding(layer))
         in_blocks = [index for index, layer in enumerate(layers) if _block_of(layer) is not None]
@@ -221,7 +227,7 @@ class _Grouping:
     def _key(self, index: int, layer: Layer) -> object:
         """Return what layers of the same kernel have in common; None for layers without a kernel."""
         is_exchange = layer.kind == "exchange" and layer.attributes["function"] == "sum"
-        if is_exchange or is_attention(layer) or layer.kind in RECURRENCES:
+        if is_exchange or is_attention(layer) or layer.kind in RECURRENCES or _is_indexer(layer):
             return (layer.kind, index)
         if layer.kind in _VIEWS and layer.attributes.get("function") != "topk":
             return None
@@ -304,6 +310,8 @@ class _Grouping:
             return Exchange("all-reduce", "all-reduce", RESULT_BYTES * prod(first.outputs[0]) / self.tokens)
         if is_attention(first):
             return self._attention(first)
+        if _is_indexer(first):
+            return self._indexer(first)
         if first.kind in RECURRENCES:
             return self._recurrence(first)
         if key[0] == "experts":
@@ -318,7 +326,20 @@ class _Grouping:
         is_latent = is_shared or query[-1] != layer.inputs[2][-1]
         value_size = 0 if is_shared else layer.inputs[2][-1]
         window = layer.attributes.get("window")
+        if window is None and self.phase_rows == "decoding":
+            window = self._selected(key)
         return Attention("attention", query[1], key[1], key[-1], value_size, window, is_latent, self.phase_rows)
+
+    def _indexer(self, layer: Layer) -> Attention:
+        """Return the kernel that scores all keys to select those of sparse attention: it reads keys only."""
+        key = layer.inputs[1]
+        heads = layer.inputs[0][-1] // key[-1]
+        return Attention("indexer", heads, 1, key[-1], 0, self._selected(key), rows=self.phase_rows)
+
+    def _selected(self, key: Shape) -> int | None:
+        """Return the number of keys that a query reads where these are fewer than the tokens; else None."""
+        tokens = self.context + (self.phase_rows == "decoding")
+        return key[2] if key[2] < tokens else None
 
     def _recurrence(self, layer: Layer) -> Pointwise:
         """Return the kernel of a recurrence: the state is read and written, and every element of it is multiplied."""
@@ -360,9 +381,8 @@ class _Grouping:
             part = "plain"
         elif _owner(first) in self.anchors:
             part = "attention"
-        is_stored = name != "key and value up projection"
-        if name == "head":
-            is_stored = any(layer.parameters for layer in layers)
+        has_own_weights = any(layer.parameters for layer in layers)  # not those of a tied head or a shared block
+        is_stored = has_own_weights and name != "key and value up projection"
         return Product(name, n, k, groups, part, rows, is_stored)
 
     def _product_name(self, members: list[int]) -> str:
@@ -425,12 +445,17 @@ class _Grouping:
         return parent
 
     def _is_read_outside(self, index: int, inside: set[int]) -> bool:
-        for other in range(index + 1, len(self.layers)):
-            layer = self.layers[other]
-            is_reader = other not in inside and layer.kind not in _VIEWS
-            if is_reader and any(self._root(parent) == index for parent in layer.parents):
-                return True
-        return False
+        return not self._readers.get(index, set()) <= inside
+
+    @cached_property
+    def _readers(self) -> dict[int, set[int]]:
+        """For each layer, the layers other than views that read its outputs, also through views."""
+        readers: dict[int, set[int]] = {}
+        for index, layer in enumerate(self.layers):
+            if layer.kind not in _VIEWS:
+                for parent in layer.parents:
+                    readers.setdefault(self._root(parent), set()).add(index)
+        return readers
 
 
 def _is_product(layer: Layer) -> bool:

@@ -178,8 +178,9 @@ def predict_constants(fit: ClassFit, traits: Traits, cell_traits: Sequence[Trait
     """
     between = same_effects(cell_traits, cell_traits)
     towards = same_effects([traits], cell_traits)
-    estimates = np.array([cell.theta for cell in fit.cells])
-    errors = np.array([cell.deviation for cell in fit.cells]) ** 2
+    shape = (len(fit.cells), len(fit.mean))
+    estimates = np.array([cell.theta for cell in fit.cells]).reshape(shape)
+    errors = np.array([cell.deviation for cell in fit.cells]).reshape(shape) ** 2
     theta, deviation = np.empty(len(fit.mean)), np.empty(len(fit.mean))
     for index, mean in enumerate(fit.mean):
         covariance = np.diag(errors[:, index])

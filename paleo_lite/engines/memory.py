@@ -19,12 +19,20 @@ REPORTED_SHARE = 0.9915
 KEPT_BYTES = 0.13 * 2**30
 """Bytes that a driver keeps on every device."""
 
-LOGIT_BYTES = {"vllm": 46.0}
+LOGIT_BYTES = {"vllm": 42.0}
 """Bytes per logit at the peak of a sampler, of engines that sample for the largest batch before they size the cache.
 
 vLLM's sorts logits in 32 bits for the limits of the nucleus: 16 and 32 bits, sorted values and 64-bit indices, and what
-the sort needs, 42 bytes (v1/sample/ops/topk_topp_sampler.py). Its logs say 41 (1.26 GiB for 256 sequences of Llama 3,
-https://github.com/vllm-project/vllm/pull/10511) to 50; gpt-oss-120b on an H100 leaves room for 34 only.
+the sort needs (v1/sample/ops/topk_topp_sampler.py). With it in the profile the cache of OPT 125M on an H100 lost 58,928
+tokens of 36,864 bytes, for 1,024 sequences of 50,272 logits: https://github.com/vllm-project/vllm/pull/13594.
+"""
+
+COMMUNICATOR_BYTES = 1.15 * 2**30
+"""Bytes that the communicators of a group with NVLink keep on each device, beside the context.
+
+Four H100 under vLLM 0.9 have 8.11 GiB for the cache beside 55.1 GiB of Qwen3 235B and 6.1 GiB of the sampler:
+https://github.com/vllm-project/vllm/issues/21348. Two RTX 4090 without NVLink keep nothing: `non_torch_memory` is 0.25
+GiB, https://github.com/vllm-project/vllm/issues/13061.
 """
 
 
@@ -115,8 +123,10 @@ def reported_bytes(device: Device) -> float:
 def activation_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: int, sequences: int = 0) -> float:
     """Return the bytes of activations at the peak of the largest iteration, which an engine keeps free.
 
-    Either the residual stream with the widest kernel's input and output, where rows of experts count once for each
-    expert that a token passes, or the logits in the sampler.
+    Either the residual stream, its norm and the block's input beside the output of a product and the input of the next
+    one, where rows of experts count once for each expert that a token passes, or the logits in the sampler. For Llama 3
+    8B it is 110,592 bytes per token; vLLM reports 2.07 GiB for 20,000 tokens and 2.99 GiB for 29,000
+    (https://github.com/vllm-project/vllm/issues/10517).
 
     Parameters
     ----------
@@ -127,11 +137,12 @@ def activation_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens:
     tokens, sequences : int
         Most tokens and most sequences of an iteration.
     """
-    widest, hidden_size, sampler_bytes = 0.0, 0, 0.0
+    widest, hidden_size, sampler_bytes, width_before = 0.0, 0, 0.0, 0
     for counted in kernels:
         kernel = counted.kernel
         if isinstance(kernel, Product) and kernel.rows == "tokens":
-            widest = max(widest, kernel.n + kernel.k)
+            widest = max(widest, width_before + kernel.k)
+            width_before = kernel.n
             hidden_size = hidden_size or kernel.k
         elif isinstance(kernel, Pointwise) and kernel.name == SAMPLING:
             logits = kernel.row_bytes / SAMPLED_BYTES
@@ -140,4 +151,4 @@ def activation_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens:
             inner_size = kernel.inner_size / step.placement.experts_tensor
             share = 1.0 / step.placement.experts
             widest = max(widest, kernel.active * share * (2 * kernel.hidden_size + 3 * inner_size))
-    return max(tokens * RESULT_BYTES * (2 * hidden_size + widest), sampler_bytes)
+    return max(tokens * RESULT_BYTES * (3 * hidden_size + widest), sampler_bytes)

@@ -43,6 +43,13 @@ SIMILAR_FORMATS = {"w8a16": "bf16", "fp16": "bf16", "bf16/fp16": "bf16/bf16"}
 """Formats without tables of their own, and those whose constants they have: 8 bits are converted when they are read."""
 
 
+def products_precision(name: str) -> str:
+    """Return the precision of the products of a kernel in a format; attention has that of its queries."""
+    precision = FORMATS[KERNEL_FORMATS[name.partition("/")[0]].activations].precision
+    assert precision is not None
+    return precision
+
+
 def kernel_rates(device: Device, name: str) -> tuple[Rates, float, float]:
     """Return the rates of a device for products in a format, and the bytes per number of weights and activations.
 
@@ -52,8 +59,6 @@ def kernel_rates(device: Device, name: str) -> tuple[Rates, float, float]:
         If the device has no peak in the precision of the products.
     """
     kernel_format = KERNEL_FORMATS[name]
-    precision = FORMATS[kernel_format.activations].precision
-    assert precision is not None
-    peak_per_s = device.find_peak(precision).per_s
+    peak_per_s = device.find_peak(products_precision(name)).per_s
     rates = Rates(peak_per_s, device.bandwidth_bytes_per_s, float(device.cores.multiprocessors.value))
     return rates, bytes_per_number(kernel_format.weights), bytes_per_number(kernel_format.activations)

@@ -2,67 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import msgspec
 
 from ..architectures import Network
 from ..architectures.network import SequenceOptions
+from ..counting import Layer
 from ..counting.kinds import is_attention, is_embedding
 from ..errors import BadValue
 from ..formats import FORMATS
 from ..gguf_types import CACHE_TYPES, TENSOR_TYPES, tensor_type
 from ..timing.quantization import proportions_of, row_length, tensor_roles
+from .pieces import Piece, commonest_type, pieces_of_tensors
 
-GROUPS = ("wide", "legacy", "k", "table")
-"""Groups of tensor types with kernels alike: 16 bits and more; one scale per block; scales in two levels; look-ups."""
+DEFAULT_WEIGHTS = "q4_k_m"
 
+MOST_CONTEXT = 1 << 20
+"""Longest context considered for networks that state none."""
 
-def group_of(name: str) -> str:
-    """Return the group of a tensor type."""
-    if name in ("f32", "f16", "bf16"):
-        return "wide"
-    if name.startswith("iq") and name != "iq4_nl":
-        return "table"
-    return "k" if name.endswith("_k") else "legacy"
+KERNELS_PER_BLOCK = 10
+"""Seven products, two norms and attention."""
 
-
-class Piece(msgspec.Struct, frozen=True):
-    """Matrices of one type in one place.
-
-    Attributes
-    ----------
-    block : int
-        Transformer block; -1 for the table and the head.
-    type : str
-        One of `paleo_lite.gguf_types.TENSOR_TYPES`.
-    is_expert : bool
-        Whether they are experts, of which a token reads a few.
-    stored_bytes, read_bytes : float
-        Bytes in memory, and bytes that one token reads.
-    numbers : float
-        Numbers that one token multiplies.
-    rows : {"tokens", "last", "none"}
-        Tokens of a prompt that are multiplied: all, the last (head) or none (table).
-    """
-
-    block: int
-    type: str
-    is_expert: bool
-    stored_bytes: float
-    read_bytes: float
-    numbers: float
-    rows: str = "tokens"
-
-    @property
-    def resident_bytes(self) -> float:
-        """Bytes on a device: a head that shares the table of the embedding is there besides it."""
-        return self.stored_bytes or self.read_bytes
-
-    @property
-    def group(self) -> str:
-        """Group of the type, one of `GROUPS`."""
-        return group_of(self.type)
+MOST_DIFFERENCE = 0.02
+"""Relative difference of the parameters of a file from those of its settings, above which a note says so."""
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -71,9 +35,13 @@ class Contents(msgspec.Struct, frozen=True):
     Attributes
     ----------
     name, weights, cache : str
-        Network, mixture, and type of keys and values.
+        Network, mixture (or the commonest type of a file), and type of keys and values.
     blocks : int
         Transformer blocks.
+    launches : float
+        Kernels of a token besides elementwise ones, in units of the blocks of a dense transformer.
+    vocabulary : int
+        Rows of the head.
     pieces : tuple of Piece
         All matrices.
     token_cache_bytes : tuple of float
@@ -82,16 +50,24 @@ class Contents(msgspec.Struct, frozen=True):
         Tokens back that each layer of attention reaches.
     pair_flops : tuple of float
         FLOPs of a query and a key by layer of attention.
+    positions : int or None
+        Longest context that the network knows.
+    notes : tuple of str
+        Notes on a file.
     """
 
     name: str
     weights: str
     cache: str
     blocks: int
+    launches: float
+    vocabulary: int
     pieces: tuple[Piece, ...]
     token_cache_bytes: tuple[float, ...]
     windows: tuple[int | None, ...]
     pair_flops: tuple[float, ...]
+    positions: int | None = None
+    notes: tuple[str, ...] = ()
 
     def merged(self) -> Contents:
         """Return the same with one piece per type and kind of rows, whose time is the sum of theirs."""
@@ -107,6 +83,11 @@ class Contents(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, pieces=pieces)
 
     @property
+    def has_experts(self) -> bool:
+        """Whether a token reads some experts of many."""
+        return any(piece.is_expert for piece in self.pieces)
+
+    @property
     def stored_bytes(self) -> float:
         """Bytes of all weights: the size of the file without its vocabulary."""
         return sum(piece.stored_bytes for piece in self.pieces)
@@ -119,23 +100,93 @@ class Contents(msgspec.Struct, frozen=True):
         )
 
 
-def read_contents(network: Network, weights: str, cache: str = "f16") -> Contents:
+def read_contents(network: Network, weights: str | None = None, cache: str = "f16") -> Contents:
     """Return what a token of a network reads and computes in a GGUF format.
+
+    Parameters
+    ----------
+    network : Network
+        Language model from a config or a GGUF file.
+    weights : str, optional
+        A mixture of llama.cpp, as which the network is quantized. By default a file has the types of its own tensors,
+        and any other network is in `DEFAULT_WEIGHTS`.
+    cache : str
+        Type of keys and values.
 
     Raises
     ------
     BadValue
         If the network is no language model from a config, or a format is none of llama.cpp's.
+    BadFile
+        If the tensors of a file are not those of a network.
     """
     if network.rebuild is None or not network.is_language_model:
         raise BadValue(f"llama.cpp runs language models from a config or a GGUF file, not {network.name}")
+    if cache not in CACHE_TYPES:
+        raise BadValue(f"llama.cpp keeps keys and values in {', '.join(CACHE_TYPES)} (got {cache!r})")
+    rebuilt = network.rebuild(SequenceOptions(context=1, phase="decode"))
+    layers, positions = rebuilt.layers, rebuilt.lengths.longest if rebuilt.lengths else None
+    # Windows show only where the context is longer than they are.
+    longest = network.rebuild(SequenceOptions(context=(positions or MOST_CONTEXT) - 1, phase="decode"))
+    notes: tuple[str, ...] = ()
+    if weights is None and network.stored_tensors is not None:
+        pieces = pieces_of_tensors(network.name, network.stored_tensors, _active_share(layers))
+        weights = f"mostly {commonest_type(pieces)}"
+        notes = _notes_of_file(network)
+    else:
+        weights = weights or DEFAULT_WEIGHTS
+        pieces = _pieces_of_layers(layers, weights)
+    attended = [layer for layer in longest.layers if is_attention(layer)]
+    cache_size = TENSOR_TYPES[cache].bytes_per_number
+    sizes, flops = [], []
+    for layer in attended:
+        query, key = layer.inputs[0], layer.inputs[1]
+        value = 0 if layer.attributes.get("shares_keys_and_values") else layer.inputs[2][-1]
+        sizes.append(cache_size * key[1] * (key[-1] + value))
+        flops.append(2.0 * query[1] * (key[-1] + (value or key[-1])))
+    windows = tuple(layer.attributes.get("window") for layer in attended)
+    vocabulary = next((layer.weights[0][0] for layer in layers if is_embedding(layer) and layer.weights), 0)
+    return Contents(
+        network.name, weights, cache, network.blocks, _launches(layers), vocabulary, tuple(pieces), tuple(sizes),
+        windows, tuple(flops), positions, notes,
+    )  # fmt: skip
+
+
+def _launches(layers: Sequence[Layer]) -> float:
+    """Return the kernels with weights, or that mix tokens, in units of the ten of a block of a dense transformer.
+
+    Blocks with experts or linear attention launch up to twice as many.
+    """
+    kernels = sum(bool(layer.weights) or is_attention(layer) for layer in layers)
+    return kernels / KERNELS_PER_BLOCK
+
+
+def _active_share(layers: Sequence[Layer]) -> float:
+    """Return the share of the experts that a token selects; 1 without experts."""
+    for layer in layers:
+        active = layer.attributes.get("active")
+        if active:
+            return float(active / layer.weights[0][0])
+    return 1.0
+
+
+def _notes_of_file(network: Network) -> tuple[str, ...]:
+    """Return a note if a file has other parameters than its settings describe."""
+    stored = sum(tensor.numbers for tensor in network.stored_tensors or ())
+    if abs(stored / max(network.parameters, 1) - 1) <= MOST_DIFFERENCE:
+        return ()
+    return (
+        f"the tensors of the file have {stored:,} parameters, but its settings describe {network.parameters:,}: "
+        "the bytes are those of the tensors",
+    )
+
+
+def _pieces_of_layers(layers: Sequence[Layer], weights: str) -> list[Piece]:
+    """Return the matrices of layers, quantized as a mixture."""
     mixture = FORMATS[weights].mixture if weights in FORMATS else None
     if mixture is None:
         names = ", ".join(name for name, stored in FORMATS.items() if stored.mixture is not None)
         raise BadValue(f"llama.cpp stores weights in {names} (got {weights!r})")
-    if cache not in CACHE_TYPES:
-        raise BadValue(f"llama.cpp keeps keys and values in {', '.join(CACHE_TYPES)} (got {cache!r})")
-    layers = network.rebuild(SequenceOptions(context=1, phase="decode")).layers
     proportions = proportions_of(layers)
     pieces = []
     for layer, role in zip(layers, tensor_roles(layers, True)):
@@ -162,13 +213,4 @@ def read_contents(network: Network, weights: str, cache: str = "f16") -> Content
                 "none" if is_table else "last" if is_head else "tokens",
             )
         )
-    attended = [layer for layer in layers if is_attention(layer)]
-    cache_size = TENSOR_TYPES[cache].bytes_per_number
-    sizes, flops = [], []
-    for layer in attended:
-        query, key = layer.inputs[0], layer.inputs[1]
-        value = 0 if layer.attributes.get("shares_keys_and_values") else layer.inputs[2][-1]
-        sizes.append(cache_size * key[1] * (key[-1] + value))
-        flops.append(2.0 * query[1] * (key[-1] + (value or key[-1])))
-    windows = tuple(layer.attributes.get("window") for layer in attended)
-    return Contents(network.name, weights, cache, network.blocks, tuple(pieces), tuple(sizes), windows, tuple(flops))
+    return pieces

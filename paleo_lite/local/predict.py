@@ -6,25 +6,42 @@ from typing import ClassVar
 
 import msgspec
 
-from ..architectures import Network
 from ..errors import BadValue, DoesNotFit
 from ..machines import Device
 from ..result import Result
-from .contents import Contents, Piece, read_contents
+from ..timing.facility import Facility
+from .contents import MOST_CONTEXT, Contents
+from .energy import LocalEnergy, energy_of
+from .placement import Placement, candidates, needed_bytes, place
 from .step import (
     UBATCH,
+    BackendConstants,
     backend_of,
     cache_read_s,
     interval_of,
     local_constants,
     piece_s,
+    prompt_activity,
     prompt_s,
-)  # fmt: skip
+    token_activity,
+)
 
 EXECUTIONS = {"llama.cpp": "llama.cpp on a GGUF file, for one request at a time"}
 """Executions of this room."""
 
-DEFAULT_WEIGHTS, DEFAULT_CONTEXT, DEFAULT_PROMPT, DEFAULT_CPU = "q4_k_m", 4096, UBATCH, "ryzen-9-7950x"
+DEFAULT_CONTEXT, DEFAULT_PROMPT, DEFAULT_CPU = 4096, UBATCH, "ryzen-9-7950x"
+
+SHARED = "shared with the CPU"
+"""What the records of devices say of such a memory."""
+
+LINK_BYTES_PER_S = 25e9
+"""Bandwidth of copies from the memory of the host, as PCIe 4.0 x16 reaches it."""
+
+OFFLOAD_DEVIATION = 0.25
+"""Least standard deviation of the logarithm of a time of which the host computes a part: no such run was fitted."""
+
+CONTEXT_STEP = 256
+"""Step of the largest context."""
 
 RESERVED_BYTES = 0.5e9
 """What a driver and llama.cpp's context take on a device."""
@@ -47,18 +64,24 @@ class LocalPrediction(Result, msgspec.Struct, frozen=True):
         Tokens in the cache, and of the prompt.
     blocks, gpu_blocks : int
         Transformer blocks, and those on the device.
+    cpu_expert_blocks : int
+        Blocks whose experts are in the memory of the host though the rest of them may be on the device.
     cpu : str or None
         Processor that computes what is not on the device; None if all is.
     token_s, prompt_s : float
         Seconds per token of the answer behind the context, and of the prompt.
     token_interval_s, prompt_interval_s : tuple of float
         Their intervals at 90%.
+    file_bytes : float
+        Bytes of all weights.
     weight_bytes, cache_bytes, buffer_bytes, host_bytes : float
         Bytes on the devices of weights, cache at the context, and buffers; bytes in the memory of the host.
     usable_bytes : float
         Memory of the devices that llama.cpp may use.
     largest_context : int
-        Largest context with which the same layers fit.
+        Largest context with which the same layers fit, and that the network knows.
+    energy : LocalEnergy or None
+        Watts, and energy and cost of a million tokens; None if nothing is known of the power of the device.
     notes : tuple of str
         Notes.
     """
@@ -73,170 +96,251 @@ class LocalPrediction(Result, msgspec.Struct, frozen=True):
     prompt_tokens: int
     blocks: int
     gpu_blocks: int
+    cpu_expert_blocks: int
     cpu: str | None
     token_s: float
     prompt_s: float
     token_interval_s: tuple[float, float]
     prompt_interval_s: tuple[float, float]
+    file_bytes: float
     weight_bytes: float
     cache_bytes: float
     buffer_bytes: float
     host_bytes: float
     usable_bytes: float
     largest_context: int
+    energy: LocalEnergy | None = None
     notes: tuple[str, ...] = ()
 
     _page: ClassVar[str] = "paleo_lite.reporting.local:local_page"
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is computed by the processor of the host."""
+        return self.cpu is None
 
-def usable_bytes(device: Device) -> float:
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of the answer per second."""
+        return 1 / self.token_s
+
+    @property
+    def prompt_tokens_per_s(self) -> float:
+        """Tokens of the prompt per second."""
+        return self.prompt_tokens / self.prompt_s
+
+
+def usable_bytes(device: Device, memory_bytes: float | None = None) -> float:
     """Return the memory of a device that weights, cache and buffers may take.
 
-    What data sheets call a gigabyte is a gibibyte; Metal recommends two thirds of a memory up to 36 GB, and three
-    quarters of a larger one.
+    `memory_bytes` is that of this specimen, if it is not the memory on record. What data sheets call a gigabyte is a
+    gibibyte; Metal recommends two thirds of a memory up to 36 GB, and three quarters of a larger one.
     """
-    stated = device.memory_bytes / 1e9 * 2**30
+    stated = (memory_bytes or device.memory_bytes) / 1e9 * 2**30
     if device.vendor in UNIFIED_SHARES:
         return stated * (UNIFIED_SHARES[device.vendor] if stated > 36 * 2**30 else 2 / 3)
     return stated - RESERVED_BYTES
 
 
+def shares_memory(device: Device) -> bool:
+    """Return whether a device has no memory but that of its host, of which the host has no more."""
+    return SHARED in device.memory.type
+
+
 def predict_local(
-    network: Network,
+    contents: Contents,
     device: Device,
-    cpu: Device,
+    cpu: Device | None,
     *,
-    weights: str = DEFAULT_WEIGHTS,
-    kv_cache: str = "f16",
     context: int = DEFAULT_CONTEXT,
     prompt_tokens: int = DEFAULT_PROMPT,
     gpus: int = 1,
+    memory_bytes: float | None = None,
     gpu_layers: int | None = None,
     cpu_experts: bool = False,
-    link_bytes_per_s: float = 25e9,
+    cpu_cache: bool = False,
+    link_bytes_per_s: float = LINK_BYTES_PER_S,
+    facility: Facility | None = None,
 ) -> LocalPrediction:
     """Predict a network under llama.cpp.
 
     Parameters
     ----------
-    network : Network
-        Language model from a config.
-    device, cpu : Device
-        Device, and the processor for what is not on it.
-    weights, kv_cache : str
-        Formats of llama.cpp.
+    contents : Contents
+        Language model in a format, of `paleo_lite.local.contents.read_contents`.
+    device : Device
+        Device.
+    cpu : Device or None
+        Processor for what is not on the device; None if there is no memory but the device's, as of a Mac.
     context, prompt_tokens : int
         Tokens in the cache, and of the prompt.
     gpus : int
         Devices that the layers are split over: they take turns, so that a token is no faster.
+    memory_bytes : float, optional
+        Memory of a device, if it is not the one on record: Macs come with several.
     gpu_layers : int or None
-        Blocks on the device, ``-ngl``; None for as many as fit.
-    cpu_experts : bool
-        Whether experts are in the memory of the host.
+        Blocks on the device, ``-ngl``; None for the fastest that fits.
+    cpu_experts, cpu_cache : bool
+        Whether the experts (``--cpu-moe``), and keys and values (``--no-kv-offload``), are in the memory of the host.
     link_bytes_per_s : float
         Bandwidth from the memory of the host to the device.
+    facility : Facility, optional
+        What surrounds the devices, for energy and cost.
 
     Raises
     ------
     BadValue
-        If a number or a format is not possible.
+        If a number is not possible.
     DoesNotFit
         If the requested layers do not fit.
     """
-    contents = read_contents(network, weights, kv_cache)
+    for name, number in (("--context", context), ("--sequence-length", prompt_tokens), ("--gpus", gpus)):
+        if number < 1:
+            raise BadValue(f"`{name}` must be an integer >= 1 (got {number})")
+    if contents.positions is not None and context > contents.positions:
+        raise BadValue(f"{contents.name} knows {contents.positions} positions; a context of {context} is too long")
     if gpu_layers is not None and not 0 <= gpu_layers <= contents.blocks:
-        raise BadValue(f"`--gpu-layers` must be 0 to {contents.blocks} for {network.name} (got {gpu_layers})")
-    if cpu_experts and not any(piece.is_expert for piece in contents.pieces):
-        raise BadValue(f"`--cpu-experts` is for mixtures of experts: {network.name} is none")
-    budget = usable_bytes(device) * gpus
-    largest_rows = max((piece.numbers for piece in contents.pieces if piece.rows == "last"), default=0.0)
-    buffer_bytes = UBATCH * 4 * (largest_rows / max(_hidden_size(contents), 1))
-    candidates = range(contents.blocks, -1, -1) if gpu_layers is None else [gpu_layers]
-    placed = None
-    for blocks in candidates:
-        placed = _place(contents, blocks, cpu_experts)
-        if placed.bytes_at(contents, context) + buffer_bytes <= budget:
-            break
-    else:
+        raise BadValue(f"`--gpu-layers` must be 0 to {contents.blocks} for {contents.name} (got {gpu_layers})")
+    if cpu_experts and not contents.has_experts:
+        raise BadValue(f"`--cpu-experts` is for mixtures of experts: {contents.name} is none")
+    budget = usable_bytes(device, memory_bytes) * gpus
+    buffer_bytes = buffer_bytes_of(contents)
+    possible = list(
+        candidates(
+            contents,
+            budget - buffer_bytes,
+            context,
+            gpu_layers=gpu_layers,
+            cpu_experts=cpu_experts,
+            cpu_cache=cpu_cache,
+        )
+    )
+    if not possible:
+        blocks = gpu_layers or 0
+        wanted = place(contents, blocks, contents.blocks if cpu_experts else 0, cpu_cache)
         raise DoesNotFit(
-            f"{network.name} in {weights} with {candidates[-1]} blocks and a context of {context} needs "
-            f"{(placed.bytes_at(contents, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "  # type: ignore[union-attr]
+            f"{contents.name} in {contents.weights} with {blocks} blocks and a context of {context} needs "
+            f"{(needed_bytes(contents, wanted, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "
             f"{budget / 1e9:.1f} GB: use fewer `--gpu-layers`, narrower weights or a shorter context"
         )
-    assert placed is not None
+    if cpu is None:
+        possible = [placed for placed in possible if placed.is_whole]
+        if not possible:
+            needed_gb = whole_bytes(contents, context) / 1e9
+            raise DoesNotFit(
+                f"{contents.name} in {contents.weights} needs {needed_gb:.1f} GB at a context of {context}, and "
+                f"{device.name}, which shares its memory with its processor, may use {budget / 1e9:.1f} GB: use "
+                "narrower weights or a shorter context, or name a `--cpu`"
+            )
     constants = local_constants()
     backend = backend_of(device)
     own, other = constants.backends[backend], constants.backends["cpu"]
-    share = placed.blocks / contents.blocks
-    on_host = [piece for piece in contents.pieces if piece not in placed.pieces and piece.rows != "none"]
-    device_s = sum(piece_s(piece, device, own) for piece in placed.pieces)
-    device_s += share * (cache_read_s(contents, device, own, context) + contents.blocks * own.block_s)
-    host_s = sum(piece_s(piece, cpu, other) for piece in on_host)
-    host_s += (1 - share) * (cache_read_s(contents, cpu, other, context) + contents.blocks * other.block_s)
-    if cpu_experts:
-        host_s += share * contents.blocks * other.block_s
+
+    def parts_s(placed: Placement) -> tuple[float, float]:
+        return (
+            device_token_s(contents, placed, device, own, context),
+            0.0 if cpu is None else host_token_s(contents, placed, cpu, other, context),
+        )
+
+    placed = min(possible, key=lambda one: sum(parts_s(one)))
+    device_s, host_s = parts_s(placed)
     seconds = device_s + host_s
-    first_s = prompt_s(contents.merged(), device, own, prompt_tokens, gpus=gpus, pipeline=constants.pipeline)
-    copied_bytes = sum(piece.stored_bytes for piece in on_host)
-    first_s += -(-prompt_tokens // UBATCH) * copied_bytes / link_bytes_per_s
-    deviation = own.deviation if not host_s else max(own.deviation, other.deviation)
-    notes = [f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices"]
-    if host_s:
-        notes.append(f"what is not on the device is computed by {cpu.name}; prompts copy it over the link")
-    weight_bytes = sum(piece.resident_bytes for piece in placed.pieces)
-    host_bytes = sum(piece.stored_bytes for piece in contents.pieces if piece not in placed.pieces)
-    free = budget - buffer_bytes - weight_bytes
-    largest = _largest_context(contents, share, free)
-    return LocalPrediction(
-        network.name, device.name, backend, weights, kv_cache, gpus, context, prompt_tokens, contents.blocks,
-        placed.blocks, cpu.name if host_s else None, seconds, first_s, interval_of(seconds, deviation),
-        interval_of(first_s, own.prompt_deviation), weight_bytes, contents.cache_bytes(context) * share, buffer_bytes,
-        host_bytes + contents.cache_bytes(context) * (1 - share), budget, largest,
-        tuple(notes),
-    )  # fmt: skip
-
-
-class _Placement(msgspec.Struct, frozen=True):
-    """Blocks on the device, and the matrices there."""
-
-    blocks: int
-    total: int
-    pieces: tuple[Piece, ...]
-
-    def bytes_at(self, contents: Contents, context: float) -> float:
-        """Return the bytes of weights and cache on the device."""
-        stored = sum(piece.resident_bytes for piece in self.pieces)
-        return stored + contents.cache_bytes(context) * self.blocks / self.total
-
-
-def _place(contents: Contents, blocks: int, cpu_experts: bool) -> _Placement:
-    """Return the placement of the last blocks on the device, and of the head if all blocks are there.
-
-    The table of the embedding stays in the memory of the host.
-    """
-    first = contents.blocks - blocks
-    pieces = tuple(
-        piece
-        for piece in contents.pieces
-        if piece.rows != "none"
-        and not (cpu_experts and piece.is_expert)
-        and (piece.block >= first or (piece.block < 0 and blocks == contents.blocks))
+    merged = contents.merged()
+    computing_s = prompt_s(merged, device, own, prompt_tokens, gpus=gpus, pipeline=constants.pipeline)
+    copied_bytes = sum(piece.stored_bytes for piece in placed.computed_on_host)
+    first_s = computing_s + -(-prompt_tokens // UBATCH) * copied_bytes / link_bytes_per_s
+    deviation = own.deviation if not host_s else max(own.deviation, other.deviation, OFFLOAD_DEVIATION)
+    prompt_deviation = own.prompt_deviation if not host_s else max(own.prompt_deviation, OFFLOAD_DEVIATION)
+    notes = [*contents.notes]
+    notes.append(
+        f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices"
     )
-    return _Placement(blocks, contents.blocks, pieces)
+    if host_s and cpu is not None:
+        notes.append(f"what is not on the device is computed by {cpu.name}; prompts copy it over the link")
+    energy = energy_of(
+        device,
+        gpus,
+        (token_activity(contents, placed.device, device, own, context, placed.cache_share), seconds),
+        (prompt_activity(merged, device, own, prompt_tokens), first_s),
+        prompt_tokens,
+        facility,
+    )
+    if energy is not None and host_s:
+        notes.append("the watts are those of the devices: the processor's are not included")
+    cache_bytes = contents.cache_bytes(context)
+    return LocalPrediction(
+        network=contents.name,
+        device=device.name,
+        backend=backend,
+        weights=contents.weights,
+        kv_cache=contents.cache,
+        gpus=gpus,
+        context=context,
+        prompt_tokens=prompt_tokens,
+        blocks=contents.blocks,
+        gpu_blocks=placed.blocks,
+        cpu_expert_blocks=placed.expert_blocks,
+        cpu=cpu.name if host_s and cpu is not None else None,
+        token_s=seconds,
+        prompt_s=first_s,
+        token_interval_s=interval_of(seconds, deviation),
+        prompt_interval_s=interval_of(first_s, prompt_deviation),
+        file_bytes=contents.stored_bytes,
+        weight_bytes=placed.weight_bytes,
+        cache_bytes=cache_bytes * placed.cache_share,
+        buffer_bytes=buffer_bytes,
+        host_bytes=placed.host_weight_bytes + cache_bytes * (1 - placed.cache_share),
+        usable_bytes=budget,
+        largest_context=largest_context(contents, placed.cache_share, budget - buffer_bytes - placed.weight_bytes),
+        energy=energy,
+        notes=tuple(notes),
+    )
 
 
-def _hidden_size(contents: Contents) -> float:
-    """Return the numbers of a row of the head: of a norm, the smallest matrix outside blocks."""
-    return min((piece.numbers for piece in contents.pieces if piece.block < 0 and piece.numbers > 1), default=1.0)
+def whole_bytes(contents: Contents, context: int) -> float:
+    """Return the bytes that a device needs for everything: weights without the table, cache and buffers."""
+    weight_bytes = sum(piece.resident_bytes for piece in contents.pieces if piece.rows != "none")
+    return weight_bytes + contents.cache_bytes(context) + buffer_bytes_of(contents)
 
 
-def _largest_context(contents: Contents, share: float, free_bytes: float) -> int:
-    """Return the largest context whose cache fits into some bytes, in steps of 256 tokens."""
-    low, high = 0, 1 << 20
-    while high - low > 256:
+def buffer_bytes_of(contents: Contents) -> float:
+    """Return the bytes of buffers: the logits of a batch in 32 bits."""
+    return UBATCH * 4.0 * contents.vocabulary
+
+
+def device_token_s(
+    contents: Contents, placed: Placement, device: Device, constants: BackendConstants, context: float
+) -> float:
+    """Return the seconds of a token on the device."""
+    matrices_s = sum(piece_s(piece, device, constants) for piece in placed.device)
+    cache_s = placed.cache_share * cache_read_s(contents, device, constants, context)
+    return matrices_s + cache_s + placed.block_share * contents.launches * constants.block_s
+
+
+def host_token_s(
+    contents: Contents, placed: Placement, cpu: Device, constants: BackendConstants, context: float
+) -> float:
+    """Return the seconds of a token on the processor of the host: its blocks, experts of others, and its cache."""
+    matrices_s = sum(piece_s(piece, cpu, constants) for piece in placed.computed_on_host)
+    cache_s = (1 - placed.cache_share) * cache_read_s(contents, cpu, constants, context)
+    visits = contents.blocks - placed.blocks
+    if placed.cache_share == 0:
+        visits = contents.blocks
+    elif placed.expert_blocks:
+        visits = max(visits, placed.expert_blocks)
+    return matrices_s + cache_s + visits / contents.blocks * contents.launches * constants.block_s
+
+
+def largest_context(contents: Contents, share: float, free_bytes: float) -> int:
+    """Return the largest context whose cache fits into some bytes, in steps of 256 tokens, that the network knows."""
+    limit = contents.positions or MOST_CONTEXT
+    if contents.cache_bytes(limit) * share <= free_bytes:
+        return limit
+    low, high = 0, limit
+    while high - low > CONTEXT_STEP:
         middle = (low + high) // 2
         if contents.cache_bytes(middle) * share <= free_bytes:
             low = middle
         else:
             high = middle
-    return low // 256 * 256
+    return low // CONTEXT_STEP * CONTEXT_STEP

@@ -8,6 +8,7 @@ share of the peak in 16 bits. Constants depend on the backend and on the group o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
 import msgspec
@@ -16,7 +17,9 @@ import numpy as np
 from ..errors import BadValue, UnknownPrecision
 from ..files import shipped_folder
 from ..machines import Device
-from .contents import GROUPS, Contents, Piece
+from ..timing.activity import Activity, divide_time
+from .contents import Contents
+from .pieces import GROUPS, Piece
 
 BACKENDS = ("cuda", "metal", "vulkan", "cpu")
 """Backends of llama.cpp with constants."""
@@ -26,6 +29,9 @@ UBATCH = 512
 
 SHARPNESS = 4.0
 """Exponent of the norm of reading and unpacking."""
+
+DEVIATIONS_AT_90 = 1.8
+"""Standard deviations on each side of the interval at 90%."""
 
 FILE = "llama_cpp.json"
 
@@ -42,11 +48,13 @@ class BackendConstants(msgspec.Struct, frozen=True):
     unpack : dict of str to float
         Numbers per lane and clock cycle by group of types.
     block_s : float
-        Seconds per block that a token takes besides: launches, norms, synchronisation.
+        Seconds per block of a dense transformer that a token takes besides: launches, norms, synchronisation.
     efficiency : dict of str to float
         Share of the peak in prompts by group of types.
     attention_efficiency : float
         Share of the peak of attention in prompts.
+    expert_rows : float
+        Tokens of an expert in a batch at which its products reach half of that share.
     deviation, prompt_deviation : float
         Standard deviation of the logarithm of the time of a token, and of a prompt, of devices that were left out.
     """
@@ -57,6 +65,7 @@ class BackendConstants(msgspec.Struct, frozen=True):
     block_s: float
     efficiency: dict[str, float]
     attention_efficiency: float
+    expert_rows: float
     deviation: float
     prompt_deviation: float
 
@@ -106,15 +115,22 @@ def prompt_peak_per_s(device: Device) -> float:
 def lane_cycles_per_s(device: Device) -> float:
     """Return the fp32 lanes of a device times its clock."""
     clock_hz = device.clock_hz(device.clocks.default)
-    if clock_hz is None:
-        raise BadValue(f"{device.name} has no clock on record")
-    return float(device.cores.fp32_lanes.value) * clock_hz
+    lanes = device.cores.fp32_lanes
+    if clock_hz is None or lanes is None:
+        raise BadValue(f"{device.name} has no {'clock' if clock_hz is None else 'lanes'} on record")
+    return float(lanes.value) * clock_hz
+
+
+def piece_parts_s(piece: Piece, device: Device, constants: BackendConstants) -> tuple[float, float]:
+    """Return the seconds in which a token reads a piece, and in which it unpacks and multiplies its numbers."""
+    read_s = piece.read_bytes / (device.bandwidth_bytes_per_s * constants.share)
+    unpack_s = piece.numbers / (lane_cycles_per_s(device) * constants.unpack[piece.group])
+    return read_s, unpack_s
 
 
 def piece_s(piece: Piece, device: Device, constants: BackendConstants) -> float:
     """Return the seconds in which a token reads and multiplies a piece."""
-    read_s = piece.read_bytes / (device.bandwidth_bytes_per_s * constants.share)
-    unpack_s = piece.numbers / (lane_cycles_per_s(device) * constants.unpack[piece.group])
+    read_s, unpack_s = piece_parts_s(piece, device, constants)
     larger = max(read_s, unpack_s)
     if not larger:
         return 0.0
@@ -130,7 +146,34 @@ def cache_read_s(contents: Contents, device: Device, constants: BackendConstants
 def token_s(contents: Contents, device: Device, constants: BackendConstants, context: float) -> float:
     """Return the seconds of a token behind a context, with everything on one device."""
     matrices_s = sum(piece_s(piece, device, constants) for piece in contents.pieces)
-    return matrices_s + cache_read_s(contents, device, constants, context) + contents.blocks * constants.block_s
+    return matrices_s + cache_read_s(contents, device, constants, context) + contents.launches * constants.block_s
+
+
+def token_activity(
+    contents: Contents,
+    pieces: Iterable[Piece],
+    device: Device,
+    constants: BackendConstants,
+    context: float,
+    cache_share: float = 1.0,
+) -> Activity:
+    """Return what a device does for a token: it unpacks numbers of pieces, reads them and its share of the cache."""
+    arithmetic_s, memory_s, numbers = 0.0, cache_share * cache_read_s(contents, device, constants, context), 0.0
+    for piece in pieces:
+        read_s, unpack_s = piece_parts_s(piece, device, constants)
+        own_s = divide_time(piece_s(piece, device, constants), unpack_s, read_s)
+        arithmetic_s += own_s[0]
+        memory_s += own_s[1]
+        numbers += piece.numbers
+    return Activity(arithmetic_s, memory_s, 0.0, 2.0 * numbers / prompt_peak_per_s(device))
+
+
+def prompt_activity(contents: Contents, device: Device, constants: BackendConstants, tokens: int) -> Activity:
+    """Return what a device does for a prompt: arithmetic, besides what its blocks wait."""
+    batches = -(-tokens // UBATCH)
+    seconds = prompt_s(contents, device, constants, tokens) - batches * contents.launches * constants.block_s
+    numbers = sum(piece.numbers for piece in contents.pieces if piece.rows == "tokens")
+    return Activity(seconds, 0.0, 0.0, 2.0 * numbers * tokens / prompt_peak_per_s(device))
 
 
 def prompt_s(
@@ -149,19 +192,38 @@ def prompt_s(
     total_s = 0.0
     for group in GROUPS:
         pieces = [piece for piece in contents.pieces if piece.group == group and piece.rows != "none"]
-        rows = sum(piece.numbers * (tokens if piece.rows == "tokens" else 1) for piece in pieces)
+        rows = sum(
+            piece.numbers * (tokens if piece.rows == "tokens" else 1) * padding_of(piece, constants, tokens / batches)
+            for piece in pieces
+        )
         total_s += 2.0 * rows / (peak_per_s * constants.efficiency[group])
         read_bytes = sum(piece.stored_bytes if piece.is_expert else piece.read_bytes for piece in pieces)
         total_s += batches * read_bytes / (device.bandwidth_bytes_per_s * constants.share)
-    for flops, window in zip(contents.pair_flops, contents.windows):
-        mean = cached + tokens / 2 if window is None else min(cached + tokens / 2, window)
-        total_s += flops * tokens * mean / (peak_per_s * constants.attention_efficiency)
-    total_s += batches * contents.blocks * constants.block_s
+    total_s += attention_s(contents, device, constants, tokens, cached)
+    total_s += batches * contents.launches * constants.block_s
     gain = 1 - (batches + gpus - 1) / (batches * gpus)
     return total_s * (1 - pipeline * gain)
 
 
+def attention_s(
+    contents: Contents, device: Device, constants: BackendConstants, tokens: float, cached: float = 0.0
+) -> float:
+    """Return the seconds of attention of a prompt behind a cached context."""
+    rate_per_s = prompt_peak_per_s(device) * constants.attention_efficiency
+    mean = cached + tokens / 2
+    reached = [mean if window is None else min(mean, window) for window in contents.windows]
+    return sum(flops * tokens * keys for flops, keys in zip(contents.pair_flops, reached)) / rate_per_s
+
+
+def padding_of(piece: Piece, constants: BackendConstants, batch_tokens: float) -> float:
+    """Return the time of a product of a batch relative to that of a large one: an expert has few tokens of its own."""
+    if not piece.is_expert:
+        return 1.0
+    own_tokens = max(batch_tokens * piece.read_bytes / piece.stored_bytes, 1.0)
+    return 1.0 + constants.expert_rows / own_tokens
+
+
 def interval_of(seconds: float, deviation: float) -> tuple[float, float]:
     """Return the interval that contains a time with a probability of 90%."""
-    factor = float(np.exp(1.8 * deviation))
+    factor = float(np.exp(DEVIATIONS_AT_90 * deviation))
     return seconds / factor, seconds * factor

@@ -8,7 +8,7 @@ sparse peak stored as dense, a board's figure on a die, the base clock instead o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date
 from itertools import pairwise
 from typing import Literal
@@ -17,8 +17,10 @@ import msgspec
 
 from ..errors import BadQuantity
 from ..units import format_si, parse_quantity
+from .clouds import Cloud
 from .device import Device, Figure, LinkRegistry, Peak
-from .registry import list_figures, normalize_name
+from .names import normalize_name
+from .registry import list_figures
 
 TOLERANCE = 0.015
 """Relative deviation attributed to rounding on data sheets."""
@@ -34,6 +36,7 @@ TENSOR_RATES = {
     "9.0": {"fp64": 256, "tf32": 2048, "fp16": 4096, "bf16": 4096, "fp8": 8192, "int8": 8192},
     "10.0": {"fp64": 128, "tf32": 4096, "fp16": 8192, "bf16": 8192, "fp8": 16384, "int8": 16384, "fp4": 32768},
     "10.3": {"tf32": 4096, "fp16": 8192, "bf16": 8192, "fp8": 16384, "int8": 512, "fp4": 49152},
+    "11.0": {"fp16": 8192, "bf16": 8192, "fp8": 16384, "fp4": 32768},
     "12.0": {"tf32": 512, "fp16": 1024, "bf16": 1024, "fp8": 2048, "int8": 2048, "fp4": 4096},
     "xe2": {"fp16": 2048, "bf16": 2048, "int8": 4096},
     "gfx908": {"fp32": 256, "fp16": 1024, "bf16": 512, "int8": 1024},
@@ -44,7 +47,8 @@ TENSOR_RATES = {
 """Dense tensor FLOP per cycle and multiprocessor (a multiply-accumulate is 2), by compute capability or gfx target.
 
 Sources: the architecture white papers of NVIDIA's Volta to Blackwell and AMD's CDNA 1 to 4. The rates of Jetson modules
-(7.2, 8.7), of the B300's int8 and fp4 and of Intel's Xe2 follow from TOPS, multiprocessors and clocks on data sheets.
+(7.2, 8.7, 11.0), of the B300's int8 and fp4 and of Intel's Xe2 follow from TOPS, multiprocessors and clocks on data
+sheets.
 """
 
 GEFORCE_HALVES = {"7.5", "8.6", "8.9", "12.0"}
@@ -120,6 +124,26 @@ def audit_links(links: LinkRegistry) -> list[AuditFinding]:
     return [*findings, *_check_names(names)]
 
 
+def audit_clouds(clouds: Iterable[Cloud], devices: Mapping[str, Device]) -> list[AuditFinding]:
+    """Check clouds: that their devices exist, dates of prices, sources that nothing names, and unique names."""
+    findings = []
+    names = {}
+    for cloud in clouds:
+        unused = set(cloud.sources)
+        for instance in cloud.instances:
+            names[f"{cloud.name} {instance.name}"] = [instance.name, *instance.aliases]
+            if instance.device not in devices:
+                message = f"the device {instance.device!r} does not exist"
+                findings.append(AuditFinding(cloud.name, instance.name, message))
+            if instance.price is not None:
+                unused.discard(instance.price.source)
+                if instance.price.date > date.today():
+                    message = f"listed {instance.price.date}, which is in the future"
+                    findings.append(AuditFinding(cloud.name, instance.name, message))
+        findings += [AuditFinding(cloud.name, "sources", f"no price names {key!r}") for key in sorted(unused)]
+    return [*findings, *_check_names(names)]
+
+
 def audit_registry(devices: Iterable[Device], links: LinkRegistry) -> list[AuditFinding]:
     """Check all devices and links: each alone, the sums over parts, and that names are unique."""
     devices = list(devices)
@@ -185,7 +209,7 @@ def _check_identity(device: Device) -> Iterator[AuditFinding]:
     if not 2006 <= device.year <= date.today().year + 1:
         yield AuditFinding(device.id, "year", f"{device.year} is not a plausible release year")
     clocks = device.clocks
-    if device.clock_hz(clocks.default) is None:
+    if device.clock_hz(clocks.default) is None and device.scope != "accelerator":
         yield AuditFinding(device.id, "clocks.default", f"the default clock, {clocks.default}, has no value")
     base, boost = device.clock_hz("base"), device.clock_hz("boost")
     if base is not None and boost is not None and base > boost:
@@ -214,6 +238,8 @@ def _check_peaks(device: Device) -> Iterator[AuditFinding]:
 
 
 def _peak_problem(device: Device, peak: Peak) -> str:
+    if device.scope == "accelerator":
+        return ""  # nothing is published from which its rates follow
     expected, formula = expected_peak(device, peak)
     if expected is None:
         return formula
@@ -224,6 +250,8 @@ def _peak_problem(device: Device, peak: Peak) -> str:
 
 
 def _check_ratios(device: Device) -> Iterator[AuditFinding]:
+    if device.scope == "accelerator":
+        return  # fp8 has the rate of bf16 in some of them, and tf32 as well
     tensor = {p.precision: p for p in device.peaks if p.unit == "tensor" and p.accumulate != "fp16"}
     expected = [(tensor[name], multiple) for name, multiple in (("tf32", 1), ("fp16", 2), ("fp8", 4)) if name in tensor]
     for (slow, slow_multiple), (fast, fast_multiple) in pairwise(expected):
@@ -372,6 +400,8 @@ def expected_peak(device: Device, peak: Peak) -> tuple[float | None, str]:
     if clock is None:
         return None, f"its clock, {peak.clock}, is not listed"
     if peak.unit == "vector":
+        if device.cores.fp32_lanes is None:
+            return None, "its lanes are not listed"
         lanes = int(device.cores.fp32_lanes.value)
         ratios = (1.0,) if peak.precision == "fp32" else VECTOR_RATIOS
         ratio = min(ratios, key=lambda ratio: abs(lanes * 2 * clock * ratio - peak.per_s))

@@ -6,7 +6,7 @@ it. Figures are text with a unit (``"480 GB/s"``); the properties convert them t
 
 from __future__ import annotations
 
-from datetime import date
+import datetime
 from typing import Literal, get_args
 
 import msgspec
@@ -23,6 +23,10 @@ CLOCKS = ("base", "boost")
 """Clocks that a prediction may use; the third is a separate clock of tensor cores on some data sheets."""
 UNITS: tuple[str, ...] = get_args(Unit)
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4"]
+
+
+DAYS_OF_A_YEAR = 365
+"""Age above which an answer says that its price is old."""
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,17 +51,35 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Date of the listing.
     note : str
         Scope of the price: on demand or reserved, region, with or without the host.
+    cloud : str
+        Who asks it: ``"AWS"``.
     """
 
     value: str
     source: str
-    date: date
+    date: datetime.date
     note: str = ""
+    cloud: str = ""
 
     @property
     def usd_per_h(self) -> float:
         """US dollars per hour."""
         return parse_quantity(self.value, "USD/h")
+
+    def describe(self) -> str:
+        """Return the price with who asks it, such as ``6.88 USD/h (AWS, 2026-11-09: an eighth of p5.48xlarge)``."""
+        listed = f"{self.cloud}, {self.date}" if self.cloud else f"{self.date}"
+        return f"{self.usd_per_h:g} USD/h ({': '.join(filter(None, (listed, self.note)))})"
+
+    def is_old(self, today: datetime.date) -> bool:
+        """Return whether the price is older than a year."""
+        return (today - self.date).days > DAYS_OF_A_YEAR
+
+    def notes(self, today: datetime.date) -> list[str]:
+        """Return a note if the price is older than a year."""
+        if not self.is_old(today):
+            return []
+        return [f"the price, {self.describe()}, is older than a year: give `--price` or `--price-of`"]
 
 
 class Peak(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,10 +105,13 @@ class Peak(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cores(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Number of multiprocessors (SM, CU, CPU core) and of all their fp32 lanes (CUDA cores)."""
+    """Number of multiprocessors (SM, CU, CPU core) and of all their fp32 lanes (CUDA cores).
+
+    An accelerator without published lanes has none on record.
+    """
 
     multiprocessors: Figure
-    fp32_lanes: Figure
+    fp32_lanes: Figure | None = None
 
 
 class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,7 +158,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Stem of its file, ``k80``.
     scope : str
         Scope of the figures: ``die`` (one device that a program sees), ``board`` or ``package`` (several), ``module``
-        (a system on a chip) or ``cpu`` (one socket).
+        (a system on a chip), ``cpu`` (one socket) or ``accelerator`` (a chip with its own instruction set, whose makers
+        publish rates without lanes and clocks).
     laptop : bool
         Whether it is built into laptops, which limit its clock and power differently.
     parts : BoardParts or None
@@ -154,7 +180,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vendor: str
     architecture: str
     chip: str
-    scope: Literal["die", "board", "package", "module", "cpu"]
+    scope: Literal["die", "board", "package", "module", "cpu", "accelerator"]
     year: int
     cores: Cores
     clocks: Clocks
@@ -268,6 +294,12 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         units_with_unscaled = {rate.peak.unit for rate in unscaled}
         candidates = unscaled + [rate for rate in accurate if rate.peak.unit not in units_with_unscaled]
         return max(candidates, key=lambda rate: rate.per_s)
+
+
+def check_clock(clock: str | None) -> None:
+    """Raise `BadValue` unless a clock is one of `CLOCKS`, a frequency, or None for that of the data file."""
+    if clock is not None and clock not in CLOCKS:
+        _parse_clock(clock)
 
 
 def _parse_clock(clock: str) -> float:

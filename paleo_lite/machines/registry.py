@@ -17,11 +17,15 @@ import msgspec
 from ..errors import AmbiguousName, BadDevice, BadQuantity, BadValue, UnknownName, UnknownPrecision
 from ..files import file_exists, read_typed, shipped_folder
 from ..units import format_si, parse_quantity
+from .clouds import find_instance
 from .device import REQUESTED_LIMIT, Clock, Device, Figure, LinkRegistry, PeakRate
+from .names import normalize_name
 
-_MAKER_BEFORE_NAME = re.compile(r"^(?:nvidia|amd|intel|tesla|geforce|quadro|instinct|radeon)+(?=.)")
 _SERIES_BEFORE_NAME = re.compile(r"^(?:rtx|gtx)(?=a?\d|pro)")
 """Prefixes of consumer and workstation GPUs that people leave out: ``4090``."""
+
+SCOPES_WITHOUT_CLOCK = ("cpu", "accelerator")
+"""Scopes of devices whose peaks may be on record without a clock."""
 
 _MAX_FILE_BYTES = 2**20
 _T = TypeVar("_T")
@@ -46,7 +50,7 @@ def read_device(path: Path) -> Device:
             raise BadDevice(f"{path}: {field} must be above 0 (got {figure.value!r})")
     if not device.peaks:
         raise BadDevice(f"{path}: at least one [[peaks]] is required")
-    if device.clock_hz(device.clocks.default) is None and device.scope != "cpu":
+    if device.clock_hz(device.clocks.default) is None and device.scope not in SCOPES_WITHOUT_CLOCK:
         raise BadDevice(f"{path}: clocks: the default clock {device.clocks.default} has no value")
     return device
 
@@ -58,7 +62,8 @@ _shipped_device = cache(read_device)
 def list_figures(device: Device) -> Iterator[tuple[str, str, Figure]]:
     """Yield all figures of a device with their required units: (field, unit, figure)."""
     yield "cores.multiprocessors", "", device.cores.multiprocessors
-    yield "cores.fp32_lanes", "", device.cores.fp32_lanes
+    if device.cores.fp32_lanes is not None:
+        yield "cores.fp32_lanes", "", device.cores.fp32_lanes
     for clock in get_args(Clock):
         figure = getattr(device.clocks, clock)
         if figure is not None:
@@ -108,6 +113,8 @@ def _shipped_device_of_id(device_id: str) -> Device | None:
 def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     """Return the device with a name, from the registry and further files; a device is returned unchanged.
 
+    The name of an instance of a cloud (``g5.xlarge``) stands for its device.
+
     Raises
     ------
     UnknownName
@@ -137,6 +144,9 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
         return family[0]
     if len(family) > 1:
         raise _ambiguous_device(name, family)
+    instance = find_instance(name)
+    if instance is not None:
+        return devices[instance.device]
     near = f"The nearest is {family[0].id}. " if family else ""
     raise UnknownName("GPU", name, devices, f"{near}'paleo-lite hardware list' shows all.")
 
@@ -176,12 +186,6 @@ def _ambiguous_device(name: str, devices: Sequence[Device]) -> AmbiguousName:
             figures.append(f"{device.power_w:g} W")
         differences.append(f"{device.id} ({', '.join(figures)})")
     return AmbiguousName("GPU", name, [device.id for device in ordered], differences)
-
-
-def normalize_name(name: str) -> str:
-    """Return a name in lower case without separators and manufacturer."""
-    joined = re.sub(r"[^a-z0-9]", "", name.lower())
-    return _MAKER_BEFORE_NAME.sub("", joined)
 
 
 def _normalized_names(device: Device) -> set[str]:
@@ -289,6 +293,12 @@ class Machine(msgspec.Struct, frozen=True):
         if precision == "fp16" and rate.peak.unit == "vector":
             return max(rate, self.vector_peak(precision), key=lambda peak: peak.per_s)
         return rate
+
+    def relative_clock(self, precision: str) -> float:
+        """Return the clock of multiply-accumulates relative to that of the device's data file."""
+        if self.clock is None:
+            return 1.0
+        return self.peak(precision).per_s / msgspec.structs.replace(self, clock=None).peak(precision).per_s
 
     def wide_peak(self) -> PeakRate:
         """Return the peak rate of the products that a quantized network computes in 16 bits.

@@ -219,7 +219,7 @@ def paleo_table(
         links=(),
         model=f"PALEO, {revision} release, PPP {ppp:g}, of the link {ppp_comm:g}",
         memory_bytes=None,
-        rows=[msgspec.structs.replace(row, **msgspec.structs.asdict(budget)) for row in rows],
+        rows=[msgspec.structs.replace(row, **budget.row_fields) for row in rows],
         images=budget.images,
         epochs=budget.epochs,
         price_usd_per_h=budget.price_usd_per_h,

@@ -24,7 +24,7 @@ from .evidence import Evidence, device_warnings, find_contradictions, find_rank,
 from .iteration_work import OperatorWork, known_sum
 from .notebook import COLUMNS, SWAPPED_COLUMNS_NOTE, NotebookSums, notebook_figures, sum_batch
 from .ranks import Ranks, compare_ranks
-from .recorded_device import describe_ambiguous_name
+from .recorded_device import MissingDevice, describe_ambiguous_name
 from .serving_steps import EngineStepRecorder, PhaseSummary
 from .steady import SteadyIteration, analyse_steady_state, parse_steps
 
@@ -83,8 +83,11 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    peak : PeakRate
-        Peak that FLOP/s are compared with, unless a trace records the precision of its matrix products.
+    device : Device or MissingDevice
+        Device of the peaks, or why the registry has none. Shares of peak are then None.
+    peak : PeakRate or None
+        Peak that FLOP/s are compared with, unless a trace records the precision of its matrix products; None without a
+        device.
     rows : list of dict
         Configuration and figures of each file; None for figures that the profile does not determine.
     groups : list of dict
@@ -107,8 +110,8 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
     _page: ClassVar[str] = "paleo_lite.reporting.efficiency:efficiency_page"
 
     method: Method
-    device: Device
-    peak: PeakRate
+    device: Device | MissingDevice
+    peak: PeakRate | None
     rows: list[dict[str, Any]]
     groups: list[dict[str, Any]]
     group_by: list[str]
@@ -124,9 +127,11 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
         return {
             "method": self.method,
             "by": self.by,
-            "device": self.device.id,
-            "peak_flops_per_s": self.peak.per_s,
-            "peak_bandwidth_bytes_per_s": self.device.bandwidth_bytes_per_s,
+            "device": self.device.id if isinstance(self.device, Device) else None,
+            "peak_flops_per_s": None if self.peak is None else self.peak.per_s,
+            "peak_bandwidth_bytes_per_s": (
+                self.device.bandwidth_bytes_per_s if isinstance(self.device, Device) else None
+            ),
             "rows": msgspec.to_builtins(self.rows),
             "ranks": msgspec.to_builtins(self.ranks),
             "group_by": self.group_by,
@@ -176,7 +181,7 @@ class FileAnalysis(msgspec.Struct, frozen=True):
 
 def measure_efficiency(
     paths: Iterable[Path],
-    device: Device,
+    device: Device | MissingDevice,
     reading: ReadOptions | None = None,
     precision: str = "fp32",
     group_by: Sequence[str] = (),
@@ -190,6 +195,8 @@ def measure_efficiency(
     ----------
     paths : iterable of Path
         Files, and folders of files.
+    device : Device or MissingDevice
+        Device of the peaks. Without one, nothing is compared with a peak.
     reading : ReadOptions, optional
         Options of reading the profiles.
     precision : str
@@ -210,7 +217,7 @@ def measure_efficiency(
         If no file's configuration has a column of `group_by`.
     """
     reading = reading or ReadOptions()
-    peak = device.find_peak(precision)
+    peaks = _Peaks(device, device.find_peak(precision)) if isinstance(device, Device) else None
     parse_name("", reading.name_pattern)  # reports an invalid pattern before any work is done
     analyses = _analyse_files(find_files(paths), reading, jobs, scheduler, on_done)
     readable = [analysis for analysis in analyses if not analysis.error]
@@ -227,7 +234,9 @@ def measure_efficiency(
     conflicts: list[str] = []
     if reading.method == "notebook" and reading.durations is not None:
         notes.append(SWAPPED_COLUMNS_NOTE)
-    if readable:
+    if not isinstance(device, Device):
+        notes.append(device.note)
+    elif readable:
         first = readable[0]
         evidence = first.evidence or gather_evidence(open_profile(first.path, reading.name_pattern))
         conflicts = find_contradictions(evidence, device)
@@ -236,7 +245,7 @@ def measure_efficiency(
             note = describe_ambiguous_name(name, device)
             if note:
                 notes.append(f"{first.path.name}: {note}")
-    rows = [_make_row(analysis, device, peak, reading) for analysis in readable]
+    rows = [_make_row(analysis, peaks, reading) for analysis in readable]
     if conflicts:
         rows = [_without_shares_of_peak(row) for row in rows]
     ranked = []
@@ -248,7 +257,7 @@ def measure_efficiency(
     return Efficiency(
         method=reading.method,
         device=device,
-        peak=peak,
+        peak=None if peaks is None else peaks.rate,
         rows=rows,
         groups=group_rows(rows, group_by, columns) if group_by else [],
         group_by=list(group_by),
@@ -398,38 +407,56 @@ def _no_durations_error(profile: Profile) -> BadProfile:
     return BadProfile("its kernels have counters but no durations: take the time from a run without counters")
 
 
-def _make_row(analysis: FileAnalysis, device: Device, peak: PeakRate, reading: ReadOptions) -> dict[str, Any]:
+class _Peaks(msgspec.Struct, frozen=True):
+    """A device with the peak that FLOP/s are compared with."""
+
+    device: Device
+    rate: PeakRate
+
+    def in_precision(self, precision: str | None) -> _Peaks:
+        """Return the peaks for a precision that the trace records; these if the trace or the device has none."""
+        if precision is None:
+            return self
+        try:
+            return _Peaks(self.device, self.device.find_peak(precision))
+        except UnknownPrecision:
+            return self
+
+
+def _make_row(analysis: FileAnalysis, peaks: _Peaks | None, reading: ReadOptions) -> dict[str, Any]:
+    """Return the row of one file; shares of peak are None without peaks."""
     durations = reading.durations
     duration = None if durations is None else durations.find(analysis.configuration)
     if analysis.steady is None:
         assert analysis.notebook is not None  # a readable file was analysed by one of the two methods
         figures = notebook_figures(analysis.notebook, duration, reading.batches)
     else:
-        peak = _peak_in_precision(analysis.steady.precision, device, peak)
-        figures = steady_figures(analysis.steady, peak.per_s, duration.seconds if duration is not None else None)
-        operator_rows = []
-        for operator in analysis.steady.operators:
-            operator_peak = _peak_in_precision(operator.precision, device, peak)
-            operator_rows.append(_operator_row(operator, device, operator_peak))
-        figures["operators"] = operator_rows
+        if peaks is not None:
+            peaks = peaks.in_precision(analysis.steady.precision)
+        peak_per_s = None if peaks is None else peaks.rate.per_s
+        figures = steady_figures(analysis.steady, peak_per_s, duration.seconds if duration is not None else None)
+        figures["operators"] = [_operator_row(operator, peaks) for operator in analysis.steady.operators]
         if analysis.device_time is None:
             figures.update(dict.fromkeys(TIME_KEYS))
         else:
             figures.update(analysis.device_time.to_dict())
         figures["engine_steps"] = msgspec.to_builtins(analysis.engine_steps)
         figures["captured_graphs"] = msgspec.to_builtins(analysis.captured_graphs)
-        figures["peak"] = peak.describe()
-        figures["peak_flops_per_s"] = peak.per_s
-        figures["mfu"] = _rate(analysis.steady.flops, figures["step_s"], peak.per_s)
-        figures["notes"] = figures["notes"] + _notes_above_peak(analysis.steady, figures, device, peak)
+        figures["peak"] = None if peaks is None else peaks.rate.describe()
+        figures["peak_flops_per_s"] = peak_per_s
+        figures["mfu"] = _rate(analysis.steady.flops, figures["step_s"], peak_per_s)
+        if peaks is not None:
+            figures["notes"] = figures["notes"] + _notes_above_peak(analysis.steady, figures, peaks)
         if analysis.captured_graphs is not None:
             figures["notes"].append(analysis.captured_graphs.describe())
     figures["duration_from"] = None if duration is None else duration.source
     row = {"file": analysis.path.name, **analysis.configuration}
     for name in ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s"):
         row[name] = figures.pop(name)
-    row["flops_efficiency"] = _rate(row["flops_per_s"], peak.per_s)
-    row["bandwidth_efficiency"] = _rate(row["bandwidth_bytes_per_s"], device.bandwidth_bytes_per_s)
+    row["flops_efficiency"] = row["bandwidth_efficiency"] = None
+    if peaks is not None:
+        row["flops_efficiency"] = _rate(row["flops_per_s"], 1.0, peaks.rate.per_s)
+        row["bandwidth_efficiency"] = _rate(row["bandwidth_bytes_per_s"], 1.0, peaks.device.bandwidth_bytes_per_s)
     row.update(figures)
     return row
 
@@ -455,9 +482,10 @@ def _without_shares_of_peak(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _notes_above_peak(steady: SteadyIteration, figures: dict[str, Any], device: Device, peak: PeakRate) -> list[str]:
+def _notes_above_peak(steady: SteadyIteration, figures: dict[str, Any], peaks: _Peaks) -> list[str]:
     """Return a note with the likely reason for each share of an iteration above a peak of the device."""
     notes = []
+    device, peak = peaks.device, peaks.rate
     flops_share = (figures["flops_per_s"] or 0.0) / peak.per_s
     kernels = {name for operator in steady.operators for name in operator.kernels}
     reason = explain_flops_above_peak(
@@ -472,30 +500,25 @@ def _notes_above_peak(steady: SteadyIteration, figures: dict[str, Any], device: 
     return notes
 
 
-def _peak_in_precision(precision: str | None, device: Device, requested: PeakRate) -> PeakRate:
-    """Return the peak of a precision recorded by the trace; the requested one if the trace or device has none."""
-    if precision is None:
-        return requested
-    try:
-        return device.find_peak(precision)
-    except UnknownPrecision:
-        return requested
-
-
-def _operator_row(operator: OperatorWork, device: Device, peak: PeakRate) -> dict[str, Any]:
+def _operator_row(operator: OperatorWork, peaks: _Peaks | None) -> dict[str, Any]:
     """Return an operation's figures relative to the roofline, the larger of compute time and memory time."""
     row: dict[str, Any] = msgspec.to_builtins(operator)
     del row["kernels"], row["has_profiler_flops"]
     flops = operator.flops
     moved_bytes = operator.bytes
     time_s = operator.time_s
-    for name in ("flops_per_s", "bandwidth_bytes_per_s", "of_peak", "bound", "of_roofline"):
+    for name in ("flops_per_s", "bandwidth_bytes_per_s", *_OPERATOR_SHARES_OF_PEAK):
         row[name] = None
     if time_s and flops is not None:
         row["flops_per_s"] = flops / time_s
-        row["of_peak"] = flops / time_s / peak.per_s
     if time_s and moved_bytes is not None:
         row["bandwidth_bytes_per_s"] = moved_bytes / time_s
+    if peaks is None:
+        return row
+    peaks = peaks.in_precision(operator.precision)
+    device, peak = peaks.device, peaks.rate
+    if row["flops_per_s"] is not None:
+        row["of_peak"] = row["flops_per_s"] / peak.per_s
     if time_s and flops is not None and moved_bytes is not None:
         compute_s = flops / peak.per_s
         memory_s = moved_bytes / device.bandwidth_bytes_per_s
@@ -517,7 +540,7 @@ def _reason_above_peak(operator: OperatorWork, row: dict[str, Any], device: Devi
 
 
 def steady_figures(
-    steady: SteadyIteration, peak_flops_per_s: float, batch_duration_s: float | None = None
+    steady: SteadyIteration, peak_flops_per_s: float | None, batch_duration_s: float | None = None
 ) -> dict[str, Any]:
     """Return the rates of a steady iteration.
 
@@ -545,9 +568,9 @@ def steady_figures(
     }
 
 
-def _rate(value: float | None, seconds: float | None, peak: float = 1.0) -> float | None:
+def _rate(value: float | None, seconds: float | None, peak: float | None = 1.0) -> float | None:
     """Return a rate, or its fraction of a peak; None if it is unknown."""
-    if value is None or not seconds:
+    if value is None or not seconds or peak is None:
         return None
     return value / seconds / peak
 

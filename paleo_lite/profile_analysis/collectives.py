@@ -201,9 +201,13 @@ def _decode_message(text: str) -> Message | None:
 
 
 def _collective_of_kernel(name: str) -> str:
-    """Return the collective in a kernel's name: AllReduce of ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)``."""
+    """Return the collective in a kernel's name, without the namespaces of other libraries than NCCL.
+
+    Such as AllReduce of ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`` and dispatch of
+    ``deep_ep::internode::dispatch<...>``.
+    """
     match = _KERNEL.search(name)
-    return match[1] if match else classify(name).name
+    return match[1] if match else classify(name).name.rpartition("::")[2]
 
 
 def _element_bytes(dtype: str | None) -> int | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import BadProfile
 from ..machines import Device
-from ..machines.registry import normalize_name
+from ..machines.names import normalize_name
 from ..profiles.detect import Profile, read_head
 from ..profiles.table import float_column, values_of
 from .recorded_device import model_word, recorded_gpus

@@ -14,6 +14,7 @@ from ..profiles.names import classify
 from ..result import Result
 from .above_peak import explain_flops_above_peak
 from .metrics import achieved_occupancy
+from .recorded_device import MissingDevice
 from .totals import SUMS, KernelTotals, total_kernels
 
 CLASSES_WITHOUT_COUNTERS = ("memcpy", "memset", "communication")
@@ -91,8 +92,10 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
     ----------
     configuration : dict
         Configuration read from the file's name.
-    peak : PeakRate
-        Peak that FLOP/s are compared with.
+    device : Device or MissingDevice
+        Device of the peaks, or why the registry has none. Shares of peak are then None.
+    peak : PeakRate or None
+        Peak that FLOP/s are compared with; None without a device.
     time_s : float or None
         Seconds summed over all kernels.
     busy_s : dict of str to float, or None
@@ -111,14 +114,19 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
     format: str
     direction: str
     configuration: dict[str, Any]
-    device: Device
-    peak: PeakRate
+    device: Device | MissingDevice
+    peak: PeakRate | None
     kernels: list[KernelRow]
     time_s: float | None
     busy_s: dict[str, float] | None
     notes: tuple[str, ...]
     raw_s: dict[str, float] = {}
     device_conflict: str = ""
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float | None:
+        """Peak memory bandwidth of the device; None without a device."""
+        return self.device.bandwidth_bytes_per_s if isinstance(self.device, Device) else None
 
     @property
     def union_s(self) -> float | None:
@@ -144,10 +152,10 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
             "format": self.format,
             "configuration": self.configuration,
             "direction": self.direction,
-            "gpu": self.device.id,
-            "precision": self.peak.peak.precision,
-            "peak_flops": self.peak.per_s,
-            "bandwidth_bytes_per_s": self.device.bandwidth_bytes_per_s,
+            "gpu": self.device.id if isinstance(self.device, Device) else None,
+            "precision": None if self.peak is None else self.peak.peak.precision,
+            "peak_flops": None if self.peak is None else self.peak.per_s,
+            "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
             "time_s": self.time_s,
             "union_s": self.union_s,
             "busy_s": self.busy_s,
@@ -159,7 +167,7 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
 
 def report_kernels(
     profile: Profile | Sequence[Profile],
-    device: Device,
+    device: Device | MissingDevice,
     precision: str = "fp32",
     *,
     direction: str = "all",
@@ -171,8 +179,8 @@ def report_kernels(
     ----------
     profile : Profile, or sequence of Profile
         The profile, or the profiles to sum over.
-    device : Device
-        Device of the peaks.
+    device : Device or MissingDevice
+        Device of the peaks. Without one, nothing is compared with a peak.
     precision : str
         Precision of the peak.
     direction : {"all", "fprop", "bprop", "update"}
@@ -180,7 +188,11 @@ def report_kernels(
     full_names : bool
         One row per printed name, with templates and parameters, instead of per function.
     """
-    peak = device.find_peak(precision)
+    peak = None
+    bandwidth_bytes_per_s = None
+    if isinstance(device, Device):
+        peak = device.find_peak(precision)
+        bandwidth_bytes_per_s = device.bandwidth_bytes_per_s
     profiles = [profile] if isinstance(profile, Profile) else list(profile)
     totals, busy_s = _total(profiles, direction)
     first = profiles[0]
@@ -188,7 +200,8 @@ def report_kernels(
     total_ns = totals.duration_ns if totals.has_durations else None
     rows = []
     for (name, label), group in _group_totals(totals, full_names).items():
-        rows.append(_make_row(name, label, group, total_ns, peak, device))
+        rows.append(_make_row(name, label, group, total_ns, peak, bandwidth_bytes_per_s))
+    missing = () if isinstance(device, Device) else (device.note,)
     configuration = {}
     for name, value in first.configuration.items():
         if all(member.configuration.get(name) == value for member in profiles):
@@ -203,7 +216,7 @@ def report_kernels(
         kernels=_sort_and_rank(rows),
         time_s=None if total_ns is None else total_ns * 1e-9,
         busy_s=busy_s,
-        notes=_notes(first, direction, totals, rows, peak, device_count=len(busy_s or {}) or 1),
+        notes=(*missing, *_notes(first, direction, totals, rows, peak, device_count=len(busy_s or {}) or 1)),
         raw_s=_raw_seconds(totals),
     )
 
@@ -284,8 +297,8 @@ def _make_row(
     label: str,
     group: _Group,
     total_ns: float | None,
-    peak: PeakRate,
-    device: Device,
+    peak: PeakRate | None,
+    bandwidth_bytes_per_s: float | None,
 ) -> KernelRow:
     sum_values, weighted_metrics, name_has_tensor_cores = group
     sums = dict(zip(SUMS, sum_values.tolist()))
@@ -297,7 +310,9 @@ def _make_row(
     for metric, (weighted_sum, weight) in sorted(weighted_metrics.items()):
         metrics[metric] = float(weighted_sum / weight)
     occupancy = achieved_occupancy(metrics)
-    bound, headroom = _roofline(sums, peak.per_s, device.bandwidth_bytes_per_s)
+    bound, headroom = None, None
+    if peak is not None and bandwidth_bytes_per_s is not None:
+        bound, headroom = _roofline(sums, peak.per_s, bandwidth_bytes_per_s)
     if headroom is None and occupancy is not None and label not in CLASSES_WITHOUT_COUNTERS:
         headroom = max(0.0, 1 - occupancy)
     return KernelRow(
@@ -310,7 +325,7 @@ def _make_row(
         bytes=sums["bytes"] if sums["bytes_rows"] else None,
         known_share=sums["flops_ns"] / time_ns if time_ns else 0.0,
         flops_per_s=flops_per_s,
-        flops_efficiency=None if flops_per_s is None else flops_per_s / peak.per_s,
+        flops_efficiency=None if flops_per_s is None or peak is None else flops_per_s / peak.per_s,
         counted_flops=sums["both_flops"] if has_counted_time else None,
         counted_bytes=sums["both_bytes"] if has_counted_time else None,
         counted_s=sums["both_ns"] * 1e-9 if has_counted_time else None,
@@ -350,7 +365,7 @@ def _notes(
     direction: str,
     totals: KernelTotals,
     rows: list[KernelRow],
-    peak: PeakRate,
+    peak: PeakRate | None,
     device_count: int,
 ) -> tuple[str, ...]:
     notes = []
@@ -379,6 +394,8 @@ def _notes(
             f"for kernels with {partly / time_s:.0%} of the time, the profiler counted the FLOPs of some calls only: "
             "their FLOP/s and shares of peak are lower bounds"
         )
+    if peak is None:
+        return tuple(notes)
     for row in rows:
         reason = explain_flops_above_peak(
             row.flops_efficiency or 0.0, peak, [row.name], counted_by_profiler=True, device_count=device_count

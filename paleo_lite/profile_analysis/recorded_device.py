@@ -1,7 +1,7 @@
 """The device that a profile was taken on, from the properties recorded by the profiler.
 
-Sources: ``deviceProperties`` of PyTorch's traces, ``TARGET_INFO_GPU`` of Nsight Systems, the agents of rocprofv3's
-database and JSON, and the names in the tables of nvprof and Nsight Compute.
+Sources: ``deviceProperties`` of PyTorch's traces (2021: ``computeProperties``), ``TARGET_INFO_GPU`` of Nsight
+Systems, the agents of rocprofv3's database and JSON, and the names in the tables of nvprof and Nsight Compute.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 
 import msgspec
 
-from ..errors import PaleoError
-from ..machines import Device
-from ..machines.registry import find_device, list_devices, normalize_name
+from ..errors import BadValue, PaleoError
+from ..machines import Device, PeakRate
+from ..machines.names import normalize_name
+from ..machines.registry import find_device, list_devices
 from ..profiles.detect import Profile, is_gzip, open_decompressed, read_head
 from ..profiles.sqlite_file import MAGIC, open_readonly, tables_of
 from ..text import make_printable
 
-_PROPERTIES = re.compile(rb'"deviceProperties"\s*:\s*(\[.*?\])', re.DOTALL)
+_PROPERTIES = re.compile(rb'"(?:device|compute)Properties"\s*:\s*(\[.*?\])', re.DOTALL)
 _TAIL_BYTES = 2**17
 _CHUNK_BYTES = 2**20
 _GPU_IN_TABLE = re.compile(
@@ -69,10 +70,9 @@ def recorded_gpus(profile: Profile) -> tuple[RecordedGpu, ...]:
 
 def _gpus_in_trace(path: Path, head: bytes) -> list[RecordedGpu]:
     """Return the GPUs in the properties of a PyTorch trace, which are written before or after the events."""
-    text = head
-    if b'"deviceProperties"' not in head:
-        text = _read_tail(path)
-    match = _PROPERTIES.search(text)
+    match = _PROPERTIES.search(head)
+    if match is None:
+        match = _PROPERTIES.search(_read_tail(path))
     if match is None:
         return []
     try:
@@ -160,16 +160,62 @@ def identify_device(profile: Profile, files: Iterable[str | Path] = ()) -> Devic
     return candidates[0] if len(rates) == 1 else None
 
 
-def explain_missing_device(profile: Profile, files: Iterable[str | Path] = ()) -> str:
-    """Return why `identify_device` gives no device, as a sentence that ends with the option to use."""
+class MissingDevice(msgspec.Struct, frozen=True):
+    """A profile whose device is not in the registry, not recorded or not unique, so that it has no known peaks.
+
+    Attributes
+    ----------
+    path : Path
+        The profile.
+    names : tuple of str
+        Recorded names of its GPUs.
+    candidates : tuple of str
+        Devices of the registry that have the recorded name.
+    """
+
+    path: Path
+    names: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The recorded names; ``an unknown device`` without one."""
+        return ", ".join(self.names) or "an unknown device"
+
+    @property
+    def reason(self) -> str:
+        """Why there is no device, as a clause about the profile."""
+        if not self.names:
+            return "does not record its device"
+        if not self.candidates:
+            return f"was taken on {self.name}, which is not in the registry"
+        return f"was taken on {self.name}, which can be {', '.join(self.candidates)}"
+
+    @property
+    def request(self) -> str:
+        """A sentence that ends with the option to use."""
+        option = "choose one with `--gpu DEVICE`" if self.candidates else "use `--gpu DEVICE`"
+        return f"{self.path} {self.reason}: {option}"
+
+    @property
+    def note(self) -> str:
+        """A note about what cannot be answered without peaks."""
+        return f"{self.path.name} {self.reason}: shares of peak and bounds need `--gpu DEVICE`"
+
+
+def require_peak(device: Device | MissingDevice, peak: PeakRate | None) -> tuple[Device, PeakRate]:
+    """Return the device and the peak of an analysis; raise an error that asks for `--gpu` if it has none."""
+    if isinstance(device, Device) and peak is not None:
+        return device, peak
+    raise BadValue(device.request if isinstance(device, MissingDevice) else "the analysis has no peak: use `--gpu`")
+
+
+def describe_missing_device(profile: Profile, files: Iterable[str | Path] = ()) -> MissingDevice:
+    """Return why `identify_device` gives no device."""
     gpus = recorded_gpus(profile)
-    if not gpus:
-        return f"{profile.path} does not record its device: use `--gpu DEVICE`"
-    names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
-    ids = dict.fromkeys(device.id for gpu in gpus for device in candidate_devices(gpu, files))
-    if not ids:
-        return f"{profile.path} was taken on {names}, which is not in the registry: use `--gpu DEVICE`"
-    return f"{profile.path} was taken on {names}, which can be {', '.join(ids)}: choose one with `--gpu DEVICE`"
+    names = dict.fromkeys(gpu.name for gpu in gpus)
+    candidates = dict.fromkeys(device.id for gpu in gpus for device in candidate_devices(gpu, files))
+    return MissingDevice(profile.path, tuple(names), tuple(candidates))
 
 
 def model_word(name: str) -> str:

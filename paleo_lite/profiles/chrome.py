@@ -63,6 +63,7 @@ from .launches import (
     direction_of,
     find_steps,
 )
+from .names import communicates
 from .ncu import counted_flops
 from .table import batch_of, encode_names, encode_text, from_numpy, text_array, to_numpy
 from .xla import SIGN
@@ -70,12 +71,6 @@ from .xla import SIGN
 _Key = TypeVar("_Key")
 _KEY = re.compile(rb'"(traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 _LINKED = ("op", "params", "direction", "execution", "step", "launch_ns")
-
-COMMUNICATION = re.compile(r"(?:void )?(?:[nr]ccl|nvshmem|deep_?ep::|mscclpp|(?:vllm|sglang)::cross_device_reduce)")
-"""Kernels of NCCL and RCCL (``ncclKernel_AllReduce_RING_LL_Sum_float(...)``, ``ncclDevKernel_...``), NVSHMEM, DeepEP
-(``deep_ep::intranode::dispatch<...>``, which exchanges tokens of experts), MSCCL++, and the all-reduce of vLLM and
-SGLang."""
-
 
 _BY_NUMBERS = re.compile(r"conv|pool|norm|upsample|gelu|mean|sum|amax|amin|argm|var|std|::a(?:ll|ny)$|::m(?:ax|in)$")
 """Operations with work that depends on scalar arguments: strides, windows, reduced dimensions. Scalars of other
@@ -484,8 +479,10 @@ def _translation(codes: dict[_Key, int], of_piece: Iterable[_Key]) -> NDArray[np
 def _kinds(category: NDArray[np.int64], name_codes: NDArray[np.int32], names: list[str]) -> NDArray[np.int8]:
     """Return the index of each event's kind in `_KINDS`, from the codes of its category and its name."""
     kind = _KIND_OF_CODE[category]
-    of_nccl = np.array([COMMUNICATION.match(name) is not None for name in names])
-    kind[(kind == _KERNEL) & of_nccl[name_codes]] = _COMMUNICATION
+    is_kernel = kind == _KERNEL
+    kernel_codes = np.unique(name_codes[is_kernel])
+    communicating = [code for code in kernel_codes.tolist() if communicates(names[code])]
+    kind[is_kernel & np.isin(name_codes, communicating)] = _COMMUNICATION
     of_copies = np.array([name == DMA for name in names])
     kind[(category == _CODES[MTIA]) & of_copies[name_codes]] = _MEMCPY
     return kind

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..errors import BadProfile
 from .detect import open_decompressed
+from .names import communicates
 
 LONGEST_LINE = 2**20
 """Bytes; the longest real line, a C++ name with template arguments, has about 20,000."""
@@ -198,7 +199,7 @@ def gpu_category(name: str) -> str:
         return "memcpy"
     if name.startswith("[CUDA memset"):
         return "memset"
-    return "communication" if "nccl" in name[:200].lower() else "kernel"
+    return "communication" if communicates(name) else "kernel"
 
 
 def quoted(text: str, most: int = 60) -> str:

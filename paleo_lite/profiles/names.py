@@ -115,6 +115,11 @@ def classify(raw: str, category: str = "kernel") -> KernelName:
     return KernelName(name, label, raw)
 
 
+def communicates(raw: str) -> bool:
+    """Return whether a kernel belongs to a communication library, by the name that the profiler prints."""
+    return classify(raw).label == "communication"
+
+
 @lru_cache(2**16)
 def _class_of(name: str) -> tuple[bool, str]:
     """Return whether a kernel is a wrapper, and the class of its name."""
@@ -212,15 +217,21 @@ _BY_NAME = [
     for label, pattern in (
         ("memcpy", r"^memcpy|copybuffer$"),
         ("memset", r"^memset|fillbuffer"),
+        # NCCL and RCCL, MSCCL, NVSHMEM, oneCCL, HCCL; the all-reduce of vLLM, SGLang, AITER, Transformer Engine and
+        # PyTorch's symmetric memory; the exchange of experts' tokens by DeepEP (also without its namespace, as in
+        # published traces), HybridEP, MORI and TensorRT-LLM; collectives of XLA.
         (
             "communication",
-            r"nccl|rccl|nvshmem|deep_?ep::|mscclpp|cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter|sendrecv"
-            r"|all_?to_?all",
+            r"nccl|rccl|msccl|nvshmem|oneccl|(?:^|_)hcom_|cross_device_reduce|quickreduce::|userbuffers_|multimem_"
+            r"|(?:deep|hybrid)_?ep::|^mori::|^ep(?:dispatch|combine)|moe_?a2a|^(?:dispatch|combine)(?:_kernel)?$"
+            r"|(?:^|::)(?:(?:internode|intranode)(?:_ll)?::|(?:cached_)?notify_(?:dispatch|combine)|get_dispatch_layout)"
+            r"|sendrecv|^(?!triton_).*(?:all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all)"
+            r"|^collective-permute",
         ),
         ("input", r"^dali::|^nvjpeg::"),
         (
             "attention",
-            r"fmha|flash_?(?:fwd|bwd|attn|attention)|attention|sdpa|(?:^|_)attn_?(?:fwd|bwd)|mha_(?:fwd|bwd)"
+            r"fmha|flash_?(?:fwd|bwd|attn|attention)|attention|sdpa|(?:^|_)attn_?(?:fwd|bwd)|mha_(?:fwd|bwd)|compute_attn"
             r"|bwd_kernel_(?:dk|dq|fuse)|(?:prefill|decode)with\w*kvcache|_fwd_(?:grouped_)?kernel_stage[12]|mla_decode",
         ),
         ("convolution_winograd", r"winograd"),
@@ -244,8 +255,8 @@ _BY_NAME = [
         ("batch_norm", r"(?:^|[:_])bn_(?:fw|bw)|batch_?norm"),
         (
             "normalization",
-            r"(?:layer|group|instance|rms|weight)_?norm|gammabetabackward|gradgammabeta|rowwisemoments|computefusedparams"
-            r"|computeinternalgradients|computebackwardfusedparams"
+            r"(?:layer|group|instance|rms|weight)_?norm|(?:^|[:_])ln_(?:fwd|bwd)|gammabetabackward|gradgammabeta"
+            r"|rowwisemoments|computefusedparams|computeinternalgradients|computebackwardfusedparams"
             r"|(?:^|_)lrn",
         ),
         ("pooling", r"pooling|max_?pool|avg_?pool|adaptive_average_pool|average_pool"),
@@ -254,12 +265,12 @@ _BY_NAME = [
         (
             "indexing",
             r"embedding|gather|scatter|(?<!with_)ind(?:ex|ices)|sort|topk|bitonic|bucketize|offsets_range"
-            r"|routing|kv_?cache|reshape_and_cache|nonzero|moe::\w+::finalize|to_dense_representation",
+            r"|routing|top\d?_?\w*gate|count_expert|fused_mapping|expand_to_fused|kv_?cache|reshape_and_cache|nonzero|moe::\w+::finalize|to_dense_representation",
         ),
         ("optimizer", r"adam|sgd|lamb(?!da)|momentum|adagrad|rmsprop|applygradient"),
         (
             "gemm",
-            r"(?<!fb)gemm|gemv|matmul|matrixmul|^bmm_|^nvjet|^cutlass|^cijk_|splitkreduce|(?:^|_)dot_kernel"
+            r"(?<!fb)gemm|fused_moe_kernel|gemv|matmul|matrixmul|^bmm_|^nvjet|^cutlass|^cijk_|splitkreduce|(?:^|_)dot_kernel"
             r"|ger_kernel|epilogue::impl",
         ),
         ("random", r"dropout|distribution_|random|philox|curand|bernoulli|multinomial"),

@@ -26,6 +26,7 @@ from .lines import (
     quantity_of,
     quoted,
 )
+from .names import communicates
 from .table import batches_of
 
 _RULE = re.compile(r"\s*-{3,}(?: {1,2}-{3,})+\s*")
@@ -217,8 +218,8 @@ def _device(cells: dict[str, str]) -> str:
 def _category(name: str, on_device_only: bool) -> str:
     if name.startswith("ProfilerStep"):
         return "marker"
-    if "nccl" in name[:200].lower() and on_device_only:
-        return "communication"
     if on_device_only:
+        if communicates(name):
+            return "communication"
         return {"Memc": "memcpy", "Mems": "memset"}.get(name[:4], "kernel")
     return "api" if _API.fullmatch(name) else "cpu"

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ..calibration.ppp import PppCalibration
-from ..calibration.store import AnyCalibration, Calibration
+from ..calibration.store import AnyCalibration, Calibration, PowerFit
 from ..calibration.suggest import Suggestions
 from ..calibration.validate import Validation, coverage, explain_error, mean_error
 from ..text import format_plural
@@ -57,8 +57,19 @@ def calibration_page(calibration: Calibration) -> Document:
     ]
     if calibration.held_out_error is not None:
         facts.append(("held out", f"{calibration.held_out_error:.1%} mean absolute error (leave one network out)"))
+    if calibration.power is not None:
+        facts.append(("power", _power_text(calibration.power)))
     notes = [f"largest residual: {text}" for text in calibration.worst]
     return Document(f"{calibration.device} in {calibration.precision}", facts, [table], notes, table)
+
+
+def _power_text(power: PowerFit) -> str:
+    """Return what the watts of a calibration say."""
+    text = f"fitted to {format_plural(power.points, 'measured power')}: {power.error:.1%} off"
+    text += f", {power.prior_error:.1%} without them"
+    if power.held_out_error is not None:
+        text += f", {power.held_out_error:.1%} with each network left out"
+    return text
 
 
 _USEFUL_MEASUREMENTS = {
@@ -125,7 +136,27 @@ def validation_page(validation: Validation) -> Document:
         for phase in sorted({row.phase for row in rows})
     ]
     facts.append(("coverage", f"{coverage(rows):.0%} of {len(points)} points lie in their 90% interval"))
-    return Document(headline, facts, [table, Table("Worst points", _WORST_COLUMNS, worst)], (), table)
+    ratios = [row.sharpness_90 for row in rows if row.sharpness_90 is not None]
+    if ratios:
+        facts.append(("sharpness", f"a ratio of {np.median(ratios):.2f} between its ends, in the median of the groups"))
+    tables = [table, Table("Worst points", _WORST_COLUMNS, worst)]
+    if validation.powers:
+        powers = [msgspec.to_builtins(row) for row in validation.powers]
+        tables.append(Table("Held-out watts, at measured times", _POWER_COLUMNS, powers))
+    return Document(headline, facts, tables, (), table)
+
+
+_POWER_COLUMNS = [
+    Column("gpu", "gpu", left=True),
+    Column("precision", "precision", left=True),
+    Column("points", "powers"),
+    Column("mape", "MAPE", format_percent),
+    Column("median", "median", format_percent),
+    Column("bias", "bias", "{:+.1%}".format),
+    Column("coverage_90", "coverage\nof 90%", format_percent_rounded),
+    Column("width_90", "interval\nwidth", format_percent),
+    Column("shipped", "shipped\nconstants", format_percent),
+]
 
 
 _ERROR_COLUMNS = [
@@ -141,6 +172,7 @@ _ERROR_COLUMNS = [
     Column("coverage_80", "coverage\nof 80%", format_percent_rounded, drop_order=6),
     Column("coverage_90", "coverage\nof 90%", format_percent_rounded),
     Column("width_90", "interval\nwidth", format_percent, drop_order=8),
+    Column("sharpness_90", "ratio of\nends", "{:.2f}".format, drop_order=8),
     Column("one_ppp", "one PPP", format_percent, drop_order=2),
     Column("roofline", "roofline", format_percent, drop_order=2),
     Column("per_class_ppp", "PPP per\nclass", format_percent, drop_order=1),

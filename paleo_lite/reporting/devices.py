@@ -10,6 +10,7 @@ import msgspec
 from ..errors import UnknownPrecision
 from ..machines import Device, Figure, Link
 from ..machines.audit import AuditFinding
+from ..machines.prices import prices_of
 from ..machines.registry import list_figures
 from ..units import format_duration, format_si
 from .document import Column, Document, Table, format_bandwidth, format_bytes, format_percent, format_time_short
@@ -121,7 +122,21 @@ def device_page(device: Device) -> Document:
         [{"source": name, "text": text} for name, text in device.sources.items()],
     )
     table = Table("Figures", columns, [*peaks, *rows, *measured])
-    return Document(device.name, facts, [table, sources], device.conflicts, table)
+    prices = Table(
+        "Prices of one device, host included unless the note says otherwise; --price-of chooses one",
+        [
+            Column("cloud", "cloud", left=True),
+            Column("usd_per_h", "USD/h", "{:.2f}".format),
+            Column("date", "listed", str, left=True),
+            Column("note", "note", left=True, wrap=True),
+        ],
+        [
+            {"cloud": price.cloud, "usd_per_h": price.usd_per_h, "date": price.date, "note": price.note}
+            for price in prices_of(device)
+        ],
+    )
+    tables = [table, prices, sources] if prices.rows else [table, sources]
+    return Document(device.name, facts, tables, device.conflicts, table)
 
 
 def _figure(figure: Figure) -> dict[str, Any]:

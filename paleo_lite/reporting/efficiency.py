@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ..machines import Device
 from ..profile_analysis import GROUPINGS
 from ..profile_analysis.analysis import Efficiency
 from ..profile_analysis.critical_path import PARTS
@@ -92,8 +93,11 @@ def _headline(result: Efficiency) -> str:
         return f"{format_plural(read, 'profile')} on {result.device.name}{failures}"
     row = result.rows[0]
     parts = []
-    if result.device_conflict:
-        parts.append(f"{row['file']}: {result.device_conflict}; no share of peak")
+    if result.device_conflict or result.peak is None:
+        if isinstance(result.device, Device):
+            parts.append(f"{row['file']}: {result.device_conflict}; no share of peak")
+        else:
+            parts.append(f"{row['file']} {result.device.reason}: no share of peak")
         if row.get("busy_share") is not None:
             parts.append(f"busy {format_percent(row['busy_share'])} of {format_time(row['window_s'])}")
         return ", ".join(parts)
@@ -122,12 +126,11 @@ def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
         "steady": "one steady-state iteration (medians); FLOPs missing from the profile are computed from shapes",
         "notebook": "all rows with the profiler's own counts, as in SURFBoard's notebook",
     }
-    peaks = dict.fromkeys(row.get("peak", result.peak.describe()) for row in result.rows or [{}])
-    facts = [
-        ("method", f"{result.method}: {methods[result.method]}"),
-        ("peak", " or ".join(peaks)),
-        ("memory", f"{format_si(result.device.bandwidth_bytes_per_s, 'B/s')} peak bandwidth"),
-    ]
+    facts = [("method", f"{result.method}: {methods[result.method]}")]
+    if result.peak is not None and isinstance(result.device, Device):
+        peaks = dict.fromkeys(row.get("peak", result.peak.describe()) for row in result.rows or [{}])
+        facts.append(("peak", " or ".join(peaks)))
+        facts.append(("memory", f"{format_si(result.device.bandwidth_bytes_per_s, 'B/s')} peak bandwidth"))
     constant = [name for name in result.configuration if name not in varying and result.rows]
     if constant:
         settings = [f"{_TITLES.get(name, name)} {result.rows[0][name]}" for name in constant]
@@ -236,7 +239,9 @@ def _profile_tables(row: dict[str, Any], by: str) -> list[Table]:
         tables.append(Table("Convolutions in the iteration", [*_PARTS[:2], share_of_pass, *_PARTS[3:]], convolutions))
     if by != "op" or any(item["flops"] for item in row["operators"]):
         first = Column("op", by if by in ("module", "kernel") else "operation", shorten_module_path, left=True)
-        operators = Table(GROUPINGS[by], [first, *_OPERATORS], row["operators"])
+        operators = Table(GROUPINGS[by], [first, *_OPERATORS], row["operators"]).drop_empty_columns(
+            first.key, "calls", "time_s", "share"
+        )
         tables.append(operators.head(_MAX_OPERATORS if by == "op" else 4 * _MAX_OPERATORS, "the longest "))
     if len(row["steps"]) > 1:
         tables.append(Table("Steps", _STEPS, row["steps"]).head(_MAX_ROWS, "the first "))

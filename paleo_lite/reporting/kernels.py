@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..machines import Device
 from ..profile_analysis.host import KINDS, HostReport
 from ..profile_analysis.kernels import CLASSES_WITHOUT_COUNTERS, KernelReport, KernelRow
 from ..profile_analysis.metrics import explain
@@ -86,7 +87,7 @@ def measure_next(report: KernelReport) -> list[Table]:
 
 def _profiler(report: KernelReport) -> str | None:
     """Return NVIDIA's kernel profiler for the device: nvprof up to Pascal, Nsight Compute from Volta."""
-    capability = report.device.capability
+    capability = report.device.capability if isinstance(report.device, Device) else ""
     if not re.fullmatch(r"\d+\.\d+", capability):
         return None
     return "ncu" if float(capability) >= 7.0 else "nvprof"
@@ -121,6 +122,8 @@ def _headline(report: KernelReport) -> str:
         answer = f"{answer}, {format_si(report.time_s, 's', 5)}"
     if report.device_conflict:
         answer = f"{answer}; {report.device_conflict}, no share of peak"
+    elif not isinstance(report.device, Device):
+        answer = f"{answer}; it {report.device.reason}, no share of peak"
     return answer
 
 
@@ -133,8 +136,11 @@ def _facts(report: KernelReport) -> list[tuple[str, str]]:
     facts = [("format", report.format)]
     if report.configuration:
         facts.append(("run", ", ".join(f"{name} {value}" for name, value in report.configuration.items())))
-    facts.append(("peak", f"{report.peak.describe()}, {report.device.name}"))
-    facts.append(("memory", f"{format_si(report.device.bandwidth_bytes_per_s, 'B/s')} peak bandwidth"))
+    if report.peak is None:
+        facts.append(("device", report.device.name))
+    else:
+        facts.append(("peak", f"{report.peak.describe()}, {report.device.name}"))
+        facts.append(("memory", f"{format_si(report.bandwidth_bytes_per_s, 'B/s')} peak bandwidth"))
     if report.union_s is not None and report.time_s:
         by_device = (
             format_si(seconds, "s", 5) + ("" if name == "-1" else f" on device {name}")

@@ -1,16 +1,24 @@
-"""Document of a language model on one's own machine."""
+"""Documents of language models on one's own machine."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from ..gguf_types import PERPLEXITY_LOSSES
+from ..local.advise import LocalAdvice
+from ..local.energy import LocalEnergy
 from ..local.predict import LocalPrediction
-from ..units import format_interval, format_si
-from .document import Document
+from ..units import format_interval, format_number, format_si
+from .document import Column, Document, Table, format_bytes_short
+
+DEFAULT_TOP = 20
+"""Rows of a ranking, unless another number is given."""
 
 
 def local_page(found: LocalPrediction) -> Document:
     """Return the document of a prediction under llama.cpp."""
     devices = f"{found.gpus} x {found.device}" if found.gpus > 1 else found.device
-    rate, prompt_rate = 1 / found.token_s, found.prompt_tokens / found.prompt_s
+    rate, prompt_rate = found.tokens_per_s, found.prompt_tokens_per_s
     headline = f"{found.network} in {found.weights} on {devices}, llama.cpp: {rate:.1f} tokens/s"
     low_s, high_s = found.token_interval_s
     slow_s, fast_s = found.prompt_interval_s[1], found.prompt_interval_s[0]
@@ -23,7 +31,7 @@ def local_page(found: LocalPrediction) -> Document:
             f"at 90%): {format_si(found.prompt_s, 's')} for {found.prompt_tokens} tokens",
         ),
         ("per token", f"{format_si(found.token_s, 's')} ({format_interval(found.token_interval_s)} at 90%)"),
-        ("blocks", f"{found.gpu_blocks} of {found.blocks} on the device"),
+        ("blocks", _describe_blocks(found)),
         (
             "memory",
             f"{format_si(on_device, 'B')} of {format_si(found.usable_bytes, 'B')} usable: weights "
@@ -32,8 +40,130 @@ def local_page(found: LocalPrediction) -> Document:
         ),
         ("host memory", format_si(found.host_bytes, "B")),
         ("largest context", f"{found.largest_context:,} tokens"),
-        ("backend", found.backend),
     ]
+    facts += _energy_facts(found.energy)
+    facts.append(("backend", found.backend))
     if found.cpu is not None:
         facts.append(("processor", found.cpu))
     return Document(headline, facts, [], found.notes)
+
+
+def _describe_blocks(found: LocalPrediction) -> str:
+    """Return what is on the device."""
+    text = f"{found.gpu_blocks} of {found.blocks} on the device"
+    if found.cpu_expert_blocks:
+        text += f", without the experts of {found.cpu_expert_blocks}"
+    return text
+
+
+def _energy_facts(energy: LocalEnergy | None) -> list[tuple[str, str]]:
+    """Return the facts about watts, energy and cost."""
+    if energy is None:
+        return [("power", "unknown: no measurement speaks of this kind of device")]
+    low_w, high_w = energy.token_interval_w
+    facts = [
+        (
+            "power",
+            f"{energy.token_w:.0f} W ({low_w:.0f} to {high_w:.0f} at 90%) while it writes, {energy.prompt_w:.0f} W "
+            "while it reads a prompt",
+        ),
+        (
+            "energy",
+            f"{format_number(energy.kwh_per_million_tokens)} kWh per million tokens of answers, "
+            f"{format_number(energy.kwh_per_million_prompt_tokens)} of prompts",
+        ),
+    ]
+    if energy.usd_per_million_tokens is not None and energy.usd_per_million_prompt_tokens is not None:
+        facts.append(
+            (
+                "electricity",
+                f"{format_number(energy.usd_per_million_tokens)} USD per million tokens of answers, "
+                f"{format_number(energy.usd_per_million_prompt_tokens)} of prompts",
+            )
+        )
+    if energy.co2_g_per_million_tokens is not None:
+        facts.append(("CO2", f"{format_si(energy.co2_g_per_million_tokens, 'g')} per million tokens of answers"))
+    return facts
+
+
+_COLUMNS = (
+    Column("device", "device", left=True),
+    Column("weights", "weights", left=True),
+    Column("file_bytes", "size", format_bytes_short),
+    Column("perplexity_loss", "loss", lambda loss: f"{loss:.2f}", drop_order=3),
+    Column("placement", "on device", left=True),
+    Column("best_weights", "best format", left=True),
+    Column("tokens_per_s", "answer\ntokens/s", lambda rate: f"{rate:.1f}"),
+    Column("slowest_tokens_per_s", "from", lambda rate: f"{rate:.1f}", drop_order=4),
+    Column("fastest_tokens_per_s", "to", lambda rate: f"{rate:.1f}", drop_order=4),
+    Column("prompt_tokens_per_s", "prompt\ntokens/s", lambda rate: f"{rate:.0f}", drop_order=1),
+    Column("largest_context", "largest\ncontext", lambda tokens: f"{tokens:,}", drop_order=2),
+    Column("token_w", "power", lambda watts: f"{watts:.0f} W", drop_order=5),
+    Column("usd_per_million_tokens", "USD per\nmillion", format_number, drop_order=6),
+)
+
+
+def advice_page(advice: LocalAdvice, top: int | None = None) -> Document:
+    """Return the document of a ranking.
+
+    Parameters
+    ----------
+    advice : LocalAdvice
+        The ranking.
+    top : int, optional
+        Rows to show.
+    """
+    rows = [_row_of(found, best) for found, best in zip(advice.rows, advice.best_weights, strict=True)]
+    one = ("best_weights", "device") if advice.by == "formats" else ("weights", "file_bytes", "perplexity_loss")
+    columns = [column for column in _COLUMNS if column.key not in one]
+    table = Table(advice.by.capitalize(), columns, rows, sortable=True)
+    table = table.drop_empty_columns("tokens_per_s").head(top or DEFAULT_TOP, "the best ")
+    return Document(_headline(advice), [], [table], advice.notes)
+
+
+def _headline(advice: LocalAdvice) -> str:
+    """Return the title, which answers the question."""
+    best, behind = advice.rows[0], f"behind {advice.context} tokens"
+    rate = f"{best.tokens_per_s:.1f} tokens/s"
+    if advice.by == "formats":
+        question = f"{advice.network} on {_devices_of(best)}"
+        if best.is_whole:
+            return f"{question}: {best.weights} is the best format that fits, {rate} {behind}"
+        return f"{question}: no format fits wholly; {best.weights} is the fastest, {rate} {behind}"
+    wholly = sum(row.is_whole for row in advice.rows)
+    return (
+        f"{advice.network} in {best.weights}: {wholly} of {len(advice.rows)} devices hold it wholly; "
+        f"{_devices_of(best)} is the fastest, {rate} {behind}"
+    )
+
+
+def _devices_of(found: LocalPrediction) -> str:
+    return f"{found.gpus} x {found.device}" if found.gpus > 1 else found.device
+
+
+def _row_of(found: LocalPrediction, best_weights: str | None) -> dict[str, Any]:
+    """Return a row of the ranking."""
+    low_s, high_s = found.token_interval_s
+    return {
+        "device": _devices_of(found),
+        "weights": found.weights,
+        "file_bytes": found.file_bytes,
+        "perplexity_loss": PERPLEXITY_LOSSES.get(found.weights),
+        "placement": _short_placement(found),
+        "best_weights": best_weights,
+        "tokens_per_s": found.tokens_per_s,
+        "slowest_tokens_per_s": 1 / high_s,
+        "fastest_tokens_per_s": 1 / low_s,
+        "prompt_tokens_per_s": found.prompt_tokens_per_s,
+        "largest_context": found.largest_context,
+        "token_w": found.energy and found.energy.token_w,
+        "usd_per_million_tokens": found.energy and found.energy.usd_per_million_tokens,
+    }
+
+
+def _short_placement(found: LocalPrediction) -> str:
+    if found.is_whole:
+        return "all"
+    if found.cpu_expert_blocks:
+        return f"all but experts of {found.cpu_expert_blocks}/{found.blocks}"
+    return f"{found.gpu_blocks}/{found.blocks} blocks"

@@ -10,6 +10,7 @@ from ..timing.models import describe_model
 from ..timing.pipelines import PipelinePrediction
 from ..units import format_interval, format_number, format_si
 from .document import Column, Document, Table, format_bytes, format_count, format_percent, format_time
+from .predictions import format_power, site_facts
 
 _PLACEMENTS = {
     "none": "with all parts on the device",
@@ -98,7 +99,8 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
         energy = f"{format_si(prediction.energy_j, 'J')} of the devices alone"
         if sampling.images > 1:
             energy += f", {format_si(prediction.energy_j / sampling.images, 'J')} per {_what(prediction)}"
-        facts.append(("energy", energy))
+        facts.append(("energy", f"{energy}, {format_power(prediction)} per device on average"))
+        facts += site_facts(prediction)
     if "80" in prediction.intervals:
         facts.append(("at 80%", format_interval(prediction.intervals["80"])))
     needed = f"{format_bytes(memory.total_bytes)} of {format_bytes(memory.usable_bytes)} usable"

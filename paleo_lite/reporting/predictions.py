@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..counting.algorithms import Algorithm
     from ..timing.budget import TrainingRun
     from ..timing.memory import MemoryFit
+    from ..timing.pipelines import PipelinePrediction
 
 WIDE_INTERVAL = 2.5
 """Ratio of the ends of an interval above which a measurement that would narrow it is suggested."""
@@ -220,8 +221,8 @@ def _model_facts(prediction: Prediction) -> list[tuple[str, str]]:
     ]
     if prediction.is_forecast and prediction.energy_j is not None:
         energy = format_si(prediction.energy_j, "J")
-        facts.append(("energy", f"{energy} of the device alone, {_format_power(prediction)} on average"))
-        facts += _site_facts(prediction)
+        facts.append(("energy", f"{energy} of the device alone, {format_power(prediction)} on average"))
+        facts += site_facts(prediction)
     if prediction.bytes:
         intensity = f"{prediction.intensity:.3g} {unit}/byte (ridge point {prediction.ridge_point:.3g})"
         facts.append(("intensity", intensity))
@@ -238,8 +239,8 @@ def _model_facts(prediction: Prediction) -> list[tuple[str, str]]:
     return facts
 
 
-def _format_power(prediction: Prediction) -> str:
-    """Return the average power with its interval."""
+def format_power(prediction: Prediction | PipelinePrediction) -> str:
+    """Return the average power of a device with its interval."""
     if prediction.power_w is None:
         return "-"
     power = format_si(prediction.power_w, "W", 3)
@@ -249,7 +250,7 @@ def _format_power(prediction: Prediction) -> str:
     return f"{power} ({low} to {high})"
 
 
-def _site_facts(prediction: Prediction) -> list[tuple[str, str]]:
+def site_facts(prediction: Prediction | PipelinePrediction) -> list[tuple[str, str]]:
     """Return the energy at the meter and what it costs, if the user describes the facility."""
     if prediction.facility is None or prediction.site is None:
         return []
@@ -356,7 +357,8 @@ def run_fact(run: TrainingRun) -> tuple[str, str]:
     for part, interval in zip(parts, intervals):
         between = "" if interval is None else f" ({format_number(interval[0])} to {format_number(interval[1])})"
         texts.append(part + between)
-    return "whole run", f"{run.steps:,} steps: {', '.join(texts)}"
+    price = "" if run.price is None else f"; at {run.price}"
+    return "whole run", f"{run.steps:,} steps: {', '.join(texts)}{price}"
 
 
 def memory_tables(fit: MemoryFit, by_part: bool) -> list[Table]:

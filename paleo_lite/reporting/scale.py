@@ -57,8 +57,8 @@ def _facts(table: ScaleTable) -> list[tuple[str, str]]:
     if table.images is not None:
         samples = "images" if answer is None or answer.tokens is None else "sequences"
         amount = f"{format_si(table.images)} {samples}, {table.epochs:g} epoch{'' if table.epochs == 1 else 's'}"
-        price = "price unknown" if table.price_usd_per_h is None else f"{table.price_usd_per_h:g} USD/h per device"
-        facts.append(("hours and cost", f"for {amount}; {price}"))
+        unstated = "price unknown" if table.price_usd_per_h is None else f"{table.price_usd_per_h:g} USD/h"
+        facts.append(("hours and cost", f"for {amount}; a device: {table.price or unstated}"))
     if table.is_forecast and answer is not None and answer.energy_j is not None and answer.power_w is not None:
         workers = _count_workers(answer.workers)
         energy = f"{format_si(answer.energy_j, 'J', 3)} per step of {workers}"

@@ -31,11 +31,12 @@ def serving_page(serving: Serving, **options: Any) -> Document:
     """Return the document of a deployment under traffic."""
     figures, latencies = serving.figures, serving.latencies
     parallelism = f"{serving.devices} x {serving.gpu_name}" if serving.devices > 1 else serving.gpu_name
+    kind = "" if serving.is_forecast else " (bound from the data sheet)"
     title = (
         f"{serving.network} on {parallelism}, {serving.precision}, {serving.engine}, {serving.traffic}: "
         f"time to first token {_show(latencies['ttft_s']['p50'], format_time_short)}, "
         f"{_show(latencies['tpot_s']['p50'], format_time_short)} per token (p50), "
-        f"{_show(figures['output_tokens_per_s'], format_number)} tokens/s"
+        f"{_show(figures['output_tokens_per_s'], format_number)} tokens/s{kind}"
     )
     content: list[Any] = [_latency_table(serving), _figure_table(serving)]
     if serving.advice is not None:

@@ -66,6 +66,9 @@ def best_page(best: Best) -> Document:
         notes.append(f"{best.bounds:,} rows that match are bounds, not forecasts; --bounds ranks them as well")
     if len({row.get("answer") for row in rows}) > 1:
         notes.append("bounds (the limit of the data sheet) and forecasts (the expected time) are ranked together")
+    prices = dict.fromkeys((row["gpu"], row["price"]) for row in rows if row.get("price"))
+    if prices and any(row.get("cost") is not None for row in rows):
+        facts.append(("prices", "; ".join(f"{gpu} {price}" for gpu, price in prices)))
     return Document(title, facts, [Table("", shown, rows).drop_empty_columns()], notes, raw_table(best.rows))
 
 
@@ -104,8 +107,8 @@ def _count_rows(best: Best) -> str:
 
 
 _CONFIGURATION = (
-    "network", "gpu", "power_limit_w", "precision", "phase", "time_model", "answer", "scaling", "strategy", "link",
-    "collective", "workers", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
+    "network", "gpu", "power_limit_w", "clock", "precision", "phase", "time_model", "answer", "scaling", "strategy",
+    "link", "collective", "workers", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
     "attention_data_parallel", "pipeline", "replicas", "rate_per_s", "concurrency", "execution", "offload",
     "image_size", "steps", "frames", "ulysses", "ring", "devices",
 )  # fmt: skip
@@ -114,6 +117,7 @@ _COLUMNS = [
     Column("network", "network", left=True),
     Column("gpu", "GPU", left=True),
     Column("power_limit_w", "power\nlimit", lambda limit_w: format_si(limit_w, "W", 3)),
+    Column("clock", "clock", left=True),
     Column("precision", "precision", left=True, drop_order=6),
     Column("phase", "phase", left=True, drop_order=5),
     Column("workers", "workers"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import date
 from typing import Any, ClassVar
 
 import msgspec
@@ -16,7 +17,7 @@ from .candidates import Advice
 from .decode_kernels import KernelTime, time_decode_kernels
 from .deployment import LEVELS, Deployment, Prepared
 from .energy import Drawn, draw_power
-from .iteration_times import has_experts
+from .iteration_times import ModelOnDevice, has_experts
 from .kernel_tables import Z_90
 from .launch import launch
 from .requests import Traffic
@@ -26,6 +27,14 @@ PERCENTILES = (50, 90, 99)
 
 KERNEL_MODEL = "kernels of the engine, with constants fitted to published kernels and servers"
 """The time model of deployments whose engine's kernels are known, as text."""
+
+LOCAL_MODEL = "llama.cpp, with constants fitted to published speeds of one request at a time"
+"""The time model of llama.cpp, as text."""
+
+LOCAL_NOTE = (
+    "several slots were validated on nothing: matrices are read once for all of them, and few tokens are multiplied "
+    "one by one unless a product of matrices is faster"
+)
 
 SATURATION_REQUESTS = 4
 """Requests of the simulation of saturation, as a multiple of the sequences that run at the same time."""
@@ -329,7 +338,10 @@ def answer(
     context = mean_context(traffic)
     network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
     requested = _setting_notes(prepared, figures["expected"]["mean_sequences"] or 1.0)
-    model_notes = on_device.model.notes if on_device.kernels is None else ()
+    is_by_layers = on_device.kernels is None and on_device.local is None
+    model_notes = on_device.model.notes if is_by_layers else ()
+    if on_device.local is not None:
+        requested = [LOCAL_NOTE]
     all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *model_notes)))
     if on_device.tensor > 1 and on_device.kernels is None and has_experts(workload):
         all_notes.append("experts are divided by tensor parallelism; expert parallelism is not modelled")
@@ -355,14 +367,13 @@ def answer(
         shown["watts_per_gpu"] = _at_most(shown["watts_per_gpu"], device.power_w)
     launched = launch(deployment)
     all_notes += launched.notes
-    from ..timing import describe_model
-
+    all_notes += deployment.price_notes(date.today())
     return Serving(
         network=workload.network.name,
         gpu=device.id,
         gpu_name=device.name,
         precision=workload.precision,
-        weights=workload.weights or workload.precision,
+        weights=workload.weights or workload.precision if on_device.local is None else on_device.local.contents.weights,
         kv_cache=on_device.kv_cache,
         engine=deployment.engine.name,
         engine_limits=deployment.engine.describe(),
@@ -390,8 +401,8 @@ def answer(
         activations_bytes=prepared.room.activations_bytes,
         cache_bytes=prepared.room.cache_bytes,
         cache_tokens=prepared.room.tokens,
-        model=describe_model(on_device.model) if on_device.kernels is None else KERNEL_MODEL,
-        is_forecast=on_device.kernels is not None or on_device.model.is_forecast,
+        model=_describe_times(on_device),
+        is_forecast=not is_by_layers or on_device.model.is_forecast,
         overhead_s=deployment.engine.overhead_s,
         notes=tuple(all_notes),
         sources=deployment.engine.sources,
@@ -400,6 +411,15 @@ def answer(
         launch_command=launched.command,
         kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, context),
     )
+
+
+def _describe_times(on_device: ModelOnDevice) -> str:
+    """Return the model of the iteration times, as text."""
+    from ..timing import describe_model
+
+    if on_device.local is not None:
+        return LOCAL_MODEL
+    return describe_model(on_device.model) if on_device.kernels is None else KERNEL_MODEL
 
 
 def mean_context(traffic: Traffic) -> float:

@@ -10,10 +10,16 @@ import msgspec
 from ..architectures.checkpoint import StoredWeights
 from ..counting import Layer
 from ..counting.kinds import cached_elements
-from ..engines.memory import activation_bytes, padding_bytes, reported_bytes, sequence_bytes, stored_weight_bytes
+from ..engines.memory import (
+    COMMUNICATOR_BYTES,
+    activation_bytes,
+    padding_bytes,
+    reported_bytes,
+    sequence_bytes,
+    stored_weight_bytes,
+)  # fmt: skip
 from ..errors import DoesNotFit
 from ..formats import bytes_per_number
-from ..machines import Device
 from ..timing.memory import RESERVE_BYTES, model_bytes, peak_memory
 from ..units import format_si
 from .engines import Engine
@@ -84,7 +90,6 @@ def measure_room(on_device: ModelOnDevice, engine: Engine, *, mean_tokens: float
     """
     if on_device.kernels is not None:
         return _measure_kernel_room(on_device, engine, mean_tokens=mean_tokens)
-    device = on_device.machine.device
     context = max(round(mean_tokens) - 1, 1)
     decode = on_device.decode_workload(context)
     sampled = min(prompt_tokens, engine.max_batched_tokens)
@@ -93,7 +98,7 @@ def measure_room(on_device: ModelOnDevice, engine: Engine, *, mean_tokens: float
     rooms = []
     for stage in stage_workloads(decode, on_device.workload.network, on_device.pipeline.degree):
         weights_bytes = float(model_bytes(stage)[0])
-        cache_bytes = _cache_bytes(device, engine, weights_bytes, activations_bytes)
+        cache_bytes = _cache_bytes(on_device, engine, weights_bytes, activations_bytes)
         sequence_bytes = cached_bytes(stage.layers, on_device.kv_cache)
         block_bytes = sequence_bytes / (context + 1) * engine.block_tokens
         blocks = _count_blocks(cache_bytes, block_bytes)
@@ -111,7 +116,7 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Engine, *, mean_token
     from .kernel_tables import device_kernels
 
     assert on_device.kernels is not None
-    step, device = on_device.kernels.step, on_device.machine.device
+    step = on_device.kernels.step
     groups = step.placement.attention_data
     tokens = max(round(mean_tokens), 2)
     kernels = device_kernels(on_device, "decode", tokens - 1)
@@ -121,7 +126,7 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Engine, *, mean_token
         weights_bytes = float(model_bytes(on_device.decode_workload(tokens - 1))[0])
     weights_bytes += padding_bytes(step, kernels)
     activations_bytes = activation_bytes(step, kernels, engine.max_batched_tokens, engine.max_sequences)
-    cache_bytes = _cache_bytes(device, engine, weights_bytes, activations_bytes)
+    cache_bytes = _cache_bytes(on_device, engine, weights_bytes, activations_bytes)
     per_sequence = sequence_bytes(step, kernels, tokens)
     blocks = _count_blocks(cache_bytes, per_sequence / tokens * engine.block_tokens)
     if blocks > 0:
@@ -130,13 +135,19 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Engine, *, mean_token
     return _smallest_room(on_device, [room])
 
 
-def _cache_bytes(device: Device, engine: Engine, weights_bytes: float, activations_bytes: float) -> float:
+def _cache_bytes(on_device: ModelOnDevice, engine: Engine, weights_bytes: float, activations_bytes: float) -> float:
     """Return the bytes of a device that an engine leaves for the cache."""
-    memory_bytes = reported_bytes(device)
+    memory_bytes = reported_bytes(on_device.machine.device)
+    reserve_bytes = engine.context_share * memory_bytes or RESERVE_BYTES
+    link = None if on_device.group is None else on_device.group.inside
+    if link is not None and link.name.startswith("nvlink"):
+        reserve_bytes += COMMUNICATOR_BYTES
     if engine.is_fraction_of_free:
-        free_bytes = memory_bytes - RESERVE_BYTES - weights_bytes - activations_bytes
+        free_bytes = memory_bytes - reserve_bytes - weights_bytes - activations_bytes
         return engine.memory_fraction * free_bytes
-    return engine.memory_fraction * memory_bytes - RESERVE_BYTES - weights_bytes - activations_bytes
+    if not engine.profiles_activations:  # a fraction of what is free before the weights are loaded
+        return engine.memory_fraction * (memory_bytes - reserve_bytes) - weights_bytes
+    return engine.memory_fraction * memory_bytes - reserve_bytes - weights_bytes - activations_bytes
 
 
 def _count_blocks(cache_bytes: float, block_bytes: float) -> int:

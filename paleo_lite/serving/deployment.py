@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import msgspec
@@ -10,12 +11,13 @@ import numpy as np
 from ..distributed.collectives import point_to_point_time_s
 from ..distributed.links import Topology, link_inside_nodes, link_rate
 from ..errors import BadValue
-from ..machines import Device
+from ..machines import Device, Price
 from ..timing.facility import Facility
 from .cache import CacheRoom, cached_bytes, measure_room
 from .engines import Engine
 from .iteration_times import IterationTimes, ModelOnDevice, tabulate
 from .kernel_tables import tabulate_kernels
+from .local_tables import measure_local_room, tabulate_local
 from .pipeline import stage_workloads
 from .power_limits import under_power_limit
 from .requests import Traffic
@@ -44,6 +46,8 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         Draft network of speculative decoding.
     price_usd_per_h : float or None
         Price of one device per hour; None if unknown.
+    listing : Price or None
+        Listing that the price comes from; None if it was given.
     facility : Facility or None
         What surrounds the devices; None if it is not described.
     """
@@ -55,6 +59,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     options: Options = Options()
     draft: ModelOnDevice | None = None
     price_usd_per_h: float | None = None
+    listing: Price | None = None
     facility: Facility | None = None
 
     def __post_init__(self) -> None:
@@ -68,6 +73,13 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         if self.draft is not None and self.on_device.pipeline.degree > 1:
             raise BadValue("`--draft` is not modelled with `--pipeline`: leave it out, as for drafting with n-grams")
 
+    def price_notes(self, today: date) -> list[str]:
+        """Return a note on whose price costs use, and on its age if it is older than a year."""
+        if self.listing is None:
+            return []
+        old = self.listing.notes(today)
+        return old or [f"costs are at {self.listing.describe()}"]
+
     @property
     def devices(self) -> int:
         """Number of devices."""
@@ -77,9 +89,11 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         """Compute iteration times and cache room for traffic of these lengths."""
         lengths = traffic.input_tokens + traffic.output_tokens
         longest_prompt, longest = int(traffic.input_tokens.max()), int(lengths.max())
-        room = measure_room(
-            self.on_device, self.engine, mean_tokens=float(lengths.mean()), prompt_tokens=longest_prompt
-        )
+        mean_tokens = float(lengths.mean())
+        if self.on_device.local is not None:
+            room = measure_local_room(self.on_device.local, self.engine.block_tokens, mean_tokens)
+        else:
+            room = measure_room(self.on_device, self.engine, mean_tokens=mean_tokens, prompt_tokens=longest_prompt)
         # No more sequences run than the cache has room for the shortest requests.
         fitting = room.tokens // max(int(lengths.min()), 1) + 1
         sequences = max(min(self.engine.max_sequences, fitting, len(traffic)), 1)
@@ -201,6 +215,8 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
 
 def _tabulate(on_device: ModelOnDevice, **sizes: int) -> IterationTimes:
     """Return the iteration times of a network: from the kernels of its engine where they are known, else by layers."""
+    if on_device.local is not None:
+        return tabulate_local(on_device.local, **sizes)
     if on_device.kernels is not None:
         return under_power_limit(tabulate_kernels(on_device, **sizes), on_device)
     return tabulate(on_device, **sizes)

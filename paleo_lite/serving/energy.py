@@ -15,9 +15,10 @@ import numpy as np
 
 from ..engines.activity import kernel_activity
 from ..engines.step import Load
+from ..local.batches import slots_activity
 from ..timing import RooflineModel, Workload
-from ..timing.activity import Activity
-from ..timing.energy import EnergyModel, power_of
+from ..timing.activity import Activity, layers_peak_s
+from ..timing.energy import Power, power_of
 from .iteration_times import ModelOnDevice, all_reduce_s
 from .kernel_tables import device_kernels
 
@@ -46,11 +47,7 @@ class Drawn(NamedTuple):
 
 
 def draw_power(
-    outcomes: Sequence[Outcome],
-    deployment: Deployment,
-    input_tokens: int,
-    duration_s: float,
-    model: EnergyModel | None = None,
+    outcomes: Sequence[Outcome], deployment: Deployment, input_tokens: int, duration_s: float
 ) -> Drawn | None:
     """Return what the devices draw; None if not even their rated power is known.
 
@@ -64,20 +61,35 @@ def draw_power(
         Tokens of all prompts.
     duration_s : float
         Seconds from the first arrival to the last answer.
-    model : EnergyModel, optional
-        Constants of the power; the shipped ones by default.
     """
     device = deployment.on_device.machine.device
-    limit_w, power = device.power_w, power_of(device, model=model)
+    limit_w, power = device.power_w, power_of(device)
     busy_s = sum(outcome.busy_s for outcome in outcomes)
     devices = deployment.on_device.devices
     waiting_s = max(deployment.replicas * duration_s - busy_s, 0.0)
     if power is None:
         return None if limit_w is None else Drawn(limit_w * devices * (busy_s + waiting_s), limit_w, limit_w, limit_w)
-    shares = served_activity(outcomes, deployment, input_tokens).shares_of(busy_s)
+    activity = served_activity(outcomes, deployment, input_tokens)
+    return drawn_by(power, activity, busy_s, waiting_s, devices)
+
+
+def drawn_by(power: Power, activity: Activity, busy_s: float, waiting_s: float, devices: int) -> Drawn:
+    """Return what devices draw that are busy for some time, and wait for some.
+
+    Parameters
+    ----------
+    power : Power
+        What a device draws.
+    activity : Activity
+        What each of them does while it is busy.
+    busy_s, waiting_s : float
+        Seconds in which iterations run, and in which none does; of all replicas together.
+    devices : int
+        Devices of a replica.
+    """
+    shares = activity.shares_of(busy_s)
     watts, (low_w, high_w) = float(power.watts(shares)), power.interval_w(shares)
-    energy_j = devices * (watts * busy_s + power.idle_w * waiting_s)
-    return Drawn(energy_j, watts, float(low_w), float(high_w))
+    return Drawn(devices * (watts * busy_s + power.idle_w * waiting_s), watts, float(low_w), float(high_w))
 
 
 def served_activity(outcomes: Sequence[Outcome], deployment: Deployment, input_tokens: int) -> Activity:
@@ -123,6 +135,8 @@ def decode_activity(
     tokens_per_sequence : int
         Tokens that each computes.
     """
+    if on_device.local is not None:
+        return slots_activity(on_device.local, sequences * tokens_per_sequence, context)
     if on_device.kernels is None:
         batch = max(round(sequences * tokens_per_sequence), 1)
         workload = on_device.decode_workload(max(round(context), 1)).with_changes(batch_size=batch)
@@ -144,6 +158,8 @@ def prompt_activity(on_device: ModelOnDevice, tokens: float, cached: float = 0.0
     tokens, cached : float
         New tokens of the prompt, and tokens of it that are in the cache already.
     """
+    if on_device.local is not None:
+        return slots_activity(on_device.local, 0.0, 0.0, tokens)
     if on_device.kernels is None:
         return _layer_activity(on_device, on_device.prefill_workload(max(round(tokens), 1)), max(round(tokens), 1))
     load = Load(tokens, tokens, 1.0, prompts=1.0, length=tokens, cached=cached, has_prompts=True)
@@ -161,7 +177,8 @@ def _kernel_activity(on_device: ModelOnDevice, phase: str, context: float, load:
 def _layer_activity(on_device: ModelOnDevice, workload: Workload, tokens: int) -> Activity:
     """Return the activity in the layers of a workload, on average over the stages of the pipeline."""
     workload = on_device.with_cache_format(workload)
-    peak_s = float(RooflineModel().evaluate(workload, on_device.machine).compute_s.sum())
+    bound = RooflineModel().evaluate(workload, on_device.machine)
+    peak_s = float(layers_peak_s(bound, workload, on_device.machine.device).sum())
     activity = on_device.model.evaluate(workload, on_device.machine).activity(peak_s)
     exchanging_s = float(all_reduce_s(on_device, workload, np.array([tokens])).sum())
     return activity.plus(Activity(links_s=exchanging_s)).times(1 / on_device.pipeline.degree)

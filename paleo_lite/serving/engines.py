@@ -46,6 +46,11 @@ class Engine(msgspec.Struct, frozen=True):
         fraction of the memory that weights and activations leave free that becomes the cache.
     is_fraction_of_free : bool
         See `memory_fraction`.
+    profiles_activations : bool
+        Whether the activations of the largest iteration are taken off the cache's memory, as the engine measures them
+        first; otherwise they have what `memory_fraction` leaves.
+    context_share : float
+        Share of the device memory that the context and libraries take; 0 for the usual reserve.
     chunked_prefill : int
         Tokens of prompts per iteration, into which longer prompts are split; 0 computes every prompt whole.
     mixes_phases : bool
@@ -86,6 +91,8 @@ class Engine(msgspec.Struct, frozen=True):
     overhead_range_s: tuple[float, float]
     request_overhead_s: float
     sources: tuple[str, ...]
+    profiles_activations: bool = True
+    context_share: float = 0.0
     sequence_overhead_s: float = 0.0
     request_token_s: float = 0.0
     request_iterations: float = 0.0
@@ -163,6 +170,28 @@ VLLM_0_5 = Engine(
     sources=("https://blog.vllm.ai/2024/09/05/perf-update.html (shares of CPU and GPU before version 0.6)",),
 )
 
+VLLM_0_7 = Engine(
+    name="vllm-0.7",
+    max_batched_tokens=2048,
+    max_sequences=256,
+    block_tokens=16,
+    memory_fraction=0.9,
+    is_fraction_of_free=False,
+    # `non_torch_memory` is 1.79 of 79.22 GiB of an H100.
+    context_share=1.79 / 79.22,
+    chunked_prefill=2048,
+    mixes_phases=True,
+    reserved_output=0.0,
+    # Between the times of 0.5 and of the engine since 0.8.
+    overhead_s=5e-3,
+    overhead_range_s=(1e-3, 12e-3),
+    request_overhead_s=5e-3,
+    sources=(
+        "https://github.com/vllm-project/vllm/blob/v0.7.0/vllm/engine/arg_utils.py (256 sequences on every device)",
+        "https://github.com/vllm-project/vllm/pull/10511 (memory of the context)",
+    ),
+)
+
 TENSORRT_LLM = Engine(
     name="tensorrt-llm",
     max_batched_tokens=8192,
@@ -187,6 +216,7 @@ SGLANG = Engine(
     block_tokens=1,
     memory_fraction=0.88,
     is_fraction_of_free=False,
+    profiles_activations=False,  # ModelRunner.profile_max_num_token
     chunked_prefill=8192,
     mixes_phases=False,
     reserved_output=0.4,
@@ -197,7 +227,26 @@ SGLANG = Engine(
     sources=("https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py",),
 )
 
-ENGINES = {engine.name: engine for engine in (VLLM, VLLM_0_5, TENSORRT_LLM, SGLANG)}
+LLAMA_CPP = Engine(
+    name="llama.cpp",
+    max_batched_tokens=2048,
+    max_sequences=4,
+    block_tokens=1,
+    memory_fraction=1.0,  # of the memory that llama.cpp may use
+    is_fraction_of_free=False,
+    chunked_prefill=2048,
+    mixes_phases=True,
+    reserved_output=1.0,
+    # No publication states it: a sample of a vocabulary and an answer over HTTP.
+    overhead_s=0.5e-3,
+    overhead_range_s=(0.1e-3, 2e-3),
+    request_overhead_s=5e-3,
+    sources=(
+        "https://github.com/ggml-org/llama.cpp/tree/master/tools/server (--parallel, --batch-size, --kv-unified)",
+    ),
+)
+
+ENGINES = {engine.name: engine for engine in (VLLM, VLLM_0_7, VLLM_0_5, TENSORRT_LLM, SGLANG, LLAMA_CPP)}
 """The engines by name."""
 
 

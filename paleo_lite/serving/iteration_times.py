@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..engines.step import EngineKernels
+    from ..local.batches import LocalModel
 
     Floats = NDArray[np.float64]
 
@@ -77,6 +78,8 @@ class ModelOnDevice(NamedTuple):
         Stages of the pipeline, each a tensor-parallel group.
     kernels : EngineKernels or None
         Kernels of the engine, with their times; None if the layers are timed by `model`.
+    local : LocalModel or None
+        The network under llama.cpp; None under any other engine.
     """
 
     workload: Workload
@@ -86,6 +89,7 @@ class ModelOnDevice(NamedTuple):
     kv_cache: str
     pipeline: Pipeline = Pipeline()
     kernels: EngineKernels | None = None
+    local: LocalModel | None = None
 
     @property
     def tensor(self) -> int:

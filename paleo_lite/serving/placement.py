@@ -7,6 +7,7 @@ from itertools import product
 from ..architectures.checkpoint import StoredWeights
 from ..architectures.network import SequenceOptions
 from ..counting.kinds import is_attention
+from ..counting.parts import parts_of
 from ..distributed.links import Topology
 from ..engines.blocks import Fusion, sampled_logits
 from ..engines.choose import PartFormats, checkpoint_formats, choose_formats, has_constants
@@ -16,7 +17,6 @@ from ..engines.step import EngineKernels, EngineStep, Placement
 from ..errors import BadValue
 from ..formats import Part
 from ..machines import Device
-from ..timing.quantization import parts_of
 from ..timing.workload import Workload
 from .engines import Engine, with_host
 from .iteration_times import ModelOnDevice

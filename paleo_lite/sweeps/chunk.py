@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from datetime import date
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -21,12 +22,13 @@ from ..distributed.job import DeviceStep, Job, Settings, as_scalar
 from ..distributed.links import Topology, flat_topology, link_inside_nodes, link_rate
 from ..distributed.scale import predict_step
 from ..distributed.strategies import STRATEGIES
-from ..errors import BadValue, PaleoError
-from ..machines import Device, Machine, find_device
+from ..errors import BadValue, PaleoError, UnknownPrecision
+from ..machines import Device, Machine, Price, find_device
+from ..machines.prices import choose_price
 from ..machines.registry import limit_power
-from ..timing.activity import Activity
+from ..timing.activity import Activity, narrow_factor
 from ..timing.broadcast import Passes, keep_freed_memory
-from ..timing.energy import power_of
+from ..timing.energy import power_under
 from ..timing.memory import RESERVE_BYTES, shard_model_state, usable_bytes
 from ..timing.models import CALIBRATED, DIRECT_PRECISIONS, RequestedOutputs, RooflineModel, TimeModel, find_model
 from ..timing.workload import TrainingOptions, Workload
@@ -42,7 +44,7 @@ from .cases import (
     resolve_network,
     shared_cache,
 )
-from .space import AUTOMATIC, Chunk, LimitedDevice, SizedNetwork, Space
+from .space import AUTOMATIC, Chunk, DeviceSetting, SizedNetwork, Space
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,6 +82,7 @@ FORECAST, BOUND = "forecast", "bound"
 STRING_COLUMNS = (
     "network",
     "gpu",
+    "clock",
     "precision",
     "phase",
     "scaling",
@@ -90,6 +93,7 @@ STRING_COLUMNS = (
     "calibration",
     "answer",
     "version",
+    "price",
     "reason",
 )
 """Columns of strings."""
@@ -162,8 +166,12 @@ class Grid:
 
     Attributes
     ----------
+    machines : list of Machine
+        Devices of the chunk, at their clocks.
     devices : list of Device
-        Devices of the chunk.
+        The same without clocks.
+    listings : list of Price or None
+        Price of each device; None if none is on record, or a price is given.
     models : dict of (int, int) to TimeModel
         Available time models by the indices of device and model.
     shape : tuple of int
@@ -180,7 +188,11 @@ class Grid:
 
     def __init__(self, space: Space, chunk: Chunk, choose_model: ChooseModel) -> None:
         self.space, self.chunk = space, chunk
-        self.devices: list[Device] = [load_device(device, space.hardware_files) for device in chunk.devices]
+        self.machines: list[Machine] = [load_machine(device, space.hardware_files) for device in chunk.devices]
+        self.devices: list[Device] = [machine.device for machine in self.machines]
+        self.listings: list[Price | None] = [
+            listed_price(device, space.price_usd_per_h, space.price_of) for device in self.devices
+        ]
         self.shape = (len(chunk.cases), len(self.devices), *space.inner_shape, len(chunk.batch_sizes))
         self.columns: dict[str, Floats] = {}
         self.collective = StringColumn(np.full(self.shape, -1, dtype=np.int32))
@@ -200,16 +212,21 @@ class Grid:
         precision = self.chunk.precision
         is_generation = bool(self.chunk.cases[0][0].phase)
         execution = ENGINE if is_generation else "eager"
-        is_language_model = resolve_network(self.chunk.cases[0][0]).is_language_model
+        network = resolve_network(self.chunk.cases[0][0])
         for device, model in np.ndindex(len(self.devices), len(self.space.time_models)):
-            name, machine = self.space.time_models[model], Machine(self.devices[device])
+            name, machine = self.space.time_models[model], self.machines[device]
             try:
                 machine.peak(precision)
                 machine.vector_peak(precision)
                 if name in (AUTOMATIC, CALIBRATED):
                     required = None if name == AUTOMATIC else name
                     self.models[device, model] = choose_model(
-                        machine.device, precision, required, execution, is_language_model=is_language_model
+                        machine.device,
+                        precision,
+                        required,
+                        execution,
+                        is_language_model=network.is_language_model,
+                        is_text_encoder=network.is_text_encoder,
                     )
                 else:
                     self.models[device, model] = find_model(name, self.space.ppp)
@@ -236,10 +253,29 @@ class Grid:
 
 
 @lru_cache(512)
-def load_device(limited: LimitedDevice, files: tuple[str, ...]) -> Device:
-    """Return a device by name, under its power limit."""
-    device = find_device(limited.gpu, [Path(file) for file in files])
-    return device if limited.power_limit_w is None else limit_power(device, limited.power_limit_w)
+def load_machine(setting: DeviceSetting, files: tuple[str, ...]) -> Machine:
+    """Return a device by name, under its power limit and at its clock."""
+    device = find_device(setting.gpu, [Path(file) for file in files])
+    if setting.power_limit_w is not None:
+        device = limit_power(device, setting.power_limit_w)
+    return Machine(device, setting.clock)
+
+
+def listed_price(device: Device, price_usd_per_h: float | None, price_of: str | None) -> Price | None:
+    """Return the price on record of a device; None if none is, or a price is given."""
+    if price_usd_per_h is not None:
+        return None
+    try:
+        return choose_price(device, price_of)
+    except BadValue:  # the cloud does not list the device
+        return None
+
+
+def price_text(listing: Price | None, today: date) -> str:
+    """Return a price with who asks it and whether it is old; empty without one."""
+    if listing is None:
+        return ""
+    return listing.describe() + (", older than a year" if listing.is_old(today) else "")
 
 
 def _refuse_indivisible_work(grid: Grid) -> None:
@@ -340,14 +376,15 @@ def single_worker_times(grid: Grid) -> SingleWorkerTimes:
             batched = stack.at_batch_sizes(sizes[block])
             flops[first:last, block] = batched.sum_by_case(batched.features.flops)
             for device in devices_with_model:
-                machine = Machine(grid.devices[device])
+                machine = grid.machines[device]
                 bound = ROOFLINE.evaluate_many(batched, machine, chunk.precision, bound_outputs)
                 bound_s[first:last, device, block] = bound.time_s
                 assert bound.activity is not None
-                peak_s[first:last, device, :, block] = bound.activity.peak_s[:, None]
+                factor = narrow_factor(grid.devices[device], chunk.precision)
+                peak_s[first:last, device, :, block] = factor * bound.activity.peak_s[:, None]
             outputs = RequestedOutputs(pieces=has_several_workers, activity=True)
             for (device, number), model in grid.models.items():
-                times = model.evaluate_many(batched, Machine(grid.devices[device]), chunk.precision, outputs)
+                times = model.evaluate_many(batched, grid.machines[device], chunk.precision, outputs)
                 selection = (slice(first, last), device, number, block)
                 time_s[selection] = times.time_s
                 assert times.activity is not None
@@ -503,7 +540,7 @@ class SweptJob(Job):
         options = TrainingOptions(grid.space.optimizer)
         uncounted = Workload(resolve_network(network), grid.chunk.precision, phase="training", training=options)
         workload = uncounted.with_work(count_work(network, precision))
-        super().__init__(workload, Machine(grid.devices[device]), grid.models[device, model])
+        super().__init__(workload, grid.machines[device], grid.models[device, model])
         self.single = single
         self.key = key
         self._cache_across_models = shared_cache(network, precision, grid.space.optimizer)
@@ -564,7 +601,7 @@ def _fill_memory(grid: Grid) -> None:
 
 def _fill_derived_columns(grid: Grid, single: SingleWorkerTimes) -> None:
     """Fill the columns that follow from the step time."""
-    space, columns, devices, precision = grid.space, grid.columns, grid.devices, grid.chunk.precision
+    space, columns = grid.space, grid.columns
     time_s, workers = columns["time_s"], broadcast_along(grid.workers, "workers")
     is_weak = broadcast_along([scaling == "weak" for scaling in space.scalings], "scaling")
     throughput = broadcast_along(grid.batches, "batch") * np.where(is_weak, workers, 1) / time_s
@@ -577,8 +614,8 @@ def _fill_derived_columns(grid: Grid, single: SingleWorkerTimes) -> None:
     columns["scaling_efficiency"] = columns["speedup"] / workers
     worker_flops = np.where(grid.per_worker > 0, single.flops[:, single.index_of(grid.per_worker)], np.nan)
     flops = broadcast_along(worker_flops, "case", "scaling", "workers", "batch")
-    peaks = [device.find_peak(precision).per_s if precision in device.precisions else None for device in devices]
-    prices = [space.price_usd_per_h or device.rent_usd_per_h for device in devices]
+    peaks = [_peak_per_s(machine, grid.chunk.precision) for machine in grid.machines]
+    prices = [space.price_usd_per_h or (listing and listing.usd_per_h) for listing in grid.listings]
     # An unknown value, None, becomes NaN, and so do the columns that depend on it.
     peak = broadcast_along(np.array(peaks, dtype=np.float64), "device")
     price = broadcast_along(np.array(prices, dtype=np.float64), "device")
@@ -589,6 +626,14 @@ def _fill_derived_columns(grid: Grid, single: SingleWorkerTimes) -> None:
     columns["energy_j"] = hours * 3600 * workers * _watts(grid, single)
 
 
+def _peak_per_s(machine: Machine, precision: str) -> float | None:
+    """Return the peak of a device in a precision at its clock; None without one."""
+    try:
+        return machine.device.find_peak(precision, clock=machine.clock).per_s
+    except UnknownPrecision:
+        return None
+
+
 def _watts(grid: Grid, single: SingleWorkerTimes) -> Floats:
     """Return the average power of a device: the given one, that of the power model, or else the rated one; NaN if
     unknown."""
@@ -597,20 +642,23 @@ def _watts(grid: Grid, single: SingleWorkerTimes) -> Floats:
     if given_w is not None:
         return watts
     indices = single.index_of(grid.per_worker)
-    for index, device in enumerate(grid.devices):
-        power = power_of(device)
+    for (index, number), model in grid.models.items():
+        device, machine = grid.devices[index], grid.machines[index]
+        has_peak = _peak_per_s(machine, grid.chunk.precision) is not None
+        power = power_under(model, device, machine.relative_clock(grid.chunk.precision)) if has_peak else None
+        own = slice(None), slice(index, index + 1), slice(number, number + 1)
         if power is None:
-            watts[:, index] = device.power_w or np.nan
+            watts[own] = device.power_w or np.nan
             continue
 
-        def of_rows(seconds: Any, index: int = index) -> Any:
-            rows = np.asarray(seconds)[:, index : index + 1][..., indices]
+        def of_rows(seconds: Any, own: tuple[slice, ...] = own) -> Any:
+            rows = np.asarray(seconds)[own][..., indices]
             return broadcast_along(rows, "case", "device", "model", "scaling", "workers", "batch")
 
         alone = Activity(*(of_rows(seconds) if np.ndim(seconds) else seconds for seconds in single.activity))
-        step_s, exchanging_s = time_s[:, index : index + 1], exposed_s[:, index : index + 1]
+        step_s, exchanging_s = time_s[own], exposed_s[own]
         activity = alone.in_larger_step(of_rows(single.time_s), step_s, exchanging_s)
-        watts[:, index : index + 1] = power.watts(activity.shares_of(step_s))
+        watts[own] = power.watts(activity.shares_of(step_s))
     return watts
 
 
@@ -650,6 +698,7 @@ def _make_table(grid: Grid) -> Columns:
         "network": strings([network.name for network, _ in chunk.cases], "case"),
         "gpu": strings([device.gpu for device in chunk.devices], "device"),
         "power_limit_w": numbers([_effective_limit_w(device) for device in grid.devices], "device"),
+        "clock": strings([machine.clock or "" for machine in grid.machines], "device"),
         "precision": strings([chunk.precision]),
         "phase": strings([phase for _, phase in chunk.cases], "case"),
         "sequence_length": numbers(lengths, "case"),
@@ -665,5 +714,6 @@ def _make_table(grid: Grid) -> Columns:
         "answer": strings(answers, "device", "model"),
         "version": strings([__version__]),
         **{name: grid.columns[name].ravel() for name in NUMBER_COLUMNS},
+        "price": strings([price_text(listing, date.today()) for listing in grid.listings], "device"),
         "reason": grid.reason,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import date
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -15,7 +16,7 @@ from ..formats import FORMATS
 from ..machines import find_device
 from ..units import PRECISION_BYTES, format_si
 from ..version import __version__
-from .chunk import BOUND, FORECAST, Columns
+from .chunk import BOUND, FORECAST, Columns, listed_price, price_text
 from .rows import RowSpace, make_columns
 from .space import check_names
 
@@ -26,7 +27,8 @@ Predict = Callable[..., "PipelinePrediction"]
 """Function that predicts a pipeline, with the parameters of `paleo_lite.predict`."""
 
 STRING_COLUMNS = (
-    "network", "gpu", "precision", "weights", "execution", "offload", "image_size", "answer", "version", "reason",
+    "network", "gpu", "precision", "weights", "execution", "offload", "image_size", "answer", "version", "price",
+    "reason",
 )  # fmt: skip
 """Columns of strings of a sweep over pipelines."""
 
@@ -73,7 +75,9 @@ class PictureSpace(RowSpace, msgspec.Struct, frozen=True):
     samples : float
         Number of pictures or videos that hours, cost and energy refer to.
     price_usd_per_h : float or None
-        Price of one device; None uses the price of its hardware file.
+        Price of one device; None uses the price on record.
+    price_of : str or None
+        Cloud whose prices are used, as for `machines.prices.choose_price`.
     hardware_files : tuple of str
         Files with further devices.
     """
@@ -100,6 +104,7 @@ class PictureSpace(RowSpace, msgspec.Struct, frozen=True):
     ring: tuple[int, ...] = (1,)
     samples: float = 1e6
     price_usd_per_h: float | None = None
+    price_of: str | None = None
     hardware_files: tuple[str, ...] = ()
 
     def check(self) -> None:
@@ -213,7 +218,8 @@ def _predict_row(
         needed, usable = (format_si(size, "B") for size in (memory.total_bytes, memory.usable_bytes))
         return {**row, "reason": f"does not fit into memory: needs {needed}, {usable} usable"}
     hours = space.samples / prediction.throughput_per_s / _SECONDS_PER_HOUR
-    price = space.price_usd_per_h or prediction.device.rent_usd_per_h
+    listing = listed_price(prediction.device, space.price_usd_per_h, space.price_of)
+    price = space.price_usd_per_h if listing is None else listing.usd_per_h
     energy_j = prediction.energy_j
     low_s, high_s = prediction.interval or (None, None)
     return {
@@ -228,4 +234,5 @@ def _predict_row(
         "hours": hours,
         "cost": None if price is None else hours * price * prediction.split.devices,
         "energy_j": None if energy_j is None else energy_j * space.samples / sampling.images,
+        "price": price_text(listing, date.today()),
     }

@@ -13,6 +13,7 @@ from ..architectures import find_network, is_network_file
 from ..errors import BadValue, PaleoError
 from ..formats import FORMATS
 from ..machines import find_device
+from ..machines.device import check_clock
 from ..serving.engines import find_engine
 from ..serving.requests import parse_lengths
 from ..units import PRECISION_BYTES
@@ -30,6 +31,8 @@ Serve = Callable[..., "Serving"]
 _SERVER = (
     "networks",
     "gpus",
+    "power_limits_w",
+    "clocks",
     "precisions",
     "weights",
     "tensor",
@@ -42,7 +45,18 @@ _SERVER = (
 
 _DIMENSIONS = (*_SERVER, "rates", "concurrencies")
 
-STRING_COLUMNS = ("network", "gpu", "precision", "weights", "kv_cache", "engine", "answer", "version", "reason")
+STRING_COLUMNS = (
+    "network",
+    "gpu",
+    "clock",
+    "precision",
+    "weights",
+    "kv_cache",
+    "engine",
+    "answer",
+    "version",
+    "reason",
+)
 """Columns of strings of a sweep over servers."""
 
 INTEGER_COLUMNS = (
@@ -85,7 +99,7 @@ WITH_INTERVALS = ("ttft_p50_s", "tpot_p50_s", "latency_p50_s", "output_tokens_pe
 
 def number_columns() -> list[str]:
     """Return the names of all columns of numbers that are not integers, in their order."""
-    names = ["rate_per_s"]
+    names = ["power_limit_w", "rate_per_s"]
     for name in (*LATENCY_COLUMNS, *FIGURE_COLUMNS):
         names.append(name)
         if name in WITH_INTERVALS:
@@ -99,6 +113,8 @@ class ServingChunk(NamedTuple):
     number: int
     network: str
     gpu: str
+    power_limit_w: float | None
+    clock: str | None
     precision: str
     weights: str
     tensor: int
@@ -115,6 +131,8 @@ class ServingSpace(RowSpace, msgspec.Struct, frozen=True):
     ----------
     networks, gpus, precisions : tuple of str
         Names of the registries.
+    power_limits_w, clocks : tuple
+        Power limits in watts and clocks of every device; None for those of its data file.
     weights : tuple of str
         Formats of the weights; empty for the precision.
     tensor, pipeline, replicas : tuple of int
@@ -138,7 +156,9 @@ class ServingSpace(RowSpace, msgspec.Struct, frozen=True):
     link : str or None
         Link between the devices of a replica; by default the fastest of each device.
     price_usd_per_h : float or None
-        Price of one device; None uses the price of its hardware file.
+        Price of one device; None uses the price on record.
+    price_of : str or None
+        Cloud whose prices are used, as for `machines.prices.choose_price`.
     hardware_files : tuple of str
         Files with further devices.
     """
@@ -147,6 +167,7 @@ class ServingSpace(RowSpace, msgspec.Struct, frozen=True):
     dimensions: ClassVar[tuple[str, ...]] = _DIMENSIONS
     inner: ClassVar[tuple[str, ...]] = ("rates", "concurrencies")
     titles: ClassVar[dict[str, str]] = {
+        "power_limits_w": "power limits",
         "weights": "formats of weights",
         "tensor": "tensor degrees",
         "expert_parallel": "expert-parallel degrees",
@@ -159,6 +180,8 @@ class ServingSpace(RowSpace, msgspec.Struct, frozen=True):
 
     networks: tuple[str, ...]
     gpus: tuple[str, ...]
+    power_limits_w: tuple[float | None, ...] = (None,)
+    clocks: tuple[str | None, ...] = (None,)
     precisions: tuple[str, ...] = ("bf16",)
     weights: tuple[str, ...] = ("",)
     tensor: tuple[int, ...] = (1,)
@@ -176,6 +199,7 @@ class ServingSpace(RowSpace, msgspec.Struct, frozen=True):
     seed: int = 0
     link: str | None = None
     price_usd_per_h: float | None = None
+    price_of: str | None = None
     hardware_files: tuple[str, ...] = ()
 
     def check(self) -> None:
@@ -195,6 +219,8 @@ class ServingSpace(RowSpace, msgspec.Struct, frozen=True):
         self.check_axes()
         if (self.rates == (None,)) == (self.concurrencies == (None,)):
             raise BadValue("a sweep over servers needs exactly one of `--rate` and `--concurrency`")
+        for clock in self.clocks:
+            check_clock(clock)
         for rate in self.rates:
             if rate is not None and not rate > 0:
                 raise BadValue(f"`--rate` must be above 0 requests per second (got {rate:g})")
@@ -258,6 +284,8 @@ def _serve_row(
     row: dict[str, Any] = {
         "network": chunk.network,
         "gpu": chunk.gpu,
+        "power_limit_w": chunk.power_limit_w,
+        "clock": chunk.clock,
         "precision": chunk.precision,
         "weights": chunk.weights or chunk.precision,
         "engine": space.policy,
@@ -275,6 +303,8 @@ def _serve_row(
         answer = serve(
             chunk.network,
             gpu=chunk.gpu,
+            power_limit=chunk.power_limit_w,
+            clock=chunk.clock,
             precision=chunk.precision,
             weights=chunk.weights or None,
             tensor=chunk.tensor,
@@ -292,6 +322,7 @@ def _serve_row(
             num_requests=space.num_requests,
             seed=space.seed,
             price=space.price_usd_per_h,
+            price_of=space.price_of,
             hardware_files=space.hardware_files,
         )
     except PaleoError as error:

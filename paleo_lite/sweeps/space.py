@@ -23,6 +23,7 @@ from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES, resolve_strategy
 from ..errors import BadValue, UnknownName
 from ..machines import find_device
+from ..machines.device import check_clock
 from ..result import Result
 from ..timing.models import TIME_MODELS
 from ..timing.optimizers import OPTIMIZERS
@@ -44,6 +45,7 @@ _DIMENSIONS = (
     "networks",
     "gpus",
     "power_limits_w",
+    "clocks",
     "precisions",
     "phases",
     "sequence_lengths",
@@ -84,11 +86,12 @@ class SizedNetwork(NamedTuple):
         return None
 
 
-class LimitedDevice(NamedTuple):
-    """A device by name, and its power limit in watts; None for that of its data sheet."""
+class DeviceSetting(NamedTuple):
+    """A device by name, its power limit in watts and its clock; None for those of its data file."""
 
     gpu: str
     power_limit_w: float | None = None
+    clock: str | None = None
 
 
 class Chunk(NamedTuple):
@@ -97,7 +100,7 @@ class Chunk(NamedTuple):
     number: int
     precision: str
     cases: tuple[tuple[SizedNetwork, str], ...]
-    devices: tuple[LimitedDevice, ...]
+    devices: tuple[DeviceSetting, ...]
     batch_sizes: tuple[int, ...]
 
 
@@ -110,6 +113,8 @@ class Space(Result, msgspec.Struct, frozen=True):
         Names of the registries.
     power_limits_w : tuple of float or None
         Power limits of every device in watts; None for that of its data sheet.
+    clocks : tuple of str or None
+        Clocks of every device, as `machines.Machine` has them; None for that of its data file.
     sequence_lengths : tuple of int or None
         Tokens per sequence for networks that read tokens; in ``decode`` tokens in the KV cache.
     batch_sizes : tuple of int
@@ -127,7 +132,9 @@ class Space(Result, msgspec.Struct, frozen=True):
     samples : float
         Number of samples that hours, cost and energy refer to.
     price_usd_per_h, power_w : float or None
-        Price and power of one device; None uses the price of its hardware file and the power model.
+        Price and power of one device; None uses the price on record and the power model.
+    price_of : str or None
+        Cloud whose prices are used, as for `machines.prices.choose_price`.
     hardware_files : tuple of str
         Files with further devices.
     """
@@ -137,6 +144,7 @@ class Space(Result, msgspec.Struct, frozen=True):
     networks: tuple[str, ...]
     gpus: tuple[str, ...]
     power_limits_w: tuple[float | None, ...] = (None,)
+    clocks: tuple[str | None, ...] = (None,)
     precisions: tuple[str, ...] = ("fp32",)
     phases: tuple[str, ...] = ("inference",)
     sequence_lengths: tuple[int | None, ...] = (None,)
@@ -151,6 +159,7 @@ class Space(Result, msgspec.Struct, frozen=True):
     optimizer: str = "sgd"
     samples: float = 1e6
     price_usd_per_h: float | None = None
+    price_of: str | None = None
     power_w: float | None = None
     hardware_files: tuple[str, ...] = ()
 
@@ -174,6 +183,8 @@ class Space(Result, msgspec.Struct, frozen=True):
         check_names("scaling", self.scalings, SCALINGS)
         check_names("collective", self.collectives, ("", *COLLECTIVES))
         check_names("optimizer", (self.optimizer,), OPTIMIZERS)
+        for clock in self.clocks:
+            check_clock(clock)
         if any(STRATEGIES[resolve_strategy(name)].divides_blocks for name in self.strategies):
             raise BadValue("`sweep` does not support tensor or pipeline parallelism of blocks; use `paleo-lite scale`")
         for name in _DIMENSIONS:
@@ -273,26 +284,31 @@ class Space(Result, msgspec.Struct, frozen=True):
     def _case_groups(self) -> list[tuple[tuple[SizedNetwork, str], ...]]:
         """Networks in phases, grouped by the time model that they need.
 
-        The groups are language models executed layer by layer, other networks executed layer by layer, and text
+        The groups are encoders of text, language models and other networks, executed layer by layer, and text
         generation in an inference engine.
         """
         sizes = list(product(self.networks, self.sequence_lengths))
         other_networks: list[tuple[SizedNetwork, str]] = []
+        text_encoders: list[tuple[SizedNetwork, str]] = []
         language_models: list[tuple[SizedNetwork, str]] = []
         for name, length in sizes:
-            group = language_models if _is_language_model(name) else other_networks
+            group = other_networks
+            if _is_language_model(name):
+                group = language_models
+            elif _is_text_encoder(name):
+                group = text_encoders
             group += [(SizedNetwork(name, length), phase) for phase in self.phases if phase not in GENERATION_PHASES]
         generation = []
         for name, length in sizes:
             generation += [
                 (SizedNetwork(name, length, phase), phase) for phase in self.phases if phase in GENERATION_PHASES
             ]
-        return [tuple(cases) for cases in (other_networks, language_models, generation) if cases]
+        return [tuple(cases) for cases in (other_networks, text_encoders, language_models, generation) if cases]
 
     @property
-    def devices(self) -> tuple[LimitedDevice, ...]:
-        """Every device under every power limit."""
-        return tuple(LimitedDevice(gpu, limit_w) for gpu, limit_w in product(self.gpus, self.power_limits_w))
+    def devices(self) -> tuple[DeviceSetting, ...]:
+        """Every device under every power limit, at every clock."""
+        return tuple(DeviceSetting(*setting) for setting in product(self.gpus, self.power_limits_w, self.clocks))
 
     def max_chunk_lengths(self) -> tuple[int, int, int]:
         """Return the maximum number of cases, devices and batch sizes of a chunk."""
@@ -336,6 +352,11 @@ class Space(Result, msgspec.Struct, frozen=True):
 @lru_cache(4096)
 def _is_language_model(name: str) -> bool:
     return find_network(name).is_language_model
+
+
+@lru_cache(4096)
+def _is_text_encoder(name: str) -> bool:
+    return find_network(name).is_text_encoder
 
 
 def check_names(category: str, names: Iterable[str], valid_names: Collection[str]) -> None:

@@ -5,9 +5,22 @@ The power that it draws follows (`paleo_lite.timing.energy`).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..machines import Device
+    from .models import Terms
+    from .workload import Workload
+
+NARROW_PRECISIONS = ("fp8", "int8", "fp4")
+"""Precisions with fewer than 16 bits."""
+
+WIDE_PRECISIONS = ("fp16", "bf16", "fp32")
+"""Precisions of which the fastest is the measure of the utilisation in narrow ones."""
 
 
 class Shares(NamedTuple):
@@ -19,7 +32,8 @@ class Shares(NamedTuple):
         Shares of the time in which the device computes, moves data of its memory, and exchanges data with others. The
         time of a kernel is divided among its terms in proportion to them.
     utilisation : array_like
-        FLOPs over the peak of the data sheet, over the time.
+        FLOPs over the peak of the data sheet, over the time. An operation on fewer than 16 bits counts as one on 16
+        (`narrow_factor`).
     """
 
     arithmetic: Any = 0.0
@@ -36,7 +50,7 @@ class Activity(NamedTuple):
     arithmetic_s, memory_s, links_s : array_like
         Seconds of arithmetic, of memory traffic and of exchanges.
     peak_s : array_like
-        Seconds that the arithmetic takes at the peak of the data sheet.
+        Seconds that the arithmetic takes at the peak of the data sheet; that of 16 bits if its operands have fewer.
     """
 
     arithmetic_s: Any = 0.0
@@ -91,3 +105,43 @@ def divide_time(device_s: Any, compute_s: Any, memory_s: Any, floor_s: Any = 0.0
     """
     share = device_s / np.maximum(compute_s + memory_s + floor_s, 1e-30)
     return share * compute_s, share * memory_s
+
+
+def narrow_factor(device: Device, precision: str) -> float:
+    """Return the peak of a precision with fewer than 16 bits relative to that of 16 bits; 1 for other precisions.
+
+    Seconds at the peak of the narrow precision times this factor are those at the peak of 16 bits. Measured servers
+    that compute in 8 bits draw as much per operation as those in 16: scales are multiplied, and sums are added in 32
+    bits (`docs/model.md`, Energy).
+
+    Parameters
+    ----------
+    device : Device
+        The device. Without a fast peak of 16 bits, as on Pascal's boards for inference, that of fp32 is the measure.
+    precision : str
+        Precision of the products.
+    """
+    if precision not in NARROW_PRECISIONS:
+        return 1.0
+    wide = [device.find_peak(name).per_s for name in WIDE_PRECISIONS if name in device.precisions]
+    return device.find_peak(precision).per_s / max(wide)
+
+
+def layers_peak_s(bound: Terms, workload: Workload, device: Device) -> NDArray[np.float64]:
+    """Return the seconds that the arithmetic of each layer takes at the peak, as `Activity.peak_s`, shape (layers,).
+
+    Parameters
+    ----------
+    bound : Terms
+        Times at the peaks of the data sheet.
+    workload : Workload
+        The layers, and the precisions of their products.
+    device : Device
+        The device.
+    """
+    factor = narrow_factor(device, workload.precision)
+    products = workload.options.products
+    of_products = factor if products is None else narrow_factor(device, products)
+    factors = np.where(workload.uses_narrow_products, of_products, factor)
+    seconds: NDArray[np.float64] = bound.compute_s.sum(axis=0) * factors
+    return seconds

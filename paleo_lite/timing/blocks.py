@@ -8,6 +8,7 @@ accuracy.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -189,12 +190,8 @@ def use_training_constants(model: TimeModel, constants: TrainingConstants | None
 
 
 def use_all_constants(model: CalibratedModel, constants: TrainingConstants) -> TrainingModel:
-    """Return a model with all constants, also where its kernels have the shipped ones of training."""
-    values = constants.constants
-    if isinstance(model, TrainingModel):
-        shipped = training_constants().constants
-        values = {name: value / shipped[name] if name in SCALED else value for name, value in values.items()}
-    return _replace_parameters(model, constants, values, has_host_constants=True)
+    """Return a model in which the constants replace all parameters of the same names, those in `SCALED` as well."""
+    return _replace_parameters(model, constants, constants.constants, has_host_constants=True, scaled=())
 
 
 def use_kernel_constants(model: TimeModel) -> TimeModel:
@@ -213,11 +210,15 @@ def use_kernel_constants(model: TimeModel) -> TimeModel:
 
 
 def _replace_parameters(
-    model: CalibratedModel, constants: TrainingConstants, values: dict[str, float], has_host_constants: bool
+    model: CalibratedModel,
+    constants: TrainingConstants,
+    values: dict[str, float],
+    has_host_constants: bool,
+    scaled: Collection[str] = SCALED,
 ) -> TrainingModel:
-    """Return a model with these values of constants of transformer training."""
+    """Return a model with these values of constants of transformer training, of which some scale its own."""
     changed = [NAMES.index(name) for name in values]
-    replaced = [NAMES.index(name) for name in values if name not in SCALED]
+    replaced = [NAMES.index(name) for name in values if name not in scaled]
     theta, covariance = model.theta.copy(), model.covariance.copy()
     theta[replaced] = 0.0
     covariance[replaced] = 0.0

@@ -94,6 +94,8 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
         As in `Features`.
     wide : ndarray of bool, shape (entries,)
         Products in 16 bits in a narrower precision, as in `Work.wide`.
+    update_products : ndarray, shape (entries,)
+        As in `Features`.
     products : tuple of (Layer, str)
         A layer and a pass of each entry, which determine the sizes of its matrix product.
     plan : StepPlan
@@ -110,6 +112,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
     work_class: Ints
     pass_number: Ints
     wide: NDArray[np.bool_]
+    update_products: Floats
     products: tuple[tuple[Layer, str], ...]
     plan: StepPlan
 
@@ -150,6 +153,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
             pass_number=self.pass_number[:, None],
             position=np.empty((0, 2), dtype=np.int64),
             wide=self.wide[:, None],
+            update_products=self.update_products[:, None],
         )
         run = self.run[:, None]
         return BatchedStack(
@@ -256,7 +260,7 @@ def stack_cases(cases: Sequence[Case]) -> Stack:
     numbers = np.array([entry[:7] for entry in entries], dtype=np.int64).reshape(-1, 7)
     run_of_entry, piece, work_class, pass_number, num_gradients, is_wide, multiplicity = numbers.T
     counts = np.array([entry.counts for entry in entries], dtype=np.float64).reshape(-1, len(COLUMNS), 2)
-    flops, _, bytes_read, bytes_written, kernels = (counts * multiplicity[:, None, None]).transpose(1, 2, 0)
+    flops, macs, bytes_read, bytes_written, kernels = (counts * multiplicity[:, None, None]).transpose(1, 2, 0)
     fixed, per_sample = np.stack([flops, bytes_read + bytes_written, kernels], axis=1)
     return Stack(
         cases=len(cases),
@@ -269,6 +273,7 @@ def stack_cases(cases: Sequence[Case]) -> Stack:
         work_class=work_class,
         pass_number=pass_number,
         wide=is_wide.astype(bool),
+        update_products=np.where(pass_number == PASS_NUMBERS["update"], 2.0 * macs[0], 0.0),
         products=tuple(entry.product for entry in entries),
         plan=plan_steps(work_class[:, None], pass_number[:, None], run_of_entry[:, None], len(cases)),
     )

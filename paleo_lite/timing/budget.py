@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from datetime import date
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ..errors import BadQuantity, BadValue
-from ..machines import Device
+from ..machines import Device, Price
+from ..machines.prices import choose_price
 from ..units import parse_quantity
 
 
@@ -23,11 +25,29 @@ class Budget(msgspec.Struct, frozen=True):
         Number of epochs.
     price_usd_per_h : float or None
         Price of one device in USD per hour; None if unknown.
+    listing : Price or None
+        Listing that the price comes from; None if it was given.
     """
 
     images: float | None = None
     epochs: float = 1.0
     price_usd_per_h: float | None = None
+    listing: Price | None = None
+
+    @property
+    def row_fields(self) -> dict[str, Any]:
+        """Fields of a row whose hours and cost follow from it."""
+        return {"images": self.images, "epochs": self.epochs, "price_usd_per_h": self.price_usd_per_h}
+
+    def describe_price(self) -> str:
+        """Return the price of a device with who asks it, as text."""
+        if self.price_usd_per_h is None:
+            return "price unknown"
+        return f"{self.price_usd_per_h:g} USD/h" if self.listing is None else self.listing.describe()
+
+    def price_notes(self, today: date) -> list[str]:
+        """Return a note if the price is older than a year."""
+        return [] if self.listing is None else self.listing.notes(today)
 
 
 class Amount(msgspec.Struct, frozen=True):
@@ -113,6 +133,8 @@ def make_budget(
     amount: Amount,
     price: float | str | None = None,
     *,
+    price_of: str | None = None,
+    platform_price: Price | None = None,
     require_cost: bool = False,
     sequence_tokens: int | None = None,
 ) -> Budget:
@@ -126,6 +148,8 @@ def make_budget(
         Samples or tokens, and epochs.
     price : float or str, optional
         USD per hour of one device: ``"0.90 USD/h"``.
+    price_of, platform_price
+        Whose price is the default, as for `machines.prices.choose_price`.
     require_cost : bool
         Whether to raise an error if the cost cannot be computed.
     sequence_tokens : int, optional
@@ -145,13 +169,23 @@ def make_budget(
         raise BadValue(
             "hours and cost need an amount of training: give `--images 1.28M`, `--samples 52k` or `--tokens 15B`"
         )
-    price_usd_per_h = None if device is None else device.rent_usd_per_h
+    check_one_price(price, price_of)
+    listing = None
+    if price is None and device is not None:
+        listing = choose_price(device, price_of, platform_price)
+    price_usd_per_h = None if listing is None else listing.usd_per_h
     if price is not None:
         price_usd_per_h = parse_price(price)
     if price_usd_per_h is None and require_cost:
         name = device.name if device else "the device"
         raise BadValue(f"the price of {name} is unknown: give `--price`, such as '0.90 USD/h'")
-    return Budget(samples, 1.0 if epochs is None else epochs, price_usd_per_h)
+    return Budget(samples, 1.0 if epochs is None else epochs, price_usd_per_h, listing)
+
+
+def check_one_price(price: float | str | None, price_of: str | None) -> None:
+    """Raise an error if both a price and a cloud are requested."""
+    if price is not None and price_of is not None:
+        raise BadValue("`--price` and `--price-of` exclude each other")
 
 
 def parse_price(price: float | str) -> float:
@@ -207,6 +241,8 @@ class TrainingRun(NamedTuple):
         or power are unknown.
     hours_interval, cost_interval, kwh_interval : tuple of float or None
         Their intervals.
+    price : str or None
+        Price of a device, with who asks it; None if unknown.
     """
 
     samples: float
@@ -217,6 +253,7 @@ class TrainingRun(NamedTuple):
     cost_interval: tuple[float, float] | None
     kwh: float | None
     kwh_interval: tuple[float, float] | None
+    price: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""
@@ -277,4 +314,5 @@ def training_run(
         )
         kwh_interval = (kwh * math.exp(-below), kwh * math.exp(above))
     steps = math.ceil(samples / batch_size)
-    return TrainingRun(samples, steps, hours, hours_interval, cost_usd, cost_interval, kwh, kwh_interval)
+    price = None if budget.price_usd_per_h is None else budget.describe_price()
+    return TrainingRun(samples, steps, hours, hours_interval, cost_usd, cost_interval, kwh, kwh_interval, price)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from ..counting import Layer
     from .broadcast import BatchedStack
+    from .energy import Constants
     from .workload import Workload
 
     Floats = NDArray[np.float64]
@@ -195,6 +196,8 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         Fraction, 0 to 1, by which the device's own measurements narrowed the prior of each parameter; None if unknown.
     fp8_relative_efficiency : float
         Fraction of peak of products in fp8 over the fraction of peak of products in the precision of the workload.
+    power_constants : Constants or None
+        Constants of the device's power, fitted to its own watts; None for the shipped ones.
     """
 
     name: ClassVar[str] = "calibrated"
@@ -210,6 +213,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
     notes: tuple[str, ...] = ()
     learned_fraction: Floats | None = None
     fp8_relative_efficiency: float = 1.0
+    power_constants: Constants | None = None
 
     @property
     def residual_variance(self) -> float:
@@ -232,6 +236,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
             features = self._with_narrow_products(features, workload, machine, narrow_precision)
         features = _with_wide_products(features, machine, workload.precision)
         features = _with_upcast_products(features, workload, machine)
+        features = self._with_update_products(features, rates, machine)
         features = self.with_kernel_rates(features, workload, machine)
         entries = EntryTerms(*np.empty((4, *features.flops.shape)))
         run = np.zeros(len(features.flops), dtype=np.int64)
@@ -274,12 +279,28 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         is_narrow = workload.uses_narrow_products[features.position[:, 1]] & (features.pass_number < 3)
         return msgspec.structs.replace(features, padding=features.padding / np.where(is_narrow, speedup, 1.0))
 
+    def _with_update_products(self, features: Features, rates: Rates, machine: Machine) -> Features:
+        """Return the features with fewer FLOPs of updates whose products run in 16 bits on matrix units.
+
+        Implementations of Muon and of Shampoo multiply in bf16 (Jordan et al. 2024). All other arithmetic of an update
+        runs at the vector peak, to which the FLOPs that take as long are relative.
+        """
+        if not features.update_products.any():
+            return features
+        efficiency = float(np.exp(self.theta[_INDEX["efficiency_gemm"]]))
+        speedup = efficiency * rates.sustained_fraction * machine.wide_peak().per_s / rates.vector_per_s
+        saved_flops = features.update_products * (1 - 1 / max(speedup, 1.0))
+        return msgspec.structs.replace(features, flops=features.flops - saved_flops)
+
     def evaluate_many(self, stack: BatchedStack, machine: Machine, precision: str, outputs: RequestedOutputs) -> Times:
         """Time many cases and batch sizes; see `TimeModel.evaluate_many`."""
         features, run, cases, steps = stack.features, stack.run, stack.cases, stack.steps
         rates, values = rates_of(machine, precision), np.exp(self.theta)
         if features.wide.any():
             features = _with_wide_products(features, machine, precision)
+            steps = prepare_steps(features, run, cases, steps.plan)
+        if features.update_products.any():
+            features = self._with_update_products(features, rates, machine)
             steps = prepare_steps(features, run, cases, steps.plan)
         low_s = high_s = pieces_s = activity = None
         wants_entries = outputs.pieces or outputs.activity

@@ -29,7 +29,8 @@ from ..errors import BadFile
 from ..files import read_typed, shipped_folder
 from ..machines import Device
 from .activity import Activity, Shares
-from .models import INTERVAL_LEVEL, QUANTILES
+from .calibrated import CalibratedModel
+from .models import INTERVAL_LEVEL, QUANTILES, TimeModel
 from .power import MIN_FRACTION, memory_group_of, node_nm_of, power_model
 
 if TYPE_CHECKING:
@@ -116,6 +117,20 @@ def energy_model() -> EnergyModel:
             if np.shape(constants.covariance) != (len(PARAMETERS), len(PARAMETERS)):
                 raise BadFile(f"{path}: the covariance of {name} must have {len(PARAMETERS)} rows of as many numbers")
     return model
+
+
+def are_constants(constants: Constants) -> bool:
+    """Return whether constants that were read have the shapes of `PARAMETERS`, and are finite."""
+    count = len(PARAMETERS)
+    if len(constants.theta) != count or [len(row) for row in constants.covariance] != [count] * count:
+        return False
+    return bool(np.isfinite(constants.theta).all() and np.isfinite(constants.covariance).all())
+
+
+def power_under(model: TimeModel, device: Device, relative_clock: float = 1.0) -> Power | None:
+    """Return what a device draws whose times a model predicts: its calibration may have constants of its own."""
+    constants = model.power_constants if isinstance(model, CalibratedModel) else None
+    return power_of(device, relative_clock, constants=constants)
 
 
 def generation_of(device: Device) -> str:
@@ -255,7 +270,12 @@ def below_limit(demand_w: Any, limit_w: Any) -> Any:
     return demand_w / (1 + ratio**SHARPNESS) ** (1 / SHARPNESS)
 
 
-def power_of(device: Device, relative_clock: float = 1.0, model: EnergyModel | None = None) -> Power | None:
+def power_of(
+    device: Device,
+    relative_clock: float = 1.0,
+    model: EnergyModel | None = None,
+    constants: Constants | None = None,
+) -> Power | None:
     """Return what a device draws; None if its power limit is unknown, or it is no GPU of a known process.
 
     Dynamic power is proportional to the clock times the squared voltage, which is proportional to the clock down to the
@@ -268,13 +288,15 @@ def power_of(device: Device, relative_clock: float = 1.0, model: EnergyModel | N
     relative_clock : float
         Locked clock relative to the boost clock.
     model : EnergyModel, optional
-        Constants; the shipped ones by default.
+        Constants of all devices; the shipped ones by default.
+    constants : Constants, optional
+        Constants of this device, fitted to its own watts.
     """
     limit_w, rated_w = device.power_w, device.rated_power_w
     if limit_w is None or rated_w is None or node_nm_of(device) is None:
         return None
     model = energy_model() if model is None else model
-    constants = model.devices.get(device.id) or model.generations.get(generation_of(device))
+    constants = constants or model.devices.get(device.id) or model.generations.get(generation_of(device))
     if constants is None:
         constants = model.others[f"{era_of(device)} {memory_group_of(device)}"]
     lowest_voltage = power_model().low_voltage_slope ** -0.5

@@ -39,7 +39,8 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     """Features of a workload, with one entry for every layer in every pass that launches a kernel.
 
     For many batch sizes at once (`broadcast`), `flops`, `bytes`, `kernels`, `gradients`, `padding` and `tiles` have the
-    shape (entries, batch sizes), and `work_class`, `pass_number` and `wide` the shape (entries, 1).
+    shape (entries, batch sizes), and `work_class`, `pass_number`, `wide` and
+    `update_products` the shape (entries, 1).
 
     Attributes
     ----------
@@ -61,6 +62,8 @@ class Features(msgspec.Struct, frozen=True, eq=False):
         Index of the pass and of the layer of each entry.
     wide : ndarray of bool, shape (entries,)
         Products in 16 bits in a narrower precision, as in `Work.wide`.
+    update_products : ndarray, shape (entries,)
+        Part of the FLOPs of an update that matrix products take, as in Muon; 0 in other passes.
     """
 
     flops: Floats
@@ -73,6 +76,7 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     pass_number: Ints
     position: Ints
     wide: NDArray[np.bool_]
+    update_products: Floats
 
     @property
     def matrix(self) -> NDArray[np.bool_]:
@@ -114,6 +118,7 @@ def features_of(workload: Workload) -> Features:
         pass_number=pass_number,
         position=position,
         wide=wide[layer_index],
+        update_products=np.where(pass_number == 3, 2.0 * work.column("macs", phase, batch_size)[entries], 0.0),
     )
     workload.__dict__["features"] = features
     return features
@@ -135,6 +140,7 @@ def merge_identical_entries(features: Features) -> Features:
         features.work_class,
         features.pass_number,
         features.wide,
+        features.update_products,
     ]
     _, first, multiplicity = np.unique(np.column_stack(columns), axis=0, return_index=True, return_counts=True)
     return Features(
@@ -148,6 +154,7 @@ def merge_identical_entries(features: Features) -> Features:
         pass_number=features.pass_number[first],
         position=features.position[first],
         wide=features.wide[first],
+        update_products=features.update_products[first] * multiplicity,
     )
 
 

@@ -330,7 +330,12 @@ class TwoTermModel:
         is_matrix_pass = np.array([[name != "update"] for name in passes])
         is_matrix_operation = is_matrix_pass & work.matrix
         rates = np.where(is_matrix_operation, matrix_per_s, vector_per_s)
-        compute_s = work.counts_by_pass(phase, batch_size) / rates
+        counts = work.counts_by_pass(phase, batch_size)
+        compute_s = counts / rates
+        if "update" in passes:  # Muon and Shampoo multiply in 16 bits on matrix units
+            products = np.minimum(2 * work.column("macs", "update", batch_size), counts[passes.index("update")])
+            wide_per_s = max(machine.wide_peak().per_s, vector_per_s)
+            compute_s[passes.index("update")] -= products[0] * (1 / vector_per_s - 1 / wide_per_s)
         memory_s = work.column("bytes", phase, batch_size) / machine.device.bandwidth_bytes_per_s
         return Terms(
             passes,
@@ -348,6 +353,10 @@ class TwoTermModel:
             matrix_per_s = np.where(features.wide, machine.wide_peak().per_s, matrix_per_s)
         rates = np.where(features.matrix, matrix_per_s, machine.vector_peak(precision).per_s)
         compute_s, memory_s = features.flops / rates, features.bytes / machine.device.bandwidth_bytes_per_s
+        if features.update_products.any():
+            vector_per_s = machine.vector_peak(precision).per_s
+            wide_per_s = max(machine.wide_peak().per_s, vector_per_s)
+            compute_s = compute_s - features.update_products * (1 / vector_per_s - 1 / wide_per_s)
         seconds = self.time_s(compute_s, memory_s)
         pieces_s = stack.sum_by_piece(seconds) if outputs.pieces else None
         activity = None

@@ -23,6 +23,8 @@ from ..version import __version__
 from .activity import Activity
 from .attention import EAGER
 from .diffusion import DiffusionConstants, diffusion_constants, pipeline_model
+from .energy import Power
+from .facility import Facility, SiteEnergy
 from .memory import memory_coefficients, model_bytes, usable_bytes
 from .models import QUANTILES, TimeModel, interval_of
 from .offload import host_bandwidth_bytes_per_s
@@ -110,8 +112,6 @@ class PartPrediction(NamedTuple):
         The part.
     prediction : Prediction
         Prediction of one run.
-    activity : Activity
-        What the device does in one run, at the rates of the calibrated model.
     runs : int
         Number of runs for a batch.
     transfer_s : float
@@ -126,7 +126,6 @@ class PartPrediction(NamedTuple):
 
     part: Part
     prediction: Prediction
-    activity: Activity
     runs: int
     transfer_s: float = 0.0
     split_s: float | None = None
@@ -149,17 +148,13 @@ class PartPrediction(NamedTuple):
         return self.runs * self.prediction.bound_s / self.devices
 
     @property
-    def energy_j(self) -> float | None:
-        """Joules of all runs, of all devices; None if unknown.
-
-        The work takes the same joules whatever bounds it, so that what a run takes longer than the calibrated model,
-        and what several devices exchange and wait, draws idle power.
-        """
-        power = self.prediction.power
-        if power is None:
-            return None
-        activity = self.activity.times(1 / self.devices)
-        return self.groups * self.runs * self.devices * float(power.watts(activity.shares_of(self.run_s))) * self.run_s
+    def activity(self) -> Activity:
+        """What one device does in all runs; while others are waited for, it exchanges data."""
+        alone = self.prediction.activity
+        if self.split_s is not None:
+            divided_s = min(self.prediction.time_s / self.devices, self.split_s)
+            alone = alone.in_larger_step(self.prediction.time_s, self.split_s, exchanging_s=self.split_s - divided_s)
+        return alone.times(self.runs)
 
     @property
     def parameters_bytes(self) -> int:
@@ -216,6 +211,8 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
         Memory of the pipeline.
     notes : tuple of str
         Caveats.
+    facility : Facility or None
+        What surrounds the devices, for the energy at the meter.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.pipelines:pipeline_page"
@@ -226,6 +223,7 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
     parts: tuple[PartPrediction, ...]
     memory: PipelineMemory
     notes: tuple[str, ...] = ()
+    facility: Facility | None = None
 
     @property
     def pipeline(self) -> Pipeline:
@@ -292,17 +290,61 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
         """Pictures or videos per second."""
         return self.sampling.images / self.time_s
 
+    @cached_property
+    def activity(self) -> Activity:
+        """What one device does in the batch."""
+        total = Activity()
+        for part in self.parts:
+            total = total.plus(part.activity)
+        return total
+
+    @cached_property
+    def power(self) -> Power | None:
+        """What a device draws; None if its power limit or process is unknown."""
+        return self.parts[0].prediction.power
+
+    @property
+    def power_w(self) -> float | None:
+        """Average power of a device in watts; None if unknown."""
+        return None if self.power is None else float(self.power.watts(self.activity.shares_of(self.time_s)))
+
+    @property
+    def power_interval_w(self) -> tuple[float, float] | None:
+        """90% interval of the power of a device in watts; None if the power is unknown."""
+        if self.power is None:
+            return None
+        low_w, high_w = self.power.interval_w(self.activity.shares_of(self.time_s))
+        return float(low_w), float(high_w)
+
     @property
     def energy_j(self) -> float | None:
         """Joules of the batch, of all devices alone; None if unknown."""
-        total_j = 0.0
-        for part in self.parts:
-            energy_j = part.energy_j
-            if energy_j is None:
-                return None
-            # Parts that are not split run on every device.
-            total_j += energy_j if part.split_s is not None else self.split.devices * energy_j
-        return total_j
+        return None if self.power_w is None else self.split.devices * self.power_w * self.time_s
+
+    @property
+    def energy_interval_j(self) -> tuple[float, float] | None:
+        """90% interval of the joules, from those of the time and of the power; None without one."""
+        if self.power is None or self.interval is None:
+            return None
+        low_j, high_j = self.power.energy_interval_j(self.activity, self.time_s, self.interval)
+        return self.split.devices * low_j, self.split.devices * high_j
+
+    @property
+    def parts_energy_j(self) -> list[float] | None:
+        """Joules of each part, of all devices; they share those of the batch as they would draw without a limit."""
+        if self.power is None or self.energy_j is None:
+            return None
+        demand_j = [
+            float(self.power.demand_w(part.activity.shares_of(part.time_s))) * part.time_s for part in self.parts
+        ]
+        return [self.energy_j * joules / sum(demand_j) for joules in demand_j]
+
+    @property
+    def site(self) -> SiteEnergy | None:
+        """Energy of the batch at the meter, and what it costs; None if not requested, or the power is unknown."""
+        if self.facility is None or self.energy_j is None:
+            return None
+        return self.facility.site_energy(self.energy_j, self.split.devices * self.time_s)
 
     @cached_property
     def deviation(self) -> float | None:
@@ -351,7 +393,8 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
         return 2 * self.macs / self.denoiser.prediction.peak.per_s / self.split.devices / self.time_s
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one dict per part: its role, network, runs, samples, MACs per run, seconds, share and bytes."""
+        """Return a dict per part: its role, network, runs, samples, MACs per run, seconds, share, joules and bytes."""
+        parts_energy_j: Sequence[float | None] = self.parts_energy_j or [None] * len(self.parts)
         return [
             {
                 "part": part.part.role,
@@ -364,10 +407,10 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
                 "time_s": part.time_s,
                 "share": part.time_s / self.time_s,
                 "bound_s": part.bound_s,
-                "energy_j": part.energy_j,
+                "energy_j": energy_j,
                 "parameters_bytes": part.parameters_bytes,
             }
-            for part in self.parts
+            for part, energy_j in zip(self.parts, parts_energy_j, strict=True)
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -393,7 +436,11 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
             "interval": None if self.interval is None else list(self.interval),
             "intervals": {level: list(interval) for level, interval in self.intervals.items()} or None,
             "throughput_per_s": self.throughput_per_s,
+            "power_w": self.power_w,
+            "power_interval_w": None if self.power_interval_w is None else list(self.power_interval_w),
             "energy_j": self.energy_j,
+            "energy_interval_j": None if self.energy_interval_j is None else list(self.energy_interval_j),
+            "site": None if self.site is None else self.site.to_dict(),
             "macs": self.macs,
             "mfu": self.mfu,
             "parameters": self.parameters,
@@ -453,15 +500,32 @@ def _predict_part(
         runs = _one_of_two_predictions(run, runs)
     workload = run.workload(runs)
     model = model_in(workload.precision)
-    prediction = predict(workload, machine, model)
-    part = PartPrediction(runs.part, prediction, prediction.activity, runs.runs)
-    if not is_denoiser:
+    if is_denoiser:
+        model = pipeline_model(model, machine.device, constants)
+    return _split_part(PartPrediction(runs.part, predict(workload, machine, model), runs.runs), run.split, constants)
+
+
+def _split_part(part: PartPrediction, split: SequenceSplit, constants: DiffusionConstants) -> PartPrediction:
+    """Return the prediction of a part on several devices: they share the denoiser's sequence."""
+    if part.part.role != "denoiser" or split.devices == 1:
         return part
-    part = part._replace(prediction=predict(workload, machine, pipeline_model(model, machine.device, constants)))
-    if run.split.devices == 1:
-        return part
-    split_s = split_time_s(part.prediction, run.split, constants.sequence)
-    return part._replace(split_s=split_s, devices=run.split.sequence_devices, groups=run.split.guidance)
+    split_s = split_time_s(part.prediction, split, constants.sequence)
+    return part._replace(split_s=split_s, devices=split.sequence_devices, groups=split.guidance)
+
+
+def on_several_devices(prediction: PipelinePrediction, split: SequenceSplit) -> PipelinePrediction:
+    """Return the prediction of the same batch on several devices, from that on one with all parameters resident.
+
+    Raises
+    ------
+    BadValue
+        If the split divides the predictions of guidance, of which each group computes another batch.
+    """
+    if split.guidance > 1:
+        raise BadValue("groups of devices for guidance compute another batch: predict the pipeline with them instead")
+    parts = tuple(_split_part(part, split, diffusion_constants()) for part in prediction.parts)
+    run = msgspec.structs.replace(prediction.run, split=split)
+    return msgspec.structs.replace(prediction, run=run, parts=parts)
 
 
 def _one_of_two_predictions(run: PipelineRun, runs: PartRuns) -> PartRuns:

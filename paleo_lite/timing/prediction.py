@@ -18,8 +18,8 @@ from ..machines.device import CLOCKS
 from ..result import Result
 from ..units import format_interval, format_si, parse_quantity
 from ..version import __version__
-from .activity import Activity, Shares, divide_time
-from .energy import Power, power_of
+from .activity import Activity, Shares, divide_time, layers_peak_s
+from .energy import Power, power_under
 from .facility import Facility, SiteEnergy
 from .generating import STATIC_BATCH_NOTE, generation_dict, tokens_per_s
 from .models import DIRECT_PRECISIONS, QUANTILES, PeakModel, RooflineModel, Terms, TimeModel, interval_of
@@ -366,7 +366,12 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def activity(self) -> Activity:
         """What the device does in the step."""
-        return self.terms.activity(float((self.bound_terms or self.terms).compute_s.sum()))
+        return self.terms.activity(float(self._layers_peak_s.sum()))
+
+    @property
+    def _layers_peak_s(self) -> NDArray[np.float64]:
+        """Seconds of each layer's arithmetic at the peak of the data sheet, as `Activity.peak_s`, shape (layers,)."""
+        return layers_peak_s(self.bound_terms or self.terms, self.workload, self.device)
 
     @cached_property
     def power(self) -> Power | None:
@@ -375,7 +380,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         if self.machine.clock is not None:
             default_machine = msgspec.structs.replace(self.machine, clock=None)
             relative_clock = self.peak.per_s / self.model.peak(default_machine, self.precision).per_s
-        return power_of(self.device, relative_clock)
+        return power_under(self.model, self.device, relative_clock)
 
     @property
     def shares(self) -> Shares:
@@ -626,7 +631,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         divided = divide_time(terms.layers_s / terms.host_slowdown, terms.compute_s, terms.memory_s, floor_s)
         arithmetic_s, memory_s = (seconds.sum(axis=0) for seconds in divided)
         layers_s = terms.layers_s.sum(axis=0)
-        activity = Activity(arithmetic_s, memory_s, peak_s=(self.bound_terms or terms).compute_s.sum(axis=0))
+        activity = Activity(arithmetic_s, memory_s, peak_s=self._layers_peak_s)
         demand_j = power.demand_w(activity.shares_of(layers_s)) * layers_s
         energy_j: NDArray[np.float64] = self.energy_j * demand_j / (demand_j.sum() + power.idle_w * terms.overhead_s)
         return energy_j

@@ -30,6 +30,9 @@ class TrainingRecipe(NamedTuple):
         Bytes moved per element of an input, or of a gradient, of a product to quantize it for all its uses.
     saved_bytes : float
         Bytes per element of an input that is saved for the gradient of the weight.
+    expert_kernels : int
+        Kernels that a product of one expert launches: the product, one that quantizes, and one for each block-scaled
+        input that brings its scales into the order of the matrix units (Transformer Engine's ``swizzle``).
     capabilities : tuple of str
         Beginnings of the compute capabilities of the devices that multiply such numbers; empty for all with the peak.
     description, source : str
@@ -38,6 +41,7 @@ class TrainingRecipe(NamedTuple):
     products: str
     quantized_bytes: float
     saved_bytes: float
+    expert_kernels: int
     capabilities: tuple[str, ...]
     description: str
     source: str
@@ -48,6 +52,7 @@ TRAINING_RECIPES = {
         products="fp8",
         quantized_bytes=2 + 2 + 2 * 1,  # maximum, read, written twice
         saved_bytes=1,
+        expert_kernels=2,
         capabilities=(),
         description="E4M3 and E5M2 with a scale per tensor, from its maximum",
         source="Micikevicius et al. 2022, FP8 formats for deep learning; Transformer Engine, Float8CurrentScaling",
@@ -56,6 +61,7 @@ TRAINING_RECIPES = {
         products="fp8",
         quantized_bytes=2 + 2 * (1 + 1 / 32),
         saved_bytes=1 + 1 / 32,
+        expert_kernels=4,
         capabilities=("10.", "12.", "gfx95"),
         description="E4M3 with an 8-bit exponent per 32 numbers, for weights, activations and gradients",
         source="Mishra et al. 2025, Recipes for pre-training LLMs with MXFP8; Transformer Engine, MXFP8BlockScaling",
@@ -64,6 +70,7 @@ TRAINING_RECIPES = {
         products="fp4",
         quantized_bytes=2 + 2 + 2 * (1 / 2 + 1 / 16),
         saved_bytes=1 / 2 + 1 / 16,
+        expert_kernels=4,
         capabilities=("10.", "12."),
         description="E2M1 with an E4M3 scale per 16 numbers and a scale per tensor",
         source="NVIDIA 2025, Pretraining large language models with NVFP4; Transformer Engine, NVFP4BlockScaling",

@@ -17,6 +17,7 @@ from ..files import read_typed, shipped_folder
 from ..machines import Device
 from .blocks import TrainingConstants, TrainingModel, use_all_constants
 from .calibrated import NAMES, CalibratedModel
+from .expert_kernels import EXPERT_KERNELS
 from .models import TimeModel
 from .training_recipes import TRAINING_RECIPES
 
@@ -40,12 +41,16 @@ class StackConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     kernels : TrainingConstants
-        Constants of kernels and host; see `paleo_lite.timing.blocks`.
+        Constants of kernels and host; see `paleo_lite.timing.blocks`. Here ``share_other`` is the share of the memory
+        bandwidth itself that kernels reach on every device.
     relative_efficiency : dict of str to float
         Share of their peak that the products of each recipe reach, over that of products in bf16.
     kind_efficiency : dict of str to float
-        Share of the peak that layers of a kind reach, over that of their class of work: grouped products of experts,
-        and scans of state-space mixers.
+        Share of the peak that layers of a kind reach, over that of their class of work: scans of state-space mixers.
+    expert_efficiency : dict of str to float
+        The same for grouped products, by implementation in `expert_kernels.EXPERT_KERNELS`.
+    expert_launch_s : float
+        Time that each kernel of an expert of its own takes beside its work.
     half_expert_size : float
         Smaller dimension of an expert's matrix at which grouped products reach half of their share.
     tensor_overlap : float
@@ -57,6 +62,8 @@ class StackConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernels: TrainingConstants
     relative_efficiency: dict[str, float]
     kind_efficiency: dict[str, float]
+    expert_efficiency: dict[str, float]
+    expert_launch_s: float
     half_expert_size: float
     tensor_overlap: float
     expert_overlap: float
@@ -80,6 +87,9 @@ def stack_constants() -> StackConstants:
     missing = TRAINING_RECIPES.keys() - constants.relative_efficiency.keys()
     if missing:
         raise BadFile(f"{path}: relative_efficiency has no {min(missing)}")
+    missing = EXPERT_KERNELS.keys() - constants.expert_efficiency.keys()
+    if missing:
+        raise BadFile(f"{path}: expert_efficiency has no {min(missing)}")
     for name in ("tensor_overlap", "expert_overlap"):
         if not 0 <= getattr(constants, name) <= 1:
             raise BadFile(f"{path}: {name} must be between 0 and 1 (got {getattr(constants, name):g})")
@@ -96,7 +106,9 @@ def supports_stack(device: Device, is_fully_sharded: bool = False) -> bool:
     return device.vendor == "NVIDIA" and major.isdigit() and int(major) >= first
 
 
-def use_stack_constants(model: TimeModel, recipe: str | None, constants: StackConstants | None = None) -> TimeModel:
+def use_stack_constants(
+    model: TimeModel, recipe: str | None, constants: StackConstants | None = None, expert_kernels: str = "separate"
+) -> TimeModel:
     """Return a calibrated model with the constants of the stack; return other models unchanged.
 
     Parameters
@@ -105,6 +117,8 @@ def use_stack_constants(model: TimeModel, recipe: str | None, constants: StackCo
         Recipe of the products, one of `TRAINING_RECIPES`; None for bf16.
     constants : StackConstants, optional
         Default: the shipped ones.
+    expert_kernels : str
+        Implementation of grouped products, one of `expert_kernels.EXPERT_KERNELS`.
     """
     if not isinstance(model, CalibratedModel) or (isinstance(model, TrainingModel) and model.has_host_constants):
         return model
@@ -113,6 +127,9 @@ def use_stack_constants(model: TimeModel, recipe: str | None, constants: StackCo
     return msgspec.structs.replace(
         tuned,
         fp8_relative_efficiency=1.0 if recipe is None else constants.relative_efficiency[recipe],
-        kind_efficiency=constants.kind_efficiency,
+        kind_efficiency={
+            **constants.kind_efficiency,
+            "grouped_matmul": constants.expert_efficiency[expert_kernels],
+        },
         half_expert_size=constants.half_expert_size,
     )

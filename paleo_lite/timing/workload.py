@@ -526,7 +526,7 @@ def with_update(work: Work, layers: Sequence[Layer], precision: str, options: Tr
     """
     optimizer = OPTIMIZERS[options.optimizer]
     update = PASSES.index("update")
-    flops, read, written = (COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written"))
+    flops, macs, read, written = (COLUMNS.index(name) for name in ("flops", "macs", "bytes_read", "bytes_written"))
     fixed = work.fixed.copy()
     parameters = fixed[flops, update] // 2  # plain gradient descent takes 2 FLOPs per parameter
     state_elements = parameters * optimizer.state_per_parameter
@@ -537,6 +537,7 @@ def with_update(work: Work, layers: Sequence[Layer], precision: str, options: Tr
             cost = update_cost(optimizer, layers[index], tables)
             state_elements[index] = cost.state_elements
             update_flops[index] = cost.flops + cost.product_flops
+            fixed[macs, update, index] = cost.product_flops // 2  # the only multiply-accumulates of an update
     number_bytes = element_bytes(precision)
     state_bytes = state_elements * bytes_per_state(options, precision)
     gradient_bytes = number_bytes

@@ -9,7 +9,6 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,6 +16,7 @@ import msgspec
 import streamlit as st
 
 from ..api.charted import memory_ranges as run_memory_ranges
+from ..api.local import advise_local
 from ..api.prediction import predict as run_any_prediction
 from ..api.prediction import predict_network as run_prediction
 from ..api.scaling import scale_network as run_scale
@@ -27,6 +27,7 @@ from ..calibration.store import read_calibration, shipped_calibrations
 from ..counting import GENERATION_PHASES
 from ..distributed.table import ScaleTable
 from ..errors import BadFile, PaleoError
+from ..local.advise import LocalAdvice
 from ..machines import Device, list_devices
 from ..serving.answers import Serving
 from ..timing import Prediction
@@ -127,7 +128,7 @@ def file_name(name: str) -> str:
     return last[-100:] or "file"
 
 
-CACHED_ANSWERS, CACHED_PROFILES, CACHED_NETWORKS = 200, 4, 8
+CACHED_ANSWERS, CACHED_PROFILES = 200, 4
 """Cached results of all sessions; the result of a profile can be several megabytes."""
 
 _T = TypeVar("_T")
@@ -216,17 +217,11 @@ def _memory_ranges(
     return ranges
 
 
-@lru_cache(CACHED_NETWORKS)
-def _find_network(name: str) -> Network:
-    """Return a shipped network; its cached counts serve all devices and batch sizes."""
-    return find_network(name)
-
-
 def _resolve_arguments(question: tuple[tuple[str, Any], ...], uploaded: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call, with uploaded objects and the network in place of their names."""
     arguments = {**dict(question), **uploaded}
     if isinstance(arguments["network"], str):
-        arguments["network"] = _find_network(arguments["network"])
+        arguments["network"] = find_network(arguments["network"])
     return arguments
 
 
@@ -245,14 +240,14 @@ def _uploaded_arguments(question: dict[str, Any]) -> tuple[dict[str, Any], tuple
 def reads_sequences(view: View) -> bool:
     """Return whether the network reads a sequence of tokens."""
     uploaded, _ = own_files().network.get(view.network, (None, ""))
-    network = uploaded or _find_network(view.network)
+    network = uploaded or find_network(view.network)
     return network.lengths is not None and network.tokens is not None
 
 
 def writes_text(view: View) -> bool:
     """Return whether the network is a language model that writes text."""
     uploaded, _ = own_files().network.get(view.network, (None, ""))
-    return (uploaded or _find_network(view.network)).is_language_model
+    return (uploaded or find_network(view.network)).is_language_model
 
 
 def _length_arguments(view: View) -> dict[str, Any]:
@@ -417,6 +412,20 @@ def _pictures(
 ) -> PipelinePrediction:
     """Predict a pipeline; the arguments without an underscore are the key of the cache."""
     return cast(PipelinePrediction, run_any_prediction(pipeline, **{**dict(question), **_uploaded}))
+
+
+def advise(view: View, gpus: Sequence[str], weights: str | None = None) -> LocalAdvice:
+    """Return the ranking of devices under llama.cpp, or of the formats of a single one.
+
+    Raises
+    ------
+    PaleoError
+    """
+    question = {"network": view.network, "context": view.context}
+    uploaded, _ = _uploaded_arguments(question)
+    found = devices()
+    arguments = _resolve_arguments(tuple(question.items()), uploaded)
+    return advise_local(gpus=[found[gpu] for gpu in gpus], weights=[weights] if weights else None, **arguments)
 
 
 class ProfileAnswer(msgspec.Struct, frozen=True):

@@ -12,6 +12,8 @@ from ..counting import GENERATION_PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
+from ..gguf_types import MIXTURES
+from ..local.contents import DEFAULT_WEIGHTS
 from ..machines import read_links
 from ..serving.engines import ENGINES
 from ..timing import TIME_MODELS
@@ -147,6 +149,8 @@ def draw_controls(view: View) -> None:
         _draw_serving()
     if view.view == "pictures":
         _draw_pictures()
+    if view.view == "local":
+        _draw_local()
 
 
 def _draw_scaling(view: View) -> None:
@@ -217,6 +221,19 @@ def _draw_pictures() -> None:
     st.number_input("Frames", 0, FRAMES_AT_MOST, key=KEY + "frames", help="Of a video; 0: those of the pipeline.")
     st.number_input("Pictures or videos", 1, PICTURES_AT_MOST, key=KEY + "pictures", help="In one batch.")
     st.selectbox("Parameters", list(PIPELINE_OFFLOADS), key=KEY + "offload", help="none: all parts on the device.")
+
+
+def _draw_local() -> None:
+    """Draw the controls of the view of one's own machine."""
+    st.subheader("llama.cpp", anchor=False)
+    st.selectbox(
+        "Format",
+        ["", *MIXTURES],
+        key=KEY + "weights",
+        format_func=lambda name: f"{name}: {MIXTURES[name].description}" if name else DEFAULT_WEIGHTS,
+        help="In which the devices are compared.",
+    )
+    st.number_input("Context", 1, TOKENS_AT_MOST, key=KEY + "context", help="Tokens in the KV cache.")
 
 
 def _draw_uploads() -> None:

@@ -12,7 +12,7 @@ from .answers import own_files
 from .controls import draw_controls, draw_switch, keep_controls, read_controls, set_controls
 from .show import escape_markdown
 from .view import View, read_query
-from .views import batch_view, pictures_view, profile_view, scale_view, serve_view, time_view
+from .views import batch_view, local_view, pictures_view, profile_view, scale_view, serve_view, time_view
 
 DRAW: dict[str, Callable[[View], None]] = {
     "time": time_view,
@@ -20,6 +20,7 @@ DRAW: dict[str, Callable[[View], None]] = {
     "scaling": scale_view,
     "serving": serve_view,
     "pictures": pictures_view,
+    "local": local_view,
     "profile": profile_view,
 }
 _COMPACT = (

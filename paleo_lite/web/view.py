@@ -25,6 +25,7 @@ VIEWS = {
     "scaling": "Scaling",
     "serving": "Serving",
     "pictures": "Pictures",
+    "local": "Own machine",
     "profile": "Profile",
 }
 SCALING_PHASES = ("training", *GENERATION_PHASES)
@@ -84,6 +85,10 @@ class View(msgspec.Struct, frozen=True):
         Pictures or videos in a batch.
     offload : str
         Placement of the pipeline's parameters.
+    weights : str
+        Format of llama.cpp; empty for the usual one.
+    context : int
+        Tokens in the KV cache under llama.cpp.
     """
 
     view: str = "time"
@@ -119,6 +124,8 @@ class View(msgspec.Struct, frozen=True):
     frames: int = 0
     pictures: int = 1
     offload: str = "none"
+    weights: str = ""
+    context: int = 4096
 
     def normalized(self) -> View:
         """Return it with a phase that it offers, and an empty `shown` if it is the first device or not selected."""
@@ -189,6 +196,13 @@ class View(msgspec.Struct, frozen=True):
         if self.offload != "none":
             words += ["--offload", self.offload]
         return shlex.join([*words, "--memory", *_hardware_options(files)])
+
+    def local_command(self, gpus: Sequence[str], *files: str) -> str:
+        """Return the command of the same ranking under llama.cpp, with additional hardware files."""
+        words = ["paleo-lite", "predict", self.network, "--gpu", ",".join(gpus), "--execution", "llama.cpp"]
+        words += ["--context", str(self.context), "--advise"]
+        words += ["--weights", self.weights] if self.weights and len(gpus) > 1 else []
+        return shlex.join([*words, *_hardware_options(files)])
 
     def _length_options(self) -> list[str]:
         option = "--context" if self.phase == "decode" else "--sequence-length"
@@ -314,6 +328,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "frames": lambda text: 0 if text == "0" else Integer(FRAMES_AT_MOST)(text),
     "pictures": Integer(PICTURES_AT_MOST),
     "offload": Names("offload of a pipeline", ".timing.pipelines:PIPELINE_OFFLOADS"),
+    "weights": _optional(Names("format of the weights", ".gguf_types:MIXTURES")),
+    "context": Integer(TOKENS_AT_MOST),
 }
 """Parser of each query parameter.
 

@@ -8,9 +8,11 @@ import streamlit as st
 from ..calibration.side_by_side import Predictions
 from ..counting import GENERATION_PHASES
 from ..distributed.table import ScaleRow
+from ..local.contents import DEFAULT_WEIGHTS
 from ..profiles.detect import READERS, load_reader
 from ..reporting.charts.devices import batch_chart, devices_chart
 from ..reporting.charts.layers import kind_chart, layer_chart, pass_chart, prediction_title
+from ..reporting.charts.local import local_chart
 from ..reporting.charts.profiles import class_chart, kernel_roofline, timeline_chart
 from ..reporting.charts.roofline import prediction_roofline
 from ..reporting.charts.scaling import scaling_chart
@@ -18,6 +20,7 @@ from ..reporting.charts.serving import serving_chart
 from ..reporting.document import Document, Table
 from ..reporting.efficiency import efficiency_page
 from ..reporting.kernels import kernels_page
+from ..reporting.local import advice_page
 from ..reporting.pipelines import pipeline_page
 from ..reporting.predictions import headline, layer_table, memory_fact, memory_tables, prediction_page
 from ..reporting.scale import scale_page
@@ -27,6 +30,7 @@ from ..timing import Prediction, describe_model
 from ..units import format_interval, format_number, format_si
 from .answers import (
     Failure,
+    advise,
     devices,
     named_device,
     own_device_files,
@@ -219,6 +223,32 @@ def pictures_view(view: View) -> None:
         st.markdown(f"**{escape_markdown(page.title)}**")
         show_document(page, f"{view.generator}-{gpu}")
         st.code(view.pictures_command(gpu, *own_device_files(gpu)), language="bash", wrap_lines=True)
+
+
+def local_view(view: View) -> None:
+    """Show a language model under llama.cpp: the devices in one format, and the formats on one of them."""
+    if not writes_text(view):
+        st.info("llama.cpp needs a language model that writes text, such as llama-3.1-8b.")
+        return
+    rankings = [list(view.gpu)] if len(view.gpu) > 1 else []
+    for gpus in rankings:
+        _show_advice(view, gpus, view.weights or DEFAULT_WEIGHTS)
+    draw_shown(view)
+    _show_advice(view, [view.device], None)
+
+
+def _show_advice(view: View, gpus: list[str], weights: str | None) -> None:
+    """Show a ranking, its chart and its command."""
+    advice = try_call(lambda: advise(view, gpus, weights))
+    if isinstance(advice, Failure):
+        st.error(escape_markdown(advice.reason))
+        return
+    page = advice_page(advice)
+    st.markdown(f"**{escape_markdown(page.title)}**")
+    show_chart(lambda: local_chart(advice))
+    show_document(page, f"{view.network}-{advice.by}")
+    files = [file for gpu in gpus for file in own_device_files(gpu)]
+    st.code(view.local_command(gpus, *files), language="bash", wrap_lines=True)
 
 
 def _reorder_columns(table: Table) -> Table:

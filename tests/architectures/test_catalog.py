@@ -222,21 +222,6 @@ def test_all_networks_are_listed():
     assert all(Path(name).name == name for name in network_names())
 
 
-@pytest.mark.slow
-def test_a_factory_may_use_torchvision(tmp_path):
-    """In a fresh process, in which torchvision is not imported yet: ResNet-18 has 11,689,512 parameters."""
-    (tmp_path / "uses_torchvision.py").write_text(
-        "import torchvision\n\ndef make():\n    return torchvision.models.resnet18()\n"
-    )
-    code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from paleo_lite.architectures import trace_factory\n"
-        "for factory in ('uses_torchvision:make', 'torchvision.models:resnet18'):\n"
-        "    print(trace_factory(factory, [(3, 64, 64)]).parameters)\n"
-    )
-    assert run(code).split() == ["11689512", "11689512"]
-
-
 def test_a_file_that_is_no_network_is_named_as_such(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("picture.png").write_bytes(b"\x89PNG")

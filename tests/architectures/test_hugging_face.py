@@ -57,7 +57,7 @@ def test_missing_files_are_not_downloaded(tmp_path):
 
 
 @pytest.mark.slow
-def test_other_model_types_are_traced(folder):
+def test_other_model_types_are_traced(folder, traced_here):
     """Per block queries, keys, values, output, two feed-forward layers and attention of all tokens; then the head."""
     pytest.importorskip("torch")
     path = folder(XGLM)
@@ -74,7 +74,7 @@ def test_other_model_types_are_traced(folder):
 
 
 @pytest.mark.slow
-def test_other_decoders_are_traced_in_every_phase(folder):
+def test_other_decoders_are_traced_in_every_phase(folder, traced_here):
     """A prompt of 50 tokens, and a token that attends to 51: attention multiplies twice per key, the head once."""
     pytest.importorskip("transformers")
     reference = f"hf:{folder(XGLM)}"
@@ -106,7 +106,7 @@ def test_a_mixture_of_experts_is_traced_in_16_bits(options):
 
 
 @pytest.mark.slow
-def test_config_may_name_models_only(folder):
+def test_config_may_name_models_only(folder, traced_here):
     pytest.importorskip("transformers")
     pytest.importorskip("torch")
     for named in ("pipeline", "AutoConfig", "__doc__", "NoModel"):

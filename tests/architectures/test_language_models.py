@@ -7,7 +7,8 @@ architectures/language_models/family.py, architectures/language_models/records/d
 architectures/language_models/records/established.py, architectures/language_models/records/gemma.py,
 architectures/language_models/records/hybrids.py, architectures/language_models/records/mixtures.py,
 architectures/language_models/records/qwen.py, architectures/language_models/recurrence.py,
-architectures/language_models/feed_forward.py, architectures/language_models/keys.py,
+architectures/language_models/feed_forward.py, architectures/language_models/head_experts.py,
+architectures/language_models/keys.py, architectures/language_models/shared_transformer.py,
 architectures/language_models/norms.py, architectures/language_models/state_space.py,
 architectures/language_models/traits.py.
 """
@@ -224,6 +225,12 @@ WITHOUT_ATTENTION = {
     }),
     "recurrent_gemma": Case({"num_hidden_layers": 3, "lru_width": 64, "attention_window_size": 64}),
     "rwkv": Case({"attention_hidden_size": 64}, "eager"),
+    "zamba2": Case({
+        "num_hidden_layers": 5, "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid", "hybrid"],
+        "n_mamba_heads": 8, "mamba_d_state": 16, "mamba_ngroups": 2, "chunk_size": 8, "num_mem_blocks": 2,
+        "adapter_rank": 4, "use_shared_attention_adapter": True, "use_mem_rope": True, "num_key_value_heads": 8,
+    }),
+    "xlstm": Case({"num_heads": 4, "chunk_size": 8}, "eager"),
     "nemotron_h": Case({
         **FEW_EXPERTS, "hybrid_override_pattern": "M*E-", "num_hidden_layers": 4, "head_dim": 8, "mamba_num_heads": 8,
         "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 8, "n_routed_experts": 8,
@@ -244,13 +251,13 @@ operations where the authors' kernels are not installed, and these are counted a
 FLOPS_OF_REFERENCE = {
     "mamba": 0.01, "jamba": 0.01, "mamba2": 0.05, "falcon_h1": 0.05, "nemotron_h": 0.05, "falcon_mamba": 0.01,
     "recurrent_gemma": 0.02, "rwkv": 0.02,
-    "lfm2": 0.01, "lfm2_moe": 0.01,
+    "lfm2": 0.01, "lfm2_moe": 0.01, "zamba2": 0.05, "xlstm": 0.05,
     # Their references pad 16 tokens to chunks of 256 or 64, of which a fused kernel computes only the 16.
     "granitemoehybrid": None, "bamba": None, "kimi_linear": None, "qwen3_next": None, "qwen3_5_text": None,
     "qwen3_5_moe_text": None,
 }  # fmt: skip
 
-OTHER_WAY = {"llama4_text", "kimi_k2", "mimo", "internlm3", "dbrx", "longcat_flash", *WITHOUT_ATTENTION}
+OTHER_WAY = {"llama4_text", "kimi_k2", "mimo", "internlm3", "dbrx", "longcat_flash", "jetmoe", *WITHOUT_ATTENTION}
 """Families compared in tests of their own."""
 
 
@@ -386,6 +393,43 @@ def test_llama_4_multiplies_by_the_active_experts():
     assert total(theirs, "macs") - total(ours, "macs") == every_expert * 3 // 4
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["inference", "prefill", "decode"])
+def test_experts_of_attention_equal_a_run_on_the_cpu(phase):
+    """JetMoE splits rows by the experts that tokens choose, which no trace knows: it is run, and torch counts."""
+    from paleo_lite.architectures.torch_import import import_torchvision
+
+    torch = import_torchvision("a test").torch
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    from torch.utils.flop_counter import FlopCounterMode
+
+    fields = {"vocab_size": 1000, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2,
+              "num_key_value_heads": 4, "kv_channels": 8, "num_local_experts": 8, "num_experts_per_tok": 2}  # fmt: skip
+    config = transformers.AutoConfig.for_model("jetmoe", attn_implementation="eager", **fields)
+    module = transformers.JetMoeForCausalLM(config).eval()
+    cache = None if phase == "inference" else transformers.DynamicCache(config=module.config)
+    named = {} if cache is None else {cache_argument(module): cache, "logits_to_keep": 1}
+    with torch.no_grad():
+        if phase == "decode":
+            module(torch.arange(CONTEXT)[None], **named, use_cache=True)
+        with FlopCounterMode(display=False) as counter:
+            words = torch.arange(1 if phase == "decode" else TOKENS)[None]
+            module(words, **named, use_cache=cache is not None)
+    data = json.dumps({**fields, "model_type": "jetmoe", "attn_implementation": "eager"}).encode()
+    tokens, context = (None, CONTEXT) if phase == "decode" else (TOKENS, None)
+    ours = read_config(data, "c.json", None, SequenceOptions(tokens, context, phase))
+    assert ours.parameters == sum(parameter.numel() for parameter in module.parameters())
+    assert 2 * total(ours, "macs") == counter.get_total_flops()
+
+
+def test_the_memory_of_an_mlstm_does_not_grow_with_the_context():
+    """Beck et al. 2024, section 2.3: a matrix of key times value and a vector per head; xLSTM 7B has 8 heads."""
+    config = json.dumps({"model_type": "xlstm", "num_hidden_layers": 2, "hidden_size": 4096, "vocab_size": 50304})
+    near, far = (read_config(config.encode(), "c.json", None, SequenceOptions(None, n, "decode")) for n in (32, 4096))
+    assert cache_shapes(near) == cache_shapes(far) == [((1, 8, 256, 512), (1, 2048, 1))] * 2
+    assert total(near, "flops") == total(far, "flops")
+
+
 def without_cache_writes(found):
     """Return the bytes without those of cache writes: ``transformers`` concatenates, while engines write in place."""
     column = count(found.layers).column("bytes", "inference")
@@ -414,9 +458,22 @@ ENGINES_ONLY = {
 """Families whose decode phase is that of inference engines, not of ``transformers``, and the difference."""
 
 
+PROMPTED = ("deepseek_v4", "gemma3_text", "llama", "mixtral")
+"""Families whose prompts `make test` compares: compressed keys, sliding windows, attention of all tokens, experts."""
+
+
+def prompt_of(model_type):
+    siblings = () if model_type in PROMPTED else (pytest.mark.thorough,)
+    return pytest.param(model_type, "prefill", marks=siblings)
+
+
+CACHED = [name for name in CASES if name not in ENGINES_ONLY]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-@pytest.mark.parametrize("model_type", [name for name in CASES if name not in ENGINES_ONLY])
+@pytest.mark.parametrize(
+    ("model_type", "phase"), [*((name, "decode") for name in CACHED), *(prompt_of(name) for name in CACHED)]
+)
 def test_a_family_equals_the_traced_module_with_a_cache(model_type, phase):
     ours, theirs = network(model_type, phase), traced(model_type, phase)
     assert total(ours, "macs") == total(theirs, "macs")

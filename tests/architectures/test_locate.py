@@ -30,7 +30,8 @@ def folder(tmp_path):
 @pytest.mark.parametrize("name", ["", "config.json", "model.safetensors", "model.safetensors.index.json"])
 def test_a_folder_its_config_and_its_weights_are_one_network(folder, name):
     if name.startswith("model"):
-        (folder / name).write_bytes(b"")
+        empty = b'{"weight_map": {}}' if name.endswith(".json") else b"\2\0\0\0\0\0\0\0{}"
+        (folder / name).write_bytes(empty)
     assert find_network(str(folder / name)).parameters == PUBLISHED
 
 

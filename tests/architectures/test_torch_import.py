@@ -16,12 +16,21 @@ def run(code, *arguments):
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
 
 
-def test_torchvision_is_complete_and_stays_imported():
+def test_torchvision_is_complete_and_stays_imported(tmp_path):
+    """In a process in which a user's module imports torchvision first: ResNet-18 has 11,689,512 parameters."""
+    (tmp_path / "uses_torchvision.py").write_text(
+        "import torchvision\n\ndef make():\n    return torchvision.models.resnet18()\n"
+    )
     done = run(
-        IMPORT
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from paleo_lite.architectures import trace_factory\n"
+        "for factory in ('uses_torchvision:make', 'torchvision.models:resnet18'):\n"
+        "    print(trace_factory(factory, [(3, 64, 64)]).parameters)\n"
+        + IMPORT
         + "assert len(module.models.list_models(module=module.models)) >= 80\nassert module is import_torchvision()"
     )
     assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["11689512", "11689512"]
 
 
 FAILURES = (

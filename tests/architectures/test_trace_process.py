@@ -46,10 +46,58 @@ def test_the_second_question_starts_no_process(config, monkeypatch):
     assert (again.layers, again.parameters) == (traced.layers, PARAMETERS)
 
 
-def test_a_model_that_cannot_be_traced_is_one_sentence(config):
+def test_a_model_that_cannot_be_traced_is_one_sentence(config, traced_here):
     with pytest.raises(TraceFailed, match=r"config\.json cannot be traced: .*") as failure:
-        find_network(config({"model_type": "xlnet"}))
+        find_network(config({"model_type": "xlnet", "d_model": 64, "n_layer": 1, "n_head": 4, "d_inner": 128}))
     assert "\n" not in str(failure.value)
+
+
+RESIDENT_BYTES = 3e9
+"""Most resident memory of a trace, also of types whose constructors allocate tens of gigabytes."""
+
+
+def default_config(model_type):
+    transformers = pytest.importorskip("transformers")
+    try:
+        fields = transformers.AutoConfig.for_model(model_type).to_dict()
+    except Exception as error:  # some types have no default config
+        pytest.skip(f"{model_type}: {type(error).__name__}")
+    return json.dumps({**fields, "model_type": model_type, "architectures": None}, default=str).encode()
+
+
+def answer_within_limits(model_type):
+    request = trace_process.Request("config.json", default_config(model_type), None, SequenceOptions())
+    try:
+        return trace_process.ask(request)
+    except TraceFailed as failure:
+        assert "cannot be traced within" in str(failure)
+        return None
+
+
+@pytest.mark.parametrize("model_type", ["cohere_compass_text", "gemma4_unified", "qwen4_exp_text", "ctrl"])
+def test_tracing_a_default_config_takes_little_memory(config, model_type):
+    answer = answer_within_limits(model_type)
+    assert answer is not None and 1e8 < answer.resident_bytes < RESIDENT_BYTES
+    assert "\n" not in answer.message
+
+
+def causal_types():
+    try:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    except ImportError:
+        return []
+    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+@pytest.mark.thorough
+def test_tracing_any_default_config_takes_little_memory(config):
+    """All types of the installed library, some 20 minutes."""
+    for model_type in causal_types():
+        try:
+            answer = answer_within_limits(model_type)
+        except pytest.skip.Exception:
+            continue
+        assert answer is None or answer.resident_bytes < RESIDENT_BYTES, model_type
 
 
 def test_a_process_beyond_its_time_is_one_sentence(config, monkeypatch):

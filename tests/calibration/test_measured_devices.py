@@ -151,4 +151,7 @@ def test_errors_and_coverage_by_hand() -> None:
     assert (found["coverage_80"], found["coverage_90"]) == (0.5, 0.75)
     reach = 2.015 * deviation
     assert found["width_90"] == pytest.approx(np.mean(np.exp(reach) - np.exp(-reach)), rel=1e-3)
+    # The median of four ratios is the mean of the two in the middle.
+    middle = np.exp(2 * 2.015 * np.sort(deviation)[1:3])
+    assert found["sharpness_90"] == pytest.approx(middle.mean(), rel=1e-3)
     assert found["rank_correlation"] == pytest.approx(0.8)  # Spearman: 1 - 6 * 2 / (4 * 15), ranks 1, 3, 2 and 4

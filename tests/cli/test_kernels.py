@@ -140,7 +140,7 @@ def test_overlap_is_shown_with_the_sum(tmp_path):
         (["{profile}", "--gpu", "k40m", "--top", "few"], 2, "few"),
         (["{profile}", "--gpu", "k40m", "--next-command", "ncu", "--program", "'"], 2, "program"),
         (["{profile}", "--gpu", "k40m", "--name-pattern", "("], 2, "pattern"),
-        (["{profile}"], 2, "--gpu"),
+        (["{profile}", "--next-command", "gprof"], 2, "gprof"),
         (["{garbage}", "--gpu", "k40m"], 1, "gzip"),
         (["{cut}", "--gpu", "k40m"], 1, "parquet"),
         (["{empty}", "--gpu", "k40m"], 1, "no rows"),

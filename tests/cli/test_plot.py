@@ -94,6 +94,7 @@ ARGUMENTS = {
     "pareto": ["sweep.parquet", "--pareto", "time,cost"],
     "memory": ["llama-3-8b", "--gpu", "h100-sxm", "--batch-sizes", "1,2", "--token-counts", "64,128"],
     "cost": ["alexnet", "--gpu", "v100-sxm2,t4"],
+    "local": ["llama-3.1-8b", "--gpu", "rtx3060,apple-m4"],
     "accuracy": ["--data", "measured.csv", "--split", "network"],
     "fit": ["measured.csv", "--gpu", "k40m"],
     "timeline": ["trace.json", "--slices", "10"],

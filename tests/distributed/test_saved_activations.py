@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from paleo_lite.architectures import find_network
@@ -59,3 +60,30 @@ def test_rows_of_experts() -> None:
     assert freed["moe_act"] == pytest.approx(8 * inner * 2)
     total, _ = per_block("qwen3-30b-a3b", "bf16")
     assert total > 8 * (hidden + 3 * inner) * 2
+
+
+def test_modules_of_deepseek_v3() -> None:
+    """128 heads of 192 channels of queries and keys and 128 of values; experts and shared experts of 2,048."""
+    hidden, heads, inner = 7168, 128, 2048
+
+    def freed(block: int) -> dict[str, float]:
+        one, two = (saved_of("deepseek-v3", "bf16", (block,) * number) for number in (1, 2))
+        return {
+            name: (after - before) / TOKENS
+            for name, before, after in zip(RECOMPUTE_MODULES, one.freed_bytes, two.freed_bytes)
+        }
+
+    dense, sparse = freed(0), freed(10)
+    assert dense["mla_up_proj"] == sparse["mla_up_proj"] == heads * (192 + 192 + 128) * 2
+    assert dense["mlp"] == 3 * 18432 * 2 and sparse["mlp"] == 0
+    assert sparse["shared_experts"] == 3 * inner * 2 and dense["shared_experts"] == 0
+    router = 256 * 2  # scores of the experts before the sigmoid
+    assert sparse["moe"] == 8 * (hidden + 3 * inner) * 2 + sparse["shared_experts"] + router
+    assert dense["moe"] == 0
+
+
+def test_a_squared_relu_is_an_activation_of_experts() -> None:
+    """Nemotron 3 Nano: 6 experts of 1,856 per token, and shared ones of 3,712."""
+    one, two = (saved_of("nemotron-3-nano-30b-a3b", "bf16", (1,) * number) for number in (1, 2))
+    freed = dict(zip(RECOMPUTE_MODULES, np.subtract(two.freed_bytes, one.freed_bytes) / TOKENS))
+    assert freed["moe_act"] == (6 * 1856 + 3712) * 2

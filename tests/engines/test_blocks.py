@@ -145,6 +145,23 @@ def test_deepseek_r1_decodes_against_latent_vectors() -> None:
     assert table("deepseek-r1") == [*expected, "1 norm", "1 head 129280 x 7168", "1 sampling"]
 
 
+@pytest.mark.parametrize(("context", "read"), [(1_000, None), (30_000, 2048)])
+def test_deepseek_v3_2_attends_to_selected_tokens(context: int, read: int | None) -> None:
+    """An indexer of 64 heads of 128 reads every key, attention the 2,048 best ones (DeepSeek-V3.2, section 2.1)."""
+    found = [one.kernel for one in kernels("deepseek-v3.2", context=context) if isinstance(one.kernel, Attention)]
+    for kernel in found:
+        expected = (64, 128, None) if kernel.name == "indexer" else (128, 576, read)
+        assert (kernel.heads, kernel.key_size, kernel.window) == expected
+    assert {kernel.name for kernel in found} == {"indexer", "attention"}
+
+
+def test_deepseek_v4_reads_a_window_and_compressed_keys() -> None:
+    """Windows of 128; one of four tokens is indexed, of which 512 are selected, or one of 128 read (its config)."""
+    found = [one.kernel for one in kernels("deepseek-v4-flash", context=30_000) if isinstance(one.kernel, Attention)]
+    read = {(kernel.name, kernel.window) for kernel in found}
+    assert read == {("attention", 128), ("attention", 128 + 512), ("attention", 128 + 234), ("indexer", 7500)}
+
+
 def test_deepseek_r1_computes_prompts_with_keys_and_values_of_every_head() -> None:
     """Keys of 128 + 64 and values of 128 per head come from the latent vectors: 128 x (128 + 128) columns."""
     attention = """
@@ -357,10 +374,7 @@ def test_kernels_have_the_parameters_of_the_network(name: str) -> None:
 
 
 COMPRESSED = ("deepseek-v4-flash",)
-"""Networks that keep compressed keys and values, which kernels of attention do not have yet."""
-
-INDEXED = ("deepseek-v3.2", "glm-5")
-"""Networks that also keep the keys of an indexer: 128 numbers per token, for which there is no kernel yet."""
+"""Networks whose kernels of attention read compressed keys and a window of others at once."""
 
 
 @pytest.mark.parametrize("name", [name for name in LANGUAGE_MODELS if name not in COMPRESSED])
@@ -378,9 +392,6 @@ def test_kernels_keep_the_cache_of_the_network(name: str) -> None:
     convolved = sum(prod(shape) for layer in layers if layer.kind == "cache" and len(layer.outputs) == 2
                     for shape in layer.outputs[1:] if shape[-1] == 4)  # fmt: skip
     expected = cached_elements(layers) - convolved
-    if name in INDEXED:
-        blocks = network(name).blocks
-        expected -= blocks * (CONTEXT + 1) * 128
     assert kept + states == pytest.approx(expected, rel=1e-9)
 
 

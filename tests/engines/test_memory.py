@@ -137,8 +137,8 @@ def test_drivers_report_gibibytes(gpu: str, reported: int) -> None:
     assert reported_bytes(find_device(gpu)) == pytest.approx(reported, rel=0.012)
 
 
-SERVER, OFFLINE = {}, {"max_batched_tokens": 16384, "max_sequences": 256}  # type: ignore[var-annotated]
-"""vLLM's limits of the device (server), and those of its class `LLM` on an H100."""
+SERVER: dict[str, int] = {}
+"""vLLM's limits of the device."""
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ SERVER, OFFLINE = {}, {"max_batched_tokens": 16384, "max_sequences": 256}  # typ
     [
         (("llama-3.1-8b", "rtx3090", 1, {"precision": "fp16", "kv_cache": "fp16"}), 0.9, SERVER, 31_232),
         (("qwen2.5-14b", "rtx4090", 2, {}), 0.98, SERVER, 81_536),
-        (("llama-3.1-70b", "h100-sxm", 1, {"weights": "int8"}), 0.98, OFFLINE, 22_096),
+        (("llama-3.1-70b", "h100-sxm", 1, {"weights": "int8"}), 0.98, {"max_sequences": 256}, 22_096),
         # https://github.com/vllm-project/vllm/issues/21348
         (("qwen3-235b-a22b", "h100-sxm", 4, {"precision": "fp8"}), 0.9, SERVER, 178_880),
         # https://github.com/vllm-project/vllm/pull/10511: 53.29 GiB, with 1.79 GiB for others
@@ -169,12 +169,27 @@ def test_llama_3_70b_in_16_bits_does_not_start_on_an_h100() -> None:
 
 
 def test_activations_are_those_of_the_widest_kernel_or_of_the_sampler() -> None:
-    """Llama 3 8B: the residual stream twice, and 4096 in and 28672 out; or 46 bytes for each of 128,256 logits."""
+    """Llama 3 8B: three hidden states, 28672 out and 14336 in; or 42 bytes for each of 128,256 logits."""
     on_device = placed("llama-3-8b", "h100-sxm")
     assert on_device.kernels is not None
     found, step = device_kernels(on_device, "decode", 100), on_device.kernels.step
-    assert activation_bytes(step, found, 8192) == 8192 * 2 * (2 * 4096 + 4096 + 28672)
-    assert activation_bytes(step, found, 8192, 1024) == 46 * 1024 * 128_256
+    assert activation_bytes(step, found, 8192) == 8192 * 2 * (3 * 4096 + 28672 + 14336)
+    assert activation_bytes(step, found, 8192, 1024) == 42 * 1024 * 128_256
+
+
+@pytest.mark.parametrize(("tokens", "published_gib"), [(20_000, 17.06 - 14.99), (29_000, 17.98 - 14.99)])
+def test_activations_are_those_that_vllm_measures(tokens, published_gib) -> None:
+    """Peak memory and weights of Llama 3.1 8B: https://github.com/vllm-project/vllm/issues/10517."""
+    on_device = placed("llama-3.1-8b", "rtx3090", precision="fp16", kv_cache="fp16")
+    assert on_device.kernels is not None
+    found = activation_bytes(on_device.kernels.step, device_kernels(on_device, "decode", 100), tokens)
+    assert found == pytest.approx(published_gib * 2**30, rel=0.01)
+
+
+def test_gpt_oss_120b_does_not_start_on_an_h100_at_the_default_share() -> None:
+    """ "Available KV cache memory: -2.14 GiB" at 0.9: https://github.com/vllm-project/vllm/issues/23278."""
+    with pytest.raises(DoesNotFit, match="leaves no memory for a KV cache"):
+        room(placed("gpt-oss-120b", "h100-sxm", weights="mxfp4"), 0.9)
 
 
 # Placements ----------------------------------------------------------------------------------------------------------

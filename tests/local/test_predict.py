@@ -10,7 +10,8 @@ import pytest
 from paleo_lite.api.local import predict_local
 from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, DoesNotFit
-from paleo_lite.local.contents import group_of, read_contents
+from paleo_lite.local.contents import read_contents
+from paleo_lite.local.pieces import group_of
 from paleo_lite.local.predict import usable_bytes
 from paleo_lite.local.step import backend_of
 from paleo_lite.machines import find_device
@@ -22,6 +23,14 @@ def test_contents_of_a_file() -> None:
     assert contents.stored_bytes / 2**30 == pytest.approx(39.59, rel=0.01)
     assert contents.cache_bytes(1) == 2 * 80 * 8 * 128 * 2
     assert contents.merged().stored_bytes == pytest.approx(contents.stored_bytes)
+
+
+def test_windows_bound_the_cache() -> None:
+    """Half of the 24 layers of gpt-oss-20b see 128 tokens (its model card): 8 heads of 64 numbers in 16 bits."""
+    contents = read_contents(find_network("gpt-oss-20b"), "mxfp4_moe")
+    token_bytes = 2 * 8 * 64 * 2
+    assert contents.cache_bytes(32768) == 12 * token_bytes * (32768 + 128)
+    assert contents.positions == 131072
 
 
 def test_a_cache_in_8_bits() -> None:

@@ -12,7 +12,7 @@ import pytest
 from measured import REFERENCES
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.machines.device import Device, LinkRegistry, Peak
-from paleo_lite.machines.registry import normalize_name
+from paleo_lite.machines.names import normalize_name
 from paleo_lite.units import parse_quantity
 
 ROOT = Path(__file__).parents[2]
@@ -275,7 +275,7 @@ def test_an_unknown_field_is_refused_wherever_it_is(kind):
         ("P100-SXM2 (DGX-1)", "p100-sxm2"),
         ("Tesla P100-PCIE-16GB", "p100-pcie-16gb"),
         ("Tesla V100-SXM2-16GB", "v100-sxm2"),
-        ("Tesla V100-PCIE-32GB", "v100-pcie"),
+        ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"),
         ("NVIDIA TITAN V", "titan-v"),
         ("GeForce RTX 2080 Ti(1)", "rtx2080ti"),
         ("NVIDIA GeForce RTX 3090", "rtx3090"),

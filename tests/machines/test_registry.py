@@ -1,4 +1,7 @@
-"""Finding devices: forgiving about spelling, never about which device is meant; bad files are named with field."""
+"""Finding devices: forgiving about spelling, never about which device is meant; bad files are named with field.
+
+Tests: machines/names.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 from paleo_lite.errors import AmbiguousName, BadDevice, UnknownName, UnknownPrecision
 from paleo_lite.files import shipped_folder
 from paleo_lite.machines import Machine, find_device, list_devices, read_device, read_links
-from paleo_lite.machines.registry import normalize_name
+from paleo_lite.machines.names import normalize_name
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ Tests: profile_analysis/recorded_device.py.
 
 from __future__ import annotations
 
+import gzip
+import json
 import sqlite3
 
 import pytest
@@ -12,12 +14,12 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from measured import DATA
-from paleo_lite.api.profiles import efficiency, kernels
+from paleo_lite.api.profiles import compare, efficiency, kernels
 from paleo_lite.errors import BadValue
 from paleo_lite.profile_analysis.recorded_device import (
     RecordedGpu,
     candidate_devices,
-    explain_missing_device,
+    describe_missing_device,
     identify_device,
     recorded_gpus,
 )
@@ -100,9 +102,53 @@ def test_the_databases_of_nsys_and_rocprofv3(tmp_path):
 def test_no_device_is_guessed():
     ambiguous = next((PROFILES / "torch_chrome_trace_resnet50").glob("*.gz"))
     unknown = PROFILES / "hta" / "timeline_analysis__sampled_rank-0.json.gz"
-    assert "Tesla V100-DGXS-32GB, which can be v100-pcie, v100-sxm2" in explain_missing_device(open_profile(ambiguous))
+    assert (
+        "Tesla V100-DGXS-32GB, which can be v100-pcie-32gb, v100-sxm2-32gb"
+        in describe_missing_device(open_profile(ambiguous)).request
+    )
+    assert (
+        kernels(unknown).notes[0].endswith("does not record its device: shares of peak and bounds need `--gpu DEVICE`")
+    )
     with pytest.raises(BadValue, match="does not record its device: use `--gpu DEVICE`"):
-        efficiency(unknown, jobs=1)
+        efficiency(unknown, method="notebook", jobs=1)
+
+
+@pytest.mark.needs_data
+def test_a_device_that_the_registry_lacks(tmp_path):
+    """Everything that needs no peak is answered as on a known device; one line says what cannot be."""
+    path = tmp_path / "trace.json"
+    path.write_bytes(gzip.decompress(QWEN.read_bytes()).replace(b"NVIDIA H100 80GB HBM3", b"NVIDIA H199 80GB HBM3"))
+    known, unknown = efficiency(QWEN, jobs=1), efficiency(path, jobs=1)
+    assert unknown.device.name == "NVIDIA H199 80GB HBM3" and unknown.peak is None
+    (row,), (expected,) = unknown.rows, known.rows
+    for name in (
+        "busy_share",
+        "idle_s",
+        "gaps",
+        "communication_s",
+        "critical_path",
+        "kernel_s",
+        "flops_per_s",
+        "steps",
+    ):
+        assert row[name] == expected[name]
+    assert row["mfu"] is row["flops_efficiency"] is row["bandwidth_efficiency"] is row["peak_flops_per_s"] is None
+    assert all(operator["of_peak"] is operator["bound"] is None for operator in row["operators"])
+    note = "trace.json was taken on NVIDIA H199 80GB HBM3, which is not in the registry: shares of peak and bounds need"
+    document = unknown.document()
+    assert [text for text in document.notes if "H199" in text] == [f"{note} `--gpu DEVICE`"]
+    assert "H199 80GB HBM3, which is not in the registry: no share of peak, busy" in document.title
+    assert unknown.to_dict()["device"] is None
+
+    report, reference = kernels(path), kernels(QWEN)
+    assert [(row.name, row.label, row.time_s) for row in report.kernels] == [
+        (row.name, row.label, row.time_s) for row in reference.kernels
+    ]
+    assert report.by_class() == reference.by_class() and report.busy_s == reference.busy_s
+    assert all(row.flops_efficiency is row.bound is None for row in report.kernels)
+    assert report.notes[0] == f"{note} `--gpu DEVICE`" and "no share of peak" in report.document().title
+    with pytest.raises(BadValue, match="H199 80GB HBM3, which is not in the registry: use `--gpu DEVICE`"):
+        compare(path, predict="alexnet", batch_size=1)
 
 
 @pytest.mark.needs_data
@@ -136,3 +182,34 @@ def test_devices_with_equal_rates_are_equivalent_and_noted():
     assert result.device.id == "a100-pcie-40gb"
     (note,) = [note for note in result.notes if "A100-PG509-200" in note]
     assert "does not determine the device: the peaks are those of A100 PCIe 40GB" in note
+
+
+def test_properties_of_the_profiler_of_2021(tmp_path):
+    """Kineto's own test trace of that year has ``computeProperties``."""
+    properties = [{"id": number, "name": "Tesla V100-DGXS-32GB", "totalGlobalMem": 34087305216} for number in range(4)]
+    kernel = {"ph": "X", "cat": "Kernel", "name": "k", "pid": 0, "tid": "stream 7", "ts": 1, "dur": 2, "args": {}}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "computeProperties": properties, "traceEvents": [kernel]}))
+    assert recorded_gpus(open_profile(path)) == (RecordedGpu("Tesla V100-DGXS-32GB", 34087305216),)
+
+
+def test_exchange_of_experts_is_overlapped_communication(tmp_path):
+    """Kernels of one layer of DeepSeek's published prefill on H800, with the times of the trace in milliseconds."""
+    kernels_ms = [
+        ("void dpsk::ep::internode::notify_dispatch<false, 4>(int const*)", 183.402, 1.924, 16),
+        ("void dpsk::gemm::fp8_gemm_kernel<4096u, 7168u, (dpsk::gemm::GemmType)1>(float*)", 183.402, 3.718, 7),
+        ("void dpsk::ep::internode::dispatch<false, 4, false, 4>(int4*)", 185.384, 4.584, 16),
+        ("void dpsk::gemm::fp8_gemm_kernel<7168u, 2048u, (dpsk::gemm::GemmType)1>(float*)", 187.775, 2.519, 7),
+    ]
+    events = []
+    for number, (name, start_ms, time_ms, stream) in enumerate(kernels_ms):
+        arguments = {"device": 0, "context": 1, "stream": stream, "correlation": number}
+        times = {"ts": round(start_ms * 1000), "dur": round(time_ms * 1000)}
+        events.append({"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "args": arguments, **times})
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"deviceProperties": [{"name": "NVIDIA H899"}], "traceEvents": events}))
+    (row,) = efficiency(path, jobs=1).rows
+    assert row["communication_s"] == pytest.approx(1.924e-3 + 4.584e-3)
+    # Without a product in parallel: from 187.12 to 187.775.
+    assert row["exposed_communication_s"] == pytest.approx(0.655e-3)
+    assert [entry["collective"] for entry in row["collectives"]] == ["dispatch", "notify_dispatch"]

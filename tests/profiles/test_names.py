@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.profiles import names
-from paleo_lite.profiles.chrome import COMMUNICATION
-from paleo_lite.profiles.names import CLASSES, LONGEST, classify, normalise
+from paleo_lite.profiles.names import CLASSES, LONGEST, classify, communicates, normalise
 
 # Names as profilers printed them (pyprof, nvprof, kineto, nsys), or as cuDNN, cuBLAS, CUTLASS and NCCL call them.
 # Classes follow cuDNN's algorithm names and the operation that launched the kernel.
@@ -188,12 +187,39 @@ def test_truncated_mangled_cutlass_kernel_is_classified():
         "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
         "void sglang::cross_device_reduce_2stage<half, 4>(sglang::RankData*)",
         "nvshmemi_transfer_amo_nonfetch_device",
+        # DeepEP without its namespace, as in the traces that DeepSeek published.
+        "dispatch",
+        "combine",
+        "void dispatch<8, 768>(int4*)",
+        "notify_dispatch",
+        "cached_notify_combine",
+        "mscclKernel_Sum___half_Simple",
+        "void mori::moe::EpDispatchInterNodeKernel<__hip_bfloat16>(mori::moe::EpDispatchCombineArgs)",
+        "void quickreduce::allreduce_prototype_twoshot<quickreduce::AllReduceTwoshot>(half const*)",
+        "void aiter::cross_device_reduce_1stage<__hip_bfloat16, 8>(aiter::RankData*)",
+        "multimem_all_reduce_kernel",
+        "userbuffers_fp16_sum_inplace_gpu_mc_rs_oop",
+        "void tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel<float>(int)",
+        "all-reduce-start.3",
     ],
 )
 def test_kernels_of_communication_libraries_communicate(name: str) -> None:
-    """Names of DeepEP, of the all-reduce of vLLM and SGLang, and of NVSHMEM."""
+    """The libraries are DeepEP, vLLM, SGLang, NVSHMEM, MSCCL, MORI, AITER, PyTorch, Transformer Engine and XLA."""
     assert classify(name).label == "communication"
-    assert COMMUNICATION.match(name)
+    assert communicates(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("void flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128>>(Flash_fwd_params)", "attention"),
+        ("triton_red_fused_all_reduce_add_native_layer_norm_0", "reduction"),
+        ("void at::native::index_elementwise_kernel<128, 4>(int)", "indexing"),
+    ],
+)
+def test_words_of_communication_in_other_kernels(name: str, label: str) -> None:
+    assert classify(name).label == label
+    assert not communicates(name)
 
 
 def test_copies_and_messages_are_known_by_their_category():
@@ -311,3 +337,29 @@ def test_long_numbers_change_no_class(name):
     """Names that differ in them are looked up once."""
     told = (label for label, pattern in names._BY_NAME if pattern.search(normalise(name)))
     assert classify(name).label == next(told, "other")
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        # Prefill of DeepSeek-V3 on 32 H800 with two micro-batches, as DeepSeek published it.
+        ("void dpsk::ep::internode::dispatch<false, 4, false, 4>(int4*, float*, long*)", "communication"),
+        ("void dpsk::ep::internode::combine<false, 4, __nv_bfloat16>(int4*)", "communication"),
+        ("void dpsk::ep::internode::notify_dispatch<false, 4>(int const*)", "communication"),
+        ("void dpsk::ep::internode::cached_notify<false>(int, int, int)", "communication"),
+        ("void dpsk::ep::cuda::get_dispatch_layout<256, 32, 8>(long const*)", "communication"),
+        # CUB in a namespace of the same library, which samples tokens.
+        ("void cdpsk::ep::CUB_200700_900_NS::DeviceScanByKeyKernel<int>(int*)", "reduction"),
+        ("void dpsk::gemm::fp8_gemm_kernel<7168u, 2048u, (dpsk::gemm::GemmType)1>(__nv_bfloat16*)", "gemm"),
+        ("compute_attn_ws", "attention"),
+        ("top2_sum_gate", "indexing"),
+        ("clean_and_count_expert", "indexing"),
+        ("get_fused_mapping", "indexing"),
+        ("expand_to_fused_with_scales", "indexing"),
+        # SGLang and vLLM (Triton), and FlashAttention's layer norm.
+        ("fused_moe_kernel", "gemm"),
+        ("void layer_norm::ln_fwd_kernel<layer_norm::Kernel_traits<float>>(layer_norm::FwdParams)", "normalization"),
+    ],
+)
+def test_kernels_of_published_traces(name: str, label: str) -> None:
+    assert classify(name).label == label

@@ -67,6 +67,33 @@ def test_a_row_under_a_power_limit_equals_the_prediction_under_it(tmp_path: Path
     assert len(set(v100_s)) == 3
 
 
+def test_a_row_at_a_clock_equals_the_prediction_at_it(tmp_path: Path) -> None:
+    """All figures of a row are those that `predict` gives at the clock; a clock that no source gives is a reason."""
+    output = tmp_path / "clocks.parquet"
+    asked = {"batch_sizes": 64, "precisions": "fp16", "clocks": "base,1.2GHz", "samples": 64}
+    pl.sweep("resnet50", "v100-sxm2,h100-sxm", output, power_limits=250, jobs=1, **asked)
+    rows = pq.read_table(output).to_pylist()
+    assert [(row["gpu"], row["clock"]) for row in rows] == [
+        (gpu, clock) for gpu in ("v100-sxm2", "h100-sxm") for clock in ("base", "1.2GHz")
+    ]
+    for row in rows:
+        arguments = {"batch_size": 64, "precision": "fp16", "clock": row["clock"], "power_limit": 250}
+        if row["reason"] is not None:
+            assert "has no base clock on record" in row["reason"]
+            continue
+        single = pl.predict("resnet50", gpu=row["gpu"], **arguments)
+        assert row["time_s"] == pytest.approx(single.time_s)
+        assert row["bound_s"] == pytest.approx(single.bound_s)
+        assert row["energy_j"] == pytest.approx(single.energy_j)
+        assert row["efficiency"] == pytest.approx(single.flops / single.time_s / single.peak.per_s)
+
+
+@pytest.mark.parametrize("clocks", ["fast", "1.2GHz,1.2GHz", "5W"])
+def test_an_impossible_clock_is_refused(clocks: str, tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match="clock"):
+        pl.sweep("resnet50", "v100-sxm2", tmp_path / "clocks.parquet", clocks=clocks)
+
+
 @pytest.mark.parametrize("power_limits", ["0W", "150W,", "fast", -5, "150W,150W"])
 def test_an_impossible_power_limit_is_refused(power_limits: str, tmp_path: Path) -> None:
     with pytest.raises(BadValue, match=r"power[ -]limit"):

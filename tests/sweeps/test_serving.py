@@ -74,6 +74,23 @@ def test_users_of_a_closed_loop_in_a_csv_file(tmp_path: Path) -> None:
     assert (throughput[0] > throughput[1]).all()  # a small batch reads half as many bytes of weights in fp8
 
 
+def test_power_limits_and_clocks_of_servers(tmp_path: Path) -> None:
+    """Each row is the answer of `serve` under that limit and at that clock."""
+    path = tmp_path / "servers.parquet"
+    asked = {"input_tokens": 64, "output_tokens": 16, "num_requests": 20}
+    swept = pl.sweep(
+        "qwen2.5-0.5b", "a100-sxm-80gb", path, rates=2, power_limits="150W,400W", clocks="1.2GHz", jobs=1, **asked
+    )
+    rows = swept.to_frame()
+    assert rows.power_limit_w.tolist() == [150, 400] and rows.clock.tolist() == ["1.2GHz"] * 2
+    for row in rows.to_dict("records"):
+        served = pl.serve(
+            "qwen2.5-0.5b", gpu="a100-sxm-80gb", precision="bf16", rate=2, power_limit=row["power_limit_w"],
+            clock=row["clock"], **asked,
+        )  # fmt: skip
+        assert row["ttft_p50_s"] == served.latencies["ttft_s"]["p50"].value
+
+
 def test_server_is_one_device_unless_more_are_named() -> None:
     space = ServingSpace(("qwen2.5-0.5b",), ("h100-sxm",), rates=(1.0,))
     assert space.size == 1

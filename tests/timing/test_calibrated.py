@@ -41,8 +41,9 @@ def features(entries: list[tuple[object, ...]]) -> Features:
     numbers = [np.array(column, dtype=float) for column in columns[:6]]
     classes = np.array([CLASSES.index(name) for name in columns[6]])
     return Features(
-        *numbers, classes, np.array(columns[7]), np.zeros((len(entries), 2), dtype=int), np.zeros(len(entries), bool)
-    )
+        *numbers, classes, np.array(columns[7]), np.zeros((len(entries), 2), dtype=int), np.zeros(len(entries), bool),
+        np.zeros(len(entries)),
+    )  # fmt: skip
 
 
 def device_s(entry: tuple[object, ...]) -> float:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
 import pytest
 
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import INPUT, Layer
+from paleo_lite.machines import Machine, find_device
+from paleo_lite.timing import RooflineModel
 from paleo_lite.timing.optimizers import (
     OPTIMIZERS,
     SHAMPOO_BLOCK,
@@ -16,6 +21,8 @@ from paleo_lite.timing.optimizers import (
     update_cost,
     uses_products,
 )
+from paleo_lite.timing.training import micro_batch
+from paleo_lite.timing.workload import TrainingOptions, Workload
 
 
 def linear(rows: int, columns: int) -> Layer:
@@ -163,3 +170,21 @@ def test_shampoo_multiplies_as_often_as_torch() -> None:
     assert matrix_product_flops("preconditioned", 16, 48) == counter.get_total_flops()
     assert matrix_product_flops("preconditioned", 2 * SHAMPOO_BLOCK, SHAMPOO_BLOCK) == 2 * 8 * SHAMPOO_BLOCK**3
     assert matrix_product_flops("factored", 16, 48) == 0
+
+
+@pytest.mark.parametrize("name", ["muon", "shampoo"])
+def test_products_of_an_update_run_on_tensor_cores_in_16_bits(name: str) -> None:
+    """By the roofline on an H100: products at the bf16 peak, all else at the vector peak."""
+    machine = Machine(find_device("h100-sxm"))
+    network = find_network("gpt2", options=SequenceOptions(64, phase="training"))
+    workload = Workload(network, "bf16", 1, "training", training=TrainingOptions(name, mixed_precision=True))
+    counted = micro_batch(workload, machine)
+    terms = RooflineModel().evaluate(counted, machine)
+    tables = embedding_shapes(network.layers)
+    costs = [update_cost(OPTIMIZERS[name], layer, tables) for layer in network.layers]
+    products = np.array([cost.product_flops for cost in costs])
+    vector_per_s = machine.vector_peak("bf16").per_s
+    expected = products / machine.peak("bf16").per_s + np.array([cost.flops for cost in costs]) / vector_per_s
+    update = terms.passes.index("update")
+    assert terms.compute_s[update].sum() == pytest.approx(expected.sum(), rel=1e-6)
+    assert counted.work.column("flops", "update").sum() == sum(cost.flops + cost.product_flops for cost in costs)

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, UnknownName
+from paleo_lite.timing.pipelines import on_several_devices
 from paleo_lite.timing.workload import TrainingOptions
 from paleo_lite.units import format_si
 
@@ -211,3 +212,23 @@ def test_the_report_has_parts_products_and_memory(tmp_path: Path) -> None:
         pl.report("resnet50", output=tmp_path / "other.html", steps=20, **SD)
     with pytest.raises(BadValue, match="which --rate is not for"):
         pl.report("sd-1.5", output=tmp_path / "other.html", rate=2, **SD)
+
+
+def test_devices_that_share_a_sequence_draw_less_each_and_more_together() -> None:
+    """ML.ENERGY's H100 draw 687 W alone and 490 W in eights with FLUX.1-dev: they wait for exchanges."""
+    asked = {"gpu": "h100-sxm", "precision": "bf16", "steps": 50}
+    alone, eight = pl.predict("flux.1-dev", **asked), pl.predict("flux.1-dev", ulysses=8, **asked)
+    assert alone.power_w > 1.15 * eight.power_w and eight.energy_j > alone.energy_j
+    low_j, high_j = eight.energy_interval_j
+    assert low_j < eight.energy_j < high_j
+    assert on_several_devices(alone, eight.split).energy_j == pytest.approx(eight.energy_j)
+    assert sum(eight.parts_energy_j) == pytest.approx(eight.energy_j)
+
+
+def test_the_energy_at_the_meter_has_all_devices_and_their_hosts() -> None:
+    asked = {"gpu": "h100-sxm", "precision": "bf16", "ulysses": 2}
+    alone = pl.predict("sd-3.5-medium", **asked)
+    metered = pl.predict("sd-3.5-medium", host_watts=100, pue=1.2, electricity=0.2, **asked)
+    assert alone.site is None
+    assert metered.site.energy_j == pytest.approx(1.2 * (alone.energy_j + 2 * 100 * alone.time_s))
+    assert metered.site.usd == pytest.approx(0.2 * metered.site.energy_j / 3.6e6)

@@ -9,13 +9,14 @@ import paleo_lite as pl
 from paleo_lite.architectures import Network, find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import INPUT, Layer
+from paleo_lite.counting.parts import parts_of
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.formats import FORMATS
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.generating import cache_bytes_per_sequence
 from paleo_lite.timing.memory import model_bytes
 from paleo_lite.timing.models import RooflineModel
-from paleo_lite.timing.quantization import is_stored, parts_of
+from paleo_lite.timing.quantization import is_stored
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
 GIB = 2**30

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import csv
+
 import numpy as np
 import pytest
 
 from measured import DATA
-from validation.local.fit import TYPICAL, make_constants, predict_s, read_rows
+from validation.local.fit import PUBLISHED, TYPICAL, make_constants, predict_s, read_rows
 
 
 def test_constants_are_named_in_order() -> None:
     constants = make_constants(np.log(TYPICAL["cuda"]))
     assert constants.share == pytest.approx(TYPICAL["cuda"][0])
-    assert constants.attention_efficiency == pytest.approx(TYPICAL["cuda"][-1])
+    assert constants.expert_rows == pytest.approx(TYPICAL["cuda"][-1])
+
+
+def test_published_rows_name_their_sources() -> None:
+    lines = list(csv.DictReader(PUBLISHED.open(encoding="utf-8")))
+    assert all(line["source"].count("/") >= 2 and float(line["tokens_per_s"]) > 0 for line in lines)
+    row = next(line for line in lines if line["device"] == "ryzen-9-7950x" and line["weights"] == "q8_0")
+    assert row["phase"] == "prompt" and float(row["tokens_per_s"]) == 141.3
 
 
 @pytest.mark.needs_data
 def test_rows() -> None:
-    """74 rows of one table; of the two others those whose network, format and device are shipped."""
+    """74 rows of one table; of the others those whose network, format and device are shipped."""
     rows = read_rows(DATA)
     assert sum(row.source == "XiongjieDai" for row in rows) == 74
     row = next(row for row in rows if (row.device, row.phase, row.weights) == ("rtx3090", "decode", "f16"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
 
+from validation.serving.cache_capacity import Line, lines
 from validation.serving.published import FILE, published_points
 from validation.serving.reproduce import Comparison, compare, summarize, write_trace
 
@@ -63,3 +65,27 @@ def test_a_pipeline_over_two_nodes() -> None:
     assert (tensor.point.pipeline, pipeline.point.pipeline) == (1, 2)
     assert pipeline.predicted < tensor.predicted
     assert pipeline.is_inside and abs(pipeline.error) < 0.4
+
+
+# Capacity of KV caches: lines that engines print, and constants that other lines gave -------------------------------
+
+LINES = lines()
+
+
+def name_of(line: Line) -> str:
+    return f"{line.name}, {line.published}"
+
+
+@pytest.mark.parametrize("line", LINES, ids=name_of)
+def test_the_cache_holds_the_tokens_that_the_engine_prints(line: Line) -> None:
+    assert line.predicted == pytest.approx(line.published, rel=0.1), line.url
+
+
+def test_judged_lines_are_predicted_within_5_percent_in_the_median() -> None:
+    judged = [abs(line.error) for line in LINES if not line.is_fitted]
+    assert len(judged) >= 7 and median(judged) < 0.05
+
+
+def test_no_line_is_fitted_and_judged() -> None:
+    fitted = {name_of(line) for line in LINES if line.is_fitted}
+    assert fitted and not fitted & {name_of(line) for line in LINES if not line.is_fitted}

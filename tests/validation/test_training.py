@@ -79,6 +79,17 @@ def test_forecast_of_pretraining_on_a_device_without_fitted_steps() -> None:
     assert all(0.45 * 288e9 < one.memory_bytes < 288e9 for one in forecasts)
 
 
+def test_mixtures_in_torchtitan_are_forecast() -> None:
+    """Two networks on 8 and 256 B200, from other sources than any fit; DeepEP is faster than NCCL's all-to-all."""
+    from validation.training.mixtures import mixture_steps
+
+    steps = mixture_steps()
+    assert [step.workers for step in steps] == [8, 256, 256]
+    assert np.mean([abs(step.error) for step in steps]) < 0.15
+    assert all(step.is_inside for step in steps)
+    assert steps[1].time_s > steps[2].time_s
+
+
 @pytest.fixture(scope="module")
 def comparisons() -> list[Comparison]:
     return [compare(point) for point in published_steps()]

@@ -17,7 +17,9 @@ from streamlit.testing.v1 import AppTest
 
 import paleo_lite as pl
 from measured import DATA
+from paleo_lite.api.local import advise_local
 from paleo_lite.distributed.job import Settings
+from paleo_lite.reporting.local import advice_page
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.units import format_si
 from paleo_lite.web import view as view_module
@@ -272,7 +274,7 @@ def test_a_shared_address_restores_every_control(view):
         view=view, network="alexnet", gpu=("t4", "k80-die"), precision="fp32", batch=8, phase="training",
         shown="k80-die", model="ppp", ppp=0.7, workers="1,2", link="25 GB/s", scaling="strong", strategy="zero-1",
         collective="ring", images="1.28M", epochs=90.0, price="1 USD/h", rate=2.5, input_tokens="100:20",
-        output_tokens="64", tensor=2, pipeline=2, policy="sglang",
+        output_tokens="64", tensor=2, pipeline=2, policy="sglang", weights="q6_k", context=512,
     )  # fmt: skip
     page = opened(**asked.to_query())
     assert not page.exception and not page.warning and not page.error
@@ -332,6 +334,20 @@ def test_serving_divides_experts_and_attention():
     assert "--tensor 8 --expert-parallel 8 --attention-data-parallel 8" in command
     set_control(page, "expert_parallel", 3)
     assert "`--expert-parallel` must divide the 8 devices of `--tensor` (got 3)" in unescaped(page.error[0].value)
+
+
+def test_own_machine_shows_the_answer_of_the_api():
+    page = opened(view="local", network="llama-3.1-70b", gpu=["rtx3090", "apple-m3-ultra"])
+    asked = {"gpus": ["rtx3090", "apple-m3-ultra"], "weights": ["q4_k_m"], "context": 4096}
+    for control, value, ask in (("weights", "q3_k_m", {"weights": ["q3_k_m"]}), ("context", 1024, {"context": 1024})):
+        set_control(page, control, value)
+        asked |= ask
+        shown = [unescaped(markdown.value).strip("*") for markdown in page.markdown]
+        assert advice_page(advise_local("llama-3.1-70b", **asked)).title in shown, control
+        one = advise_local("llama-3.1-70b", gpus=["rtx3090"], context=asked["context"])
+        assert advice_page(one).title in shown and not page.error
+    assert "--execution llama.cpp --context 1024 --advise --weights q3_k_m" in page.code[0].value
+    assert "needs a language model" in opened(view="local").info[0].value
 
 
 def test_serving_names_what_it_needs():

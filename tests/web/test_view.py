@@ -29,7 +29,7 @@ def test_several_devices_train_or_generate(phase):
 def test_every_control_is_in_the_address():
     view = View(
         gpu=("t4", "k80"), shown="k80", model="ppp", calibration="t4-fp32", collective="ring", images="1M",
-        price="1 USD/h", size="1024x768",
+        price="1 USD/h", size="1024x768", weights="q6_k",
     )  # fmt: skip
     assert set(view.to_query()) == set(View.__struct_fields__)
 
@@ -37,7 +37,7 @@ def test_every_control_is_in_the_address():
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ({"view": ["nosuch"]}, "'view': no view is called 'nosuch': valid names: batches, pictures, profile, scaling,"),
+        ({"view": ["nosuch"]}, "'view': no view is called 'nosuch': valid names: batches, local, pictures, profile,"),
         ({"network": ["resnet5"]}, "no network is called 'resnet5': did you mean resnet50"),
         ({"network": ["../models/resnet50"]}, "no network is called"),
         ({"network": ["/etc/passwd.json"]}, "no network is called"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from paleo_lite.calibration.validate import sharpness
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import read_links
 from paleo_lite.timing.models import QUANTILES
@@ -59,6 +60,7 @@ class ExchangeRow(msgspec.Struct, frozen=True):
     p90: float
     bias: float
     coverage_90: float
+    sharpness_90: float
     data_sheet: float
 
 
@@ -108,5 +110,6 @@ def _row(kind: str, platform: str, link: str, operation: str, points: Sequence[E
         p90=float(np.quantile(np.abs(errors), 0.9)),
         bias=float(np.median(errors)),
         coverage_90=float(np.mean(np.abs(np.log1p(errors)) < half_width)),
+        sharpness_90=sharpness(np.exp(-half_width), np.exp(half_width)),
         data_sheet=float(np.mean(np.abs(sheet))),
     )

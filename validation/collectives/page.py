@@ -67,6 +67,7 @@ _COLUMNS = (
     Column("p90", "90th\npercentile", format_percent, drop_order=3),
     Column("bias", "bias", lambda value: f"{value:+.1%}", drop_order=6),
     Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}", drop_order=1),
+    Column("sharpness_90", "ratio of\nends", "{:.2f}".format, drop_order=1),
     Column("data_sheet", "data\nsheet", lambda value: f"{value:.0%}"),
 )
 

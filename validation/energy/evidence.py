@@ -1,8 +1,9 @@
-"""Measured powers with what the device did meanwhile: ML.ENERGY's servers, and Zeus's training steps.
+"""Measured powers with what the device did meanwhile: ML.ENERGY's servers and pipelines, and Zeus's training steps.
 
 The servers are described by a decoding step at their mean number of sequences and mean position, and their share of a
-prompt; the time is the measured one (`mlenergy_language.csv`). Training steps have the measured time where the work is
-known: Zeus's BERT reads sequences of different lengths, whose time is the predicted one
+prompt; the time is the measured one (`mlenergy_language.csv`). So it is for batches of pictures and videos
+(`mlenergy_diffusion.csv`), whose forecast stays beside the measurement. Training steps have the measured time where the
+work is known: Zeus's BERT reads sequences of different lengths, whose time is the predicted one
 (`validation.power_limits`). NCF hardly computes: its device waits.
 """
 
@@ -18,16 +19,24 @@ import numpy as np
 
 from paleo_lite.api.prediction import predict_network
 from paleo_lite.engines.activity import kernel_activity
+from paleo_lite.engines.kernels import Experts
 from paleo_lite.engines.step import Load
 from paleo_lite.machines import Device, find_device
 from paleo_lite.serving.kernel_tables import device_kernels
 from paleo_lite.timing.activity import Activity
+from paleo_lite.timing.pipelines import on_several_devices
+from paleo_lite.timing.sequence_parallel import SequenceSplit
 
+from ..diffusion.fit import ask
+from ..diffusion.published import Row, mlenergy_rows
 from ..engines.servers import Server, place, published_servers
 from ..power_limits import WAITING, ZEUS, LimitedStep, limited_steps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from paleo_lite.serving.iteration_times import ModelOnDevice
+    from paleo_lite.timing.pipelines import PipelinePrediction
 
     Floats = NDArray[np.float64]
 
@@ -42,6 +51,10 @@ TYPICAL_CONTEXT = 2000
 """Context for which the kernels of a network are listed; their times follow from the load."""
 
 
+KINDS = ("dense", "mixtures", "pictures", "videos", "training")
+"""Kinds of measured work: servers of dense networks and of mixtures of experts, pipelines, and training steps."""
+
+
 class Measured(msgspec.Struct, frozen=True, eq=False):
     """A measured average power.
 
@@ -53,6 +66,8 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
         The device, with its rated limit.
     model, task : str
         What ran.
+    kind : str
+        One of `KINDS`.
     devices : int
         Devices of the machine that shared the work.
     activity : Activity
@@ -63,27 +78,62 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
         Average power of one of them in watts.
     server : Server or None
         The server, if it is one.
+    pipeline : PipelinePrediction or None
+        The forecast of a batch of pictures or videos, if it is one.
     """
 
     source: str
     device: Device
     model: str
     task: str
+    kind: str
     devices: int
     activity: Activity
     time_s: float
     power_w: float
     server: Server | None = None
+    pipeline: PipelinePrediction | None = None
 
     @property
     def series(self) -> tuple[str, str, str, int]:
-        """What measurements of one series have in common."""
+        """What measurements of one series have in common: those of one deployment differ by load or batch size."""
         return self.device.id, self.model, self.task, self.devices
 
 
 def measured_powers(data: Path) -> list[Measured]:
     """Return all measurements of a folder of data, and those of this repository."""
-    return [*served_powers(data), *trained_powers()]
+    return [*served_powers(data), *pipeline_powers(data), *trained_powers()]
+
+
+def pipeline_powers(data: Path) -> list[Measured]:
+    """Return the batches of pictures and videos of ML.ENERGY, on one to eight devices."""
+    powers = []
+    alone: dict[Row, PipelinePrediction] = {}
+    for row in mlenergy_rows(data):
+        batch = row._replace(gpus=1, ulysses=1, ring=1, time_s=0.0, watts=None)
+        if batch not in alone:
+            alone[batch] = ask(batch)
+        predicted = on_several_devices(alone[batch], SequenceSplit(row.ulysses, row.ring))
+        assert row.watts is not None
+        powers.append(
+            Measured(
+                source=MLENERGY,
+                device=predicted.device,
+                model=row.pipeline,
+                task=_kind_of(row),
+                kind=_kind_of(row),
+                devices=row.gpus,
+                activity=predicted.activity,
+                time_s=row.time_s,
+                power_w=row.watts / row.gpus,
+                pipeline=predicted,
+            )
+        )
+    return powers
+
+
+def _kind_of(row: Row) -> str:
+    return "videos" if row.frames > 1 else "pictures"
 
 
 def served_powers(data: Path) -> list[Measured]:
@@ -113,7 +163,8 @@ def _served_powers(servers: Sequence[Server], rows: Sequence[dict[str, str]]) ->
         for name in ("mean_sequences", "output_position_mean", "output_tokens_per_s", "watts")
     )
     answers = np.array([server.output_tokens for server in servers])
-    activities = served_activity(first, sequences, positions, answers)
+    placed = place(first)
+    activities = served_activity(first, placed, sequences, positions, answers)
     parts = np.broadcast_arrays(*activities, sequences)[: len(activities)]
     return [
         Measured(
@@ -121,6 +172,7 @@ def _served_powers(servers: Sequence[Server], rows: Sequence[dict[str, str]]) ->
             device=find_device(first.gpu),
             model=first.network,
             task=row["task"],
+            kind="mixtures" if _has_experts(placed) else "dense",
             devices=first.devices,
             activity=Activity(*(float(part[index]) for part in parts)),
             time_s=float(sequences[index] / tokens_per_s[index]),
@@ -131,17 +183,24 @@ def _served_powers(servers: Sequence[Server], rows: Sequence[dict[str, str]]) ->
     ]
 
 
-def served_activity(server: Server, sequences: Floats, positions: Floats, answers: Floats) -> Activity:
+def _has_experts(placed: ModelOnDevice) -> bool:
+    return any(isinstance(one.kernel, Experts) for one in device_kernels(placed, "decode", TYPICAL_CONTEXT))
+
+
+def served_activity(
+    server: Server, placed: ModelOnDevice, sequences: Floats, positions: Floats, answers: Floats
+) -> Activity:
     """Return the activities of decoding steps, each with the part of prompts that falls to it.
 
     Parameters
     ----------
     server : Server
         A server of the deployment.
+    placed : ModelOnDevice
+        Its network on its devices.
     sequences, positions, answers : ndarray
         Mean sequences, mean positions of the tokens that are written, and mean lengths of answers, by load.
     """
-    placed = place(server)
     assert placed.kernels is not None
     step, prompt = placed.kernels.step, server.input_tokens
     own = sequences / server.attention_data
@@ -177,6 +236,7 @@ def _trained_power(step: LimitedStep) -> Measured:
         device=step.device,
         model=step.network,
         task="training" if step.network != WAITING else "waiting",
+        kind="training",
         devices=1,
         activity=activity,
         time_s=time_s,

@@ -123,8 +123,8 @@ def weights_of(measured: Sequence[Measured]) -> Any:
     return np.array([min(np.sqrt(WORTH / sizes[one.series]), 1.0) for one in measured])
 
 
-def fit_energy(measured: Sequence[Measured], scatter: float = 0.0) -> EnergyModel:
-    """Fit the constants to measurements."""
+def fit_energy(measured: Sequence[Measured]) -> EnergyModel:
+    """Fit the constants to measurements; the scatter is 0 (`with_scatter`)."""
     design = Design([one.device for one in measured])
     shares, weights = shares_of(measured), weights_of(measured)
     matrices = {one.device.id: design.of_device(one.device) for one in measured}
@@ -160,12 +160,12 @@ def fit_energy(measured: Sequence[Measured], scatter: float = 0.0) -> EnergyMode
             for era in ERAS
             for memory in design.memories
         },
-        scatter=scatter,
+        scatter=0.0,
         sources=sorted({one.source for one in measured}),
     )
 
 
-def with_scatter(model: EnergyModel, scatter: float, held_out: str) -> EnergyModel:
+def with_scatter(model: EnergyModel, scatter: float, held_out: str = "") -> EnergyModel:
     """Return the model with the scatter and the text of its held-out error."""
     return msgspec.structs.replace(model, scatter=round(scatter, 3), held_out=held_out)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from paleo_lite.timing.energy import EnergyModel, power_of
-from paleo_lite.timing.models import QUANTILES
+from paleo_lite.calibration.validate import sharpness
+from paleo_lite.timing.energy import EnergyModel, Power, power_of
 
-from .evidence import Measured
-from .fit import fit_energy, rated_power_w
+from .evidence import KINDS, Measured
+from .fit import fit_energy, rated_power_w, with_scatter
 
 SPLITS: dict[str, Callable[[Measured], str]] = {
     "model": lambda one: one.model,
@@ -22,6 +23,9 @@ SPLITS: dict[str, Callable[[Measured], str]] = {
 
 LEVEL = 0.9
 """Probability of the intervals that are judged."""
+
+HALVINGS = 12
+"""Halvings of the range of scatters in which the fitting one is sought."""
 
 
 class Point(msgspec.Struct, frozen=True, eq=False):
@@ -53,42 +57,90 @@ class Point(msgspec.Struct, frozen=True, eq=False):
         return self.low_w <= self.measured.power_w <= self.high_w
 
 
+class Fold(NamedTuple):
+    """A fit without some measurements, and these measurements.
+
+    Attributes
+    ----------
+    model : EnergyModel
+        The fit, without a scatter.
+    measured : list of Measured
+        What it did not see.
+    """
+
+    model: EnergyModel
+    measured: list[Measured]
+
+
+def held_out_power(model: EnergyModel, one: Measured) -> Power:
+    """Return the power of a measured device by a fit."""
+    power = power_of(one.device, model=model)
+    assert power is not None
+    return power
+
+
 def forecast(model: EnergyModel, measured: Sequence[Measured]) -> list[Point]:
     """Return the forecasts of a model."""
     points = []
     for one in measured:
-        power = power_of(one.device, model=model)
-        assert power is not None
-        shares = one.activity.shares_of(one.time_s)
+        power, shares = held_out_power(model, one), one.activity.shares_of(one.time_s)
         low_w, high_w = power.interval_w(shares, LEVEL)
         points.append(Point(one, float(power.watts(shares)), float(low_w), float(high_w)))
     return points
 
 
+def folds_of(measured: Sequence[Measured], split: str, judged: Sequence[Measured] | None = None) -> list[Fold]:
+    """Return a fold for each model, task or device.
+
+    Parameters
+    ----------
+    measured : sequence of Measured
+        All measurements.
+    split : str
+        One of `SPLITS`.
+    judged : sequence of Measured, optional
+        What is forecast in place of the measurements, such as the same ones at forecast times.
+    """
+    key = SPLITS[split]
+    judged = measured if judged is None else judged
+    folds = []
+    for name in sorted({key(one) for one in judged}):
+        fitted = fit_energy([one for one in measured if key(one) != name])
+        folds.append(Fold(fitted, [one for one in judged if key(one) == name]))
+    return folds
+
+
+def points_of(folds: Sequence[Fold], scatter: float) -> list[Point]:
+    """Return the forecasts of all folds with a scatter."""
+    return [point for fold in folds for point in forecast(with_scatter(fold.model, scatter), fold.measured)]
+
+
 def hold_out(measured: Sequence[Measured], split: str, scatter: float) -> list[Point]:
     """Return the forecasts of all measurements, each by a fit without those that share its model, task or device."""
-    key = SPLITS[split]
-    points = []
-    for name in sorted({key(one) for one in measured}):
-        rest = [one for one in measured if key(one) != name]
-        own = [one for one in measured if key(one) == name]
-        points += forecast(fit_energy(rest, scatter), own)
-    return points
+    return points_of(folds_of(measured, split), scatter)
 
 
-def scatter_of(points: Sequence[Point]) -> float:
-    """Return the scatter with which intervals contain as many of some held-out measurements as they state."""
-    deviations = [abs(np.log(point.power_w / point.measured.power_w)) for point in points]
-    return float(np.quantile(deviations, LEVEL) / QUANTILES[LEVEL])
+def scatter_of(folds: Sequence[Fold]) -> float:
+    """Return the smallest scatter with which the intervals of every kind contain as many measurements as they state."""
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        points = points_of(folds, middle)
+        of_kinds = [[point.is_inside for point in points if point.measured.kind == kind] for kind in KINDS]
+        if min(np.mean(inside) for inside in of_kinds if inside) < LEVEL:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 class EnergyRow(msgspec.Struct, frozen=True):
-    """Accuracy of held-out powers on one device.
+    """Accuracy of held-out powers of one kind of work on one device.
 
     Attributes
     ----------
-    split, device : str
-        What is held out, and the device that is judged.
+    split, device, kind : str
+        What is held out, the device that is judged, and its work.
     points : int
         Number of measurements.
     median, mape : float
@@ -99,44 +151,52 @@ class EnergyRow(msgspec.Struct, frozen=True):
         Share of the measurements inside the 90% interval.
     width_90 : float
         Mean width of the interval relative to the forecast.
+    sharpness_90 : float
+        Median ratio between the ends of the interval.
     rated : float
         Median absolute error of the rated power.
     """
 
     split: str
     device: str
+    kind: str
     points: int
     median: float
     mape: float
     bias: float
     coverage_90: float
     width_90: float
+    sharpness_90: float
     rated: float
 
 
 def validate_energy(measured: Sequence[Measured], scatter: float) -> tuple[list[EnergyRow], list[Point]]:
-    """Return the accuracy by split and device, and the forecasts with models held out."""
+    """Return the accuracy by split, device and kind, and the forecasts with models held out."""
     rows, pairs = [], []
     for split in SPLITS:
         points = hold_out(measured, split, scatter)
         if split == "model":
             pairs = points
-        for device in sorted({point.measured.device.id for point in points}):
-            rows.append(_row(split, device, [point for point in points if point.measured.device.id == device]))
+        groups: dict[tuple[str, str], list[Point]] = {}
+        for point in points:
+            groups.setdefault((point.measured.device.id, point.measured.kind), []).append(point)
+        rows += [_row(split, *group, groups[group]) for group in sorted(groups)]
     return rows, pairs
 
 
-def _row(split: str, device: str, points: Sequence[Point]) -> EnergyRow:
+def _row(split: str, device: str, kind: str, points: Sequence[Point]) -> EnergyRow:
     errors = np.array([point.error for point in points])
     rated = [abs(rated_power_w(point.measured.device) / point.measured.power_w - 1) for point in points]
     return EnergyRow(
         split=split,
         device=device,
+        kind=kind,
         points=len(points),
         median=float(np.median(np.abs(errors))),
         mape=float(np.mean(np.abs(errors))),
         bias=float(np.median(errors)),
         coverage_90=float(np.mean([point.is_inside for point in points])),
         width_90=float(np.mean([(point.high_w - point.low_w) / point.power_w for point in points])),
+        sharpness_90=sharpness([point.low_w for point in points], [point.high_w for point in points]),
         rated=float(np.median(rated)),
     )

@@ -9,8 +9,9 @@ import numpy as np
 
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 
+from ..columns import ERROR_COLUMNS
+from .forecasts import JoulesRow
 from .hold_out import EnergyRow, Point
-from .served import ServedRow
 
 
 def energy_page(rows: Sequence[EnergyRow], points: Sequence[Point]) -> Document:
@@ -20,12 +21,9 @@ def energy_page(rows: Sequence[EnergyRow], points: Sequence[Point]) -> Document:
         [
             Column("split", "held out", left=True),
             Column("device", "judged on", left=True),
+            Column("kind", "kind", left=True),
             Column("points", "powers"),
-            Column("median", "median", format_percent),
-            Column("mape", "MAPE", format_percent),
-            Column("bias", "bias", lambda value: f"{value:+.1%}"),
-            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", format_percent),
+            *ERROR_COLUMNS,
             Column("rated", "rated\npower", format_percent),
         ],
         [msgspec.to_builtins(row) for row in rows],
@@ -39,22 +37,25 @@ def energy_page(rows: Sequence[EnergyRow], points: Sequence[Point]) -> Document:
     return Document(headline, (), [table], [])
 
 
-def served_page(rows: Sequence[ServedRow]) -> Document:
-    """Return a page with the errors of power and energy of servers whose times are forecast, too."""
+def joules_page(rows: Sequence[JoulesRow]) -> Document:
+    """Return a page with the errors of power and energy of servers and pipelines whose times are forecast, too."""
     table = Table(
-        "Servers with forecast times, their model held out from the power",
+        "Forecast times, with the model held out from the power",
         [
-            Column("device", "device", left=True),
-            Column("points", "servers"),
+            Column("device", "judged on", left=True),
+            Column("kind", "kind", left=True),
+            Column("points", "points"),
             Column("watts", "watts,\nmedian", format_percent),
             Column("watts_coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("joules", "joules per\ntoken, median", format_percent),
+            Column("joules", "joules,\nmedian", format_percent),
             Column("joules_coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+            Column("joules_sharpness_90", "ratio of\nends", "{:.2f}".format),
         ],
         [msgspec.to_builtins(row) for row in rows],
     )
     whole = rows[-1]
     headline = (
-        f"{whole.points} servers: watts {whole.watts:.1%} and joules per token {whole.joules:.1%} off in the median"
+        f"{whole.points} servers and batches of pictures or videos: watts {whole.watts:.1%} and joules per token or "
+        f"picture {whole.joules:.1%} off in the median"
     )
     return Document(headline, (), [table], [])

@@ -12,8 +12,8 @@ from paleo_lite.timing.energy import ENERGY_FILE, EnergyModel, energy_model
 
 from .evidence import measured_powers
 from .fit import fit_energy, with_scatter
-from .hold_out import hold_out, scatter_of
-from .served import forecast_servers
+from .forecasts import timed
+from .hold_out import folds_of, points_of, scatter_of
 
 
 def ship_energy(data: Path, folder: Path) -> EnergyModel:
@@ -22,13 +22,14 @@ def ship_energy(data: Path, folder: Path) -> EnergyModel:
     The scatter is that of forecasts, whose times are forecast as well.
     """
     measured = measured_powers(data)
-    served = forecast_servers(measured, 0.0)
-    trained = [one for one in hold_out(measured, "model", 0.0) if one.measured.server is None]
-    scatter = scatter_of([*served, *trained])
-    points = hold_out(measured, "model", scatter)
+    forecasts = [one.at_forecast_time for one in timed(measured, levels=("expected",))]
+    trained = [one for one in measured if one.kind == "training"]
+    folds = folds_of(measured, "model", [*forecasts, *trained])
+    scatter = scatter_of(folds)
+    points = points_of(folds, scatter)
     errors = [abs(point.error) for point in points]
     inside = np.mean([point.is_inside for point in points])
-    text = f"a model held out {np.median(errors):.1%} in the median, {inside:.0%} within 90%"
+    text = f"a model held out, at forecast times {np.median(errors):.1%} in the median, {inside:.0%} within 90%"
     model = with_scatter(fit_energy(measured), scatter, text)
     header = "# Fitted by paleo-lite to measured power; every field is explained in docs/model.md.\n"
     write_atomically(folder / ENERGY_FILE, header.encode() + msgspec.toml.encode(model))

@@ -32,6 +32,9 @@ from .servers import Server, published_servers
 from .steps import StepParts, fit_steps, is_fitted, parts_of, predict_steps
 from .tables import Timed, published_kernels
 
+TOLERANCE = 1e-3
+"""Relative change of the loss at which a fit without a part ends: times change by less than 1% below."""
+
 JUDGED_ROWS = 500
 """Rows of a table that are judged, drawn at random."""
 
@@ -55,7 +58,7 @@ class KernelRow(msgspec.Struct, frozen=True):
         Tables (of a device under an engine), and kernels that are judged.
     own, own_coverage_90 : float
         Median error with the constants of the own table, and share of kernels inside the 90% interval.
-    device, device_coverage_90, device_width_90 : float
+    device, device_coverage_90, device_sharpness_90 : float
         The same without any table of the device, and the median ratio between the ends of the interval.
     engine, engine_coverage_90 : float
         The same without any table of the engine.
@@ -69,7 +72,7 @@ class KernelRow(msgspec.Struct, frozen=True):
     own_coverage_90: float
     device: float
     device_coverage_90: float
-    device_width_90: float
+    device_sharpness_90: float
     engine: float
     engine_coverage_90: float
 
@@ -85,7 +88,7 @@ class ServerRow(msgspec.Struct, frozen=True):
         Servers.
     median, mape, bias : float
         Median and mean absolute relative error, and median relative error.
-    coverage_90, width_90 : float
+    coverage_90, sharpness_90 : float
         Share of the servers inside the 90% interval, and the median ratio between its ends.
     """
 
@@ -96,7 +99,7 @@ class ServerRow(msgspec.Struct, frozen=True):
     mape: float
     bias: float
     coverage_90: float
-    width_90: float
+    sharpness_90: float
 
 
 class Judged(NamedTuple):
@@ -216,7 +219,7 @@ def validate_servers(data: Path) -> list[ServerRow]:
         for name in sorted({key(part.server) for part in parts}):
             rest = [part for part in parts if key(part.server) != name]
             own = [part for part in parts if key(part.server) == name]
-            fitted = fit_steps(rest, alone)
+            fitted = fit_steps(rest, alone, TOLERANCE)
             if split in ("device", "engine"):
                 known = without(alone, split, name)
                 own = [parts_of(part.server, known) for part in own]
@@ -266,7 +269,7 @@ def kernels_page(rows: Sequence[KernelRow]) -> Document:
             Column("own_coverage_90", "within\n90%", percent),
             Column("device", "device\nheld out", format_percent),
             Column("device_coverage_90", "within\n90%", percent),
-            Column("device_width_90", "width", lambda value: f"{value:.1f}x"),
+            Column("device_sharpness_90", "ratio of\nends", "{:.2f}".format),
             Column("engine", "engine\nheld out", format_percent),
             Column("engine_coverage_90", "within\n90%", percent),
         ],
@@ -290,7 +293,7 @@ def servers_page(rows: Sequence[ServerRow]) -> Document:
             Column("mape", "MAPE", format_percent),
             Column("bias", "bias", lambda value: f"{value:+.1%}"),
             Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", lambda value: f"{value:.1f}x"),
+            Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
         ],
         [msgspec.to_builtins(row) for row in rows],
     )

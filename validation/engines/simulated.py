@@ -50,7 +50,7 @@ class SimulatedRow(msgspec.Struct, frozen=True):
         Servers.
     median, mape, bias : float
         Median and mean absolute relative error, and median relative error.
-    coverage_90, width_90 : float
+    coverage_90, sharpness_90 : float
         Share of the servers inside the 90% interval, and the median ratio between its ends.
     """
 
@@ -61,7 +61,7 @@ class SimulatedRow(msgspec.Struct, frozen=True):
     mape: float
     bias: float
     coverage_90: float
-    width_90: float
+    sharpness_90: float
 
 
 class Simulated(NamedTuple):
@@ -163,7 +163,7 @@ def simulated_page(rows: Sequence[SimulatedRow]) -> Document:
             Column("mape", "MAPE", format_percent),
             Column("bias", "bias", lambda value: f"{value:+.1%}"),
             Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", lambda value: f"{value:.1f}x"),
+            Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
         ],
         [msgspec.to_builtins(row) for row in rows],
     )

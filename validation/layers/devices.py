@@ -29,10 +29,10 @@ class DeviceRow(msgspec.Struct, frozen=True):
     ----------
     kind, gpu, precision, source : str
     points : int
-    same, same_inside : float
-        Mean absolute relative error, and fraction inside the 90% interval, with one fifth of the shapes held out at a
-        time.
-    out, out_inside : float or None
+    same, same_inside, same_sharpness : float
+        Mean absolute relative error, fraction inside the 90% interval, and median ratio between the ends of the
+        interval, with one fifth of the shapes held out at a time.
+    out, out_inside, out_sharpness : float or None
         The same with the chip held out; None if no other chip was timed in the precision on such arithmetic units.
     roofline : float
         Mean absolute relative error of the roofline bound.
@@ -45,8 +45,10 @@ class DeviceRow(msgspec.Struct, frozen=True):
     points: int
     same: float
     same_inside: float
+    same_sharpness: float
     out: float | None
     out_inside: float | None
+    out_sharpness: float | None
     roofline: float
 
 
@@ -103,7 +105,7 @@ def _rows(kind: str, groups: Sequence[DeviceData], includes: Callable[[str, str]
         rows.append(
             DeviceRow(
                 kind, traits.id, group.precision, traits.source, len(runs), same["mape"], same["coverage_90"],
-                out.get("mape"), out.get("coverage_90"), roofline,
+                same["sharpness_90"], out.get("mape"), out.get("coverage_90"), out.get("sharpness_90"), roofline,
             )
         )  # fmt: skip
     return rows
@@ -122,8 +124,10 @@ def operations_page(rows: Sequence[DeviceRow]) -> Document:
         Column("points", "points"),
         Column("same", "other shapes", percent),
         Column("same_inside", "within\n90%", percent),
+        Column("same_sharpness", "ratio of\nends", "{:.2f}".format),
         Column("out", "gpu out", percent),
         Column("out_inside", "within\n90%", percent),
+        Column("out_sharpness", "ratio of\nends", "{:.2f}".format),
         Column("roofline", "roofline", percent),
         Column("source", "source", left=True, wrap=True, drop_order=1),
     ]

@@ -182,6 +182,7 @@ def _features(timed: LayerTime, cache: Cache) -> Features:
         pass_number=part.astype(np.int64),
         position=position,
         wide=np.zeros(len(part), dtype=bool),
+        update_products=np.zeros_like(flops),
     )
 
 

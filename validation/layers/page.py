@@ -34,6 +34,7 @@ def layer_validation_page(
             Column("coverage_80", "within\n80%", lambda value: f"{value:.0%}", drop_order=7),
             Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
             Column("width_90", "width", format_percent, drop_order=9),
+            Column("sharpness_90", "ratio of\nends", "{:.2f}".format, drop_order=9),
             Column("launch_and_roofline", "launch +\nroofline", format_percent),
             Column("one_ppp", "one PPP", format_percent, drop_order=3),
             Column("roofline", "roofline", format_percent, drop_order=3),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from paleo_lite.calibration.validate import sharpness
 from paleo_lite.reporting.charts.accuracy import Pair
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.units import format_si
@@ -44,6 +45,8 @@ def profile_validation_page(rows: Sequence[ProfileRow]) -> Document:
     ]
     inside = sum(row.low_s <= row.measured_s <= row.high_s for row in rows)
     facts.append(("within", f"{inside} of {len(rows)} lie in their 90% interval"))
+    ratio = sharpness([row.low_s for row in rows], [row.high_s for row in rows])
+    facts.append(("sharpness", f"a ratio of {ratio:.2f} between its ends (median)"))
     number = sum({row.batch_size: row.profiles for row in rows}.values())
     headline = (
         f"{first.network} on {first.gpu} in {first.precision}: fitted to batch {first.fitted_batch_size}, "
@@ -83,7 +86,9 @@ def comparison_page(rows: Sequence[ProfilePrediction]) -> Document:
         own = [row for row in rows if row.model == model]
         error = sum(abs(row.error) for row in own) / len(own)
         inside = sum(row.low_s <= row.measured_s <= row.high_s for row in own)
-        facts.append((model, f"{error:.1%} mean absolute error, {inside} of {len(own)} in their 90% interval"))
+        ratio = sharpness([row.low_s for row in own], [row.high_s for row in own])
+        text = f"{error:.1%} mean absolute error, {inside} of {len(own)} in their 90% interval"
+        facts.append((model, f"{text}, a ratio of {ratio:.2f} between its ends (median)"))
     return Document("models fitted to some profiles predict the others", facts, [table], (), table)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from paleo_lite.calibration.validate import sharpness
 from paleo_lite.reporting.charts.accuracy import Pair
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 from paleo_lite.units import format_si
@@ -189,6 +190,7 @@ def _held_table(title: str, heading: str, groups: dict[str, list[HeldOut]]) -> T
             "bias": sum(each.error for each in held_out) / len(held_out),
             "covered": sum(each.is_covered for each in held_out) / len(held_out),
             "width": sum(each.high - each.low for each in held_out) / len(held_out),
+            "sharpness": sharpness([each.low for each in held_out], [each.high for each in held_out]),
         }
         for name, held_out in groups.items()
     ]  # fmt: skip
@@ -199,6 +201,7 @@ def _held_table(title: str, heading: str, groups: dict[str, list[HeldOut]]) -> T
         Column("bias", "bias", lambda value: f"{100 * value:+.1f}"),
         Column("covered", "within 90%", lambda value: f"{value:.0%}"),
         Column("width", "width", lambda value: f"{100 * value:.0f}"),
+        Column("sharpness", "ratio of ends", "{:.2f}".format),
     ]
     return Table(title + " (points of efficiency)", columns, rows)
 

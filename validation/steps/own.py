@@ -42,6 +42,8 @@ class OwnRow(msgspec.Struct, frozen=True):
         Mean and median absolute relative error.
     coverage_90, width_90 : float
         Fraction of steps inside their 90% interval, and its relative width.
+    sharpness_90 : float
+        Median ratio between the ends of the interval, on average over groups.
     promised_90 : float or None
         Width of the 90% interval that the suggestion expects before the steps are measured.
     """
@@ -54,6 +56,7 @@ class OwnRow(msgspec.Struct, frozen=True):
     median: float
     coverage_90: float
     width_90: float
+    sharpness_90: float
     promised_90: float | None
 
 
@@ -160,7 +163,7 @@ def _width(slopes: np.ndarray, covariance: np.ndarray, rest: np.ndarray) -> floa
 def _row(chosen: str, measured: int, rows: Sequence[dict[str, float]]) -> OwnRow:
     repeated = DRAWS if chosen == "random" else 1
     means = {}
-    for name in ("mape", "median", "coverage_90", "width_90"):
+    for name in ("mape", "median", "coverage_90", "width_90", "sharpness_90"):
         means[name] = float(np.mean([row[name] for row in rows]))
     promised = float(np.mean([row["promised_90"] for row in rows])) if chosen == "suggested" else None
     points = int(sum(row["points"] for row in rows)) // repeated
@@ -180,6 +183,7 @@ def page(rows: Sequence[OwnRow]) -> Document:
             Column("median", "median", format_percent),
             Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
             Column("width_90", "width", format_percent),
+            Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
             Column("promised_90", "promised", format_percent),
         ],
         [msgspec.to_builtins(row) for row in rows],

@@ -13,6 +13,7 @@ import numpy as np
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.calibration.choose import choose_model
+from paleo_lite.calibration.validate import sharpness
 from paleo_lite.distributed.clusters import EXPECTED, ClusterScores, cluster_prior
 from paleo_lite.distributed.job import Job, Settings
 from paleo_lite.distributed.links import Topology
@@ -75,6 +76,8 @@ class HeldOut(msgspec.Struct, frozen=True):
         Mean and median absolute relative error.
     coverage_90, width_90 : float
         Fraction of steps inside their 90% interval, and mean relative width of the intervals.
+    sharpness_90 : float
+        Median ratio between the ends of the intervals.
     constant_mfu : float
         Mean absolute relative error of assuming the mean MFU of the fitted steps for all steps.
     """
@@ -87,6 +90,7 @@ class HeldOut(msgspec.Struct, frozen=True):
     median: float
     coverage_90: float
     width_90: float
+    sharpness_90: float
     constant_mfu: float
 
 
@@ -299,7 +303,7 @@ def _row(
     return HeldOut(
         split, fitted_to, source, len(off), float(off.mean()), float(np.median(off)),
         float(np.mean((low <= measured) & (measured <= high))), float(np.mean((high - low) / time)),
-        float(constant.mean()),
+        sharpness(low, high), float(constant.mean()),
     )  # fmt: skip
 
 

@@ -8,11 +8,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from paleo_lite.calibration.validate import sharpness
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.charts.accuracy import Pair
-from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.timing.training_stack import StackConstants
 
+from ..columns import ERROR_COLUMNS
 from .pretraining import (
+    FIRST_FUSED,
     Forecast,
     Pretraining,
     check_steps,
@@ -22,9 +26,6 @@ from .pretraining import (
     rounded,
     write_constants,
 )
-
-EARLY = ("26.02", "26.02.01", "26.04", "26.04.01")
-"""Releases of the container before mixtures became a third faster."""
 
 
 class HeldOutPretraining(msgspec.Struct, frozen=True):
@@ -38,7 +39,9 @@ class HeldOutPretraining(msgspec.Struct, frozen=True):
     mape, median, bias : float
         Mean and median absolute relative error, and median relative error.
     coverage_90, width_90 : float
-        Fraction of steps inside their 90% interval, and mean relative width of the intervals.
+        Fraction of steps inside their 90% interval, and median relative width of the intervals.
+    sharpness_90 : float
+        Median ratio between the ends of the intervals.
     fits : float
         Fraction of steps whose forecast memory fits the device.
     smallest_memory : float
@@ -53,6 +56,7 @@ class HeldOutPretraining(msgspec.Struct, frozen=True):
     bias: float
     coverage_90: float
     width_90: float
+    sharpness_90: float
     fits: float
     smallest_memory: float
 
@@ -68,10 +72,17 @@ def _row(split: str, held_out: str, forecasts: Sequence[Forecast]) -> HeldOutPre
         float(np.median(np.abs(errors))),
         float(np.median(errors)),
         float(np.mean([one.is_inside for one in forecasts])),
-        float(np.mean([(one.high_s - one.low_s) / one.time_s for one in forecasts])),
+        float(np.median([(one.high_s - one.low_s) / one.time_s for one in forecasts])),
+        sharpness([one.low_s for one in forecasts], [one.high_s for one in forecasts]),
         float(np.mean(memory <= 1)),
         float(memory.min()),
     )
+
+
+def _row_without_release(device: str, steps: Sequence[Pretraining], constants: StackConstants) -> HeldOutPretraining:
+    """Return the errors of forecasts that do not know which kernels of experts a release has."""
+    forecasts = forecast([step.without_release() for step in steps], constants)
+    return _row("device", f"{device}, release not given", forecasts)
 
 
 def validate_pretraining(
@@ -97,15 +108,19 @@ def validate_pretraining(
             left_out = [step for step in fitted if getattr(step, name) == value]
             if not kept:
                 continue
-            forecasts = forecast(left_out, rounded(fit(kept)))
+            constants = rounded(fit(kept))
+            forecasts = forecast(left_out, constants)
             rows.append(_row(split, value, forecasts))
             if split == "device":
+                rows.append(_row_without_release(value, left_out, constants))
                 by_device += forecasts
     if checked and fitted:
-        forecasts = forecast(checked, rounded(fit(fitted)))
-        early = [one for one in forecasts if one.step.release in EARLY]
-        late = [one for one in forecasts if one.step.release not in EARLY]
-        rows.append(_row("device", "gb300, all releases", forecasts))
+        constants = rounded(fit(fitted))
+        forecasts = forecast(checked, constants)
+        early = [one for one in forecasts if one.step.release < FIRST_FUSED]
+        late = [one for one in forecasts if one.step.release >= FIRST_FUSED]
+        rows.append(_row("device", "gb300", forecasts))
+        rows.append(_row_without_release("gb300", checked, constants))
         rows += [
             _row("device", f"gb300, releases {period}", part)
             for period, part in (("to 26.04", early), ("from 26.06", late))
@@ -123,11 +138,7 @@ def pretraining_page(rows: Sequence[HeldOutPretraining], left_out: dict[str, int
             Column("split", "split", left=True),
             Column("held_out", "held out", left=True),
             Column("points", "steps"),
-            Column("mape", "MAPE", format_percent),
-            Column("median", "median", format_percent),
-            Column("bias", "bias", lambda value: f"{value:+.0%}"),
-            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", format_percent),
+            *ERROR_COLUMNS,
             Column("fits", "fits", lambda value: f"{value:.0%}"),
             Column("smallest_memory", "least\nmemory", lambda value: f"{value:.0%}"),
         ],

@@ -27,6 +27,7 @@ def training_page(rows: Sequence[HeldOut], left_out: Mapping[str, int]) -> Docum
             Column("median", "median", format_percent),
             Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
             Column("width_90", "width", format_percent),
+            Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
             Column("constant_mfu", "one MFU", format_percent),
         ],
         [msgspec.to_builtins(row) for row in rows],

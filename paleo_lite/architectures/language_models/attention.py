@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
+from .feed_forward import add_adapter
+from .head_experts import add_expert_outputs, add_expert_queries
 from .norms import add_norm
 from .traits import Attention, LatentAttention
 
@@ -24,12 +26,15 @@ class Positions(NamedTuple):
         The bias of the scores, linear in the distance.
     stored : dict of (int or None) to (Blob, Blob)
         Keys and values of the last layer of each window that made its own, which later layers reuse.
+    embedding : Blob
+        Embedding of the tokens, which shared transformers read again (Zamba2).
     """
 
     tables: dict[int, tuple[Blob, Blob]]
     masks: dict[int | None, Blob | None]
     alibi: Blob | None
     stored: dict[int | None, tuple[Blob, Blob]]
+    embedding: Blob
 
 
 def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, positions: Positions) -> Blob:
@@ -47,11 +52,15 @@ def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, position
     Blob
         Output, of the same shape.
     """
-    hidden_size = x.shape[-1]
+    hidden_size = attention.output_size or x.shape[-1]
     heads, kv_heads = device_heads(tape, attention)
     x = tape.column_parallel_input(name, x)
-    gate = None
-    if attention.reuses_cache:
+    gate, routes = None, None
+    if attention.experts is not None:
+        query, routes = add_expert_queries(tape, name, attention.experts, x, heads * attention.head_size)
+        query = tape.split_heads(name, query, heads)
+        key, value = _packed_keys_and_values(tape, name, attention, x, kv_heads)
+    elif attention.reuses_cache:
         query = _add_query(tape, name, attention, x, heads, positions)
         key, value = _stored_states(tape, attention, kv_heads, positions)
     elif attention.projections.packed:
@@ -92,7 +101,9 @@ def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, position
     if attention.output_norm:
         output = add_norm(tape, f"{name}.{attention.output_norm}", attention.norm, output)
     projection = f"{name}.{attention.projections.output}"
-    if attention.transposed_weights:
+    if attention.experts is not None and routes is not None:
+        output = add_expert_outputs(tape, name, attention.experts, output, routes, hidden_size)
+    elif attention.transposed_weights:
         output = tape.transposed_linear(projection, output, hidden_size)
     else:
         output = tape.linear(projection, output, hidden_size, attention.output_bias)
@@ -133,6 +144,8 @@ def _separate_projections(
             state = projected[names.key]
         else:
             state = tape.linear(f"{name}.{projection}", x, width, attention.bias)
+        if attention.adapter_rank is not None:
+            state = add_adapter(tape, f"{name}.linear_{projection[0]}_adapter_list", x, attention.adapter_rank, state)
         projected[projection] = state
         if is_gated:
             both = tape.view(name, state, (1, tokens, count, 2 * size))
@@ -178,6 +191,15 @@ def _stored_states(tape: Tape, attention: Attention, kv_heads: int, positions: P
     keys = max(min(tape.lengths.keys, attention.window or tape.lengths.keys), tape.lengths.queries)
     blob = Blob((1, kv_heads, keys, attention.head_size), CONSTANT)
     return blob, blob
+
+
+def _packed_keys_and_values(tape: Tape, name: str, attention: Attention, x: Blob, kv_heads: int) -> tuple[Blob, Blob]:
+    """Add the joint projection of keys and values."""
+    width = kv_heads * attention.head_size
+    both = tape.linear(f"{name}.{attention.projections.packed}", x, 2 * width, attention.bias)
+    halves = tape.split_tensor(f"{name}.chunk", both, "chunk", ((*x.shape[:-1], width),) * 2, "method")
+    key, value = (tape.split_heads(name, half, kv_heads) for half in halves)
+    return key, value
 
 
 def _packed_projection(

@@ -27,7 +27,15 @@ from .compressed_attention import (
 from .feed_forward import add_channel_mix, add_experts, add_feed_forward
 from .norms import add_norm
 from .recurrence import add_linear_recurrence, add_time_mix
-from .state_space import add_delta_net, add_kimi_delta, add_mamba, add_mamba2, add_short_convolution
+from .shared_transformer import add_shared_transformer
+from .state_space import (
+    add_delta_net,
+    add_kimi_delta,
+    add_mamba,
+    add_mamba2,
+    add_matrix_memory,
+    add_short_convolution,
+)  # fmt: skip
 from .traits import (
     Alternating,
     Attention,
@@ -43,6 +51,7 @@ from .traits import (
     LinearRecurrence,
     Mamba,
     Mamba2,
+    MatrixMemory,
     Mixer,
     ShortConvolution,
     TimeMix,
@@ -141,12 +150,13 @@ def _add_embedding(tape: Tape, decoder: Decoder, root: str) -> tuple[Blob, Posit
     for size in dict.fromkeys(attention.rotary_size for attention in rotated):
         if size:
             tables[size] = tape.rotary_tables(_join(root, "rotary_emb"), position_ids, size)
-    return x, Positions(tables, masks, alibi, {})
+    return x, Positions(tables, masks, alibi, {}, x)
 
 
 def _attentions(decoder: Decoder) -> list[Attention | LatentAttention | CompressedAttention]:
     """Return the attention layers of all blocks."""
     mixers = [mixer for block in decoder.blocks for mixer in block.mixers]
+    mixers += [block.shared.attention for block in decoder.blocks if block.shared is not None]
     return [mixer for mixer in mixers if isinstance(mixer, (Attention, LatentAttention, CompressedAttention))]
 
 
@@ -166,6 +176,9 @@ def _add_block(tape: Tape, name: str, block: Block, x: Blob, positions: Position
     if not block.mixers:
         return _add_fed(tape, name, block, x)
     residual = x
+    if block.shared is not None:
+        x = add_shared_transformer(tape, name, block.shared, block.norm, x, positions)
+        name = f"{name}.{block.shared.rest}"
     if norms.before_mixer:
         x = add_norm(tape, f"{name}.{norms.before_mixer}", block.norm, x)
     normal = x
@@ -308,6 +321,8 @@ def _add_mixer(tape: Tape, block: str, mixer: Mixer, x: Blob, positions: Positio
         return add_kimi_delta(tape, name, mixer, x)
     if isinstance(mixer, LinearRecurrence):
         return add_linear_recurrence(tape, name, mixer, x)
+    if isinstance(mixer, MatrixMemory):
+        return add_matrix_memory(tape, name, mixer, x)
     if isinstance(mixer, TimeMix):
         return add_time_mix(tape, name, mixer, x)
     if isinstance(mixer, ShortConvolution):

@@ -28,14 +28,17 @@ from .traits import (
     DeltaNet,
     Experts,
     FeedForward,
+    HeadExperts,
     Indexer,
     KimiDelta,
     LatentAttention,
     LinearRecurrence,
     Mamba,
     Mamba2,
+    MatrixMemory,
     Mixer,
     PerLayerInput,
+    SharedTransformer,
     ShortConvolution,
     SideExperts,
     TimeMix,
@@ -89,8 +92,10 @@ def describe_decoder(family: Family, config: Config) -> Decoder:
 
 
 def _block_extras(family: Family, config: Config, count: int) -> list[dict[str, Any]]:
-    """Return the fields of each block for per-layer embeddings and for experts beside the feed-forward part."""
+    """Return the fields of each block for per-layer embeddings, shared transformers and experts beside its part."""
     extras: list[dict[str, Any]] = [{} for _ in range(count)]
+    if family.shared_attention is not None:
+        _add_shared_transformers(family, config, family.shared_attention, extras)
     if family.per_layer_input is not None:
         for extra, applies in zip(extras, family.has_per_layer_input.choose(config, count)):
             if applies:
@@ -101,6 +106,19 @@ def _block_extras(family: Family, config: Config, count: int) -> list[dict[str, 
                 experts = Experts(**_resolve(config, {**STANDARD_EXPERTS, **family.side_experts}))
                 extra["side_experts"] = SideExperts(experts=experts, **family.side_norms)
     return extras
+
+
+def _add_shared_transformers(family: Family, config: Config, attention: Fields, extras: list[dict[str, Any]]) -> None:
+    """Set the shared transformer of each block that has one; after some copies their weights repeat."""
+    shared = SharedTransformer(
+        attention=Attention(**_resolve(config, {**STANDARD_ATTENTION, **attention})),
+        feed_forward=FeedForward(**_resolve(config, {**STANDARD_FEED_FORWARD, **family.shared_feed_forward})),
+    )
+    copies = family.shared_copies.read(config) or 1
+    for extra, applies in zip(extras, family.has_shared.choose(config, len(extras))):
+        if applies:
+            extra["shared"] = msgspec.structs.replace(shared, is_repeated=copies <= 0)
+            copies -= 1
 
 
 def _resolve(config: Config, fields: Fields) -> dict[str, Any]:
@@ -138,6 +156,8 @@ def _attention(family: Family, config: Config, count: int) -> Sequence[Mixer]:
 def _usual_attention(family: Family, config: Config, count: int) -> list[Attention]:
     """Return the attention of each block, with its window, positions and heads."""
     attention = Attention(**_resolve(config, {**STANDARD_ATTENTION, **family.attention}))
+    if family.head_experts is not None:
+        attention = msgspec.structs.replace(attention, experts=HeadExperts(**_resolve(config, family.head_experts)))
     full_attention = _resolve(config, family.full_attention)
     window = None
     if family.window is not None and not any(config.fields.get(key) == 0 for key in family.window.key.split()):
@@ -179,7 +199,7 @@ def _other_mixer(family: Family, config: Config) -> Mixer | None:
     kinds: tuple[tuple[Fields | None, type[Any]], ...] = (
         (family.mamba, Mamba), (family.mamba2, Mamba2), (family.delta_net, DeltaNet), (family.kimi_delta, KimiDelta),
         (family.short_convolution, ShortConvolution), (family.linear_recurrence, LinearRecurrence),
-        (family.time_mix, TimeMix),
+        (family.time_mix, TimeMix), (family.matrix_memory, MatrixMemory),
     )  # fmt: skip
     for fields, kind in kinds:
         if fields is not None:

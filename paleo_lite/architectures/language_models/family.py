@@ -86,6 +86,16 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         Further fields of `SideExperts`.
     has_per_layer_input, has_side_experts : Layers
         The layers with these.
+    shared_attention : Mapping or None
+        Fields of the `Attention` of a `SharedTransformer`; None: there is none.
+    shared_feed_forward : Mapping
+        Fields of its `FeedForward`.
+    has_shared : Layers
+        The layers with one.
+    shared_copies : Integer
+        How many there are, which take turns.
+    head_experts : Mapping or None
+        Fields of `HeadExperts`; None: attention has no experts.
     experts : Mapping or None
         Fields of `Experts`; None: there are none.
     shared : Mapping or None
@@ -98,8 +108,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         The layers with a sparse activation.
     hashed : Layers
         The layers with experts that a table chooses.
-    mamba, mamba2, delta_net, kimi_delta, short_convolution, linear_recurrence, time_mix : Mapping or None
+    mamba, mamba2, delta_net, kimi_delta, short_convolution : Mapping or None
         Fields of the mixer of layers without attention; None: there are none.
+    linear_recurrence, time_mix, matrix_memory : Mapping or None
+        Likewise.
     attends : Layers
         The layers with attention, where the family has another mixer.
     has_both_mixers : bool
@@ -138,6 +150,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     decoder: Fields = NOTHING
     attention: Fields = NOTHING
     full_attention: Fields = NOTHING
+    head_experts: Fields | None = None
     latent: Fields | None = None
     indexer: Fields | None = None
     indexes: Layers = All()
@@ -145,6 +158,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     reusing_feed_forward: Fields = NOTHING
     per_layer_input: Fields | None = None
     has_per_layer_input: Layers = All()
+    shared_attention: Fields | None = None
+    shared_feed_forward: Fields = NOTHING
+    has_shared: Layers = All(False)
+    shared_copies: Integer = Integer("", 1)
     side_experts: Fields | None = None
     side_norms: Fields = NOTHING
     has_side_experts: Layers = All()
@@ -162,6 +179,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     short_convolution: Fields | None = None
     linear_recurrence: Fields | None = None
     time_mix: Fields | None = None
+    matrix_memory: Fields | None = None
     channel_mix: Fields | None = None
     attends: Layers = All()
     has_both_mixers: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
@@ -32,6 +34,8 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
         output = tape.transposed_linear(f"{name}.{part.down}", inner, hidden_size)
     elif part.packed:
         both = tape.linear(f"{name}.{part.packed}", x, 2 * inner_size, part.bias)
+        if part.adapter_rank is not None:
+            both = add_adapter(tape, f"{name}.{part.packed}_adapter_list", x, part.adapter_rank, both)
         halves = tape.split_tensor(f"{name}.chunk", both, "chunk", ((*x.shape[:-1], inner_size),) * 2, "method")
         gate = tape.activation(f"{name}.{part.activation_module}", halves[0], part.activation)
         inner = tape.op(f"{name}.mul", "mul", halves[1], gate)
@@ -59,6 +63,13 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
     return output
 
 
+def add_adapter(tape: Tape, name: str, x: Blob, rank: int, output: Blob) -> Blob:
+    """Add a low-rank adapter to the output of a projection (Hu et al. 2022, section 4.1)."""
+    inner = tape.linear(f"{name}.0", x, rank, bias=False)
+    own = tape.linear(f"{name}.1", inner, output.shape[-1], bias=False)
+    return tape.op(f"{name}.add", "add", output, own)
+
+
 def _cut_off(tape: Tape, name: str, x: Blob) -> Blob:
     """Subtract a multiple of the deviation above the mean, and set what is negative to zero (Gemma 3n)."""
     per_token = (*x.shape[:-1], 1)
@@ -81,15 +92,21 @@ def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob |
     hidden_size, tokens = x.shape[-1], x.shape[1]
     flat = tape.view(name, x, (tokens, hidden_size))
     read = flat if routed_by is None else tape.view(name, routed_by, (tokens, hidden_size))
-    weights, chosen = _route(tape, f"{name}.{part.router}", part, read)
+    weights, chosen = route(tape, f"{name}.{part.router}", part, read)
     routed = flat if part.latent_size is None else tape.linear(f"{name}.fc1_latent_proj", flat, part.latent_size, False)
     output = _grouped_experts(tape, f"{name}.{part.experts}", part, routed, weights, chosen, is_divided)
     if part.latent_size is not None:
         output = tape.linear(f"{name}.fc2_latent_proj", output, hidden_size, bias=False)
     output = tape.view(name, output, (1, tokens, hidden_size), "reshape")
+    if part.has_output_bias:
+        output = tape.op(name, "add", output, weights=((hidden_size,),))
     if part.shared is not None:
         shared_name = f"{name}.{part.shared.module}"
-        shared = _multiply(tape, shared_name, part.shared, x)
+        if is_divided:
+            shared = _multiply(tape, shared_name, part.shared, x)
+        else:  # the devices divide its matrices, and gather their tokens
+            gathered = tape.column_parallel_input(shared_name, x)
+            shared = tape.row_parallel_output(shared_name, _multiply(tape, shared_name, part.shared, gathered))
         if part.has_shared_gate:
             gate = tape.linear(f"{shared_name}_gate", x, 1, bias=False)
             gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
@@ -98,7 +115,7 @@ def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob |
     return tape.row_parallel_output(name, output) if is_divided else output
 
 
-def _route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
+def route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
     """Add the router; return the weights and the indices of the chosen experts, ``(tokens, active)`` each."""
     tokens = x.shape[0]
     chosen_shape = (tokens, part.active)
@@ -186,28 +203,31 @@ def _grouped_experts(
 ) -> Blob:
     """Add the experts: rows sorted by expert, two grouped matrix products, rows weighted, put back and summed."""
     tokens, hidden_size = x.shape
-    inner_size = tape.shard_size(part.inner_size) if is_divided else part.inner_size
-    rows = tokens * part.active
-    weights = tape.view(name, weights, (rows,), "reshape")
-    chosen = tape.view(name, chosen, (rows,), "reshape")
+    options = tape.options
+    shards = options.expert_tensor_parallel * (tape.ranks if is_divided else 1)
+    inner_size = -(-part.inner_size // shards)
+    sent = tokens * part.active
+    rows = math.ceil(sent * options.expert_load)
+    weights = tape.view(name, weights, (sent,), "reshape")
+    chosen = tape.view(name, chosen, (sent,), "reshape")
     order = tape.op(f"{name}.floor_divide", "div", chosen, function="floor_divide")
     del order  # the index by which rows are gathered
     gathered = tape.op(f"{name}.getitem", "gather", x, out=(rows, hidden_size), function="getitem")
-    weights = tape.op(f"{name}.getitem", "gather", weights, function="getitem")
-    gathered = tape.all_to_all(name, gathered)
-    own_experts = part.count // tape.options.expert_parallel
+    weights = tape.op(f"{name}.getitem", "gather", weights, out=(rows,), function="getitem")
+    gathered = tape.gather_expert_rows(name, tape.all_to_all(name, gathered))
+    own_experts = part.count // options.expert_parallel
     if part.is_gated:
         up = _grouped_product(tape, f"{name}.gate_up_proj", part, gathered, own_experts, 2 * inner_size)
-        halves = tape.split_tensor(f"{name}.chunk", up, "chunk", ((rows, inner_size),) * 2, "method")
+        halves = tape.split_tensor(f"{name}.chunk", up, "chunk", ((up.shape[0], inner_size),) * 2, "method")
         inner = _gate_experts(tape, name, part, halves)
     else:
         inner = _grouped_product(tape, f"{name}.up_proj", part, gathered, own_experts, inner_size)
         inner = tape.activation(f"{name}.act_fn", inner, part.activation)
     output = _grouped_product(tape, f"{name}.down_proj", part, inner, own_experts, hidden_size)
-    output = tape.all_to_all(name, output)
+    output = tape.all_to_all(name, tape.scatter_expert_rows(name, output))
     factors = tape.view(name, weights, (rows, 1), "unsqueeze")
     output = tape.op(f"{name}.mul", "mul", output, factors)
-    output = tape.op(f"{name}.getitem", "gather", output, function="getitem")
+    output = tape.op(f"{name}.getitem", "gather", output, out=(sent, hidden_size), function="getitem")
     output = tape.view(name, output, (tokens, part.active, hidden_size))
     return tape.op(f"{name}.sum", "reduce", output, out=(tokens, hidden_size), origin="method", function="sum")
 
@@ -230,12 +250,17 @@ def _gate_experts(tape: Tape, name: str, part: Experts, halves: list[Blob]) -> B
     return tape.op(f"{name}.mul", "mul", up, gate)
 
 
-def _grouped_product(tape: Tape, name: str, part: Experts, x: Blob, experts: int, columns: int) -> Blob:
-    """Add a grouped matrix product, one matrix for each expert, and its bias."""
+def add_grouped_product(tape: Tape, name: str, active: int, x: Blob, experts: int, columns: int) -> Blob:
+    """Add a grouped matrix product, one matrix for each expert; `x` has a row for each expert that a token passes."""
     shape = (experts, x.shape[-1], columns)
-    output = tape.op(
-        name, "grouped_matmul", x, out=(x.shape[0], columns), weights=(shape,), origin="function", active=part.active
+    return tape.op(
+        name, "grouped_matmul", x, out=(x.shape[0], columns), weights=(shape,), origin="function", active=active
     )
+
+
+def _grouped_product(tape: Tape, name: str, part: Experts, x: Blob, experts: int, columns: int) -> Blob:
+    """Add a grouped matrix product and its bias."""
+    output = add_grouped_product(tape, name, part.active, x, experts, columns)
     if part.bias:
         bias = tape.op(f"{name}_bias", "gather", out=output.shape, weights=((experts, columns),), function="getitem")
         output = tape.op(f"{name}.add", "add", output, bias)

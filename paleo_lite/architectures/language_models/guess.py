@@ -54,8 +54,7 @@ _ENCODER_LIKE = ("hidden_act", "gelu")
 
 
 NOT_GUESSED = {
-    "zamba": "blocks share their parameters", "zamba2": "blocks share their parameters", "xlstm": "matrix memories",
-    "jetmoe": "mixtures of attention heads", "moshi": "several heads", "hrm_text": "blocks that are repeated",
+    "zamba": "blocks share their parameters", "moshi": "several heads", "hrm_text": "blocks that are repeated",
     "dory": "other blocks", "xlnet": "two streams", "git": "an image encoder", "cpmant": "other positions",
 }  # fmt: skip
 """Model types whose keys do not tell what they have, in the table of model types: their guesses were far off."""

@@ -166,12 +166,16 @@ class Within(NamedTuple):
 
 
 class HeadSize(NamedTuple):
-    """The size per attention head: the value of its key, else the hidden size divided by the number of heads."""
+    """The size per attention head: the value of its key, else the hidden size divided by the number of heads.
+
+    The hidden size is multiplied by a factor where attention reads a wider input.
+    """
 
     default: int | None = None
     key: str = "head_dim"
     hidden: str = "hidden_size"
     heads: str = "num_attention_heads"
+    factor: int = 1
 
     def read(self, config: Config) -> int:
         """Return the size."""
@@ -182,9 +186,10 @@ class HeadSize(NamedTuple):
         hidden_size = Integer(self.hidden).read(config)
         heads = Integer(self.heads).read(config)
         assert hidden_size is not None and heads is not None
-        if hidden_size % heads:
+        width = self.factor * hidden_size
+        if width % heads:
             raise config.fail(f"$.{self.heads} is {heads}, which does not divide $.{self.hidden}, {hidden_size}")
-        return hidden_size // heads
+        return width // heads
 
 
 class KeyValueHeads(NamedTuple):
@@ -351,6 +356,51 @@ class AdjustedSize(NamedTuple):
         return -(-adjusted // multiple) * multiple
 
 
+class RoundedUp(NamedTuple):
+    """An integer times a factor of the config, rounded up to a multiple that the config gives."""
+
+    of: str
+    factor: str
+    factor_default: float
+    multiple: str
+    multiple_default: int
+
+    def read(self, config: Config) -> int:
+        """Return the integer."""
+        multiple = config.positive_integer(self.multiple, self.multiple_default)
+        scaled = (Integer(self.of).read(config) or 0) * config.number(self.factor, self.factor_default)
+        return int((scaled + multiple - 1) // multiple) * multiple
+
+
+class PerHead(NamedTuple):
+    """The size per head of a width that a factor of the config gives."""
+
+    of: str
+    factor: str
+    factor_default: float
+    heads: str
+    heads_default: int
+
+    def read(self, config: Config) -> int:
+        """Return the size."""
+        heads = config.positive_integer(self.heads, self.heads_default)
+        width = int((Integer(self.of).read(config) or 0) * config.number(self.factor, self.factor_default))
+        if not width or width % heads:
+            raise config.fail(f"$.{self.heads} is {heads}, which does not divide a width of {width}")
+        return width // heads
+
+
+class Product(NamedTuple):
+    """The product of two integers of the config."""
+
+    first: Integer
+    second: Integer
+
+    def read(self, config: Config) -> int:
+        """Return the product."""
+        return (self.first.read(config) or 0) * (self.second.read(config) or 0)
+
+
 class Multiple(NamedTuple):
     """An integer; if it is absent, another integer (`of`) times a factor."""
 
@@ -464,6 +514,16 @@ class Numbered(NamedTuple):
         if not isinstance(numbers, list):
             raise config.fail(f"$.{self.key} must be a list of layers (got {numbers!r})")
         return [index in numbers for index in range(count)]
+
+
+class At(NamedTuple):
+    """The layers with the given indices."""
+
+    indices: tuple[int, ...]
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        return [index in self.indices for index in range(count)]
 
 
 class From(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..builder import Blob
 from ..tape import Tape
 from .norms import add_norm
-from .traits import DeltaNet, KimiDelta, Mamba, Mamba2, ShortConvolution
+from .traits import DeltaNet, KimiDelta, Mamba, Mamba2, MatrixMemory, ShortConvolution
 
 
 def add_mamba(tape: Tape, name: str, mixer: Mamba, x: Blob) -> Blob:
@@ -184,6 +184,46 @@ def add_kimi_delta(tape: Tape, name: str, mixer: KimiDelta, x: Blob) -> Blob:
     output = tape.op(f"{name}.mul", "mul", output, tape.view(name, gate, output.shape))
     output = tape.view(name, output, (1, tokens, width), "reshape", "copy")
     return tape.row_parallel_output(name, tape.linear(f"{name}.o_proj", output, hidden_size, bias=False))
+
+
+def add_matrix_memory(tape: Tape, name: str, mixer: MatrixMemory, x: Blob) -> Blob:
+    """Add an mLSTM (Beck et al. 2024, section 2.3): projections, limited gates, matrix memory, norm per head, gate."""
+    hidden_size, tokens = x.shape[-1], tape.lengths.queries
+    heads = tape.shard_size(mixer.heads)
+    key_width, value_width = heads * mixer.key_size, heads * mixer.value_size
+    x = tape.column_parallel_input(name, x)
+    if mixer.has_packed_projections:
+        packed = tape.linear(f"{name}.qkv_opreact", x, 2 * key_width + 2 * value_width, bias=False)
+        shapes = tuple((1, tokens, width) for width in (key_width, key_width, value_width, value_width))
+        query, key, value, gate = tape.split_tensor(f"{name}.split", packed, "split", shapes)
+        gates = _limit(tape, name, tape.linear(f"{name}.ifgate_preact", x, 2 * heads))
+        gate_in, forget = tape.split_tensor(f"{name}.split", gates, "split", ((1, tokens, heads),) * 2)
+    else:
+        query, key = (tape.linear(f"{name}.{part}", x, key_width, bias=False) for part in "qk")
+        value = tape.linear(f"{name}.v", x, value_width, bias=False)
+        gate = tape.linear(f"{name}.ogate_preact", x, value_width, bias=False)
+        gate_in = _limit(tape, name, tape.linear(f"{name}.igate_preact", x, heads))
+        forget = _limit(tape, name, tape.linear(f"{name}.fgate_preact", x, heads))
+    query, key, value = (tape.split_heads(name, blob, heads) for blob in (query, key, value))
+    output = tape.op(
+        f"{name}.mlstm", "state_space_dual", value, key, query, gate_in, forget, out=value.shape, origin="function",
+        chunk=mixer.chunk,
+        state_elements=heads * mixer.key_size * (mixer.value_size + 1) if tape.lengths.uses_cache else 0,
+    )  # fmt: skip
+    _add_state(tape, name, (1, heads, mixer.key_size, mixer.value_size), (1, key_width, 1))
+    output = add_norm(tape, f"{name}.multihead_norm", "layer_plain", output)
+    output = tape.view(name, output, (1, tokens, value_width), "reshape", "copy")
+    output = tape.op(f"{name}.multihead_norm", "mul", output, weights=((value_width,),))
+    gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
+    output = tape.op(f"{name}.mul", "mul", gate, output)
+    return tape.row_parallel_output(name, tape.linear(f"{name}.out_proj", output, hidden_size, bias=False))
+
+
+def _limit(tape: Tape, name: str, x: Blob) -> Blob:
+    """Add the limit of gates by a scaled hyperbolic tangent (Beck et al. 2025, xLSTM 7B, section 3.2)."""
+    x = tape.op(f"{name}.div", "div", x)
+    x = tape.op(f"{name}.tanh", "tanh", x, origin="function")
+    return tape.op(f"{name}.mul", "mul", x)
 
 
 def add_short_convolution(tape: Tape, name: str, mixer: ShortConvolution, x: Blob) -> Blob:

@@ -39,6 +39,27 @@ class Projections(msgspec.Struct, frozen=True):
     packed: str = ""
 
 
+class HeadExperts(msgspec.Struct, frozen=True, kw_only=True):
+    """Experts of attention, each with a query and an output projection (Zhang et al. 2022, mixture of attention heads).
+
+    A token passes some of them, and all share the keys and values of the token (JetMoE, Shen et al. 2024, section 2.2).
+
+    Attributes
+    ----------
+    count, active : int
+        Experts, and how many of them each token passes.
+    module, router, input, output : str
+        Names of the module in attention, and of its parts.
+    """
+
+    count: int
+    active: int
+    module: str = "experts"
+    router: str = "router.layer"
+    input: str = "input_linear"
+    output: str = "output_linear"
+
+
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
     """Multi-head, grouped-query or multi-query attention.
 
@@ -95,6 +116,12 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
         Whether the query projection also makes a gate of the output (Qwen3-Next).
     gate_projection : str
         Name of a projection of its own that makes this gate (AFMoE); empty: there is none.
+    experts : HeadExperts or None
+        Experts in place of the query and the output projection (JetMoE); `heads` are those that a token passes.
+    adapter_rank : int or None
+        Rank of the adapters beside the query, key and value projections (Zamba2); None: there are none.
+    output_size : int or None
+        Width of the output; None: that of the input.
     dropout : float
         Dropout probability of the attention weights, in training.
     """
@@ -126,6 +153,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     is_always_unfused: bool = False
     has_output_gate: bool = False
     gate_projection: str = ""
+    experts: HeadExperts | None = None
+    adapter_rank: int | None = None
+    output_size: int | None = None
     dropout: float = 0.0
 
 
@@ -261,6 +291,8 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
         Whether inner values below a quantile of a normal distribution are set to zero first (Gemma 3n).
     inner_norm : str
         Name of the norm before the down projection; empty: there is none (BitNet has one).
+    adapter_rank : int or None
+        Rank of the adapter beside the packed projection (Zamba2); None: there is none.
     dropout : float or None
         Dropout probability after the part; None: the model has no such module.
     """
@@ -279,6 +311,7 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
     is_limited: bool = False
     has_sparse_activation: bool = False
     inner_norm: str = ""
+    adapter_rank: int | None = None
     dropout: float | None = None
 
 
@@ -328,6 +361,8 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
         Whether the correction counts as a parameter (ERNIE 4.5).
     bias : bool
         Whether experts have biases.
+    has_output_bias : bool
+        Whether a bias is added to the sum of the experts (JetMoE).
     is_clamped : bool
         Whether gate and up are limited, and the activation is that of gpt-oss.
     is_limited : bool
@@ -361,6 +396,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     score_correction: bool = False
     correction_is_parameter: bool = False
     bias: bool = False
+    has_output_bias: bool = False
     is_clamped: bool = False
     is_limited: bool = False
     is_hashed: bool = False
@@ -527,9 +563,34 @@ class TimeMix(msgspec.Struct, frozen=True, kw_only=True):
     module: str = "attention"
 
 
+class MatrixMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """An LSTM whose state is a matrix, with exponential gates (mLSTM of xLSTM, Beck et al. 2024, section 2.3).
+
+    The state of a head is ``key_size x value_size``, with a normaliser of `key_size`. In chunks it is computed by the
+    products of a state-space dual with one group per head (Beck et al. 2025, tiled flash linear attention, section 3).
+
+    Attributes
+    ----------
+    heads : int
+    key_size, value_size : int
+        Per head.
+    chunk : int
+    has_packed_projections : bool
+        Whether queries, keys, values and output gates come from one projection, and the other gates from another.
+    module : str
+    """
+
+    heads: int
+    key_size: int
+    value_size: int
+    chunk: int = 64
+    has_packed_projections: bool = False
+    module: str = "mlstm_layer"
+
+
 Mixer = (
     Attention | LatentAttention | CompressedAttention | Mamba | Mamba2 | DeltaNet | KimiDelta | ShortConvolution
-    | LinearRecurrence | TimeMix
+    | LinearRecurrence | TimeMix | MatrixMemory
 )  # fmt: skip
 """The kinds of layers that mix the tokens of a sequence."""
 
@@ -572,6 +633,32 @@ class SideExperts(msgspec.Struct, frozen=True, kw_only=True):
     norm_before: str = "pre_feedforward_layernorm_2"
     norm_after: str = "post_feedforward_layernorm_2"
     other_norm_after: str = "post_feedforward_layernorm_1"
+
+
+class SharedTransformer(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention and a feed-forward part before the mixer of a block, with weights that other blocks share.
+
+    It reads the hidden state beside the embedding of the token, and a projection of the block puts its output into the
+    input of the mixer (Zamba2, Glorioso et al. 2024, section 2). Adapters are the block's own.
+
+    Attributes
+    ----------
+    attention : Attention
+    feed_forward : FeedForward
+    is_repeated : bool
+        Whether the weights are those of a block before.
+    norms : Norms
+    module, projection, rest : str
+        Names of the transformer, of the projection, and of the module around mixer and norm.
+    """
+
+    attention: Attention
+    feed_forward: FeedForward
+    is_repeated: bool = False
+    norms: Norms = Norms(before_feed_forward="pre_ff_layernorm")
+    module: str = "shared_transformer"
+    projection: str = "linear"
+    rest: str = "mamba_decoder"
 
 
 class HyperConnection(msgspec.Struct, frozen=True, kw_only=True):
@@ -629,6 +716,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         None: the residual stream is one, and outputs are added to it.
     alternating : Alternating or None
         Streams with alternating updates (Gemma 3n); None: there is one.
+    shared : SharedTransformer or None
+        A transformer before the mixer (Zamba2); None: there is none.
     has_output_scale : bool
         Whether the output of the block is multiplied by a constant (Gemma 4).
     dropout : float or None
@@ -641,6 +730,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     per_layer_input: PerLayerInput | None = None
     hyper_connection: HyperConnection | None = None
     alternating: Alternating | None = None
+    shared: SharedTransformer | None = None
     has_output_scale: bool = False
     norm: NormKind = "rms"
     norms: Norms = Norms()

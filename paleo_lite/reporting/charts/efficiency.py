@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from ...profile_analysis.analysis import Efficiency
+from ...profile_analysis.recorded_device import require_peak
 from ...text import format_plural
 from .render import SERIES, SHAPES, altair, inline_data
 
@@ -23,6 +24,7 @@ def efficiency_chart(result: Efficiency) -> Any:
 
     The settings are the combination given by ``--group-by``, else each setting that varies between the profiles.
     """
+    device, peak = require_peak(result.device, result.peak)
     alt = altair()
     settings: list[tuple[str, ...]] = []
     if result.group_by:
@@ -76,7 +78,7 @@ def efficiency_chart(result: Efficiency) -> Any:
         dots = base.mark_point(filled=True, size=60, opacity=1).encode(x=x, shape=shape, tooltip=tooltip)
         panels.append(alt.layer(reach, dots).properties(width=440, height=alt.Step(18)))
     lines = [
-        f"{result.device.name}, {result.peak.describe()}",
+        f"{device.name}, {peak.describe()}",
         f"{format_plural(len(result.rows), 'profile')}, {result.method} method; dots: means, bars: lowest to highest",
     ]
     if left_out:

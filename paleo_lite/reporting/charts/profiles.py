@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...profile_analysis.kernels import KernelReport
+from ...profile_analysis.recorded_device import require_peak
 from ...profile_analysis.timeline import Timeline
 from ...text import truncate
 from ...units import format_si
@@ -62,6 +63,7 @@ def kernel_roofline(report: KernelReport, title: str = "") -> Any:
 
     Kernels with calls that were not counted have another shape.
     """
+    device, peak = require_peak(report.device, report.peak)
     dots = [
         Dot(
             row.name,
@@ -76,10 +78,10 @@ def kernel_roofline(report: KernelReport, title: str = "") -> Any:
         )
         for row in report.kernels
     ]
-    peaks = [(f"{report.peak.peak.precision} {report.peak.peak.unit} peak", report.peak.per_s)]
-    bandwidth = report.device.bandwidth_bytes_per_s
+    peaks = [(f"{peak.peak.precision} {peak.peak.unit} peak", peak.per_s)]
+    bandwidth = device.bandwidth_bytes_per_s
     counted_s = sum(dot.time_s for dot in dots)
-    reached = sum(dot.flops for dot in dots) / counted_s / report.peak.per_s if counted_s else 0.0
+    reached = sum(dot.flops for dot in dots) / counted_s / peak.per_s if counted_s else 0.0
     default_title = f"Counted kernels reach {format_percent(reached)} of peak FLOP/s"
     subtitle = [f"{_profile_title(report)}; memory {format_si(bandwidth, 'B/s')}"]
     return roofline_chart(dots, peaks, bandwidth, title or default_title, subtitle, "kernel")

@@ -9,6 +9,7 @@ from ...profile_analysis.analysis import Efficiency
 from ...profile_analysis.device_time import CAUSES
 from ...profile_analysis.kernels import KernelReport, KernelRow
 from ...profile_analysis.next_command import kernels_to_profile
+from ...profile_analysis.recorded_device import require_peak
 from ...profile_analysis.timeline import Timeline
 from ...text import format_plural, truncate
 from ...units import format_si
@@ -54,6 +55,7 @@ def profile_report(
     next_commands : sequence of (purpose, command)
         Commands that profile the most important kernels in more detail.
     """
+    device, _ = require_peak(kernels.device, kernels.peak)
     name = truncate(kernels.path.rpartition("/")[2])
     page = kernels_page(kernels, top=None)
     listed = [table for table in page.tables if table.title.startswith("Kernels")]
@@ -67,7 +69,7 @@ def profile_report(
     counters = [table for table in page.tables if table.title.startswith("Counters of")]
     if counters:
         sections.append(Document("Hardware counters", content=counters, name="counters"))
-    sections += [_configuration_section(kernels, page), device_section(kernels.device)]
+    sections += [_configuration_section(kernels, page), device_section(device)]
     if next_commands:
         introduction = [
             "Counters slow a program down many times, so only the most important kernels are profiled again."
@@ -86,11 +88,12 @@ def profile_report(
 
 def _answers(kernels: KernelReport, efficiency: Efficiency | str) -> list[KeyFigure]:
     answers = []
-    peak = format_si(kernels.peak.per_s, "FLOP/s")
+    device, rate = require_peak(kernels.device, kernels.peak)
+    peak = format_si(rate.per_s, "FLOP/s")
     if not isinstance(efficiency, str) and efficiency.rows:
         row = efficiency.rows[0]
         answers += _busy_figures(row)
-        bandwidth = format_si(kernels.device.bandwidth_bytes_per_s, "B/s")
+        bandwidth = format_si(device.bandwidth_bytes_per_s, "B/s")
         answers.append(_peak_figure("FLOP/s", "FLOPs", row["flops_efficiency"], row["flops_covered"], peak))
         answers.append(_peak_figure("bandwidth", "bytes", row["bandwidth_efficiency"], row["bytes_covered"], bandwidth))
         if row["kernel_s"] is not None:

@@ -9,13 +9,17 @@ from ..keys import (
     Activation,
     AdjustedSize,
     All,
+    At,
     Both,
+    Choice,
     CountOf,
     Cycled,
     EveryNth,
     Flag,
     From,
+    HeadSize,
     HeadsOf,
+    IfSet,
     Integer,
     IsSet,
     Lettered,
@@ -24,7 +28,9 @@ from ..keys import (
     Not,
     Numbered,
     OneBased,
+    PerHead,
     RotarySize,
+    RoundedUp,
     Within,
 )  # fmt: skip
 from ..traits import Norms, Projections
@@ -48,6 +54,11 @@ _LFM_BLOCK = {"norms": Norms("operator_norm", before_feed_forward="ffn_norm")}
 _LFM_HEADS = {"projections": Projections(output="out_proj"), "query_key_norm": "per_head", "dropout": 0.0}
 _LFM_CONVOLUTION = {"convolution": Integer("conv_L_cache", 3), "bias": Flag("conv_bias")}
 _LFM_PART = {"module": "feed_forward", "gate": "w1", "up": "w3", "down": "w2", "activation": "silu"}
+
+_ZAMBA_HEAD = HeadSize(key="attention_head_dim", factor=2)
+_ZAMBA_NUMBERED = Numbered("hybrid_layer_ids", At((*range(6, 43, 6), 47, 51)))
+_ZAMBA_LAYERS = Listed("hybrid", "layers_block_type", Listed("hybrid", "layer_types", _ZAMBA_NUMBERED))
+_IS_PACKED = Choice("weight_mode", {"single": False, "fused": True}, "single")
 
 FAMILIES: dict[str, Family] = {
     "nemotron_h": Family(
@@ -143,6 +154,51 @@ FAMILIES: dict[str, Family] = {
             "module": "mlp_block", "bias": True, "inner_size": Multiple("", 0.5, "intermediate_size"),
             "activation": _GEMMA_ACTIVATION,
         },
+    ),
+    "zamba2": Family(
+        name="Zamba2", longest=4096, attends=All(False),
+        decoder={"final_norm": "final_layernorm", "is_tied": Flag("tie_word_embeddings", True)},
+        feeds=All(False),
+        mamba2={
+            "heads": Integer("n_mamba_heads", 8), "head_size": HeadsOf("mamba_headdim", "", "n_mamba_heads"),
+            "groups": Integer("mamba_ngroups", 1), "state_size": Integer("mamba_d_state", 64),
+            "convolution": Integer("mamba_d_conv", 4), "chunk": Integer("chunk_size", 256),
+            "bias": Flag("add_bias_linear"), "module": "mamba",
+        },
+        shared_attention={
+            "head_size": _ZAMBA_HEAD, "rotary_size": IfSet("use_mem_rope", _ZAMBA_HEAD),
+            "adapter_rank": IfSet("use_shared_attention_adapter", Integer("adapter_rank", 128), None),
+            "output_size": Integer("hidden_size"),
+        },
+        shared_feed_forward={
+            "inner_size": Multiple("intermediate_size", 4, "hidden_size"), "bias": Flag("add_bias_linear"),
+            "module": "feed_forward", "packed": "gate_up_proj", "activation": Activation(default="gelu"),
+            "adapter_rank": Integer("adapter_rank", 128),
+        },
+        has_shared=_ZAMBA_LAYERS,
+        shared_copies=Integer("num_mem_blocks", 1),
+    ),
+    "xlstm": Family(
+        name="xLSTM", layer_count=Integer("num_hidden_layers num_blocks"), positions="", longest=None,
+        attends=All(False),
+        decoder={
+            "root": "backbone", "block_list": "blocks", "embedding": "embeddings", "final_norm": "out_norm",
+            "hidden_size": Integer("hidden_size embedding_dim"), "has_logit_softcap": True, "is_tied": False,
+        },
+        block={"norms": Norms("norm_mlstm", before_feed_forward="norm_ffn")},
+        matrix_memory={
+            "heads": Integer("num_heads", 8), "chunk": Integer("chunk_size", 64),
+            "key_size": PerHead("hidden_size embedding_dim", "qk_dim_factor", 0.5, "num_heads", 8),
+            "value_size": PerHead("hidden_size embedding_dim", "v_dim_factor", 1.0, "num_heads", 8),
+            "has_packed_projections": _IS_PACKED,
+        },
+        feed_forward={
+            "module": "ffn", "gate": "proj_up_gate", "up": "proj_up", "down": "proj_down", "activation": "silu",
+            "packed": Choice("weight_mode", {"single": "", "fused": "proj_up_gate_z"}, "single"),
+            "inner_size": RoundedUp("hidden_size embedding_dim", "ffn_proj_factor", 2.667,
+                                    "ffn_round_up_to_multiple_of", 64),
+        },
+        unread=(("use_bias", (False, None)),),
     ),
     "rwkv": Family(
         name="Rwkv", positions="", longest=None, attends=All(False),

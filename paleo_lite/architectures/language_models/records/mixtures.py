@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..family import BIASED, DEEPSEEK_EXPERTS, DEEPSEEK_SHARED, LOCAL_EXPERTS, NEXT_TOKEN, POST_NORMS, Family
 from ..keys import (
+    Activation,
     All,
     Between,
     Both,
@@ -20,6 +21,7 @@ from ..keys import (
     Multiple,
     Natural,
     Not,
+    Product,
     Record,
     RotarySize,
     ShareOf,
@@ -172,6 +174,20 @@ FAMILIES: dict[str, Family] = {
         },
         shared={**DEEPSEEK_SHARED, "multiple": Integer("num_shared_experts", 2)},
         sparse=From(Integer("num_dense_layers", 1)),
+    ),
+    "jetmoe": Family(
+        name="JetMoe", longest=4096, decoder={"is_tied": Flag("tie_word_embeddings", True)},
+        attention={
+            "heads": Product(Integer("num_key_value_heads", 16), Integer("num_experts_per_tok", 2)),
+            "kv_heads": Integer("num_key_value_heads", 16), "head_size": Integer("kv_channels", 128),
+            "rotary_size": Integer("kv_channels", 128), "module": "self_attention",
+            "projections": Projections(packed="kv_proj"),
+        },
+        head_experts={"count": Integer("num_local_experts", 8), "active": Integer("num_experts_per_tok", 2)},
+        experts={
+            **LOCAL_EXPERTS, "router": "router.layer", "scoring": "softmax_of_chosen", "is_normalised": False,
+            "has_output_bias": True, "activation": Activation(("activation_function",)),
+        },
     ),
     "dbrx": Family(
         name="Dbrx", layer_count="n_layers", positions="max_seq_len",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ...tape import Config
 from ..family import Fields
-from ..keys import Activation, HeadSize, Integer, Length, Multiple
+from ..keys import Activation, HeadSize, Integer, Length, Multiple, Product
 from ..vision import VisionTower
 
 
@@ -82,17 +82,6 @@ class QuotientOf(NamedTuple):
         return whole // part
 
 
-class ProductOf(NamedTuple):
-    """The product of two integers."""
-
-    first: Integer
-    second: Integer
-
-    def read(self, config: Config) -> int:
-        """Return the product."""
-        return (self.first.read(config) or 0) * (self.second.read(config) or 0)
-
-
 class WindowSide(NamedTuple):
     """The patches along a side of a window, of which the config gives the pixels."""
 
@@ -145,7 +134,7 @@ TOWERS: dict[str, Fields] = {
         **_QWEN_VL, "side": SideOf(default=48), "hidden_size": Integer("embed_dim", 1280),
         "depth": Integer("depth", 32), "heads": Integer("num_heads", 16),
         "head_size": QuotientOf(Integer("embed_dim", 1280), Integer("num_heads", 16)),
-        "inner_size": ProductOf(Integer("embed_dim", 1280), Integer("mlp_ratio", 4)),
+        "inner_size": Product(Integer("embed_dim", 1280), Integer("mlp_ratio", 4)),
         "text_size": Integer("hidden_size text_hidden_size"), "activation": Activation(("hidden_act",), "quick_gelu"),
         "patch_bias": False, "positions": 0, "deep_mergers": 0,
     },

@@ -1,0 +1,68 @@
+"""`serve` under llama.cpp: a network wholly on one device, whose slots are the sequences that run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..architectures import Network
+from ..errors import BadValue, UnknownPrecision
+from ..local.batches import make_local_model
+from ..local.contents import DEFAULT_WEIGHTS, read_contents
+from ..machines import Device
+from ..serving.iteration_times import ModelOnDevice
+from .prediction import resolve_question
+
+LLAMA_CPP = "llama.cpp"
+
+
+def check_policy(policy: str, **options: Any) -> None:
+    """Raise an error if an option is given that is not modelled under llama.cpp.
+
+    Raises
+    ------
+    BadValue
+        If the policy is llama.cpp, and one is given.
+    """
+    for name, value in options.items():
+        is_given = value is True or value not in (None, False, 0, 1)
+        if policy == LLAMA_CPP and is_given:
+            raise BadValue(f"`--{name.replace('_', '-')}` is not modelled with `--policy {LLAMA_CPP}`: leave it out")
+
+
+def place_locally(network: Network, device: Device, weights: str | None, kv_cache: str | None) -> ModelOnDevice:
+    """Return a network under llama.cpp on a device.
+
+    Parameters
+    ----------
+    network : Network
+        Language model from a config or a GGUF file.
+    device : Device
+        The device, which must hold all blocks.
+    weights, kv_cache : str, optional
+        Formats of GGUF; by default as in `paleo_lite.api.local.predict_local`.
+
+    Raises
+    ------
+    BadValue
+        If the network or a format is not possible.
+    """
+    contents = read_contents(network, weights, kv_cache or "f16")
+    workload, machine, model = resolve_question(
+        network,
+        device,
+        precision=_precision_of(device),
+        phase="decode",
+        time_model="roofline",
+        weights=weights or DEFAULT_WEIGHTS,
+    )
+    cache = kv_cache or "f16"
+    return ModelOnDevice(workload, machine, model, None, cache, local=make_local_model(contents, device))
+
+
+def _precision_of(device: Device) -> str:
+    """Return the precision in which a device computes: half precision where it has a peak in it."""
+    try:
+        device.find_peak("fp16")
+    except UnknownPrecision:
+        return "fp32"
+    return "fp16"

@@ -1,0 +1,55 @@
+"""Transformers whose weights several blocks share, before the mixers of these blocks (Zamba2)."""
+
+from __future__ import annotations
+
+from ..builder import Blob
+from ..tape import Tape
+from .attention import Positions, add_attention
+from .feed_forward import add_feed_forward
+from .norms import add_norm
+from .traits import NormKind, SharedTransformer
+
+_ADAPTERS = "_adapter_list."
+"""Part of the names of adapters, which no two blocks share."""
+
+
+def add_shared_transformer(
+    tape: Tape, name: str, shared: SharedTransformer, norm: NormKind, x: Blob, positions: Positions
+) -> Blob:
+    """Add a shared transformer to the input of a block's mixer.
+
+    Parameters
+    ----------
+    name : str
+        Name of the block.
+    shared : SharedTransformer
+    norm : NormKind
+    x : Blob
+        Input of the block, ``(1, tokens, hidden_size)``.
+    positions : Positions
+
+    Returns
+    -------
+    Blob
+        Input of the mixer, of the same shape.
+    """
+    module = f"{name}.{shared.module}"
+    first = len(tape.layers)
+    shape = (*x.shape[:-1], 2 * x.shape[-1])
+    both = tape.op(f"{module}.concat", "concat", x, positions.embedding, out=shape, origin="function")
+    both = add_norm(tape, f"{module}.{shared.norms.before_mixer}", norm, both)
+    output = add_attention(tape, f"{module}.{shared.attention.module}", shared.attention, both, positions)
+    output = add_norm(tape, f"{module}.{shared.norms.before_feed_forward}", norm, output)
+    output = add_feed_forward(tape, f"{module}.{shared.feed_forward.module}", shared.feed_forward, output)
+    if shared.is_repeated:
+        _share_parameters(tape, first)
+    output = tape.linear(f"{name}.{shared.projection}", output, x.shape[-1], bias=False)
+    return tape.op(f"{name}.add", "add", x, output)
+
+
+def _share_parameters(tape: Tape, first: int) -> None:
+    """Count the parameters of the layers from an index on with the block that had them first."""
+    for index in range(first, len(tape.layers)):
+        layer = tape.layers[index]
+        if layer.parameters and _ADAPTERS not in layer.name:
+            tape.layers[index] = layer._replace(parameters=0)

@@ -1,0 +1,207 @@
+"""Which format and which device for a network under llama.cpp, and what the next device would bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from ..errors import BadValue, DoesNotFit
+from ..machines import Device
+from ..result import Result
+from .contents import Contents
+from .predict import LocalPrediction, predict_local, usable_bytes, whole_bytes
+from .step import backend_of
+
+ADVISED_WEIGHTS = (
+    "f16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "iq4_xs", "q3_k_m", "iq3_xxs", "q2_k", "iq2_xxs",
+)  # fmt: skip
+"""Formats that are compared unless one is given, from the most bits to the fewest: those that people publish."""
+
+LOSS_NOTE = (
+    "the best format is the one with the most bits that is wholly on the device; the loss is the perplexity that "
+    "llama.cpp publishes for Llama 3 8B: larger networks lose less"
+)
+
+OLDEST_YEAR = 2018
+"""Year from which devices are compared unless some are given."""
+
+
+class LocalAdvice(Result, msgspec.Struct, frozen=True):
+    """Formats or devices for a network, the best first.
+
+    Attributes
+    ----------
+    network : str
+        Network.
+    context : int
+        Tokens in the cache.
+    by : {"formats", "devices"}
+        What is ranked: formats on one device, those with the most bits that are wholly on it first; or devices in one
+        format, those that hold it wholly first and of them the fastest.
+    rows : tuple of LocalPrediction
+        The predictions.
+    best_weights : tuple of str or None
+        For each row, the format with the most bits that is wholly on its device; None if none is.
+    notes : tuple of str
+        Notes.
+    """
+
+    network: str
+    context: int
+    by: str
+    rows: tuple[LocalPrediction, ...]
+    best_weights: tuple[str | None, ...]
+    notes: tuple[str, ...] = ()
+
+    _page: ClassVar[str] = "paleo_lite.reporting.local:advice_page"
+
+
+def rank_formats(formats: Sequence[Contents], device: Device, cpu: Device | None, **options: Any) -> LocalAdvice:
+    """Rank formats of a network on a device: those that are wholly on it first, of them the one with the most bits.
+
+    Parameters
+    ----------
+    formats : sequence of Contents
+        The network in each format.
+    device : Device
+        Device.
+    cpu : Device or None
+        Processor for what is not on it; None if it shares its memory.
+    **options
+        As in `paleo_lite.local.predict.predict_local`.
+
+    Raises
+    ------
+    BadValue
+        If an option is not possible.
+    """
+    rows, left_out = _predict_those_that_fit([(each, device, cpu) for each in formats], options)
+    rows.sort(key=_rank_of_format)
+    best = rows[0].weights if rows[0].is_whole else None
+    notes = (LOSS_NOTE, *rows[0].notes[:1], *left_out)
+    return LocalAdvice(rows[0].network, rows[0].context, "formats", tuple(rows), (best,) * len(rows), notes)
+
+
+def _predict_those_that_fit(
+    questions: Sequence[tuple[Contents, Device, Device | None]], options: dict[str, Any]
+) -> tuple[list[LocalPrediction], list[str]]:
+    """Return the predictions of what fits, and a note on the rest.
+
+    Raises
+    ------
+    DoesNotFit
+        If nothing fits.
+    """
+    rows, failures = [], []
+    for contents, device, cpu in questions:
+        try:
+            rows.append(predict_local(contents, device, cpu, **options))
+        except DoesNotFit as error:
+            failures.append((f"{contents.weights} on {device.name}", error))
+    if not rows:
+        raise failures[-1][1]
+    notes = [f"left out, as it does not fit: {', '.join(name for name, _ in failures)}"] if failures else []
+    return rows, notes
+
+
+def _rank_of_format(row: LocalPrediction) -> tuple[bool, float]:
+    return (False, -row.file_bytes) if row.is_whole else (True, row.token_s)
+
+
+def rank_devices(
+    contents: Contents,
+    formats: Sequence[Contents],
+    devices: Sequence[tuple[Device, Device | None]],
+    **options: Any,
+) -> LocalAdvice:
+    """Rank devices for a network in one format: those that hold it wholly first, of them the fastest.
+
+    Parameters
+    ----------
+    contents : Contents
+        The network in the format that is compared.
+    formats : sequence of Contents
+        The network in the formats of which the best that fits is named, from the most bits to the fewest.
+    devices : sequence of (Device, Device or None)
+        Devices, each with the processor for what is not on it; None if it shares its memory.
+    **options
+        As in `paleo_lite.local.predict.predict_local`.
+
+    Raises
+    ------
+    BadValue
+        If there is no device, or an option is not possible.
+    """
+    if not devices:
+        raise BadValue("`--advise` needs at least one device")
+    rows, left_out = _predict_those_that_fit([(contents, device, cpu) for device, cpu in devices], options)
+    rows.sort(key=lambda row: (not row.is_whole, row.token_s))
+    best = []
+    for row in rows:
+        fits = (each.weights for each in formats if whole_bytes(each, row.context) <= row.usable_bytes)
+        best.append(next(fits, None))
+    notes = (
+        "each device in the same format; the best format is the one with the most bits that is wholly on it",
+        *left_out,
+    )
+    return LocalAdvice(contents.name, rows[0].context, "devices", tuple(rows), tuple(best), notes)
+
+
+def own_machine_devices(devices: Iterable[Device]) -> list[Device]:
+    """Return the devices of people's own machines: GPUs since `OLDEST_YEAR` without stacked memory."""
+    return [
+        device
+        for device in devices
+        if device.scope != "cpu" and device.year >= OLDEST_YEAR and not device.memory.type.startswith("HBM")
+    ]
+
+
+def next_device(
+    found: LocalPrediction, contents: Contents, device: Device, devices: Iterable[Device], **options: Any
+) -> LocalPrediction | None:
+    """Return the prediction for the next device: the smallest of the same backend that would hold everything.
+
+    Parameters
+    ----------
+    found : LocalPrediction
+        The prediction for the device at hand, on which not everything is.
+    contents : Contents
+        The network.
+    device : Device
+        The device at hand.
+    devices : iterable of Device
+        Devices that are for sale.
+    **options
+        As in `paleo_lite.local.predict.predict_local`.
+    """
+    own_bytes = usable_bytes(device, options.get("memory_bytes"))
+    is_laptop = "laptop" in device.id
+    larger = [
+        other
+        for other in own_machine_devices(devices)
+        if backend_of(other) == found.backend
+        and ("laptop" in other.id) == is_laptop
+        and other.year >= device.year
+        and usable_bytes(other) > own_bytes
+        and other.bandwidth_bytes_per_s >= device.bandwidth_bytes_per_s
+    ]
+    larger.sort(key=lambda other: (other.memory_bytes, other.bandwidth_bytes_per_s))
+    options = {**options, "memory_bytes": None, "cpu_experts": False, "cpu_cache": False}
+    for other in larger:
+        try:
+            return predict_local(contents, other, None, **options)
+        except DoesNotFit:
+            continue
+    return None
+
+
+def describe_next(found: LocalPrediction, row: LocalPrediction) -> str:
+    """Return the sentence about the next device."""
+    size = f"{row.usable_bytes / row.gpus / 1e9:.0f} GB"
+    devices = f"{row.gpus} x {row.device}" if row.gpus > 1 else row.device
+    return (
+        f"{devices} ({size} usable) would hold all {row.blocks} blocks: {row.tokens_per_s:.1f} tokens/s instead of "
+        f"{found.tokens_per_s:.1f}"
+    )

@@ -1,0 +1,125 @@
+"""Times of llama.cpp for several sequences at once: what an iteration of `llama-server` with its slots takes.
+
+Matrices are read once for all tokens of a batch. Few tokens are multiplied like one, number by number; many as a
+product of matrices at the share of the peak that prompts reach; the faster way counts. Attention of each slot reads its
+own keys and values. No measurement of several slots was fitted.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..machines import Device
+from ..timing.activity import Activity
+from .contents import Contents
+from .pieces import Piece
+from .predict import buffer_bytes_of, usable_bytes, whole_bytes
+from .step import (
+    SHARPNESS,
+    UBATCH,
+    BackendConstants,
+    attention_s,
+    backend_of,
+    cache_read_s,
+    local_constants,
+    padding_of,
+    piece_parts_s,
+    prompt_peak_per_s,
+)
+
+
+class LocalModel(msgspec.Struct, frozen=True):
+    """A network under llama.cpp, wholly on one device.
+
+    Attributes
+    ----------
+    contents : Contents
+        The network, with one piece per type.
+    device : Device
+        The device.
+    constants : BackendConstants
+        Constants of its backend.
+    """
+
+    contents: Contents
+    device: Device
+    constants: BackendConstants
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of weights on the device."""
+        return whole_bytes(self.contents, 0) - self.buffer_bytes
+
+    @property
+    def buffer_bytes(self) -> float:
+        """Bytes of buffers."""
+        return buffer_bytes_of(self.contents)
+
+    @property
+    def cache_room_bytes(self) -> float:
+        """Bytes that remain for keys and values."""
+        return usable_bytes(self.device) - whole_bytes(self.contents, 0)
+
+
+def make_local_model(contents: Contents, device: Device) -> LocalModel:
+    """Return a network on a device with the constants of its backend."""
+    return LocalModel(contents.merged(), device, local_constants().backends[backend_of(device)])
+
+
+def matrices_s(model: LocalModel, tokens: float, rows: str = "tokens") -> float:
+    """Return the seconds of the matrices of a batch, and of its launches.
+
+    Parameters
+    ----------
+    model : LocalModel
+        Network on a device.
+    tokens : float
+        Tokens of the batch.
+    rows : {"tokens", "last"}
+        Matrices of every token, or the head.
+    """
+    if not tokens:
+        return 0.0
+    batches = -(-tokens // UBATCH)
+    pieces = [piece for piece in model.contents.pieces if piece.rows == rows]
+    seconds = sum(_piece_s(model, piece, tokens / batches) for piece in pieces) * batches
+    launches = model.contents.launches if rows == "tokens" else 0.0
+    return seconds + batches * launches * model.constants.block_s
+
+
+def _piece_s(model: LocalModel, piece: Piece, tokens: float) -> float:
+    """Return the seconds of a piece in a batch that is computed at once."""
+    read_s, unpack_s = piece_parts_s(piece, model.device, model.constants)
+    if piece.is_expert and piece.stored_bytes:
+        share = piece.read_bytes / piece.stored_bytes
+        read_s *= (1 - (1 - share) ** tokens) / share  # distinct experts of all tokens
+    peak_per_s = prompt_peak_per_s(model.device) * model.constants.efficiency[piece.group]
+    product_s = 2.0 * piece.numbers * tokens * padding_of(piece, model.constants, tokens) / peak_per_s
+    return min(_norm(read_s, tokens * unpack_s), read_s + product_s)
+
+
+def _norm(one_s: float, other_s: float) -> float:
+    larger = max(one_s, other_s)
+    return larger * (1 + (min(one_s, other_s) / larger) ** SHARPNESS) ** (1 / SHARPNESS) if larger else 0.0
+
+
+def slots_attention_s(model: LocalModel, sequences: float, context: float) -> float:
+    """Return the seconds of attention of one new token of each of some sequences."""
+    return sequences * cache_read_s(model.contents, model.device, model.constants, context)
+
+
+def prompt_attention_s(model: LocalModel, length: float) -> float:
+    """Return the seconds of attention of a whole prompt."""
+    return attention_s(model.contents, model.device, model.constants, length)
+
+
+def slots_activity(model: LocalModel, sequences: float, context: float, prompt_tokens: float = 0.0) -> Activity:
+    """Return what a device does in an iteration, its launches aside: reading memory, and the products of prompts."""
+    tokens = sequences + prompt_tokens
+    launches_s = -(-tokens // UBATCH) * model.contents.launches * model.constants.block_s
+    busy_s = matrices_s(model, tokens) - launches_s + matrices_s(model, sequences + bool(prompt_tokens), "last")
+    numbers = sum(piece.numbers for piece in model.contents.pieces if piece.rows == "tokens")
+    peak_s = 2.0 * numbers * tokens / prompt_peak_per_s(model.device)
+    if prompt_tokens:
+        return Activity(busy_s + prompt_attention_s(model, prompt_tokens), 0.0, 0.0, peak_s)
+    return Activity(0.0, busy_s + slots_attention_s(model, sequences, context), 0.0, peak_s)

@@ -1,0 +1,83 @@
+"""What the devices draw under llama.cpp, and what a million tokens cost.
+
+A device that decodes reads memory or unpacks numbers, and waits between kernels and for its host. The power of this
+activity is that of `paleo_lite.timing.energy`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..machines import Device
+from ..timing.activity import Activity
+from ..timing.energy import power_of
+from ..timing.facility import JOULES_PER_KWH, Facility
+
+MILLION = 1e6
+
+
+class LocalEnergy(msgspec.Struct, frozen=True):
+    """Power of the devices, and energy of tokens.
+
+    Attributes
+    ----------
+    token_w, prompt_w : float
+        Watts of all devices while they write an answer, and read a prompt.
+    token_interval_w : tuple of float
+        Interval of the former at 90%.
+    kwh_per_million_tokens, kwh_per_million_prompt_tokens : float
+        Energy at the meter of a million tokens of answers, and of prompts.
+    usd_per_million_tokens, usd_per_million_prompt_tokens : float or None
+        Their price; None without the price of electricity.
+    co2_g_per_million_tokens : float or None
+        Grams of CO2 of a million tokens of answers; None without the carbon intensity.
+    """
+
+    token_w: float
+    prompt_w: float
+    token_interval_w: tuple[float, float]
+    kwh_per_million_tokens: float
+    kwh_per_million_prompt_tokens: float
+    usd_per_million_tokens: float | None
+    usd_per_million_prompt_tokens: float | None
+    co2_g_per_million_tokens: float | None
+
+
+def energy_of(
+    device: Device,
+    gpus: int,
+    token: tuple[Activity, float],
+    prompt: tuple[Activity, float],
+    prompt_tokens: int,
+    facility: Facility | None,
+) -> LocalEnergy | None:
+    """Return the power and energy of a prediction; None if nothing is known of the power of the device.
+
+    Parameters
+    ----------
+    device : Device
+        Device.
+    gpus : int
+        Devices that take turns: while one computes, the others wait.
+    token, prompt : tuple of Activity and float
+        What all devices do for a token and for a prompt, and its seconds.
+    prompt_tokens : int
+        Tokens of the prompt.
+    facility : Facility, optional
+        What surrounds the devices.
+    """
+    power = power_of(device)
+    if power is None:
+        return None
+    site = facility or Facility()
+    token_shares = token[0].times(1 / gpus).shares_of(token[1])
+    prompt_shares = prompt[0].times(1 / gpus).shares_of(prompt[1])
+    token_w, prompt_w = float(power.watts(token_shares)) * gpus, float(power.watts(prompt_shares)) * gpus
+    low_w, high_w = power.interval_w(token_shares)
+    of_tokens = site.site_energy(token_w * token[1] * MILLION, gpus * token[1] * MILLION)
+    seconds = prompt[1] / prompt_tokens * MILLION
+    of_prompts = site.site_energy(prompt_w * seconds, gpus * seconds)
+    return LocalEnergy(
+        token_w, prompt_w, (float(low_w) * gpus, float(high_w) * gpus), of_tokens.energy_j / JOULES_PER_KWH,
+        of_prompts.energy_j / JOULES_PER_KWH, of_tokens.usd, of_prompts.usd, of_tokens.co2_g,
+    )  # fmt: skip

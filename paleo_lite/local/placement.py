@@ -1,0 +1,143 @@
+"""What of a network is on the device, and what is in the memory of the host."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import msgspec
+
+from .contents import Contents
+from .pieces import Piece
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Blocks and matrices on a device, and those in the memory of the host.
+
+    Attributes
+    ----------
+    blocks, of_blocks : int
+        Transformer blocks on the device, and of the network.
+    expert_blocks : int
+        First blocks of the network whose experts are on the host (``--n-cpu-moe``).
+    cache_share : float
+        Share of the keys and values on the device.
+    device, host : tuple of Piece
+        Matrices on the device, and on the host; the table of the embedding is among the latter.
+    """
+
+    blocks: int
+    of_blocks: int
+    expert_blocks: int
+    cache_share: float
+    device: tuple[Piece, ...]
+    host: tuple[Piece, ...]
+
+    @property
+    def block_share(self) -> float:
+        """Share of the blocks on the device."""
+        return self.blocks / self.of_blocks
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of weights on the device."""
+        return sum(piece.resident_bytes for piece in self.device)
+
+    @property
+    def host_weight_bytes(self) -> float:
+        """Bytes of weights in the memory of the host."""
+        return sum(piece.stored_bytes for piece in self.host)
+
+    @property
+    def computed_on_host(self) -> tuple[Piece, ...]:
+        """Matrices that the processor of the host multiplies."""
+        return tuple(piece for piece in self.host if piece.rows != "none")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything that is multiplied or attended to is on the device."""
+        return self.cache_share == 1 and not self.computed_on_host
+
+
+def place(contents: Contents, blocks: int, expert_blocks: int = 0, cpu_cache: bool = False) -> Placement:
+    """Return the placement of the last blocks on the device, and of the head if all blocks are there.
+
+    Parameters
+    ----------
+    contents : Contents
+        The network.
+    blocks : int
+        Blocks on the device.
+    expert_blocks : int
+        First blocks whose experts are on the host.
+    cpu_cache : bool
+        Whether all keys and values are on the host.
+    """
+    first = contents.blocks - blocks
+    device: list[Piece] = []
+    host: list[Piece] = []
+    for piece in contents.pieces:
+        is_outside = piece.block < 0 and blocks == contents.blocks
+        is_there = piece.rows != "none" and (piece.block >= first or is_outside)
+        if piece.is_expert and piece.block < expert_blocks:
+            is_there = False
+        (device if is_there else host).append(piece)
+    share = 0.0 if cpu_cache else blocks / contents.blocks
+    return Placement(blocks, contents.blocks, expert_blocks, share, tuple(device), tuple(host))
+
+
+def candidates(
+    contents: Contents,
+    free_bytes: float,
+    context: int,
+    *,
+    gpu_layers: int | None = None,
+    cpu_experts: bool = False,
+    cpu_cache: bool = False,
+) -> Iterator[Placement]:
+    """Yield the placements that fit into the memory of a device: the most blocks, and all blocks without some experts.
+
+    Parameters
+    ----------
+    contents : Contents
+        The network.
+    free_bytes : float
+        Memory for weights and cache.
+    context : int
+        Tokens in the cache.
+    gpu_layers : int, optional
+        Blocks on the device; by default as many as fit.
+    cpu_experts, cpu_cache : bool
+        Whether all experts, and keys and values, are on the host.
+    """
+    total = contents.blocks
+    expert_blocks = total if cpu_experts else 0
+    cache_bytes = 0.0 if cpu_cache else contents.cache_bytes(context) / total
+    block_bytes: dict[int, float] = defaultdict(float)
+    expert_bytes: dict[int, float] = defaultdict(float)
+    for piece in contents.pieces:
+        if piece.rows != "none":
+            (expert_bytes if piece.is_expert else block_bytes)[max(piece.block, -1)] += piece.resident_bytes
+
+    def size_of(blocks: int, without_experts: int) -> float:
+        first = total - blocks
+        chosen = [block for block in block_bytes if block >= first or (block < 0 and blocks == total)]
+        dense = sum(block_bytes[block] for block in chosen)
+        experts = sum(size for block, size in expert_bytes.items() if block >= max(first, without_experts))
+        return dense + experts + blocks * cache_bytes
+
+    requested = range(total, -1, -1) if gpu_layers is None else [gpu_layers]
+    most = next((blocks for blocks in requested if size_of(blocks, expert_blocks) <= free_bytes), None)
+    if most is not None:
+        yield place(contents, most, expert_blocks, cpu_cache)
+    if most == total or gpu_layers is not None or not expert_bytes:
+        return
+    for without in range(1, total + 1):
+        if size_of(total, without) <= free_bytes:
+            yield place(contents, total, without, cpu_cache)
+            return
+
+
+def needed_bytes(contents: Contents, placement: Placement, context: int) -> float:
+    """Return the bytes of weights and cache of a placement on the device."""
+    return placement.weight_bytes + contents.cache_bytes(context) * placement.cache_share

@@ -1,0 +1,104 @@
+"""Clouds: their instances, with the devices in them and prices. Every file of ``hardware/clouds/`` is a cloud."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from ..errors import BadDevice, BadQuantity
+from ..files import read_typed, shipped_folder
+from .device import Price
+from .names import normalize_name
+
+_MAX_FILE_BYTES = 2**20
+
+
+class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An instance that a cloud rents out.
+
+    Attributes
+    ----------
+    name : str
+        Name of the cloud: ``g5.xlarge``.
+    device : str
+        Id of its device.
+    devices : int
+        Number of these devices.
+    price : Price or None
+        Price of the instance, with its host; None if none is on record.
+    aliases : list of str
+        Further names.
+    """
+
+    name: str
+    device: str
+    devices: int
+    price: Price | None = None
+    aliases: list[str] = []
+
+
+class Cloud(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cloud.
+
+    Attributes
+    ----------
+    sources : dict of str to str
+        Title and address of each price list by key.
+    """
+
+    name: str
+    sources: dict[str, str]
+    instances: list[Instance]
+    aliases: list[str] = []
+
+
+def read_cloud(path: Path) -> Cloud:
+    """Read the file of a cloud.
+
+    Raises
+    ------
+    BadDevice
+        If it is malformed, a price is no price, or a source is missing; the message names file and field.
+    """
+    cloud = read_typed(path, Cloud, "cloud", _MAX_FILE_BYTES, BadDevice)
+    instances = []
+    for instance in cloud.instances:
+        price = instance.price
+        if instance.devices < 1:
+            raise BadDevice(f"{path}: {instance.name}: devices must be at least 1 (got {instance.devices})")
+        if price is not None:
+            if price.source not in cloud.sources:
+                raise BadDevice(f"{path}: {instance.name}: {price.source!r} is missing in sources")
+            try:
+                is_positive = price.usd_per_h > 0
+            except BadQuantity as error:
+                raise BadDevice(f"{path}: {instance.name}: price: {error}") from None
+            if not is_positive:
+                raise BadDevice(f"{path}: {instance.name}: price must be above 0 (got {price.value!r})")
+            price = msgspec.structs.replace(price, cloud=cloud.name)
+        instances.append(msgspec.structs.replace(instance, price=price))
+    return msgspec.structs.replace(cloud, instances=instances)
+
+
+@cache
+def list_clouds() -> tuple[Cloud, ...]:
+    """Return all shipped clouds, by name."""
+    clouds = [read_cloud(path) for path in sorted((shipped_folder("hardware") / "clouds").glob("*.toml"))]
+    return tuple(sorted(clouds, key=lambda cloud: cloud.name))
+
+
+def instance_names() -> list[str]:
+    """Return the names of all instances."""
+    return [instance.name for cloud in list_clouds() for instance in cloud.instances]
+
+
+def find_instance(name: str) -> Instance | None:
+    """Return the instance with a name, ignoring case, spaces and hyphens; None if there is none."""
+    wanted = normalize_name(name)
+    for cloud in list_clouds():
+        for instance in cloud.instances:
+            if wanted in (normalize_name(one) for one in (instance.name, *instance.aliases)):
+                return instance
+    return None

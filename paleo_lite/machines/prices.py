@@ -1,0 +1,102 @@
+"""Prices of devices: what each cloud asks per hour, and which price an answer uses.
+
+A device has the price of its own file (``rent``) and those of the instances of clouds (`clouds`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..errors import BadValue, UnknownName
+from .clouds import Instance, list_clouds
+from .device import Device, Price
+from .names import normalize_name
+from .registry import list_devices
+
+CHEAPEST = "cheapest"
+"""Name for whichever cloud asks least for a device."""
+
+
+def cloud_names() -> list[str]:
+    """Return the names of the clouds and `CHEAPEST`, for ``--price-of``."""
+    return [*dict.fromkeys(price.cloud for price in _recorded_prices()), CHEAPEST]
+
+
+def _recorded_prices() -> list[Price]:
+    """Return the prices of all instances, and those of the files of devices."""
+    prices = [instance.price for cloud in list_clouds() for instance in cloud.instances if instance.price is not None]
+    prices += [device.rent for device in list_devices() if device.rent is not None and device.rent.cloud]
+    return sorted(prices, key=lambda price: price.cloud)
+
+
+def prices_of(device: Device) -> list[Price]:
+    """Return all prices of one device, that of its file first, then the cheapest instance of each cloud."""
+    prices = [] if device.rent is None else [device.rent]
+    for cloud in list_clouds():
+        listed = [_price_per_device(instance) for instance in cloud.instances if instance.device == device.id]
+        of_cloud = [price for price in listed if price is not None]
+        if of_cloud:
+            prices.append(min(of_cloud, key=lambda price: price.usd_per_h))
+    return prices
+
+
+def _price_per_device(instance: Instance) -> Price | None:
+    """Return the price of one device of an instance; None without a price."""
+    price = instance.price
+    if price is None:
+        return None
+    part = instance.name if instance.devices == 1 else f"one of the {instance.devices} devices of {instance.name}"
+    note = ", ".join(filter(None, (part, price.note, "host included")))
+    value = f"{price.usd_per_h / instance.devices!r} USD/h"
+    return msgspec.structs.replace(price, value=value, note=note)
+
+
+def choose_price(device: Device, price_of: str | None = None, platform_price: Price | None = None) -> Price | None:
+    """Return the price of one device that an answer uses; None if none is on record.
+
+    Parameters
+    ----------
+    device : Device
+        The device.
+    price_of : str, optional
+        Name of a cloud, or `CHEAPEST`. By default the price of the platform, of the device's file, or else the cheapest
+        one on record.
+    platform_price : Price, optional
+        Price of one device of the requested platform.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such cloud.
+    BadValue
+        If it has no price of the device on record; the message lists the clouds that have one.
+    """
+    if price_of is None and (platform_price or device.rent) is not None:
+        return platform_price or device.rent
+    prices = prices_of(device)
+    if price_of is not None and normalize_name(price_of) != CHEAPEST:
+        name = find_cloud_name(price_of)
+        of_cloud = [price for price in prices if price.cloud == name]
+        if not of_cloud:
+            others = ", ".join(dict.fromkeys(price.cloud for price in prices if price.cloud))
+            remedy = f"use `--price-of` with {others}" if others else "give `--price`"
+            raise BadValue(f"{name} has no price of {device.name} on record: {remedy}")
+        prices = of_cloud
+    return min(prices, key=lambda price: (price.usd_per_h, -price.date.toordinal()), default=None)
+
+
+def find_cloud_name(name: str) -> str:
+    """Return the name of a cloud as the prices have it, from that name or an alias.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such cloud.
+    """
+    names = cloud_names()
+    aliases = {alias: cloud.name for cloud in list_clouds() for alias in cloud.aliases}
+    known = {normalize_name(one): aliases.get(one, one) for one in (*aliases, *names)}
+    found = known.get(normalize_name(name))
+    if found is None:
+        raise UnknownName("cloud", name, names)
+    return found

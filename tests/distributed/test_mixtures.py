@@ -1,0 +1,246 @@
+"""Mixtures of experts in training: parameters, FLOPs, bytes and launches by hand from the published configs.
+
+Tests: timing/expert_kernels.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.counting.kinds import is_grouped_product
+from paleo_lite.distributed.blocks import block_costs
+from paleo_lite.distributed.collectives import subgroup_topology, topology_all_reduce_s
+from paleo_lite.distributed.expert_exchange import DISPATCHERS, expert_exchange_s
+from paleo_lite.distributed.job import Job, ParallelConfig, Settings
+from paleo_lite.distributed.parallel_3d import plan_step, train_3d_parallel
+from paleo_lite.distributed.platforms import find_computer, parse_topology
+from paleo_lite.errors import BadValue
+from paleo_lite.machines import Machine, find_device
+from paleo_lite.timing import RooflineModel
+from paleo_lite.timing.expert_kernels import available_expert_kernels, check_expert_kernels
+from paleo_lite.timing.training_recipes import TRAINING_RECIPES
+from paleo_lite.timing.training_stack import stack_constants
+from paleo_lite.timing.workload import TrainingOptions, Workload
+
+LENGTH = 4096
+
+
+def job_of(name: str, precision: str = "mxfp8", device: str = "gb200", optimizer: str = "adam") -> Job:
+    tensors, options = TrainingOptions(optimizer, mixed_precision=True).split_precision(precision)
+    network = find_network(name, options=SequenceOptions(LENGTH, phase="training"))
+    workload = Workload(network, tensors, phase="training", training=options)
+    return Job(workload, Machine(find_device(device)), RooflineModel())
+
+
+def forecast_job_of(name: str, **asked: str) -> Job:
+    from paleo_lite.calibration.choose import choose_model
+
+    job = job_of(name, **asked)
+    return Job(job.workload, job.machine, choose_model(job.machine.device, "bf16", products="fp8"))
+
+
+def racks(workers: int) -> Any:
+    computer = find_computer("gb200-nvl72")
+    assert computer is not None
+    return computer.topology(workers).with_workers(workers)
+
+
+# DeepSeek-V3: hidden size 7,168, 128 heads of 128 + 64 channels, compressed to 1,536 and 512, experts of 2,048.
+HIDDEN, EXPERT = 7168, 3 * 7168 * 2048
+ATTENTION = (
+    HIDDEN * 1536 + 1536 * 128 * 192 + HIDDEN * 576 + 512 * 128 * 256 + 128 * 128 * HIDDEN + 2 * HIDDEN + 1536 + 512
+)
+DENSE_BLOCK = ATTENTION + 3 * HIDDEN * 18432
+EMBEDDING = 129280 * HIDDEN
+
+
+def sparse_block(own_experts: int) -> int:
+    return ATTENTION + 256 * HIDDEN + EXPERT + own_experts * EXPERT
+
+
+@pytest.mark.parametrize(("expert", "expert_tensor"), [(8, 1), (16, 1), (8, 2)])
+def test_parameters_of_each_stage_of_deepseek_v3(expert: int, expert_tensor: int) -> None:
+    """61 blocks in 16 stages: 3, 14 times 4, and 2; the first three are dense, embedding and head are at the ends."""
+    config = ParallelConfig(pipeline=16, expert=expert, expert_tensor=expert_tensor, recompute="none")
+    plan = plan_step(job_of("deepseek-v3"), racks(256), 4096, Settings(parallel=config))
+    sparse = sparse_block(256 // expert) - (256 // expert) * EXPERT * (expert_tensor - 1) // expert_tensor
+    expected = [EMBEDDING + 3 * DENSE_BLOCK, *[4 * sparse] * 14, 2 * sparse + EMBEDDING + HIDDEN]
+    assert [stage.model_state_bytes[0] for stage in plan.stages] == pytest.approx([2 * n for n in expected], rel=1e-6)
+
+
+def test_flops_of_experts() -> None:
+    """Qwen3 30B: 8 experts of 3 x 2,048 x 768 per token, 2 FLOPs each, and two gradients of each product."""
+    by_hand = LENGTH * 8 * 3 * 2048 * 768 * 2
+
+    def flops_of(**changes: Any) -> dict[str, int]:
+        options = SequenceOptions(LENGTH, phase="training", blocks=(0,))._replace(**changes)
+        network = find_network("qwen3-30b-a3b", options=options)
+        workload = Workload(network, "bf16", 1, "training", "megatron")
+        is_expert = np.array([is_grouped_product(layer) for layer in workload.layers])
+        return {
+            name: int(workload.work.column("flops", name)[..., is_expert].sum())
+            for name in ("forward", "backward_data", "backward_weight")
+        }
+
+    assert flops_of() == dict.fromkeys(("forward", "backward_data", "backward_weight"), by_hand)
+    # Fewer experts have as many rows from other devices; matrices in halves have the rows of two devices.
+    assert flops_of(expert_parallel=8)["forward"] == by_hand
+    assert flops_of(expert_tensor_parallel=2)["forward"] == by_hand
+    assert flops_of(expert_load=1.25)["forward"] == by_hand * 5 / 4
+
+
+@pytest.mark.parametrize(
+    ("imbalance", "capacity", "load"),
+    [(1.0, None, 1), (1.5, None, 1.5), (1.5, 1.25, 1.25), (1.0, 0.5, 0.5), (1.0, 2, 1)],
+)
+def test_rows_that_are_exchanged(imbalance: float, capacity: float | None, load: float) -> None:
+    """A row of 7,168 numbers in bf16 for each of 8 experts of a token, there and back; beyond the capacity none."""
+    config = ParallelConfig(expert=64, expert_imbalance=imbalance, expert_capacity=capacity)
+    block = block_costs(job_of("deepseek-v3"), config).blocks_by_type
+    sparse = max(block.values(), key=lambda cost: cost.routings)
+    assert sparse.routings == 2
+    assert sparse.routed_bytes == pytest.approx(2 * LENGTH * 8 * load * HIDDEN * 2)
+
+
+def test_devices_that_divide_experts_gather_their_rows() -> None:
+    """Two devices: each has the rows of both, gathers them and scatters the results."""
+    costs = block_costs(job_of("qwen3-30b-a3b"), ParallelConfig(expert=4, expert_tensor=2))
+    assert costs.block.expert_gathered_bytes == pytest.approx(2 * 2 * LENGTH * 8 * 2048 * 2)
+    assert block_costs(job_of("qwen3-30b-a3b"), ParallelConfig(expert=4)).block.expert_gathered_bytes == 0
+
+
+def test_exchange_of_devices_that_divide_experts_shares_the_links() -> None:
+    """32 experts' devices two apart, in four nodes of 16: both of a pair send over the links of the node."""
+    topology = parse_topology("16x @ 900 GB/s, 4 nodes @ 400 GB/s")
+    time_s = expert_exchange_s(topology, 32, 1e9, 8, DISPATCHERS["alltoall"], expert_tensor=2)
+    assert time_s == pytest.approx(16 * 1e9 * 3 / 4 / 400e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(("precision", "kernels"), [("bf16", 1), ("mxfp8", 4), ("nvfp4", 4)])
+def test_every_expert_launches_kernels_of_its_own(precision: str, kernels: int) -> None:
+    """16 experts of a device, two products, forward and both gradients; half as many with twice the devices."""
+    job = forecast_job_of("qwen3-30b-a3b", precision=precision)
+    few, many = (
+        block_costs(job, ParallelConfig(expert=devices, expert_kernels="separate")).block for devices in (16, 8)
+    )
+    launched_s = 8 * 2 * kernels * stack_constants().expert_launch_s
+    assert many.forward_s - few.forward_s == pytest.approx(launched_s, rel=0.2)  # and the bytes of 8 more matrices
+    assert kernels == (TRAINING_RECIPES[precision].expert_kernels if precision in TRAINING_RECIPES else 1)
+
+
+def test_without_a_choice_of_kernels_the_mean_is_taken() -> None:
+    job = forecast_job_of("qwen3-30b-a3b")
+    separate, fused, either = (
+        block_costs(job, ParallelConfig(expert=8, expert_kernels=name)) for name in ("separate", "fused", "")
+    )
+    assert fused.block.forward_s < separate.block.forward_s
+    mean_s = (separate.block.forward_s + fused.block.forward_s) / 2
+    assert either.block.forward_s == pytest.approx(mean_s)
+    assert either.block.parameter_bytes == pytest.approx(fused.block.parameter_bytes)
+    assert either.relative_interval is not None and separate.relative_interval is not None
+    assert either.relative_interval[1] > separate.relative_interval[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe", "device", "expected"),
+    [
+        ("qwen3-30b-a3b", "mxfp8", "gb200", ("separate", "fused")),
+        ("qwen3-30b-a3b", "nvfp4", "gb200", ("separate",)),
+        ("qwen3-30b-a3b", None, "gb200", ("separate",)),
+        ("nemotron-3-nano-30b-a3b", "mxfp8", "gb200", ("separate",)),  # a squared ReLU has no gate
+        ("qwen3-30b-a3b", "fp8", "h100-sxm", ("separate",)),
+        ("llama-3-8b", "mxfp8", "gb200", ()),
+    ],
+)
+def test_kernels_that_are_possible(name: str, recipe: str | None, device: str, expected: tuple[str, ...]) -> None:
+    layers = find_network(name, options=SequenceOptions(64, phase="training")).layers
+    assert available_expert_kernels(layers, recipe, find_device(device)) == expected
+    if "fused" not in expected:
+        with pytest.raises(BadValue, match="--expert-kernels fused"):
+            check_expert_kernels("fused", layers, recipe, find_device(device))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"expert_imbalance": 0.5}, "--expert-imbalance"),
+        ({"expert_imbalance": float("nan")}, "--expert-imbalance"),
+        ({"expert_capacity": 0.0}, "--expert-capacity"),
+        ({"expert_overlap": 1.5}, "--expert-overlap"),
+        ({"expert_tensor": 0}, "--expert-tensor-parallel"),
+        ({"recompute": "selective", "recompute_modules": ("moe", "moe_act")}, "leave out moe_act"),
+    ],
+)
+def test_options_that_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadValue, match=message):
+        ParallelConfig(**changes)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (ParallelConfig(expert=48), "devices of a stage"),
+        (ParallelConfig(expert=64, expert_tensor=2), "--expert-tensor-parallel"),
+        (ParallelConfig(expert=4, expert_tensor=16), None),
+    ],
+)
+def test_experts_divide_the_devices_of_a_stage(config: ParallelConfig, message: str | None) -> None:
+    job, settings = job_of("qwen3-30b-a3b"), Settings(parallel=config)
+    if message is None:
+        assert train_3d_parallel(job, racks(64), 512, settings).time_s > 0
+    else:
+        with pytest.raises(BadValue, match=message):
+            train_3d_parallel(job, racks(64), 512, settings)
+
+
+def test_a_given_share_of_the_exchange_is_hidden() -> None:
+    """Without other exposed communication, one device per group: all of it, or none."""
+    job = forecast_job_of("qwen3-30b-a3b")
+
+    def step(overlap: float) -> Any:
+        config = ParallelConfig(expert=8, expert_overlap=overlap, recompute="none")
+        return train_3d_parallel(job, racks(8), 512, Settings(parallel=config))
+
+    hidden, shown = step(1.0), step(0.0)
+    assert shown.communication_s == pytest.approx(hidden.communication_s)
+    row_bytes = LENGTH * 8 * 2048 * 2
+    # 64 micro-batches of a device, 48 blocks, there and back, in both passes
+    exchanged_s = 64 * 48 * 4 * expert_exchange_s(racks(8), 8, row_bytes, 8, DISPATCHERS["hybridep"])
+    assert shown.exposed_s - hidden.exposed_s == pytest.approx(exchanged_s)
+
+
+def test_whole_matrices_are_gathered_for_muon() -> None:
+    """Liu et al. 2025: one more all-gather of the matrices in 16 bits, where the optimizer state is sharded."""
+    config = ParallelConfig(recompute="none")
+    adam, muon = (
+        train_3d_parallel(job_of("llama-3-8b", "bf16", optimizer=name), racks(8), 8, Settings(parallel=config))
+        for name in ("adam", "muon")
+    )
+    block = 4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336) + 2 * 4096
+    gathered_s = float(topology_all_reduce_s(subgroup_topology(racks(8), 1, 8), 32 * block * 2)) / 2
+    assert muon.communication_s - adam.communication_s == pytest.approx(gathered_s, rel=1e-6)
+    replicated = ParallelConfig(recompute="none", sharding="ddp")
+    both = [
+        train_3d_parallel(job_of("llama-3-8b", "bf16", optimizer=name), racks(8), 8, Settings(parallel=replicated))
+        for name in ("adam", "muon")
+    ]
+    assert both[0].communication_s == pytest.approx(both[1].communication_s)
+
+
+def test_recomputing_a_mixture_sends_its_tokens_again() -> None:
+    job = job_of("qwen3-30b-a3b")
+
+    def step(**changes: Any) -> Any:
+        return train_3d_parallel(job, racks(8), 512, Settings(parallel=ParallelConfig(expert=8, **changes)))
+
+    plain = step(recompute="none")
+    again = step(recompute="selective", recompute_modules=("moe",))
+    ratio = (again.communication_s - plain.communication_s) / (64 * 48 * 2)
+    row_bytes = LENGTH * 8 * 2048 * 2
+    assert ratio == pytest.approx(expert_exchange_s(racks(8), 8, row_bytes, 8, DISPATCHERS["hybridep"]))
+    assert again.memory_bytes < plain.memory_bytes

@@ -1,0 +1,154 @@
+"""Rankings of formats and devices under llama.cpp, placement, watts and cost.
+
+Tests: local/advise.py, local/placement.py, local/energy.py, cli/local.py, reporting/charts/local.py.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from click.testing import CliRunner
+
+from paleo_lite.api.local import advise_local, predict_local
+from paleo_lite.cli import main
+from paleo_lite.errors import BadValue, DoesNotFit
+
+
+def run(*words: str) -> tuple[int, str]:
+    """Return the exit code and the output of a command."""
+    found = CliRunner().invoke(main, ["predict", *words, "--execution", "llama.cpp"])
+    return found.exit_code, found.output
+
+
+def test_the_best_format_that_fits() -> None:
+    """Every format that fits is larger than the next; 14 billion parameters fit into 12 GB in q5_k_m."""
+    advice = advise_local("qwen3-14b", gpus=["rtx3060"])
+    whole = [row for row in advice.rows if row.is_whole]
+    assert all(first.file_bytes > second.file_bytes for first, second in pairwise(whole))
+    assert advice.rows[0] is whole[0] and advice.best_weights[0] == "q5_k_m"
+    assert {row.weights for row in advice.rows if not row.is_whole} == {"q6_k", "q8_0", "f16"}
+
+
+def test_devices_in_one_format() -> None:
+    advice = advise_local("llama-3.1-70b", gpus=["rtx3060", "rtx5090", "rtx3090"], split_over=2)
+    assert [row.device for row in advice.rows] == ["GeForce RTX 5090", "GeForce RTX 3090", "GeForce RTX 3060"]
+    assert [row.is_whole for row in advice.rows] == [True, True, False]
+    assert {row.weights for row in advice.rows} == {"q4_k_m"}
+    narrow = advise_local("llama-3.1-70b", gpus=["rtx3060", "rtx5090", "rtx3090"], split_over=2, weights=["iq3_xs"])
+    assert {row.weights for row in narrow.rows} == {"iq3_xs"}
+    assert narrow.best_weights == advice.best_weights
+
+
+def test_devices_of_ones_own_machine() -> None:
+    advice = advise_local("llama-3.1-8b", weights=["q8_0"])
+    names = {row.device for row in advice.rows}
+    assert {"GeForce RTX 3060", "Apple M4", "Radeon RX 7900 XTX"} <= names
+    assert not any(name.startswith(("H100", "A100", "Instinct")) for name in names)
+
+
+def test_experts_on_the_host_are_faster_than_blocks() -> None:
+    """All blocks with the experts of some on the host (``--n-cpu-moe``) beat fewer blocks with their experts."""
+    own = predict_local("gpt-oss-120b", gpu="rtx3060", weights="mxfp4_moe")
+    blocks = predict_local("gpt-oss-120b", gpu="rtx3060", weights="mxfp4_moe", gpu_layers=5)
+    assert own.gpu_blocks == 36 and 0 < own.cpu_expert_blocks < 36
+    assert own.token_s < blocks.token_s
+    assert own.weight_bytes + own.cache_bytes + own.buffer_bytes <= own.usable_bytes
+
+
+def test_a_cache_on_the_host() -> None:
+    own, host = (predict_local("llama-3.1-8b", gpu="rtx3060", cpu_cache=flag) for flag in (False, True))
+    assert host.cache_bytes == 0 and host.host_bytes - own.host_bytes == own.cache_bytes
+    assert host.token_s > own.token_s and host.largest_context == 131072
+
+
+def test_the_next_device() -> None:
+    found = predict_local("llama-3.1-70b", gpu="rtx3090")
+    assert "would hold all 80 blocks" in found.notes[-1]
+    assert "would hold" not in predict_local("llama-3.1-8b", gpu="rtx3090").notes[-1]
+
+
+def test_memory_of_a_mac() -> None:
+    """Two thirds of 16 GB; the record has the largest memory."""
+    small = predict_local("llama-3.1-8b", gpu="apple-m4", device_memory="16GB")
+    assert small.usable_bytes == pytest.approx(16 * 2**30 * 2 / 3)
+    assert predict_local("llama-3.1-8b", gpu="apple-m4").usable_bytes > small.usable_bytes
+
+
+def test_a_mac_has_no_other_memory() -> None:
+    """What does not fit is not computed by the processor of another machine, unless it is named."""
+    with pytest.raises(DoesNotFit, match=r"which shares its memory with its processor, may use 22\.9 GB"):
+        predict_local("llama-3.1-70b", gpu="apple-m4")
+    assert not predict_local("llama-3.1-70b", gpu="apple-m4", cpu="ryzen-9-7950x").is_whole
+    advice = advise_local("llama-3.1-8b", gpus=["apple-m4"], device_memory="16GB")
+    assert advice.rows[0].weights == "q8_0" and all(row.is_whole for row in advice.rows)
+    assert advice.notes[-1] == "left out, as it does not fit: f16 on Apple M4"
+
+
+def test_cost_is_energy_times_price() -> None:
+    found = predict_local("llama-3.1-8b", gpu="rtx3060", electricity="0.30 USD/kWh", host_watts="60 W")
+    assert found.energy is not None
+    kwh = (found.energy.token_w + 60) * found.token_s * 1e6 / 3.6e6
+    assert found.energy.kwh_per_million_tokens == pytest.approx(kwh)
+    assert found.energy.usd_per_million_tokens == pytest.approx(0.3 * kwh)
+    assert 170 * 0.3 < found.energy.token_w < 170
+
+
+def test_two_devices_take_turns_in_power() -> None:
+    one, two = (predict_local("llama-3-8b", gpu="rtx3090", gpus=gpus).energy for gpus in (1, 2))
+    assert one is not None and two is not None
+    assert one.token_w < two.token_w < 2 * one.token_w
+
+
+def test_unknown_power() -> None:
+    assert predict_local("llama-3.1-8b", gpu="apple-m4").energy is None
+
+
+def test_a_context_that_the_network_does_not_know() -> None:
+    with pytest.raises(BadValue, match="knows 131072 positions; a context of 200000 is too long"):
+        predict_local("llama-3.1-8b", gpu="rtx3090", context=200000)
+
+
+def test_command() -> None:
+    code, output = run("qwen3-14b", "--gpu", "rtx3060", "--advise", "--format", "json")
+    answer = json.loads(output)
+    assert code == 0 and answer["by"] == "formats" and answer["rows"][0]["weights"] == "q5_k_m"
+    code, output = run("qwen3-14b", "--gpu", "rtx3060,rtx4090", "--advise", "--top", "1")
+    assert code == 0 and "GeForce RTX 4090" in output and "the best 1 of 2" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("llama-3.1-8b", "--gpu", "rtx3060", "--batch-size", "8"), "`--batch-size` is not for"),
+        (("llama-3.1-8b", "--gpu", "rtx3060", "--phase", "training"), "`--phase` is not for"),
+        (("llama-3.1-8b", "--gpu", "rtx3060,rtx3090"), "`--advise` ranks several"),
+        (("llama-3.1-8b",), "Missing option '--gpu'"),
+        (("llama-3.1-8b", "--gpu", "apple-m4", "--device-memory", "16"), "must be at least 1 GB"),
+        (("llama-3.1-8b", "--gpu", "rtx3060", "--advise", "--gpu-layers", "3"), "`--gpu-layers` is for one prediction"),
+        (("llama-3.1-8b", "--gpu", "rtx3060", "--gpu-layers", "many"), "must be a number of blocks or auto"),
+        (("llama-3.1-8b", "--gpu", "rtx3060", "--gpus", "0"), "`--gpus` must be an integer >= 1"),
+    ],
+)
+def test_what_is_not_possible(words: tuple[str, ...], message: str) -> None:
+    code, output = run(*words)
+    assert code != 0 and message in output
+
+
+def test_options_of_llama_cpp_need_it() -> None:
+    found = CliRunner().invoke(main, ["predict", "llama-3.1-8b", "--gpu", "rtx3060", "--advise"])
+    assert found.exit_code != 0 and "`--advise` is for `--execution llama.cpp`" in found.output
+
+
+def test_chart_shows_the_rows() -> None:
+    pytest.importorskip("altair")
+    from paleo_lite.reporting.charts.local import local_chart
+
+    advice = advise_local("llama-3.1-70b", gpus=["rtx3090", "apple-m3-ultra"])
+    spec = local_chart(advice).to_dict()
+    [rows] = [panel["data"]["values"] for panel in (spec, *spec["hconcat"]) if "data" in panel][:1]
+    assert [row["name"] for row in rows] == ["Apple M3 Ultra", "GeForce RTX 3090"]
+    assert [row["answer"] for row in rows] == [row.tokens_per_s for row in advice.rows]
+    assert [row["group"] for row in rows] == ["all on the device", "a part on the host"]
+    assert spec["title"]["text"] == "llama-3.1-70b in q4_k_m: Apple M3 Ultra is the fastest"

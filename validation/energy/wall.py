@@ -1,0 +1,151 @@
+"""Machines measured at the wall: the power of the device, of its host and of the power supply.
+
+``python -m validation.energy.wall DATA`` prints the table of ``docs/model.md``. The source states the power of whole
+machines that answer one prompt under llama.cpp or Ollama; nothing here is fitted to it. Hosts draw what is assumed in
+`HOSTS`, and power supplies lose a tenth, which ``--pue 1.1`` states.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from paleo_lite.local.contents import Contents
+from paleo_lite.local.step import (
+    BackendConstants,
+    backend_of,
+    cache_read_s,
+    lane_cycles_per_s,
+    local_constants,
+    piece_s,
+    prompt_peak_per_s,
+)
+from paleo_lite.machines import Device, find_device
+from paleo_lite.timing.activity import Activity, divide_time
+from paleo_lite.timing.energy import power_of
+from paleo_lite.timing.facility import Facility
+
+from ..local.fit import MODELS, contents_of
+
+HOSTS = {"Pi": 13.0, "Radxa": 20.0, "Intel 265K": 50.0, "System76": 90.0, "HiFive": 15.0}
+"""Watts of hosts beside a busy card, by the first words of the system. A Raspberry Pi 5 draws 12 to 14 W at the wall
+when it computes by itself (the rows of the same table); the others are assumptions."""
+
+POWER_SUPPLY = 1.1
+"""Power at the wall over that behind the power supply: that of an efficiency of 91%."""
+
+CONTEXT = 256
+"""Tokens in the cache of a short answer, as `validation.local.fit` takes them."""
+
+CARDS = {
+    "Nvidia RTX 3080 Ti": "rtx3080ti", "Nvidia RTX 2080 Ti": "rtx2080ti", "Nvidia RTX A4000": "rtx-a4000",
+    "Nvidia A4000": "rtx-a4000", "Nvidia RTX 3060": "rtx3060", "AMD Pro W7700": "radeon-pro-w7700",
+    "AMD RX 7900 XT": "rx7900xt",
+}  # fmt: skip
+"""Devices by the name in brackets; cards without a hardware file are left out."""
+
+
+class Machine(NamedTuple):
+    """A machine at the wall.
+
+    Attributes
+    ----------
+    system, model : str
+        Names of the source.
+    device : Device
+        The card.
+    host_w : float
+        Assumed watts of the host.
+    measured_w, device_w, wall_w : float
+        Measured watts at the wall, and the forecast of the card and of the whole machine, at the measured speed.
+    low_w, high_w : float
+        The forecast of the machine with the 90% interval of the card.
+    rated_w : float
+        What the rated power of the card in place of its forecast would give.
+    """
+
+    system: str
+    model: str
+    device: Device
+    host_w: float
+    measured_w: float
+    device_w: float
+    wall_w: float
+    low_w: float
+    high_w: float
+    rated_w: float
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the interval contains the measurement."""
+        return self.low_w <= self.measured_w <= self.high_w
+
+
+def token_activity(contents: Contents, device: Device, constants: BackendConstants) -> Activity:
+    """Return what a device does for a token: it reads matrices and the cache, and unpacks and multiplies numbers."""
+    total = Activity(memory_s=cache_read_s(contents, device, constants, CONTEXT))
+    for piece in contents.pieces:
+        read_s = piece.read_bytes / (device.bandwidth_bytes_per_s * constants.share)
+        unpack_s = piece.numbers / (lane_cycles_per_s(device) * constants.unpack[piece.group])
+        arithmetic_s, memory_s = divide_time(piece_s(piece, device, constants), unpack_s, read_s)
+        total = total.plus(Activity(arithmetic_s, memory_s, peak_s=2.0 * piece.numbers / prompt_peak_per_s(device)))
+    return total
+
+
+def machines(data: Path) -> Iterator[Machine]:
+    """Iterate over the machines whose card has a hardware file and a power model."""
+    with (data / "engines" / "llama_cpp_machines.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        card = re.search(r"\((.*)\)", row["system"])
+        host_w = next((watts for name, watts in HOSTS.items() if row["system"].startswith(name)), None)
+        if row["runs_on"] != "GPU" or not row["system_watts"] or card is None or host_w is None:
+            continue
+        if card[1] not in CARDS:
+            continue
+        device = find_device(CARDS[card[1]])
+        power = power_of(device)
+        if power is None:
+            continue
+        contents = contents_of(*MODELS[row["model"]])
+        constants = local_constants().backends[backend_of(device)]
+        time_s = 1 / float(row["tokens_per_s"])
+        shares = token_activity(contents, device, constants).shares_of(time_s)
+        low_w, high_w = (float(end_w) for end_w in power.interval_w(shares))
+        device_w = float(power.watts(shares))
+        facility = Facility(pue=POWER_SUPPLY, host_w=host_w)
+        at_wall = [facility.site_energy(watts, 1.0).energy_j for watts in (device_w, low_w, high_w, power.rated_w)]
+        measured_w = float(row["system_watts"])
+        yield Machine(row["system"], row["model"], device, host_w, measured_w, device_w, *at_wall)
+
+
+def main() -> None:
+    """Print the table."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m validation.energy.wall DATA")
+    found = list(machines(Path(sys.argv[1])))
+    print("| machine | model | host | card | wall, forecast | measured |")
+    print("| :-- | :-- | --: | --: | --: | --: |")
+    for one in found:
+        forecast = f"{one.wall_w:.0f} W ({one.low_w:.0f} to {one.high_w:.0f})"
+        print(
+            f"| {one.system} | {one.model} | {one.host_w:.0f} W | {one.device_w:.0f} W | {forecast} "
+            f"| {one.measured_w:.0f} W |"
+        )
+    errors = [abs(one.wall_w / one.measured_w - 1) for one in found]
+    rated = [abs(one.rated_w / one.measured_w - 1) for one in found]
+    inside = np.mean([one.is_inside for one in found])
+    print(
+        f"{len(found)} machines: {np.median(errors):.0%} off in the median, {inside:.0%} inside; "
+        f"rated power {np.median(rated):.0%}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Tokens that the KV cache of a server holds, as engines print them when they start, and as they are predicted.
+
+Lines of the role ``fitted`` gave a constant of `paleo_lite.engines.memory` or of an engine's record; the others are
+judged.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from paleo_lite.api.prediction import resolve_question
+from paleo_lite.serving.cache import measure_room
+from paleo_lite.serving.deployment import tensor_group
+from paleo_lite.serving.engines import find_engine
+from paleo_lite.serving.iteration_times import ModelOnDevice
+from paleo_lite.serving.placement import with_kernels
+
+from ..tables import rows_of
+
+PUBLISHED = Path(__file__).with_name("cache_capacity.csv")
+
+MEAN_TOKENS = 2048
+"""Tokens of a request, which matter to layers with a window only."""
+
+
+class Line(NamedTuple):
+    """A line of an engine.
+
+    Attributes
+    ----------
+    url : str
+        Where the line is printed.
+    name : str
+        Engine, network and devices.
+    published, predicted : int
+        Tokens.
+    is_fitted : bool
+    """
+
+    url: str
+    name: str
+    published: int
+    predicted: int
+    is_fitted: bool
+
+    @property
+    def error(self) -> float:
+        """Relative error of the prediction."""
+        return self.predicted / self.published - 1
+
+
+def lines() -> list[Line]:
+    """Return all lines with their predictions."""
+    return [_line(row) for row in rows_of(PUBLISHED)]
+
+
+def _line(row: dict[str, str]) -> Line:
+    workload, machine, model = resolve_question(
+        row["network"], row["device"], precision=row["precision"], phase="decode", weights=row["weights"] or None
+    )
+    kv_cache = "fp16" if row["precision"] == "fp16" else "bf16"
+    group = tensor_group(machine.device, int(row["devices"]))
+    alone = ModelOnDevice(workload, machine, model, group, kv_cache)
+    on_device = with_kernels(alone, row["engine"], experts=1, attention_data=1)
+    given = {key: int(row[key]) for key in ("max_batched_tokens", "max_sequences") if row[key]}
+    engine = find_engine(row["engine"], machine.device, memory_fraction=float(row["memory_fraction"]), **given)
+    room = measure_room(on_device, engine, mean_tokens=MEAN_TOKENS, prompt_tokens=MEAN_TOKENS // 2)
+    name = f"{row['engine']}, {row['network']}, {row['devices']} {row['device']} at {row['memory_fraction']}"
+    return Line(row["url"], name, int(row["tokens"]), room.tokens, row["role"] == "fitted")

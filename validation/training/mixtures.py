@@ -1,0 +1,94 @@
+"""Published steps of mixtures of experts in torchtitan, to which no constant is fitted.
+
+``mixtures.csv`` has the figures with their sources. The throughput of DeepSeek-V3 on 256 B200 is from PyTorch's blog
+("Enabling up to 41% faster pre-training", 2026), its configuration from the scripts that the source publishes; the
+loads of its experts are forced to be equal. torchtitan keeps whole parameters after the forward pass where there is a
+pipeline. `python -m validation.training.mixtures` prints the forecasts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import paleo_lite as pl
+from paleo_lite.api.scaling import scale_network
+from paleo_lite.distributed.job import ParallelConfig, Settings
+
+from ..tables import rows_of
+
+TABLE = Path(__file__).with_name("mixtures.csv")
+
+
+class MixtureStep(NamedTuple):
+    """A published step and its forecast, in seconds."""
+
+    network: str
+    workers: int
+    dispatch: str
+    measured_s: float
+    time_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def error(self) -> float:
+        """Forecast over measured time, minus 1."""
+        return self.time_s / self.measured_s - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measured time is in the interval."""
+        return self.low_s <= self.measured_s <= self.high_s
+
+
+def mixture_steps() -> list[MixtureStep]:
+    """Return the published steps with their forecasts."""
+    return [_forecast(row) for row in rows_of(TABLE)]
+
+
+def _forecast(row: dict[str, str]) -> MixtureStep:
+    config = ParallelConfig(
+        tensor=int(row["tensor"]),
+        pipeline=int(row["pipeline"]),
+        virtual_stages=int(row["interleaved"]),
+        sequence_parallel=int(row["tensor"]) > 1,
+        micro_batch_size=int(row["micro_batch_size"]),
+        recompute=row["recompute"],
+        sharding=row["sharding"],
+        expert=int(row["expert"]),
+        execution=row["execution"],
+        dispatch=row["dispatch"],
+    )
+    workers, batch_size, length = int(row["workers"]), int(row["batch_size"]), int(row["length"])
+    (found,) = scale_network(
+        row["network"],
+        platform=row["platform"],
+        workers=[workers],
+        batch_size=batch_size,
+        scaling="strong",
+        strategy="3d",
+        precision=row["precision"],
+        sequence_length=length,
+        settings=Settings(parallel=config),
+        training=pl.TrainingOptions("adamw", mixed_precision=True, loss_chunks=int(row["loss_chunks"])),
+    )
+    assert found.interval is not None
+    measured_s = batch_size * length / (float(row["tokens_per_s_per_gpu"]) * workers)
+    return MixtureStep(row["network"], workers, row["dispatch"], measured_s, float(found.time_s), *found.interval)
+
+
+def main() -> None:
+    """Print the forecasts as a table."""
+    print("| Network | Devices | Dispatch | Measured | Forecast | Error | Inside 90% |")
+    print("| :-- | --: | :-- | --: | --: | --: | :-- |")
+    for step in mixture_steps():
+        inside = "yes" if step.is_inside else "no"
+        print(
+            f"| {step.network} | {step.workers} | {step.dispatch or 'none'} | {step.measured_s:.2f} s "
+            f"| {step.time_s:.2f} s | {step.error:+.0%} | {inside} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
