@@ -40,6 +40,15 @@ def test_what_is_impossible_gets_a_row_with_the_reason(file: Path) -> None:
     assert len(text.splitlines()) == 1 + 16
 
 
+def test_costs_are_those_of_a_cloud(tmp_path: Path) -> None:
+    """AWS asks 55.04 USD/h for the eight H100 of p5.48xlarge, and has no RTX 4090."""
+    asked = {"networks": "sd-1.5", "gpus": "h100-sxm,rtx4090", "steps": 10, "price_of": "aws", "jobs": 1}
+    pl.sweep(**asked, output=tmp_path / "prices.csv")
+    (row,) = pl.best(tmp_path / "prices.csv", minimise="cost").rows
+    assert row["gpu"] == "h100-sxm" and row["price"].startswith("6.88 USD/h (AWS")
+    assert row["cost"] == pytest.approx(row["hours"] * 55.04 / 8)
+
+
 def test_a_dry_run_counts_the_combinations() -> None:
     space = pl.sweep(**ASKED, output="unused.csv", steps="10,20,30", ulysses="1,2", dry_run=True)
     assert isinstance(space, PictureSpace) and (space.size, space.chunk_count) == (12, 2)
@@ -51,6 +60,7 @@ def test_a_dry_run_counts_the_combinations() -> None:
     [
         ({"networks": "sd-1.5,resnet50"}, r"either pipelines .* or other networks \(got resnet50\)"),
         ({"workers": 2}, "`--workers` does not apply to pictures and videos"),
+        ({"clocks": "base"}, "`--clock` does not apply to pictures and videos"),
         ({"rates": 2}, "`--rate` does not apply to pictures and videos"),
         ({"networks": "resnet50", "steps": 20}, "`--steps` is for pipelines"),
         ({"image_sizes": "big"}, "--image-size must be pixels"),
