@@ -119,19 +119,8 @@ _MODULES = {
 }
 """Module of each public name, which is imported when the name is first used."""
 
-_DEPRECATED = {"Split": "ParallelConfig"}
-"""Earlier names that are still accepted, with the current name of each."""
-
 
 def __getattr__(name: str) -> Any:
-    if name in _DEPRECATED:
-        import warnings
-
-        current_name = _DEPRECATED[name]
-        warnings.warn(
-            f"paleo_lite.{name} is deprecated: use paleo_lite.{current_name}", DeprecationWarning, stacklevel=2
-        )
-        return __getattr__(current_name)
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f".{_MODULES[name]}", __name__)

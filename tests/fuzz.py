@@ -91,7 +91,7 @@ def _shallow(config: bytes) -> bytes:
 def _swept(path: Path) -> None:
     from paleo_lite.cli import main
 
-    asked = ["sweep", "--networks", "alexnet", "--gpus", "k40m,t4", "--batch-sizes", "1,8", "--jobs", "1", "-o"]
+    asked = ["sweep", "--network", "alexnet", "--gpu", "k40m,t4", "--batch-size", "1,8", "--jobs", "1", "-o"]
     CliRunner().invoke(main, [*asked, str(path.with_suffix(".parquet"))], catch_exceptions=False)
     path.with_suffix(".parquet").rename(path)
 

@@ -34,18 +34,6 @@ def test_importing_the_package_imports_no_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_an_earlier_name_is_deprecated() -> None:
-    with pytest.warns(DeprecationWarning, match=r"paleo_lite\.Split is deprecated: use paleo_lite\.ParallelConfig"):
-        assert pl.Split is pl.ParallelConfig
-    assert "Split" not in dir(pl)
-
-
-def test_the_earlier_name_of_3d_parallelism_is_accepted() -> None:
-    arguments = {"platform": "dgx-a100", "workers": 8, "precision": "bf16"}
-    tables = [pl.scale("gpt2", strategy=strategy, **arguments).to_dict() for strategy in ("together", "3d")]
-    assert tables[0] == tables[1]
-
-
 LISTS = {
     "devices": pl.devices,
     "hardware": pl.hardware,

@@ -48,7 +48,7 @@ PHASES_AND_GENERATING = Names("phase", ".counting:PHASES", ".counting:GENERATION
 PHASES_OF_SCALE = Names("phase", ".distributed.scale:PHASES", ".distributed.pictures:PHASES")
 PHASES_AND_PASSES = Names("phase", ".counting:PHASES", ".counting:PASSES")
 MODELS = Names("time model", ".timing:TIME_MODELS")
-STRATEGIES = Names("strategy", ".distributed.strategies:STRATEGIES", aliases=".distributed.strategies:STRATEGY_ALIASES")
+STRATEGIES = Names("strategy", ".distributed.strategies:STRATEGIES")
 COLLECTIVES = Names("collective", ".distributed.collectives:COLLECTIVES")
 SCALINGS = Names("scaling", ".distributed.scale:SCALINGS")
 DEVICES = Names("device", ".cli.values:device_ids")

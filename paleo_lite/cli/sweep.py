@@ -19,7 +19,6 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 @command()
 @click.option(
     "--network",
-    "--networks",
     "networks",
     required=True,
     type=NETWORK,
@@ -28,7 +27,6 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--gpu",
-    "--gpus",
     "gpus",
     required=True,
     type=DEVICE,
@@ -37,7 +35,6 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--precision",
-    "--precisions",
     "precisions",
     type=CompletedText(".units:PRECISION_BYTES"),
     metavar="NAMES",
@@ -45,7 +42,6 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--phase",
-    "--phases",
     "phases",
     type=CompletedText(".counting:PHASES", ".counting:GENERATION_PHASES"),
     default="inference",
@@ -55,7 +51,6 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--batch-size",
-    "--batch-sizes",
     "batch_sizes",
     default="1",
     show_default=True,
@@ -64,28 +59,24 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--sequence-length",
-    "--sequence-lengths",
     "sequence_lengths",
     metavar="RANGE",
     help="Tokens per sequence; in decode the tokens in the KV cache. [default: the length of each network]",
 )
 @click.option(
     "--power-limit",
-    "--power-limits",
     "power_limits",
     metavar="WATTS",
     help="Power limits of every device, such as 150W,200W,250W. [default: those in the data files]",
 )
 @click.option(
     "--clock",
-    "--clocks",
     "clocks",
     metavar="CLOCKS",
     help="Clocks of every device: base, boost, or locked ones such as 1.2GHz. [default: those in the data files]",
 )
 @click.option(
     "--time-model",
-    "--time-models",
     "time_models",
     type=CompletedText(".timing:TIME_MODELS"),
     default=AUTOMATIC,
@@ -103,7 +94,6 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--strategy",
-    "--strategies",
     "strategies",
     type=CompletedText(".distributed.strategies:STRATEGIES"),
     default="data",
@@ -113,7 +103,6 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--scaling",
-    "--scalings",
     "scalings",
     type=CompletedText(".distributed.scale:SCALINGS"),
     default="strong",
@@ -123,7 +112,6 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--link",
-    "--links",
     "links",
     type=LINK,
     default="",
@@ -132,7 +120,6 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--collective",
-    "--collectives",
     "collectives",
     type=CompletedText(".distributed.collectives:COLLECTIVES"),
     default="",
@@ -158,7 +145,6 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--rate",
-    "--rates",
     "rates",
     metavar="RATES",
     help="Simulate servers, as `paleo-lite serve` does, at these requests per second: 2,5,10.",

@@ -31,16 +31,13 @@ class Names(click.Choice):  # type: ignore[type-arg]
         Kind of name for error messages, such as ``"time model"``.
     *sources : str
         Lists as ``"module:LIST"``, or functions that return a list; the module is relative to the package.
-    aliases : str, optional
-        Dict as ``"module:DICT"`` that maps earlier names, which are still accepted, to current names.
     """
 
     name = "choice"
 
-    def __init__(self, category: str, *sources: str, aliases: str | None = None) -> None:
+    def __init__(self, category: str, *sources: str) -> None:
         self.category = category
         self.sources = sources
-        self.aliases = aliases
         self.case_sensitive = True
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -48,8 +45,6 @@ class Names(click.Choice):  # type: ignore[type-arg]
         text = str(value)
         if param is not None and text == param.default:
             return text  # the default is valid: do not import the lists
-        if self.aliases is not None:
-            text = _import_object(self.aliases).get(text, text)
         if text not in self.choices:
             raise UnknownName(self.category, text, self.choices)
         return text

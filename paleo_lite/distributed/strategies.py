@@ -1,4 +1,4 @@
-"""Table of parallelization strategies: `STRATEGIES` by name, and `resolve_strategy` for names and aliases."""
+"""Table of parallelization strategies: `STRATEGIES` by name, and `resolve_strategy`, which checks a name."""
 
 from __future__ import annotations
 
@@ -146,19 +146,15 @@ STRATEGIES = {
 }
 """Strategies by name, simplest first."""
 
-STRATEGY_ALIASES = {"together": "3d"}
-"""Further names of strategies, and the names in `STRATEGIES` that they stand for."""
-
 
 def resolve_strategy(name: str) -> str:
-    """Return the name in `STRATEGIES` for a strategy's name or alias.
+    """Return the name of a strategy, which must be in `STRATEGIES`.
 
     Raises
     ------
     UnknownName
         If there is no such strategy.
     """
-    resolved = STRATEGY_ALIASES.get(name, name)
-    if resolved not in STRATEGIES:
+    if name not in STRATEGIES:
         raise UnknownName("strategy", name, STRATEGIES)
-    return resolved
+    return name

@@ -307,7 +307,7 @@ def scale(view: View, gpu: str) -> ScaleTable:
         question["price"] = view.price or None
     if view.phase in GENERATION_PHASES:
         question["phase"] = view.phase
-        question["strategy"] = "together"
+        question["strategy"] = "3d"
     uploaded, digests = _uploaded_arguments(question)
     return _scale(tuple(question.items()), digests, uploaded)
 

@@ -11,6 +11,7 @@ import sys
 import click
 import pytest
 from click.shell_completion import ShellComplete
+from click.testing import CliRunner
 
 from paleo_lite.cli import main
 from paleo_lite.cli.values import INTEGER, PPP, CommaSeparated, CompletedText, Integer, Names, Number, documented_name
@@ -92,28 +93,13 @@ def test_help_texts_are_for_the_command_line():
             assert "``" not in option.help and "paleo_lite.predict" not in option.help, (words, option.name)
 
 
-def test_the_plural_of_a_list_option_is_an_alias():
-    """The singular is the documented name, as in other commands."""
-    aliases = {option.opts[0]: option.opts[1:] for option in ALL["sweep"].params if option.name.endswith("s")}
-    plurals = {
-        "--network": ["--networks"],
-        "--gpu": ["--gpus"],
-        "--precision": ["--precisions"],
-        "--phase": ["--phases"],
-        "--batch-size": ["--batch-sizes"],
-        "--sequence-length": ["--sequence-lengths"],
-        "--time-model": ["--time-models"],
-        "--strategy": ["--strategies"],
-        "--scaling": ["--scalings"],
-        "--link": ["--links"],
-        "--collective": ["--collectives"],
-    }
-    assert plurals.items() <= aliases.items()
-
-
-def test_an_earlier_name_of_a_strategy_is_accepted():
-    strategies = next(option.type for option in ALL["scale"].params if option.name == "strategy")
-    assert strategies("together") == "3d" and "3d" in strategies.choices and "together" not in strategies.choices
+def test_a_list_option_has_one_name_the_singular():
+    """As in other commands; the rates of servers are one option of numbers."""
+    lists = {option.opts[0]: option.opts[1:] for option in ALL["sweep"].params if option.name.endswith("s")}
+    assert {"--network", "--gpu", "--precision", "--batch-size", "--power-limit", "--time-model"} <= lists.keys()
+    assert {name: further for name, further in lists.items() if further} == {}
+    failed = CliRunner().invoke(main, ["sweep", "--networks", "alexnet"])
+    assert failed.exit_code == 2 and "No such option '--networks'" in failed.output and "--network" in failed.output
 
 
 @pytest.mark.parametrize(
@@ -177,9 +163,9 @@ def completed(words, incomplete):
         ("calibrations show", "k40", {"k40m-fp32"}),
         ("compare a.parquet --predict", "alex", {"alexnet"}),
         ("sweep --network", "alexnet,vgg1", {"alexnet,vgg16"}),
-        ("sweep --networks", "alexnet,vgg1", {"alexnet,vgg16"}),
-        ("sweep --gpus", "k80-die,k40", {"k80-die,k40m"}),
-        ("sweep --links", "nvlink2-", {"nvlink2-x6"}),
+        ("sweep --network", "alexnet,vgg1", {"alexnet,vgg16"}),
+        ("sweep --gpu", "k80-die,k40", {"k80-die,k40m"}),
+        ("sweep --link", "nvlink2-", {"nvlink2-x6"}),
         ("feeding alexnet --gpu k80 --storage", "nv", {"nvme"}),
         ("validate --gpu", "k40", {"k40m"}),
     ],

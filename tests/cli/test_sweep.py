@@ -44,7 +44,7 @@ def test_sweep_then_best(tmp_path) -> None:
 def test_price_and_power_that_are_given(tmp_path) -> None:
     """A step of 1 sample takes t seconds: a million take t * 1e6 / 3600 hours, at 2 USD and 100 W each."""
     path = tmp_path / "sweep.parquet"
-    run("sweep", "--networks", "alexnet", "--gpus", "k40m", "--price", "2 USD/h", "--power", "100 W", "-o", path)
+    run("sweep", "--network", "alexnet", "--gpu", "k40m", "--price", "2 USD/h", "--power", "100 W", "-o", path)
     (row,) = json.loads(run("best", path, "--minimise", "cost", "--format", "json"))["rows"]
     assert row["hours"] == pytest.approx(row["time_s"] * 1e6 / 3600)
     assert row["cost"] == pytest.approx(row["hours"] * 2)
@@ -54,8 +54,8 @@ def test_price_and_power_that_are_given(tmp_path) -> None:
 @pytest.mark.slow
 def test_too_large_sweep_is_an_error(tmp_path) -> None:
     """20 networks by a million million: counted by hand below."""
-    huge = ("sweep", "--networks", "all", "--gpus", "all", "--precisions", "all", "--phases", "all", "--batch-sizes",
-            "1:100000", "--workers", "1:64", "--links", "pcie3-x16", "-o", tmp_path / "huge.parquet")  # fmt: skip
+    huge = ("sweep", "--network", "all", "--gpu", "all", "--precision", "all", "--phase", "all", "--batch-size",
+            "1:100000", "--workers", "1:64", "--link", "pcie3-x16", "-o", tmp_path / "huge.parquet")  # fmt: skip
     from paleo_lite.architectures import network_names
     from paleo_lite.machines import list_devices
 
@@ -71,13 +71,13 @@ def test_too_large_sweep_is_an_error(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gpus", "k81"), "no GPU is called 'k81'"),
-        (("--batch-sizes", "0"), "'0' is not an integer >= 1"),
+        (("--gpu", "k81"), "no GPU is called 'k81'"),
+        (("--batch-size", "0"), "'0' is not an integer >= 1"),
         (("--workers", "1,2"), "give `--link`"),
-        (("--links", "pcie3-x16"), "`--link` needs several workers: give `--workers`"),
+        (("--link", "pcie3-x16"), "`--link` needs several workers: give `--workers`"),
         (("--samples", "0"), "`--samples` must be > 0"),
         (("--price", "free"), "'free' is not a quantity"),
-        (("--networks", "alexnet,AlexNet"), "duplicate networks: alexnet"),
+        (("--network", "alexnet,AlexNet"), "duplicate networks: alexnet"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, arguments, message) -> None:
