@@ -210,7 +210,6 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 @click.option("--seed", type=int, help="Servers: seed of arrivals and lengths. [default: 0]")
 @click.option(
     "--image-size",
-    "--image-sizes",
     "image_sizes",
     metavar="SIZES",
     help="Pipelines: sizes of pictures, separated by commas: 1024,1024x768. [default: that of each pipeline]",
@@ -241,7 +240,6 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--execution",
-    "--executions",
     "executions",
     type=CompletedText(".counting.fusion:EXECUTIONS", ".timing.pipelines:EXECUTIONS"),
     metavar="NAMES",
@@ -249,7 +247,6 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, CompletedTex
 )
 @click.option(
     "--offload",
-    "--offloads",
     "offloads",
     type=CommaSeparated(Names("offload", ".timing.workload:OFFLOADS", ".timing.pipelines:PIPELINE_OFFLOADS")),
     metavar="NAMES",

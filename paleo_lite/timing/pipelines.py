@@ -25,7 +25,6 @@ from .attention import EAGER
 from .diffusion import DiffusionConstants, diffusion_constants, pipeline_model
 from .energy import Power
 from .facility import Facility, SiteEnergy
-from .memory import memory_coefficients, model_bytes, usable_bytes
 from .models import QUANTILES, TimeModel, interval_of
 from .offload import host_bandwidth_bytes_per_s
 from .prediction import Prediction, predict
@@ -161,6 +160,8 @@ class PartPrediction(NamedTuple):
         """Bytes of the parameters, 0 where an earlier part has loaded them."""
         if self.part.is_loaded_before:
             return 0
+        from .memory import model_bytes
+
         return self.part.copies * model_bytes(self.prediction.workload)[0]
 
 
@@ -557,6 +558,8 @@ def _with_transfers(parts: Sequence[PartPrediction], device: Device, offload: st
 def _memory(parts: Sequence[PartPrediction], images: int, device: Device, offload: str) -> PipelineMemory:
     """Return the memory of a pipeline: parameters that are on the device at once, and the largest part's tensors."""
     parameters = np.array([part.parameters_bytes for part in parts])
+    from .memory import memory_coefficients, model_bytes, usable_bytes
+
     loaded = np.array([model_bytes(part.prediction.workload)[0] for part in parts])
     largest_layer = np.array(
         [

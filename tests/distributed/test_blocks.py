@@ -158,7 +158,7 @@ def test_advice_compares_every_power_of_two():
             "decode uses tensor parallelism, set by `--tensor`: leave `--strategy` out",
         ),
         ({"workers": 8, "phase": "training"}, "`--context` is for `--phase prefill` and `decode`, not for training"),
-        ({"workers": 8, "phase": "inference"}, "no phase of several devices is called 'inference'"),
+        ({"workers": 8, "phase": "inference"}, "`--phase inference` on several devices is for pipelines such as"),
     ],
 )
 def test_invalid_arguments(asked, message):

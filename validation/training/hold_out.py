@@ -116,7 +116,7 @@ class TimedSteps:
         """Return the seconds of every step as `scale` predicts them, and the ends of their 90% intervals."""
         rows = []
         for step, job in self._jobs_with(constants):
-            prediction = predict_step(job, *_topology_and_settings(step), step.batch_size, "together", cluster_prior())
+            prediction = predict_step(job, *_topology_and_settings(step), step.batch_size, "3d", cluster_prior())
             assert prediction.interval is not None
             rows.append((float(prediction.time_s), *prediction.interval))
         time_s, low_s, high_s = np.array(rows).T
