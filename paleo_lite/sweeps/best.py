@@ -424,8 +424,6 @@ _INTEGER_COLUMNS = (
     *SERVING_INTEGER_COLUMNS,
     *PICTURE_INTEGER_COLUMNS,
 )
-
-
 _STRING_COLUMNS = (*STRING_COLUMNS, *SERVING_STRING_COLUMNS, *PICTURE_STRING_COLUMNS)
 _NUMBER_COLUMNS = (*NUMBER_COLUMNS, *serving_number_columns(), *PICTURE_NUMBER_COLUMNS)
 
@@ -438,14 +436,11 @@ def _read_batches(path: Path) -> Iterator[Any]:
         if path.suffix == ".csv":
             from pyarrow import csv
 
-            column_types: dict[str, Any] = {}
-            column_types.update(
-                dict.fromkeys((*STRING_COLUMNS, *SERVING_STRING_COLUMNS, *PICTURE_STRING_COLUMNS), pa.string())
-            )
-            column_types.update(
-                dict.fromkeys((*NUMBER_COLUMNS, *serving_number_columns(), *PICTURE_NUMBER_COLUMNS), pa.float64())
-            )
-            column_types.update(dict.fromkeys(_INTEGER_COLUMNS, pa.int64()))
+            column_types = {
+                **dict.fromkeys(_STRING_COLUMNS, pa.string()),
+                **dict.fromkeys(_NUMBER_COLUMNS, pa.float64()),
+                **dict.fromkeys(_INTEGER_COLUMNS, pa.int64()),
+            }
             options = csv.ConvertOptions(
                 column_types=column_types, strings_can_be_null=True, quoted_strings_can_be_null=False
             )

@@ -615,7 +615,7 @@ def _fill_derived_columns(grid: Grid, single: SingleWorkerTimes) -> None:
     worker_flops = np.where(grid.per_worker > 0, single.flops[:, single.index_of(grid.per_worker)], np.nan)
     flops = broadcast_along(worker_flops, "case", "scaling", "workers", "batch")
     peaks = [_peak_per_s(machine, grid.chunk.precision) for machine in grid.machines]
-    prices = [space.price_usd_per_h or (listing and listing.usd_per_h) for listing in grid.listings]
+    prices = [_price_usd_per_h(space, listing) for listing in grid.listings]
     # An unknown value, None, becomes NaN, and so do the columns that depend on it.
     peak = broadcast_along(np.array(peaks, dtype=np.float64), "device")
     price = broadcast_along(np.array(prices, dtype=np.float64), "device")
@@ -624,6 +624,13 @@ def _fill_derived_columns(grid: Grid, single: SingleWorkerTimes) -> None:
     columns["hours"] = hours
     columns["cost"] = hours * workers * price
     columns["energy_j"] = hours * 3600 * workers * _watts(grid, single)
+
+
+def _price_usd_per_h(space: Space, listing: Price | None) -> float | None:
+    """Return the given price of a device, or the listed one; None if neither is known."""
+    if space.price_usd_per_h:
+        return space.price_usd_per_h
+    return None if listing is None else listing.usd_per_h
 
 
 def _peak_per_s(machine: Machine, precision: str) -> float | None:
