@@ -358,10 +358,7 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Price of one device; None if unknown."""
         if self.price is None:
             return None
-        value = f"{self.price.usd_per_h / self.devices_per_node!r} USD/h"
-        part = self.name if self.devices_per_node == 1 else f"one of the {self.devices_per_node} devices of {self.name}"
-        note = ", ".join(filter(None, (part, self.price.note)))
-        return msgspec.structs.replace(self.price, value=value, note=note)
+        return self.price.per_device(self.name, self.devices_per_node)
 
     def describe(self) -> str:
         """Return name and price as text.

@@ -66,6 +66,20 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """US dollars per hour."""
         return parse_quantity(self.value, "USD/h")
 
+    def per_device(self, name: str, devices: int) -> Price:
+        """Return the price of one device of an instance or node that has several, of which this is the price.
+
+        Parameters
+        ----------
+        name : str
+            Name of the instance or node, for the note.
+        devices : int
+            Number of its devices.
+        """
+        part = name if devices == 1 else f"one of the {devices} devices of {name}"
+        note = ", ".join(filter(None, (part, self.note)))
+        return msgspec.structs.replace(self, value=f"{self.usd_per_h / devices!r} USD/h", note=note)
+
     def describe(self) -> str:
         """Return the price with who asks it, such as ``6.88 USD/h (AWS, 2026-11-09: an eighth of p5.48xlarge)``."""
         listed = f"{self.cloud}, {self.date}" if self.cloud else f"{self.date}"

@@ -45,10 +45,8 @@ def _price_per_device(instance: Instance) -> Price | None:
     price = instance.price
     if price is None:
         return None
-    part = instance.name if instance.devices == 1 else f"one of the {instance.devices} devices of {instance.name}"
-    note = ", ".join(filter(None, (part, price.note, "host included")))
-    value = f"{price.usd_per_h / instance.devices!r} USD/h"
-    return msgspec.structs.replace(price, value=value, note=note)
+    price = price.per_device(instance.name, instance.devices)
+    return msgspec.structs.replace(price, note=f"{price.note}, host included")
 
 
 def choose_price(device: Device, price_of: str | None = None, platform_price: Price | None = None) -> Price | None:
