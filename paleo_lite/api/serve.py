@@ -11,12 +11,13 @@ from ..architectures import Network, find_network
 from ..architectures.network import SequenceOptions
 from ..errors import BadQuantity, BadValue, UnknownName
 from ..formats import FORMATS, format_of_weights
+from ..local import LLAMA_CPP
 from ..machines import Device
 from ..timing.facility import make_facility
 from ..units import parse_quantity
 from .arguments import Paths, to_paths
 from .prediction import resolve_network, resolve_question
-from .serve_locally import LLAMA_CPP, check_policy, place_locally
+from .serve_locally import check_policy, place_locally
 
 if TYPE_CHECKING:
     from ..calibration.store import Calibration

@@ -6,26 +6,34 @@ from typing import Any
 
 from ..architectures import Network
 from ..errors import BadValue, UnknownPrecision
+from ..local import LLAMA_CPP
 from ..local.batches import make_local_model
 from ..local.contents import DEFAULT_WEIGHTS, read_contents
 from ..machines import Device
 from ..serving.iteration_times import ModelOnDevice
 from .prediction import resolve_question
 
-LLAMA_CPP = "llama.cpp"
-
 
 def check_policy(policy: str, **options: Any) -> None:
     """Raise an error if an option is given that is not modelled under llama.cpp.
+
+    Parameters
+    ----------
+    policy : str
+        Policy of the question; any other than llama.cpp is not checked.
+    **options
+        Options by name. One is given if it is neither None nor False, and no number of devices that means no division
+        (0 or 1).
 
     Raises
     ------
     BadValue
         If the policy is llama.cpp, and one is given.
     """
+    if policy != LLAMA_CPP:
+        return
     for name, value in options.items():
-        is_given = value is True or value not in (None, False, 0, 1)
-        if policy == LLAMA_CPP and is_given:
+        if value is True or value not in (None, False, 0, 1):
             raise BadValue(f"`--{name.replace('_', '-')}` is not modelled with `--policy {LLAMA_CPP}`: leave it out")
 
 

@@ -8,10 +8,9 @@ import click
 from click.core import ParameterSource
 
 from ..errors import BadValue
+from ..local import LLAMA_CPP
 from .options import Answer
 from .values import to_list
-
-LLAMA_CPP = "llama.cpp"
 
 _TAKEN = (
     "network", "gpu", "execution", "weights", "context", "sequence_length", "hardware_files", "electricity",

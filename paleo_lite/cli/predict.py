@@ -9,10 +9,11 @@ import click
 from ..api.prediction import predict as run_prediction
 from ..api.prediction import predict_several
 from ..errors import BadValue
+from ..local import LLAMA_CPP
 from ..reporting.predictions import explain_layer, prediction_page
 from ..timing.pipelines import PIPELINE_OFFLOADS, PipelinePrediction
 from . import options
-from .local import LLAMA_CPP, answer_local, reject_options_of_llama_cpp, reject_options_of_others
+from .local import answer_local, reject_options_of_llama_cpp, reject_options_of_others
 from .options import Answer, OutputOption, command
 from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, Quantity, to_list
 

@@ -177,12 +177,11 @@ def next_device(
         As in `paleo_lite.local.predict.predict_local`.
     """
     own_bytes = usable_bytes(device, options.get("memory_bytes"))
-    is_laptop = "laptop" in device.id
     larger = [
         other
         for other in own_machine_devices(devices)
         if backend_of(other) == found.backend
-        and ("laptop" in other.id) == is_laptop
+        and other.laptop == device.laptop
         and other.year >= device.year
         and usable_bytes(other) > own_bytes
         and other.bandwidth_bytes_per_s >= device.bandwidth_bytes_per_s

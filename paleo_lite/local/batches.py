@@ -15,13 +15,13 @@ from .contents import Contents
 from .pieces import Piece
 from .predict import buffer_bytes_of, usable_bytes, whole_bytes
 from .step import (
-    SHARPNESS,
     UBATCH,
     BackendConstants,
     attention_s,
     backend_of,
     cache_read_s,
     local_constants,
+    overlap_s,
     padding_of,
     piece_parts_s,
     prompt_peak_per_s,
@@ -95,12 +95,7 @@ def _piece_s(model: LocalModel, piece: Piece, tokens: float) -> float:
         read_s *= (1 - (1 - share) ** tokens) / share  # distinct experts of all tokens
     peak_per_s = prompt_peak_per_s(model.device) * model.constants.efficiency[piece.group]
     product_s = 2.0 * piece.numbers * tokens * padding_of(piece, model.constants, tokens) / peak_per_s
-    return min(_norm(read_s, tokens * unpack_s), read_s + product_s)
-
-
-def _norm(one_s: float, other_s: float) -> float:
-    larger = max(one_s, other_s)
-    return larger * (1 + (min(one_s, other_s) / larger) ** SHARPNESS) ** (1 / SHARPNESS) if larger else 0.0
+    return min(overlap_s(read_s, tokens * unpack_s), read_s + product_s)
 
 
 def slots_attention_s(model: LocalModel, sequences: float, context: float) -> float:

@@ -70,12 +70,14 @@ def energy_of(
     if power is None:
         return None
     site = facility or Facility()
-    token_shares = token[0].times(1 / gpus).shares_of(token[1])
-    prompt_shares = prompt[0].times(1 / gpus).shares_of(prompt[1])
+    token_activity, token_s = token
+    prompt_activity, prompt_s = prompt
+    token_shares = token_activity.times(1 / gpus).shares_of(token_s)
+    prompt_shares = prompt_activity.times(1 / gpus).shares_of(prompt_s)
     token_w, prompt_w = float(power.watts(token_shares)) * gpus, float(power.watts(prompt_shares)) * gpus
     low_w, high_w = power.interval_w(token_shares)
-    of_tokens = site.site_energy(token_w * token[1] * MILLION, gpus * token[1] * MILLION)
-    seconds = prompt[1] / prompt_tokens * MILLION
+    of_tokens = site.site_energy(token_w * token_s * MILLION, gpus * token_s * MILLION)
+    seconds = prompt_s / prompt_tokens * MILLION
     of_prompts = site.site_energy(prompt_w * seconds, gpus * seconds)
     return LocalEnergy(
         token_w, prompt_w, (float(low_w) * gpus, float(high_w) * gpus), of_tokens.energy_j / JOULES_PER_KWH,

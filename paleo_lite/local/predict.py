@@ -10,6 +10,7 @@ from ..errors import BadValue, DoesNotFit
 from ..machines import Device
 from ..result import Result
 from ..timing.facility import Facility
+from . import LLAMA_CPP
 from .contents import MOST_CONTEXT, Contents
 from .energy import LocalEnergy, energy_of
 from .placement import Placement, candidates, needed_bytes, place
@@ -26,7 +27,7 @@ from .step import (
     token_activity,
 )
 
-EXECUTIONS = {"llama.cpp": "llama.cpp on a GGUF file, for one request at a time"}
+EXECUTIONS = {LLAMA_CPP: "llama.cpp on a GGUF file, for one request at a time"}
 """Executions of this room."""
 
 DEFAULT_CONTEXT, DEFAULT_PROMPT, DEFAULT_CPU = 4096, UBATCH, "ryzen-9-7950x"

@@ -130,7 +130,11 @@ def piece_parts_s(piece: Piece, device: Device, constants: BackendConstants) -> 
 
 def piece_s(piece: Piece, device: Device, constants: BackendConstants) -> float:
     """Return the seconds in which a token reads and multiplies a piece."""
-    read_s, unpack_s = piece_parts_s(piece, device, constants)
+    return overlap_s(*piece_parts_s(piece, device, constants))
+
+
+def overlap_s(read_s: float, unpack_s: float) -> float:
+    """Return the seconds of reading and unpacking that overlap: the norm of both."""
     larger = max(read_s, unpack_s)
     if not larger:
         return 0.0

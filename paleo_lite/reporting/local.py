@@ -126,18 +126,19 @@ def _headline(advice: LocalAdvice) -> str:
     best, behind = advice.rows[0], f"behind {advice.context} tokens"
     rate = f"{best.tokens_per_s:.1f} tokens/s"
     if advice.by == "formats":
-        question = f"{advice.network} on {_devices_of(best)}"
+        question = f"{advice.network} on {devices_of(best)}"
         if best.is_whole:
             return f"{question}: {best.weights} is the best format that fits, {rate} {behind}"
         return f"{question}: no format fits wholly; {best.weights} is the fastest, {rate} {behind}"
     wholly = sum(row.is_whole for row in advice.rows)
     return (
         f"{advice.network} in {best.weights}: {wholly} of {len(advice.rows)} devices hold it wholly; "
-        f"{_devices_of(best)} is the fastest, {rate} {behind}"
+        f"{devices_of(best)} is the fastest, {rate} {behind}"
     )
 
 
-def _devices_of(found: LocalPrediction) -> str:
+def devices_of(found: LocalPrediction) -> str:
+    """Return the devices of a prediction as text: ``2 x rtx3090``."""
     return f"{found.gpus} x {found.device}" if found.gpus > 1 else found.device
 
 
@@ -145,7 +146,7 @@ def _row_of(found: LocalPrediction, best_weights: str | None) -> dict[str, Any]:
     """Return a row of the ranking."""
     low_s, high_s = found.token_interval_s
     return {
-        "device": _devices_of(found),
+        "device": devices_of(found),
         "weights": found.weights,
         "file_bytes": found.file_bytes,
         "perplexity_loss": PERPLEXITY_LOSSES.get(found.weights),
@@ -156,8 +157,8 @@ def _row_of(found: LocalPrediction, best_weights: str | None) -> dict[str, Any]:
         "fastest_tokens_per_s": 1 / low_s,
         "prompt_tokens_per_s": found.prompt_tokens_per_s,
         "largest_context": found.largest_context,
-        "token_w": found.energy and found.energy.token_w,
-        "usd_per_million_tokens": found.energy and found.energy.usd_per_million_tokens,
+        "token_w": None if found.energy is None else found.energy.token_w,
+        "usd_per_million_tokens": None if found.energy is None else found.energy.usd_per_million_tokens,
     }
 
 

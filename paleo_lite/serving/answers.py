@@ -373,7 +373,7 @@ def answer(
         gpu=device.id,
         gpu_name=device.name,
         precision=workload.precision,
-        weights=workload.weights or workload.precision if on_device.local is None else on_device.local.contents.weights,
+        weights=_weights_of(on_device),
         kv_cache=on_device.kv_cache,
         engine=deployment.engine.name,
         engine_limits=deployment.engine.describe(),
@@ -411,6 +411,13 @@ def answer(
         launch_command=launched.command,
         kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, context),
     )
+
+
+def _weights_of(on_device: ModelOnDevice) -> str:
+    """Return the format of the weights, by default the precision."""
+    if on_device.local is not None:
+        return on_device.local.contents.weights
+    return on_device.workload.weights or on_device.workload.precision
 
 
 def _describe_times(on_device: ModelOnDevice) -> str:

@@ -11,6 +11,7 @@ import msgspec
 
 from ..engines.constants import Host
 from ..errors import BadValue, UnknownName
+from ..local import LLAMA_CPP as LLAMA_CPP_NAME
 from ..machines import Device
 
 LARGE_MEMORY_BYTES = 70 * 2**30
@@ -228,7 +229,7 @@ SGLANG = Engine(
 )
 
 LLAMA_CPP = Engine(
-    name="llama.cpp",
+    name=LLAMA_CPP_NAME,
     max_batched_tokens=2048,
     max_sequences=4,
     block_tokens=1,

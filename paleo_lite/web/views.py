@@ -230,9 +230,8 @@ def local_view(view: View) -> None:
     if not writes_text(view):
         st.info("llama.cpp needs a language model that writes text, such as llama-3.1-8b.")
         return
-    rankings = [list(view.gpu)] if len(view.gpu) > 1 else []
-    for gpus in rankings:
-        _show_advice(view, gpus, view.weights or DEFAULT_WEIGHTS)
+    if len(view.gpu) > 1:
+        _show_advice(view, list(view.gpu), view.weights or DEFAULT_WEIGHTS)
     draw_shown(view)
     _show_advice(view, [view.device], None)
 

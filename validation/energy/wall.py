@@ -16,18 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paleo_lite.local.contents import Contents
-from paleo_lite.local.step import (
-    BackendConstants,
-    backend_of,
-    cache_read_s,
-    lane_cycles_per_s,
-    local_constants,
-    piece_s,
-    prompt_peak_per_s,
-)
+from paleo_lite.local.step import backend_of, local_constants, token_activity
 from paleo_lite.machines import Device, find_device
-from paleo_lite.timing.activity import Activity, divide_time
 from paleo_lite.timing.energy import power_of
 from paleo_lite.timing.facility import Facility
 
@@ -87,17 +77,6 @@ class Machine(NamedTuple):
         return self.low_w <= self.measured_w <= self.high_w
 
 
-def token_activity(contents: Contents, device: Device, constants: BackendConstants) -> Activity:
-    """Return what a device does for a token: it reads matrices and the cache, and unpacks and multiplies numbers."""
-    total = Activity(memory_s=cache_read_s(contents, device, constants, CONTEXT))
-    for piece in contents.pieces:
-        read_s = piece.read_bytes / (device.bandwidth_bytes_per_s * constants.share)
-        unpack_s = piece.numbers / (lane_cycles_per_s(device) * constants.unpack[piece.group])
-        arithmetic_s, memory_s = divide_time(piece_s(piece, device, constants), unpack_s, read_s)
-        total = total.plus(Activity(arithmetic_s, memory_s, peak_s=2.0 * piece.numbers / prompt_peak_per_s(device)))
-    return total
-
-
 def machines(data: Path) -> Iterator[Machine]:
     """Iterate over the machines whose card has a hardware file and a power model."""
     with (data / "engines" / "llama_cpp_machines.csv").open(encoding="utf-8") as file:
@@ -116,7 +95,7 @@ def machines(data: Path) -> Iterator[Machine]:
         contents = contents_of(*MODELS[row["model"]])
         constants = local_constants().backends[backend_of(device)]
         time_s = 1 / float(row["tokens_per_s"])
-        shares = token_activity(contents, device, constants).shares_of(time_s)
+        shares = token_activity(contents, contents.pieces, device, constants, CONTEXT).shares_of(time_s)
         low_w, high_w = (float(end_w) for end_w in power.interval_w(shares))
         device_w = float(power.watts(shares))
         facility = Facility(pue=POWER_SUPPLY, host_w=host_w)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...local.advise import LocalAdvice
 from ...local.predict import LocalPrediction
+from ..local import devices_of
 from .marks import NUMBER_FORMAT
 from .render import SERIES, altair, inline_data
 
@@ -58,11 +59,10 @@ def local_chart(answer: LocalAdvice | LocalPrediction) -> Any:
 
 def _row_of(found: LocalPrediction, by_formats: bool) -> dict[str, Any]:
     """Return the row of a prediction: rates with the ends of their intervals."""
-    device = f"{found.gpus} x {found.device}" if found.gpus > 1 else found.device
     low_s, high_s = found.token_interval_s
     prompt_low_s, prompt_high_s = found.prompt_interval_s
     return {
-        "name": found.weights if by_formats else device,
+        "name": found.weights if by_formats else devices_of(found),
         "group": _WHOLE if found.is_whole else _PARTLY,
         "answer": found.tokens_per_s,
         "answer_low": 1 / high_s,
