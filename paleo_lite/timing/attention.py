@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import BadValue, UnknownName
 from ..machines import Device
-from .features import CLASS_INDEX, PASS_NUMBERS, Features
+from .features import CLASS_INDEX, UPDATE, Features
 
 EAGER = "eager"
 """Attention as separate products and a softmax, which writes the scores to memory."""
@@ -19,9 +19,6 @@ SDPA = "sdpa"
 
 RECOMPUTATION = 2.5 / 2
 """FLOPs of the backward pass of a fused kernel, which computes the scores again, over those that are counted."""
-
-
-UPDATE = PASS_NUMBERS["update"]
 
 
 class KernelShares(NamedTuple):

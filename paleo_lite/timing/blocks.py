@@ -21,9 +21,9 @@ from ..errors import BadFile
 from ..files import read_typed, shipped_folder
 from ..machines import Device, Machine
 from ..units import parse_quantity
-from .attention import UPDATE, KernelShares, kernel_shares, scale_class
+from .attention import KernelShares, kernel_shares, scale_class
 from .calibrated import NAMES, CalibratedModel, library_peak, prepare_steps
-from .features import Features
+from .features import UPDATE, Features
 from .models import RequestedOutputs, TimeModel, Times
 from .power import matrix_fraction
 from .workload import Workload

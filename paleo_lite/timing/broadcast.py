@@ -20,7 +20,7 @@ from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import COLUMNS, PASSES, passes_of
 from ..errors import BadValue
 from .calibrated import StepPlan, Steps, plan_steps, prepare_steps
-from .features import CLASS_INDEX, PASS_NUMBERS, Features, GroupSums, padding_and_tiles
+from .features import CLASS_INDEX, PASS_NUMBERS, UPDATE, Features, GroupSums, padding_and_tiles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -273,7 +273,7 @@ def stack_cases(cases: Sequence[Case]) -> Stack:
         work_class=work_class,
         pass_number=pass_number,
         wide=is_wide.astype(bool),
-        update_products=np.where(pass_number == PASS_NUMBERS["update"], 2.0 * macs[0], 0.0),
+        update_products=np.where(pass_number == UPDATE, 2.0 * macs[0], 0.0),
         products=tuple(entry.product for entry in entries),
         plan=plan_steps(work_class[:, None], pass_number[:, None], run_of_entry[:, None], len(cases)),
     )

@@ -81,11 +81,14 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     @property
     def matrix(self) -> NDArray[np.bool_]:
         """Entries that consist of multiply-accumulates; the update of such a layer does not."""
-        return (self.work_class < len(MATRIX_CLASSES)) & (self.pass_number < 3)
+        return (self.work_class < len(MATRIX_CLASSES)) & (self.pass_number < UPDATE)
 
 
 PASS_NUMBERS = {"inference": 0, "forward": 0, "backward_data": 1, "backward_weight": 2, "update": 3}
 """`Features.pass_number` of each pass."""
+
+UPDATE = PASS_NUMBERS["update"]
+"""`Features.pass_number` of the update."""
 
 
 def features_of(workload: Workload) -> Features:
@@ -111,14 +114,14 @@ def features_of(workload: Workload) -> Features:
         flops=work.column("flops", phase, batch_size)[entries].astype(np.float64),
         bytes=work.column("bytes", phase, batch_size)[entries].astype(np.float64),
         kernels=kernels[entries].astype(np.float64),
-        gradients=np.where(pass_number == 2, num_weights, 0.0),
+        gradients=np.where(pass_number == PASS_NUMBERS["backward_weight"], num_weights, 0.0),
         padding=padding,
         tiles=tiles,
         work_class=work_class,
         pass_number=pass_number,
         position=position,
         wide=wide[layer_index],
-        update_products=np.where(pass_number == 3, 2.0 * work.column("macs", phase, batch_size)[entries], 0.0),
+        update_products=np.where(pass_number == UPDATE, 2.0 * work.column("macs", phase, batch_size)[entries], 0.0),
     )
     workload.__dict__["features"] = features
     return features
