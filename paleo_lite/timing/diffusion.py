@@ -28,10 +28,11 @@ import msgspec
 import numpy as np
 
 from ..counting.work import COMPILED, ENGINE
+from ..errors import BadValue
 from ..files import read_typed, shipped_folder
-from .attention import ATTENTIONS, UPDATE
+from .attention import ATTENTIONS
 from .calibrated import NAMES, CalibratedModel, rates_of
-from .features import CLASS_INDEX, Features
+from .features import CLASS_INDEX, UPDATE, Features
 from .sequence_parallel import SequenceConstants
 
 if TYPE_CHECKING:
@@ -101,8 +102,16 @@ def diffusion_constants() -> DiffusionConstants:
 
 
 def cycles_per_s(device: Device) -> float:
-    """Return the cycles per second of all multiprocessors of a device."""
-    clock_hz = device.clock_hz("boost") or 1.5e9
+    """Return the cycles per second of all multiprocessors of a device, at its boost clock or else its default one.
+
+    Raises
+    ------
+    BadValue
+        If no source gives either clock.
+    """
+    clock_hz = device.clock_hz("boost") or device.clock_hz(device.clocks.default)
+    if clock_hz is None:
+        raise BadValue(f"{device.name} has no clock on record")
     return clock_hz * float(device.cores.multiprocessors.value)
 
 
@@ -130,6 +139,9 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
         if is_measured:
             # The deviation of held-out models is that of the sum of both uncertainties.
             fields["covariance"] = np.zeros_like(model.covariance)
+            fields["notes"] = (
+                f"pipelines were measured on {device.name}: the interval is as wide as the errors of those held out",
+            )
         return cls(**fields, constants=constants)
 
     def with_kernel_rates(self, features: Features, workload: Workload, machine: Machine) -> Features:

@@ -557,9 +557,9 @@ def _with_transfers(parts: Sequence[PartPrediction], device: Device, offload: st
 
 def _memory(parts: Sequence[PartPrediction], images: int, device: Device, offload: str) -> PipelineMemory:
     """Return the memory of a pipeline: parameters that are on the device at once, and the largest part's tensors."""
-    parameters = np.array([part.parameters_bytes for part in parts])
     from .memory import memory_coefficients, model_bytes, usable_bytes
 
+    parameters = np.array([part.parameters_bytes for part in parts])
     loaded = np.array([model_bytes(part.prediction.workload)[0] for part in parts])
     largest_layer = np.array(
         [
