@@ -1,6 +1,8 @@
-"""Columns of errors that tables of held-out measurements share."""
+"""Records and columns of errors that tables of held-out measurements share."""
 
 from __future__ import annotations
+
+import msgspec
 
 from paleo_lite.reporting.document import Column, format_percent
 
@@ -14,3 +16,37 @@ ERROR_COLUMNS = (
 )
 """Mean and median absolute relative error, median relative error, share inside the 90% interval, its width relative to
 the forecast, and the median ratio between its ends."""
+
+
+def error_columns(*keys: str) -> list[Column]:
+    """Return some of the columns of errors, in the given order."""
+    by_key = {column.key: column for column in ERROR_COLUMNS}
+    return [by_key[key] for key in keys]
+
+
+class GroupErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """Errors of a group of measurements.
+
+    Attributes
+    ----------
+    group : str
+        Group that is judged.
+    points : int
+        Measurements.
+    median, mape, bias : float
+        Median and mean absolute relative error, and median relative error.
+    coverage_90, sharpness_90 : float
+        Share of the measurements inside the 90% interval, and the median ratio between its ends.
+    """
+
+    group: str
+    points: int
+    median: float
+    mape: float
+    bias: float
+    coverage_90: float
+    sharpness_90: float
+
+
+GROUP_COLUMNS = error_columns("median", "mape", "bias", "coverage_90", "sharpness_90")
+"""Columns of the errors of `GroupErrors`."""

@@ -27,6 +27,7 @@ from paleo_lite.machines import find_device
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 from paleo_lite.serving.kernel_tables import Z_90
 
+from ..columns import GROUP_COLUMNS, GroupErrors
 from .fit import draw_rows, fit_cell, fit_constants, kernel_times
 from .servers import Server, published_servers
 from .steps import StepParts, fit_steps, is_fitted, parts_of, predict_steps
@@ -77,29 +78,16 @@ class KernelRow(msgspec.Struct, frozen=True):
     engine_coverage_90: float
 
 
-class ServerRow(msgspec.Struct, frozen=True):
+class ServerRow(GroupErrors, frozen=True, kw_only=True):
     """Errors of the times per output token of servers.
 
     Attributes
     ----------
-    split, group : str
-        What is held out at a time (``nothing`` for the shipped fit), and the part that is judged.
-    points : int
-        Servers.
-    median, mape, bias : float
-        Median and mean absolute relative error, and median relative error.
-    coverage_90, sharpness_90 : float
-        Share of the servers inside the 90% interval, and the median ratio between its ends.
+    split : str
+        What is held out at a time; ``nothing`` for the shipped fit.
     """
 
     split: str
-    group: str
-    points: int
-    median: float
-    mape: float
-    bias: float
-    coverage_90: float
-    sharpness_90: float
 
 
 class Judged(NamedTuple):
@@ -129,9 +117,25 @@ class Judged(NamedTuple):
         return float(np.mean(np.abs(self.errors) <= Z_90 * self.deviations))
 
     @property
-    def width(self) -> float:
+    def sharpness(self) -> float:
         """Median ratio between the ends of the 90% interval."""
         return float(np.median(np.exp(2 * Z_90 * self.deviations)))
+
+
+class Judgements(NamedTuple):
+    """Errors of a table of kernels by what is known.
+
+    Attributes
+    ----------
+    own : Judged
+        With the constants of the own table.
+    device, engine : Judged
+        Without any table of the device, and of the engine.
+    """
+
+    own: Judged
+    device: Judged
+    engine: Judged
 
 
 def _together(parts: Sequence[Judged]) -> Judged:
@@ -164,34 +168,37 @@ def validate_kernels(data: Path) -> list[KernelRow]:
     tables = published_kernels(data)
     fits = [(timed.cell, fit_cell(timed)) for timed in tables]
     constants = fit_constants(fits)
-    groups: dict[tuple[str, str], list[tuple[Judged, Judged, Judged]]] = {}
+    groups: dict[tuple[str, str], list[Judgements]] = {}
     for timed in tables:
         cell, judged = timed.cell, draw_rows(timed, JUDGED_ROWS)
         fit = constants.classes[cell.kernels]
-        by_knowledge = (
-            fit.cells,
-            tuple(one for one in fit.cells if one.gpu != cell.gpu),
-            tuple(one for one in fit.cells if one.engine != cell.engine),
-        )
-        if not all(by_knowledge):
+        without_device = tuple(one for one in fit.cells if one.gpu != cell.gpu)
+        without_engine = tuple(one for one in fit.cells if one.engine != cell.engine)
+        if not (without_device and without_engine):
             continue
-        groups.setdefault((cell.kernels, cell.format), []).append(
-            tuple(judge_kernels(judged, _constants_of(cell, fit, cells)) for cells in by_knowledge)  # type: ignore[arg-type]
+        judgements = Judgements(
+            *(
+                judge_kernels(judged, _constants_of(cell, fit, cells))
+                for cells in (fit.cells, without_device, without_engine)
+            )
         )
+        groups.setdefault((cell.kernels, cell.format), []).append(judgements)
     rows = []
-    for (kernels, form), judgements in sorted(groups.items()):
-        own, device, engine = (_together([one[index] for one in judgements]) for index in range(3))
+    for (kernels, form), tables_of_group in sorted(groups.items()):
+        own = _together([one.own for one in tables_of_group])
+        device = _together([one.device for one in tables_of_group])
+        engine = _together([one.engine for one in tables_of_group])
         rows.append(
             KernelRow(
                 kernels,
                 form,
-                len(judgements),
+                len(tables_of_group),
                 len(own.errors),
                 own.median,
                 own.coverage,
                 device.median,
                 device.coverage,
-                device.width,
+                device.sharpness,
                 engine.median,
                 engine.coverage,
             )
@@ -249,7 +256,10 @@ def _server_rows(split: str, servers: Sequence[Server], judged: Judged) -> Itera
     for name, chosen in groups.items():
         part = Judged(judged.errors[chosen], judged.deviations[chosen])
         count = int(chosen.sum())
-        yield ServerRow(split, name, count, part.median, part.mape, part.bias, part.coverage, part.width)
+        yield ServerRow(
+            split=split, group=name, points=count, median=part.median, mape=part.mape, bias=part.bias,
+            coverage_90=part.coverage, sharpness_90=part.sharpness,
+        )  # fmt: skip
 
 
 def kernels_page(rows: Sequence[KernelRow]) -> Document:
@@ -289,11 +299,7 @@ def servers_page(rows: Sequence[ServerRow]) -> Document:
             Column("split", "held out", left=True),
             Column("group", "judged on", left=True),
             Column("points", "servers"),
-            Column("median", "median", format_percent),
-            Column("mape", "MAPE", format_percent),
-            Column("bias", "bias", lambda value: f"{value:+.1%}"),
-            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
+            *GROUP_COLUMNS,
         ],
         [msgspec.to_builtins(row) for row in rows],
     )

@@ -16,8 +16,9 @@ import numpy as np
 
 import paleo_lite as pl
 from paleo_lite.errors import DoesNotFit
-from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.reporting.document import Column, Document, Table
 
+from ..columns import GROUP_COLUMNS, GroupErrors
 from .servers import Server, published_servers
 
 STRIDE = 5
@@ -39,29 +40,16 @@ FIGURES: dict[str, tuple[Callable[[Server], float | None], Callable[[Any], Any]]
 """Published figure of a server and the simulation's, by name."""
 
 
-class SimulatedRow(msgspec.Struct, frozen=True):
+class SimulatedRow(GroupErrors, frozen=True, kw_only=True):
     """Errors of a figure over some servers.
 
     Attributes
     ----------
-    figure, group : str
-        Figure, and the servers that are judged.
-    points : int
-        Servers.
-    median, mape, bias : float
-        Median and mean absolute relative error, and median relative error.
-    coverage_90, sharpness_90 : float
-        Share of the servers inside the 90% interval, and the median ratio between its ends.
+    figure : str
+        Figure that is judged.
     """
 
     figure: str
-    group: str
-    points: int
-    median: float
-    mape: float
-    bias: float
-    coverage_90: float
-    sharpness_90: float
 
 
 class Simulated(NamedTuple):
@@ -146,9 +134,15 @@ def _row(figure: str, group: str, pairs: Sequence[tuple[Any, Any]]) -> Simulated
     value, low, high = (np.array([getattr(pair[1], field) for pair in pairs]) for field in ("value", "low", "high"))
     errors = value / measured - 1
     return SimulatedRow(
-        figure, group, len(pairs), float(np.median(np.abs(errors))), float(np.mean(np.abs(errors))),
-        float(np.median(errors)), float(np.mean((low <= measured) & (measured <= high))), float(np.median(high / low)),
-    )  # fmt: skip
+        figure=figure,
+        group=group,
+        points=len(pairs),
+        median=float(np.median(np.abs(errors))),
+        mape=float(np.mean(np.abs(errors))),
+        bias=float(np.median(errors)),
+        coverage_90=float(np.mean((low <= measured) & (measured <= high))),
+        sharpness_90=float(np.median(high / low)),
+    )
 
 
 def simulated_page(rows: Sequence[SimulatedRow]) -> Document:
@@ -159,11 +153,7 @@ def simulated_page(rows: Sequence[SimulatedRow]) -> Document:
             Column("figure", "figure", left=True),
             Column("group", "servers", left=True),
             Column("points", "points"),
-            Column("median", "median", format_percent),
-            Column("mape", "MAPE", format_percent),
-            Column("bias", "bias", lambda value: f"{value:+.1%}"),
-            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
+            *GROUP_COLUMNS,
         ],
         [msgspec.to_builtins(row) for row in rows],
     )
