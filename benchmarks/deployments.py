@@ -76,11 +76,16 @@ def read_own(text: str) -> str:
 
 def read_peer(text: str) -> str:
     """Return the answer of aiconfigurator, from the lines that it prints."""
-    found = [pattern.search(text) for pattern in (_RATE, _FIRST, _TOKEN)]
-    rate, first_ms, token_ms = (match and float(match[1].replace(",", "")) for match in found)
-    if rate is None or first_ms is None or token_ms is None:
-        raise SystemExit(f"aiconfigurator printed no throughput or no latency:\n{text[-2000:]}")
+    rate, first_ms, token_ms = (_find_number(pattern, text) for pattern in (_RATE, _FIRST, _TOKEN))
     return _describe(rate, first_ms / 1000, token_ms / 1000)
+
+
+def _find_number(pattern: re.Pattern[str], text: str) -> float:
+    """Return the number that a pattern finds in the output of aiconfigurator."""
+    match = pattern.search(text)
+    if match is None:
+        raise SystemExit(f"aiconfigurator printed no throughput or no latency:\n{text[-2000:]}")
+    return float(match[1].replace(",", ""))
 
 
 def _describe(tokens_per_s: float, first_token_s: float, token_s: float) -> str:

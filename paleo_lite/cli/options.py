@@ -109,7 +109,6 @@ def pipeline(images: bool = True) -> Decorator:
             help="Scale of classifier-free guidance, none at 1 and below. [default: the pipeline's]",
         ),
         click.option("--frames", type=INTEGER, metavar="N", help="Frames of each video. [default: the pipeline's]"),
-        click.option("--images", type=INTEGER, metavar="N", help="Pictures or videos in one batch. [default: 1]"),
         click.option(
             "--ulysses",
             type=INTEGER,
@@ -138,8 +137,10 @@ def pipeline(images: bool = True) -> Decorator:
         ),
     ]
 
-    if not images:
-        del decorators[3]
+    if images:
+        decorators.append(
+            click.option("--images", type=INTEGER, metavar="N", help="Pictures or videos in one batch. [default: 1]")
+        )
 
     def add_options(function: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):

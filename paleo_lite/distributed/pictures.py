@@ -161,13 +161,17 @@ def _rows(
         yield PictureScaleRow(workers, replicas, prediction, images)
 
 
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
 def _splits(run: PipelineRun, workers: int) -> Iterator[SequenceSplit]:
     """Yield the ways to split guidance and sequence over divisors of a number of devices."""
     is_guided = run.sampling.guidance > 1 and run.pipeline.guided != "none"
-    for devices in (number for number in range(1, workers + 1) if workers % number == 0):
+    for devices in _divisors(workers):
         for guidance in (1, 2) if is_guided else (1,):
             shared, rest = divmod(devices, guidance)
             if rest:
                 continue
-            for ulysses in (number for number in range(1, shared + 1) if shared % number == 0):
+            for ulysses in _divisors(shared):
                 yield SequenceSplit(ulysses, shared // ulysses, guidance)

@@ -265,7 +265,8 @@ _BY_NAME = [
         (
             "indexing",
             r"embedding|gather|scatter|(?<!with_)ind(?:ex|ices)|sort|topk|bitonic|bucketize|offsets_range"
-            r"|routing|top\d?_?\w*gate|count_expert|fused_mapping|expand_to_fused|kv_?cache|reshape_and_cache|nonzero|moe::\w+::finalize|to_dense_representation",
+            r"|routing|top\d?_?\w*gate|count_expert|fused_mapping|expand_to_fused|kv_?cache|reshape_and_cache|nonzero"
+            r"|moe::\w+::finalize|to_dense_representation",
         ),
         ("optimizer", r"adam|sgd|lamb(?!da)|momentum|adagrad|rmsprop|applygradient"),
         (
