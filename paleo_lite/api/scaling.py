@@ -104,7 +104,8 @@ def scale(
         Numbers of devices: ``8``, ``[1, 2, 4]`` or a range: ``"1,2,4,...,128"``, ``"1:128:x2"``. By default all devices
         of the topology.
     link : str, optional
-        Link between all workers: ``"ethernet20"``, ``"infiniband-fdr"``, ``"25 GB/s"``.
+        Link between all workers: ``"ethernet20"``, ``"infiniband-fdr"``, ``"25 GB/s"``. Without a link, topology or
+        platform, the computer into which the device is usually built, if one is on record.
     topology : str, optional
         Hierarchical topology instead of `link`: ``"2x k40m @ pcie3, 16 nodes @ infiniband"``, or the path of a TOML.
     platform : str, optional

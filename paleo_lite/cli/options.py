@@ -503,7 +503,8 @@ def link() -> Decorator:
         "--link",
         metavar="LINK",
         type=LINK,
-        help="Link between all workers: ethernet20, infiniband-fdr, '25 GB/s'.",
+        help="Link between all workers: ethernet20, infiniband-fdr, '25 GB/s'. By default that of the computer into "
+        "which the device is usually built.",
     )
 
 

@@ -306,6 +306,8 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Remarks for the user.
     is_rack : bool
         Whether a node is a rack, of which a job may use a part: 64 of 72 devices for a job of 256.
+    is_usual : bool
+        Whether this is the computer that is assumed for its device if no link is given. At most one per device is.
     """
 
     name: str
@@ -315,6 +317,7 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     between: NodeLink | None
     sources: dict[str, str]
     is_rack: bool = False
+    is_usual: bool = False
     aliases: list[str] = []
     price: Price | None = None
     notes: list[str] = []
@@ -410,6 +413,16 @@ def find_computer(name: str) -> Computer | None:
             return computer
     instance = find_instance(name)
     return None if instance is None else _computer_of_instance(instance)
+
+
+@cache
+def usual_computer(device_id: str) -> Computer | None:
+    """Return the computer that a device is usually built into; None if none is on record."""
+    for stem in computer_names():
+        computer = read_computer(shipped_folder("hardware") / "platforms" / f"{stem}.toml")
+        if computer.is_usual and computer.device == device_id:
+            return computer
+    return None
 
 
 def _computer_of_instance(instance: Instance) -> Computer:

@@ -37,7 +37,7 @@ from .clusters import (
 )
 from .job import Job, ParallelConfig, Settings
 from .links import Topology, flat_topology, link_inside_nodes, link_rate
-from .platforms import Computer, Platform, find_platform, parse_topology
+from .platforms import Computer, Platform, find_platform, parse_topology, usual_computer
 from .scale import predict_step, scale
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow, ScaleTable
@@ -100,7 +100,7 @@ class Request(msgspec.Struct, frozen=True):
         return batch_size * workers if self.scaling == "weak" else batch_size
 
     def build_topology(self, hardware_files: Sequence[Path] = (), device: Device | None = None) -> Topology:
-        """Return the topology that a link, a topology or a platform describes.
+        """Return the topology that a link, a topology or a platform describes, or that is usual for the device.
 
         Parameters
         ----------
@@ -110,7 +110,8 @@ class Request(msgspec.Struct, frozen=True):
         Raises
         ------
         BadValue
-            If more than one of them is given, or none for several workers, or if there are more workers than devices.
+            If more than one of them is given, or none for several workers of a device without a usual computer, or
+            if there are more workers than devices.
         """
         counts = self.worker_counts()
         if sum(source is not None for source in (self.link, self.topology, self.platform)) > 1:
@@ -137,12 +138,16 @@ class Request(msgspec.Struct, frozen=True):
             name, assumed = link_inside_nodes(self.link, device)
             topology = flat_topology(link_rate(name, self.ppp_comm), max(counts))
             return msgspec.structs.replace(topology, assumptions=(assumed,) if assumed else ())
-        if max(counts) > 1:
+        if max(counts) == 1:
+            return Topology(None, 1, None, 1, None)
+        usual = None if device is None else usual_computer(device.id)
+        if usual is None:
             raise BadValue(
                 "several workers need a link: give `--link ethernet20`, "
                 "`--topology '2x k40m @ pcie3, 16 nodes @ infiniband'` or `--platform NAME`"
             )
-        return Topology(None, 1, None, 1, None)
+        topology = usual.topology(max(counts), self.ppp_comm)
+        return msgspec.structs.replace(topology, assumptions=(usual.name, *topology.assumptions))
 
 
 def predict_scaling(

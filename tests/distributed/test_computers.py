@@ -12,7 +12,7 @@ import pytest
 
 import paleo_lite
 from paleo_lite.distributed.platforms import computer_names, find_computer, find_platform, read_computer
-from paleo_lite.errors import BadFile, UnknownName
+from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.files import shipped_folder
 
 
@@ -24,6 +24,7 @@ from paleo_lite.files import shipped_folder
         ("dgx1-v100", "v100-sxm2", 150, 400),
         ("DGX A100", "a100-sxm-80gb", 300, 1600),
         ("dgx-h100", "h100-sxm", 450, 3200),
+        ("dgx-h200", "h200-sxm", 450, 3200),
         ("dgx-b200", "b200", 900, 3200),
         ("p3.16xlarge", "v100-sxm2", 150, 25),
         ("p3dn.24xlarge", "v100-sxm2", 150, 100),
@@ -70,6 +71,26 @@ def test_every_file_is_valid_and_lists_its_sources() -> None:
         )
         assert used == set(computer.sources)
         assert find_computer(name) == computer
+
+
+def test_a_device_has_at_most_one_usual_computer() -> None:
+    computers = [find_computer(name) for name in computer_names()]
+    usual = [computer.device for computer in computers if computer.is_usual]
+    assert len(usual) == len(set(usual))
+    assert {"a100-sxm-80gb", "h100-sxm", "b200", "gb200", "mi355x"} <= set(usual)
+
+
+def test_scaling_without_a_link_is_on_the_usual_computer_of_the_device() -> None:
+    question = {"workers": 16, "precision": "bf16", "batch_size": 4, "time_model": "roofline"}
+    assumed = paleo_lite.scale("resnet50", gpu="h100-sxm", **question)
+    named = paleo_lite.scale("resnet50", platform="dgx-h100", **question)
+    assert assumed.assumptions == ("NVIDIA DGX H100",) and named.assumptions == ()
+    assert assumed.rows[0].time_s == named.rows[0].time_s
+
+
+def test_a_device_without_a_usual_computer_needs_a_link() -> None:
+    with pytest.raises(BadValue, match="several workers need a link"):
+        paleo_lite.scale("resnet50", gpu="rtx4090", workers=2)
 
 
 def test_an_unknown_field_of_a_computer_is_named(tmp_path: Path) -> None:
