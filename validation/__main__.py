@@ -13,7 +13,7 @@ import msgspec
 
 from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
 from paleo_lite.cli import ErrorHandlingGroup, options
-from paleo_lite.cli.options import Answer, AnswerCommand
+from paleo_lite.cli.answers import Answer, AnswerCommand
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.reporting.document import Document
 from paleo_lite.timing.energy import energy_model

@@ -13,7 +13,8 @@ from ..api.sweeps import best as find_best_rows
 from ..errors import BadValue
 from ..sweeps.best import MAX_FRONT_ROWS
 from ..sweeps.space import parse_names
-from .options import Answer, OutputOption, command
+from .answers import Answer, command
+from .options import OutputOption
 from .values import COLUMN, INTEGER, Names
 
 

@@ -12,7 +12,8 @@ from ..api.calibrations import fit_calibration
 from ..calibration.measurements import TEMPLATE
 from ..timing.models import CALIBRATED
 from . import options
-from .options import Answer, OutputOption, command
+from .answers import Answer, command
+from .options import OutputOption
 from .values import INTEGER, NETWORK
 
 

@@ -6,7 +6,7 @@ import click
 
 from ..api.calibrations import calibrations as find_calibrations
 from ..result import Result
-from .options import AnswerCommand
+from .answers import AnswerCommand
 from .values import CALIBRATION
 
 

@@ -8,22 +8,18 @@ import click
 
 from ..api.charted import cost_over_devices, memory_ranges
 from . import options
-from .options import Answer
-from .values import DEVICE, INTEGER, CommaSeparated, Names, flatten
+from .answers import Answer
+from .values import CommaSeparated, Names, flatten
 
 
 @click.command("memory")
 @options.network()
 @options.gpu()
-@click.option("--precision", type=options.PRECISIONS, default="bf16", show_default=True, help="Precision.")
-@options.phase(options.PHASES_AND_GENERATING, "decode")
-@click.option("--batch-size", type=INTEGER, default=8, show_default=True, help="Batch size of the range of tokens.")
-@click.option(
-    "--sequence-length",
-    type=INTEGER,
-    default=2048,
-    show_default=True,
-    help="Tokens of the range of batch sizes: per sequence, in decode in the KV cache.",
+@options.precision(default="bf16")
+@options.phase(type=options.PHASES_AND_GENERATING, default="decode")
+@options.batch_size(default=8, help="Batch size of the range of tokens.")
+@options.sequence_length(
+    default=2048, show_default=True, help="Tokens of the range of batch sizes: per sequence, in decode in the KV cache."
 )
 @click.option("--batch-sizes", default="1:64:x2", show_default=True, metavar="RANGE", help="Batch sizes: 1:64:x2.")
 @click.option(
@@ -49,17 +45,12 @@ def memory(**arguments: Any) -> Answer:
 
 @click.command("cost")
 @options.network()
-@click.option(
-    "--gpu",
-    "gpus",
-    multiple=True,
-    metavar="DEVICE",
-    type=CommaSeparated(DEVICE),
-    help="Device, by name or alias; several separated by commas. [default: all devices with a recorded price]",
+@options.gpus(
+    help="Device, by name or alias; several separated by commas. [default: all devices with a recorded price]"
 )
 @options.precision()
 @options.batch_size()
-@options.phase(options.PHASES_AND_GENERATING)
+@options.phase(type=options.PHASES_AND_GENERATING)
 @options.sequence_length()
 @options.context()
 @options.weights()
@@ -80,12 +71,7 @@ def cost(network: str, gpus: tuple[Any, ...], **arguments: Any) -> Answer:
 
 @click.command("local")
 @options.network()
-@click.option(
-    "--gpu",
-    "gpus",
-    multiple=True,
-    metavar="DEVICE",
-    type=CommaSeparated(DEVICE),
+@options.gpus(
     help="Device, by name or alias; several separated by commas; of one all formats are drawn. [default: all devices "
     "of people's own machines]",
 )

@@ -11,7 +11,7 @@ from ..api.profiles import compare as compare_profiles
 from ..errors import BadValue
 from ..files import file_exists
 from . import options
-from .options import Answer, command
+from .answers import Answer, command
 from .values import NETWORK, Names
 
 
@@ -42,7 +42,7 @@ from .values import NETWORK, Names
 @options.sequence_length()
 @options.context()
 @options.phase(
-    options.PHASES_AND_GENERATING,
+    type=options.PHASES_AND_GENERATING,
     default=None,
     help="With --predict: phase. [default: training if the profile has backward kernels, else inference]",
 )

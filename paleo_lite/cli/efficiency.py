@@ -9,7 +9,7 @@ import click
 
 from ..api.profiles import efficiency as measure_efficiency
 from . import options
-from .options import Answer, command, progress
+from .answers import Answer, command, progress
 from .values import INTEGER, CompletedText, Names
 
 

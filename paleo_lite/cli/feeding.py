@@ -9,7 +9,7 @@ import click
 from ..input_pipeline.feeding import DEFAULT_SAMPLE_BYTES
 from ..result import Result
 from . import options
-from .options import command
+from .answers import command
 from .values import INTEGER, LINK, Names, Number, Quantity
 
 

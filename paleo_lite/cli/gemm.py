@@ -8,7 +8,7 @@ import click
 
 from ..result import Result
 from . import options
-from .options import command
+from .answers import command
 from .values import INTEGER, SHAPE
 
 

@@ -9,7 +9,7 @@ import click
 from ..api import catalogue
 from ..result import Result
 from . import options
-from .options import Answer, AnswerCommand
+from .answers import Answer, AnswerCommand
 from .values import DEVICE, Quantity
 
 

@@ -10,7 +10,8 @@ import click
 from ..api.profiles import kernels as report_kernels
 from ..errors import BadValue
 from . import options
-from .options import Answer, OutputOption, command
+from .answers import Answer, command
+from .options import OutputOption
 from .values import Names
 
 

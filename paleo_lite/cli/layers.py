@@ -11,7 +11,8 @@ from ..architectures.pipelines.counts import PipelineCounts
 from ..errors import BadValue
 from ..reporting.networks import counts_page
 from . import options
-from .options import Answer, OutputOption, command
+from .answers import Answer, command
+from .options import OutputOption
 from .values import INTEGER, LAYER, NETWORK, Names
 
 

@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from ..errors import BadValue
 from ..local import LLAMA_CPP
-from .options import Answer
+from .answers import Answer
 from .values import to_list
 
 _TAKEN = (

@@ -11,7 +11,7 @@ from ..api.measuring import measure as measure_machine
 from ..measurement.running import DEVICES, STEPS
 from ..result import Result
 from . import options
-from .options import command
+from .answers import command
 from .values import INTEGER, CommaSeparated, Names, flatten
 
 

@@ -9,7 +9,7 @@ import click
 from ..api import catalogue
 from ..result import Result
 from . import options
-from .options import AnswerCommand
+from .answers import AnswerCommand
 
 
 @click.group()

@@ -11,8 +11,9 @@ import click
 from ..api.plotting import KINDS, batch, timeline
 from ..errors import BadValue, UnknownName
 from . import charted, options
-from .options import Answer, AnswerCommand, ChartOutput, OutputOption
-from .values import DEVICE, INTEGER, CommaSeparated, flatten
+from .answers import Answer, AnswerCommand, ChartOutput
+from .options import OutputOption
+from .values import INTEGER, flatten
 
 
 class _PlotGroup(click.Group):
@@ -87,15 +88,7 @@ class _PlotCommand(AnswerCommand):
 
 @click.command("batch")
 @options.network()
-@click.option(
-    "--gpu",
-    "gpus",
-    required=True,
-    multiple=True,
-    metavar="DEVICE",
-    type=CommaSeparated(DEVICE),
-    help="Device, by name or alias; several separated by commas.",
-)
+@options.gpus(required=True, help="Device, by name or alias; several separated by commas.")
 @click.option(
     "--batch-size",
     "--batch-sizes",

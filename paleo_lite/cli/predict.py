@@ -12,9 +12,10 @@ from ..errors import BadValue
 from ..local import LLAMA_CPP
 from ..reporting.predictions import explain_layer, prediction_page
 from ..timing.pipelines import PIPELINE_OFFLOADS, PipelinePrediction
-from . import options
+from . import options, pipeline_options, scale_options, serving_options, training_options
+from .answers import Answer, command
 from .local import answer_local, reject_options_of_llama_cpp, reject_options_of_others
-from .options import Answer, OutputOption, command
+from .options import OutputOption
 from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, Quantity, to_list
 
 
@@ -50,18 +51,14 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, Quan
 )
 @options.calibration()
 @options.execution(
+    type=Names("execution", ".counting.fusion:EXECUTIONS", ".local.predict:EXECUTIONS", ".timing.pipelines:EXECUTIONS"),
     help="Kernel fusion and casts: eager (none); autocast (casts for mixed precision); channels-last (images as NHWC); "
     "megatron (fused softmax and residuals, as Megatron-LM); compiled (fused pointwise chains); at inference folded "
     "(also batch norms folded into convolutions), engine (an inference engine) and llama.cpp (GGUF weights on one's "
     "own machine: prompt, answer and memory); tensorrt is the engine of a pipeline. [default: engine for "
     "prefill and decode, otherwise eager]",
-    sources=(".counting.fusion:EXECUTIONS", ".local.predict:EXECUTIONS", ".timing.pipelines:EXECUTIONS"),
 )
-@click.option(
-    "--kv-cache",
-    type=Names("format of the KV cache", ".formats:FORMATS"),
-    help="With llama.cpp: type of keys and values. [default: f16]",
-)
+@serving_options.kv_cache(help="With llama.cpp: type of keys and values. [default: f16]")
 @click.option(
     "--gpus", type=INTEGER, default=1, show_default=True, help="With llama.cpp: devices that the layers are split over."
 )
@@ -86,20 +83,21 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, Quan
 @click.option("--cpu", type=DEVICE, help="With llama.cpp: processor of the host. [default: ryzen-9-7950x]")
 @options.attention()
 @options.weights()
-@options.optimizer()
-@options.mixed_precision()
-@options.checkpointing()
-@options.accumulation()
-@options.fine_tuning()
-@options.amount_of_tokens()
-@options.epochs()
-@options.price()
-@options.price_of()
-@options.facility()
+@training_options.optimizer()
+@training_options.mixed_precision()
+@training_options.checkpointing()
+@training_options.accumulation()
+@training_options.fine_tuning()
+@training_options.amount_of_tokens()
+@training_options.epochs()
+@scale_options.price()
+@scale_options.price_of()
+@scale_options.facility()
 @options.fit_batch()
 @click.option("--memory", is_flag=True, cls=OutputOption, help="Show the peak memory by part.")
 @options.picture_size()
-@options.pipeline()
+@pipeline_options.pipeline()
+@pipeline_options.images()
 @options.sequence_length()
 @options.context()
 @options.inputs()
@@ -187,7 +185,7 @@ def predict(
     if gpu is None:
         raise click.UsageError("Missing option '--gpu'.")
     pipeline_offload = offload if offload in PIPELINE_OFFLOADS[1:] else None
-    training = options.make_training_options(
+    training = training_options.make_training_options(
         optimizer,
         mixed_precision,
         checkpointing,

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from . import options
-from .values import INTEGER, Names
+from . import options, pipeline_options, scale_options, serving_options, training_options
 
 
 @click.command()
@@ -32,40 +31,32 @@ from .values import INTEGER, Names
 @options.unit()
 @options.execution()
 @options.fit_batch()
-@options.optimizer()
-@options.mixed_precision()
-@options.checkpointing()
-@options.accumulation()
-@options.workers(help="Also predict this number of devices: 8, 1,2,4,...,128 or 1:128:x2.")
-@options.link()
-@options.topology()
-@options.platform()
-@options.scaling()
-@options.strategy()
-@options.collective()
-@options.advise()
-@options.images()
-@options.epochs()
-@options.price()
-@click.option(
-    "--rate",
-    metavar="RATE",
-    help="Requests per second: also predict the device as a server of the language model.",
-)
-@click.option("--input-tokens", metavar="TOKENS", help="Tokens of a prompt, with --rate. [default: 1024]")
-@click.option("--output-tokens", metavar="TOKENS", help="Tokens of an answer, with --rate. [default: 256]")
-@click.option(
-    "--policy",
-    type=Names("serving engine", ".serving.engines:ENGINES"),
-    help="Serving engine, with --rate. [default: vllm]",
-)
+@training_options.optimizer()
+@training_options.mixed_precision()
+@training_options.checkpointing()
+@training_options.accumulation()
+@scale_options.workers(help="Also predict this number of devices: 8, 1,2,4,...,128 or 1:128:x2.")
+@scale_options.link()
+@scale_options.topology()
+@scale_options.platform()
+@scale_options.scaling()
+@scale_options.strategy()
+@scale_options.collective()
+@scale_options.advise()
+@training_options.images()
+@training_options.epochs()
+@scale_options.price()
+@serving_options.rate(help="Requests per second: also predict the device as a server of the language model.")
+@serving_options.input_tokens()
+@serving_options.output_tokens()
+@serving_options.policy()
 @options.name_pattern()
 @click.option(
     "--program", metavar="COMMAND", help="Program in the suggested profiler commands. [default: python train.py]"
 )
 @options.picture_size()
-@click.option("--steps", type=INTEGER, metavar="N", help="Denoising steps of a pipeline. [default: its own]")
-@click.option("--frames", type=INTEGER, metavar="N", help="Frames of each video. [default: the pipeline's]")
+@pipeline_options.steps()
+@pipeline_options.frames()
 @options.sequence_length()
 @options.context()
 @options.weights()
@@ -93,6 +84,6 @@ def report(
     """
     from ..api.reporting import report as write_report
 
-    training = options.make_training_options(optimizer, mixed_precision, checkpointing, accumulation)
+    training = training_options.make_training_options(optimizer, mixed_precision, checkpointing, accumulation)
     written = write_report(training=training, **arguments)
     click.echo(f"{written.path}: {written.page.title}, {written.bytes / 1e6:.2f} MB", err=True)

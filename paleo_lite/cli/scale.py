@@ -11,8 +11,8 @@ from ..api.pipelines import PictureOptions
 from ..api.scaling import scale as run_scale
 from ..errors import BadValue
 from ..units import parse_quantity
-from . import options
-from .options import Answer, command
+from . import options, pipeline_options, scale_options, training_options
+from .answers import Answer, command
 from .values import INTEGER, LINK, PPP, Names, Number
 
 if TYPE_CHECKING:
@@ -26,20 +26,20 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
 @command()
 @options.network()
 @options.gpu(required=False, help="Device, by name or alias; may be omitted if the topology or platform names it.")
-@options.workers()
-@options.link()
-@options.topology()
-@options.platform()
-@options.scaling()
-@options.strategy()
-@options.collective()
-@options.advise()
-@options.images()
-@options.amount_of_tokens()
-@options.epochs()
-@options.price()
-@options.price_of()
-@options.facility()
+@scale_options.workers()
+@scale_options.link()
+@scale_options.topology()
+@scale_options.platform()
+@scale_options.scaling()
+@scale_options.strategy()
+@scale_options.collective()
+@scale_options.advise()
+@training_options.images()
+@training_options.amount_of_tokens()
+@training_options.epochs()
+@scale_options.price()
+@scale_options.price_of()
+@scale_options.facility()
 @options.batch_size(
     default=None,
     help="Samples per worker for weak scaling [default: 32], global batch size for strong scaling [default: 32 per "
@@ -47,7 +47,7 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
 )
 @options.precision(type=options.TRAINING_PRECISIONS)
 @options.phase(
-    type=options.PHASES_OF_SCALE,
+    type=scale_options.PHASES,
     default="training",
     help="prefill and decode are the phases of text generation, with tensor parallelism over all devices or --tensor; "
     "inference is for pipelines for pictures and videos.",
@@ -161,11 +161,11 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
     is_flag=True,
     help="One process copies the samples of all devices of a node from pageable memory, before they compute.",
 )
-@options.optimizer()
-@options.mixed_precision()
-@options.checkpointing()
-@options.accumulation()
-@options.fine_tuning()
+@training_options.optimizer()
+@training_options.mixed_precision()
+@training_options.checkpointing()
+@training_options.accumulation()
+@training_options.fine_tuning()
 @options.time_model()
 @options.ppp()
 @options.concurrent(help="With --ppp or --compat: take the larger of arithmetic and memory time instead of their sum.")
@@ -202,7 +202,7 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
 )
 @options.attention()
 @options.picture_size()
-@options.pipeline(images=False)
+@pipeline_options.pipeline()
 @options.sequence_length()
 @options.context()
 @options.inputs()
@@ -296,7 +296,7 @@ def scale(
         interference=interference or 0.0,
         parallel=parallel,
     )
-    training = options.make_training_options(
+    training = training_options.make_training_options(
         optimizer,
         mixed_precision,
         checkpointing,

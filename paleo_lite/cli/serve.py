@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from . import options
-from .options import Answer, command
-from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Number, Quantity
+from . import options, scale_options, serving_options
+from .answers import Answer, command
+from .values import DEVICE, INTEGER, NETWORK, CommaSeparated, Names, Number, Quantity
 
 
 @command()
@@ -19,12 +19,9 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     help="Device, by name or alias; may be omitted if the platform names it. With --advise several: h100-sxm,l40s.",
     type=CommaSeparated(DEVICE),
 )
-@options.platform()
-@click.option(
-    "--link",
-    metavar="LINK",
-    type=LINK,
-    help="Link between the devices of a replica. [default: that of the platform, or the fastest of the device]",
+@scale_options.platform()
+@scale_options.link(
+    help="Link between the devices of a replica. [default: that of the platform, or the fastest of the device]"
 )
 @click.option(
     "--workers",
@@ -32,31 +29,11 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     metavar="N",
     help="Number of devices. [default: --tensor times --pipeline times --replicas]",
 )
-@click.option(
-    "--tensor",
-    type=INTEGER,
-    metavar="N",
-    help="Devices of a stage, which divide all matrices among themselves. [default: 1]",
-)
-@click.option(
-    "--expert-parallel",
-    type=INTEGER,
-    metavar="E",
-    help="Groups of the --tensor devices that divide the experts of a mixture among themselves. [default: 1]",
-)
-@click.option(
-    "--attention-data-parallel",
-    type=INTEGER,
-    metavar="D",
-    help="Groups of the --tensor devices that compute attention for sequences of their own. [default: 1]",
-)
-@click.option(
-    "--pipeline",
-    type=INTEGER,
-    metavar="N",
-    help="Pipeline stages of a replica, which has --tensor times --pipeline devices. [default: 1]",
-)
-@click.option("--replicas", type=INTEGER, metavar="N", help="Replicas, which take requests in turn. [default: 1]")
+@serving_options.tensor()
+@serving_options.expert_parallel()
+@serving_options.attention_data_parallel()
+@serving_options.pipeline()
+@serving_options.replicas()
 @click.option(
     "--prefill-workers",
     type=int,
@@ -64,45 +41,20 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     metavar="N",
     help="Replicas that compute prompts only and send keys and values to the others (disaggregated serving).",
 )
-@click.option(
-    "--precision", type=options.PRECISIONS, default="bf16", show_default=True, help="Precision of the arithmetic."
-)
+@options.precision(default="bf16")
 @options.weights()
-@click.option(
-    "--kv-cache",
-    type=Names("format of the KV cache", ".formats:FORMATS"),
-    help="Format of the KV cache. [default: the precision, but at least 16 bits]",
-)
-@click.option(
-    "--input-tokens",
-    default="1024",
-    show_default=True,
-    metavar="TOKENS",
-    help="Tokens of a prompt: 1024, mean:std as 1024:256, or a data set: azure-conversation, azure-code.",
-)
-@click.option(
-    "--output-tokens",
-    default="256",
-    show_default=True,
-    metavar="TOKENS",
-    help="Tokens of an answer: 256, mean:std as 256:64, or a data set.",
-)
-@click.option("--rate", metavar="RATE", help="Requests per second of an open loop; inf sends all requests at once.")
-@click.option(
-    "--concurrency",
-    type=INTEGER,
-    metavar="USERS",
-    help="Users of a closed loop, each of whom sends a request when the previous one is answered.",
-)
+@serving_options.kv_cache()
+@serving_options.input_tokens(default="1024")
+@serving_options.output_tokens(default="256")
+@serving_options.rate()
+@serving_options.concurrency()
 @click.option(
     "--requests",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="CSV file with the columns arrival_s, input_tokens and output_tokens, instead of --rate.",
 )
-@click.option(
-    "--num-requests", type=INTEGER, metavar="N", help="Number of requests. [default: 1000 per replica, or 10 per user]"
-)
+@serving_options.num_requests()
 @click.option(
     "--arrivals",
     type=click.Choice(("poisson", "fixed")),
@@ -110,14 +62,8 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     show_default=True,
     help="Arrival process of --rate.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of arrivals and lengths.")
-@click.option(
-    "--policy",
-    type=Names("serving engine", ".serving.engines:ENGINES"),
-    default="vllm",
-    show_default=True,
-    help="Engine: vllm, vllm-0.7, vllm-0.5, tensorrt-llm, sglang or llama.cpp, with its defaults of the options below.",
-)
+@serving_options.seed(default=0)
+@serving_options.policy(default="vllm")
 @click.option("--max-batched-tokens", type=INTEGER, metavar="N", help="Tokens per iteration.")
 @click.option("--max-sequences", type=INTEGER, metavar="N", help="Sequences that run at the same time.")
 @click.option(
@@ -172,9 +118,9 @@ from .values import DEVICE, INTEGER, LINK, NETWORK, CommaSeparated, Names, Numbe
     show_default=True,
     help="What --advise ranks by: the cost of a token, or its joules.",
 )
-@options.price()
-@options.price_of()
-@options.facility()
+@scale_options.price()
+@scale_options.price_of()
+@scale_options.facility()
 @options.time_model("")
 @options.calibration()
 @options.clock()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..api.calibrations import validate as hold_out
-from .options import Answer, command, progress
+from .answers import Answer, command, progress
 from .values import DEVICE, CommaSeparated, Names, flatten
 
 

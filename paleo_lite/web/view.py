@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..architectures.pipelines.sampling import parse_image_size
-from ..cli import options
+from ..cli import options, scale_options
 from ..cli.values import Integer, Names, Number
 from ..counting import GENERATION_PHASES, PHASES
 from ..distributed.links import link_rate
@@ -308,9 +308,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "calibration": _optional(Names("calibration", ".calibration.store:shipped_calibrations")),
     "workers": read_workers,
     "link": _link,
-    "scaling": options.SCALINGS,
-    "strategy": options.STRATEGIES,
-    "collective": _optional(options.COLLECTIVES),
+    "scaling": scale_options.SCALINGS,
+    "strategy": scale_options.STRATEGIES,
+    "collective": _optional(scale_options.COLLECTIVES),
     "images": _images,
     "epochs": Number(*EPOCH_BOUNDS),
     "price": _price,

@@ -1,19 +1,22 @@
 """Options: types, validation messages, aliases and shell completion.
 
-Tests: cli/options.py, cli/values.py.
+Tests: cli/answers.py, cli/options.py, cli/pipeline_options.py, cli/scale_options.py, cli/training_options.py,
+cli/values.py.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from paleo_lite.cli import main
+from paleo_lite.cli import main, options
 from paleo_lite.cli.values import INTEGER, PPP, CommaSeparated, CompletedText, Integer, Names, Number, documented_name
 from paleo_lite.errors import BadValue, UnknownName
 
@@ -75,6 +78,27 @@ def test_several_values_are_a_list_and_one_is_itself(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine,too.json").touch()
     assert CommaSeparated().convert("mine,too.json", None, None) == "mine,too.json"
+
+
+def test_shared_options_are_written_once():
+    """A command replaces settings of a shared option rather than writing it again."""
+    sources = {path.stem: path.read_text() for path in Path(options.__file__).parent.glob("*.py")}
+    shared = {name for stem, text in sources.items() for name in re.findall(r'= SharedOption\(\s*"(--[\w-]+)"', text)}
+    again = {
+        (stem, name)
+        for stem, text in sources.items()
+        for name in re.findall(r'@click\.option\(\s*"(--[\w-]+)"', text)
+        if name in shared
+    }
+    other_meanings = {
+        ("predict", "--advise"), ("serve", "--advise"), ("serve", "--workers"), ("feeding", "--workers"),
+        ("scale", "--tensor"), ("scale", "--pipeline"), ("scale", "--expert-parallel"), ("best", "--top"),
+        ("layers", "--top"), ("layers", "--steps"), ("layers", "--frames"), ("efficiency", "--steps"),
+        # A range as one text, networks that are compared, and lists that may be repeated.
+        ("plot", "--batch-size"), ("calibrate", "--phase"), ("measure", "--phase"), ("validate", "--precision"),
+        ("validate", "--gpu"), ("charted", "--weights"),
+    }  # fmt: skip
+    assert len(shared) > 60 and again == other_meanings
 
 
 def test_every_option_has_help():

@@ -72,7 +72,7 @@ def test_too_large_sweep_is_an_error(tmp_path) -> None:
     ("arguments", "message"),
     [
         (("--gpu", "k81"), "no GPU is called 'k81'"),
-        (("--batch-size", "0"), "'0' is not an integer >= 1"),
+        (("--batch-size", "0"), "`--batch-size` must be an integer >= 1 (got 0)"),
         (("--workers", "1,2"), "give `--link`"),
         (("--link", "pcie3-x16"), "`--link` needs several workers: give `--workers`"),
         (("--samples", "0"), "`--samples` must be > 0"),

@@ -1,0 +1,224 @@
+"""Answers of commands: printed in the chosen format, drawn as a chart, and reported while they are computed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from ..api.plotting import KINDS, Plot, check_chart_file
+from ..errors import BadValue
+from ..result import Result
+from . import DEBUG
+from .options import OutputOption, force
+from .values import Names
+
+FORMATS = ("table", "json", "csv", "markdown")
+
+
+class Answer(NamedTuple):
+    """The result of a command.
+
+    Attributes
+    ----------
+    to_dict : callable
+        Returns the documented JSON.
+    document : callable, optional
+        Returns the `Document`, or the text, to print; without it only JSON is printed.
+    drawn : callable, optional
+        Returns the result that the chart draws; without it there is no chart.
+    failures : sequence of str
+        Messages about failed parts of the computation; the exit code is then 1.
+    exit_code : int
+    chart : str
+        Kind of chart, if it is not the default of the command.
+    """
+
+    to_dict: Callable[[], Any] = dict
+    document: Callable[[], Any] | None = None
+    drawn: Callable[[], Any] | None = None
+    failures: Sequence[str] = ()
+    exit_code: int = 0
+    chart: str = ""
+
+
+class ChartOutput(NamedTuple):
+    """File and settings of a chart."""
+
+    path: Path
+    kind: str
+    theme: str
+    force: bool
+
+    def draw(self, answer: Answer) -> None:
+        """Write the chart of a result.
+
+        Raises
+        ------
+        BadValue
+            If the result has nothing to draw.
+        """
+        if answer.drawn is None:
+            raise BadValue("this result has no chart: leave the file of the chart out")
+        kind = answer.chart or self.kind
+        Plot(kind, answer.drawn(), self.theme).save(self.path, self.force)
+        click.echo(f"{self.path}: {KINDS[kind].description}", err=True)
+
+
+class ChartFile(click.ParamType):  # type: ignore[type-arg]
+    """Path of a chart, which is checked before the computation starts: suffix, permissions, libraries."""
+
+    name = "path"
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ChartOutput:
+        """Return file and settings of the chart."""
+        eager_options = {} if ctx is None else ctx.params
+        chart = ChartOutput(
+            Path(value),
+            self.kind,
+            theme=eager_options.get("theme", "light"),
+            force=bool(eager_options.get("force")),
+        )
+        if ctx is None or not ctx.resilient_parsing:
+            check_chart_file(chart.path, chart.kind, chart.force)
+        return chart
+
+
+class AnswerCommand(click.Command):
+    """A command that returns an `Answer` or a `Result`, which is printed in the chosen format and drawn as a chart.
+
+    A command that returns None has printed its output itself. The values of the output options that this class adds
+    (format, chart, theme, force) are not passed to the function; it gets them with ``click.pass_obj``, as a dict.
+
+    Parameters
+    ----------
+    chart : str, optional
+        Kind of chart; by default the first one for this command.
+    chart_option : sequence of str
+        Names of the option for the file of the chart.
+    is_chart_required : bool
+        Whether the chart is the only output.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        chart: str = "",
+        chart_option: Sequence[str] = ("--plot",),
+        is_chart_required: bool = False,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*arguments, **settings)
+        if not chart:
+            chart = next((name for name, kind in KINDS.items() if kind.command == self.name), "")
+        existing_names = {param.name for param in self.params}
+        self.output_options: list[click.Option] = []
+        if chart:
+            self.output_options.append(_chart_option(chart, chart_option, is_chart_required))
+            self.output_options.append(_theme_option())
+            if "force" not in existing_names:
+                self.output_options.append(force.option())
+        if not is_chart_required:
+            self.output_options.append(_format_option())
+        self.params += self.output_options
+        if "debug" not in existing_names:
+            self.params.append(DEBUG)
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Call the function, print its result and draw the chart."""
+        ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.output_options}
+        answer: Answer | Result | None = super().invoke(ctx)
+        if answer is None:
+            return
+        if isinstance(answer, Result):
+            answer = Answer(answer.to_dict, answer.document)
+        _print_answer(answer, ctx.obj["format"])
+        for failure in answer.failures:
+            click.echo(f"paleo-lite: {failure}", err=True)
+        chart: ChartOutput | None = ctx.obj.get("chart")
+        if chart is not None:
+            chart.draw(answer)
+        if answer.exit_code:
+            ctx.exit(answer.exit_code)
+        if answer.failures:
+            ctx.exit(1)
+
+
+def _chart_option(chart: str, names: Sequence[str], is_required: bool) -> click.Option:
+    description = "File of the chart" if is_required else f"Also draw a chart: {KINDS[chart].description}"
+    return OutputOption(
+        [*names, "chart"],
+        metavar="FILE",
+        type=ChartFile(chart),
+        required=is_required,
+        help=f"{description}; .png, .svg or .html.",
+    )
+
+
+def _theme_option() -> click.Option:
+    """Return ``--theme``, which is parsed before the file of the chart."""
+    return OutputOption(
+        ["--theme"],
+        type=Names("theme", ".reporting.charts.render:THEMES"),
+        default="light",
+        show_default=True,
+        is_eager=True,
+        help="Colours of the chart.",
+    )
+
+
+def _format_option() -> click.Option:
+    return OutputOption(
+        ["--format"], type=click.Choice(FORMATS), default="table", show_default=True, help="Output format."
+    )
+
+
+def _print_answer(answer: Answer, output_format: str) -> None:
+    if output_format == "json":
+        import json
+
+        click.echo(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
+        return
+    if answer.document is None:
+        return
+    document = answer.document()
+    if isinstance(document, str):
+        click.echo(document)
+        return
+    from ..reporting.terminal import show_document
+
+    show_document(document, output_format, sys.stdout)
+    sys.stdout.flush()  # report a full disk or a closed pipe here instead of at the exit of Python
+
+
+def command() -> Callable[[Callable[..., Any]], AnswerCommand]:
+    """Return the decorator of a command that prints its result."""
+    return click.command(cls=AnswerCommand)
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on standard error, if this is a terminal.
+
+    Yields
+    ------
+    callable
+        Function to call with the number of completed and of all items.
+    """
+    if not sys.stderr.isatty():
+        yield lambda completed, total: None
+        return
+    with click.progressbar(length=1, label=label, show_pos=True, file=sys.stderr) as bar:
+
+        def update(completed: int, total: int) -> None:
+            bar.length = total
+            bar.update(completed - bar.pos)
+
+        yield update

@@ -1,0 +1,146 @@
+"""Options of training and fine-tuning, and of the amount of training that hours, cost and energy refer to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import BadValue
+from .options import Decorator, SharedOption, combine
+from .values import INTEGER, Names, Quantity
+
+if TYPE_CHECKING:
+    from ..timing.workload import TrainingOptions
+
+optimizer = SharedOption(
+    "--optimizer",
+    type=Names("optimizer", ".timing.optimizers:OPTIMIZERS"),
+    help="Optimizer of training. [default: sgd; with --lora adamw]",
+)
+mixed_precision = SharedOption(
+    "--mixed-precision", is_flag=True, help="Train in fp16 or bf16 with master weights in fp32."
+)
+checkpointing = SharedOption(
+    "--checkpointing",
+    type=Names("checkpointing", ".timing.workload:CHECKPOINTING"),
+    help="Activation recomputation: none, in about sqrt(n) segments, in each block (block), or between all "
+    "possible cuts (all). [default: none]",
+)
+accumulation = SharedOption(
+    "--accumulation",
+    type=INTEGER,
+    metavar="N",
+    help="Gradient accumulation: micro-batches per update of the weights. [default: 1]",
+)
+offload = SharedOption(
+    "--offload",
+    type=Names("offload", ".timing.workload:OFFLOADS", ".timing.pipelines:PIPELINE_OFFLOADS"),
+    help="Keep gradients and optimizer state in the memory of the host (cpu) or on NVMe drives (nvme), and "
+    "update there. Of a pipeline: keep the parameters of each part (model) or layer (sequential) in the memory "
+    "of the host until it runs. [default: none]",
+)
+images = SharedOption(
+    "--images",
+    metavar="COUNT",
+    help="Samples per epoch, 1.28M or '300B tokens', to predict hours, cost and energy.",
+)
+samples = SharedOption(
+    "--samples",
+    type=Quantity(""),
+    metavar="COUNT",
+    help="Samples per epoch, 52k, to predict hours, cost and energy.",
+)
+epochs = SharedOption("--epochs", type=float, metavar="NUMBER", help="Epochs for hours and cost. [default: 1]")
+
+
+def fine_tuning() -> Decorator:
+    """Add the options of fine-tuning, of the precision of gradients, and of offloading."""
+    return combine(
+        click.option(
+            "--lora", type=INTEGER, metavar="RANK", help="Train LoRA adapters of this rank; all else is frozen."
+        ),
+        click.option(
+            "--lora-modules",
+            metavar="NAMES",
+            help="Layers with adapters, such as q_proj,v_proj. [default: all linear layers except the output head]",
+        ),
+        click.option(
+            "--freeze",
+            metavar="PATTERNS",
+            help="Layers that are not trained, by name or pattern: 'model.embed_tokens,model.layers.[0-9].*'.",
+        ),
+        click.option(
+            "--train-only", metavar="PATTERNS", help="The only layers that are trained; last is the last one."
+        ),
+        click.option(
+            "--fused-loss", is_flag=True, help="Cross entropy in one kernel (flash-attn, Liger) instead of in fp32."
+        ),
+        click.option(
+            "--loss-chunks",
+            type=INTEGER,
+            metavar="N",
+            help="Compute head and loss for one n-th of the tokens at a time. [default: 1]",
+        ),
+        click.option("--fp32-gradients", is_flag=True, help="Keep gradients in fp32 in mixed precision."),
+        offload(),
+    )
+
+
+def amount_of_tokens() -> Decorator:
+    """Add the options that state an amount of training in samples or tokens of a language model."""
+    return combine(
+        samples(),
+        click.option("--tokens", metavar="COUNT", help="Tokens per epoch, 15B, to predict hours, cost and energy."),
+        click.option(
+            "--packing",
+            is_flag=True,
+            help="Several samples of --samples share a sequence. [default: each is padded to a sequence]",
+        ),
+        click.option("--mean-length", type=float, metavar="TOKENS", help="Mean tokens per sample, with --packing."),
+    )
+
+
+def make_training_options(
+    optimizer: str | None,
+    mixed_precision: bool,
+    checkpointing: str | None,
+    accumulation: int | None,
+    *,
+    lora: int | None = None,
+    lora_modules: str | None = None,
+    freeze: str | None = None,
+    train_only: str | None = None,
+    fused_loss: bool = False,
+    loss_chunks: int | None = None,
+    fp32_gradients: bool = False,
+    offload: str | None = None,
+) -> TrainingOptions | None:
+    """Return the training options, or None if no option of training is given."""
+    values = (optimizer, checkpointing, accumulation, lora, lora_modules, freeze, train_only, offload, loss_chunks)
+    has_value = any(value is not None for value in values)
+    if not (has_value or mixed_precision or fused_loss or fp32_gradients):
+        return None
+    from ..timing.workload import TrainingOptions
+
+    if lora is not None and lora < 1:
+        raise BadValue(f"`--lora` must be an integer >= 1 (got {lora})")
+    return TrainingOptions(
+        optimizer=optimizer or ("adamw" if lora else "sgd"),
+        mixed_precision=mixed_precision,
+        checkpointing=checkpointing or "none",
+        accumulation=1 if accumulation is None else accumulation,
+        fused_loss=fused_loss,
+        loss_chunks=1 if loss_chunks is None else loss_chunks,
+        fp32_gradients=fp32_gradients,
+        lora_rank=lora or 0,
+        lora_modules=_split_names(lora_modules),
+        freeze=_split_names(freeze),
+        train_only=_split_names(train_only),
+        offload=offload or "none",
+    )
+
+
+def _split_names(text: str | None) -> tuple[str, ...]:
+    """Return the names in a comma-separated text."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
