@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import msgspec
 
 from ..architectures.pipelines.sampling import find_pipeline, parse_image_size
+from ..counting.fusion import EXECUTIONS
 from ..errors import BadValue, PaleoError
 from ..formats import FORMATS
 from ..machines import find_device
+from ..timing.pipelines import EXECUTIONS as PIPELINE_EXECUTIONS
+from ..timing.pipelines import PIPELINE_OFFLOADS
 from ..units import PRECISION_BYTES, format_si
 from ..version import __version__
 from .chunk import BOUND, FORECAST, Columns, listed_price, price_text
@@ -115,11 +118,13 @@ class PictureSpace(RowSpace, msgspec.Struct, frozen=True):
         BadValue
             If an axis is empty or has a duplicate, or a size has another form.
         UnknownName
-            If a precision or format is unknown.
+            If a precision, format, execution or offload is unknown.
         """
         self.check_axes()
         check_names("precision", self.precisions, PRECISION_BYTES)
         check_names("format of weights", [name for name in self.weights if name], FORMATS)
+        check_names("execution", self.executions, [*EXECUTIONS, *PIPELINE_EXECUTIONS])
+        check_names("offload of a pipeline", self.offloads, PIPELINE_OFFLOADS)
         for size in self.image_sizes:
             if size is not None:
                 parse_image_size(size)

@@ -74,3 +74,7 @@ def test_bad_sweeps_get_one_sentence(asked: dict, message: str) -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(UnknownName, match="precision"):
         pl.sweep(**ASKED, precisions="bf17", output="unused.csv", dry_run=True)
+    with pytest.raises(UnknownName, match="execution"):
+        pl.sweep(**ASKED, executions="tensor-rt", output="unused.csv", dry_run=True)
+    with pytest.raises(UnknownName, match="offload of a pipeline"):
+        pl.sweep(**ASKED, offloads="cpu", output="unused.csv", dry_run=True)
