@@ -59,7 +59,7 @@ from .values import INTEGER, NETWORK, CompletedText, Names, Quantity
     show_default=True,
     help="weak keeps the batch size per worker, strong the global batch size.",
 )
-@scale_options.link.several("links", default="")
+@scale_options.link.several("links", default="", help="Links between workers: ethernet20, '25 GB/s'.")
 @scale_options.collective.several("collectives", default="")
 @training_options.optimizer(default="sgd", show_default=True, help="Optimizer of training.")
 @training_options.samples(default="1M", show_default=True, help="Number of samples for hours, cost and energy.")
