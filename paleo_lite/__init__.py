@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from .api.sweeps import best, sweep
     from .architectures.inputs import Values
     from .calibration.store import Calibration
-    from .distributed.job import ParallelConfig, Settings
+    from .distributed.parallel_config import ParallelConfig
+    from .distributed.settings import Settings
     from .errors import PaleoError
     from .machines import Machine
     from .timing import Workload
@@ -82,9 +83,9 @@ _MODULES = {
     "Calibration": "calibration.store",
     "Machine": "machines",
     "PaleoError": "errors",
-    "ParallelConfig": "distributed.job",
+    "ParallelConfig": "distributed.parallel_config",
     "PictureOptions": "api.pipelines",
-    "Settings": "distributed.job",
+    "Settings": "distributed.settings",
     "TrainingOptions": "timing.workload",
     "Values": "architectures.inputs",
     "Workload": "timing",

@@ -492,7 +492,7 @@ def _predict_serving(arguments: ReportArguments, network: Network) -> Serving:
 
 def _predict_scaling(arguments: ReportArguments, network: Network, batch_size: int) -> ScaleTable:
     """Return the prediction on several devices."""
-    from ..distributed.job import Settings
+    from ..distributed.settings import Settings
     from .scaling import scale_network
 
     is_generating = arguments.phase in GENERATION_PHASES

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from ..architectures.pipelines.records import Pipeline
     from ..calibration.store import Calibration
-    from ..distributed.job import InputSettings, Settings
     from ..distributed.pictures import PictureScaling
+    from ..distributed.settings import InputSettings, Settings
     from ..distributed.table import ScaleTable
     from ..timing.workload import TrainingOptions
 
@@ -182,8 +182,8 @@ def scale(
     >>> import paleo_lite as pl
     >>> pl.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,4,...,128")[-1].speedup  # doctest: +SKIP
     """
-    from ..distributed.job import Settings
     from ..distributed.run import Request, predict_scaling
+    from ..distributed.settings import Settings
     from ..distributed.strategies import resolve_strategy
     from ..timing.budget import Amount
     from ..timing.facility import make_facility
@@ -411,7 +411,7 @@ def _scale_pipeline(
 
 def _with_stack(settings: Settings, execution: str | None, attention: str | None) -> Settings:
     """Return the settings with the software stack of training in blocks."""
-    from ..distributed.job import ParallelConfig
+    from ..distributed.parallel_config import ParallelConfig
 
     changes = {"attention": attention}
     if execution is not None:
@@ -422,7 +422,7 @@ def _with_stack(settings: Settings, execution: str | None, attention: str | None
 
 def _make_inputs(device: Device, storage: str | None, decode: float | str | None, pageable: bool) -> InputSettings:
     """Return the input pipeline of a node."""
-    from ..distributed.job import InputSettings
+    from ..distributed.settings import InputSettings
     from ..input_pipeline.feeding import find_host_link, find_store
 
     decoded_per_s = None
@@ -456,7 +456,7 @@ def _check_ranking(by: str, advise: bool) -> None:
 
 def _refuse_unknown_to_paleo(arguments: dict[str, Any], settings: Settings | None) -> None:
     """Raise BadValue if an argument or a setting is used that PALEO does not have."""
-    from ..distributed.job import Settings
+    from ..distributed.settings import Settings
 
     defaults: tuple[Any, ...] = (None, False, (), [], "fp32", "training")
     unsupported = [name for name, value in arguments.items() if value not in defaults]

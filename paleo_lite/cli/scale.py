@@ -16,7 +16,7 @@ from .answers import Answer, command
 from .values import INTEGER, LINK, PPP, Names, Number
 
 if TYPE_CHECKING:
-    from ..distributed.job import ParallelConfig
+    from ..distributed.parallel_config import ParallelConfig
 
 
 PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_parallel", "tiled", "step_caching")
@@ -261,7 +261,7 @@ def scale(
       paleo-lite scale wan-2.1-14b --gpu h100-sxm --precision bf16 --phase inference --workers 1,2,4,8
       paleo-lite scale vgg16 --gpu v100-sxm2 --link nvlink2-x6 --workers 8 --images 1.28M --epochs 74 --price 3.06
     """
-    from ..distributed.job import BUCKET_BYTES, Settings
+    from ..distributed.settings import BUCKET_BYTES, Settings
     from ..distributed.table import ScaleTable
     from ..reporting.scale import scale_page
 
@@ -343,7 +343,7 @@ def _make_parallel_config(
     expert_overlap: float | None,
 ) -> ParallelConfig | None:
     """Return the parallel configuration, or None if none of its options is given."""
-    from ..distributed.job import ParallelConfig
+    from ..distributed.parallel_config import ParallelConfig
 
     options_given = (
         tensor, pipeline, interleaved, micro_batch, recompute, recompute_every, zero, sharding, context_parallel,

@@ -15,11 +15,13 @@ from ..units import format_si
 from .blocks import uses_tuned_stack
 from .clusters import Cluster
 from .collectives import COLLECTIVES
-from .job import STACKS, Job, ParallelConfig, Settings
+from .job import Job
 from .links import Topology
 from .megatron_options import megatron_options
 from .parallel_3d import candidate_configs, plan_step
+from .parallel_config import STACKS, ParallelConfig
 from .scale import NO_SINGLE_WORKER, predict_step, relative_to_smallest_fitting, scale
+from .settings import Settings
 from .strategies import STRATEGIES, Strategy
 from .table import ScaleRow
 

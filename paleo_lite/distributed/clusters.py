@@ -18,8 +18,9 @@ import numpy as np
 from ..errors import BadFile, BadQuantity, BadValue
 from ..files import read_typed, shipped_folder
 from ..units import parse_quantity
-from .job import Settings, Step
 from .links import LinkRate, Topology
+from .settings import Settings
+from .step import Step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,8 +18,10 @@ from ..errors import BadValue
 from ..timing import Workload
 from ..units import element_bytes
 from .collectives import choose_all_reduce, choose_reduce_scatter, topology_all_reduce_s
-from .job import BUCKET_BYTES, DeviceStep, Job, Settings, Step, as_scalar
+from .job import Job
 from .links import Topology
+from .settings import BUCKET_BYTES, Settings
+from .step import DeviceStep, Step, as_scalar
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

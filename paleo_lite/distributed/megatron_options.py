@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .expert_exchange import DISPATCHERS
-from .job import STACK_DISPATCHER, ParallelConfig
+from .parallel_config import STACK_DISPATCHER, ParallelConfig
 
 _RECIPE_OPTIONS = {
     None: "--bf16",

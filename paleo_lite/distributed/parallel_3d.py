@@ -27,18 +27,23 @@ from ..timing.offload import host_bandwidth_bytes_per_s
 from ..timing.optimizers import uses_products
 from ..timing.training_stack import stack_constants
 from ..units import element_bytes
-from .blocks import BlockCosts, DeviceCost, StageCost, block_costs, predict_generation_step, uses_tuned_stack
+from .blocks import BlockCosts, StageCost, block_costs, uses_tuned_stack
 from .collectives import (
     point_to_point_time_s,
     subgroup_topology,
     topology_all_reduce_s,
 )
+from .device_cost import DeviceCost
 from .expert_exchange import DISPATCHERS, Dispatcher, expert_exchange_s
-from .job import STACK_DISPATCHER, Job, ParallelConfig, Settings, Step
+from .generation import predict_generation_step
+from .job import Job
 from .links import Topology
+from .parallel_config import STACK_DISPATCHER, ParallelConfig
 from .pipeline_layout import DeviceStages, even_layout, place_stages
 from .pipeline_schedule import StageTimes
 from .saved_activations import RECOMPUTE_MODULES
+from .settings import Settings
+from .step import Step
 
 COHERENT_BYTES_PER_S = 100e9
 """Bandwidth of a link to the host from which recipes copy activations to it: that of NVLink-C2C, not of PCIe."""

@@ -22,8 +22,8 @@ from ..machines.clouds import Instance, find_instance
 from ..machines.names import normalize_name
 from ..units import parse_quantity
 from .clusters import WORST, PredictStep, StepForecast
-from .job import BUCKET_BYTES, Settings
 from .links import FORM, LinkRate, Topology, link_between_nodes, link_inside_nodes, link_rate
+from .settings import BUCKET_BYTES, Settings
 
 _MAX_BYTES = 2**16
 _NODE = re.compile(r"(?:(?P<count>\d{1,9})\s*[xX×]\s*)?(?P<device>[^@]*?)\s*(?:@(?P<link>.*))?", re.DOTALL)

@@ -23,7 +23,7 @@ from ..timing.training_stack import stack_constants
 from ..units import parse_range
 from .advise import Advice, rank_by_energy
 from .advise import advise as compare_strategies
-from .blocks import generation_notes, uses_tuned_stack
+from .blocks import uses_tuned_stack
 from .clusters import (
     EXPECTED,
     WORST,
@@ -35,10 +35,13 @@ from .clusters import (
     condition_on_measurements,
     parse_measured,
 )
-from .job import Job, ParallelConfig, Settings
+from .generation import generation_notes
+from .job import Job
 from .links import Topology, flat_topology, link_inside_nodes, link_rate
+from .parallel_config import ParallelConfig
 from .platforms import Computer, Platform, find_platform, parse_topology, usual_computer
 from .scale import predict_step, scale
+from .settings import Settings
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow, ScaleTable
 

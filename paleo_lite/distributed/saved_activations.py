@@ -8,15 +8,19 @@ function. Whatever is fused between them is computed again by the fused kernel o
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..counting import Layer
 from ..counting.kinds import ACTIVATIONS, KINDS, class_of, is_attention, is_grouped_product
-from ..timing.models import Terms
 from ..timing.training_recipes import TRAINING_RECIPES
 from ..timing.workload import Workload
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Booleans = NDArray[np.bool_]
 
 RECOMPUTE_MODULES = {
     "layernorm": "results of norms, from which projections and feed-forward layers start",
@@ -48,22 +52,22 @@ class SavedActivations(NamedTuple):
         Saved without recomputation.
     freed_bytes : tuple of float
         Bytes that each module frees.
-    recomputed_s : tuple of float
-        Time of the forward pass that each module repeats.
+    repeated_layers : ndarray of bool, shape (modules, layers)
+        Layers of the workload, the loss included, whose forward pass each module repeats.
     """
 
     total_bytes: float
     freed_bytes: tuple[float, ...]
-    recomputed_s: tuple[float, ...]
+    repeated_layers: Booleans
 
 
-def saved_activations(workload: Workload, terms: Terms, recipe: str | None) -> SavedActivations:
+def saved_activations(workload: Workload, recipe: str | None) -> SavedActivations:
     """Return what a network saves for the backward pass of a micro-batch, without the logits.
 
     Parameters
     ----------
-    workload, terms
-        The network with its batch, and the times of its layers.
+    workload : Workload
+        The network with its batch.
     recipe : str or None
         Recipe of narrow products.
     """
@@ -71,11 +75,10 @@ def saved_activations(workload: Workload, terms: Terms, recipe: str | None) -> S
     parts = _module_layers(layers)
     number_bytes = 2.0
     narrow_bytes = number_bytes if recipe is None else TRAINING_RECIPES[recipe].saved_bytes
-    forward_s = terms.seconds_of("forward")
     sources = [_skip_views(layers, index) for index in range(len(layers))]
     saved: dict[tuple[str, int], float] = {}
     freed: dict[str, dict[tuple[str, int], float]] = {name: {} for name in RECOMPUTE_MODULES}
-    seconds = dict.fromkeys(RECOMPUTE_MODULES, 0.0)
+    repeated: dict[str, set[int]] = {name: set() for name in RECOMPUTE_MODULES}
     for index, layer in enumerate(layers):
         if class_of(layer) == "gemm" and layer.weights:
             source = _source(sources, layer, 0)
@@ -94,35 +97,36 @@ def saved_activations(workload: Workload, terms: Terms, recipe: str | None) -> S
                 saved["tensor", _source(sources, layer, number)] = prod(shape) * number_bytes
             saved["tensor", index] = prod(layer.outputs[0]) * number_bytes
             freed["core_attn"]["tensor", index] = prod(layer.outputs[0]) * number_bytes
-            seconds["core_attn"] += forward_s[index]
+            repeated["core_attn"].add(index)
         elif _is_norm(layer):
             saved["norm", index] = prod(layer.outputs[0]) * number_bytes
-            seconds["layernorm"] += forward_s[index]
+            repeated["layernorm"].add(index)
         elif layer.kind in ACTIVATIONS or _mixes_tokens(layer):
             saved["tensor", _source(sources, layer, 0)] = prod(layer.inputs[0]) * number_bytes
-            seconds["moe_act"] += forward_s[index] if layer.kind in ACTIVATIONS else 0.0
+            if layer.kind in ACTIVATIONS:
+                repeated["moe_act"].add(index)
         elif _is_gate(layers, sources, layer):
-            seconds["moe_act"] += forward_s[index]
+            repeated["moe_act"].add(index)
             for number in range(2):
                 source = _source(sources, layer, number)
                 if source >= 0 and layers[source].kind not in ACTIVATIONS:
                     other_part = saved.get(("tensor", source), 0.0) if layers[source].kind == "slice" else 0.0
                     saved["tensor", source] = other_part + prod(layer.inputs[number]) * number_bytes
         elif _is_power_of_activation(layers, sources, layer):
-            seconds["moe_act"] += forward_s[index]
+            repeated["moe_act"].add(index)
     for module, inside in parts.items():
-        seconds[module] = sum(forward_s[index] for index in inside)
+        repeated[module] = inside
         freed[module] = {key: size for key, size in saved.items() if key[1] in inside and key[0] != "norm"}
     up_projections = _latent_up_projections(layers, sources)
     if up_projections:
-        seconds["mla_up_proj"] = sum(forward_s[index] for index in up_projections)
+        repeated["mla_up_proj"] = set(up_projections)
         read = {_source(sources, layer, number) for layer in layers if is_attention(layer) for number in range(3)}
         freed["mla_up_proj"] = {key: size for key, size in saved.items() if key[0] == "tensor" and key[1] in read}
     batch = workload.batch_size
     return SavedActivations(
         sum(saved.values()) * batch,
         tuple(sum(freed[name].values()) * batch for name in RECOMPUTE_MODULES),
-        tuple(float(np.sum(seconds[name])) for name in RECOMPUTE_MODULES),
+        np.array([[index in repeated[name] for index in range(len(workload.layers))] for name in RECOMPUTE_MODULES]),
     )
 
 

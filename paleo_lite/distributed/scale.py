@@ -18,8 +18,10 @@ from ..timing.memory import largest_batch, usable_bytes
 from ..timing.prediction import predict
 from ..units import element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
-from .job import InputSettings, Job, Settings, Step, as_scalar
+from .job import Job
 from .links import Topology
+from .settings import InputSettings, Settings
+from .step import Step, as_scalar
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow
 

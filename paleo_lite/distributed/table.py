@@ -11,7 +11,7 @@ from ..result import Result
 from ..timing.budget import Budget, TrainingRun, training_run
 from ..timing.facility import Facility, SiteEnergy
 from ..units import format_si
-from .job import Step
+from .step import Step
 
 COLUMNS = (
     "workers",

@@ -19,7 +19,7 @@ from ..counting import Layer, Work, count
 from ..counting.fusion import fuse
 from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS
 from ..distributed.data_parallel import gradient_bytes, make_buckets
-from ..distributed.job import BUCKET_BYTES
+from ..distributed.settings import BUCKET_BYTES
 from ..errors import BadValue
 from ..formats import bytes_per_number, format_of_weights
 from ..timing.broadcast import Case, Stack, equivalence_classes, stack_cases

@@ -18,9 +18,11 @@ import numpy as np
 
 from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS, passes_of
 from ..distributed.clusters import cluster_prior
-from ..distributed.job import DeviceStep, Job, Settings, as_scalar
+from ..distributed.job import Job
 from ..distributed.links import Topology, flat_topology, link_inside_nodes, link_rate
 from ..distributed.scale import predict_step
+from ..distributed.settings import Settings
+from ..distributed.step import DeviceStep, as_scalar
 from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, PaleoError, UnknownPrecision
 from ..machines import Device, Machine, Price, find_device

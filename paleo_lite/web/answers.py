@@ -343,7 +343,7 @@ def with_workers(view: View, counts: Sequence[int]) -> View:
 @_cached(CACHED_ANSWERS)
 def _scale(question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _uploaded: dict[str, Any]) -> ScaleTable:
     """Predict scaling; the arguments without an underscore are the key of the cache."""
-    from ..distributed.job import Settings
+    from ..distributed.settings import Settings
 
     arguments = _resolve_arguments(question, _uploaded)
     settings = Settings(collective=arguments.pop("collective"))

@@ -19,9 +19,9 @@ from paleo_lite.distributed.clusters import (
     cluster_prior,
     data_sheet_case,
 )
-from paleo_lite.distributed.job import Settings
 from paleo_lite.distributed.links import LinkRate, flat_topology, link_rate
 from paleo_lite.distributed.platforms import find_platform
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.distributed.table import ScaleRow
 from paleo_lite.errors import BadValue
 from paleo_lite.reporting.scale import scale_page

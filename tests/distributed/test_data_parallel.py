@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from paleo_lite.architectures import find_network
 from paleo_lite.counting import count
 from paleo_lite.distributed.data_parallel import last_finish_s, make_buckets, train_zero
-from paleo_lite.distributed.job import Job, Settings
+from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.links import LinkRate, flat_topology
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel

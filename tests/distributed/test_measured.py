@@ -12,7 +12,7 @@ import pytest
 
 import paleo_lite
 from paleo_lite.distributed.clusters import ClusterPrior, MeasuredStep, Range, condition_on_measurements, parse_measured
-from paleo_lite.distributed.job import Settings
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadValue
 
 ASKED = {"gpu": "k80-die", "link": "ethernet20", "batch_size": 32}

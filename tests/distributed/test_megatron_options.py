@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.distributed.job import ParallelConfig
 from paleo_lite.distributed.megatron_options import megatron_options
+from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.timing.workload import TrainingOptions
 
 

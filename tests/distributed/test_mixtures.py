@@ -1,6 +1,6 @@
 """Mixtures of experts in training: parameters, FLOPs, bytes and launches by hand from the published configs.
 
-Tests: timing/expert_kernels.py.
+Tests: timing/expert_kernels.py, distributed/device_cost.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from paleo_lite.counting.kinds import is_grouped_product
 from paleo_lite.distributed.blocks import block_costs
 from paleo_lite.distributed.collectives import subgroup_topology, topology_all_reduce_s
 from paleo_lite.distributed.expert_exchange import DISPATCHERS, expert_exchange_s
-from paleo_lite.distributed.job import Job, ParallelConfig, Settings
+from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.parallel_3d import plan_step, train_3d_parallel
+from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.platforms import find_computer, parse_topology
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel

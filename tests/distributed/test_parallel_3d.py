@@ -1,4 +1,7 @@
-"""3D parallelism: memory and times of Megatron-LM's tables, and exact identities."""
+"""3D parallelism: memory and times of Megatron-LM's tables, and exact identities.
+
+Tests: distributed/parallel_3d.py, distributed/blocks.py, distributed/parallel_config.py.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
-from paleo_lite.distributed.blocks import NO_COST, StageCost, block_costs
+from paleo_lite.distributed.blocks import StageCost, block_costs
 from paleo_lite.distributed.collectives import point_to_point_time_s, subgroup_topology, topology_all_reduce_s
-from paleo_lite.distributed.job import Job, ParallelConfig, Settings
+from paleo_lite.distributed.device_cost import NO_COST
+from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.parallel_3d import (
     Layout,
     ReplicaGroup,
@@ -25,8 +29,10 @@ from paleo_lite.distributed.parallel_3d import (
     micro_batches_in_flight,
     train_3d_parallel,
 )
+from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.pipeline_layout import place_stages
 from paleo_lite.distributed.platforms import parse_topology
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel

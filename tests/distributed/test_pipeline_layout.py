@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.distributed.job import ParallelConfig
+from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.pipeline_layout import even_layout, parse_layout, place_stages
 from paleo_lite.errors import BadValue
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
-from paleo_lite.distributed.job import ParallelConfig, Settings
+from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.pipeline import schedule_step
 from paleo_lite.distributed.pipeline_schedule import (
     BACKWARD,
@@ -29,6 +29,7 @@ from paleo_lite.distributed.pipeline_schedule import (
     simulate_schedule,
     step_end_s,
 )
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.reporting.charts.schedule import schedule_chart

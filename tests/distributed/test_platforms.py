@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import paleo_lite
-from paleo_lite.distributed.job import Settings
 from paleo_lite.distributed.platforms import find_platform
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 
 TEXT = """

@@ -1,6 +1,7 @@
 """Strategies: calculations by hand, and properties that hold for every machine.
 
-Tests: distributed/advise.py, distributed/job.py, distributed/model_parallel.py, distributed/strategies.py.
+Tests: distributed/advise.py, distributed/job.py, distributed/model_parallel.py, distributed/settings.py,
+distributed/step.py, distributed/strategies.py.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from paleo_lite.architectures import find_network
 from paleo_lite.counting import count
 from paleo_lite.distributed.advise import _rank, advise
 from paleo_lite.distributed.data_parallel import gradient_bytes
-from paleo_lite.distributed.job import Job, Settings
+from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.links import LinkRate, Topology, flat_topology
 from paleo_lite.distributed.model_parallel import critical_path_s, first_dense_layer, tensor_pairs
 from paleo_lite.distributed.pipeline import partition_layers
 from paleo_lite.distributed.scale import scale
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.distributed.strategies import STRATEGIES
 from paleo_lite.distributed.table import COLUMNS
 from paleo_lite.errors import BadValue, UnknownName

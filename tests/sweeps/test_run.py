@@ -23,9 +23,10 @@ import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.distributed.clusters import cluster_prior
-from paleo_lite.distributed.job import Job, Settings
+from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.links import flat_topology, link_rate
 from paleo_lite.distributed.scale import scale
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.distributed.table import ScaleRow
 from paleo_lite.errors import BadFile, BadValue, Interrupted, MissingExtra, SweepStopped, UnknownName
 from paleo_lite.machines import Machine, find_device

@@ -8,7 +8,8 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.calibration.choose import choose_model
-from paleo_lite.distributed.job import ParallelConfig, Settings
+from paleo_lite.distributed.parallel_config import ParallelConfig
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadFile
 from paleo_lite.machines import find_device
 from paleo_lite.timing import RooflineModel

@@ -18,7 +18,7 @@ from streamlit.testing.v1 import AppTest
 import paleo_lite as pl
 from measured import DATA
 from paleo_lite.api.local import advise_local
-from paleo_lite.distributed.job import Settings
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.reporting.local import advice_page
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.units import format_si

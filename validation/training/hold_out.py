@@ -15,11 +15,12 @@ from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.calibration.validate import sharpness
 from paleo_lite.distributed.clusters import EXPECTED, ClusterScores, cluster_prior
-from paleo_lite.distributed.job import Job, Settings
+from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.links import Topology
 from paleo_lite.distributed.parallel_3d import train_3d_parallel
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.scale import predict_step
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.extras import require
 from paleo_lite.files import write_atomically
 from paleo_lite.machines import Machine, find_device

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import paleo_lite as pl
 from paleo_lite.api.scaling import scale_network
-from paleo_lite.distributed.job import ParallelConfig, Settings
+from paleo_lite.distributed.parallel_config import ParallelConfig
+from paleo_lite.distributed.settings import Settings
 
 from ..tables import rows_of
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paleo_lite.distributed.job import ParallelConfig
+from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.errors import BadFile
 
 from ..tables import rows_of

@@ -20,9 +20,11 @@ from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.distributed.clusters import cluster_prior
-from paleo_lite.distributed.job import Job, ParallelConfig, Settings
+from paleo_lite.distributed.job import Job
+from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.scale import predict_step
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.machines.registry import limit_power
 from paleo_lite.timing.workload import TrainingOptions, Workload

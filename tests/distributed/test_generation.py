@@ -9,8 +9,9 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
-from paleo_lite.distributed.job import ParallelConfig, Settings
 from paleo_lite.distributed.links import link_rate
+from paleo_lite.distributed.parallel_config import ParallelConfig
+from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import PaleoError
 
 # Published: devices, sequences per batch, tokens in the KV cache, seconds per token; no fit used them. InternLM's

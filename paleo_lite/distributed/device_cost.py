@@ -1,0 +1,369 @@
+"""Cost of one micro-batch of training on one device, from the layers of a network of few blocks.
+
+What a device computes, saves and sends is counted once (`count_network`); its times follow from a time model
+(`CountedNetwork.cost`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..counting import Layer
+from ..counting.kinds import class_of, is_attention, is_grouped_product
+from ..timing import Workload
+from ..timing.expert_kernels import EXPERT_KERNELS, expert_layers
+from ..timing.fine_tuning import find_logits
+from ..timing.memory import Memory
+from ..timing.models import Terms
+from ..timing.training_recipes import QUANTIZATION_BANDWIDTH_SHARE, TRAINING_RECIPES
+from ..timing.training_stack import FUSED_KINDS, stack_constants
+from .job import Job
+from .saved_activations import SavedActivations, saved_activations
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Booleans = NDArray[np.bool_]
+
+Messages = tuple[tuple[float, float], ...]
+"""Pairs of a share of an all-reduce and its bytes; an all-gather or a reduce-scatter is half an all-reduce."""
+
+
+class DeviceCost(NamedTuple):
+    """Cost of one micro-batch on one device, for a block or for the layers outside blocks (embedding, head).
+
+    Attributes
+    ----------
+    forward_s, backward_s, update_s : float
+        Time of the passes.
+    attention_scores_s : float
+        Part of the forward pass that Megatron-LM's selective recomputation repeats: the attention scores and their
+        softmax.
+    unsaved_s, saved_bytes : float
+        Part of the forward pass that PyTorch's selective checkpointing repeats, and bytes of the results that it saves:
+        those of attention and of every second product.
+    forward_messages, backward_messages : tuple of (float, float)
+        Communication between tensor-parallel devices, see `Messages`.
+    parameter_bytes, gradient_bytes, optimizer_bytes, activation_bytes, logits_bytes, workspace_bytes : float
+        Memory by part.
+    attention_s, attention_backward_s : float
+        Part of the forward and of the backward pass that attention takes.
+    ring_bytes : float
+        Keys and values of one device, which context parallelism passes around the ring.
+    routed_bytes : float
+        Bytes of the rows sent to experts and back in a forward pass, a row per token and expert.
+    routings : float
+        Number of these exchanges.
+    expert_gathered_bytes : float
+        Bytes that devices which divide the same experts have together, of all gathers and scatters of a forward pass.
+    expert_gradient_bytes : float
+        Part of `gradient_bytes` that belongs to experts.
+    freed_bytes : float or array, shape (modules,)
+        Part of `activation_bytes` that recomputation of each of `RECOMPUTE_MODULES` frees, in a tuned stack.
+    repeated_s : float or array, shape (modules,)
+        Part of the forward pass that it repeats.
+    """
+
+    forward_s: float
+    backward_s: float
+    attention_scores_s: float
+    unsaved_s: float
+    saved_bytes: float
+    update_s: float
+    forward_messages: Messages
+    backward_messages: Messages
+    parameter_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    activation_bytes: float
+    logits_bytes: float
+    workspace_bytes: float
+    attention_s: float
+    attention_backward_s: float
+    ring_bytes: float
+    routed_bytes: float
+    routings: float
+    expert_gathered_bytes: float
+    expert_gradient_bytes: float
+    freed_bytes: Any = 0.0
+    repeated_s: Any = 0.0
+
+
+_MESSAGES = ("forward_messages", "backward_messages")
+
+NO_COST = DeviceCost(**{name: () if name in _MESSAGES else 0.0 for name in DeviceCost._fields})  # type: ignore[arg-type]
+
+STATE_FIELDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "update_s")
+"""Fields of a cost that its parameters determine."""
+
+
+def subtract_costs(total: DeviceCost, part: DeviceCost) -> DeviceCost:
+    """Return the cost of `total` minus that of `part`.
+
+    Of the messages, the first one and those at the end belong to `part`.
+    """
+    difference = {}
+    for name in DeviceCost._fields:
+        in_total, in_part = getattr(total, name), getattr(part, name)
+        if name in _MESSAGES:
+            difference[name] = in_total[1 : 1 + len(in_total) - len(in_part)]
+        else:
+            difference[name] = in_total - in_part
+    return DeviceCost(**difference)
+
+
+def average_costs(weighted_costs: Sequence[tuple[float, DeviceCost]]) -> DeviceCost:
+    """Return the weighted mean of costs; weights scale the number of messages, not their size."""
+    if len(weighted_costs) == 1:
+        return weighted_costs[0][1]
+    mean: dict[str, Any] = {}
+    for name in DeviceCost._fields:
+        if name in _MESSAGES:
+            mean[name] = tuple(
+                (weight * share, size) for weight, cost in weighted_costs for share, size in getattr(cost, name)
+            )
+        else:
+            mean[name] = sum(weight * getattr(cost, name) for weight, cost in weighted_costs)
+    return DeviceCost(**mean)
+
+
+# What a micro-batch does, apart from its times ------------------------------------------------------------------------
+
+
+class StackKernels(NamedTuple):
+    """Kernels of a tuned stack.
+
+    Attributes
+    ----------
+    recipe : str or None
+        Recipe of products whose tensors are quantized by kernels of their own; None for bf16.
+    experts : str
+        Implementation of grouped products, one of `EXPERT_KERNELS`; empty without experts.
+    """
+
+    recipe: str | None
+    experts: str
+
+    @property
+    def fuse_activation(self) -> bool:
+        """Whether products of experts contain their activation function and the quantization of its result."""
+        return bool(self.experts) and EXPERT_KERNELS[self.experts].fuses_activation
+
+    @property
+    def launches_per_expert(self) -> int:
+        """Kernels that one product of one expert launches; 0 if a kernel serves all experts."""
+        if not self.experts or not EXPERT_KERNELS[self.experts].is_per_expert:
+            return 0
+        return 1 if self.recipe is None else TRAINING_RECIPES[self.recipe].expert_kernels
+
+
+class _StackCounts(NamedTuple):
+    """What a tuned stack changes: layers with kernels, shape (layers,), launches, quantized numbers, saved tensors."""
+
+    kernels: StackKernels
+    has_kernel: Booleans
+    launches: Floats
+    quantized_inputs: float
+    quantized_gradients: float
+    saved: SavedActivations
+
+
+class CountedNetwork(NamedTuple):
+    """What one micro-batch of a network of few blocks computes, saves and sends on one device.
+
+    Attributes
+    ----------
+    workload : Workload
+    counted : DeviceCost
+        Its cost, without times and without what a tuned stack changes.
+    is_attention, is_score : ndarray of bool, shape (layers,)
+        Layers that are attention, and that read or write attention scores.
+    unsaved_shares : ndarray, shape (layers,)
+        Share of the results that PyTorch's selective checkpointing computes again.
+    stack : _StackCounts or None
+        None without a tuned stack.
+    """
+
+    workload: Workload
+    counted: DeviceCost
+    is_attention: Booleans
+    is_score: Booleans
+    unsaved_shares: Floats
+    stack: _StackCounts | None = None
+
+    def cost(self, terms: Terms, job: Job) -> DeviceCost:
+        """Return the cost with the times of a time model."""
+        forward = terms.seconds_of("forward")
+        backward = terms.seconds_of("backward_data", "backward_weight")
+        cost = self.counted
+        inputs_s = gradients_s = 0.0
+        if self.stack is not None:
+            launches_s = self.stack.launches * _launch_s(job)
+            forward = forward * self.stack.has_kernel + launches_s
+            backward = backward * self.stack.has_kernel + 2 * launches_s
+            quantize_s = _quantize_s(self.stack.kernels.recipe, job)
+            inputs_s, gradients_s = (
+                self.stack.quantized_inputs * quantize_s,
+                self.stack.quantized_gradients * quantize_s,
+            )
+            saved = self.stack.saved
+            cost = cost._replace(
+                activation_bytes=saved.total_bytes,
+                freed_bytes=np.array(saved.freed_bytes),
+                repeated_s=saved.repeated_layers @ forward,
+            )
+        return cost._replace(
+            forward_s=float(forward.sum()) + inputs_s,
+            backward_s=float(backward.sum()) + gradients_s,
+            update_s=float(terms.seconds_of("update").sum()),
+            attention_scores_s=float(forward[self.is_score].sum()),
+            unsaved_s=float(self.unsaved_shares @ forward),
+            attention_s=float(forward[self.is_attention].sum()),
+            attention_backward_s=float(backward[self.is_attention].sum()),
+        )
+
+
+def _launch_s(job: Job) -> float:
+    """Return the time that a kernel of one expert takes beside its work; a bound has none."""
+    return (job.stack_constants or stack_constants()).expert_launch_s if job.model.is_forecast else 0.0
+
+
+def _quantize_s(recipe: str | None, job: Job) -> float:
+    """Return the time in which one number is quantized for all its uses."""
+    if recipe is None:
+        return 0.0
+    share = QUANTIZATION_BANDWIDTH_SHARE if job.model.is_forecast else 1.0
+    return TRAINING_RECIPES[recipe].quantized_bytes / (job.machine.device.bandwidth_bytes_per_s * share)
+
+
+_ALL_REDUCE_SHARES = {
+    "copy": {"backward": 1.0},
+    "sum": {"forward": 1.0},
+    "gather": {"forward": 0.5, "backward": 0.5},
+    "scatter": {"forward": 0.5, "backward": 0.5},
+}
+"""Communication of a tensor-parallel exchange layer per pass, as shares of an all-reduce."""
+
+
+def count_network(workload: Workload, memory: Memory, element_bytes: int) -> CountedNetwork:
+    """Count what a small network does in a micro-batch.
+
+    Parameters
+    ----------
+    workload : Workload
+        One micro-batch.
+    memory : Memory
+        Its peak memory.
+    element_bytes : int
+        Bytes of an element of an activation.
+    """
+    layers = workload.layers
+    keys = workload.network.lengths.keys if workload.network.lengths else 0
+    messages: dict[str, list[tuple[float, float]]] = {"forward": [], "backward": []}
+    routed_bytes = routings = ring_bytes = expert_gradient_bytes = expert_gathered_bytes = 0.0
+    bytes_per_element = workload.batch_size * element_bytes
+    for layer in layers:
+        if layer.kind == "exchange":
+            function = layer.attributes["function"]
+            size = float(max(np.prod(layer.inputs[0]), np.prod(layer.outputs[0]))) * bytes_per_element
+            if function == "all_to_all":
+                routed_bytes += size
+                routings += 1
+            elif function in ("expert_gather", "expert_scatter"):
+                expert_gathered_bytes += size
+            for direction, share in _ALL_REDUCE_SHARES.get(function, {}).items():
+                messages[direction].append((share, size))
+        elif is_attention(layer):
+            ring_bytes += float(np.prod(layer.inputs[1]) + np.prod(layer.inputs[2])) * bytes_per_element
+        elif is_grouped_product(layer):
+            expert_gradient_bytes += float(layer.parameters) * element_bytes
+    saved_shares = _saved_shares(layers)
+    output_elements = np.array([float(np.prod(layer.outputs[0])) for layer in layers])
+    counted = NO_COST._replace(
+        saved_bytes=float(saved_shares @ output_elements) * bytes_per_element,
+        forward_messages=tuple(messages["forward"]),
+        backward_messages=tuple(messages["backward"]),
+        parameter_bytes=memory.parameters_bytes,
+        gradient_bytes=memory.gradients_bytes,
+        optimizer_bytes=memory.optimizer_bytes,
+        activation_bytes=float(memory.activations_bytes),
+        logits_bytes=memory.logits_bytes,
+        workspace_bytes=memory.workspace_bytes,
+        ring_bytes=ring_bytes,
+        routed_bytes=routed_bytes,
+        routings=routings,
+        expert_gathered_bytes=expert_gathered_bytes,
+        expert_gradient_bytes=expert_gradient_bytes,
+    )
+    return CountedNetwork(
+        workload,
+        counted,
+        is_attention=np.array([is_attention(layer) for layer in layers]),
+        is_score=np.array([_is_score_layer(layer, keys) for layer in layers]),
+        unsaved_shares=1 - saved_shares,
+    )
+
+
+def with_stack(network: CountedNetwork, kernels: StackKernels) -> CountedNetwork:
+    """Return a network with the kernels and the saved tensors of a tuned stack."""
+    workload = network.workload
+    has_kernel = np.array([layer.kind not in FUSED_KINDS for layer in workload.layers])
+    launches = np.zeros(len(workload.layers))
+    if kernels.fuse_activation:
+        for first, last in expert_layers(workload.layers):
+            has_kernel[first + 1 : last] = False
+    for index, layer in enumerate(workload.layers):
+        if is_grouped_product(layer):
+            launches[index] = layer.weights[0][0] * kernels.launches_per_expert
+    inputs, gradients = (0.0, 0.0)
+    if kernels.recipe is not None:
+        inputs, gradients = _quantized_elements(workload, kernels.fuse_activation)
+    saved = saved_activations(workload, kernels.recipe)
+    return network._replace(stack=_StackCounts(kernels, has_kernel, launches, inputs, gradients, saved))
+
+
+def _quantized_elements(workload: Workload, fuses_experts: bool) -> tuple[float, float]:
+    """Return the elements of a micro-batch that products quantize: distinct inputs, and gradients of results.
+
+    Parameters
+    ----------
+    fuses_experts : bool
+        Whether the products of experts write the input of the second one, and the gradient of the result of the first
+        one, as narrow numbers.
+    """
+    experts = expert_layers(workload.layers) if fuses_experts else []
+    first_products, second_products = {first for first, _ in experts}, {second for _, second in experts}
+    inputs: dict[tuple[int, ...], float] = {}
+    gradients = 0.0
+    for index, (layer, is_narrow) in enumerate(zip(workload.layers, workload.uses_narrow_products)):
+        if is_narrow and index not in second_products:
+            inputs[layer.parents[:1] + layer.inputs[0]] = float(np.prod(layer.inputs[0]))
+        if is_narrow and index not in first_products:
+            gradients += float(np.prod(layer.outputs[0]))
+    return sum(inputs.values()) * workload.batch_size, gradients * workload.batch_size
+
+
+def _saved_shares(layers: Sequence[Layer]) -> Floats:
+    """Return the share of each layer's results that PyTorch's selective checkpointing saves, shape (layers,).
+
+    torchtitan saves the results of attention and of every second matrix product. As the blocks of a network have an odd
+    number of products in general, this is half of the products on average; the output head is outside the checkpoints.
+    """
+    head = find_logits(layers)
+    shares = np.zeros(len(layers))
+    for index, layer in enumerate(layers):
+        if is_attention(layer):
+            shares[index] = 1.0
+        elif class_of(layer) == "gemm" and layer.weights:
+            shares[index] = 0.0 if index == head else 0.5
+    return shares
+
+
+def _is_score_layer(layer: Layer, keys: int) -> bool:
+    """Return whether a layer reads or writes the attention scores, of shape (..., keys, keys)."""
+    shapes = (*layer.inputs, *layer.outputs)
+    return any(len(shape) == 4 and shape[-2:] == (keys, keys) for shape in shapes)
