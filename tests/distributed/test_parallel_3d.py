@@ -1,6 +1,7 @@
 """3D parallelism: memory and times of Megatron-LM's tables, and exact identities.
 
-Tests: distributed/parallel_3d.py, distributed/blocks.py, distributed/parallel_config.py.
+Tests: distributed/parallel_3d.py, distributed/parallel_layout.py, distributed/parallel_config.py,
+distributed/blocks.py, distributed/stage_memory.py, distributed/stage_communication.py.
 """
 
 from __future__ import annotations
@@ -19,20 +20,14 @@ from paleo_lite.distributed.blocks import StageCost, block_costs
 from paleo_lite.distributed.collectives import point_to_point_time_s, subgroup_topology, topology_all_reduce_s
 from paleo_lite.distributed.device_cost import NO_COST
 from paleo_lite.distributed.job import Job
-from paleo_lite.distributed.parallel_3d import (
-    Layout,
-    ReplicaGroup,
-    _gradient_communication_s,
-    _ring_step_s,
-    _saved_activation_bytes,
-    _stage_transfer_s,
-    micro_batches_in_flight,
-    train_3d_parallel,
-)
+from paleo_lite.distributed.parallel_3d import train_3d_parallel
 from paleo_lite.distributed.parallel_config import ParallelConfig
+from paleo_lite.distributed.parallel_layout import Layout
 from paleo_lite.distributed.pipeline_layout import place_stages
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.settings import Settings
+from paleo_lite.distributed.stage_communication import _ring_step_s, gradient_communication_s, stage_transfer_s
+from paleo_lite.distributed.stage_memory import ReplicaGroup, micro_batches_in_flight, saved_activation_bytes
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel
@@ -464,7 +459,7 @@ def test_a_share_of_the_sharding_inside_a_node_is_not_hidden(nodes: int, exposed
     parameter_bytes, gradient_bytes, micro_batches = 4e9, 8e9, 3
     topology = TWO_NODES if nodes == 2 else parse_topology(NODE)
     layout = Layout(8 * nodes, micro_batches)
-    communication_s, hidden_s = _gradient_communication_s(
+    communication_s, hidden_s = gradient_communication_s(
         topology, [ReplicaGroup(1.0, 8 * nodes, 1)], layout, parameter_bytes, gradient_bytes, 1e9,
         ParallelConfig(sharding="full-shard"), Settings(overlap_efficiency=0.5), exposed_sharding,
     )  # fmt: skip
@@ -482,7 +477,7 @@ def test_a_share_of_the_sharding_inside_a_node_is_not_hidden(nodes: int, exposed
 def test_experts_are_exchanged_where_dense_layers_have_one_replica() -> None:
     """Tensor parallelism over eight devices with two groups of experts: only experts have replicas, four of them."""
     groups = [ReplicaGroup(0.25, 1, 8), ReplicaGroup(0.75, 4, 2)]
-    communication_s, hidden_s = _gradient_communication_s(
+    communication_s, hidden_s = gradient_communication_s(
         parse_topology(NODE), groups, Layout(1, 1), 4e9, 4e9, 0.0, ParallelConfig(sharding="ddp"), Settings(), 0.0
     )
     four_devices = subgroup_topology(parse_topology(NODE), 2, 4)
@@ -494,12 +489,12 @@ def test_no_more_communication_is_hidden_than_there_is_computation() -> None:
     asked = ([ReplicaGroup(1.0, 16, 1)], Layout(16, 4), 4e9, 4e9)
     all_reduce_s = topology_all_reduce_s(TWO_NODES, 4e9)
     settings = Settings(overlap_efficiency=1.0)
-    sharded = _gradient_communication_s(TWO_NODES, *asked, 0.01, ParallelConfig(sharding="full-shard"), settings, 0.0)
+    sharded = gradient_communication_s(TWO_NODES, *asked, 0.01, ParallelConfig(sharding="full-shard"), settings, 0.0)
     assert sharded == (pytest.approx(4 * 1.5 * all_reduce_s), 0.01)
     # Gradients that are exchanged once are hidden by the backward pass of the last micro-batch: 2/3 of 1/4.
-    plain = _gradient_communication_s(TWO_NODES, *asked, 0.01, ParallelConfig(sharding="ddp"), settings, 0.0)
+    plain = gradient_communication_s(TWO_NODES, *asked, 0.01, ParallelConfig(sharding="ddp"), settings, 0.0)
     assert plain == (pytest.approx(all_reduce_s), pytest.approx(0.01 * 2 / 3 / 4))
-    without = _gradient_communication_s(
+    without = gradient_communication_s(
         TWO_NODES, *asked, 1e9, ParallelConfig(sharding="ddp"), Settings(overlap=False), 0.0
     )
     assert without == (pytest.approx(all_reduce_s), 0.0)
@@ -540,7 +535,7 @@ def test_saved_activations_by_hand(options: dict, micro_batches: int, has_loss: 
     config = ParallelConfig(**options)
     stage = StageCost(12 // config.pipeline, block, head if has_loss else NO_COST)
     in_flight = micro_batches_in_flight(config, micro_batches, 0)
-    assert _saved_activation_bytes(stage, config, in_flight, 10.0) == pytest.approx(expected_bytes)
+    assert saved_activation_bytes(stage, config, in_flight, 10.0) == pytest.approx(expected_bytes)
 
 
 def test_the_last_stages_hold_fewer_micro_batches() -> None:
@@ -600,10 +595,10 @@ def test_stages_on_other_nodes_share_the_link_between_nodes() -> None:
     layout = Layout(data=2, micro_batches=8)
     two_nodes = parse_topology(f"{NODE}, 2 nodes @ 25 GB/s")
     assert two_nodes.nodes == 2
-    crossing_s = _stage_transfer_s(two_nodes, config, layout, 1e6)
+    crossing_s = stage_transfer_s(two_nodes, config, layout, 1e6)
     assert crossing_s == pytest.approx(float(point_to_point_time_s(8e6, two_nodes.between)))
     one_node = parse_topology(NODE)
-    inside_s = _stage_transfer_s(one_node, config, layout._replace(data=1), 1e6)
+    inside_s = stage_transfer_s(one_node, config, layout._replace(data=1), 1e6)
     assert inside_s == pytest.approx(float(point_to_point_time_s(1e6, one_node.inside)))
 
 
