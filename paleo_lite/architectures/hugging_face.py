@@ -14,11 +14,11 @@ from typing import Any
 from ..counting import CONSTANT, Layer
 from ..errors import BadDescriptor, BadValue, FactoryFailed
 from ..files import file_exists
+from .config import Config
 from .descriptor import read_bounded
 from .inputs import Input
 from .model_config import DEFAULT_TOKENS, decode_fields, is_known, name_of, read_config, text_lengths
 from .network import LANGUAGE_MODELS, Network, SequenceOptions
-from .tape import Config
 
 _CACHE_ARGUMENTS = ("cache", "past_key_values")
 """Names of the KV cache in ``forward``: since transformers 5.24, and before."""

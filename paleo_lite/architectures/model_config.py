@@ -20,22 +20,23 @@ from ..counting import GENERATION_PHASES, INPUT, Layer
 from ..errors import BadDescriptor, BadValue, FactoryFailed, TraceFailed
 from ..files import file_exists
 from ..units import format_si
+from .blocks.traits import Attention, Block, CompressedAttention, Experts, LatentAttention
+from .config import Config
 from .descriptor import read_bounded
-from .language_models.decoder import add_decoder, count_next_token_parameters
+from .language_models.decoder import Decoder, add_decoder, count_next_token_parameters
 from .language_models.families import FAMILIES, describe_decoder
 from .language_models.family import Family
 from .language_models.guess import NOT_GUESSED, guess_family
 from .language_models.records.vision import describe_tower
-from .language_models.traits import Attention, Block, CompressedAttention, Decoder, Experts, LatentAttention
 from .language_models.vision import VisionTower, resident_weights, tower_layers
 from .locate import cached_name
 from .network import LANGUAGE_MODELS, Lengths, Network, Publication, SequenceOptions
 from .safetensors_file import Stamp, read_tensors, stamp_checkpoint
-from .tape import Config, Tape
+from .tape import Tape
 
 if TYPE_CHECKING:
     from .checkpoint import StoredWeights
-    from .encoder_models.families import EncoderFamily
+    from .encoder_models.family import EncoderFamily
     from .encoder_models.traits import EncoderModel
 
 DEFAULT_TOKENS = 2048
@@ -537,7 +538,7 @@ def text_lengths(
 def _read_model_type(
     config: Config, family: EncoderFamily, image_size: int | None, options: SequenceOptions
 ) -> Network:
-    from .encoder_models.families import describe_encoder
+    from .encoder_models.family import describe_encoder
     from .encoder_models.stack import add_encoder_model, add_encoder_pair
     from .encoder_models.traits import EncoderPair
 
@@ -554,7 +555,7 @@ def _read_model_type(
         raise BadValue(f"{config.where}: {name} reads images, which have no --sequence-length, prefill or decode")
     lengths = Lengths(1, 1) if reads_images else _encoder_lengths(config, family, options)
     model = describe_encoder(family, config, class_name)
-    blocks = 0 if isinstance(model, EncoderPair) else model.blocks.count
+    blocks = 0 if isinstance(model, EncoderPair) else len(model.blocks.blocks)
     tape = Tape(config.where, lengths, _is_fused(config, options), options)
     if isinstance(model, EncoderPair):
         add_encoder_pair(tape, model)
@@ -591,13 +592,13 @@ def _encoder_notes(family: EncoderFamily, options: SequenceOptions, lengths: Len
 
 def _with_blocks(model: EncoderModel, count: int) -> EncoderModel:
     """Return the model with the first blocks of its encoder only."""
-    blocks = msgspec.structs.replace(model.blocks, count=count, windows=model.blocks.windows[:count])
+    blocks = msgspec.structs.replace(model.blocks, blocks=model.blocks.blocks[:count])
     return msgspec.structs.replace(model, blocks=blocks)
 
 
 def _set_image_size(config: Config, family: EncoderFamily, image_size: int) -> None:
     """Replace the image size of a config."""
-    from .encoder_models.families import nested_fields
+    from .encoder_models.family import nested_fields
 
     if family.reads == "images":
         config.fields["image_size"] = image_size
@@ -610,7 +611,7 @@ def _set_image_size(config: Config, family: EncoderFamily, image_size: int) -> N
 
 def _encoder_lengths(config: Config, family: EncoderFamily, options: SequenceOptions) -> Lengths:
     """Return the tokens of a pass."""
-    from .encoder_models.families import nested_fields
+    from .encoder_models.family import nested_fields
 
     name = config.fields["model_type"]
     if family.reads == "text and images":

@@ -1,8 +1,7 @@
-"""Operations of transformers, layer by layer, as an eager framework runs them; and checked access to their configs.
+"""Operations of transformers, layer by layer, as an eager framework runs them.
 
 `Tape` adds to a network the layers that tracing the module of the same name in Hugging Face's ``transformers`` 5 gives.
 In the phases ``prefill`` and ``decode`` keys and values are written to a KV cache, and attention reads them from it.
-`Config` reads sizes and options from a ``config.json``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from math import prod
 from typing import Any
 
 from ..counting import CONSTANT, Shape
-from ..errors import BadDescriptor
 from .builder import Blob, Builder
 from .network import Lengths, SequenceOptions
 
@@ -556,86 +554,3 @@ class Tape(Builder):
         result = self.op(f"{name}.cache", "cache", key, value, out=key_shape, origin="method")
         self.layers[-1] = self.layers[-1]._replace(outputs=(key_shape, value_shape))
         return Blob(key_shape, result.parent), Blob(value_shape, result.parent)
-
-
-class Config:
-    """Checked access to the fields of a ``config.json``; every error names the file and the key.
-
-    Parameters
-    ----------
-    fields : dict
-        The decoded JSON object.
-    where : str
-        Path of the file, for error messages.
-    """
-
-    def __init__(self, fields: dict[str, Any], where: str) -> None:
-        self.fields = fields
-        self.where = where
-
-    def fail(self, problem: str) -> BadDescriptor:
-        """Return the error for a config that cannot be read."""
-        return BadDescriptor(f"{self.where}: {problem}")
-
-    def positive_integer(self, key: str, default: int | None = None) -> int:
-        """Return an integer >= 1; raise if it is missing and has no default."""
-        value = self.fields.get(key)
-        if value is None:
-            if default is None:
-                raise self.fail(f"$.{key} is missing: a config of {self.fields['model_type']} needs it")
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
-            raise self.fail(f"$.{key} must be an integer >= 1 (got {value!r})")
-        return value
-
-    def optional_integer(self, key: str) -> int | None:
-        """Return an integer >= 1, or None where the key is missing or null."""
-        if self.fields.get(key) is None:
-            return None
-        return self.positive_integer(key)
-
-    def boolean(self, key: str, default: bool) -> bool:
-        """Return true or false."""
-        value = self.fields.get(key, default)
-        if not isinstance(value, bool):
-            raise self.fail(f"$.{key} must be true or false (got {value!r})")
-        return value
-
-    def fraction(self, key: str, default: float) -> float:
-        """Return a number from 0 to 1."""
-        value = self.fields.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            raise self.fail(f"$.{key} must be a number from 0 to 1 (got {value!r})")
-        return float(value)
-
-    def number(self, key: str, default: float) -> float:
-        """Return a number above 0, at most 1000, such as the factor of a width."""
-        value = self.fields.get(key)
-        value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1000:
-            raise self.fail(f"$.{key} must be a number above 0, at most 1000 (got {value!r})")
-        return float(value)
-
-    def activation_name(self, key: str, default: str) -> str:
-        """Return the name of an activation function of `ACTIVATIONS`."""
-        value = self.fields.get(key, default)
-        if not isinstance(value, str) or value not in ACTIVATIONS:
-            raise self.fail(f"$.{key} must be one of {', '.join(ACTIVATIONS)} (got {value!r})")
-        return value
-
-    def size_per_head(self, heads_key: str, hidden_size: int, hidden_key: str) -> int:
-        """Return the size per head; raise if the hidden size is not divisible by the number of heads.
-
-        Parameters
-        ----------
-        heads_key : str
-            Key of the number of heads.
-        hidden_size : int
-            Hidden size to divide.
-        hidden_key : str
-            Key of the hidden size, for the error message.
-        """
-        heads = self.positive_integer(heads_key)
-        if hidden_size % heads:
-            raise self.fail(f"$.{hidden_key}, {hidden_size}, is not divisible by $.{heads_key}, {heads}")
-        return hidden_size // heads

@@ -1,8 +1,9 @@
 """Layers, counts and parameters of every encoder and encoder-decoder equal the traced ``transformers`` module.
 
-Tests: architectures/encoder_models/attention.py, architectures/encoder_models/disentangled.py,
-architectures/encoder_models/embeddings.py, architectures/encoder_models/families.py,
-architectures/encoder_models/heads.py, architectures/encoder_models/relative_bias.py,
+Tests: architectures/blocks/disentangled.py, architectures/blocks/relative_bias.py,
+architectures/encoder_models/embeddings.py, architectures/encoder_models/family.py,
+architectures/encoder_models/heads.py, architectures/encoder_models/records/images.py,
+architectures/encoder_models/records/text.py, architectures/encoder_models/records/two_stacks.py,
 architectures/encoder_models/stack.py, architectures/encoder_models/traits.py.
 """
 
@@ -329,7 +330,7 @@ BAD = [
     ("deberta-v2", {"pos_att_type": "c2c"}, r"\$.pos_att_type must hold c2p and p2c \(got 'c2c'\)"),
     ("deberta-v2", {"pos_att_type": 5}, r"\$.pos_att_type must hold c2p and p2c \(got 5\)"),
     ("deberta-v2", {"norm_rel_ebd": []}, r"\$.norm_rel_ebd must be one of 'layer_norm', 'none' \(got \[\]\)"),
-    ("modernbert", {"layer_types": ["full_attention"]}, r"\$.layer_types must be a list of 4 types"),
+    ("modernbert", {"layer_types": ["full_attention"]}, r"\$.layer_types must list the 4 layers"),
     ("deberta-v2", {"conv_kernel_size": 3}, r"\$.conv_kernel_size is 3; DebertaV2 is read with 0 only"),
     ("clip", {"text_config": None}, r"\$.text_config is missing"),
     ("bert", {"architectures": ["BertForMultipleChoice"]}, "BertForTokenClassification or .* is read"),

@@ -11,10 +11,10 @@ import json
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures.config import Config
 from paleo_lite.architectures.hugging_face import BuiltModel
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
-from paleo_lite.architectures.tape import Config
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor, BadValue, FactoryFailed
 

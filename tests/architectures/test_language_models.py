@@ -1,16 +1,14 @@
 """Layers, counts and parameters of every family of language models equal the traced ``transformers`` module.
 
-Tests: architectures/language_models/alternating.py,
-architectures/language_models/attention.py, architectures/language_models/compressed_attention.py,
-architectures/language_models/decoder.py, architectures/language_models/families.py,
-architectures/language_models/family.py, architectures/language_models/records/dense.py,
-architectures/language_models/records/established.py, architectures/language_models/records/gemma.py,
+Tests: architectures/blocks/alternating.py, architectures/blocks/attention.py, architectures/blocks/block.py,
+architectures/blocks/compressed_attention.py, architectures/blocks/feed_forward.py,
+architectures/blocks/head_experts.py, architectures/blocks/hyper_connection.py,
+architectures/blocks/latent_attention.py, architectures/blocks/norms.py, architectures/blocks/recurrence.py,
+architectures/blocks/rotation.py, architectures/blocks/rules.py, architectures/blocks/shared_transformer.py,
+architectures/blocks/state_space.py, architectures/keys.py, architectures/language_models/decoder.py,
+architectures/language_models/families.py, architectures/language_models/family.py,
 architectures/language_models/records/hybrids.py, architectures/language_models/records/mixtures.py,
-architectures/language_models/records/qwen.py, architectures/language_models/recurrence.py,
-architectures/language_models/feed_forward.py, architectures/language_models/head_experts.py,
-architectures/language_models/keys.py, architectures/language_models/shared_transformer.py,
-architectures/language_models/norms.py, architectures/language_models/state_space.py,
-architectures/language_models/traits.py.
+architectures/blocks/traits.py.
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ from typing import NamedTuple
 
 import pytest
 
+from paleo_lite.architectures.blocks.traits import Experts
+from paleo_lite.architectures.config import Config
 from paleo_lite.architectures.hugging_face import cache_argument
 from paleo_lite.architectures.language_models.families import FAMILIES, describe_decoder
-from paleo_lite.architectures.language_models.traits import Experts
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
-from paleo_lite.architectures.tape import Config
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor, BadValue
 

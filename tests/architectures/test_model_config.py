@@ -1,6 +1,6 @@
 """Hugging Face configs: published sizes, the formulas of papers, and invalid configs.
 
-Tests: architectures/tape.py.
+Tests: architectures/config.py, architectures/tape.py.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ import json
 
 import pytest
 
+from paleo_lite.architectures.config import Config
 from paleo_lite.architectures.language_models.records.vision import TOWERS, describe_tower
 from paleo_lite.architectures.language_models.vision import tower_layers
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
-from paleo_lite.architectures.tape import Config
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...counting import CONSTANT
+from ..blocks.norms import add_norm
 from ..builder import Blob
-from ..language_models.norms import add_norm
 from ..tape import Tape
 from .traits import AudioEmbedding, Embedding, ImageEmbedding, TextEmbedding
 

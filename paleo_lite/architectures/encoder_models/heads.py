@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...counting import CONSTANT
+from ..blocks.norms import add_norm
 from ..builder import Blob
-from ..language_models.norms import add_norm
 from ..tape import Tape
 from .traits import (
     Activate,

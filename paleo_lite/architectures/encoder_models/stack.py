@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ...counting import CONSTANT
+from ..blocks.attention import Positions
+from ..blocks.block import add_block
+from ..blocks.disentangled import add_relative_positions
+from ..blocks.norms import add_norm
+from ..blocks.traits import Attention, Block
 from ..builder import Blob
-from ..language_models.norms import add_norm
 from ..network import Lengths
 from ..tape import Tape
-from .attention import (
-    SelfAttentionInputs,
-    add_bias,
-    add_cross_attention,
-    add_cross_bias,
-    add_self_attention,
-    mask_bias,
-)
-from .disentangled import SharedPositions, add_disentangled_attention, add_shared_positions
 from .embeddings import add_embedding
 from .heads import add_head
-from .traits import AudioEmbedding, Blocks, EncoderModel, EncoderPair
+from .traits import AudioEmbedding, EncoderModel, EncoderPair, Stack
 
 
 def add_encoder_model(tape: Tape, model: EncoderModel, root: str = "", head_root: str = "") -> Blob:
@@ -86,79 +83,54 @@ def _add_vector_norm(tape: Tape, blob: Blob, is_written_out: bool) -> Blob:
     return tape.op("pow", "pow", total, origin="function")
 
 
-def _add_blocks(tape: Tape, root: str, blocks: Blocks, x: Blob, memory: Blob | None = None) -> Blob:
+def _add_blocks(tape: Tape, root: str, stack: Stack, x: Blob, memory: Blob | None = None) -> Blob:
     """Add a stack of blocks; with `memory`, the output of an encoder, every block also attends to it."""
-    shared, positions = _add_shared_inputs(tape, root, blocks, x)
-    keys = tape.lengths.keys if blocks.is_causal else x.shape[1]
-    bias = None
-    cross_bias = None
-    names = blocks.names
-    for index in range(blocks.count):
-        name = f"{root}{blocks.name}.{index}"
-        normal = x
-        if blocks.is_pre_norm and (blocks.has_first_norm or index > 0):
-            normal = add_norm(tape, f"{name}.{names.attention_norm}", blocks.norm, x)
-        module = f"{name}.{names.attention}"
-        if index == 0:
-            bias = add_bias(tape, module, blocks, x.shape[1], keys)
-        own = shared[index]
-        if bias is not None:
-            own = own._replace(mask=mask_bias(tape, module, blocks, bias, own.mask))
-        if positions is not None:
-            mixed = add_disentangled_attention(tape, module, blocks, normal, positions)
-        else:
-            mixed = add_self_attention(tape, module, blocks, normal, own)
-        mixed = tape.linear(f"{name}.{names.output}", mixed, blocks.hidden_size, blocks.has_bias)
-        dropout = blocks.attention_output_dropout
-        x = _add_residual(
-            tape, blocks, x, mixed, dropout, f"{name}.{names.attention_dropout}", f"{name}.{names.attention_sum}",
-            f"{name}.{names.attention_norm}",
-        )  # fmt: skip
-        if memory is not None:
-            if index == 0:
-                cross_module = f"{name}.{names.cross_attention}"
-                cross_bias = add_cross_bias(tape, cross_module, blocks, x.shape[1], memory.shape[1])
-            x = _add_cross_part(tape, name, blocks, x, memory, cross_bias)
-        x = _add_feed_forward_part(tape, name, blocks, x)
-    if blocks.final_norm:
-        x = add_norm(tape, f"{root}{blocks.final_norm}", blocks.norm, x)
-    if blocks.final_dropout:
-        x = tape.dropout(f"{root}{blocks.final_dropout}", x, blocks.dropout or 0.0)
+    norm, dropout = stack.blocks[0].norm, stack.blocks[0].dropout
+    shared = _add_shared_inputs(tape, root, stack, x)
+    for index, block in enumerate(stack.blocks):
+        positions = msgspec.structs.replace(shared[_attention(block).window is not None], memory=memory)
+        x = add_block(tape, f"{root}{stack.name}.{index}", block, x, positions)
+    if stack.final_norm:
+        x = add_norm(tape, f"{root}{stack.final_norm}", norm, x)
+    if stack.final_dropout:
+        x = tape.dropout(f"{root}{stack.final_dropout}", x, dropout or 0.0)
     return x
 
 
-def _add_shared_inputs(
-    tape: Tape, root: str, blocks: Blocks, x: Blob
-) -> tuple[list[SelfAttentionInputs], SharedPositions | None]:
-    """Add tensors that all blocks read; return those of each block, and those of disentangled attention."""
+def _attention(block: Block) -> Attention:
+    mixer = block.mixers[0]
+    assert isinstance(mixer, Attention)
+    return mixer
+
+
+def _add_shared_inputs(tape: Tape, root: str, stack: Stack, x: Blob) -> dict[bool, Positions]:
+    """Add tensors that all blocks read; return those of blocks without and with a window."""
     tokens = x.shape[1]
-    if blocks.disentangled is not None:
-        positions = add_shared_positions(tape, root, blocks.disentangled, tokens, blocks.hidden_size)
-        return [SelfAttentionInputs()] * blocks.count, positions
-    windows = blocks.windows or (None,) * blocks.count
+    attention = _attention(stack.blocks[0])
+    if attention.disentangled is not None:
+        relative = add_relative_positions(tape, root, attention.disentangled, tokens, stack.hidden_size)
+        return {False: Positions(relative=relative)}
+    windows = [_attention(block).window for block in stack.blocks]
     ids = None
-    if blocks.rotary_size:
+    if attention.rotary_size:
         ids = tape.op(f"{root}arange", "fill", out=(tokens,), origin="function", function="arange")
         ids = tape.view(root.rstrip("."), ids, (1, tokens), "unsqueeze")
-    mask = None
-    if blocks.is_causal:
-        places = None
-        if blocks.checks_packing and not tape.lengths.uses_cache:
-            places = Blob((1, tokens), CONSTANT)
-        mask = tape.attention_mask(f"{root}{blocks.mask_module}".rstrip("."), places)
-        return [SelfAttentionInputs(mask)] * blocks.count, None
-    if any(window is not None and window < tokens for window in windows):
-        mask = _add_window_mask(tape, root, tokens)
-    tables = {}
-    if ids is not None:
-        for is_windowed in dict.fromkeys(window is not None for window in windows):
-            tables[is_windowed] = tape.rotary_tables(f"{root}rotary_emb", ids, blocks.rotary_size)
-    shared = []
-    for window in windows:
-        is_masked = window is not None and window < tokens
-        own_tables = tables.get(window is not None)
-        shared.append(SelfAttentionInputs(mask if is_masked else None, own_tables))
-    return shared, None
+    masks: dict[int | None, Blob | None] = {}
+    if attention.is_causal:
+        places = Blob((1, tokens), CONSTANT) if stack.checks_packing and not tape.lengths.uses_cache else None
+        masks[None] = tape.attention_mask(f"{root}{stack.mask_module}".rstrip("."), places)
+    short = [window for window in windows if window is not None and window < tokens]
+    if short:
+        masks[short[0]] = _add_window_mask(tape, root, tokens)
+    shared = Positions(masks=masks)
+    by_window = {}
+    for is_windowed in dict.fromkeys(window is not None for window in windows):
+        by_window[is_windowed] = shared
+        if ids is not None:
+            size = attention.rotary_size
+            tables = {size: tape.rotary_tables(f"{root}rotary_emb", ids, size)}
+            by_window[is_windowed] = msgspec.structs.replace(shared, tables=tables)
+    return by_window
 
 
 def _add_window_mask(tape: Tape, root: str, tokens: int) -> Blob:
@@ -187,62 +159,3 @@ def _add_window_mask(tape: Tape, root: str, tokens: int) -> Blob:
         return mask
     zero = tape.op(f"{root}zeros", "fill", out=(), origin="function", function="zeros")
     return tape.op(f"{root}where", "where", mask, zero, origin="function")
-
-
-def _add_residual(
-    tape: Tape, blocks: Blocks, x: Blob, part: Blob, dropout: float | None, dropout_name: str, sum_name: str,
-    norm_name: str,
-) -> Blob:  # fmt: skip
-    """Add the dropout of a part, its addition to the input, and a norm if norms come last."""
-    if dropout is not None:
-        part = tape.dropout(dropout_name, part, dropout, blocks.dropout_origin)
-    x = tape.op(sum_name, "add", part, x)
-    if blocks.is_pre_norm:
-        return x
-    return add_norm(tape, norm_name, blocks.norm, x)
-
-
-def _add_cross_part(tape: Tape, name: str, blocks: Blocks, x: Blob, memory: Blob, bias: Blob | None) -> Blob:
-    """Add attention to an encoder, with its norm and residual addition."""
-    names = blocks.names
-    norm = f"{name}.{names.cross_norm}"
-    normal = add_norm(tape, norm, blocks.norm, x) if blocks.is_pre_norm else x
-    mixed = add_cross_attention(tape, f"{name}.{names.cross_attention}", blocks, normal, memory, bias)
-    mixed = tape.linear(f"{name}.{names.cross_output}", mixed, blocks.hidden_size, blocks.has_bias)
-    dropout = blocks.attention_output_dropout
-    return _add_residual(
-        tape, blocks, x, mixed, dropout, f"{name}.{names.cross_dropout}", f"{name}.{names.cross_sum}", norm
-    )
-
-
-def _add_feed_forward_part(tape: Tape, name: str, blocks: Blocks, x: Blob) -> Blob:
-    """Add the feed-forward layer, with its norm and residual addition."""
-    names = blocks.names
-    norm = f"{name}.{names.norm}"
-    normal = add_norm(tape, norm, blocks.norm, x) if blocks.is_pre_norm else x
-    fed = _add_feed_forward(tape, name, blocks, normal)
-    return _add_residual(tape, blocks, x, fed, blocks.dropout, f"{name}.{names.dropout}", f"{name}.{names.sum}", norm)
-
-
-def _add_feed_forward(tape: Tape, name: str, blocks: Blocks, x: Blob) -> Blob:
-    names = blocks.names
-    size, has_bias = blocks.intermediate_size, blocks.has_feed_forward_bias
-    module = f"{name}.{names.feed_forward}"
-    activation = f"{name}.{names.activation}"
-    if blocks.gating == "packed":
-        packed = tape.linear(f"{name}.{names.up}", x, 2 * size, has_bias)
-        shape = (1, x.shape[1], size)
-        inner, gate = tape.split_tensor(f"{module}.chunk", packed, "chunk", (shape, shape), "method")
-        inner = tape.activation(activation, inner, blocks.activation)
-        inner = tape.op(f"{module}.mul", "mul", inner, gate)
-    elif blocks.gating == "separate":
-        inner = tape.linear(f"{name}.{names.gate}", x, size, has_bias)
-        inner = tape.activation(activation, inner, blocks.activation)
-        up = tape.linear(f"{name}.{names.up}", x, size, has_bias)
-        inner = tape.op(f"{module}.mul", "mul", inner, up)
-    else:
-        inner = tape.linear(f"{name}.{names.up}", x, size, has_bias)
-        inner = tape.activation(activation, inner, blocks.activation)
-    if blocks.inner_dropout is not None:
-        inner = tape.dropout(f"{name}.{names.inner_dropout}", inner, blocks.inner_dropout, blocks.dropout_origin)
-    return tape.linear(f"{name}.{names.down}", inner, blocks.hidden_size, has_bias)

@@ -1,61 +1,44 @@
-"""The layers of a language model that writes text, from the record that describes it."""
+"""A language model that writes text: its record, and its layers around the blocks."""
 
 from __future__ import annotations
 
 import msgspec
 
 from ...counting import CONSTANT
+from ..blocks.alternating import add_alternating_streams, add_mean_of_streams
+from ..blocks.attention import Positions
+from ..blocks.block import add_block
+from ..blocks.hyper_connection import add_final_collapse, add_streams
+from ..blocks.norms import add_norm
+from ..blocks.traits import Attention, Block, CompressedAttention, LatentAttention, NormKind
 from ..builder import Blob
 from ..network import Lengths
 from ..tape import Tape
-from .alternating import (
-    add_alternating_streams,
-    add_correction,
-    add_gated_embedding,
-    add_laurel,
-    add_mean_of_streams,
-    add_prediction,
-)  # fmt: skip
-from .attention import Positions, add_attention, add_latent_attention
-from .compressed_attention import (
-    add_collapse,
-    add_compressed_attention,
-    add_expansion,
-    add_final_collapse,
-    add_streams,
-)  # fmt: skip
-from .feed_forward import add_channel_mix, add_experts, add_feed_forward
-from .norms import add_norm
-from .recurrence import add_linear_recurrence, add_time_mix
-from .shared_transformer import add_shared_transformer
-from .state_space import (
-    add_delta_net,
-    add_kimi_delta,
-    add_mamba,
-    add_mamba2,
-    add_matrix_memory,
-    add_short_convolution,
-)  # fmt: skip
-from .traits import (
-    Alternating,
-    Attention,
-    Block,
-    ChannelMix,
-    CompressedAttention,
-    Decoder,
-    DeltaNet,
-    Experts,
-    HyperConnection,
-    KimiDelta,
-    LatentAttention,
-    LinearRecurrence,
-    Mamba,
-    Mamba2,
-    MatrixMemory,
-    Mixer,
-    ShortConvolution,
-    TimeMix,
-)  # fmt: skip
+
+
+class Decoder(msgspec.Struct, frozen=True, kw_only=True):
+    """A language model that writes text token by token."""
+
+    vocabulary: int
+    hidden_size: int
+    blocks: tuple[Block, ...]
+    root: str = "model"  # name of the module around the blocks in the class with a head
+    block_list: str = "layers"  # name of the list of blocks
+    # Names of modules; an empty `final_norm`: there is none
+    embedding: str = "embed_tokens"
+    final_norm: str = "norm"
+    head: str = "lm_head"
+    norm: NormKind = "rms"  # of the final norm
+    has_embedding_scale: bool = False
+    embedding_norm: str = ""  # name of a layer norm after the embedding; empty without one
+    has_logit_scale: bool = False
+    has_logit_softcap: bool = False
+    learned_positions: int = 0  # rows of the table of learned positions; 0 without one
+    position_embedding: str = "wpe"
+    per_layer_vocabulary: int = 0  # rows of the table of per-layer embeddings; 0: there is none
+    is_tied: bool = False  # whether the head's weight is that of the embedding
+    head_bias: bool = False
+    dropout: float | None = None  # dropout probability of the embedding; None: the model has no such module
 
 
 def add_decoder(tape: Tape, decoder: Decoder, has_head: bool) -> None:
@@ -72,20 +55,12 @@ def add_decoder(tape: Tape, decoder: Decoder, has_head: bool) -> None:
     if connection is not None:
         x = add_streams(tape, root, x, connection.streams)
     alternating = decoder.blocks[0].alternating if decoder.blocks else None
-    has_inputs = decoder.per_layer_vocabulary and any(block.per_layer_input is not None for block in decoder.blocks)
-    per_layer = _add_per_layer_inputs(tape, decoder, root, x) if has_inputs else None
+    if decoder.per_layer_vocabulary and any(block.per_layer_input is not None for block in decoder.blocks):
+        positions = msgspec.structs.replace(positions, per_layer=_add_per_layer_inputs(tape, decoder, root, x))
     if alternating is not None:
         x = add_alternating_streams(tape, root, alternating, x)
     for index, block in enumerate(decoder.blocks):
-        name = _join(root, f"{decoder.block_list}.{index}")
-        if block.alternating is not None:
-            x = _add_alternating_block(tape, name, block, block.alternating, x, positions, per_layer)
-            continue
-        x = _add_block(tape, name, block, x, positions)
-        if block.per_layer_input is not None and per_layer is not None:
-            x = _add_per_layer_input(tape, name, block, x, per_layer)
-        if block.has_output_scale:
-            x = tape.op(f"{name}.mul", "mul", x, Blob((1,), CONSTANT))
+        x = add_block(tape, _join(root, f"{decoder.block_list}.{index}"), block, x, positions)
     if alternating is not None:
         x = add_mean_of_streams(tape, root, alternating, x)
     if connection is not None:
@@ -150,7 +125,7 @@ def _add_embedding(tape: Tape, decoder: Decoder, root: str) -> tuple[Blob, Posit
     for size in dict.fromkeys(attention.rotary_size for attention in rotated):
         if size:
             tables[size] = tape.rotary_tables(_join(root, "rotary_emb"), position_ids, size)
-    return x, Positions(tables, masks, alibi, {}, x)
+    return x, Positions(tables=tables, masks=masks, alibi=alibi, embedding=x)
 
 
 def _attentions(decoder: Decoder) -> list[Attention | LatentAttention | CompressedAttention]:
@@ -168,103 +143,6 @@ def _add_alibi(tape: Tape, root: str, heads: int) -> Blob:
     return tape.op(_join(root, "mul"), "mul", slopes, indices, out=(heads, 1, keys))
 
 
-def _add_block(tape: Tape, name: str, block: Block, x: Blob, positions: Positions) -> Blob:
-    """Add one block."""
-    norms = block.norms
-    if block.hyper_connection is not None:
-        return _add_hyper_block(tape, name, block, block.hyper_connection, x, positions)
-    if not block.mixers:
-        return _add_fed(tape, name, block, x)
-    residual = x
-    if block.shared is not None:
-        x = add_shared_transformer(tape, name, block.shared, block.norm, x, positions)
-        name = f"{name}.{block.shared.rest}"
-    if norms.before_mixer:
-        x = add_norm(tape, f"{name}.{norms.before_mixer}", block.norm, x)
-    normal = x
-    mixed = [_add_mixer(tape, name, mixer, normal, positions) for mixer in block.mixers]
-    output = mixed[0]
-    for other in mixed[1:]:
-        output = tape.op(f"{name}.add", "add", output, other)
-    output = _finish_part(tape, name, block, output, norms.after_mixer)
-    if block.feed_forward is None:
-        return tape.op(f"{name}.add", "add", residual, output)
-    if block.is_parallel:
-        if norms.before_feed_forward:
-            normal = add_norm(tape, f"{name}.{norms.before_feed_forward}", block.norm, residual)
-        fed = _add_part(tape, name, block, normal)
-        fed = _finish_part(tape, name, block, fed, norms.after_feed_forward)
-        both = tape.op(f"{name}.add", "add", output, fed)
-        return tape.op(f"{name}.add", "add", residual, both)
-    return _add_fed(tape, name, block, tape.op(f"{name}.add", "add", residual, output))
-
-
-def _add_hyper_block(
-    tape: Tape, name: str, block: Block, connection: HyperConnection, x: Blob, positions: Positions
-) -> Blob:
-    """Add a block with hyper-connections: each part reads a sum of the streams, and its output goes into all."""
-    norms = block.norms
-    module = f"{name}.{connection.before_mixer}"
-    collapsed, after, matrix = add_collapse(tape, module, connection, x)
-    normal = add_norm(tape, f"{name}.{norms.before_mixer}", block.norm, collapsed)
-    output = _add_mixer(tape, name, block.mixers[0], normal, positions)
-    x = add_expansion(tape, module, output, after, matrix, x)
-    module = f"{name}.{connection.before_feed_forward}"
-    collapsed, after, matrix = add_collapse(tape, module, connection, x)
-    normal = add_norm(tape, f"{name}.{norms.before_feed_forward}", block.norm, collapsed)
-    output = _add_part(tape, name, block, normal)
-    return add_expansion(tape, module, output, after, matrix, x)
-
-
-def _add_alternating_block(
-    tape: Tape, name: str, block: Block, alternating: Alternating, x: Blob, positions: Positions,
-    per_layer: Blob | None,
-) -> Blob:  # fmt: skip
-    """Add a block of Gemma 3n: predict all streams, compute one, correct the others, and add the embedding."""
-    norms, module = block.norms, f"{name}.{alternating.module}"
-    predicted, active = add_prediction(tape, module, alternating, x)
-    normal = add_norm(tape, f"{name}.{norms.before_mixer}", block.norm, active)
-    residual = add_laurel(tape, f"{name}.{alternating.laurel}", alternating, normal)
-    output = _add_mixer(tape, name, block.mixers[0], normal, positions)
-    output = _finish_part(tape, name, block, output, norms.after_mixer)
-    output = tape.op(f"{name}.add", "add", active, output)
-    output = tape.op(f"{name}.add", "add", output, residual)
-    output = tape.op(f"{name}.div", "div", output)
-    output = _add_fed(tape, name, block, output)
-    corrected = add_correction(tape, module, alternating, predicted, output, active)
-    part = block.per_layer_input
-    if part is None or per_layer is None:
-        return corrected
-    return add_gated_embedding(tape, name, part, corrected, per_layer, alternating.module)
-
-
-def _add_fed(tape: Tape, name: str, block: Block, x: Blob) -> Blob:
-    """Add the feed-forward part of a block, with its norms, to its input."""
-    norms = block.norms
-    residual = x
-    if norms.before_feed_forward:
-        x = add_norm(tape, f"{name}.{norms.before_feed_forward}", block.norm, x)
-    fed = _add_part(tape, name, block, x)
-    if block.side_experts is not None:
-        fed = _add_side_experts(tape, name, block, residual, x, fed)
-    fed = _finish_part(tape, name, block, fed, norms.after_feed_forward)
-    return tape.op(f"{name}.add", "add", residual, fed)
-
-
-def _add_side_experts(tape: Tape, name: str, block: Block, x: Blob, normal: Blob, fed: Blob) -> Blob:
-    """Add the experts beside the feed-forward part, which makes `fed` of `normal`; return the sum of both."""
-    side = block.side_experts
-    assert side is not None
-    if side.other_norm_after:
-        fed = add_norm(tape, f"{name}.{side.other_norm_after}", block.norm, fed)
-    read = add_norm(tape, f"{name}.{side.norm_before}", block.norm, x) if side.norm_before else normal
-    routed_by = x if side.norm_before else None
-    routed = add_experts(tape, _join(name, side.experts.module), side.experts, read, routed_by)
-    if side.norm_after:
-        routed = add_norm(tape, f"{name}.{side.norm_after}", block.norm, routed)
-    return tape.op(f"{name}.add", "add", fed, routed)
-
-
 def _add_per_layer_inputs(tape: Tape, decoder: Decoder, root: str, x: Blob) -> Blob:
     """Add the per-layer embeddings of all blocks: a table, and a projection of the embedding (Gemma 3n)."""
     inputs = [block.per_layer_input for block in decoder.blocks if block.per_layer_input is not None]
@@ -279,67 +157,6 @@ def _add_per_layer_inputs(tape: Tape, decoder: Decoder, root: str, x: Blob) -> B
     projected = add_norm(tape, _join(root, "per_layer_projection_norm"), "rms", projected)
     both = tape.op(_join(root, "add"), "add", projected, read, out=projected.shape)
     return tape.op(_join(root, "mul"), "mul", both)
-
-
-def _add_per_layer_input(tape: Tape, name: str, block: Block, x: Blob, per_layer: Blob) -> Blob:
-    """Add the gate that puts the embedding of a block into the residual stream."""
-    part = block.per_layer_input
-    assert part is not None
-    own = tape.view(name, per_layer, (1, x.shape[1], part.size), "getitem", "slice")
-    gate = tape.linear(f"{name}.per_layer_input_gate", x, part.size, bias=False)
-    gate = tape.activation(f"{name}.act_fn", gate, part.activation)
-    gated = tape.op(f"{name}.mul", "mul", gate, own)
-    output = tape.linear(f"{name}.per_layer_projection", gated, x.shape[-1], bias=False)
-    output = add_norm(tape, f"{name}.post_per_layer_input_norm", block.norm, output)
-    return tape.op(f"{name}.add", "add", x, output)
-
-
-def _finish_part(tape: Tape, name: str, block: Block, output: Blob, norm: str) -> Blob:
-    """Add the layers between a mixer or a feed-forward part and its residual addition."""
-    if norm:
-        output = add_norm(tape, f"{name}.{norm}", block.norm, output)
-    if block.dropout is not None:
-        output = tape.dropout(f"{name}.dropout", output, block.dropout)
-    if block.has_residual_scale:
-        output = tape.op(f"{name}.mul", "mul", output)
-    return output
-
-
-def _add_mixer(tape: Tape, block: str, mixer: Mixer, x: Blob, positions: Positions) -> Blob:
-    name = f"{block}.{mixer.module}"
-    if isinstance(mixer, Attention):
-        return add_attention(tape, name, mixer, x, positions)
-    if isinstance(mixer, LatentAttention):
-        return add_latent_attention(tape, name, mixer, x, positions)
-    if isinstance(mixer, CompressedAttention):
-        return add_compressed_attention(tape, name, mixer, x, positions)
-    if isinstance(mixer, Mamba):
-        return add_mamba(tape, name, mixer, x)
-    if isinstance(mixer, Mamba2):
-        return add_mamba2(tape, name, mixer, x)
-    if isinstance(mixer, KimiDelta):
-        return add_kimi_delta(tape, name, mixer, x)
-    if isinstance(mixer, LinearRecurrence):
-        return add_linear_recurrence(tape, name, mixer, x)
-    if isinstance(mixer, MatrixMemory):
-        return add_matrix_memory(tape, name, mixer, x)
-    if isinstance(mixer, TimeMix):
-        return add_time_mix(tape, name, mixer, x)
-    if isinstance(mixer, ShortConvolution):
-        return add_short_convolution(tape, name, mixer, x)
-    assert isinstance(mixer, DeltaNet)
-    return add_delta_net(tape, name, mixer, x)
-
-
-def _add_part(tape: Tape, block_name: str, block: Block, x: Blob) -> Blob:
-    part = block.feed_forward
-    assert part is not None
-    name = f"{block_name}.{part.module}" if part.module else block_name
-    if isinstance(part, Experts):
-        return add_experts(tape, name, part, x)
-    if isinstance(part, ChannelMix):
-        return add_channel_mix(tape, name, part, x)
-    return add_feed_forward(tape, name, part, x)
 
 
 def _add_logits(tape: Tape, decoder: Decoder, x: Blob) -> None:

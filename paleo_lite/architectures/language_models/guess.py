@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..tape import ACTIVATIONS, Config
-from .family import DEEPSEEK_SHARED, NEXT_TOKEN, STANDARD_EXPERTS, Family, Fields
-from .keys import (
+from ..blocks.traits import DeltaNet, Mamba2
+from ..config import Config
+from ..keys import (
     Activation,
     All,
     Both,
     CountOf,
     EveryNth,
+    Fields,
     FirstFlag,
     Fraction,
     From,
@@ -28,9 +29,12 @@ from .keys import (
     Multiple,
     Not,
     Numbered,
+    Record,
     RotarySize,
     When,
 )  # fmt: skip
+from ..tape import ACTIVATIONS
+from .family import DEEPSEEK_SHARED, NEXT_TOKEN, Family
 
 _HIDDEN = "hidden_size n_embd d_model"
 _HEADS = "num_attention_heads n_head n_heads num_heads"
@@ -149,7 +153,7 @@ def _experts(config: Config) -> dict[str, Any]:
         return {}
     is_sigmoid = config.fields.get("scoring_func", config.fields.get("score_func")) == "sigmoid"
     experts: dict[str, Any] = {
-        **STANDARD_EXPERTS, "count": Integer(_EXPERTS), "active": Integer(_ACTIVE), "inner_size": Integer(_EXPERT_SIZE),
+        "count": Integer(_EXPERTS), "active": Integer(_ACTIVE), "inner_size": Integer(_EXPERT_SIZE),
         "activation": Activation((), str(_feed_forward(config)["activation"].read(config))),
         "is_normalised": FirstFlag("norm_topk_prob", True), "groups": Integer("n_group", 1),
     }  # fmt: skip
@@ -177,23 +181,23 @@ def _other_mixer(config: Config) -> dict[str, Any]:
     attends: Layers = Listed("full_attention attention sliding_attention", otherwise=_attention_layers(config))
     if _first(config, "linear_num_value_heads"):
         return {
-            "delta_net": {
+            "other": Record(DeltaNet, {
                 "key_heads": Integer("linear_num_key_heads", 16), "value_heads": Integer("linear_num_value_heads"),
                 "key_size": Integer("linear_key_head_dim", 128), "value_size": Integer("linear_value_head_dim", 128),
                 "convolution": Integer("linear_conv_kernel_dim", 4),
-            },
+            }),
             "attends": attends,
         }  # fmt: skip
     if _first(config, "mamba_n_heads", "mamba_num_heads"):
         size = _first(config, "mamba_head_dim")
         return {
-            "mamba2": {
+            "other": Record(Mamba2, {
                 "heads": Integer("mamba_n_heads mamba_num_heads"),
                 "head_size": Integer(size) if size else HeadsOf("mamba_d_head", "", "mamba_n_heads"),
                 "groups": Integer("mamba_n_groups n_groups", 1),
                 "state_size": Integer("mamba_d_state ssm_state_size", 128),
                 "convolution": Integer("mamba_d_conv conv_kernel", 4), "module": "mamba",
-            },
+            }),
             "attends": attends,
         }  # fmt: skip
     return {}

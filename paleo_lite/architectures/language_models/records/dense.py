@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
+from ...blocks.traits import Norms, Projections
+from ...keys import Activation, Choice, EveryNth, Flag, Fraction, HeadSize, Integer, Listed, Multiple, Not, RotarySize
 from ..family import BIASED, NEXT_TOKEN, POST_NORMS, QWEN_WINDOW, Family
-from ..keys import (
-    Activation,
-    Choice,
-    EveryNth,
-    Flag,
-    Fraction,
-    HeadSize,
-    Integer,
-    Listed,
-    Multiple,
-    Not,
-    RotarySize,
-)  # fmt: skip
-from ..traits import Norms, Projections
 
 _WIDE_HEADS = {"head_size": HeadSize(128), "rotary_size": RotarySize(head_size=HeadSize(128))}
 _ONE_BIAS = {"bias": Flag("use_bias"), "output_bias": Flag("use_bias")}

@@ -7,6 +7,29 @@ same names, with which tests compare every family.
 
 from __future__ import annotations
 
+from ...blocks.traits import Norms, Projections
+from ...keys import (
+    Activation,
+    All,
+    Both,
+    Choice,
+    EveryNth,
+    FalconHeads,
+    Flag,
+    Fraction,
+    From,
+    HeadSize,
+    Integer,
+    IsSet,
+    KeyValueHeads,
+    Listed,
+    Multiple,
+    Not,
+    Numbered,
+    RotarySize,
+    Sum,
+    When,
+)  # fmt: skip
 from ..family import (
     BIASED,
     CONV1D_PART,
@@ -22,31 +45,6 @@ from ..family import (
     TWO_LAYER,
     Family,
 )  # fmt: skip
-from ..keys import (
-    Activation,
-    All,
-    Both,
-    CeilOf,
-    Choice,
-    EveryNth,
-    FalconHeads,
-    Flag,
-    Fraction,
-    From,
-    HeadSize,
-    HeadsOf,
-    Integer,
-    IsSet,
-    KeyValueHeads,
-    Listed,
-    Multiple,
-    Not,
-    Numbered,
-    RotarySize,
-    Sum,
-    When,
-)  # fmt: skip
-from ..traits import Norms, Projections
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(name="Llama", attention=BIASED, feed_forward={"bias": Flag("mlp_bias")}),
@@ -303,99 +301,6 @@ FAMILIES: dict[str, Family] = {
             "dropout": Fraction("attn_pdrop", 0.1), "bias": True, "output_bias": True,
         },
         feed_forward=CONV1D_PART,
-    ),
-    "mamba": Family(
-        name="Mamba", positions="", longest=None, attends=All(False), feeds=All(False),
-        decoder={"root": "backbone", "embedding": "embeddings", "final_norm": "norm_f",
-                 "is_tied": Flag("tie_word_embeddings", True)},
-        block={"norms": Norms(before_mixer="norm")},
-        mamba={
-            "inner_size": Multiple("intermediate_size d_inner", Integer("expand", 2), "hidden_size"),
-            "state_size": Integer("state_size", 16), "convolution": Integer("conv_kernel", 4),
-            "step_rank": CeilOf("time_step_rank", "hidden_size", 16), "bias": Flag("use_bias"),
-            "convolution_bias": Flag("use_conv_bias", True),
-        },
-    ),
-    "mamba2": Family(
-        name="Mamba2", positions="", longest=None, attends=All(False), feeds=All(False),
-        decoder={"root": "backbone", "embedding": "embeddings", "final_norm": "norm_f"},
-        block={"norms": Norms(before_mixer="norm")},
-        mamba2={
-            "heads": Integer("num_heads", 128), "head_size": Integer("head_dim", 64), "groups": Integer("n_groups", 8),
-            "state_size": Integer("state_size", 128), "convolution": Integer("conv_kernel", 4),
-            "chunk": Integer("chunk_size", 256), "bias": Flag("use_bias"),
-            "convolution_bias": Flag("use_conv_bias", True),
-        },
-    ),
-    "jamba": Family(
-        name="Jamba", longest=262144, decoder={"final_norm": "final_layernorm"},
-        attends=EveryNth(Integer("attn_layer_period", 8), Integer("attn_layer_offset", 4)),
-        attention={"rotary_size": 0}, block={"norms": Norms(before_feed_forward="pre_ff_layernorm")},
-        mamba={
-            "inner_size": Multiple("", Integer("mamba_expand", 2), "hidden_size"),
-            "state_size": Integer("mamba_d_state", 16), "convolution": Integer("mamba_d_conv", 4),
-            "step_rank": CeilOf("mamba_dt_rank", "hidden_size", 16), "bias": Flag("mamba_proj_bias"),
-            "convolution_bias": Flag("mamba_conv_bias", True), "has_norms": True, "module": "mamba",
-        },
-        feed_forward={"module": "feed_forward"},
-        experts={
-            "module": "feed_forward", "router": "router", "count": Integer("num_experts", 16),
-            "active": Integer("num_experts_per_tok", 2), "inner_size": Integer("intermediate_size"),
-            "is_normalised": False,
-        },
-        sparse=EveryNth(Integer("expert_layer_period", 2), Integer("expert_layer_offset", 1)),
-    ),
-    "falcon_h1": Family(
-        name="FalconH1", longest=8192, decoder={"final_norm": "final_layernorm", "has_embedding_scale": True,
-                                                "has_logit_scale": True},
-        has_both_mixers=True, attention=BIASED,
-        block={"norms": Norms(before_feed_forward="pre_ff_layernorm")},
-        feed_forward={"module": "feed_forward", "bias": Flag("mlp_bias")},
-        mamba2={
-            "heads": Integer("mamba_n_heads", 128), "head_size": HeadsOf("mamba_d_head", "mamba_d_ssm",
-            "mamba_n_heads"),
-            "groups": Integer("mamba_n_groups", 1), "state_size": Integer("mamba_d_state", 256),
-            "convolution": Integer("mamba_d_conv", 4), "chunk": Integer("mamba_chunk_size", 256),
-            "bias": Flag("mamba_proj_bias"), "convolution_bias": Flag("mamba_conv_bias", True),
-            "has_norm": Flag("mamba_rms_norm"), "module": "mamba",
-        },
-    ),
-    "granitemoehybrid": Family(
-        name="GraniteMoeHybrid", longest=131072,
-        attends=Listed("attention full_attention", otherwise=All(False)),
-        attention={**BIASED, "rotary_size": Choice(
-            "position_embedding_type", {"rope": RotarySize(), None: 0, "nope": 0}, None)},
-        block={"has_residual_scale": True}, decoder={"has_embedding_scale": True, "has_logit_scale": True},
-        feed_forward={"module": "shared_mlp", "packed": "input_linear", "down": "output_linear",
-                      "inner_size": Integer("shared_intermediate_size", 1024)},
-        mamba2={
-            "heads": Integer("mamba_n_heads", 128), "head_size": HeadsOf("mamba_d_head", "", "mamba_n_heads"),
-            "groups": Integer("mamba_n_groups", 1), "state_size": Integer("mamba_d_state", 256),
-            "convolution": Integer("mamba_d_conv", 4), "chunk": Integer("mamba_chunk_size", 256),
-            "bias": Flag("mamba_proj_bias"), "convolution_bias": Flag("mamba_conv_bias", True), "module": "mamba",
-        },
-        experts={
-            **LOCAL_EXPERTS, "module": "block_sparse_moe", "router": "router", "scoring": "softmax_of_chosen",
-            "is_normalised": False,
-        },
-        shared={}, sparse=When(IsSet("num_local_experts", 8, (None, 0))),
-    ),
-    "qwen3_next": Family(
-        name="Qwen3Next", longest=262144,
-        block={"norm": "rms_one_plus"}, decoder={"norm": "rms_one_plus"},
-        attends=Listed("full_attention", otherwise=EveryNth(Integer("full_attention_interval", 4))),
-        attention={
-            **BIASED, "query_key_norm": "per_head", "norm": "rms_one_plus", "has_output_gate": True,
-            "head_size": HeadSize(256), "rotary_size": RotarySize(0.25, HeadSize(256)),
-        },
-        delta_net={
-            "key_heads": Integer("linear_num_key_heads", 16), "value_heads": Integer("linear_num_value_heads", 32),
-            "key_size": Integer("linear_key_head_dim", 128), "value_size": Integer("linear_value_head_dim", 128),
-            "convolution": Integer("linear_conv_kernel_dim", 4),
-        },
-        experts={"has_shared_gate": True, "is_normalised": Flag("norm_topk_prob", True)},
-        shared={"module": "shared_expert", "inner_size": Integer("shared_expert_intermediate_size")},
-        sparse=Both(EveryNth(Integer("decoder_sparse_step", 1)), Not(Numbered("mlp_only_layers"))),
     ),
     "gpt_neo": Family(
         name="GPTNeo", layer_count="num_layers",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ..family import BIASED, SANDWICH, Family
-from ..keys import (
+from ...blocks.traits import Alternating
+from ...keys import (
     Activation,
     All,
     Choice,
@@ -26,7 +26,7 @@ from ..keys import (
     Uniform,
     When,
 )  # fmt: skip
-from ..traits import Alternating
+from ..family import BIASED, SANDWICH, Family
 
 _ACTIVATION = Activation(("hidden_activation",), "gelu_pytorch_tanh")
 

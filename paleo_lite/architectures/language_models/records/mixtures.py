@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..family import BIASED, DEEPSEEK_EXPERTS, DEEPSEEK_SHARED, LOCAL_EXPERTS, NEXT_TOKEN, POST_NORMS, Family
-from ..keys import (
+from ...blocks.traits import Compression, HyperConnection, Indexer, Norms, Projections
+from ...keys import (
     Activation,
     All,
     Between,
@@ -30,7 +30,7 @@ from ..keys import (
     When,
     Within,
 )  # fmt: skip
-from ..traits import Compression, HyperConnection, Indexer, Norms, Projections
+from ..family import BIASED, DEEPSEEK_EXPERTS, DEEPSEEK_SHARED, LOCAL_EXPERTS, NEXT_TOKEN, POST_NORMS, Family
 
 
 def sparse_from(first: int) -> Layers:

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
+from ...blocks.traits import DeltaNet
+from ...keys import Both, EveryNth, HeadSize, Integer, Not, Numbered, RotarySize, record
 from ..family import BIASED, Family
-from ..keys import Both, EveryNth, HeadSize, Integer, Listed, Not, Numbered, RotarySize
-from .established import FAMILIES as ESTABLISHED
+from .hybrids import DELTA_NET, QWEN_ATTENDS, QWEN_ATTENTION
+from .hybrids import FAMILIES as HYBRIDS
 
 _VISION_LANGUAGE = {"root": "model.language_model"}
 
 _QWEN3_5 = Family(
     name="Qwen3_5", model_class="Qwen3_5TextModel", longest=32768,
     block={"norm": "rms_one_plus"}, decoder={"norm": "rms_one_plus"},
-    attends=Listed("full_attention", otherwise=EveryNth(Integer("full_attention_interval", 4))),
-    attention={
-        **BIASED, "query_key_norm": "per_head", "norm": "rms_one_plus", "has_output_gate": True,
-        "head_size": HeadSize(256), "rotary_size": RotarySize(0.25, HeadSize(256)),
-    },
-    delta_net={
-        "key_heads": Integer("linear_num_key_heads", 16), "value_heads": Integer("linear_num_value_heads", 32),
-        "key_size": Integer("linear_key_head_dim", 128), "value_size": Integer("linear_value_head_dim", 128),
-        "convolution": Integer("linear_conv_kernel_dim", 4), "has_packed_projections": False,
-    },
+    attends=QWEN_ATTENDS,
+    attention=QWEN_ATTENTION,
+    other=record(DeltaNet, DELTA_NET, has_packed_projections=False),
     next_token="mtp_num_hidden_layers", unread=(("attn_output_gate", (True,)),),
 )  # fmt: skip
 
@@ -44,7 +39,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_text": _QWEN3_5,
     "qwen3_5_moe_text": msgspec.structs.replace(
         _QWEN3_5, name="Qwen3_5Moe", model_class="Qwen3_5MoeTextModel",
-        experts={"has_shared_gate": True, "is_normalised": True}, shared=ESTABLISHED["qwen3_next"].shared,
+        experts={"has_shared_gate": True, "is_normalised": True}, shared=HYBRIDS["qwen3_next"].shared,
     ),
 }  # fmt: skip
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from math import isqrt
 from typing import Any, NamedTuple
 
-from ...tape import Config
-from ..family import Fields
-from ..keys import Activation, HeadSize, Integer, Length, Multiple, Product
+from ...config import Config
+from ...keys import Activation, Fields, HeadSize, Integer, Length, Multiple, Product
 from ..vision import VisionTower
 
 

@@ -41,7 +41,31 @@ def add_zero_bias(tape: Tape, name: str, shape: Shape) -> Blob:
     return tape.op(f"{name}.zeros", "fill", out=shape, origin="function", function="zeros")
 
 
-def add_causal_bias(tape: Tape, name: str, bias: Blob) -> Blob:
+def add_masked_bias(tape: Tape, name: str, bias: Blob, mask: Blob | None, is_causal: bool) -> Blob:
+    """Add the causal mask to the relative bias in a block.
+
+    Parameters
+    ----------
+    name : str
+        Name of the attention module.
+    bias : Blob
+        Relative bias, (1, heads, queries, keys).
+    mask : Blob or None
+        Causal mask, where attention is not one kernel. A fused kernel needs a contiguous bias, masked by the block.
+    is_causal : bool
+        Whether tokens attend to earlier ones only.
+    """
+    _, _, queries, keys = bias.shape
+    if not tape.fused:
+        return bias if mask is None else tape.op(f"{name}.add", "add", bias, mask)
+    if is_causal and queries > 1:
+        bias = _add_causal_bias(tape, name, bias)
+    if queries * keys > 1:
+        bias = tape.view(name, bias, bias.shape, "contiguous", "copy")
+    return bias
+
+
+def _add_causal_bias(tape: Tape, name: str, bias: Blob) -> Blob:
     """Replace the bias of later tokens by a large negative number."""
     queries, keys = bias.shape[-2:]
     rows = _indices(tape, name, (queries, 1))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from ..tape import Config
+from .config import Config
 
 REQUIRED = -1
 """Default of an integer that the config must contain."""
@@ -16,6 +17,32 @@ class Reader(Protocol):
 
     def read(self, config: Config) -> Any:
         """Return the value; raise BadDescriptor if it is missing or malformed."""
+
+
+Fields = Mapping[str, Any]
+"""Fields of a record: constants, readers, and tuples of these."""
+NOTHING: Fields = MappingProxyType({})
+
+
+def read_value(value: Any, config: Config) -> Any:
+    """Return a constant, or what a reader or a tuple of readers reads."""
+    if hasattr(value, "read"):
+        return value.read(config)
+    if isinstance(value, tuple):
+        return tuple([read_value(part, config) for part in value])
+    return value
+
+
+def read_fields(fields: Fields, config: Config) -> dict[str, Any]:
+    """Return the fields with every reader replaced by the value that it reads."""
+    return {name: read_value(value, config) for name, value in fields.items()}
+
+
+def refuse_unread(name: str, unread: tuple[tuple[str, tuple[Any, ...]], ...], config: Config) -> None:
+    """Raise BadDescriptor if a config has other values of some keys than those with which a model type is read."""
+    for key, values in unread:
+        if config.fields.get(key, values[0]) not in values:
+            raise config.fail(f"$.{key} is {config.fields[key]!r}; {name} is read with {values[0]!r} only")
 
 
 class Integer(NamedTuple):
@@ -71,14 +98,17 @@ class FirstFlag(NamedTuple):
 
 
 class Fraction(NamedTuple):
-    """A number from 0 to 1."""
+    """A number from 0 to 1, read from the first of several keys, separated by spaces, that has one."""
 
     key: str
     default: float = 0.0
 
     def read(self, config: Config) -> float:
-        """Return the number."""
-        return config.fraction(self.key, self.default)
+        """Return the number, or the default."""
+        for key in self.key.split():
+            if config.fields.get(key) is not None:
+                return config.fraction(key, self.default)
+        return self.default
 
 
 class Activation(NamedTuple):
@@ -120,8 +150,7 @@ class Choice(NamedTuple):
         if selector not in list(self.values):
             known = ", ".join(repr(value) for value in self.values)
             raise config.fail(f"$.{self.key} must be one of {known} (got {selector!r})")
-        value = self.values[selector]
-        return value.read(config) if hasattr(value, "read") else value
+        return read_value(self.values[selector], config)
 
 
 class IfSet(NamedTuple):
@@ -134,20 +163,26 @@ class IfSet(NamedTuple):
 
     def read(self, config: Config) -> Any:
         """Return the selected value."""
-        selected = self.value if config.fields.get(self.key, self.default) else self.otherwise
-        return selected.read(config) if hasattr(selected, "read") else selected
+        return read_value(self.value if config.fields.get(self.key, self.default) else self.otherwise, config)
 
 
 class Record(NamedTuple):
     """A record, of which readers give the fields."""
 
     kind: type
-    fields: Mapping[str, Any]
+    fields: Fields
 
     def read(self, config: Config) -> Any:
         """Return the record."""
-        values = {name: value.read(config) if hasattr(value, "read") else value for name, value in self.fields.items()}
-        return self.kind(**values)
+        return self.kind(**read_fields(self.fields, config))
+
+
+def record(kind: type, /, *fields: Fields, **more: Any) -> Record:
+    """Return a record with all the fields, of which later ones replace earlier ones."""
+    merged: dict[str, Any] = {}
+    for mapping in (*fields, more):
+        merged.update(mapping)
+    return Record(kind, merged)
 
 
 class Within(NamedTuple):

@@ -28,39 +28,43 @@ def add_feed_forward(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
 def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
     """Add the projections and the activation of one device."""
     hidden_size, inner_size = x.shape[-1], tape.shard_size(part.inner_size)
-    if part.transposed_weights:
-        inner = tape.transposed_linear(f"{name}.{part.up}", x, inner_size)
-        inner = tape.activation(f"{name}.{part.activation_module}", inner, part.activation)
-        output = tape.transposed_linear(f"{name}.{part.down}", inner, hidden_size)
-    elif part.packed:
+    activation = f"{name}.{part.activation_module}"
+    if part.packed:
         both = tape.linear(f"{name}.{part.packed}", x, 2 * inner_size, part.bias)
         if part.adapter_rank is not None:
             both = add_adapter(tape, f"{name}.{part.packed}_adapter_list", x, part.adapter_rank, both)
         halves = tape.split_tensor(f"{name}.chunk", both, "chunk", ((*x.shape[:-1], inner_size),) * 2, "method")
-        gate = tape.activation(f"{name}.{part.activation_module}", halves[0], part.activation)
+        gate = tape.activation(activation, halves[0], part.activation)
         inner = tape.op(f"{name}.mul", "mul", halves[1], gate)
-        output = tape.linear(f"{name}.{part.down}", inner, hidden_size, part.bias)
     elif part.is_gated:
         gate = tape.linear(f"{name}.{part.gate}", x, inner_size, part.bias)
         if part.is_limited:
             gate = tape.op(f"{name}.clamp", "clamp", gate, origin="method")
         if part.has_sparse_activation:
             gate = _cut_off(tape, name, gate)
-        gate = tape.activation(f"{name}.{part.activation_module}", gate, part.activation)
+        gate = tape.activation(activation, gate, part.activation)
         up = tape.linear(f"{name}.{part.up}", x, inner_size, part.bias)
         if part.is_limited:
             up = tape.op(f"{name}.clamp", "clamp", up, origin="method")
         inner = tape.op(f"{name}.mul", "mul", gate, up)
-        if part.inner_norm:
-            inner = add_norm(tape, f"{name}.{part.inner_norm}", "rms", inner)
-        output = tape.linear(f"{name}.{part.down}", inner, hidden_size, part.bias)
     else:
-        inner = tape.linear(f"{name}.{part.up}", x, inner_size, part.bias)
-        inner = tape.activation(f"{name}.{part.activation_module}", inner, part.activation)
-        output = tape.linear(f"{name}.{part.down}", inner, hidden_size, part.bias)
+        inner = _project(tape, part, f"{name}.{part.up}", x, inner_size)
+        inner = tape.activation(activation, inner, part.activation)
+    if part.inner_norm:
+        inner = add_norm(tape, f"{name}.{part.inner_norm}", "rms", inner)
+    if part.inner_dropout is not None:
+        inner = tape.dropout(f"{name}.{part.inner_dropout_module}", inner, part.inner_dropout, part.dropout_origin)
+    output = _project(tape, part, f"{name}.{part.down}", inner, hidden_size)
     if part.dropout is not None:
-        output = tape.dropout(f"{name}.dropout", output, part.dropout)
+        output = tape.dropout(f"{name}.dropout", output, part.dropout, part.dropout_origin)
     return output
+
+
+def _project(tape: Tape, part: FeedForward, name: str, x: Blob, width: int) -> Blob:
+    """Add a projection, whose weight GPT-2 stores transposed."""
+    if part.transposed_weights:
+        return tape.transposed_linear(name, x, width)
+    return tape.linear(name, x, width, part.bias)
 
 
 def add_adapter(tape: Tape, name: str, x: Blob, rank: int, output: Blob) -> Blob:

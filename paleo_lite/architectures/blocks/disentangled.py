@@ -7,28 +7,20 @@ from typing import Any, NamedTuple
 from ...counting import Shape
 from ..builder import Blob
 from ..tape import Tape
-from .traits import Blocks, Disentangled
+from .traits import Attention, Disentangled
 
 
-class SharedPositions(NamedTuple):
-    """Tensors that the attention layers of all blocks read.
+class RelativePositions(NamedTuple):
+    """Tensors that the attention layers of all blocks read."""
 
-    Attributes
-    ----------
-    mask : Blob
-        The padding mask of pairs of tokens, (1, 1, tokens, tokens).
-    distances : Blob or None
-        The relative position of each pair of tokens, (1, tokens, tokens); None without relative positions.
-    table : Blob or None
-        The embedding of relative positions, (2 span, hidden_size).
-    """
-
-    mask: Blob
-    distances: Blob | None = None
-    table: Blob | None = None
+    mask: Blob  # the padding mask of pairs of tokens, (1, 1, tokens, tokens)
+    distances: Blob | None = None  # the relative position of each pair of tokens, (1, tokens, tokens)
+    table: Blob | None = None  # the embedding of relative positions, (2 span, hidden_size)
 
 
-def add_shared_positions(tape: Tape, root: str, part: Disentangled, tokens: int, hidden_size: int) -> SharedPositions:
+def add_relative_positions(
+    tape: Tape, root: str, part: Disentangled, tokens: int, hidden_size: int
+) -> RelativePositions:
     """Add the padding mask, the relative positions and their embedding, once for all blocks."""
     name = f"{root}encoder"
     padding = Blob((1, tokens), _layer_index(tape, f"{root}ones"))
@@ -38,13 +30,13 @@ def add_shared_positions(tape: Tape, root: str, part: Disentangled, tokens: int,
     column = tape.view(name, column, (1, 1, tokens, 1), "unsqueeze")
     mask = tape.op(f"{name}.mul", "mul", row, column, out=(1, 1, tokens, tokens))
     if not part.span:
-        return SharedPositions(mask)
+        return RelativePositions(mask)
     distances = _add_distances(tape, name, part, tokens)
     shape = (2 * part.span, hidden_size)
     table = tape.op(f"{root}{part.table}", "view", out=shape, weights=(shape,), origin="module:LayerNorm")
     if part.has_norm:
         table = tape.layer_norm(f"{root}{part.norm}", table)
-    return SharedPositions(mask, distances, table)
+    return RelativePositions(mask, distances, table)
 
 
 def _layer_index(tape: Tape, name: str) -> int:
@@ -96,12 +88,12 @@ def _add_log_classes(tape: Tape, name: str, distances: Blob) -> Blob:
     return add("where", is_exact, exact, far, origin="function")
 
 
-def add_disentangled_attention(tape: Tape, name: str, blocks: Blocks, x: Blob, shared: SharedPositions) -> Blob:
-    """Add attention in the separate kernels of ``transformers``; return ``(1, tokens, hidden_size)``."""
-    part = blocks.disentangled
-    assert part is not None
-    names = blocks.names
-    heads, size, tokens = blocks.heads, blocks.head_size, x.shape[1]
+def add_disentangled_attention(
+    tape: Tape, name: str, attention: Attention, part: Disentangled, x: Blob, shared: RelativePositions
+) -> Blob:
+    """Add attention in the separate kernels of ``transformers``; return ``(1, tokens, heads * head_size)``."""
+    names = attention.projections
+    heads, size, tokens = attention.heads, attention.head_size, x.shape[1]
     query = _heads_first(tape, name, tape.linear(f"{name}.{names.query}", x, heads * size), heads)
     key = _heads_first(tape, name, tape.linear(f"{name}.{names.key}", x, heads * size), heads)
     value = _heads_first(tape, name, tape.linear(f"{name}.{names.value}", x, heads * size), heads)
@@ -111,14 +103,14 @@ def add_disentangled_attention(tape: Tape, name: str, blocks: Blocks, x: Blob, s
     keys = tape.op(f"{name}.div", "div", keys, scale)
     scores = _product(tape, name, query, keys)
     if shared.table is not None:
-        bias = _position_terms(tape, name, blocks, part, query, key, shared)
+        bias = _position_terms(tape, name, attention, part, query, key, shared)
         scores = tape.op(f"{name}.add", "add", scores, bias)
     scores = tape.view(name, scores, (1, *square))
     mask = tape.view(name, shared.mask, shared.mask.shape, "to_copy", "copy")
     masked = tape.op(f"{name}.logical_not", "logical", mask, no_gradient=True, function="logical_not")
     scores = tape.op(f"{name}.where", "where", scores, masked, origin="method")
     weights = tape.softmax(name, scores)
-    weights = tape.dropout(f"{name}.dropout", weights, blocks.attention_dropout)
+    weights = tape.dropout(f"{name}.dropout", weights, attention.dropout)
     weights = tape.view(name, weights, square)
     mixed = _product(tape, name, weights, value)
     mixed = tape.view(name, mixed, (1, heads, tokens, size))
@@ -152,13 +144,13 @@ def _product(tape: Tape, name: str, left: Blob, right: Blob) -> Blob:
 
 
 def _position_terms(
-    tape: Tape, name: str, blocks: Blocks, part: Disentangled, query: Blob, key: Blob, shared: SharedPositions
+    tape: Tape, name: str, attention: Attention, part: Disentangled, query: Blob, key: Blob, shared: RelativePositions
 ) -> Blob:
     """Add the terms of the scores between contents and positions, and their sum."""
     assert shared.table is not None and shared.distances is not None
     heads, tokens = query.shape[:2]
-    names = blocks.names
-    table = tape.dropout(f"{name}.pos_dropout", shared.table, blocks.dropout or 0.0)
+    names = attention.projections
+    table = tape.dropout(f"{name}.pos_dropout", shared.table, part.dropout)
     distances = tape.view(name, shared.distances, (1, 1, tokens, tokens), "unsqueeze")
     distances = tape.view(name, distances, distances.shape, "to", "copy")
     table = tape.view(name, table, table.shape, "getitem", "slice")

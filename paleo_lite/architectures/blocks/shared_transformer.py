@@ -35,6 +35,7 @@ def add_shared_transformer(
     """
     module = f"{name}.{shared.module}"
     first = len(tape.layers)
+    assert positions.embedding is not None
     shape = (*x.shape[:-1], 2 * x.shape[-1])
     both = tape.op(f"{module}.concat", "concat", x, positions.embedding, out=shape, origin="function")
     both = add_norm(tape, f"{module}.{shared.norms.before_mixer}", norm, both)

@@ -1,0 +1,1 @@
+"""Blocks of transformers: the records that describe one, and the layers that they stand for."""

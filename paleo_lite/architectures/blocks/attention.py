@@ -1,0 +1,350 @@
+"""Multi-head, grouped-query and multi-query attention: to the own sequence, and to the output of an encoder."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...counting import CONSTANT
+from ..builder import Blob
+from ..tape import Tape
+from .disentangled import RelativePositions, add_disentangled_attention
+from .feed_forward import add_adapter
+from .head_experts import add_expert_outputs, add_expert_queries
+from .norms import add_norm
+from .relative_bias import add_masked_bias, add_relative_bias, add_zero_bias
+from .rotation import rotate_complex
+from .traits import Attention
+
+
+class Positions(msgspec.Struct, frozen=True, kw_only=True):
+    """Tensors that the blocks of a model share; created once, before the first block."""
+
+    tables: dict[int, tuple[Blob, Blob]] = {}  # cosines and sines for each size of rotated heads
+    masks: dict[int | None, Blob | None] = {}  # the mask for each window; None where the kernel masks by itself
+    alibi: Blob | None = None  # the bias of the scores, linear in the distance
+    # Keys and values of the last layer of each window that made its own, which later layers reuse.
+    stored: dict[int | None, tuple[Blob, Blob]] = {}
+    biases: dict[str, Blob] = {}  # learned biases of the scores, of self-attention and of attention to an encoder
+    relative: RelativePositions | None = None  # of disentangled attention
+    memory: Blob | None = None  # output of an encoder; a constant in the decode phase
+    embedding: Blob | None = None  # of the tokens, which shared transformers read again (Zamba2)
+    per_layer: Blob | None = None  # per-layer embeddings of all blocks (Gemma 3n)
+
+
+def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, positions: Positions) -> Blob:
+    """Add an attention layer.
+
+    Parameters
+    ----------
+    name : str
+        Name of the attention module.
+    x : Blob
+        Input, ``(1, tokens, hidden_size)``.
+
+    Returns
+    -------
+    Blob
+        Output, of the same shape.
+    """
+    hidden_size = attention.output_size or x.shape[-1]
+    heads, kv_heads = device_heads(tape, attention)
+    x = tape.column_parallel_input(name, x)
+    if attention.disentangled is not None:
+        assert positions.relative is not None
+        output = add_disentangled_attention(tape, name, attention, attention.disentangled, x, positions.relative)
+        return _add_output(tape, name, attention, output, hidden_size)
+    gate, routes = None, None
+    if attention.experts is not None:
+        query, routes = add_expert_queries(tape, name, attention.experts, x, heads * attention.head_size)
+        query = tape.split_heads(name, query, heads)
+        key, value = _packed_keys_and_values(tape, name, attention, x, kv_heads)
+    elif attention.projections.packed:
+        query, key, value = _packed_projection(tape, name, attention, x, heads, kv_heads)
+    else:
+        query, gate = _add_query(tape, name, attention, x, heads)
+        if attention.reuses_cache:
+            key, value = _stored_states(tape, attention, kv_heads, positions)
+        else:
+            key, value = _add_key_and_value(tape, name, attention, x, kv_heads)
+    if attention.reuses_cache:
+        query = _rotate(tape, name, attention, (query,), positions)[0]
+    else:
+        query, key = _rotate(tape, name, attention, (query, key), positions)
+        if attention.query_key_norm == "after_rotary":
+            query = add_norm(tape, f"{name}.qk_norm", attention.norm, query, has_weight=False)
+            key = add_norm(tape, f"{name}.qk_norm", attention.norm, key, has_weight=False)
+        if attention.query_key_norm == "per_head_after_rotary":
+            query = add_norm(tape, f"{name}.query_layernorm", attention.norm, query)
+            key = add_norm(tape, f"{name}.key_layernorm", attention.norm, key)
+        if tape.lengths.uses_cache and attention.is_causal:
+            key, value = tape.append_to_cache(name, key, value, _reach(attention))
+        positions.stored[attention.window] = key, value
+    output = _add_kernels(tape, name, attention, (query, key, value), positions)
+    if attention.windows > 1:
+        output = tape.view(name, output, (*x.shape[:-1], heads * attention.head_size))
+    if attention.gate_projection:
+        gate = tape.linear(f"{name}.{attention.gate_projection}", x, heads * attention.head_size, bias=False)
+    if gate is not None:
+        gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
+        output = tape.op(f"{name}.mul", "mul", output, gate)
+    if attention.output_norm:
+        output = add_norm(tape, f"{name}.{attention.output_norm}", attention.norm, output)
+    if attention.experts is not None and routes is not None:
+        output = add_expert_outputs(tape, name, attention.experts, output, routes, hidden_size)
+        return tape.row_parallel_output(name, output)
+    return _add_output(tape, name, attention, output, hidden_size)
+
+
+def _add_kernels(
+    tape: Tape, name: str, attention: Attention, states: tuple[Blob, Blob, Blob], positions: Positions
+) -> Blob:
+    """Add attention to the keys and values of all tokens so far; return ``(1, tokens, heads * value_size)``."""
+    if attention.windows > 1:  # the last windows may be smaller
+        tokens = -(-states[0].shape[2] // attention.windows)
+        shapes = [(1, blob.shape[1] * attention.windows, tokens, blob.shape[3]) for blob in states]
+        first, second, third = (tape.view(name, blob, shape, "split") for blob, shape in zip(states, shapes))
+        states = first, second, third
+    query, key, value = states
+    return tape.attention(
+        name,
+        query,
+        key,
+        value,
+        mask=_add_mask(tape, name, attention, query, key, positions),
+        causal=attention.is_causal,
+        window=_reach(attention) if attention.is_causal else None,
+        dropout=attention.dropout,
+        has_softcap=attention.has_softcap,
+        has_sinks=attention.has_sinks,
+        fused=False if attention.is_always_unfused and not tape.lengths.uses_cache else None,
+        merge_heads_with="reshape" if attention.transposed_weights else "contiguous",
+        writes_cache=False,
+    )
+
+
+def add_cross_attention(tape: Tape, name: str, attention: Attention, x: Blob, positions: Positions) -> Blob:
+    """Add attention to the output of an encoder.
+
+    Where text is generated, keys and values are computed once, in the prefill phase, and then read from a cache.
+
+    Parameters
+    ----------
+    name : str
+        Name of the attention module.
+    x : Blob
+        Source of the queries, ``(1, tokens, hidden_size)``.
+    """
+    memory = positions.memory
+    assert memory is not None
+    heads, kv_heads = device_heads(tape, attention)
+    query, _ = _add_query(tape, name, attention, x, heads)
+    if memory.parent == CONSTANT:
+        key = value = _add_memory_cache(tape, name, attention, memory)
+    else:
+        key, value = _add_key_and_value(tape, name, attention, memory, kv_heads)
+        if tape.lengths.uses_cache:
+            key = value = _add_memory_cache(tape, name, attention, memory, key, value)
+    bias = None
+    if attention.relative_bias is not None:  # the first block makes it for all
+        if "memory" not in positions.biases:
+            shape = (1, heads, x.shape[1], memory.shape[1])
+            positions.biases["memory"] = add_zero_bias(tape, name, shape)
+        bias = positions.biases["memory"]
+    output = tape.attention(
+        name, query, key, value, mask=bias, causal=False, dropout=attention.dropout, writes_cache=False
+    )
+    return _add_output(tape, name, attention, output, x.shape[-1])
+
+
+def _add_memory_cache(tape: Tape, name: str, attention: Attention, memory: Blob, *new: Blob) -> Blob:
+    """Add the cache of the keys and values of the encoder's output, which is written once and then only read."""
+    shape = (1, attention.heads, memory.shape[1], attention.head_size)
+    cached = tape.op(f"{name}.cache", "cache", *new, out=shape, origin="method")
+    tape.layers[-1] = tape.layers[-1]._replace(outputs=(shape, shape))
+    return cached
+
+
+def _add_mask(tape: Tape, name: str, attention: Attention, query: Blob, key: Blob, positions: Positions) -> Blob | None:
+    """Add what a block adds to the bias and the mask of the scores; None where the kernel masks by itself."""
+    if attention.has_alibi:
+        return positions.alibi
+    mask = positions.masks.get(attention.window)
+    if attention.relative_bias is None:
+        return mask
+    if "own" not in positions.biases:  # the first block makes it for all
+        shape = (1, attention.heads, query.shape[2], key.shape[2])
+        bias = add_relative_bias(tape, name, attention.relative_bias, shape, attention.is_causal)
+        positions.biases["own"] = bias
+    return add_masked_bias(tape, name, positions.biases["own"], mask, attention.is_causal)
+
+
+def _add_output(tape: Tape, name: str, attention: Attention, output: Blob, hidden_size: int) -> Blob:
+    """Add the projection after attention."""
+    projection = f"{name}.{attention.projections.output}"
+    if attention.outer_projection:
+        projection = f"{name.removesuffix(attention.module)}{attention.outer_projection}"
+    if attention.transposed_weights:
+        output = tape.transposed_linear(projection, output, hidden_size)
+    else:
+        output = tape.linear(projection, output, hidden_size, attention.output_bias)
+    if attention.output_dropout is not None:
+        output = tape.dropout(f"{name}.out_drop", output, attention.output_dropout)
+    return tape.row_parallel_output(name, output)
+
+
+def device_heads(tape: Tape, attention: Attention) -> tuple[int, int]:
+    """Return the query heads and the key and value heads of one device under tensor parallelism.
+
+    Key and value heads fewer than the devices are replicated, as Megatron-LM and inference engines do.
+    """
+    heads = tape.shard_size(attention.heads)
+    kv_heads = max(attention.kv_heads // tape.ranks, 1)
+    return heads, kv_heads
+
+
+def _reach(attention: Attention) -> int | None:
+    """Return how many tokens back a query sees: the window, or the chunk as its upper limit."""
+    return attention.window if attention.chunk is None else attention.chunk
+
+
+def _add_query(tape: Tape, name: str, attention: Attention, x: Blob, heads: int) -> tuple[Blob, Blob | None]:
+    """Add the query projection; return ``(1, heads, tokens, head_size)``, and the gate of the output."""
+    size, tokens = attention.head_size, x.shape[1]
+    if not attention.has_output_gate:
+        query = _project(tape, name, attention, x, attention.projections.query, heads * size, attention.bias)
+        if attention.scales_queries:
+            query = tape.op(f"{name}.mul", "mul", query)
+        return _separate_heads(tape, name, attention, query, heads, "q_norm"), None
+    both = _project(tape, name, attention, x, attention.projections.query, 2 * heads * size, attention.bias)
+    both = tape.view(name, both, (1, tokens, heads, 2 * size))
+    query, gate = tape.split_tensor(f"{name}.chunk", both, "chunk", ((1, tokens, heads, size),) * 2)
+    gate = tape.view(name, gate, (1, tokens, heads * size), "reshape", "copy")
+    query = tape.view(name, query, (1, tokens, heads * size), "reshape", "copy")
+    return _separate_heads(tape, name, attention, query, heads, "q_norm"), gate
+
+
+def _add_key_and_value(tape: Tape, name: str, attention: Attention, x: Blob, kv_heads: int) -> tuple[Blob, Blob]:
+    """Add the projections of keys and values; return ``(1, kv_heads, tokens, head_size)`` each."""
+    names, size = attention.projections, attention.head_size
+    bias = attention.bias
+    projected = _project(tape, name, attention, x, names.key, kv_heads * size, bias and attention.has_key_bias)
+    key = _separate_heads(tape, name, attention, projected, kv_heads, "k_norm")
+    if not attention.shares_key_and_value:
+        width = kv_heads * (attention.value_size or size)
+        projected = _project(tape, name, attention, x, names.value, width, bias)
+    value = _separate_heads(tape, name, attention, projected, kv_heads)
+    if attention.has_value_norm:
+        value = add_norm(tape, f"{name}.v_norm", "rms", value, has_weight=False)
+    if attention.has_value_scale:
+        value = tape.op(f"{name}.mul", "mul", value)
+    return key, value
+
+
+def _project(tape: Tape, name: str, attention: Attention, x: Blob, projection: str, width: int, has_bias: bool) -> Blob:
+    """Add one projection, with the adapter beside it."""
+    output = tape.linear(f"{name}.{projection}", x, width, has_bias)
+    if attention.adapter_rank is None:
+        return output
+    return add_adapter(tape, f"{name}.linear_{projection[0]}_adapter_list", x, attention.adapter_rank, output)
+
+
+def _separate_heads(tape: Tape, name: str, attention: Attention, state: Blob, count: int, norm: str = "") -> Blob:
+    """Add the separation of heads, and the norm of queries or keys, if they have one before their rotation."""
+    _, tokens, width = state.shape
+    size = width // count
+    if norm and attention.query_key_norm == "per_head":
+        state = tape.view(name, state, (1, tokens, count, size))
+        state = add_norm(tape, f"{name}.{norm}", attention.norm, state)
+        return tape.view(name, state, (1, count, tokens, size), "transpose")
+    if norm and attention.query_key_norm == "full_width":
+        state = add_norm(tape, f"{name}.{norm}", attention.norm, state)
+    state = tape.split_heads(name, state, count)
+    if attention.scales_queries and tokens > 1:
+        return tape.view(name, state, state.shape, "contiguous", "copy")
+    return state
+
+
+def _stored_states(tape: Tape, attention: Attention, kv_heads: int, positions: Positions) -> tuple[Blob, Blob]:
+    """Return the keys and values of the last layer with the same window; a block alone reads them from outside."""
+    if attention.window in positions.stored:
+        return positions.stored[attention.window]
+    keys = max(min(tape.lengths.keys, attention.window or tape.lengths.keys), tape.lengths.queries)
+    blob = Blob((1, kv_heads, keys, attention.head_size), CONSTANT)
+    return blob, blob
+
+
+def _packed_keys_and_values(tape: Tape, name: str, attention: Attention, x: Blob, kv_heads: int) -> tuple[Blob, Blob]:
+    """Add the joint projection of keys and values."""
+    width = kv_heads * attention.head_size
+    both = tape.linear(f"{name}.{attention.projections.packed}", x, 2 * width, attention.bias)
+    halves = tape.split_tensor(f"{name}.chunk", both, "chunk", ((*x.shape[:-1], width),) * 2, "method")
+    key, value = (tape.split_heads(name, half, kv_heads) for half in halves)
+    return key, value
+
+
+def _packed_projection(
+    tape: Tape, name: str, attention: Attention, x: Blob, heads: int, kv_heads: int
+) -> tuple[Blob, Blob, Blob]:
+    """Add the joint projection of queries, keys and values, and split its output."""
+    size, tokens = attention.head_size, x.shape[1]
+    width = (heads + 2 * kv_heads) * size
+    projection = f"{name}.{attention.projections.packed}"
+    if attention.transposed_weights:
+        packed = tape.transposed_linear(projection, x, width)
+    else:
+        packed = tape.linear(projection, x, width, attention.bias)
+    if attention.packed_layout == "heads":
+        packed = tape.view(name, packed, (1, tokens, heads, 3 * size))
+        packed = tape.view(name, packed, (1, heads, tokens, 3 * size), "transpose")
+        query, key, value = tape.split_tensor(
+            f"{name}.chunk", packed, "chunk", ((1, heads, tokens, size),) * 3, "method"
+        )
+        return query, key, value
+    if attention.packed_layout == "groups":
+        group = heads // kv_heads + 2
+        packed = tape.view(name, packed, (1, tokens, kv_heads, group, size))
+        shapes = ((1, tokens, heads, size), (1, tokens, kv_heads, size), (1, tokens, kv_heads, size))
+        parts = [tape.op(f"{name}.getitem", "slice", packed, out=shape, function="getitem") for shape in shapes]
+        transposed = [
+            tape.view(name, part, (1, part.shape[2], tokens, size), "transpose", "copy" if index == 0 else "view")
+            for index, part in enumerate(parts)
+        ]
+        return transposed[0], transposed[1], transposed[2]
+    if attention.packed_layout == "parts":
+        packed = tape.view(name, packed, (1, tokens, 3, heads, size))
+        parts = tape.split_tensor(f"{name}.unbind", packed, "unbind", ((1, tokens, heads, size),) * 3, "method")
+        query, key, value = (tape.view(name, part, (1, heads, tokens, size), "transpose") for part in parts)
+        return query, key, value
+    widths = (heads * size, kv_heads * size, kv_heads * size)
+    function = attention.packed_layout
+    parts = tape.split_tensor(f"{name}.{function}", packed, function, tuple((1, tokens, part) for part in widths))
+    if attention.transposed_weights:  # GPT-2 splits off the query last
+        key = tape.split_heads(name, parts[1], kv_heads)
+        value = tape.split_heads(name, parts[2], kv_heads)
+        return tape.split_heads(name, parts[0], heads), key, value
+    query, key, value = (tape.split_heads(name, part, count) for part, count in zip(parts, (heads, kv_heads, kv_heads)))
+    return query, key, value
+
+
+def _rotate(
+    tape: Tape, name: str, attention: Attention, blobs: tuple[Blob, ...], positions: Positions
+) -> tuple[Blob, ...]:
+    """Rotate queries and keys by their positions; of a partly rotated head only the first elements."""
+    rotated = attention.rotary_size
+    if rotated == 0:
+        return blobs
+    tables = positions.tables[rotated]
+    if attention.rotary_style == "complex":
+        return tuple(rotate_complex(tape, name, blob, tables[0]) for blob in blobs)
+    if rotated == attention.head_size:
+        return tuple(tape.apply_rotary_embedding(name, blobs, tables))
+    rest = attention.head_size - rotated
+    turned, plain = [], []
+    for blob in blobs:
+        turned.append(tape.view(name, blob, (*blob.shape[:-1], rotated), "getitem", "slice"))
+        plain.append(tape.view(name, blob, (*blob.shape[:-1], rest), "getitem", "slice"))
+    turned = tape.apply_rotary_embedding(name, turned, tables)
+    return tuple(
+        tape.op(f"{name}.concat", "concat", first, second, out=blob.shape, origin="function")
+        for first, second, blob in zip(turned, plain, blobs)
+    )

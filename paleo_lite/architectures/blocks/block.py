@@ -1,0 +1,234 @@
+"""The layers of one block: mixers, attention to an encoder, and a feed-forward part, with norms and additions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...counting import CONSTANT
+from ..builder import Blob
+from ..tape import Tape
+from .alternating import add_correction, add_gated_embedding, add_laurel, add_prediction
+from .attention import Positions, add_attention, add_cross_attention
+from .compressed_attention import add_compressed_attention
+from .feed_forward import add_channel_mix, add_experts, add_feed_forward
+from .hyper_connection import add_collapse, add_expansion
+from .latent_attention import add_latent_attention
+from .norms import add_norm
+from .recurrence import add_linear_recurrence, add_time_mix
+from .shared_transformer import add_shared_transformer
+from .state_space import (
+    add_delta_net,
+    add_kimi_delta,
+    add_mamba,
+    add_mamba2,
+    add_matrix_memory,
+    add_short_convolution,
+)  # fmt: skip
+from .traits import (
+    Alternating,
+    Attention,
+    Block,
+    ChannelMix,
+    CompressedAttention,
+    DeltaNet,
+    Experts,
+    FeedForward,
+    HyperConnection,
+    KimiDelta,
+    LatentAttention,
+    LinearRecurrence,
+    Mamba,
+    Mamba2,
+    MatrixMemory,
+    Mixer,
+    PerLayerInput,
+    ShortConvolution,
+    SideExperts,
+    TimeMix,
+)  # fmt: skip
+
+_ATTENTION: dict[type, Callable[..., Blob]] = {
+    Attention: add_attention, LatentAttention: add_latent_attention, CompressedAttention: add_compressed_attention,
+}  # fmt: skip
+"""Mixers that read positions, masks and caches which all blocks share."""
+
+_RECURRENT: dict[type, Callable[..., Blob]] = {
+    Mamba: add_mamba, Mamba2: add_mamba2, DeltaNet: add_delta_net, KimiDelta: add_kimi_delta,
+    LinearRecurrence: add_linear_recurrence, MatrixMemory: add_matrix_memory, TimeMix: add_time_mix,
+    ShortConvolution: add_short_convolution,
+}  # fmt: skip
+"""Mixers with a state of their own."""
+
+_PARTS: dict[type, Callable[..., Blob]] = {
+    FeedForward: add_feed_forward, ChannelMix: add_channel_mix, Experts: add_experts,
+}  # fmt: skip
+
+
+def add_block(tape: Tape, name: str, block: Block, x: Blob, positions: Positions) -> Blob:
+    """Add one block.
+
+    Parameters
+    ----------
+    name : str
+        Name of the block.
+    x : Blob
+        Input, ``(1, tokens, hidden_size)``; with several residual streams ``(1, tokens, streams, hidden_size)``.
+    positions : Positions
+        Tensors that all blocks share.
+    """
+    if block.alternating is not None:
+        return _add_alternating_block(tape, name, block, block.alternating, x, positions)
+    if block.hyper_connection is not None:
+        x = _add_hyper_block(tape, name, block, block.hyper_connection, x, positions)
+    elif block.is_parallel:
+        x = _add_parallel_block(tape, name, block, x, positions)
+    else:
+        x = _add_usual_block(tape, name, block, x, positions)
+    if block.per_layer_input is not None and positions.per_layer is not None:
+        x = _add_per_layer_input(tape, name, block, block.per_layer_input, x, positions.per_layer)
+    if block.has_output_scale:
+        x = tape.op(f"{name}.mul", "mul", x, Blob((1,), CONSTANT))
+    return x
+
+
+def _add_usual_block(tape: Tape, name: str, block: Block, x: Blob, positions: Positions) -> Blob:
+    """Add the parts of a block one after another."""
+    norms, sums = block.norms, block.sums
+    if block.mixers:
+        residual = x
+        if block.shared is not None:
+            x = add_shared_transformer(tape, name, block.shared, block.norm, x, positions)
+            name = f"{name}.{block.shared.rest}"
+        output = _add_mixers(tape, name, block, _add_named_norm(tape, name, norms.before_mixer, block, x), positions)
+        x = tape.op(f"{name}.{sums.mixer}", "add", residual, output)
+        x = _add_named_norm(tape, name, norms.after_mixer_sum, block, x)
+    if block.cross_attention is not None:
+        normal = _add_named_norm(tape, name, norms.before_cross_attention, block, x)
+        module = f"{name}.{block.cross_attention.module}"
+        output = add_cross_attention(tape, module, block.cross_attention, normal, positions)
+        output = _finish_part(tape, name, block, output, "", sums.cross_attention_dropout)
+        x = tape.op(f"{name}.{sums.cross_attention}", "add", x, output)
+        x = _add_named_norm(tape, name, norms.after_cross_attention_sum, block, x)
+    return x if block.feed_forward is None else _add_fed(tape, name, block, x)
+
+
+def _add_parallel_block(tape: Tape, name: str, block: Block, x: Blob, positions: Positions) -> Blob:
+    """Add a block in which mixer and feed-forward part read the same input; without a second norm they share one."""
+    norms = block.norms
+    normal = _add_named_norm(tape, name, norms.before_mixer, block, x)
+    output = _add_mixers(tape, name, block, normal, positions)
+    if norms.before_feed_forward:
+        normal = _add_named_norm(tape, name, norms.before_feed_forward, block, x)
+    fed = _add_part(tape, name, block, normal)
+    fed = _finish_part(tape, name, block, fed, norms.after_feed_forward, block.sums.feed_forward_dropout)
+    both = tape.op(f"{name}.add", "add", output, fed)
+    return tape.op(f"{name}.add", "add", x, both)
+
+
+def _add_hyper_block(
+    tape: Tape, name: str, block: Block, connection: HyperConnection, x: Blob, positions: Positions
+) -> Blob:
+    """Add a block with hyper-connections: each part reads a sum of the streams, and its output goes into all."""
+    module = f"{name}.{connection.before_mixer}"
+    collapsed, after, matrix = add_collapse(tape, module, connection, x)
+    normal = _add_named_norm(tape, name, block.norms.before_mixer, block, collapsed)
+    output = _add_mixer(tape, name, block.mixers[0], normal, positions)
+    x = add_expansion(tape, module, output, after, matrix, x)
+    module = f"{name}.{connection.before_feed_forward}"
+    collapsed, after, matrix = add_collapse(tape, module, connection, x)
+    normal = _add_named_norm(tape, name, block.norms.before_feed_forward, block, collapsed)
+    output = _add_part(tape, name, block, normal)
+    return add_expansion(tape, module, output, after, matrix, x)
+
+
+def _add_alternating_block(
+    tape: Tape, name: str, block: Block, alternating: Alternating, x: Blob, positions: Positions
+) -> Blob:
+    """Add a block of Gemma 3n: predict all streams, compute one, correct the others, and add the embedding."""
+    module = f"{name}.{alternating.module}"
+    predicted, active = add_prediction(tape, module, alternating, x)
+    normal = _add_named_norm(tape, name, block.norms.before_mixer, block, active)
+    residual = add_laurel(tape, f"{name}.{alternating.laurel}", alternating, normal)
+    output = _add_mixers(tape, name, block, normal, positions)
+    output = tape.op(f"{name}.add", "add", active, output)
+    output = tape.op(f"{name}.add", "add", output, residual)
+    output = tape.op(f"{name}.div", "div", output)
+    output = _add_fed(tape, name, block, output)
+    corrected = add_correction(tape, module, alternating, predicted, output, active)
+    part = block.per_layer_input
+    if part is None or positions.per_layer is None:
+        return corrected
+    return add_gated_embedding(tape, name, part, corrected, positions.per_layer, alternating.module)
+
+
+def _add_named_norm(tape: Tape, name: str, norm: str, block: Block, x: Blob) -> Blob:
+    """Add a norm of a block, if the block has one of this name."""
+    return add_norm(tape, f"{name}.{norm}", block.norm, x) if norm else x
+
+
+def _add_mixers(tape: Tape, name: str, block: Block, x: Blob, positions: Positions) -> Blob:
+    """Add the mixers of a block, and the sum of their outputs."""
+    mixed = [_add_mixer(tape, name, mixer, x, positions) for mixer in block.mixers]
+    output = mixed[0]
+    for other in mixed[1:]:
+        output = tape.op(f"{name}.add", "add", output, other)
+    return _finish_part(tape, name, block, output, block.norms.after_mixer, block.sums.mixer_dropout)
+
+
+def _add_mixer(tape: Tape, block_name: str, mixer: Mixer, x: Blob, positions: Positions) -> Blob:
+    name = f"{block_name}.{mixer.module}"
+    if type(mixer) in _ATTENTION:
+        return _ATTENTION[type(mixer)](tape, name, mixer, x, positions)
+    return _RECURRENT[type(mixer)](tape, name, mixer, x)
+
+
+def _add_fed(tape: Tape, name: str, block: Block, x: Blob) -> Blob:
+    """Add the feed-forward part of a block, with its norms, to its input."""
+    norms, sums = block.norms, block.sums
+    normal = _add_named_norm(tape, name, norms.before_feed_forward, block, x)
+    fed = _add_part(tape, name, block, normal)
+    if block.side_experts is not None:
+        fed = _add_side_experts(tape, name, block, block.side_experts, x, normal, fed)
+    fed = _finish_part(tape, name, block, fed, norms.after_feed_forward, sums.feed_forward_dropout)
+    x = tape.op(f"{name}.{sums.feed_forward}", "add", x, fed)
+    return _add_named_norm(tape, name, norms.after_feed_forward_sum, block, x)
+
+
+def _add_part(tape: Tape, block_name: str, block: Block, x: Blob) -> Blob:
+    """Add a feed-forward part."""
+    part = block.feed_forward
+    assert part is not None
+    name = f"{block_name}.{part.module}" if part.module else block_name
+    return _PARTS[type(part)](tape, name, part, x)
+
+
+def _finish_part(tape: Tape, name: str, block: Block, output: Blob, norm: str, dropout: str) -> Blob:
+    """Add the layers between a part of a block and its residual addition."""
+    output = _add_named_norm(tape, name, norm, block, output)
+    if block.dropout is not None:
+        output = tape.dropout(f"{name}.{dropout}", output, block.dropout, block.dropout_origin)
+    if block.has_residual_scale:
+        output = tape.op(f"{name}.mul", "mul", output)
+    return output
+
+
+def _add_side_experts(tape: Tape, name: str, block: Block, side: SideExperts, x: Blob, normal: Blob, fed: Blob) -> Blob:
+    """Add the experts beside the feed-forward part, which makes `fed` of `normal`; return the sum of both."""
+    fed = _add_named_norm(tape, name, side.other_norm_after, block, fed)
+    read = _add_named_norm(tape, name, side.norm_before, block, x) if side.norm_before else normal
+    routed_by = x if side.norm_before else None
+    module = f"{name}.{side.experts.module}" if side.experts.module else name
+    routed = add_experts(tape, module, side.experts, read, routed_by)
+    routed = _add_named_norm(tape, name, side.norm_after, block, routed)
+    return tape.op(f"{name}.add", "add", fed, routed)
+
+
+def _add_per_layer_input(tape: Tape, name: str, block: Block, part: PerLayerInput, x: Blob, per_layer: Blob) -> Blob:
+    """Add the gate that puts the embedding of a block into the residual stream."""
+    own = tape.view(name, per_layer, (1, x.shape[1], part.size), "getitem", "slice")
+    gate = tape.linear(f"{name}.per_layer_input_gate", x, part.size, bias=False)
+    gate = tape.activation(f"{name}.act_fn", gate, part.activation)
+    gated = tape.op(f"{name}.mul", "mul", gate, own)
+    output = tape.linear(f"{name}.per_layer_projection", gated, x.shape[-1], bias=False)
+    output = add_norm(tape, f"{name}.post_per_layer_input_norm", block.norm, output)
+    return tape.op(f"{name}.add", "add", x, output)

@@ -1,0 +1,278 @@
+"""How a config describes the blocks of a transformer: standard fields, and what a model type changes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..config import Config
+from ..keys import (
+    NOTHING,
+    Activation,
+    All,
+    Fields,
+    Flag,
+    Fraction,
+    HeadSize,
+    Integer,
+    KeyValueHeads,
+    Layers,
+    Reader,
+    Record,
+    RotarySize,
+    read_fields,
+)  # fmt: skip
+from .traits import (
+    Attention,
+    Block,
+    ChannelMix,
+    CompressedAttention,
+    Experts,
+    FeedForward,
+    HeadExperts,
+    Indexer,
+    LatentAttention,
+    Mixer,
+    PerLayerInput,
+    SharedTransformer,
+    SideExperts,
+)  # fmt: skip
+
+Kind = TypeVar("Kind", bound=msgspec.Struct)
+
+STANDARD: dict[type, Fields] = {
+    Attention: {
+        "heads": Integer("num_attention_heads"), "kv_heads": KeyValueHeads(), "head_size": HeadSize(),
+        "rotary_size": RotarySize(), "dropout": Fraction("attention_dropout"),
+    },
+    FeedForward: {"inner_size": Integer("intermediate_size"), "activation": Activation()},
+    Experts: {
+        "count": Integer("num_experts"), "active": Integer("num_experts_per_tok"),
+        "inner_size": Integer("moe_intermediate_size"), "activation": Activation(),
+        "is_normalised": Flag("norm_topk_prob"),
+    },
+    LatentAttention: {
+        "heads": Integer("num_attention_heads"), "query_rank": Integer("q_lora_rank", None),
+        "kv_rank": Integer("kv_lora_rank"), "plain_size": Integer("qk_nope_head_dim"),
+        "rotary_size": Integer("qk_rope_head_dim"), "value_size": Integer("v_head_dim"), "bias": Flag("attention_bias"),
+        "dropout": Fraction("attention_dropout"),
+    },
+}  # fmt: skip
+"""Fields that most model types have in common: LLaMA's, and DeepSeek's of latent attention."""
+
+
+class BlockRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the keys of a config say about the blocks of a model type.
+
+    Fields of a record are constants, or readers of `keys`, where they differ from `STANDARD`. A record that is None
+    is not part of the blocks. `Layers` select the blocks that have something.
+    """
+
+    layer_count: str | Reader = "num_hidden_layers"  # the key of the number of blocks, or a reader
+    block: Fields = NOTHING
+    # Mixers
+    attention: Fields = NOTHING
+    full_attention: Fields = NOTHING  # different fields of the attention without a window
+    cross_attention: Fields | None = None  # different fields of the attention to an encoder
+    head_experts: Fields | None = None
+    latent: Fields | None = None
+    indexer: Fields | None = None
+    indexes: Layers = All()  # the blocks with an indexer of their own
+    compressed: Fields | None = None
+    compressions: tuple[tuple[Layers, Record], ...] = ()  # the blocks with a `Compression`, and its record
+    other: Record | None = None  # a mixer other than attention
+    attends: Layers = All()  # the blocks with attention, where there is another mixer
+    has_both_mixers: bool = False  # whether every block has attention and the other mixer side by side
+    mixes: Layers = All()  # the blocks with a mixer; others are a feed-forward part alone
+    window: Reader | None = None
+    windowed: Layers = All()
+    chunk: Reader | None = None
+    chunked: Layers = All()
+    rotated: Layers = All()  # the blocks with rotary positions
+    reuses: Layers = All(False)  # the blocks that attend to the keys and values of a block before
+    # Feed-forward parts
+    feed_forward: Fields = NOTHING
+    dense_feed_forward: Fields = NOTHING  # different fields of those that are no shared experts
+    reusing_feed_forward: Fields = NOTHING  # different fields in blocks that reuse a cache
+    channel_mix: Fields | None = None
+    feeds: Layers = All()  # the blocks with a feed-forward part
+    experts: Fields | None = None
+    shared: Fields | None = None  # shared experts, a `FeedForward`
+    sparse: Layers = All()  # the blocks with experts
+    hashed: Layers = All(False)  # the blocks with experts that a table chooses
+    sparsely_active: Layers = All(False)
+    # Beside them
+    per_layer_input: Fields | None = None
+    has_per_layer_input: Layers = All()
+    side_experts: Fields | None = None  # the `Experts` of `SideExperts`
+    side_norms: Fields = NOTHING  # its further fields
+    has_side_experts: Layers = All()
+    shared_attention: Fields | None = None  # of a `SharedTransformer`
+    shared_feed_forward: Fields = NOTHING
+    has_shared: Layers = All(False)
+    shared_copies: Integer = Integer("", 1)  # how many shared transformers there are, which take turns
+
+
+def make(kind: type[Kind], config: Config, *fields: Fields) -> Kind:
+    """Return a record with the standard fields of its kind, of which the given ones replace some."""
+    merged = dict(STANDARD.get(kind, NOTHING))
+    for more in fields:
+        merged.update(more)
+    return kind(**read_fields(merged, config))
+
+
+def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
+    """Return the blocks that a config describes.
+
+    Raises
+    ------
+    BadDescriptor
+        If a key is missing or malformed, or no key says what a block is.
+    """
+    layer_count: Reader = Integer(rules.layer_count) if isinstance(rules.layer_count, str) else rules.layer_count
+    count: int = layer_count.read(config)
+    sparse = rules.sparse.choose(config, count) if rules.experts is not None else [False] * count
+    mixes = rules.mixes.choose(config, count)
+    mixers = [mixer if has_mixer else () for mixer, has_mixer in zip(_mixers(rules, config, count), mixes)]
+    feeds = rules.feeds.choose(config, count)
+    reuses = rules.reuses.choose(config, count)
+    hashed = rules.hashed.choose(config, count)
+    sparsely_active = rules.sparsely_active.choose(config, count)
+    common = read_fields(rules.block, config)
+    if rules.cross_attention is not None:
+        common["cross_attention"] = make(Attention, config, rules.attention, rules.cross_attention)
+    blocks = []
+    for index, more in enumerate(_block_extras(rules, config, count)):
+        part = _feed_forward(rules, config, sparse[index], reuses[index]) if feeds[index] else None
+        if part is None and not mixers[index]:
+            raise config.fail(f"no key says what layer {index} is: a mixer or a feed-forward part")
+        if hashed[index] and isinstance(part, Experts):
+            part = msgspec.structs.replace(part, is_hashed=True)
+        if sparsely_active[index] and isinstance(part, FeedForward):
+            part = msgspec.structs.replace(part, has_sparse_activation=True)
+        blocks.append(Block(mixers=mixers[index], feed_forward=part, **common, **more))
+    return tuple(blocks)
+
+
+def _block_extras(rules: BlockRules, config: Config, count: int) -> list[dict[str, Any]]:
+    """Return the fields of each block for per-layer embeddings, shared transformers and experts beside its part."""
+    extras: list[dict[str, Any]] = [{} for _ in range(count)]
+    if rules.shared_attention is not None:
+        shared = SharedTransformer(
+            attention=make(Attention, config, rules.shared_attention),
+            feed_forward=make(FeedForward, config, rules.shared_feed_forward),
+        )
+        copies = rules.shared_copies.read(config) or 1
+        for extra, applies in zip(extras, rules.has_shared.choose(config, count)):
+            if applies:  # after some copies their weights repeat
+                extra["shared"] = msgspec.structs.replace(shared, is_repeated=copies <= 0)
+                copies -= 1
+    if rules.per_layer_input is not None:
+        for extra, applies in zip(extras, rules.has_per_layer_input.choose(config, count)):
+            if applies:
+                extra["per_layer_input"] = make(PerLayerInput, config, rules.per_layer_input)
+    if rules.side_experts is not None:
+        for extra, applies in zip(extras, rules.has_side_experts.choose(config, count)):
+            if applies:
+                experts = make(Experts, config, rules.side_experts)
+                extra["side_experts"] = SideExperts(experts=experts, **rules.side_norms)
+    return extras
+
+
+def _mixers(rules: BlockRules, config: Config, count: int) -> list[tuple[Mixer, ...]]:
+    """Return the mixers of each block."""
+    other: Mixer | None = _read_optional(rules.other, config)
+    attends = rules.attends.choose(config, count)
+    if other is not None and not any(attends):
+        return [(other,)] * count
+    attention = _attention(rules, config, count)
+    if other is None:
+        return [(mixer,) for mixer in attention]
+    if rules.has_both_mixers:
+        return [(other, mixer) for mixer in attention]
+    return [(mixer,) if has_attention else (other,) for mixer, has_attention in zip(attention, attends)]
+
+
+def _attention(rules: BlockRules, config: Config, count: int) -> Sequence[Mixer]:
+    """Return the attention of each block."""
+    if rules.compressed is not None:
+        return _compressed_attention(rules, rules.compressed, config, count)
+    if rules.latent is None:
+        return _usual_attention(rules, config, count)
+    latent = make(LatentAttention, config, rules.latent)
+    if rules.indexer is None:
+        return [latent] * count
+    indexed = msgspec.structs.replace(latent, indexer=make(Indexer, config, rules.indexer))
+    return [indexed if has_own else latent for has_own in rules.indexes.choose(config, count)]
+
+
+def _usual_attention(rules: BlockRules, config: Config, count: int) -> list[Attention]:
+    """Return the attention of each block, with its window, positions and heads."""
+    attention = make(Attention, config, rules.attention)
+    if rules.head_experts is not None:
+        attention = msgspec.structs.replace(attention, experts=make(HeadExperts, config, rules.head_experts))
+    full_attention = read_fields(rules.full_attention, config)
+    window = None if _is_zero(rules.window, config) else _read_optional(rules.window, config)
+    windowed = rules.windowed.choose(config, count)
+    chunk = _read_optional(rules.chunk, config)
+    chunked = rules.chunked.choose(config, count)
+    rotated = rules.rotated.choose(config, count)
+    reuses = rules.reuses.choose(config, count)
+    layers = []
+    for has_window, has_chunk, is_rotated, has_none in zip(windowed, chunked, rotated, reuses):
+        own = msgspec.structs.replace(
+            attention,
+            window=window if has_window else None,
+            chunk=chunk if has_chunk else None,
+            rotary_size=attention.rotary_size if is_rotated else 0,
+            reuses_cache=has_none,
+        )
+        if not has_window:
+            own = msgspec.structs.replace(own, **full_attention)
+        layers.append(own)
+    return layers
+
+
+def _read_optional(reader: Reader | None, config: Config) -> Any:
+    return None if reader is None else reader.read(config)
+
+
+def _is_zero(reader: Reader | None, config: Config) -> bool:
+    """Return whether a config gives 0 for an integer, which stands for none."""
+    return isinstance(reader, Integer) and any(config.fields.get(key) == 0 for key in reader.key.split())
+
+
+def _compressed_attention(rules: BlockRules, fields: Fields, config: Config, count: int) -> list[CompressedAttention]:
+    """Return the attention of each block, with the compression of its layer."""
+    plain = make(CompressedAttention, config, fields)
+    mixers = [plain] * count
+    for layers, compression in rules.compressions:
+        compressed = msgspec.structs.replace(plain, compression=compression.read(config))
+        chosen = layers.choose(config, count)
+        mixers = [compressed if has_own else mixer for mixer, has_own in zip(mixers, chosen)]
+    return mixers
+
+
+def _feed_forward(
+    rules: BlockRules, config: Config, is_sparse: bool, reuses_cache: bool
+) -> FeedForward | ChannelMix | Experts:
+    """Return the feed-forward part of a block."""
+    if rules.channel_mix is not None:
+        return make(ChannelMix, config, rules.channel_mix)
+    if not is_sparse:
+        reusing = rules.reusing_feed_forward if reuses_cache else NOTHING
+        return make(FeedForward, config, rules.feed_forward, rules.dense_feed_forward, reusing)
+    assert rules.experts is not None
+    experts = make(Experts, config, rules.experts)
+    if experts.active > experts.count:
+        raise config.fail(f"{experts.active} active experts are more than the {experts.count} there are")
+    if rules.shared is None:
+        return experts
+    fields = read_fields({**STANDARD[FeedForward], **rules.feed_forward, **rules.shared}, config)
+    multiple = fields.pop("multiple", 1)
+    if not multiple:
+        return experts
+    fields["inner_size"] *= multiple
+    return msgspec.structs.replace(experts, shared=FeedForward(**fields))

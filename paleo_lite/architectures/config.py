@@ -1,0 +1,74 @@
+"""Checked access to the sizes and options of a ``config.json``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import BadDescriptor
+from .tape import ACTIVATIONS
+
+
+class Config:
+    """Checked access to the fields of a ``config.json``; every error names the file and the key.
+
+    Parameters
+    ----------
+    fields : dict
+        The decoded JSON object.
+    where : str
+        Path of the file, for error messages.
+    """
+
+    def __init__(self, fields: dict[str, Any], where: str) -> None:
+        self.fields = fields
+        self.where = where
+
+    def fail(self, problem: str) -> BadDescriptor:
+        """Return the error for a config that cannot be read."""
+        return BadDescriptor(f"{self.where}: {problem}")
+
+    def positive_integer(self, key: str, default: int | None = None) -> int:
+        """Return an integer >= 1; raise if it is missing and has no default."""
+        value = self.fields.get(key)
+        if value is None:
+            if default is None:
+                raise self.fail(f"$.{key} is missing: a config of {self.fields['model_type']} needs it")
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
+            raise self.fail(f"$.{key} must be an integer >= 1 (got {value!r})")
+        return value
+
+    def optional_integer(self, key: str) -> int | None:
+        """Return an integer >= 1, or None where the key is missing or null."""
+        if self.fields.get(key) is None:
+            return None
+        return self.positive_integer(key)
+
+    def boolean(self, key: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self.fields.get(key, default)
+        if not isinstance(value, bool):
+            raise self.fail(f"$.{key} must be true or false (got {value!r})")
+        return value
+
+    def fraction(self, key: str, default: float) -> float:
+        """Return a number from 0 to 1."""
+        value = self.fields.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            raise self.fail(f"$.{key} must be a number from 0 to 1 (got {value!r})")
+        return float(value)
+
+    def number(self, key: str, default: float) -> float:
+        """Return a number above 0, at most 1000, such as the factor of a width."""
+        value = self.fields.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1000:
+            raise self.fail(f"$.{key} must be a number above 0, at most 1000 (got {value!r})")
+        return float(value)
+
+    def activation_name(self, key: str, default: str) -> str:
+        """Return the name of an activation function of `ACTIVATIONS`."""
+        value = self.fields.get(key, default)
+        if not isinstance(value, str) or value not in ACTIVATIONS:
+            raise self.fail(f"$.{key} must be one of {', '.join(ACTIVATIONS)} (got {value!r})")
+        return value

@@ -1,0 +1,1 @@
+"""Records of encoders and encoder-decoders by their ``model_type``."""
