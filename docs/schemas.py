@@ -85,21 +85,39 @@ Prediction = record("Prediction", {
     "layers": list[record("LayerTime", {
         "name kind bound": str, "flops": Whole, "bytes": int, "time_s bound_s": float})],
 })  # fmt: skip
+_SAMPLING = {"steps width height frames images": int, "guidance step_caching": float, "tiled": bool}
+_PipelineKind = record("PipelineKind", {"time_s share": float, "energy_j": Number})
+PipelinePrediction = record("PipelinePrediction", {
+    "network gpu precision execution time_model version offload": str, "calibration": Word, "is_forecast": bool,
+    **_SAMPLING, "devices ulysses ring macs parameters": int, "guidance_parallel fits": bool,
+    "time_s time_per_image_s bound_s throughput_per_s mfu": float, "power_w energy_j": Number,
+    "interval power_interval_w energy_interval_j": list[float] | None, "intervals": dict[str, list[float]] | None,
+    "site": Site | None, "notes": Names,
+    "memory": record("PipelineMemory", {
+        "total_bytes parameters_bytes": int, "by_offload": dict[str, int], "capacity_bytes usable_bytes": float,
+        "largest_batch": Whole}),
+    "parts": list[record("PartTime", {
+        "part network": str, "runs samples macs parameters_bytes": int,
+        "run_s transfer_s time_s share bound_s": float, "energy_j": Number})],
+    "by_kind": dict[str, _PipelineKind],
+})  # fmt: skip
 Predictions = record("Predictions", {
     "rows": list[record("PredictionRow", {
         "network gpu precision phase time_model version": str, "batch_size": int, "is_forecast": bool,
         "calibration": Word, "time_s low_s high_s bound_s throughput_per_s usd_per_million speedup": Number,
-        "speedup_low speedup_high memory_bytes": Number, "fits": bool | None})],
-    "predictions": list[Prediction], "left_out": Names,
+        "speedup_low speedup_high memory_bytes energy_j": Number, "fits": bool | None})],
+    "predictions": list[Any], "left_out": Names,
 })  # fmt: skip
 Counts = record("Counts", {
     "network convention unit phase execution": str,
     "batch_size kernels total macs parameters frozen_parameters": int, "convolution_share": Number,
     "unknown notes": Names,
-    "by_kind": dict[str, record("KindCount", {"layers": int, "count": Whole, "share": Number})],
+    "on": record("Costs", {"gpu precision": str, "time_s energy_j overhead_s overhead_j": float}) | None,
+    "by_kind": dict[str, record("KindCount", {
+        "layers": int, "count": Whole, "share": Number, "time_s energy_j": NotRequired[float]})],
     "layers": list[record("LayerCount", {
         "name kind": str, "count": Whole, "macs parameters": int,
-        "input_shape output_shape weight_shape": list[int] | None})],
+        "input_shape output_shape weight_shape": list[int] | None, "time_s energy_j": NotRequired[float]})],
 })  # fmt: skip
 Scale = record("Scale", {
     "network gpu precision phase scaling topology model": str, "batch_size": int, "is_forecast": bool,
@@ -165,9 +183,20 @@ _Sum = {"functions": int, "time_s share": float}
 _BESIDE = {"pass": str, "measured_s predicted_s difference_s ratio ppp share_of_peak": Number}
 
 ANSWERS: dict[str, list[Any]] = {
-    "predict": [Prediction, Predictions],
-    "layers": [Counts, record("CountsComparison", {"networks": list[Counts]})],
-    "scale": [Scale],
+    "predict": [Prediction, Predictions, PipelinePrediction],
+    "layers": [Counts, record("CountsComparison", {"networks": list[Counts]}), record("PipelineCounts", {
+        "network": str, **_SAMPLING,
+        "parts": list[record("PartCount", {
+            "part network": str, "runs samples macs all_macs parameters layers": int,
+            "convolution attention linear other": float, "time_s energy_j": NotRequired[float]})],
+        "total": record("PipelineTotal", {"all_macs parameters": int, "convolution attention linear other": float}),
+        "on": record("PipelineCosts", {"gpu precision": str, "time_s energy_j": float}) | None,
+        "by_kind": dict[str, _PipelineKind] | None})],
+    "scale": [Scale, record("PictureScaling", {
+        "network gpu precision": str, **_SAMPLING, "is_forecast": bool, "notes": Names,
+        "rows": list[record("PictureScaleRow", {
+            "workers replicas guidance ulysses ring images memory_bytes": int, "fits": bool,
+            "time_s throughput_per_s speedup efficiency": float, "low_s high_s energy_j": Number})]})],
     "serve": [Serving],
     "gemm": [Gemm],
     "feeding": [Feeding],

@@ -145,16 +145,27 @@ ASKED = {
        }.items()},
 }  # fmt: skip
 
-ASKED_TOO = {
-    "calibrate": Ask("--suggest 2 --gpu k80 --network alexnet --batch-size 8 --phase training", "calibrate", (),
-                     {"suggest": 2, "gpu": "k80", "network": "alexnet", "batch_size": 8, "phase": "training"}),
-    "hardware links": Ask("", "links"),
-    "predict": Ask("vgg16,alexnet --gpu k40m,k80-die", "predict_several", (["vgg16", "alexnet"],),
-                   {"gpus": ["k40m", "k80-die"]}),
-    "layers": Ask("alexnet vgg16", "layers", (["alexnet", "vgg16"],)),
-    "scale": Ask("paleo_alex_v2 --gpu TITAN_X --link ethernet20 --workers 1,2 --compat paleo", "scale",
-                 ("paleo_alex_v2",), {"gpu": "TITAN_X", "link": "ethernet20", "workers": "1,2", "compat": "paleo"}),
-}  # fmt: skip
+ASKED_TOO = [
+    ("calibrate", Ask("--suggest 2 --gpu k80 --network alexnet --batch-size 8 --phase training", "calibrate", (),
+                      {"suggest": 2, "gpu": "k80", "network": "alexnet", "batch_size": 8, "phase": "training"})),
+    ("hardware links", Ask("", "links")),
+    ("predict", Ask("vgg16,alexnet --gpu k40m,k80-die", "predict_several", (["vgg16", "alexnet"],),
+                    {"gpus": ["k40m", "k80-die"]})),
+    ("predict", Ask("sdxl --gpu h100-sxm --precision fp16 --steps 4 --electricity 0.2USD/kWh", "predict", ("sdxl",),
+                    {"gpu": "h100-sxm", "precision": "fp16", "steps": 4, "electricity": "0.2USD/kWh"})),
+    ("predict", Ask("sdxl --gpu h100-sxm,l40s --precision fp16 --steps 4", "predict_several", (["sdxl"],),
+                    {"gpus": ["h100-sxm", "l40s"], "precisions": ["fp16"], "pictures": pl.PictureOptions(steps=4)})),
+    ("layers", Ask("alexnet vgg16", "layers", (["alexnet", "vgg16"],))),
+    ("layers", Ask("alexnet --gpu h100-sxm --precision fp16", "layers", ("alexnet",),
+                   {"gpu": "h100-sxm", "precision": "fp16"})),
+    ("layers", Ask("sdxl --gpu h100-sxm --precision fp16", "layers", ("sdxl",),
+                   {"gpu": "h100-sxm", "precision": "fp16"})),
+    ("scale", Ask("paleo_alex_v2 --gpu TITAN_X --link ethernet20 --workers 1,2 --compat paleo", "scale",
+                  ("paleo_alex_v2",), {"gpu": "TITAN_X", "link": "ethernet20", "workers": "1,2", "compat": "paleo"})),
+    ("scale", Ask("sdxl --gpu h100-sxm --precision fp16 --phase inference --workers 1,2 --steps 4", "scale", ("sdxl",),
+                  {"gpu": "h100-sxm", "precision": "fp16", "phase": "inference", "workers": "1,2",
+                   "pictures": pl.PictureOptions(steps=4)})),
+]  # fmt: skip
 """Further arguments of commands that return several kinds of results."""
 
 IN_A_FILE = {"networks export", "report", *(f"plot {kind}" for kind in KINDS)}
@@ -349,7 +360,7 @@ def test_every_parameter_is_documented() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ask"),
-    [*((name, ask) for name, ask in ASKED.items() if name not in IN_A_FILE | {"measure", "ui"}), *ASKED_TOO.items()],
+    [*((name, ask) for name, ask in ASKED.items() if name not in IN_A_FILE | {"measure", "ui"}), *ASKED_TOO],
     ids=lambda value: value if isinstance(value, str) else value.function,
 )
 def test_a_command_and_its_function_agree(name: str, ask: Ask, files: dict[str, str], tmp_path: Path) -> None:

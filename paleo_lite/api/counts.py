@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec import structs
 
 from ..architectures import CountsComparison, LayerCounts, Network, count_network
+from ..architectures.counts import LayerCosts
 from ..architectures.network import SequenceOptions
 from ..architectures.pipelines.counts import PipelineCounts, count_pipeline
 from ..architectures.pipelines.sampling import find_pipeline, make_sampling
@@ -16,12 +17,17 @@ from ..counting.kinds import UserRule, add_rule
 from ..counting.kinds.products import count_half_of_causal
 from ..counting.work import MIXED_EXECUTIONS, check_execution
 from ..errors import BadValue, UnknownName
+from ..machines import Device
+from ..timing import Prediction
+from ..timing.pipelines import PipelinePrediction
 from .arguments import InputShapes
 from .pipelines import PictureOptions, check_others
-from .prediction import resolve_network, square_size
+from .prediction import predict, predict_network, resolve_network, square_size
 
 if TYPE_CHECKING:
     from torch import nn
+
+_Predicted = TypeVar("_Predicted", Prediction, PipelinePrediction)
 
 CAUSAL = ("full", "half")
 """How causal attention counts: all scores, or half of them."""
@@ -47,6 +53,8 @@ def layers(
     ignore: Sequence[str] = (),
     execution: str = "eager",
     causal: str = "full",
+    gpu: str | Device | None = None,
+    precision: str = "fp32",
 ) -> LayerCounts | PipelineCounts: ...
 @overload
 def layers(
@@ -63,6 +71,8 @@ def layers(
     ignore: Sequence[str] = (),
     execution: str = "eager",
     causal: str = "full",
+    gpu: str | Device | None = None,
+    precision: str = "fp32",
 ) -> CountsComparison: ...
 
 
@@ -80,6 +90,8 @@ def layers(
     ignore: Sequence[str] = (),
     execution: str = "eager",
     causal: str = "full",
+    gpu: str | Device | None = None,
+    precision: str = "fp32",
 ) -> LayerCounts | CountsComparison | PipelineCounts:
     """Count FLOPs, bytes and parameters of a network layer by layer, or compare the totals of several networks.
 
@@ -101,6 +113,11 @@ def layers(
         Kernel fusion and casts, as for `predict`; folding changes the FLOP count.
     causal : {"full", "half"}
         Whether causal attention counts in full, or by half as its mask leaves about half of the scores.
+    gpu : str or Device, optional
+        Device on which each layer and kind of layer gets its predicted seconds and joules; the kinds are ranked by
+        joules.
+    precision : str
+        Precision on that device, as for `predict`.
 
     Returns
     -------
@@ -127,7 +144,19 @@ def layers(
             },
         )
         sampling = make_sampling(pipeline, image_size=image_size, images=batch_size, steps=steps, frames=frames)
-        return count_pipeline(pipeline, sampling)
+        counted = count_pipeline(pipeline, sampling)
+        if gpu is None:
+            return counted
+        predicted = predict(
+            network,
+            gpu=gpu,
+            precision=precision,
+            image_size=image_size,
+            images=batch_size,
+            steps=steps,
+            frames=frames,
+        )
+        return _with_costs_of_parts(counted, predicted)
     PictureOptions(steps=steps, frames=frames).check_absent(network)
     image_size = square_size(image_size, network)
     is_sequence = isinstance(network, (list, tuple)) and not isinstance(network, Network)
@@ -146,6 +175,8 @@ def layers(
             ignore=ignore,
             execution=execution,
             causal=causal,
+            gpu=gpu,
+            precision=precision,
         )
         for each_network in networks
     ]
@@ -166,6 +197,8 @@ def _count_one(
     ignore: Sequence[str],
     execution: str,
     causal: str,
+    gpu: str | Device | None,
+    precision: str,
 ) -> LayerCounts:
     """Count one network."""
     find_convention(convention)
@@ -173,6 +206,13 @@ def _count_one(
     if causal not in CAUSAL:
         raise UnknownName("count of causal attention", causal, CAUSAL)
     resolved = resolve_network(network, image_size, inputs, SequenceOptions(sequence_length))
+    costs = None
+    if gpu is not None:
+        costs = _costs_of(
+            predict_network(
+                resolved, gpu=gpu, precision=precision, phase=phase, batch_size=batch_size, execution=execution
+            )
+        )
     if causal == "half":
         halved_layers, number = count_half_of_causal(resolved.layers)
         note = _HALF_NOTE.format(f"{number} layer{'' if number == 1 else 's'}")
@@ -182,11 +222,59 @@ def _count_one(
 
         resolved = resolved._replace(layers=insert_casts(resolved.layers))
     counts = count_network(resolved, convention, phase=phase, batch_size=batch_size, ignore=ignore)
+    counts = structs.replace(counts, costs=costs)
     if execution == "eager":
         return counts
     from ..counting.fusion import fuse
 
     return structs.replace(counts, work=fuse(resolved.layers, counts.work, execution))
+
+
+def _costs_of(prediction: Prediction) -> LayerCosts:
+    """Return the seconds and joules of all layers."""
+    joules = _check_power(prediction).layers_energy_j
+    assert joules is not None and prediction.energy_j is not None
+    return LayerCosts(
+        gpu=prediction.device.id,
+        precision=prediction.precision,
+        layers_s=tuple(prediction.terms.layers_s.sum(axis=0).tolist()),
+        layers_j=tuple(joules.tolist()),
+        overhead_s=prediction.terms.overhead_s,
+        overhead_j=prediction.energy_j - float(joules.sum()),
+    )
+
+
+def _with_costs_of_parts(counts: PipelineCounts, prediction: Prediction | PipelinePrediction) -> PipelineCounts:
+    """Return the counts of a pipeline with the seconds and joules of its parts and kinds of layers."""
+    assert isinstance(prediction, PipelinePrediction)
+    _check_power(prediction)
+    parts = [
+        {**row, "time_s": costs["time_s"], "energy_j": costs["energy_j"]}
+        for row, costs in zip(counts.rows(), prediction.rows(), strict=True)
+    ]
+    on = {
+        "gpu": prediction.device.id,
+        "precision": prediction.precision,
+        "time_s": prediction.time_s,
+        "energy_j": prediction.energy_j,
+    }
+    return structs.replace(counts, parts=parts, on=on, by_kind=prediction.by_kind())
+
+
+def _check_power(prediction: _Predicted) -> _Predicted:
+    """Return a prediction whose power is known.
+
+    Raises
+    ------
+    BadValue
+        If it is none.
+    """
+    if prediction.energy_j is None or not prediction.is_forecast:
+        raise BadValue(
+            f"there is no forecast of joules for {prediction.device.name} in {prediction.precision}: choose another "
+            "`--gpu`, or leave it out"
+        )
+    return prediction
 
 
 @overload

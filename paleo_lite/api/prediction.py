@@ -35,7 +35,7 @@ from .pipelines import PictureOptions, check_others, denoiser_network, pipeline_
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..calibration.side_by_side import Predictions
+    from ..calibration.side_by_side import AnyPrediction, Predictions
     from ..calibration.store import Calibration
     from ..timing.pipelines import PipelinePrediction
     from ..timing.workload import TrainingOptions
@@ -573,10 +573,11 @@ def predict_several(
     clock: str | None = None,
     power_limit: float | str | None = None,
     unit: str | None = None,
-    image_size: int | None = None,
+    image_size: int | str | None = None,
     sequence_length: int | None = None,
     context: int | None = None,
     inputs: InputShapes = (),
+    pictures: PictureOptions | None = None,
     flops: float | str | None = None,
     macs: float | str | None = None,
     hardware_files: Paths = (),
@@ -609,6 +610,8 @@ def predict_several(
         Values of the arguments of `predict` with the corresponding singular names.
     time_model, ppp, concurrent, convention, clock, power_limit, unit, image_size, sequence_length, context, inputs
         As for `predict`, the same for all combinations.
+    pictures : PictureOptions, optional
+        What is asked of pipelines for pictures and videos.
     flops, macs
         As for `predict`, the same for all combinations.
     hardware_files, calibration, training, fit_batch, execution, attention, weights
@@ -633,21 +636,26 @@ def predict_several(
     devices = [find_device(gpu, to_paths(hardware_files)) for gpu in gpus]
     if power_limit is not None:
         devices = [limit_power(device, power_limit) for device in devices]
-    resolved_networks: dict[tuple[int, str], Network | None] = {}
+    resolved_networks: dict[tuple[int, str], str | Network | None] = {}
     for index, network in enumerate(networks):
+        is_pipeline = isinstance(network, str) and find_pipeline(network) is not None
         for phase in phases:
-            if network is None:
-                resolved_networks[index, phase] = None
+            if network is None or is_pipeline:
+                resolved_networks[index, phase] = network
             else:
                 sequence = SequenceOptions(sequence_length, context, phase)
-                resolved_networks[index, phase] = resolve_network(network, image_size, inputs, sequence)
-    predictions: list[Prediction] = []
+                size = square_size(image_size, network)
+                resolved_networks[index, phase] = resolve_network(network, size, inputs, sequence)
+    predictions: list[AnyPrediction] = []
     failures: dict[str, PaleoError] = {}
     indices = range(len(networks))
     for index, device, precision, phase, batch_size in product(indices, devices, precisions, phases, batch_sizes):
         resolved = resolved_networks[index, phase]
+        of_pipelines: dict[str, Any] = {} if pictures is None else structs.asdict(pictures)
+        if isinstance(resolved, str):
+            of_pipelines |= {"image_size": image_size, "sequence_length": sequence_length, "context": context}
         try:
-            prediction = predict_network(
+            prediction = predict(
                 resolved,
                 gpu=device,
                 precision=precision,
@@ -679,9 +687,10 @@ def predict_several(
                 carbon_intensity=carbon_intensity,
                 pue=pue,
                 host_watts=host_watts,
+                **of_pipelines,
             )
         except PaleoError as error:
-            name = resolved.name if resolved is not None else "the FLOP count"
+            name = resolved.name if isinstance(resolved, Network) else resolved or "the FLOP count"
             failures[f"{name} on {device.id} in {precision}: {error}"] = error
         else:
             predictions.append(prediction)

@@ -18,6 +18,48 @@ from ..units import format_si
 from .network import Network
 
 
+class LayerCosts(msgspec.Struct, frozen=True, eq=False):
+    """Predicted seconds and joules of the layers of a network on a device.
+
+    Attributes
+    ----------
+    gpu, precision : str
+        The device and the precision.
+    layers_s, layers_j : tuple of float
+        Seconds and joules of each layer.
+    overhead_s, overhead_j : float
+        Those of the step that belong to no layer.
+    """
+
+    gpu: str
+    precision: str
+    layers_s: tuple[float, ...]
+    layers_j: tuple[float, ...]
+    overhead_s: float
+    overhead_j: float
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of the step."""
+        return sum(self.layers_s) + self.overhead_s
+
+    @property
+    def energy_j(self) -> float:
+        """Joules of the step."""
+        return sum(self.layers_j) + self.overhead_j
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the documented JSON."""
+        return {
+            "gpu": self.gpu,
+            "precision": self.precision,
+            "time_s": self.time_s,
+            "energy_j": self.energy_j,
+            "overhead_s": self.overhead_s,
+            "overhead_j": self.overhead_j,
+        }
+
+
 class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
     """Counts per layer.
 
@@ -33,6 +75,8 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
         Samples.
     reported : tuple of int
         Indices of the layers that are reported.
+    costs : LayerCosts or None
+        What the layers take on a device; None without one.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.networks:counts_page"
@@ -42,6 +86,7 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
     phase: str
     batch_size: int
     reported: tuple[int, ...]
+    costs: LayerCosts | None = None
 
     @property
     def total(self) -> int:
@@ -97,7 +142,8 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
     def rows(self) -> Iterator[dict[str, Any]]:
         """Iterate over one dict per reported layer.
 
-        ``count`` is None where the convention has no rule; shapes are those of one sample.
+        ``count`` is None where the convention has no rule; shapes are those of one sample. On a device, ``time_s`` and
+        ``energy_j`` are what the layer takes.
         """
         counts = self.work.counts(self.phase, self.batch_size)
         macs = self.work.column("macs", self.phase, self.batch_size).sum(axis=0)
@@ -112,7 +158,13 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
                 "input_shape": list(layer.inputs[0]) if layer.inputs else None,
                 "output_shape": list(layer.outputs[0]) if layer.outputs else None,
                 "weight_shape": list(layer.weights[0]) if layer.weights else None,
+                **self._costs_of(index),
             }
+
+    def _costs_of(self, index: int) -> dict[str, float]:
+        if self.costs is None:
+            return {}
+        return {"time_s": self.costs.layers_s[index], "energy_j": self.costs.layers_j[index]}
 
     def modules(self, depth: int | None = None) -> list[dict[str, Any]]:
         """Return layers and sums per module down to a depth; see `paleo_lite.architectures.counts.module_rows`."""
@@ -121,12 +173,16 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
     def by_kind(self) -> dict[str, dict[str, Any]]:
         """Return layers, count and share of the total per kind, largest first.
 
-        The count is None for a kind that the convention has no rule for.
+        The count is None for a kind that the convention has no rule for. On a device, each has its seconds and joules,
+        and the kinds with the most joules come first.
         """
         kinds: dict[str, dict[str, Any]] = {}
+        costs = () if self.costs is None else ("time_s", "energy_j")
         for row in self.rows():
-            entry = kinds.setdefault(row["kind"], {"layers": 0, "count": 0})
+            entry = kinds.setdefault(row["kind"], {"layers": 0, "count": 0, **dict.fromkeys(costs, 0.0)})
             entry["layers"] += 1
+            for name in costs:
+                entry[name] += row[name]
             if row["count"] is None or entry["count"] is None:
                 entry["count"] = None
             else:
@@ -137,7 +193,8 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
                 entry["share"] = None
             else:
                 entry["share"] = entry["count"] / total if total else 0.0
-        return dict(sorted(kinds.items(), key=lambda item: (-(item[1]["count"] or 0), item[0])))
+        largest = "energy_j" if costs else "count"
+        return dict(sorted(kinds.items(), key=lambda item: (-(item[1][largest] or 0), item[0])))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON representation; its keys are stable."""
@@ -154,6 +211,7 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
             "parameters": self.network.parameters,
             "frozen_parameters": self.frozen_parameters,
             "convolution_share": self.convolution_share,
+            "on": None if self.costs is None else self.costs.to_dict(),
             "unknown": list(self.unknown),
             "notes": list(self.notes),
             "by_kind": self.by_kind(),
@@ -266,7 +324,7 @@ def count_network(
 MAX_READABLE_ROWS = 60
 """Number of rows up to which a tree of modules is shown at a deeper level."""
 
-_SUMMED_COLUMNS = ("macs", "parameters")
+_SUMMED_COLUMNS = ("macs", "parameters", "time_s", "energy_j")
 
 
 def module_rows(layers: Iterable[dict[str, Any]], depth: int | None = None) -> list[dict[str, Any]]:
@@ -319,14 +377,15 @@ def _tree(layers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                     "level": level,
                     "layers": 0,
                     "count": None,
-                    **dict.fromkeys(_SUMMED_COLUMNS, 0),
+                    **{column: 0 for column in _SUMMED_COLUMNS if column in layer},
                 }
                 children[parent].append(modules[name])
                 children[name] = []
             module = modules[name]
             module["layers"] += 1
             for column in _SUMMED_COLUMNS:
-                module[column] += layer[column]
+                if column in layer:
+                    module[column] += layer[column]
             if layer["count"] is not None:
                 module["count"] = (module["count"] or 0) + layer["count"]
             parent = name

@@ -23,6 +23,7 @@ from ..result import Result
 from ..timing import Prediction
 from ..timing.calibrated import CalibratedModel
 from ..timing.models import INTERVAL_LEVEL, interval_of
+from ..timing.pipelines import PipelinePrediction
 from ..version import __version__
 
 if TYPE_CHECKING:
@@ -41,12 +42,15 @@ _MAX_LEARNED_FRACTION = 0.9995
 """Upper limit of the learned fraction: calibrations give it with three digits, so that 1.000 may mean this."""
 
 
+AnyPrediction = Prediction | PipelinePrediction
+
+
 class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
     """Predictions side by side.
 
     Attributes
     ----------
-    predictions : sequence of Prediction
+    predictions : sequence of Prediction or PipelinePrediction
         In the requested order; one or more.
     left_out : sequence of str
         Combinations that could not be predicted, with the reasons.
@@ -54,18 +58,18 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
 
     _page: ClassVar[str] = "paleo_lite.reporting.side_by_side:side_by_side_page"
 
-    predictions: Sequence[Prediction]
+    predictions: Sequence[AnyPrediction]
     left_out: Sequence[str] = ()
 
     @property
-    def baseline(self) -> Prediction:
+    def baseline(self) -> AnyPrediction:
         """Baseline of the comparison: the first forecast, else the first bound."""
         for prediction in self.predictions:
             if prediction.is_forecast:
                 return prediction
         return self.predictions[0]
 
-    def speedup(self, prediction: Prediction) -> Ratio | None:
+    def speedup(self, prediction: AnyPrediction) -> Ratio | None:
         """Return the speed-up of one of the predictions over the baseline, see `speedup`."""
         return speedup(prediction, self.baseline)
 
@@ -95,7 +99,8 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
                 "high_s": high_s,
                 "bound_s": prediction.bound_s,
                 "throughput_per_s": prediction.throughput_per_s if is_comparable else None,
-                "memory_bytes": None if prediction.memory is None else prediction.memory.memory.total_bytes,
+                "energy_j": prediction.energy_j if prediction.is_forecast else None,
+                "memory_bytes": None if prediction.memory is None else prediction.memory.total_bytes,
                 "fits": None if prediction.memory is None else prediction.memory.fits,
                 "usd_per_million": cost_usd(prediction) if prediction.is_forecast else None,
                 "speedup": None if ratio is None else ratio.value,
@@ -115,12 +120,13 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
         return f"Predictions({', '.join(map(repr, self.predictions))})"
 
 
-def cost_usd(prediction: Prediction) -> float | None:
+def cost_usd(prediction: AnyPrediction) -> float | None:
     """Return the cost of `COST_SAMPLES` samples in US dollars; None if the device has no price."""
     price, throughput = prediction.device.rent_usd_per_h, prediction.throughput_per_s
     if price is None or throughput is None:
         return None
-    return price / 3600 / throughput * COST_SAMPLES
+    devices = prediction.split.devices if isinstance(prediction, PipelinePrediction) else 1
+    return devices * price / 3600 / throughput * COST_SAMPLES
 
 
 class Ratio(msgspec.Struct, frozen=True):
@@ -140,7 +146,7 @@ class Ratio(msgspec.Struct, frozen=True):
         return None if self.deviation is None else interval_of(self.value, self.deviation, level)
 
 
-def speedup(prediction: Prediction, other: Prediction) -> Ratio | None:
+def speedup(prediction: AnyPrediction, other: AnyPrediction) -> Ratio | None:
     """Return the ratio of the throughput of a prediction to that of another.
 
     None if one of the two takes no time, or if only one of them is a forecast: a bound and a forecast are not
@@ -154,13 +160,19 @@ def speedup(prediction: Prediction, other: Prediction) -> Ratio | None:
     estimate, other_estimate = _estimate(prediction), _estimate(other)
     deviation = None
     if estimate is not None and other_estimate is not None:
-        is_same_step = _step_key(prediction) == _step_key(other)
+        is_same_step = _step_key(_main_step(prediction)) == _step_key(_main_step(other))
         deviation = float(np.sqrt(log_ratio_variance(estimate, other_estimate, is_same_step)))
     return Ratio(rate / other_rate, deviation)
 
 
-def _estimate(prediction: Prediction) -> Estimate | None:
+def _main_step(prediction: AnyPrediction) -> Prediction:
+    """Return the step that the time consists of: of a pipeline a run of its denoiser, whose error the others share."""
+    return prediction.denoiser.prediction if isinstance(prediction, PipelinePrediction) else prediction
+
+
+def _estimate(prediction: AnyPrediction) -> Estimate | None:
     """Return the uncertainty of a predicted time; None for models without one."""
+    prediction = _main_step(prediction)
     model, slopes = prediction.model, prediction.terms.slopes
     if slopes is None or not isinstance(model, CalibratedModel):
         return None

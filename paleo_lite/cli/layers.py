@@ -40,6 +40,10 @@ from .values import INTEGER, LAYER, NETWORK, Names
     show_default=True,
     help="Count causal attention in full, or by half as its mask leaves about half of the scores.",
 )
+@options.gpu(
+    required=False, help="Device on which kinds of layers are ranked by the joules that they take, such as h100-sxm."
+)
+@options.precision()
 @options.rules()
 @click.option(
     "--depth",
@@ -55,12 +59,13 @@ def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **argu
 
     NETWORK is a shipped network, a file (a descriptor, a config.json of Hugging Face, ONNX, an exported program, a
     Caffe prototxt, a JSON of PALEO), timm:NAME, hf:FOLDER, or package.module:factory with --input, which is imported
-    and called. CSV and JSON have every layer.
+    and called. CSV and JSON have every layer. With --gpu, each has its seconds and joules on a device.
 
     \b
       paleo-lite layers vgg16
       paleo-lite layers swin_b --depth 4
       paleo-lite layers resnet50 --top 10
+      paleo-lite layers resnet50 --gpu h100-sxm --precision fp16 --batch-size 64
       paleo-lite layers vgg16 --convention pthflops --ignore 'classifier.*'
       paleo-lite layers sdxl --image-size 1024x768
       paleo-lite layers vgg16 vgg19 resnet50 googlenet --convention pthflops

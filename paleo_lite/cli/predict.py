@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from msgspec import structs
 
+from ..api.pipelines import PictureOptions
 from ..api.prediction import predict as run_prediction
 from ..api.prediction import predict_several
 from ..errors import BadValue
@@ -199,11 +201,11 @@ def predict(
         fp32_gradients=fp32_gradients,
         offload=None if pipeline_offload else offload,
     )
+    pictures = PictureOptions(
+        steps, guidance, frames, images, pipeline_offload, ulysses, ring, guidance_parallel, tiled, step_caching
+    )
     has_several = any(isinstance(value, list) for value in (network, gpu, precision, batch_size, phase))
     if has_several:
-        of_pipelines = (steps, guidance, frames, images, ulysses, ring, pipeline_offload, step_caching)
-        if tiled or guidance_parallel or any(value is not None for value in of_pipelines):
-            raise BadValue("the options of pipelines need a single prediction: give one pipeline, device and precision")
         if explain:
             raise BadValue(
                 "`--explain` needs a single prediction: give one network, device, precision, phase and batch size"
@@ -215,6 +217,7 @@ def predict(
             phases=to_list(phase),
             batch_sizes=to_list(batch_size),
             training=training,
+            pictures=pictures,
             **arguments,
         )
         return Answer(several.to_dict, several.document, lambda: several, chart="devices")
@@ -229,16 +232,7 @@ def predict(
         phase=phase,
         training=training,
         memory=includes_memory,
-        steps=steps,
-        guidance=guidance,
-        frames=frames,
-        images=images,
-        offload=pipeline_offload,
-        ulysses=ulysses,
-        ring=ring,
-        guidance_parallel=guidance_parallel,
-        tiled=tiled,
-        step_caching=step_caching,
+        **structs.asdict(pictures),
         **arguments,
     )
     if isinstance(prediction, PipelinePrediction):

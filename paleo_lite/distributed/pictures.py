@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -11,7 +12,7 @@ from ..errors import BadValue, PaleoError
 from ..machines import Machine
 from ..result import Result
 from ..timing.models import TimeModel
-from ..timing.pipelines import PipelinePrediction, PipelineRun, predict_pipeline
+from ..timing.pipelines import PipelinePrediction, PipelineRun, on_several_devices, predict_pipeline
 from ..timing.sequence_parallel import SequenceSplit
 
 PHASES = ("inference",)
@@ -125,23 +126,30 @@ def scale_pipeline(
     BadValue
         If a number of devices cannot be divided so.
     """
-    alone = msgspec.structs.replace(run, split=SequenceSplit())
+
+    @cache
+    def predict_groups(images: int, guidance: int) -> PipelinePrediction:
+        """Predict a batch without a split of the sequence, from which those with one follow."""
+        sampling = msgspec.structs.replace(run.sampling, images=images)
+        split = SequenceSplit(guidance=guidance)
+        return predict_pipeline(msgspec.structs.replace(run, sampling=sampling, split=split), machine, model_in)
+
     found = []
     for number in workers:
         if not 1 <= number <= _MAX_WORKERS:
             raise BadValue(f"--workers must be from 1 to {_MAX_WORKERS:,} devices (got {number:,})")
-        rows = list(_rows(run, machine, model_in, number))
+        rows = list(_rows(run, predict_groups, number))
         if not rows:
             raise BadValue(
                 f"{number} devices can be no copies of {run.split.devices} devices for {run.sampling.images} pictures "
                 f"or videos, nor share the heads of {run.pipeline.name}: choose other `--workers`, or more `--images`"
             )
         found.append(min(rows, key=lambda row: row.prediction.time_s))
-    return PictureScaling(predict_pipeline(alone, machine, model_in), tuple(found))
+    return PictureScaling(predict_groups(run.sampling.images, 1), tuple(found))
 
 
 def _rows(
-    run: PipelineRun, machine: Machine, model_in: Callable[[str], TimeModel], workers: int
+    run: PipelineRun, predict_groups: Callable[[int, int], PipelinePrediction], workers: int
 ) -> Iterator[PictureScaleRow]:
     """Yield the divisions of a batch over a number of devices that are possible."""
     images = run.sampling.images
@@ -150,10 +158,8 @@ def _rows(
         replicas, rest = divmod(workers, split.devices)
         if rest or not 1 <= replicas <= images:
             continue
-        sampling = msgspec.structs.replace(run.sampling, images=-(-images // replicas))
-        divided = msgspec.structs.replace(run, split=split, sampling=sampling)
         try:
-            prediction = predict_pipeline(divided, machine, model_in)
+            prediction = on_several_devices(predict_groups(-(-images // replicas), split.guidance), split)
         except PaleoError:
             if run.split.devices > 1:
                 raise

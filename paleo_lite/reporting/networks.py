@@ -10,7 +10,7 @@ from ..architectures.network import Publication
 from ..counting import CONSTANT, INPUT
 from ..text import format_plural
 from ..units import format_shape, format_si
-from .document import Column, Document, Table, format_count, raw_table
+from .document import Column, Document, Table, format_count, format_time, raw_table
 
 
 def networks_page(rows: list[dict[str, Any]]) -> Document:
@@ -144,9 +144,15 @@ def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None =
         "macs": sum(row["macs"] for row in rows),
         "share": 1.0 if counts.total else None,
     }
-    layers = Table("Layers (shapes of one sample)", _columns(unit), rows, [total])
+    costs, whole, overhead = counts.costs, total, list[dict[str, Any]]()
+    layers = Table("Layers (shapes of one sample)", [*_columns(unit), *(_COSTS if costs else [])], rows, [total])
+    if costs is not None:
+        total |= {name: sum(row[name] for row in rows) for name in ("time_s", "energy_j")}
+        overhead = [{"kind": "overhead", "time_s": costs.overhead_s, "energy_j": costs.overhead_j}]
+        whole = {**total, **{name: total[name] + overhead[0][name] for name in ("time_s", "energy_j")}}
     if top is not None:
-        largest = sorted(rows, key=lambda row: -(row["count"] or 0))[:top]
+        largest_by = "count" if costs is None else "energy_j"
+        largest = sorted(rows, key=lambda row: -(row[largest_by] or 0))[:top]
         title = f"Largest layers, {len(largest)} of {len(rows)} (shapes of one sample)"
         shown = layers.replace(
             title=title, rows=_add_shares(largest, counts), columns=[*layers.columns, _SHARE], footer=[]
@@ -172,9 +178,10 @@ def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None =
             Column("layers", "layers"),
             Column("count", unit, format_count),
             Column("share", "share", lambda value: f"{value:.2%}"),
+            *(_COSTS if costs else []),
         ],
-        [{"kind": kind, **entry} for kind, entry in counts.by_kind().items()],
-        [{"kind": "total", "layers": len(rows), "count": counts.total, "share": 1.0 if counts.total else 0.0}],
+        [{"kind": kind, **entry} for kind, entry in counts.by_kind().items()] + overhead,
+        [{**whole, "kind": "total", "layers": len(rows), "share": 1.0 if counts.total else 0.0}],
     )
     batch = "" if counts.batch_size == 1 else f", batch {counts.batch_size}"
     return Document(
@@ -183,7 +190,7 @@ def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None =
         _facts(counts),
         [shown, kinds],
         counts.notes,
-        raw_table(rows, _KEYS),
+        raw_table(rows, (*_KEYS, *([column.key for column in _COSTS] if costs else []))),
     )
 
 
@@ -215,6 +222,10 @@ def counts_comparison_page(comparison: CountsComparison) -> Document:
 
 
 _KEYS = ("name", "kind", "input_shape", "output_shape", "weight_shape", "macs", "parameters", "count")
+_COSTS = [
+    Column("time_s", "time", format_time),
+    Column("energy_j", "energy", lambda energy_j: format_si(energy_j, "J", 3)),
+]
 _SHARE = Column("share", "share", lambda value: f"{value:.2%}", drop_order=1)
 
 
@@ -242,6 +253,11 @@ def _add_shares(rows: Iterable[dict[str, Any]], counts: LayerCounts) -> list[dic
     return with_shares
 
 
+def cost_fact(on: dict[str, Any]) -> tuple[str, str]:
+    """Return the fact about seconds and joules of a step on a device."""
+    return f"on {on['gpu']}", f"{format_si(on['time_s'], 's')}, {format_si(on['energy_j'], 'J')} in {on['precision']}"
+
+
 def _facts(counts: LayerCounts) -> list[tuple[str, str]]:
     convention, network = counts.work.convention, counts.network
     frozen = counts.frozen_parameters
@@ -254,6 +270,8 @@ def _facts(counts: LayerCounts) -> list[tuple[str, str]]:
         facts.append(("convolutions", f"{counts.convolution_share:.2%} of the {convention.unit}s"))
     if counts.work.execution != "eager":
         facts.append(("execution", f"{counts.work.execution}: {counts.kernels} kernels"))
+    if counts.costs is not None:
+        facts.append(cost_fact(counts.costs.to_dict()))
     if ignored := len(counts.work.names) - len(counts.reported):
         facts.append(("ignored", f"{ignored} layers"))
     return facts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..architectures.pipelines.counts import PRODUCTS, PipelineCounts
 from ..distributed.pictures import PictureScaling
 from ..result import LOWER_BOUND_FACT
@@ -10,6 +12,7 @@ from ..timing.models import describe_model
 from ..timing.pipelines import PipelinePrediction
 from ..units import format_interval, format_number, format_si
 from .document import Column, Document, Table, format_bytes, format_count, format_percent, format_time
+from .networks import cost_fact
 from .predictions import format_power, site_facts
 
 _PLACEMENTS = {
@@ -35,11 +38,6 @@ def pipeline_page(prediction: PipelinePrediction, memory: bool = False) -> Docum
     )
 
 
-def _what(prediction: PipelinePrediction) -> str:
-    """Return the name of what the pipeline makes, in the singular."""
-    return "video" if prediction.pipeline.is_video else "image"
-
-
 def pipeline_headline(prediction: PipelinePrediction) -> str:
     """Return the answer in one line."""
     sampling = prediction.sampling
@@ -58,7 +56,7 @@ def pipeline_headline(prediction: PipelinePrediction) -> str:
     if prediction.interval is not None:
         answer += f" ({format_interval(prediction.interval)} at 90%)"
     if sampling.images > 1:
-        answer += f", {format_si(prediction.time_per_image_s, 's')} per {_what(prediction)}"
+        answer += f", {format_si(prediction.time_per_image_s, 's')} per {prediction.made}"
     if not prediction.memory.fits:
         needed, usable = (
             format_si(size, "B") for size in (prediction.memory.total_bytes, prediction.memory.usable_bytes)
@@ -73,7 +71,7 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
     if prediction.is_forecast:
         facts.append((LOWER_BOUND_FACT, f"{format_si(prediction.bound_s, 's')} (data sheet)"))
         facts.append(("MFU", f"{prediction.mfu:.1%} of peak FLOP/s"))
-    facts.append(("rate", f"{format_number(3600 * prediction.throughput_per_s)} {_what(prediction)}s per hour"))
+    facts.append(("rate", f"{format_number(3600 * prediction.throughput_per_s)} {prediction.made}s per hour"))
     facts.append(("time model", describe_model(prediction.model)))
     guided = {"batch": "in one batch of twice the size", "calls": "in two runs of the denoiser per step"}
     if prediction.pipeline.guided == "none":
@@ -98,7 +96,7 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
     if prediction.is_forecast and prediction.energy_j is not None:
         energy = f"{format_si(prediction.energy_j, 'J')} of the devices alone"
         if sampling.images > 1:
-            energy += f", {format_si(prediction.energy_j / sampling.images, 'J')} per {_what(prediction)}"
+            energy += f", {format_si(prediction.energy_j / sampling.images, 'J')} per {prediction.made}"
         facts.append(("energy", f"{energy}, {format_power(prediction)} per device on average"))
         facts += site_facts(prediction)
     if "80" in prediction.intervals:
@@ -122,6 +120,7 @@ def _part_table(prediction: PipelinePrediction) -> Table:
         "part": "total",
         "time_s": prediction.time_s,
         "share": 1.0,
+        "energy_j": prediction.energy_j,
         "parameters_bytes": prediction.memory.parameters_bytes,
     }
     has_transfers = any(row["transfer_s"] for row in rows)
@@ -133,8 +132,9 @@ def _part_table(prediction: PipelinePrediction) -> Table:
         Column("macs", "MAC per run", format_si, drop_order=2),
         Column("run_s", "one run", format_time, drop_order=1),
         *([Column("transfer_s", "copies", format_time)] if has_transfers else []),
-        Column("time_s", "time", format_time),
+        _TIME,
         Column("share", "share", format_percent, bar=True),
+        *([_ENERGY] if prediction.is_forecast and prediction.energy_j is not None else []),
         Column("parameters_bytes", "parameters", format_bytes, drop_order=3),
     ]
     return Table("Time by part", columns, rows, [total])
@@ -175,7 +175,26 @@ def counts_page(counts: PipelineCounts) -> Document:
         Column("parameters", "parameters", format_si, drop_order=2),
         Column("layers", "layers", format_count, drop_order=4),
     ]
-    return Document(title, (), [Table("Share of products by part", columns, counts.rows, [{"part": "total", **total}])])
+    facts = []
+    tables = [Table("Share of products by part", columns, counts.rows(), [{"part": "total", **total}])]
+    if counts.on is not None and counts.by_kind is not None:
+        facts.append(cost_fact(counts.on))
+        total_cost = {"part": "total", **counts.on}
+        costs = [Column("part", "part", left=True), Column("network", "network", left=True), _TIME, _ENERGY]
+        tables.append(Table("Time and energy by part", costs, counts.rows(), [total_cost]))
+        tables.append(_kind_table(counts.by_kind, counts.on))
+    return Document(title, facts, tables)
+
+
+_TIME = Column("time_s", "time", format_time)
+_ENERGY = Column("energy_j", "energy", lambda energy_j: format_si(energy_j, "J", 3))
+
+
+def _kind_table(kinds: dict[str, dict[str, Any]], total: dict[str, Any]) -> Table:
+    """Return time and energy by kind of layer over all parts, most joules first."""
+    columns = [Column("kind", "kind", left=True), _TIME, Column("share", "share", format_percent), _ENERGY]
+    rows = [{"kind": kind, **entry} for kind, entry in kinds.items()]
+    return Table("Time and energy by kind of layer", columns, rows, [{"kind": "total", **total, "share": 1.0}])
 
 
 def scaling_page(scaling: PictureScaling) -> Document:
@@ -193,7 +212,7 @@ def scaling_page(scaling: PictureScaling) -> Document:
         Column("efficiency", "efficiency", format_percent),
         Column("low_s", "from", format_time, drop_order=1),
         Column("high_s", "to", format_time, drop_order=1),
-        Column("throughput_per_s", f"{_what(one)}s per s", format_number, drop_order=2),
+        Column("throughput_per_s", f"{one.made}s per s", format_number, drop_order=2),
         Column("energy_j", "joules", format_number, drop_order=3),
         Column("memory_bytes", "memory", format_bytes, drop_order=4),
     ]

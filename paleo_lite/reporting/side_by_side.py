@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..calibration.side_by_side import Predictions
+from ..calibration.side_by_side import AnyPrediction, Predictions
 from ..timing import Prediction
+from ..timing.pipelines import PipelinePrediction
 from ..units import format_number
 from .document import (
     Column,
@@ -52,21 +53,25 @@ def comparison_table(predictions: Predictions) -> Table:
     """Return one row per prediction; rows that are bounds have no speed-up over forecasts."""
     rows = list(predictions.rows())
     for row, prediction in zip(rows, predictions.predictions):
-        shares = time_shares_by_bound(prediction) if prediction.is_forecast else {}
+        shares = {}
+        if isinstance(prediction, Prediction) and prediction.is_forecast:
+            shares = time_shares_by_bound(prediction)
         row["compute_share"] = shares.get("compute")
         row["memory_share"] = shares.get("memory")
     varying = [key for key in _CONFIGURATION if len({row[key] for row in rows}) > 1] or ["gpu"]
     columns = [Column(key, _CONFIGURATION[key], left=key != "batch_size") for key in varying]
     results = list(_RESULTS)
-    if _counted_unit(predictions) == "tokens":
-        per_s = next(index for index, column in enumerate(results) if column.key == "throughput_per_s")
-        results[per_s] = Column("throughput_per_s", "tokens\nper s", format_number)
+    per_s = next(index for index, column in enumerate(results) if column.key == "throughput_per_s")
+    results[per_s] = Column("throughput_per_s", f"{_counted_unit(predictions)}\nper s", format_number)
     table = Table("Side by side", [*columns, *results], rows, sortable=True)
     return table.drop_empty_columns(*_CONFIGURATION)
 
 
 def _counted_unit(predictions: Predictions) -> str:
-    """Return what throughputs and costs count: a step of decode gives one token per sequence, any other samples."""
+    """Return what throughputs and costs count: pictures, or a token per sequence of a step of decode, or samples."""
+    made = {each.made if isinstance(each, PipelinePrediction) else "" for each in predictions.predictions}
+    if len(made) == 1 and "" not in made:
+        return f"{made.pop()}s"
     return "tokens" if all(each.phase == "decode" for each in predictions.predictions) else "samples"
 
 
@@ -84,6 +89,7 @@ _RESULTS = [
     Column("low_s", "from\n(90%)", format_time_short, drop_order=1),
     Column("high_s", "to\n(90%)", format_time_short, drop_order=1),
     Column("bound_s", "bound", format_time_short, drop_order=4),
+    Column("energy_j", "joules", format_3_digits, drop_order=6),
     Column("throughput_per_s", "samples\nper s", format_number),
     Column("speedup", "speed-up", format_3_digits),
     Column("speedup_low", "from\n(90%)", format_3_digits, drop_order=5),
@@ -121,7 +127,7 @@ def side_by_side_page(predictions: Predictions) -> Document:
     return Document(title, facts, [table], notes, data)
 
 
-def _notes(predictions: Sequence[Prediction]) -> list[str]:
+def _notes(predictions: Sequence[AnyPrediction]) -> list[str]:
     """Return each note once, with the predictions it applies to."""
     names_by_note: dict[str, list[str]] = {}
     for prediction in predictions:

@@ -139,6 +139,7 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
         if is_measured:
             # The deviation of held-out models is that of the sum of both uncertainties.
             fields["covariance"] = np.zeros_like(model.covariance)
+            fields["learned_fraction"] = None
             fields["notes"] = (
                 f"pipelines were measured on {device.name}: the interval is as wide as the errors of those held out",
             )

@@ -188,6 +188,11 @@ class MemoryFit(msgspec.Struct, frozen=True):
     remedies: tuple[MemoryRemedy, ...] = ()
 
     @property
+    def total_bytes(self) -> int:
+        """Peak memory in bytes."""
+        return self.memory.total_bytes
+
+    @property
     def usable_bytes(self) -> float:
         """Memory of the device without the reserve."""
         return self.capacity_bytes - self.reserve_bytes

@@ -20,7 +20,7 @@ from ..errors import BadValue, UnknownName
 from ..machines import Device, Machine
 from ..result import Result
 from ..version import __version__
-from .activity import Activity
+from .activity import Activity, Shares
 from .attention import EAGER
 from .diffusion import DiffusionConstants, diffusion_constants, pipeline_model
 from .energy import Power
@@ -41,6 +41,9 @@ memory of the host; or each layer only while it runs."""
 NARROW = ("fp8", "int8", "fp4")
 """Precisions in which only the denoiser computes; text encoders and decoder keep 16 bits."""
 
+
+OVERHEAD = "overhead"
+"""Kind of what is no layer: copies of parameters, exchanges between devices, and the host."""
 
 EXECUTIONS = {"tensorrt": ENGINE}
 """Further names of executions of pipelines."""
@@ -155,6 +158,27 @@ class PartPrediction(NamedTuple):
             alone = alone.in_larger_step(self.prediction.time_s, self.split_s, exchanging_s=self.split_s - divided_s)
         return alone.times(self.runs)
 
+    def kinds_j(self, power: Power, energy_j: float) -> dict[str, float]:
+        """Return the joules of one device by kind of layer, and the rest of `energy_j` as ``overhead``.
+
+        The time in which no layer is computed shares the energy by what the device would draw without a limit.
+        """
+        alone = self.prediction
+        assert alone.energy_j is not None
+        computing_s = self.runs * alone.time_s / self.devices
+        rest_s = max(self.time_s - computing_s, 0.0)
+        computing_j = float(power.demand_w(alone.shares)) * computing_s
+        rest_j = float(power.demand_w(Shares(links=self.activity.links_s / max(rest_s, 1e-30)))) * rest_s
+        layers_j = energy_j * computing_j / (computing_j + rest_j)
+        joules = {kind: layers_j * entry["energy_j"] / alone.energy_j for kind, entry in alone.by_kind().items()}
+        return {**joules, OVERHEAD: energy_j - sum(joules.values())}
+
+    def kinds_s(self) -> dict[str, float]:
+        """Return the seconds by kind of layer, and the rest of the time as ``overhead``."""
+        runs = self.runs / self.devices
+        seconds = {kind: runs * entry["time_s"] for kind, entry in self.prediction.by_kind().items()}
+        return {**seconds, OVERHEAD: self.time_s - sum(seconds.values())}
+
     @property
     def parameters_bytes(self) -> int:
         """Bytes of the parameters, 0 where an earlier part has loaded them."""
@@ -247,6 +271,11 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
         return self.run.split
 
     @property
+    def made(self) -> str:
+        """Name of what the pipeline makes: ``image`` or ``video``."""
+        return "video" if self.pipeline.is_video else "image"
+
+    @property
     def denoiser(self) -> PartPrediction:
         """The part that runs once per step."""
         return next(part for part in self.parts if part.part.role == "denoiser")
@@ -260,6 +289,21 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
     def device(self) -> Device:
         """The device."""
         return self.machine.device
+
+    @property
+    def phase(self) -> str:
+        """Phase of the denoiser."""
+        return self.denoiser.prediction.phase
+
+    @property
+    def convention(self) -> str:
+        """Counting convention."""
+        return self.denoiser.prediction.convention
+
+    @property
+    def calibration(self) -> str | None:
+        """Label of the calibration of the model's parameters; None for models without."""
+        return self.model.label or None
 
     @property
     def batch_size(self) -> int:
@@ -332,13 +376,11 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
 
     @property
     def parts_energy_j(self) -> list[float] | None:
-        """Joules of each part, of all devices; they share those of the batch as they would draw without a limit."""
+        """Joules of each part, of all devices; they share those of the batch as each would draw alone."""
         if self.power is None or self.energy_j is None:
             return None
-        demand_j = [
-            float(self.power.demand_w(part.activity.shares_of(part.time_s))) * part.time_s for part in self.parts
-        ]
-        return [self.energy_j * joules / sum(demand_j) for joules in demand_j]
+        alone_j = [float(self.power.watts(part.activity.shares_of(part.time_s))) * part.time_s for part in self.parts]
+        return [self.energy_j * joules / sum(alone_j) for joules in alone_j]
 
     @property
     def site(self) -> SiteEnergy | None:
@@ -393,6 +435,20 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
         """Share of the peak FLOP/s that the pipeline's multiply-accumulates reach."""
         return 2 * self.macs / self.denoiser.prediction.peak.per_s / self.split.devices / self.time_s
 
+    def by_kind(self) -> dict[str, dict[str, Any]]:
+        """Return time_s, energy_j and share of the time for each kind of layer over all parts, most joules first."""
+        parts_energy_j: Sequence[float | None] = self.parts_energy_j or [None] * len(self.parts)
+        seconds: dict[str, float] = {}
+        joules: dict[str, float] = {}
+        for part, energy_j in zip(self.parts, parts_energy_j, strict=True):
+            _add(seconds, part.kinds_s())
+            if self.power is not None and energy_j is not None:
+                _add(joules, part.kinds_j(self.power, energy_j))
+        return {
+            kind: {"time_s": time_s, "energy_j": joules.get(kind), "share": time_s / self.time_s}
+            for kind, time_s in sorted(seconds.items(), key=lambda item: (-joules.get(item[0], 0.0), -item[1]))
+        }
+
     def rows(self) -> list[dict[str, Any]]:
         """Return a dict per part: its role, network, runs, samples, MACs per run, seconds, share, joules and bytes."""
         parts_energy_j: Sequence[float | None] = self.parts_energy_j or [None] * len(self.parts)
@@ -423,7 +479,7 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
             "precision": self.precision,
             "execution": self.run.execution,
             "time_model": self.model.name,
-            "calibration": self.model.label or None,
+            "calibration": self.calibration,
             "is_forecast": self.is_forecast,
             **msgspec.structs.asdict(self.sampling),
             "offload": self.run.offload,
@@ -448,9 +504,16 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
             "memory": memory._asdict(),
             "fits": memory.fits,
             "parts": self.rows(),
+            "by_kind": self.by_kind(),
             "version": __version__,
             "notes": list(self.notes),
         }
+
+
+def _add(totals: dict[str, float], further: dict[str, float]) -> None:
+    """Add numbers by kind to totals."""
+    for kind, number in further.items():
+        totals[kind] = totals.get(kind, 0.0) + number
 
 
 def predict_pipeline(
@@ -515,14 +578,15 @@ def _split_part(part: PartPrediction, split: SequenceSplit, constants: Diffusion
 
 
 def on_several_devices(prediction: PipelinePrediction, split: SequenceSplit) -> PipelinePrediction:
-    """Return the prediction of the same batch on several devices, from that on one with all parameters resident.
+    """Return the prediction of the same batch with another split of the sequence, without predicting its parts again.
 
     Raises
     ------
     BadValue
-        If the split divides the predictions of guidance, of which each group computes another batch.
+        If the predictions of guidance are divided among another number of groups, of which each computes another batch;
+        or the heads or tokens cannot be divided.
     """
-    if split.guidance > 1:
+    if split.guidance != prediction.split.guidance:
         raise BadValue("groups of devices for guidance compute another batch: predict the pipeline with them instead")
     parts = tuple(_split_part(part, split, diffusion_constants()) for part in prediction.parts)
     run = msgspec.structs.replace(prediction.run, split=split)

@@ -11,6 +11,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.errors import UnknownName, UnknownPrecision
+from paleo_lite.machines import find_device
 
 
 def test_combinations_keep_the_requested_order() -> None:
@@ -51,3 +52,26 @@ def test_unpredictable_rows_are_omitted_but_unknown_names_are_an_error() -> None
         pl.predict_several(["alexnet"], gpus=["k40m"], precisions=["fp16"])
     with pytest.raises(UnknownName, match="k40m"):
         pl.predict_several(["alexnet"], gpus=["t4", "k4Om"])
+
+
+def test_pipelines_stand_beside_each_other_with_what_is_asked_of_them() -> None:
+    """The H100 is faster than an RTX 4090 beyond the errors of both; each row is the prediction asked alone."""
+    pictures = pl.PictureOptions(steps=4)
+    found = pl.predict_several(
+        ["sdxl", "resnet18"], gpus=["rtx4090", "h100-sxm"], precisions=["fp16"], image_size=1024, pictures=pictures
+    )
+    rows = list(found.rows())
+    alone = pl.predict("sdxl", gpu="h100-sxm", precision="fp16", steps=4, image_size=1024)
+    assert [row["gpu"] for row in rows] == ["rtx4090", "h100-sxm"]
+    assert rows[1]["time_s"] == alone.time_s and rows[1]["energy_j"] == alone.energy_j
+    assert rows[1]["memory_bytes"] == alone.memory.total_bytes and rows[1]["fits"]
+    assert 1 < rows[1]["speedup_low"] < rows[1]["speedup"] < rows[1]["speedup_high"]
+    assert len(found.left_out) == 2 and "--steps is for pipelines" in found.left_out[0]
+    assert "images\nper s" in [column.title for column in found.document().tables[0].columns]
+
+
+def test_cost_of_pictures_is_that_of_all_devices() -> None:
+    options = {"gpus": ["h100-sxm"], "precisions": ["bf16"], "pictures": pl.PictureOptions(ulysses=2, steps=4)}
+    (row,) = pl.predict_several(["flux.1-dev"], **options).rows()
+    price = find_device("h100-sxm").rent_usd_per_h
+    assert row["usd_per_million"] == pytest.approx(2 * price * row["time_s"] / 3600 * 1e6)

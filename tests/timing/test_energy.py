@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.errors import BadFile
+from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.machines import find_device, list_devices
 from paleo_lite.machines.registry import limit_power
 from paleo_lite.timing import energy
@@ -142,3 +142,42 @@ def test_a_malformed_file_is_named(tmp_path, monkeypatch) -> None:
     with pytest.raises(BadFile, match=r"energy.toml: theta of k80 must have 5 numbers"):
         energy_model()
     energy_model.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "network, asked",
+    [
+        ("resnet50", {"batch_size": 64}),
+        ("resnet50", {"phase": "training", "batch_size": 8}),
+        ("bert-base", {"execution": "compiled"}),
+        ("sdxl", {}),
+    ],
+)
+def test_joules_of_layers_and_kinds_add_up_to_those_of_the_step(network: str, asked: dict) -> None:
+    """The kinds are ranked by joules, and the overhead of a step is no layer."""
+    device = {"gpu": "h100-sxm", "precision": "fp16"}
+    predicted, counts = pl.predict(network, **device, **asked), pl.layers(network, **device, **asked)
+    answer = counts.to_dict()
+    assert answer["on"]["energy_j"] == pytest.approx(predicted.energy_j)
+    assert answer["on"]["time_s"] == pytest.approx(predicted.time_s)
+    overhead_j = answer["on"].get("overhead_j", 0.0)
+    for rows in (answer["by_kind"].values(), answer["parts"] if network == "sdxl" else answer["layers"]):
+        assert sum(row["energy_j"] for row in rows) + overhead_j == pytest.approx(predicted.energy_j)
+    joules = [entry["energy_j"] for entry in answer["by_kind"].values()]
+    assert joules == sorted(joules, reverse=True)
+
+
+def test_joules_of_layers_need_a_forecast_of_the_power() -> None:
+    with pytest.raises(BadValue, match="no forecast of joules for Apple M1 in fp32"):
+        pl.layers("resnet50", gpu="apple-m1")
+
+
+def test_joules_of_a_pipeline_by_kind_add_up_on_several_devices_and_with_copies() -> None:
+    """What is no layer, exchanges and copies of parameters, is the overhead."""
+    asked = {"gpu": "h100-sxm", "precision": "bf16", "steps": 4}
+    for options in ({"ulysses": 4}, {"offload": "sequential"}):
+        prediction = pl.predict("flux.1-dev", **asked, **options)
+        kinds = prediction.by_kind()
+        assert sum(kind["energy_j"] for kind in kinds.values()) == pytest.approx(prediction.energy_j)
+        assert sum(kind["time_s"] for kind in kinds.values()) == pytest.approx(prediction.time_s)
+        assert 0 < kinds["overhead"]["energy_j"] < prediction.energy_j

@@ -165,9 +165,9 @@ def test_bad_options_get_one_sentence(name: str, options: dict[str, object], mes
 def test_layers_counts_the_parts_and_their_products() -> None:
     """SDXL's denoiser has 6,761,236,398,080 multiply-accumulates per step, as torch's FlopCounterMode counts."""
     counts = pl.layers("sdxl")
-    parts = {row["network"]: row for row in counts.rows}
+    parts = {row["network"]: row for row in counts.rows()}
     assert parts["sdxl-unet"]["macs"] == 6_761_236_398_080 and parts["sdxl-unet"]["runs"] == 50
-    for row in (*counts.rows, counts.total):
+    for row in (*counts.rows(), counts.total):
         assert sum(row[name] for name in ("convolution", "attention", "linear", "other")) == pytest.approx(1)
     assert parts["sd-vae"]["convolution"] > 0.9 and parts["clip-l"]["linear"] > 0.9
     text = CliRunner().invoke(main, ["layers", "sdxl", "--image-size", "1024x768", "--steps", "4"]).output

@@ -25,31 +25,43 @@ class PipelineCounts(Result, msgspec.Struct, frozen=True, eq=False):
         The pipeline.
     sampling : Sampling
         What is asked of it.
-    rows : list of dict
+    parts : list of dict
         One per part: its role, network, runs and samples; multiply-accumulates of one run and of all; the share of each
-        of `PRODUCTS` in them; parameters and layers.
+        of `PRODUCTS` in them; parameters and layers. On a device also the seconds and joules of all runs.
+    on : dict or None
+        Device, precision, seconds and joules of a batch; None without a device.
+    by_kind : dict or None
+        Seconds and joules by kind of layer, most joules first; None without a device.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.pipelines:counts_page"
 
     pipeline: Pipeline
     sampling: Sampling
-    rows: list[dict[str, Any]]
+    parts: list[dict[str, Any]]
+    on: dict[str, Any] | None = None
+    by_kind: dict[str, dict[str, Any]] | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one dict per part."""
+        return self.parts
 
     @property
     def total(self) -> dict[str, Any]:
         """Multiply-accumulates of a batch, their shares, and the parameters that are loaded."""
-        macs = sum(row["all_macs"] for row in self.rows)
-        shares = {name: sum(row[name] * row["all_macs"] for row in self.rows) / macs for name in PRODUCTS}
-        return {"all_macs": macs, **shares, "parameters": sum(row["parameters"] for row in self.rows)}
+        macs = sum(row["all_macs"] for row in self.parts)
+        shares = {name: sum(row[name] * row["all_macs"] for row in self.parts) / macs for name in PRODUCTS}
+        return {"all_macs": macs, **shares, "parameters": sum(row["parameters"] for row in self.parts)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""
         return {
             "network": self.pipeline.name,
             **msgspec.structs.asdict(self.sampling),
-            "parts": self.rows,
+            "parts": self.parts,
             "total": self.total,
+            "on": self.on,
+            "by_kind": self.by_kind,
         }
 
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from ...calibration.side_by_side import Predictions, cost_usd
+from ...calibration.side_by_side import AnyPrediction, Predictions, cost_usd
 from ...errors import BadValue
-from ...timing import Prediction
 from .marks import NUMBER_FORMAT, AxisSpan, left_out_lines, place_labels
 from .render import SERIES, altair, inline_data, log_ticks, time_unit
 
@@ -76,7 +75,7 @@ def cost_chart(predictions: Predictions) -> Any:
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 
-def select_priced(predictions: Sequence[Prediction]) -> tuple[list[Prediction], list[str]]:
+def select_priced(predictions: Sequence[AnyPrediction]) -> tuple[list[AnyPrediction], list[str]]:
     """Return the forecasts that fit into memory, on devices with a recorded price, and reasons for the others."""
     drawn = []
     others: dict[str, list[str]] = {}
@@ -96,22 +95,22 @@ def select_priced(predictions: Sequence[Prediction]) -> tuple[list[Prediction], 
     return drawn, reasons
 
 
-def pareto_front(predictions: Sequence[Prediction]) -> list[Prediction]:
+def pareto_front(predictions: Sequence[AnyPrediction]) -> list[AnyPrediction]:
     """Return the predictions for which no other one is at least as fast and cheaper, or faster and as cheap."""
-    front: list[Prediction] = []
+    front: list[AnyPrediction] = []
     for prediction in sorted(predictions, key=lambda each: (each.time_s, cost_usd(each))):
         if not front or _cost(prediction) < _cost(front[-1]):
             front.append(prediction)
     return front
 
 
-def _cost(prediction: Prediction) -> float:
+def _cost(prediction: AnyPrediction) -> float:
     cost = cost_usd(prediction)
     assert cost is not None
     return cost
 
 
-def _row(prediction: Prediction, factor: float, on_front: bool) -> dict[str, Any]:
+def _row(prediction: AnyPrediction, factor: float, on_front: bool) -> dict[str, Any]:
     """Return the row of a device: time, cost, and the ends of their intervals."""
     cost, time_s = _cost(prediction), prediction.time_s
     low_s, high_s = prediction.interval or (time_s, time_s)
@@ -154,7 +153,7 @@ def _axis(channel: Any, field: str, title: str, span: AxisSpan) -> Any:
     return channel(f"{field}:Q", title=f"{title}, low is better", scale=scale, axis=axis)
 
 
-def _cost_title(predictions: Sequence[Prediction]) -> str:
+def _cost_title(predictions: Sequence[AnyPrediction]) -> str:
     """Return the fastest and the cheapest device."""
     if len(predictions) == 1:
         noun = "tokens" if predictions[0].phase == "decode" else "samples"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...calibration.side_by_side import Predictions, speedup
+from ...calibration.side_by_side import AnyPrediction, Predictions, speedup
 from ...errors import BadValue
-from ...timing import Prediction
 from ...units import format_si
 from .marks import (
     BOUNDS_LEGEND,
@@ -31,7 +30,7 @@ _DECADE = 10.0
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 
 
-def devices_chart(predictions: Predictions | Prediction, order: Sequence[str] = ()) -> Any:
+def devices_chart(predictions: Predictions | AnyPrediction, order: Sequence[str] = ()) -> Any:
     """Draw each prediction as a point with its 90% interval, a panel per network.
 
     The axis is the time of a step, or samples per second if the batch sizes differ.
@@ -46,7 +45,7 @@ def devices_chart(predictions: Predictions | Prediction, order: Sequence[str] = 
     BadValue
         If there are more than `ROWS_AT_MOST` predictions.
     """
-    if isinstance(predictions, Prediction):
+    if not isinstance(predictions, Predictions):
         predictions = Predictions([predictions])
     unique = {}  # one of a board's GPUs may have been requested in addition to the board
     for prediction in predictions.predictions:
@@ -103,7 +102,7 @@ def devices_chart(predictions: Predictions | Prediction, order: Sequence[str] = 
     return alt.vconcat(*panels, spacing=10).properties(title=alt.Title(_devices_title(shown), subtitle=lines))
 
 
-def _device_row(prediction: Prediction, varying: Sequence[str], shows_rates: bool, factor: float) -> dict[str, Any]:
+def _device_row(prediction: AnyPrediction, varying: Sequence[str], shows_rates: bool, factor: float) -> dict[str, Any]:
     """Return the row of a prediction: its label, its value and interval, and how it is drawn."""
     settings = [_format_setting(prediction, name) for name in varying if name != "network"]
     low_s, high_s = prediction.interval or (None, None)
@@ -134,11 +133,11 @@ def _device_row(prediction: Prediction, varying: Sequence[str], shows_rates: boo
     }
 
 
-def _format_setting(prediction: Prediction, name: str) -> str:
+def _format_setting(prediction: AnyPrediction, name: str) -> str:
     return f"batch {prediction.batch_size}" if name == "batch_size" else str(getattr(prediction, name))
 
 
-def _devices_title(predictions: Sequence[Prediction]) -> str:
+def _devices_title(predictions: Sequence[AnyPrediction]) -> str:
     """Return the fastest device of each network, together with devices that are not significantly slower."""
     devices = {prediction.device.id for prediction in predictions}
     if len(devices) == 1:
@@ -157,7 +156,7 @@ def _devices_title(predictions: Sequence[Prediction]) -> str:
     return title if len(title) <= _MAX_TITLE_LENGTH else "The fastest device depends on the network"
 
 
-def _fastest_devices(predictions: Sequence[Prediction]) -> dict[str, list[str]]:
+def _fastest_devices(predictions: Sequence[AnyPrediction]) -> dict[str, list[str]]:
     """Return the names of the fastest devices, with the networks for which they are the fastest."""
     candidates = []
     for prediction in predictions:
@@ -177,18 +176,18 @@ def _fastest_devices(predictions: Sequence[Prediction]) -> dict[str, list[str]]:
     return winners
 
 
-def _throughput(prediction: Prediction) -> float:
+def _throughput(prediction: AnyPrediction) -> float:
     return prediction.throughput_per_s or 0.0
 
 
-def _is_faster(prediction: Prediction, other: Prediction) -> bool:
+def _is_faster(prediction: AnyPrediction, other: AnyPrediction) -> bool:
     """Return whether the interval of the ratio of throughputs lies above 1."""
     ratio = speedup(prediction, other)
     interval = ratio.interval() if ratio else None
     return bool(interval and interval[0] > 1)
 
 
-def _devices_subtitle(predictions: Sequence[Prediction], rows: Sequence[dict[str, Any]]) -> list[str]:
+def _devices_subtitle(predictions: Sequence[AnyPrediction], rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the common settings, and the legend of intervals and bounds."""
     common = []
     for name in _SETTINGS:
@@ -202,7 +201,7 @@ def _devices_subtitle(predictions: Sequence[Prediction], rows: Sequence[dict[str
     return lines
 
 
-def batch_chart(predictions: Sequence[Prediction], order: Sequence[str] = (), left_out: Sequence[str] = ()) -> Any:
+def batch_chart(predictions: Sequence[AnyPrediction], order: Sequence[str] = (), left_out: Sequence[str] = ()) -> Any:
     """Draw throughput and time per batch over the batch size, a curve per device with its 90% interval.
 
     Parameters
@@ -250,7 +249,7 @@ def batch_chart(predictions: Sequence[Prediction], order: Sequence[str] = (), le
     return alt.hconcat(*panels).properties(title=alt.Title(_batch_title(predictions), subtitle=lines))
 
 
-def _batch_row(prediction: Prediction, series: str, factor: float) -> dict[str, Any]:
+def _batch_row(prediction: AnyPrediction, series: str, factor: float) -> dict[str, Any]:
     """Return time and throughput of a prediction with the ends of their intervals (None without an interval)."""
     low_s, high_s = prediction.interval or (None, None)
     batch_size = prediction.batch_size
@@ -267,7 +266,7 @@ def _batch_row(prediction: Prediction, series: str, factor: float) -> dict[str, 
     }
 
 
-def _batch_title(predictions: Sequence[Prediction]) -> str:
+def _batch_title(predictions: Sequence[AnyPrediction]) -> str:
     """Return the device with the highest throughput and its batch size; forecasts precede bounds."""
     fitting = [prediction for prediction in predictions if prediction.memory is None or prediction.memory.fits]
     best = max(fitting or list(predictions), key=lambda prediction: (prediction.is_forecast, _throughput(prediction)))
@@ -276,7 +275,7 @@ def _batch_title(predictions: Sequence[Prediction]) -> str:
     return f"{best.device.id} has the highest throughput: {prefix}{rate}"
 
 
-def _common_settings(predictions: Sequence[Prediction]) -> str:
+def _common_settings(predictions: Sequence[AnyPrediction]) -> str:
     """Return the settings shared by all predictions."""
     common = []
     for name in ("network", "precision", "phase"):
